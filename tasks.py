@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from imagefactory.commands.program import collection, main
+from imagefactory.cli.program import collection, main
 
 namespace = collection(root=Path(__file__).resolve().parent)
 

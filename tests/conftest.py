@@ -98,8 +98,8 @@ def _engine_missing() -> str | None:
 @cache
 def _network_missing() -> str | None:
     """Return why tests with the real package index cannot run."""
-    from imagefactory.environment.index_config import IndexConfig  # noqa: PLC0415
     from imagefactory.errors import FactoryError  # noqa: PLC0415
+    from imagefactory.store.index_config import IndexConfig  # noqa: PLC0415
     from imagefactory.store.indexes import Indexes  # noqa: PLC0415
 
     try:

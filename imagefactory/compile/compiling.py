@@ -16,28 +16,27 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock, Timeout
 
-from imagefactory.build.engines.docker import daemon
-from imagefactory.build.watch import Watcher
+from imagefactory.assemble.engines.docker import daemon
+from imagefactory.assemble.watch import Watcher
 from imagefactory.compile import container, toolchain
-from imagefactory.compile.capacity import GB, PART, BuildMachine, jobs_for, refuse_full_disk
-from imagefactory.compile.container import Ended, Mount
+from imagefactory.compile.container import GB, PART, BuildMachine, Ended, Mount, jobs_for, refuse_full_disk
 from imagefactory.compile.graft import make_graft, refuse_other_chips
 from imagefactory.compile.job import SCRIPTS, Job, work_out
 from imagefactory.compile.packing import repack
 from imagefactory.compile.request import Request
 from imagefactory.compile.source_tree import downloaded, fill, prepare
 from imagefactory.compile.toolchain import CompileProject
-from imagefactory.environment.progress import Say
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.commands import OptionError
 from imagefactory.errors.kernels import CompileBusyError, CompileFailedError, UnknownTargetError
 from imagefactory.errors.store import DiskFullError
+from imagefactory.lock.audit.auditing import audit, grafted_libraries, refuse_failing
+from imagefactory.lock.wheelhouse.keep import CompileInputs, KeptWheel, find, keep
 from imagefactory.oci.format import MTIME
 from imagefactory.plan.plan import Plan
-from imagefactory.resolve.audit.auditing import audit, grafted_libraries, refuse_failing
-from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, find, keep
 from imagefactory.store.atomic import translating_disk_full
 from imagefactory.store.digests import sha256_of
+from imagefactory.store.progress import Say
 
 REMOTE: Final = "FACTORY_CCACHE_REMOTE"
 """The variable that names a storage to share objects through, in the notation of ccache's remote_storage."""

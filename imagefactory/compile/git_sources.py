@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imagefactory.compile.settings import FILE, CompileSettings, SourceSettings
-from imagefactory.environment.paths import expand_home
 from imagefactory.errors.kernels import SourceUnreachableError, WrongSourceError
-from imagefactory.matrix.server_versions import ServerVersion
+from imagefactory.project.server_versions import ServerVersion
 from imagefactory.store.atomic import translating_disk_full
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import checksum
+from imagefactory.store.paths import expand_home
 
 MARKERS: Mapping[str, str] = {"vllm": "vllm/envs.py", "flashinfer": "flashinfer/jit/core.py"}
 """The file that identifies a folder as one of the two projects that are compiled."""

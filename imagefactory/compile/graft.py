@@ -6,20 +6,28 @@ which files are whose.
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterable, Mapping
+import re
+import struct
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 from zipfile import ZipFile
 
+from elftools.common.exceptions import ELFError
+from elftools.elf.dynamic import DynamicSection
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
 from packaging.version import Version
 
-from imagefactory.compile.extensions import read_extension, refuse_other_interface, without_search_path
 from imagefactory.compile.packing import repack
 from imagefactory.errors.kernels import GraftBaseError, GraftMismatchError
-from imagefactory.locks.files import Graft, ReplacedFile
-from imagefactory.locks.kernels import KernelVerdict
-from imagefactory.resolve.wheelhouse.graft_record import FORMAT, RECORD
-from imagefactory.resolve.wheelhouse.keep import CompileInputs
+from imagefactory.lock.wheelhouse.graft_record import FORMAT, RECORD
+from imagefactory.lock.wheelhouse.keep import CompileInputs
+from imagefactory.project.locks.files import Graft, ReplacedFile
+from imagefactory.project.locks.kernels import KernelVerdict
 from imagefactory.store.digests import Sha256, sha256_of
 
 
@@ -104,3 +112,111 @@ def _place_of(archive: ZipFile, library: str, file: str) -> str:
             fix="Leave the extension out (`--only`), or correct its versions in images/compile.yaml, graft.extensions.",
         )
     return places[0]
+
+
+_SCHEMA: Final = re.compile(rb"\0\s*([A-Za-z_][\w.:]*\([ -~\s]*\)\s*->[ -~\s]+)(?=\0)")
+"""An operator as it is registered with torch: name(arguments) -> results, in a text of its own."""
+_SYSTEM: Final = re.compile(
+    r"(libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+|ld-linux[\w-]*)\.so\.\d+"
+)
+"""Parts of glibc and GCC, which is what differs between the systems that libraries are compiled on."""
+_SEARCH_PATHS: Final = ("DT_RPATH", "DT_RUNPATH")
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What an extension offers and needs."""
+
+    modules: frozenset[str]
+    """The functions that Python calls to import it."""
+    operators: frozenset[str]
+    """The schemas of the operators that it registers with torch."""
+    needed: frozenset[str]
+    """The libraries that it is linked to, without those of glibc and GCC."""
+
+
+def read_extension(data: bytes, name: str) -> Extension:
+    """Read an extension; raise an error if it is not a shared library."""
+    try:
+        elf = ELFFile(io.BytesIO(data))
+        sections = list(elf.iter_sections())
+        [symbols] = [
+            section
+            for section in sections
+            if isinstance(section, SymbolTableSection) and section.name == ".dynsym"
+        ]
+        dynamic = _dynamic(elf)
+        defined = [symbol.name for symbol in symbols.iter_symbols() if symbol["st_shndx"] != "SHN_UNDEF"]
+        texts = b"\0".join(section.data() for section in sections if section.name.startswith(".rodata"))
+        needed: list[str] = [tag.needed for tag in dynamic.iter_tags("DT_NEEDED")]  # type: ignore[attr-defined]
+    except (ELFError, ValueError, KeyError, struct.error) as error:
+        raise GraftMismatchError(
+            f"{name} is not an extension.",
+            where=name,
+            why=f"It cannot be read as a shared library: {error}.",
+            fix="Compile it again; if it is the published one, choose another release.",
+        ) from None
+    return Extension(
+        modules=frozenset(symbol for symbol in defined if symbol.startswith("PyInit_")),
+        operators=frozenset(
+            " ".join(found.decode().split()) for found in _SCHEMA.findall(b"\0" + texts + b"\0")
+        ),
+        needed=frozenset(library for library in needed if not _SYSTEM.fullmatch(library)),
+    )
+
+
+def refuse_other_interface(
+    name: str, published: Extension, compiled: Extension, other_chips: Collection[str]
+) -> tuple[str, ...]:
+    """Raise an error unless a compiled extension can take the place of the published one.
+
+    Operators in `other_chips` may be missing, since they exist for other chips only; those that are get returned.
+    """
+    missing = sorted(published.operators - compiled.operators)
+    left_out = tuple(
+        schema.partition("(")[0] for schema in missing if schema.partition("(")[0] in other_chips
+    )
+    lacking = [schema for schema in missing if schema.partition("(")[0] not in other_chips]
+    differences = [
+        *_difference("modules", published.modules, compiled.modules),
+        *(f"it lacks the operator {schema}" for schema in lacking[:3]),
+        *([f"it lacks {len(lacking) - 3} more operators"] if len(lacking) > 3 else []),  # noqa: PLR2004
+        *(
+            f"it adds the operator {schema}"
+            for schema in sorted(compiled.operators - published.operators)[:3]
+        ),
+        # It may need fewer: code for other chips calls the driver, which ours then does not.
+        *(f"it also needs {library}" for library in sorted(compiled.needed - published.needed)),
+    ]
+    if differences:
+        raise GraftMismatchError(
+            f"{name} cannot take the place of the published one.",
+            where=name,
+            why="; ".join(differences) + ".",
+            fix="Compile the sources of the same release without mods that change its operators. An operator that only "
+            "other chips have belongs into images/compile.yaml, graft.other_chips.",
+        )
+    return left_out
+
+
+def without_search_path(data: bytes) -> bytes:
+    """Remove the library search path, which names folders of the machine that compiled; torch loads what is needed."""
+    dynamic = _dynamic(ELFFile(io.BytesIO(data)))
+    names = [tag.entry.d_tag for tag in dynamic.iter_tags()]
+    size, start = dynamic["sh_entsize"], dynamic["sh_offset"]
+    entries = [data[start + number * size : start + (number + 1) * size] for number in range(len(names))]
+    kept = [entry for entry, name in zip(entries, names, strict=True) if name not in _SEARCH_PATHS]
+    filled = b"".join(kept).ljust(len(entries) * size, b"\0")  # DT_NULL is all zeros
+    return data[:start] + filled + data[start + len(filled) :]
+
+
+def _dynamic(elf: ELFFile) -> DynamicSection:
+    [section] = [section for section in elf.iter_sections() if isinstance(section, DynamicSection)]
+    return section
+
+
+def _difference(what: str, published: frozenset[str], compiled: frozenset[str]) -> list[str]:
+    if published == compiled:
+        return []
+    said = ", ".join(sorted(compiled)) or "none"
+    return [f"its {what} are {said} instead of {', '.join(sorted(published)) or 'none'}"]

@@ -19,19 +19,18 @@ from imagefactory.compile.git_sources import (
 from imagefactory.compile.published import Carried, Published, find_carried, published_wheel
 from imagefactory.compile.request import Request
 from imagefactory.compile.settings import FILE, What
-from imagefactory.compile.toolchain import CompileProject, identity, toolchain_plan
-from imagefactory.compile.toolchain_locks import locked_flashinfer
+from imagefactory.compile.toolchain import CompileProject, identity, locked_flashinfer, toolchain_plan
 from imagefactory.errors.kernels import CompileDataError, ToolchainMisfitError
 from imagefactory.errors.locks import LockMissingError
-from imagefactory.locks.files import LockedSource
-from imagefactory.matrix.matrix import Arch
-from imagefactory.matrix.server_versions import ServerVersion
-from imagefactory.matrix.targets import host_machine
+from imagefactory.lock.wheelhouse.fit import MACHINES
+from imagefactory.lock.wheelhouse.graft_record import published_source
+from imagefactory.lock.wheelhouse.keep import CompileInputs
 from imagefactory.mods.choose import source_mods
 from imagefactory.plan.plan import Plan
-from imagefactory.resolve.wheelhouse.fit import MACHINES
-from imagefactory.resolve.wheelhouse.graft_record import published_source
-from imagefactory.resolve.wheelhouse.keep import CompileInputs
+from imagefactory.project.locks.files import LockedSource
+from imagefactory.project.matrix import Arch
+from imagefactory.project.server_versions import ServerVersion
+from imagefactory.project.targets import host_machine
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import sha256_of
 from images.shipped.mods.manifest import Mod, Variant

@@ -12,9 +12,9 @@ from zipfile import ZipFile
 from imagefactory.compile.settings import FILE
 from imagefactory.compile.toolchain import CompileProject
 from imagefactory.errors.kernels import GraftBaseError, NothingToCarryError
-from imagefactory.locks.files import LockedSource, LockedWheel
-from imagefactory.locks.project import Project, locked_cells
-from imagefactory.resolve.wheelhouse.fit import MACHINES
+from imagefactory.lock.wheelhouse.fit import MACHINES
+from imagefactory.project.locks.files import LockedSource, LockedWheel
+from imagefactory.project.project import Project, locked_cells
 
 Published = LockedWheel | LockedSource
 

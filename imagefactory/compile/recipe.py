@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from imagefactory.build.engines.docker.build_context import Copy, copied_layers, described_files, tools
-from imagefactory.build.engines.docker.dockerfile import Rendered, render_compile, render_plan
+from imagefactory.assemble.engines.docker.build_context import Copy, copied_layers, described_files, tools
+from imagefactory.assemble.engines.docker.dockerfile import Rendered, render_compile, render_plan
 from imagefactory.compile.settings import load_settings
 from imagefactory.compile.toolchain import IMAGE, CompileProject, image_name, toolchain_plan
-from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell, intended_kernels
-from imagefactory.matrix.server_versions import ServerVersion
 from imagefactory.mods.choose import Chosen, choose_mods, choose_source_mods
 from imagefactory.oci.format import MTIME, VENV
 from imagefactory.plan.make import base_layer, image_config, make_plan, model_layer, serve_layer
 from imagefactory.plan.serve.served import describe
+from imagefactory.project.cells import Cell, intended_kernels
+from imagefactory.project.project import Project
+from imagefactory.project.server_versions import ServerVersion
 
 JOB_MEMORY: Final = "3 to 8 GB of memory"
 

@@ -11,7 +11,7 @@ from imagefactory.errors import did_you_mean
 from imagefactory.errors.commands import OptionError
 from imagefactory.errors.kernels import CompileDataError
 from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.matrix.compile_choices import choice_for
+from imagefactory.project.compile_choices import choice_for
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from imagefactory.errors.kernels import CompileDataError
-from imagefactory.matrix.bases import Base, DebianPackage
-from imagefactory.matrix.server_versions import ServerVersion
+from imagefactory.project.bases import Base, DebianPackage
+from imagefactory.project.server_versions import ServerVersion
 from images.shipped.values import Distribution, HubRepo, Name, Specifier
 from images.shipped.yamlfile import read_yaml
 

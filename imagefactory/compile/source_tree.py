@@ -18,8 +18,8 @@ from imagefactory.compile.published import Published, carry
 from imagefactory.compile.toolchain import CompileProject
 from imagefactory.errors.kernels import SourceUnreachableError
 from imagefactory.errors.layers import DamagedFileError
-from imagefactory.locks.indexed_files import indexed_file
 from imagefactory.mods.source_files import FolderSource
+from imagefactory.project.locks.indexed_files import indexed_file
 from imagefactory.store.atomic import WRITING, translating_disk_full
 from imagefactory.store.downloads import fetch
 from images.shipped.mods.apply import apply_mods

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.mods import ModNotApplicableError
-from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell, buildable, condition_holds, intended_kernels, usable_drafters
-from imagefactory.matrix.matrix import Matrix
+from imagefactory.project.cells import Cell, buildable, condition_holds, intended_kernels, usable_drafters
+from imagefactory.project.matrix import Matrix
+from imagefactory.project.project import Project
 from images.shipped.mods.apply import in_order, refuse_declared_conflicts
 from images.shipped.mods.manifest import Mod, Variant
 from images.shipped.mods.requirements import Picked, why_not, with_requirements

@@ -23,13 +23,12 @@ from imagefactory.errors.mods import (
     ModVersionsError,
     PatchError,
 )
-from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import first_of_release
-from imagefactory.matrix.matrix import Matrix
-from imagefactory.matrix.server_names import TITLES, server_name
 from imagefactory.mods.choose import find_mod
-from imagefactory.mods.source_files import FolderSource, git_source
-from imagefactory.mods.trees import Trees
+from imagefactory.mods.source_files import FolderSource, Trees, git_source
+from imagefactory.project.cells import first_of_release
+from imagefactory.project.matrix import Matrix
+from imagefactory.project.project import Project
+from imagefactory.project.server_names import TITLES, server_name
 from images.shipped.mods.checks import failing
 from images.shipped.mods.manifest import STAGES, Mod, Variant
 

@@ -6,7 +6,7 @@ import json
 import os
 import tarfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -16,15 +16,19 @@ import requests
 
 from imagefactory.errors.mods import SourceMissingError
 from imagefactory.errors.store import DigestMismatchError
-from imagefactory.locks.files import LockedSource, LockedWheel
-from imagefactory.locks.indexed_files import offers_of
+from imagefactory.project.locks.files import LockedSource, LockedWheel, WheelLock
+from imagefactory.project.locks.indexed_files import configured_indexes, offers_of
+from imagefactory.project.project import Project, locked_cells
+from imagefactory.project.server_names import VLLM, version_title
 from imagefactory.store.atomic import writing
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import checksum, sha256_of
 from imagefactory.store.downloads import Wanted, fetch
+from imagefactory.store.http import RangeFile
 from imagefactory.store.indexes import Indexes, WheelLocation
-from imagefactory.store.ranges import RangeFile
-from images.shipped.mods.manifest import IMAGE_FILES, GitSource, Mod, Variant
+from images.shipped.mods.apply import Applied, apply_mods
+from images.shipped.mods.manifest import IMAGE_FILES, GitSource, Mod, Stage, Variant
+from images.shipped.mods.requirements import with_requirements
 from images.shipped.mods.text import decoded, read_text
 
 FACTS = "source-files-2"
@@ -177,3 +181,63 @@ def package_files(folder: Path, package: str) -> dict[str, bytes]:
 def package_hash(folder: Path, package: str) -> str:
     """Hash the paths and contents of a package's files."""
     return checksum({path: sha256_of(data) for path, data in package_files(folder, package).items()})
+
+
+class Trees:
+    """Finds the unmodified files that mods change, for versions of the matrix or for one folder."""
+
+    def __init__(self, project: Project, folder: FolderSource | None = None) -> None:
+        self._project = project
+        self._folder = folder
+        self._indexes = configured_indexes()
+        self._releases: dict[str, ReleaseSource] = {}
+        self._lock = threading.Lock()
+
+    def tree(self, mod: Mod, variant: Variant, name: str) -> FolderSource | ReleaseSource:
+        """Return the unmodified tree of a version that a variant changes."""
+        if variant.source is not None:
+            return needed_git_source(mod, variant, variant.source)
+        if self._folder is not None:
+            return self._folder
+        return self.release(mod.manifest.distribution, name, variant.stage)
+
+    def release(self, distribution: str, name: str, stage: Stage = "installed") -> ReleaseSource:
+        """Return the locked files of a distribution, in the images of a version."""
+        locked = self._locked(distribution, stage, name)
+        with self._lock:
+            if locked.sha256 not in self._releases:
+                self._releases[locked.sha256] = ReleaseSource(locked, self._indexes, self._project.store)
+            return self._releases[locked.sha256]
+
+    def apply(self, mod: Mod, variant: Variant, name: str) -> list[Applied]:
+        """Apply a variant of a mod, after the mods that it requires in the same tree."""
+        version = self._project.matrix.versions[name].version
+        chosen = with_requirements(mod, self._project.mods, version, variant.stage).values()
+        tree = (mod.manifest.distribution, variant.source)
+        together = [pair for pair in chosen if (pair[0].manifest.distribution, pair[1].source) == tree]
+        return apply_mods(together, self.tree(mod, variant, name).read)
+
+    def _locked(self, distribution: str, stage: Stage, name: str) -> LockedSource | LockedWheel:
+        found: LockedSource | LockedWheel | None
+        if distribution == VLLM:
+            suffix = ".whl" if stage == "installed" else ".tar.gz"
+            found = self._project.source_lock.find(self._project.matrix.vllm[name].release or name, suffix)
+        else:
+            found = self._locked_wheel(distribution, name)
+        if found is None:
+            raise SourceMissingError(
+                f"The sources of {distribution} for {version_title(name)} are not locked.",
+                where="locks/sources.toml" if distribution == VLLM else f"locks/{name}",
+                why="Mods are checked on locked archives, and a git reference has none.",
+                fix="Run `invoke lock`, or check a checkout: `invoke mods.check --source DIR --vllm NAME`.",
+            )
+        return found
+
+    def _locked_wheel(self, distribution: str, name: str) -> LockedWheel | None:
+        return next((wheel for wheel in self.wheels(name) if wheel.name == distribution), None)
+
+    def wheels(self, name: str) -> Iterator[LockedWheel]:
+        """Iterate over the locked wheels of a version, on one arch after the other."""
+        cells = [cell for cell in locked_cells(self._project) if cell.version == name]
+        for lock in sorted({self._project.wheel_lock_path(cell) for cell in cells}):
+            yield from WheelLock.read(lock).wheels

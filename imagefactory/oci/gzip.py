@@ -16,9 +16,9 @@ from typing import BinaryIO
 
 import deflate
 
-from imagefactory.oci.blob import Blob
 from imagefactory.oci.entry import Content, DeflatedSlice
 from imagefactory.oci.format import COMPRESSION_LEVEL, MEMBER_LIMIT, SPLICE_FROM
+from imagefactory.oci.image import Blob
 from imagefactory.store.digests import Digest
 
 _HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from imagefactory.oci.blob import Blob
 from imagefactory.store.digests import Digest, digest_of
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
@@ -35,3 +34,15 @@ class Image:
     def digest(self) -> Digest:
         """The digest of the manifest, which identifies the image."""
         return digest_of(self.manifest)
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A layer's digests and sizes."""
+
+    diff_id: Digest
+    """The digest of the uncompressed tar: stable across engines and compressions."""
+    digest: Digest
+    """The digest of the blob in a registry: stable within a LAYER_FORMAT."""
+    size: int
+    unpacked: int

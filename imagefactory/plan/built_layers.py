@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 
-from imagefactory.locks.gpu_libraries import SlimmedWheel
-from imagefactory.oci.blob import Blob
+from imagefactory.oci.image import Blob
+from imagefactory.project.locks.gpu_libraries import SlimmedWheel
 from imagefactory.store.atomic import writing
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from imagefactory.oci.blob import Blob
-from imagefactory.oci.image import CONFIG_TYPE, LAYER_TYPE, MANIFEST_TYPE, Image
+from imagefactory.oci.image import CONFIG_TYPE, LAYER_TYPE, MANIFEST_TYPE, Blob, Image
 from imagefactory.plan.plan import Plan
 from imagefactory.store.digests import canonical_json, sha256_of
 

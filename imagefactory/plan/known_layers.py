@@ -19,11 +19,10 @@ from pydantic import BaseModel, ConfigDict
 
 from imagefactory.errors.layers import NotReproducibleError
 from imagefactory.errors.locks import LockFormatError, RecordNotWrittenError
-from imagefactory.locks.project import HANDED_ON
-from imagefactory.oci.blob import Blob
-from imagefactory.oci.image import Image
+from imagefactory.oci.image import Blob, Image
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.plan import Layer, Plan
+from imagefactory.project.project import HANDED_ON
 from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Digest, Sha256
 

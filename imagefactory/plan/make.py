@@ -12,12 +12,6 @@ from pathlib import Path
 from imagefactory.errors.locks import TooManyLayersError
 from imagefactory.errors.mods import ModNotApplicableError
 from imagefactory.gpu_code.slimming import RULE
-from imagefactory.locks.files import BaseLock, LockedWheel, WheelLock
-from imagefactory.locks.kernels import recorded_audit
-from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell, KernelOrigin, buildable, usable_drafters
-from imagefactory.matrix.matrix import Matrix
-from imagefactory.matrix.server_names import version_key, version_title
 from imagefactory.mods.choose import Chosen, choose_mods
 from imagefactory.oci.format import BIG_WHEEL, CREATED, MAX_LAYERS, VENV
 from imagefactory.plan.bytecode import module_bytecode, own_bytecode
@@ -48,6 +42,12 @@ from imagefactory.plan.plan import (
 )
 from imagefactory.plan.serve.image_paths import COMMAND, COMPILER, ENTRYPOINT, HEALTHCHECK, serve_files
 from imagefactory.plan.serve.served import Served, describe
+from imagefactory.project.cells import Cell, KernelOrigin, buildable, usable_drafters
+from imagefactory.project.locks.files import BaseLock, LockedWheel, WheelLock
+from imagefactory.project.locks.kernels import recorded_audit
+from imagefactory.project.matrix import Matrix
+from imagefactory.project.project import Project
+from imagefactory.project.server_names import version_key, version_title
 from imagefactory.store.digests import checksum, sha256_of
 
 

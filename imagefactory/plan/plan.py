@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from imagefactory.matrix.cells import Cell, KernelOrigin
 from imagefactory.oci.format import LAYER_FORMAT
+from imagefactory.project.cells import Cell, KernelOrigin
 from imagefactory.store.digests import Sha256, checksum
 from images.shipped.mods.manifest import Mod
 

@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from imagefactory.locks.project import Project
-from imagefactory.oci.blob import Blob
-from imagefactory.oci.image import Image
+from imagefactory.oci.image import Blob, Image
 from imagefactory.plan.built_layers import read_blob_record
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Layer, Plan
+from imagefactory.project.project import Project
 
 
 class LayerStatus(NamedTuple):

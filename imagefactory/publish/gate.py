@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
+from imagefactory.check.smoke.record import SmokeRecord, required_levels
 from imagefactory.errors.publishing import NotPromotableError, UnsignedError
-from imagefactory.locks.kernels import AUDIT_LABEL, recorded_audit
-from imagefactory.locks.project import Project
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.plan import LOCKED_LABEL, Layer, Plan
+from imagefactory.project.locks.kernels import AUDIT_LABEL, recorded_audit
+from imagefactory.project.project import Project
 from imagefactory.publish.catalog import ImagePart, Published
 from imagefactory.publish.staging import Staged
 from imagefactory.publish.tags import KEY_DIGITS, fixed_tag
-from imagefactory.smoke.levels import required_levels
-from imagefactory.smoke.record import SmokeRecord
 
 if TYPE_CHECKING:
     from imagefactory.publish.attest.signing import Verifier

@@ -23,9 +23,8 @@ from imagefactory.errors.registry import (
 )
 from imagefactory.oci.registry.credentials import find_credentials
 from imagefactory.oci.registry.reference import Reference, is_digest
-from imagefactory.store.bounded import TooLargeError, read_bounded
 from imagefactory.store.digests import Digest
-from imagefactory.store.json_text import TooDeepError, parse_json
+from imagefactory.store.http import TooDeepError, TooLargeError, parse_json, read_bounded
 
 GHCR: Final = "ghcr.io"
 _PAGE = 100

@@ -14,13 +14,13 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from imagefactory.errors.publishing import HandoverError, SwappedImageError, UnvouchedError
-from imagefactory.locks.project import Project
-from imagefactory.matrix.targets import select_one
 from imagefactory.oci.image import Image
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers, RecordedLayer
 from imagefactory.plan.make import locked_plans, make_plan
 from imagefactory.plan.plan import Plan
+from imagefactory.project.project import Project
+from imagefactory.project.targets import select_one
 from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Digest, Sha256
 

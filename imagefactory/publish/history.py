@@ -9,12 +9,11 @@ from itertools import takewhile
 from typing import Literal
 
 from imagefactory.errors.publishing import NeverPublishedError
-from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell
-from imagefactory.matrix.server_names import version_key
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.publish.catalog import Catalog, Event, ImagePart, Published
-from imagefactory.publish.catalog_writes import read_catalog
+from imagefactory.project.cells import Cell
+from imagefactory.project.project import Project
+from imagefactory.project.server_names import version_key
+from imagefactory.publish.catalog import Catalog, Event, ImagePart, Published, read_catalog
 from imagefactory.publish.tags import moving_tags
 from imagefactory.store.digests import Digest
 

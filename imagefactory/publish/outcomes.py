@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from imagefactory.environment.progress import Say
 from imagefactory.errors import FactoryError
 from imagefactory.errors.ci import CellsFailedError
-from imagefactory.matrix.cells import Cell
+from imagefactory.project.cells import Cell
+from imagefactory.store.progress import Say
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -13,25 +13,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagefactory.build.assemble import lay_out_if_here
-from imagefactory.build.watch import Watcher
-from imagefactory.environment.progress import Say
+from imagefactory.assemble.assemble import lay_out_if_here
+from imagefactory.assemble.watch import Watcher
+from imagefactory.check.smoke.record import Level, SmokeRecord, required_levels
 from imagefactory.errors.smoke import SmokeRecordError
-from imagefactory.locks.project import Project
 from imagefactory.oci.registry.credentials import find_credentials
 from imagefactory.oci.registry.image_push import PushWatcher
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.plan import Plan
+from imagefactory.project.project import Project
 from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.promote import Promotion, promote
-from imagefactory.publish.smoke_records import attach_record
+from imagefactory.publish.records import attach_record
 from imagefactory.publish.staging import Attached, Staged, stage
-from imagefactory.smoke.levels import required_levels
-from imagefactory.smoke.record import Level, SmokeRecord
+from imagefactory.store.progress import Say
 
 if TYPE_CHECKING:
+    from imagefactory.check.smoke.subject import Subject
     from imagefactory.publish.attest.signing import Signer, Verifier
-    from imagefactory.smoke.subject import Subject
 
 SmokeTest = Callable[[Staged, Sequence[Level]], SmokeRecord]
 
@@ -93,7 +92,7 @@ def smoke_test(
         return here
     record = run(staged, left) if run else _smoke_pulled(project, repository, staged, left, say)
     if must_pass:
-        from imagefactory.smoke.runner import refuse_failed, results_folder  # noqa: PLC0415 - with Docker's client
+        from imagefactory.check.smoke.runner import refuse_failed, results_folder  # noqa: PLC0415 - with Docker's client
 
         refuse_failed(record, left, by_name=True, folder=results_folder(project, staged.digest))
     return record.with_earlier(here) if here else record
@@ -111,7 +110,7 @@ def _not_passed(
 
 def _tested_here(project: Project, staged: Staged) -> SmokeRecord | None:
     """Return the record of an image in build/smoke, fit for publishing: without this machine's paths."""
-    from imagefactory.smoke.runner import recorded  # noqa: PLC0415 - with Docker's client
+    from imagefactory.check.smoke.runner import recorded  # noqa: PLC0415 - with Docker's client
 
     with suppress(SmokeRecordError):  # there is none, or it is damaged
         record = recorded(project, staged.digest)
@@ -149,14 +148,14 @@ def _smoke_pulled(
     project: Project, repository: Repository, staged: Staged, levels: Sequence[Level], say: Say
 ) -> SmokeRecord:
     """Test an image as users get it: pulled from the registry, by digest."""
-    from imagefactory.smoke.runner import smoke  # noqa: PLC0415 - with Docker's client
+    from imagefactory.check.smoke.runner import smoke  # noqa: PLC0415 - with Docker's client
 
     return smoke(project, _pulled(project, repository, staged), levels, say)
 
 
 def _pulled(project: Project, repository: Repository, staged: Staged) -> Subject:
     """Pull an image by digest."""
-    from imagefactory.smoke.subject import subject_of_image  # noqa: PLC0415 - with Docker's client
+    from imagefactory.check.smoke.subject import subject_of_image  # noqa: PLC0415 - with Docker's client
 
     reference = repository.reference
     found = find_credentials(reference.registry, reference.repository)
@@ -170,9 +169,9 @@ def _pulled(project: Project, repository: Repository, staged: Staged) -> Subject
 
 def bench_pulled(project: Project, repository: Repository, staged: Staged, say: Say) -> SmokeRecord:
     """Measure an image by the profile `quick`, and add its throughput to its smoke record, as a test that may fail."""
-    from imagefactory.bench.running import Bench, bench_image  # noqa: PLC0415 - with Docker's client
-    from imagefactory.publish.bench_records import judged, with_throughput  # noqa: PLC0415
-    from imagefactory.smoke.runner import RECORD, recorded, results_folder  # noqa: PLC0415
+    from imagefactory.check.bench.running import Bench, bench_image  # noqa: PLC0415 - with Docker's client
+    from imagefactory.check.smoke.runner import RECORD, recorded, results_folder  # noqa: PLC0415
+    from imagefactory.publish.records import judged, with_throughput  # noqa: PLC0415
 
     bench = Bench(project, "quick", {})
     subject = _pulled(project, repository, staged)

@@ -20,14 +20,23 @@ from imagefactory.errors.publishing import (
     PromotionLostError,
     TagTakenError,
 )
-from imagefactory.locks.project import Project
-from imagefactory.matrix.matrix import Matrix
 from imagefactory.oci.image import INDEX_TYPE
-from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.image_push import index_document
+from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository, StoredManifest
-from imagefactory.publish.catalog import Catalog, Event, Pointer, Published, now, pointed_at
-from imagefactory.publish.catalog_writes import Snapshot, read_catalog, write_catalog
+from imagefactory.project.matrix import Matrix
+from imagefactory.project.project import Project
+from imagefactory.publish.catalog import (
+    Catalog,
+    Event,
+    Pointer,
+    Published,
+    Snapshot,
+    now,
+    pointed_at,
+    read_catalog,
+    write_catalog,
+)
 from imagefactory.publish.gate import pass_gate
 from imagefactory.publish.history import misplaced_tags
 from imagefactory.publish.outcomes import Outcomes

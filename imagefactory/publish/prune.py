@@ -17,11 +17,19 @@ from typing import Any, Literal
 
 from imagefactory.errors.publishing import PromotionLostError
 from imagefactory.oci.registry import referrers
-from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.image_push import PARALLEL
+from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository, StoredManifest
-from imagefactory.publish.catalog import CATALOG_TYPE, Catalog, Published, now
-from imagefactory.publish.catalog_writes import PREVIOUS, Snapshot, read_catalog, write_catalog
+from imagefactory.publish.catalog import (
+    CATALOG_TYPE,
+    PREVIOUS,
+    Catalog,
+    Published,
+    Snapshot,
+    now,
+    read_catalog,
+    write_catalog,
+)
 from imagefactory.publish.github_packages import GitHubPackages
 from imagefactory.publish.tags import CATALOG, STAGING, nightly_date
 from imagefactory.store.digests import Digest

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from datetime import date
 
 from imagefactory.errors.publishing import NeverPublishedError
-from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.publish.catalog import Catalog, Event, Published, now
-from imagefactory.publish.catalog_writes import read_catalog, write_catalog
+from imagefactory.project.cells import Cell
+from imagefactory.project.project import Project
+from imagefactory.publish.catalog import Catalog, Event, Published, now, read_catalog, write_catalog
 from imagefactory.publish.history import misplaced_tags
 from imagefactory.publish.promote import Manifests, pointers, refuse_deleting, set_tags
 from imagefactory.publish.tags import moving_tags

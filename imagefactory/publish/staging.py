@@ -12,26 +12,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagefactory.build.assemble import BuildRun, make_layers
-from imagefactory.build.recording import remember
-from imagefactory.build.watch import Watcher
-from imagefactory.environment.progress import Say
+from imagefactory.assemble.assemble import BuildRun, make_layers
+from imagefactory.assemble.recording import remember
+from imagefactory.assemble.watch import Watcher
+from imagefactory.check.smoke.record import SmokeRecord
 from imagefactory.errors.publishing import NotStagedError
-from imagefactory.locks.project import Project
-from imagefactory.oci.blob import Blob
-from imagefactory.oci.image import MANIFEST_TYPE, Image
+from imagefactory.oci.image import MANIFEST_TYPE, Blob, Image
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.image_push import PARALLEL, Pushable, Pushed, PushWatcher, push_image
 from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Layer, Plan
+from imagefactory.project.project import Project
 from imagefactory.publish.handovers import ExpectedImages
 from imagefactory.publish.outcomes import Outcomes
-from imagefactory.publish.smoke_records import merge_records, records_among
+from imagefactory.publish.records import merge_records, records_among
 from imagefactory.publish.tags import staging_tag
-from imagefactory.smoke.record import SmokeRecord
 from imagefactory.store.digests import Digest, Sha256
+from imagefactory.store.progress import Say
 
 if TYPE_CHECKING:
     from imagefactory.publish.attest.bundles import Bundle

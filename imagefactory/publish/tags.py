@@ -23,9 +23,9 @@ from datetime import date
 from typing import Final
 
 from imagefactory.errors.publishing import TagNameError
-from imagefactory.matrix.cells import Cell, buildable
-from imagefactory.matrix.matrix import Matrix
-from imagefactory.matrix.targets import default_target
+from imagefactory.project.cells import Cell, buildable
+from imagefactory.project.matrix import Matrix
+from imagefactory.project.targets import default_target
 from imagefactory.store.digests import Sha256
 
 CATALOG: Final = "catalog"

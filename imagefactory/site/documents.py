@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from imagefactory.site.guides import plain
 from imagefactory.site.site_contents import SiteContents
 from imagefactory.site.status_page import Change
-from imagefactory.store.sizes import size
+from imagefactory.store.progress import size
 
 FORMAT: Final = 1
 _LONGEST: Final = 240

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from imagefactory.build.start.docker_run import Launch, docker_run, shell_line
-from imagefactory.locks.kernels import recorded_audit
-from imagefactory.matrix.cells import Cell
+from imagefactory.check.smoke.record import LEVELS, TestResult
+from imagefactory.launch.docker_run import Launch, docker_run, shell_line
+from imagefactory.project.cells import Cell
+from imagefactory.project.locks.kernels import recorded_audit
 from imagefactory.publish.history import Line, history
 from imagefactory.publish.tags import fixed_tag, moving_tags
-from imagefactory.site.packages import PackageList
-from imagefactory.site.stock import Planned, Stock
-from imagefactory.smoke.record import LEVELS, TestResult
+from imagefactory.site.stock import PackageList, Planned, Stock
 
 NEIGHBOURS: Final = 6
 """How many other images a page compares its own with."""

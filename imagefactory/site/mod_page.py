@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from imagefactory.matrix.cells import first_of_release
-from imagefactory.matrix.matrix import Matrix
-from imagefactory.matrix.server_names import server_name, version_title
+from imagefactory.project.cells import first_of_release
+from imagefactory.project.matrix import Matrix
+from imagefactory.project.server_names import server_name, version_title
 from imagefactory.site.stock import Stock
 from images.shipped.mods.manifest import STAGES, Mod
 

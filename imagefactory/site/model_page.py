@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
-from imagefactory.bench.profiles import PublishedFigure, PublishedFigures
-from imagefactory.bench.result import BenchResult, pooled_acceptance
-from imagefactory.build.start.preview import Preview
-from imagefactory.matrix.cells import Cell, drafter_exclusions
-from imagefactory.matrix.served_model import ServedModel
-from imagefactory.matrix.server_names import TITLES
+from imagefactory.check.bench.profiles import PublishedFigure, PublishedFigures
+from imagefactory.check.bench.result import BenchResult, pooled_acceptance
+from imagefactory.launch.preview import Preview
+from imagefactory.project.cells import Cell, drafter_exclusions
+from imagefactory.project.served_model import ServedModel
+from imagefactory.project.server_names import TITLES
 from imagefactory.site.guides import plain, table_rows
 from imagefactory.site.image_page import ImagePage
 from imagefactory.site.stock import Stock

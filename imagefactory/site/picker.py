@@ -9,18 +9,18 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, get_args
 
-from imagefactory.build.start.docker_run import HUB_CACHE, Launch, compose_document, compose_text, docker_run
-from imagefactory.build.start.launcher_recipes import TEMPLATED, Format, recipe_document, recipe_text
-from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell
-from imagefactory.matrix.matrix import Matrix
-from imagefactory.matrix.targets import default_target
+from imagefactory.launch.docker_run import HUB_CACHE, Launch, compose_document, compose_text, docker_run
+from imagefactory.launch.recipes import TEMPLATED, Format, recipe_document, recipe_text
 from imagefactory.mods.choose import choose_mods
 from imagefactory.plan.serve.image_paths import MODEL_CACHE, program_folder
 from imagefactory.plan.serve.served import Served, describe
+from imagefactory.project.cells import Cell
+from imagefactory.project.matrix import Matrix
+from imagefactory.project.project import Project
+from imagefactory.project.servers.known import SERVERS, server_of
+from imagefactory.project.servers.server import Server
+from imagefactory.project.targets import default_target
 from imagefactory.publish.tags import moving_tags
-from imagefactory.servers.known import SERVERS, server_of
-from imagefactory.servers.server import Server
 from imagefactory.store.digests import Digest
 
 NOT_OFFERED: Final = (

@@ -8,7 +8,7 @@ from typing import Final
 
 from markupsafe import Markup
 
-from imagefactory.store.sizes import size
+from imagefactory.store.progress import size
 
 WIDTH: Final = 1000
 HEIGHT: Final = 56

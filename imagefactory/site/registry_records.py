@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from imagefactory.check.smoke.record import SmokeRecord
 from imagefactory.errors import FactoryError
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.attest.attachments import STATEMENTS, attached_bundles
 from imagefactory.publish.attest.bundles import BadBundleError, Statement
-from imagefactory.publish.catalog import Catalog, Published
-from imagefactory.publish.catalog_writes import read_catalog
+from imagefactory.publish.catalog import Catalog, Published, read_catalog
 from imagefactory.publish.history import current_images
-from imagefactory.publish.smoke_records import read_records
-from imagefactory.smoke.record import SmokeRecord
+from imagefactory.publish.records import read_records
 from imagefactory.store.digests import Digest
 
 PARALLEL = 8

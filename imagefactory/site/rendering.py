@@ -27,7 +27,7 @@ from imagefactory.site.model_page import ModelPage
 from imagefactory.site.picker import picker_data
 from imagefactory.site.pictures import Bar, PictureLayer, bars, kind_class, layer_picture
 from imagefactory.site.site_contents import SiteContents
-from imagefactory.store.sizes import size
+from imagefactory.store.progress import size
 
 HERE: Final = Path(__file__).parent
 RECIPES: Final = "recipes"

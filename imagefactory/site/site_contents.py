@@ -8,20 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
-from imagefactory.bench.profiles import PublishedFigures, load_published
-from imagefactory.bench.result import BenchResult
-from imagefactory.bench.shared import shared_files
-from imagefactory.build.recipes.exporting import registry_of
+from imagefactory.check.bench.profiles import PublishedFigures, load_published
+from imagefactory.check.bench.result import BenchResult, shared_files
 from imagefactory.errors import FactoryError
 from imagefactory.errors.recipes import NothingToExportError
-from imagefactory.matrix.targets import default_target
+from imagefactory.launch.recipe_export import registry_of
+from imagefactory.project.targets import default_target
 from imagefactory.site.guides import Guides, read_guides
 from imagefactory.site.image_page import ImagePage, image_page
 from imagefactory.site.mod_page import ModPage, mod_pages
 from imagefactory.site.model_page import ModelPage, model_page
-from imagefactory.site.packages import PackageList, package_lists, packages_slug
 from imagefactory.site.status_page import StatusPage, status_page
-from imagefactory.site.stock import Stock
+from imagefactory.site.stock import PackageList, Stock, package_lists, packages_slug
 
 
 @dataclass(frozen=True)

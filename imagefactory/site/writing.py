@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
+from imagefactory.errors.commands import OptionError
 from imagefactory.errors.store import OutputError
 from imagefactory.oci.layout import writing_output
 from imagefactory.store.atomic import WRITING
@@ -53,3 +57,24 @@ def refuse_foreign(folder: Path) -> None:
             why=f"It holds {min(present)}, which a new site would replace.",
             fix="Name a new or empty folder, or one that `invoke site` wrote.",
         )
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by the base class
+        """Log nothing."""
+
+
+@contextmanager
+def site_server(folder: Path, port: int = 0) -> Iterator[ThreadingHTTPServer]:
+    """Listen on the loopback, on a free port if none is given; the block runs the server."""
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), partial(_Quiet, directory=folder))
+    except (OSError, OverflowError) as error:
+        raise OptionError(
+            f"The port {port} cannot be used.",
+            where="the --port option",
+            why=f"{error}.",
+            fix="Name another port, or none for a free one.",
+        ) from None
+    with server:
+        yield server

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import NewType
 
+from imagefactory.errors.store import DamagedCacheError
+from imagefactory.store.atomic import write_text
 from images.shipped.hashing import Sha256, canonical_json, checksum, sha256_of
 
 __all__ = ["Digest", "Sha256", "canonical_json", "checksum", "digest_of", "file_sha256", "sha256_of"]
@@ -23,3 +29,83 @@ def file_sha256(path: Path) -> Sha256:
     """Hash a file on this machine."""
     with path.open("rb") as file:
         return Sha256(hashlib.file_digest(file, "sha256").hexdigest())
+
+
+_BLOCK = 1024 * 1024
+
+
+def refuse_changed(files: Mapping[Sha256, Path]) -> None:
+    """Hash files in parallel; raise DamagedCacheError if one does not have its sha256. Missing ones are ignored."""
+    present = {sha256: path for sha256, path in files.items() if path.exists()}
+    with ThreadPoolExecutor() as pool:
+        for (sha256, path), found in zip(
+            present.items(), pool.map(file_sha256, present.values()), strict=True
+        ):
+            if found != sha256:
+                raise _damaged(path, sha256, found)
+
+
+def sound_blocks(path: Path) -> Iterator[bytes]:
+    """Read a blob, which is named by its sha256; raise DamagedCacheError in place of the last block if it changed."""
+    hashed, held = hashlib.sha256(), b""
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            if held:
+                yield held
+            held = block
+            hashed.update(block)
+    if hashed.hexdigest() != path.name:
+        raise _damaged(path, Sha256(path.name), Sha256(hashed.hexdigest()))
+    yield held
+
+
+class HashedFiles:
+    """Files named by their sha256 that were hashed before, and what they looked like then."""
+
+    def __init__(self, memory: Path) -> None:
+        """Read what is remembered."""
+        self._memory = memory
+        self._seen: dict[str, object] = {}
+        with suppress(FileNotFoundError, ValueError, RecursionError):  # missing or damaged
+            seen = json.loads(memory.read_bytes())
+            self._seen = seen if isinstance(seen, dict) else {}
+
+    def refuse_changed(self, paths: Iterable[Path]) -> None:
+        """Raise DamagedCacheError if a file is not what its name says; hash those that are not known."""
+        refuse_changed({Sha256(path.name): path for path in paths if not self.knows(path)})
+
+    def is_sound(self, path: Path) -> bool:
+        """Return whether a file is there, and is what its name says."""
+        return self.knows(path) or (path.exists() and file_sha256(path) == path.name)
+
+    def knows(self, path: Path) -> bool:
+        """Return whether a file is there, and has not changed since it was hashed."""
+        look = _look(path)
+        return look is not None and self._seen.get(str(path)) == look
+
+    def remember(self, paths: Iterable[Path]) -> None:
+        """Remember what files look like now that are certain to be what their names say; forget files that are gone."""
+        looks = {str(path): _look(path) for path in paths}
+        if not looks:
+            return
+        seen = {name: look for name, look in (self._seen | looks).items() if Path(name).exists()}
+        if seen != self._seen:
+            self._seen = seen
+            write_text(self._memory, json.dumps(seen, sort_keys=True))
+
+
+def _look(path: Path) -> list[int] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def _damaged(path: Path, sha256: Sha256, found: Sha256) -> DamagedCacheError:
+    return DamagedCacheError(
+        "A file is not what its name says.",
+        where=path.resolve(),
+        why=f"Its sha256 is {found}, not {sha256}: the disk is failing, or somebody changed the file.",
+        fix="Remove this file and run `invoke build` again. Find out who else can write to the cache.",
+    )

@@ -16,14 +16,14 @@ from urllib.request import url2pathname
 import requests
 from filelock import FileLock, Timeout
 
-from imagefactory.environment.index_config import redact
-from imagefactory.environment.progress import Progress
 from imagefactory.errors import FactoryError
 from imagefactory.errors.store import DigestMismatchError, DownloadError
 from imagefactory.store.atomic import adopt, is_disk_full, translating_disk_full
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, file_sha256
-from imagefactory.store.retry import Retry, judge
+from imagefactory.store.http import Retry, judge
+from imagefactory.store.index_config import redact
+from imagefactory.store.progress import Progress
 
 PARALLEL = 6
 RETRY = Retry()

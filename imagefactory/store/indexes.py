@@ -21,12 +21,10 @@ from pypi_simple import (
     UnsupportedRepoVersionError,
 )
 
-from imagefactory.environment.index_config import IndexConfig, redact
-from imagefactory.environment.paths import expand_home, split_address
 from imagefactory.errors.locks import IndexUnreachableError
-from imagefactory.store.bounded import TooLargeError, get_bounded
-from imagefactory.store.json_text import parse_json
-from imagefactory.store.retry import Retry, judge
+from imagefactory.store.http import Retry, TooLargeError, get_bounded, judge, parse_json
+from imagefactory.store.index_config import IndexConfig, redact
+from imagefactory.store.paths import expand_home, split_address
 
 TIMEOUT = (10.0, 60.0)
 RETRY = Retry()

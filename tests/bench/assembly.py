@@ -27,13 +27,13 @@ import deflate
 from debian.arfile import ArFile
 from isal import igzip_lib
 
-from imagefactory.build.parallel import available_cores
-from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell
+from imagefactory.assemble.parallel import available_cores
 from imagefactory.oci.format import COMPRESSION_LEVEL, MEMBER_LIMIT, SPLICE_FROM
 from imagefactory.plan.built_layers import read_blob_record
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
+from imagefactory.project.cells import Cell
+from imagefactory.project.project import Project
 from imagefactory.store.cache import Store
 from tests.bench.measuring import Spent, middle, row, timed
 from tests.fixtures.engines import running_registry

@@ -12,11 +12,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from imagefactory.build.assemble import BuildRun, assemble
-from imagefactory.locks.project import Project
+from imagefactory.assemble.assemble import BuildRun, assemble
 from imagefactory.oci.layout import archive
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
+from imagefactory.project.project import Project
 from imagefactory.store.digests import file_sha256
 from tests.bench.measuring import Spent, middle, row, timed
 from tests.fixtures.small_factory import CELL, RecordingWatcher, SmallFactory

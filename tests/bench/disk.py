@@ -18,10 +18,10 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from imagefactory.locks.project import Project
-from imagefactory.matrix.targets import select_one
+from imagefactory.ci.jobs import refuse_full, space_needed
 from imagefactory.plan.make import make_plan
-from imagefactory.publish.automation.disk_space import refuse_full, space_needed
+from imagefactory.project.project import Project
+from imagefactory.project.targets import select_one
 from tests.fixtures.engines import running_registry
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,10 +18,10 @@ import time
 from pathlib import Path
 from uuid import uuid4
 
-from imagefactory.locks.project import Project
+from imagefactory.check.smoke.containers import Containers, docker
+from imagefactory.check.smoke.subject import bring_into_daemon, subject_of_image
 from imagefactory.oci.format import VENV
-from imagefactory.smoke.containers import Containers, docker
-from imagefactory.smoke.subject import bring_into_daemon, subject_of_image
+from imagefactory.project.project import Project
 from tests.bench.measuring import row
 from tests.bench.pull import named
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell, buildable, compiled_distributions
 from imagefactory.plan.make import locked_plans
 from imagefactory.plan.plan import Plan
+from imagefactory.project.cells import Cell, buildable, compiled_distributions
+from imagefactory.project.project import Project
 
 ASSEMBLY_SECONDS, ASSEMBLY_BYTES = 60, 4_120_000_000
 """Measured: processor time and input bytes of one cold assembly, gemma4-31b@0.32.0/gb10, of layers not on record."""

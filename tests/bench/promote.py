@@ -11,10 +11,10 @@ import argparse
 import statistics
 from pathlib import Path
 
-from imagefactory.locks.project import Project
-from imagefactory.matrix.targets import select_one
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.make import make_plan
+from imagefactory.project.project import Project
+from imagefactory.project.targets import select_one
 from imagefactory.publish.attest.signing import find_trust
 from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.promote import promote

@@ -69,12 +69,12 @@ def main() -> None:
 def measure(checkout: Path, target: str) -> None:
     count_bytes()
     began = time.monotonic()
-    from imagefactory.commands.show.live import PlainDisplay  # noqa: PLC0415 - part of what is measured
-    from imagefactory.commands.show.terminal import err  # noqa: PLC0415
-    from imagefactory.locks.project import Project  # noqa: PLC0415
-    from imagefactory.matrix.targets import select  # noqa: PLC0415
+    from imagefactory.cli.show.live import PlainDisplay  # noqa: PLC0415 - part of what is measured
+    from imagefactory.cli.show.terminal import err  # noqa: PLC0415
     from imagefactory.oci.registry.repository import Repository  # noqa: PLC0415
     from imagefactory.plan.make import make_plan  # noqa: PLC0415
+    from imagefactory.project.project import Project  # noqa: PLC0415
+    from imagefactory.project.targets import select  # noqa: PLC0415
     from imagefactory.publish.outcomes import Outcomes  # noqa: PLC0415
     from imagefactory.publish.staging import stage  # noqa: PLC0415
 

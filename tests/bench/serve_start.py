@@ -16,10 +16,10 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from imagefactory.matrix.matrix import load_matrix
-from imagefactory.matrix.targets import select
 from imagefactory.plan.serve.description import describe_image, image_environment, settings_bytes
 from imagefactory.plan.serve.image_paths import program_folder
+from imagefactory.project.matrix import load_matrix
+from imagefactory.project.targets import select
 from tests.bench.measuring import timed
 from tests.fixtures.serving import model_document
 

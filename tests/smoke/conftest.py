@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 import testinfra
 
-from imagefactory.build.start.docker_run import STOP_SECONDS
-from imagefactory.locks.project import Project
+from imagefactory.check.smoke.assignment import Assignment
+from imagefactory.check.smoke.containers import Containers, RunningServer, docker
+from imagefactory.check.smoke.record import TestOutcome, has_gpu
+from imagefactory.check.smoke.subject import Subject, plan_of
+from imagefactory.launch.docker_run import STOP_SECONDS
 from imagefactory.plan.plan import Plan
-from imagefactory.servers.known import server_of
-from imagefactory.servers.server import Server
-from imagefactory.smoke.assignment import Assignment
-from imagefactory.smoke.containers import Containers, RunningServer, docker
-from imagefactory.smoke.levels import has_gpu
-from imagefactory.smoke.record import TestOutcome
-from imagefactory.smoke.subject import Subject, plan_of
+from imagefactory.project.project import Project
+from imagefactory.project.servers.known import server_of
+from imagefactory.project.servers.server import Server
 from images.serve.program.servers.server import Server as ProgramServer
 
 INSIDE = Path(__file__).parent / "inside"

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from imagefactory.build.start.prepare import prepare
-from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import buildable
-from imagefactory.matrix.server_names import version_key
+from imagefactory.check.smoke.assignment import Assignment
+from imagefactory.check.smoke.containers import Containers, docker
+from imagefactory.check.smoke.subject import Subject
+from imagefactory.launch.prepare import prepare
 from imagefactory.plan.plan import Plan
 from imagefactory.plan.serve.image_paths import CUDA_HOME, ENTRYPOINT
-from imagefactory.smoke.assignment import Assignment
-from imagefactory.smoke.containers import Containers, docker
-from imagefactory.smoke.subject import Subject
+from imagefactory.project.cells import buildable
+from imagefactory.project.project import Project
+from imagefactory.project.server_names import version_key
 from images.serve.program.servers.server import Server
 
 Applies = Callable[[bool, str], None]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.build.start.docker_run import HUB_CACHE, STACK
+from imagefactory.check.smoke.assignment import Assignment
+from imagefactory.check.smoke.containers import Containers, RunningServer
+from imagefactory.launch.docker_run import HUB_CACHE, STACK
 from imagefactory.plan.plan import Plan
 from imagefactory.plan.serve.image_paths import MODEL_CACHE
-from imagefactory.servers.server import Server
-from imagefactory.smoke.assignment import Assignment
-from imagefactory.smoke.containers import Containers, RunningServer
+from imagefactory.project.servers.server import Server
 from images.serve.program.servers.server import Server as ProgramServer
 from images.serve.program.watch import LOW_ACCEPTANCE
 

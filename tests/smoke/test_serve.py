@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.build.layers.tiny_model import tiny_model
-from imagefactory.build.start.docker_run import STOP_SECONDS
+from imagefactory.assemble.layers.tiny_model import tiny_model
+from imagefactory.check.smoke.assignment import Assignment
+from imagefactory.check.smoke.containers import Containers, RunningServer
+from imagefactory.launch.docker_run import STOP_SECONDS
 from imagefactory.plan.serve.image_paths import ENTRYPOINT
 from imagefactory.plan.serve.served import GENERATED_MODELS
-from imagefactory.servers.server import Server
-from imagefactory.smoke.assignment import Assignment
-from imagefactory.smoke.containers import Containers, RunningServer
+from imagefactory.project.servers.server import Server
 
 Applies = Callable[[bool, str], None]
 Measure = Callable[[str, object], None]

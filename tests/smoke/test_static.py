@@ -18,11 +18,16 @@ from posixpath import dirname, join, normpath
 
 import pytest
 
-from imagefactory.build.layers.mod_layer import RECORD_OF_MODS, image_path
+from imagefactory.assemble.layers.mod_layer import RECORD_OF_MODS, image_path
+from imagefactory.check.smoke.assignment import Assignment
+from imagefactory.check.smoke.contents import Contents, DaemonContents, LayoutContents
+from imagefactory.check.smoke.record import has_gpu
+from imagefactory.check.smoke.subject import Subject, plan_of
 from imagefactory.errors import FactoryError
-from imagefactory.locks.project import Project
-from imagefactory.oci.blob import Blob
+from imagefactory.lock.audit.auditing import judge_libraries
+from imagefactory.lock.audit.libraries import GpuLibrary, is_library
 from imagefactory.oci.format import MTIME, VENV
+from imagefactory.oci.image import Blob
 from imagefactory.oci.layout import Layout
 from imagefactory.oci.listing import LayerReading, ListedPath
 from imagefactory.plan.bytecode import listed_paths, module_lists
@@ -30,14 +35,9 @@ from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Plan, WheelLayer
 from imagefactory.plan.serve.image_paths import CACHES, PROGRAM
+from imagefactory.project.project import Project
+from imagefactory.project.servers.known import SERVERS
 from imagefactory.publish.attest.declared_licences import SAID_ELSEWHERE
-from imagefactory.resolve.audit.auditing import judge_libraries
-from imagefactory.resolve.audit.libraries import GpuLibrary, is_library
-from imagefactory.servers.known import SERVERS
-from imagefactory.smoke.assignment import Assignment
-from imagefactory.smoke.contents import Contents, DaemonContents, LayoutContents
-from imagefactory.smoke.levels import has_gpu
-from imagefactory.smoke.subject import Subject, plan_of
 from imagefactory.store.digests import Digest, digest_of
 from images.shipped.mods.checks import failing
 from images.shipped.mods.manifest import Mod

@@ -16,24 +16,22 @@ from tests.fixtures.checkouts import REPOSITORY
 LIBRARY, IMAGES = "imagefactory", "images"
 ROOMS = (
     "errors",
-    "environment",
     "store",
+    "environment",
     "gpu_code",
     "oci",
-    "matrix",
-    "servers",
-    "locks",
+    "project",
     "mods",
-    "resolve",
+    "lock",
     "plan",
-    "build",
+    "assemble",
     "compile",
-    "importing",
-    "smoke",
-    "bench",
+    "launch",
+    "check",
     "publish",
+    "ci",
     "site",
-    "commands",
+    "cli",
 )
 """Lowest first. A module may import its own room and those before it; images import nothing of the library."""
 
@@ -135,7 +133,7 @@ def tree(root: Path, files: dict[str, str]) -> Modules:
 def test_upward_imports_are_found(tmp_path: Path) -> None:
     upward = {
         "imagefactory/errors/matrix.py": "from imagefactory.store.cache import Store",
-        "imagefactory/plan/make.py": "def f():\n    from imagefactory.build import assemble",
+        "imagefactory/plan/make.py": "def f():\n    from imagefactory.assemble import assemble",
         "imagefactory/oci/tar.py": "if TYPE_CHECKING:\n    from imagefactory.plan.plan import Plan",
         "images/shipped/yamlfile.py": "import imagefactory.errors",
     }

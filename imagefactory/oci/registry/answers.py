@@ -11,8 +11,7 @@ from typing import Literal
 
 import requests
 
-from imagefactory.store.json_text import parse_json
-from imagefactory.store.retry import Again, judge, judge_status, retry_after
+from imagefactory.store.http import Again, judge, judge_status, parse_json, retry_after
 
 Access = Literal["pull", "pull,push", "pull,push,delete"]
 """What a token allows; each one includes those before it."""

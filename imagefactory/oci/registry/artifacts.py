@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from imagefactory.errors.registry import RegistryError
 from imagefactory.oci.image import MANIFEST_TYPE
-from imagefactory.oci.registry.descriptor import Descriptor
+from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.store.digests import Digest, canonical_json, digest_of
 

@@ -23,7 +23,6 @@ from typing import BinaryIO, Literal
 
 import requests
 
-from imagefactory.environment.progress import Progress
 from imagefactory.errors.layers import ImageMissingError
 from imagefactory.errors.registry import BlobTooLargeError, RegistryError
 from imagefactory.errors.store import DigestMismatchError
@@ -31,7 +30,8 @@ from imagefactory.oci.registry.answers import BLOCK, Answer, RegistryRequest, ju
 from imagefactory.oci.registry.connection import Connection
 from imagefactory.store.atomic import writing
 from imagefactory.store.digests import Digest
-from imagefactory.store.retry import Again
+from imagefactory.store.http import Again
+from imagefactory.store.progress import Progress
 
 UploadOutcome = Literal["present", "uploaded"]
 OpenStream = Callable[[], BinaryIO]

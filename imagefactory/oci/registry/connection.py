@@ -39,8 +39,7 @@ from imagefactory.oci.registry.credentials import Credentials, find_credentials
 from imagefactory.oci.registry.failures import FailureKind, Failures, UnsafeRedirectError
 from imagefactory.oci.registry.reference import Reference
 from imagefactory.store.digests import Digest
-from imagefactory.store.json_text import parse_json
-from imagefactory.store.retry import Retry
+from imagefactory.store.http import Retry, parse_json
 
 _RETRY = Retry(attempts=7)
 _CLIENT = "spark-image-factory"

@@ -25,7 +25,7 @@ from imagefactory.errors.store import DigestMismatchError
 from imagefactory.oci.registry.answers import MOST_TEXT, Answer
 from imagefactory.oci.registry.credentials import Credentials
 from imagefactory.oci.registry.reference import Reference
-from imagefactory.store.json_text import TooDeepError, parse_json
+from imagefactory.store.http import TooDeepError, parse_json
 
 
 class UnsafeRedirectError(requests.RequestException, ValueError):

@@ -16,7 +16,7 @@ from typing import BinaryIO, Literal, Protocol
 
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE, Image
 from imagefactory.oci.registry.blobs import OpenStream, UploadOutcome
-from imagefactory.oci.registry.descriptor import Descriptor
+from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.digests import Digest, canonical_json, digest_of
 

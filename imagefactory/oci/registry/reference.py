@@ -7,9 +7,10 @@ tool would assume a different one.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 from imagefactory.errors.registry import BadReferenceError
 from imagefactory.store.digests import Digest
@@ -114,3 +115,40 @@ def _refuse(text: str, why: str, origin: str = "") -> NoReturn:
         why=why,
         fix="Write it as ghcr.io/OWNER/NAME, optionally followed by :TAG or @sha256:DIGEST.",
     )
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """The type, digest and size of some content, with optional metadata."""
+
+    media_type: str
+    digest: Digest
+    size: int
+    artifact_type: str | None = None
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    platform: Mapping[str, str] | None = None
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Self:
+        """Parse a descriptor; raise ValueError, KeyError or TypeError if it is none."""
+        digest, size = str(document["digest"]), document["size"]
+        if not is_digest(digest) or not isinstance(size, int) or size < 0:
+            raise ValueError("it has no digest, or no size")
+        return cls(
+            str(document["mediaType"]),
+            Digest(digest),
+            size,
+            document.get("artifactType"),
+            dict(document.get("annotations") or {}),
+            document.get("platform"),
+        )
+
+    def document(self) -> dict[str, object]:
+        """Return the descriptor as a JSON object."""
+        optional = {
+            "artifactType": self.artifact_type,
+            "platform": dict(self.platform or {}),
+            "annotations": dict(self.annotations),
+        }
+        written = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
+        return written | {key: value for key, value in optional.items() if value}

@@ -18,8 +18,8 @@ from imagefactory.errors.registry import AttachmentLostError, ContentMissingErro
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry.answers import RegistryRequest
 from imagefactory.oci.registry.artifacts import Payload, upload_artifact
-from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.image_push import index_document
+from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.oci.registry.tag_writes import claim, replace_tag
 from imagefactory.store.digests import Digest

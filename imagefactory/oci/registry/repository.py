@@ -14,7 +14,6 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
 
-from imagefactory.environment.progress import Progress
 from imagefactory.errors.registry import BlobTooLargeError, RegistryError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry import blobs
@@ -22,11 +21,10 @@ from imagefactory.oci.registry.answers import Answer, RegistryRequest
 from imagefactory.oci.registry.blobs import OpenStream, Upload, UploadOutcome
 from imagefactory.oci.registry.connection import Connection
 from imagefactory.oci.registry.credentials import Credentials
-from imagefactory.oci.registry.descriptor import Descriptor
-from imagefactory.oci.registry.reference import Reference, is_digest
+from imagefactory.oci.registry.reference import Descriptor, Reference, is_digest
 from imagefactory.store.digests import Digest, digest_of
-from imagefactory.store.json_text import parse_json
-from imagefactory.store.retry import Retry
+from imagefactory.store.http import Retry, parse_json
+from imagefactory.store.progress import Progress
 
 DOCKER_MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX_TYPE = "application/vnd.docker.distribution.manifest.list.v2+json"

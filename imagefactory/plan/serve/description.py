@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from imagefactory.matrix.cells import Cell, KernelOrigin, intended_kernels
-from imagefactory.matrix.matrix import Matrix
 from imagefactory.plan.serve.image_paths import MODS_AT_START
-from imagefactory.servers.known import server_of
-from imagefactory.servers.setting import Setting
+from imagefactory.project.cells import Cell, KernelOrigin, intended_kernels
+from imagefactory.project.matrix import Matrix
+from imagefactory.project.servers.known import server_of
+from imagefactory.project.servers.setting import Setting
 from imagefactory.store.digests import canonical_json
 
 FORMAT = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from imagefactory.servers.server import Server
+from imagefactory.project.servers.server import Server
 
 COMPILER = "nvidia-cuda-nvcc"
 """The wheel of the CUDA compiler."""

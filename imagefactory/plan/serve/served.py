@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from imagefactory.locks.files import ModelLock
-from imagefactory.matrix.cells import Cell, KernelOrigin, usable_drafters
-from imagefactory.matrix.matrix import Matrix
-from imagefactory.matrix.served_model import ServedModel
-from imagefactory.matrix.server_names import TITLES, VLLM
 from imagefactory.mods.choose import Chosen
 from imagefactory.oci.format import VENV
 from imagefactory.plan.serve.description import Description, describe_image, image_environment
 from imagefactory.plan.serve.image_paths import CUDA_HOME, cache_environment
-from imagefactory.servers.known import SERVERS, server_of
+from imagefactory.project.cells import Cell, KernelOrigin, usable_drafters
+from imagefactory.project.locks.files import ModelLock
+from imagefactory.project.matrix import Matrix
+from imagefactory.project.served_model import ServedModel
+from imagefactory.project.server_names import TITLES, VLLM
+from imagefactory.project.servers.known import SERVERS, server_of
 
 GENERATED_MODELS = "/opt/models"
 """The folder in an image for models that the factory makes itself."""

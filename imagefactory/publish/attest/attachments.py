@@ -11,15 +11,15 @@ from typing import Any, Final
 
 from imagefactory.errors.layers import VerificationError
 from imagefactory.errors.store import DigestMismatchError
-from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import TITLE, Payload, contents
-from imagefactory.oci.registry.descriptor import Descriptor
+from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.referrers import Attachment
 from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
+from imagefactory.project.cells import Cell
+from imagefactory.project.project import Project
 from imagefactory.publish.attest import bundles, provenance, sbom
 from imagefactory.publish.attest.bundles import BadBundleError, Bundle, Statement
 from imagefactory.publish.attest.signing import NotTrustedError, Signer, Verifier, read_trusted

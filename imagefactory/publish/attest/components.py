@@ -10,9 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 from urllib.parse import quote
 
-from imagefactory.locks.files import Graft, LicenceLock, LockedDeb, LockedWheel
-from imagefactory.locks.gpu_libraries import SlimmedWheel
-from imagefactory.locks.project import Project
+from imagefactory.lock.wheel_contents import installed_path
 from imagefactory.oci.format import VENV
 from imagefactory.plan.bytecode import COMPILER, is_list
 from imagefactory.plan.plan import (
@@ -26,8 +24,10 @@ from imagefactory.plan.plan import (
     ToolkitLayer,
     WheelLayer,
 )
+from imagefactory.project.locks.files import Graft, LicenceLock, LockedDeb, LockedWheel
+from imagefactory.project.locks.gpu_libraries import SlimmedWheel
+from imagefactory.project.project import Project
 from imagefactory.publish.attest.licence_record import Licences
-from imagefactory.resolve.wheel_contents import installed_path
 from imagefactory.store.digests import Sha256
 
 OWN_LICENCE: Final = "Apache-2.0"

@@ -17,7 +17,7 @@ from zipfile import ZipFile
 
 from debian.deb822 import Deb822
 
-from imagefactory.build.layers.debian.deb import DebPackage, data_files, reading
+from imagefactory.assemble.layers.debian.deb import DebPackage, data_files, reading
 from imagefactory.publish.attest import spdx
 
 Says = Literal["expression", "field", "classifier", "text", "copyright", "elsewhere", "nothing"]

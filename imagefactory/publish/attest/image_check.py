@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from imagefactory.environment.progress import Say
 from imagefactory.errors import FactoryError
 from imagefactory.errors.layers import VerificationError
 from imagefactory.errors.registry import ContentMissingError
@@ -18,15 +17,15 @@ from imagefactory.errors.supply import (
     TamperedError,
     UnsignedImageError,
 )
-from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell, buildable
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import contents
-from imagefactory.oci.registry.descriptor import Descriptor
+from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
+from imagefactory.project.cells import Cell, buildable
+from imagefactory.project.project import Project
 from imagefactory.publish.attest import provenance, rebuilds, sbom
 from imagefactory.publish.attest.attachments import STATEMENTS, attached_contents, bundles_among
 from imagefactory.publish.attest.bundles import Bundle, Statement
@@ -35,6 +34,7 @@ from imagefactory.publish.attest.rebuilds import count_rebuilds, named
 from imagefactory.publish.attest.sbom import first_difference
 from imagefactory.publish.attest.signing import NotTrustedError, Verifier, read_trusted
 from imagefactory.store.digests import Digest, canonical_json
+from imagefactory.store.progress import Say
 
 FindingState = Literal["ok", "failed", "not checked", "not counted"]
 CheckName = Literal[

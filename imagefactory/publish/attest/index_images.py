@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from imagefactory.errors.supply import UnfitIndexError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
-from imagefactory.oci.registry.descriptor import Descriptor
+from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import (
     DOCKER_INDEX_TYPE,
     DOCKER_MANIFEST_TYPE,

@@ -26,8 +26,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from platformdirs import user_config_path
 
-from imagefactory.environment.paths import expand_home
 from imagefactory.errors.supply import SigningError
+from imagefactory.store.paths import expand_home
 
 KEY_VARIABLE: Final = "FACTORY_SIGNING_KEY"
 PASSWORD_VARIABLE: Final = "FACTORY_SIGNING_PASSWORD"  # noqa: S105 - the name of a variable

@@ -16,18 +16,25 @@ from zipfile import BadZipFile, ZipFile
 
 import requests
 
-from imagefactory.build.inputs import LayerInputs
-from imagefactory.environment.index_config import redact
-from imagefactory.environment.progress import Say
+from imagefactory.assemble.inputs import LayerInputs
 from imagefactory.errors.store import DownloadError
 from imagefactory.errors.supply import LicenceUnknownError
-from imagefactory.locks.files import BaseLock, LicenceLock, LicensedFile, LockedDeb, LockedWheel, WheelLock
-from imagefactory.locks.project import Project, locked_cells
+from imagefactory.project.locks.files import (
+    BaseLock,
+    LicenceLock,
+    LicensedFile,
+    LockedDeb,
+    LockedWheel,
+    WheelLock,
+)
+from imagefactory.project.project import Project, locked_cells
 from imagefactory.publish.attest.declared_licences import DeclaredLicence, SameAs, deb_licence, wheel_licence
 from imagefactory.publish.attest.spdx import UNDECLARED, is_known
 from imagefactory.store.digests import Sha256
 from imagefactory.store.downloads import Downloader, Wanted
-from imagefactory.store.ranges import RangeFile
+from imagefactory.store.http import RangeFile
+from imagefactory.store.index_config import redact
+from imagefactory.store.progress import Say
 
 PARALLEL = 8
 _Package = TypeVar("_Package", LockedWheel, LockedDeb)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from imagefactory.locks.project import Project
 from imagefactory.plan.plan import Plan
+from imagefactory.project.project import Project
 from imagefactory.publish.attest import spdx
 from imagefactory.publish.attest.components import Component, components_of
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from imagefactory.locks.files import LicenceLock, ModelLock
-from imagefactory.locks.gpu_libraries import SlimLock
-from imagefactory.locks.project import Project
 from imagefactory.plan.plan import Plan, WheelLayer
+from imagefactory.project.locks.files import LicenceLock, ModelLock
+from imagefactory.project.locks.gpu_libraries import SlimLock
+from imagefactory.project.project import Project
 from imagefactory.publish.attest import sbom
 from imagefactory.publish.attest.components import slimmed
 from imagefactory.store.digests import Sha256, sha256_of

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from imagefactory.errors import FactoryError
-from imagefactory.locks.project import Project
 from imagefactory.oci.registry.repository import Repository
+from imagefactory.project.project import Project
 from imagefactory.publish.attest import keys
 from imagefactory.publish.attest.attachments import attached_bundles
 from imagefactory.publish.attest.bundles import Bundle, Statement

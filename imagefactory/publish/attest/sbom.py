@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import NAMESPACE_URL, uuid5
 
-from imagefactory.locks.files import Graft
-from imagefactory.locks.gpu_libraries import SlimmedWheel
-from imagefactory.locks.project import Project
 from imagefactory.plan.plan import Plan
+from imagefactory.project.locks.files import Graft
+from imagefactory.project.locks.gpu_libraries import SlimmedWheel
+from imagefactory.project.project import Project
 from imagefactory.publish.attest.components import Component, ComponentKind, components_of
 from imagefactory.publish.attest.spdx import UNDECLARED
 from imagefactory.store.digests import canonical_json, checksum

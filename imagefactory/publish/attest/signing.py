@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat import asn1
 
 from imagefactory.errors.supply import SigningError
-from imagefactory.locks.project import Project
+from imagefactory.project.project import Project
 from imagefactory.publish.attest import keys
 from imagefactory.publish.attest.bundles import (
     PAYLOAD_TYPE,

@@ -10,9 +10,9 @@ import pytest
 
 from imagefactory.compile.container import LABEL, Ended, Mount, run
 from imagefactory.compile.toolchain import CompileProject, provide, toolchain_plan
-from imagefactory.locks.files import WheelLock
-from imagefactory.matrix.cells import Cell
-from imagefactory.resolve.audit.auditing import audit
+from imagefactory.lock.audit.auditing import audit
+from imagefactory.project.cells import Cell
+from imagefactory.project.locks.files import WheelLock
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.cuda import COMPILER
 from tests.fixtures.platforms import PLATFORM

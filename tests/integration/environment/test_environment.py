@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from uv import find_uv_bin
 
-from imagefactory.environment.index_config import environment_for_uv, options_for_uv
-from imagefactory.environment.sets import PYTHONS, SETS, LockedSet
+from imagefactory.environment.setup import PYTHONS, SETS, LockedSet
+from imagefactory.store.index_config import environment_for_uv, options_for_uv
 from tests.fixtures.checkouts import REPOSITORY
 
 pytestmark = pytest.mark.network

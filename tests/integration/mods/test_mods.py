@@ -17,13 +17,12 @@ from imagefactory.compile.settings import load_settings
 from imagefactory.errors import FactoryError
 from imagefactory.errors.mods import AnchorError, ModCheckError, ModClaimError, ModConflictError
 from imagefactory.errors.store import DamagedCacheError
-from imagefactory.locks.project import Project
 from imagefactory.mods.authoring import scaffold
 from imagefactory.mods.compatibility import check_mods
 from imagefactory.mods.readme_table import markdown
-from imagefactory.mods.source_files import FACTS
-from imagefactory.mods.trees import Trees
+from imagefactory.mods.source_files import FACTS, Trees
 from imagefactory.plan.make import make_plan
+from imagefactory.project.project import Project
 from images.shipped.mods.apply import apply_mods
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.mods import Data, edit, has, manifest, table_in, write_mod

@@ -12,9 +12,8 @@ import pytest
 from imagefactory.errors.registry import ContentMissingError
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import Payload
-from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.image_push import push_image
-from imagefactory.oci.registry.reference import is_digest
+from imagefactory.oci.registry.reference import Descriptor, is_digest
 from imagefactory.oci.registry.referrers import Attachment, fallback_tag
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.digests import Digest, digest_of

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from imagefactory.commands.show.tables import checked_lines
+from imagefactory.cli.show.tables import checked_lines
 from imagefactory.errors.layers import VerificationError
 from imagefactory.errors.supply import (
     ImageSignatureError,
@@ -23,8 +23,8 @@ from imagefactory.errors.supply import (
 )
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry import referrers
-from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.image_push import index_document
+from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.referrers import fallback_tag
 from imagefactory.oci.registry.tag_writes import replace_tag
 from imagefactory.publish.attest import bundles, provenance, sbom

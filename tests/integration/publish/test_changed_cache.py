@@ -7,7 +7,7 @@ import pytest
 from imagefactory.errors.store import DigestMismatchError
 from imagefactory.store.cache import Store
 from tests.fixtures.publishing import Publisher
-from tests.unit.build.test_changed_cache import poison
+from tests.unit.assemble.test_changed_cache import poison
 
 
 def test_changed_layer_is_not_pushed(publisher: Publisher) -> None:

@@ -8,21 +8,21 @@ from datetime import UTC, datetime
 
 import pytest
 
+from imagefactory.check.smoke.record import Level, SmokeRecord
+from imagefactory.check.smoke.runner import RECORD, results_folder
 from imagefactory.errors.layers import EngineError
 from imagefactory.errors.publishing import NotPromotableError
-from imagefactory.matrix.cells import Cell
 from imagefactory.oci.registry import referrers
-from imagefactory.oci.registry.descriptor import Descriptor
+from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan import make
 from imagefactory.plan.plan import Plan
+from imagefactory.project.cells import Cell
 from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.pipeline import SmokeTest, publish
 from imagefactory.publish.promote import Promotion
-from imagefactory.publish.smoke_records import read_records
+from imagefactory.publish.records import read_records
 from imagefactory.publish.staging import Staged
-from imagefactory.smoke.record import Level, SmokeRecord
-from imagefactory.smoke.runner import RECORD, results_folder
 from imagefactory.store.digests import Digest, Sha256
 from tests.fixtures.publishing import Publisher, plans, smoke_record
 from tests.fixtures.small_factory import CELL, SECOND, RecordingWatcher

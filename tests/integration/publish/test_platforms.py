@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from imagefactory.errors.publishing import NotPromotableError
-from imagefactory.locks.files import BaseLock, WheelLock
-from imagefactory.matrix.cells import Cell
+from imagefactory.project.cells import Cell
+from imagefactory.project.locks.files import BaseLock, WheelLock
 from imagefactory.publish.prune import Policy, prune
 from tests.fixtures.platforms import FOREIGN, MACHINE, PLATFORM, machine_of
 from tests.fixtures.publishing import START, Publisher

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from imagefactory.build.assemble import BuildRun, assemble
+from imagefactory.assemble.assemble import BuildRun, assemble
 from imagefactory.errors import FactoryError
 from imagefactory.errors.publishing import (
     HeldBackError,
@@ -18,14 +18,14 @@ from imagefactory.errors.publishing import (
     SwappedImageError,
     TagTakenError,
 )
-from imagefactory.matrix.cells import Cell
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry.image_push import Pushable, push_image
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import LOCKED_LABEL
+from imagefactory.project.cells import Cell
 from imagefactory.publish import gate
 from imagefactory.publish.handovers import handover_folder, write_handover
-from imagefactory.publish.smoke_records import attach_record
+from imagefactory.publish.records import attach_record
 from imagefactory.publish.staging import Staged
 from imagefactory.publish.tags import fixed_tag, staging_tag
 from imagefactory.store.digests import Digest

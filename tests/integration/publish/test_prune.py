@@ -16,7 +16,7 @@ from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.github_packages import GitHubPackages
 from imagefactory.publish.prune import Policy, plan_pruning, prune, take_inventory
-from imagefactory.publish.smoke_records import SMOKE_TYPE, read_records
+from imagefactory.publish.records import SMOKE_TYPE, read_records
 from imagefactory.store.digests import Digest, Sha256
 from tests.fixtures.publishing import START, PowerCutError, Publisher
 

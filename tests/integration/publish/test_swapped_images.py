@@ -8,19 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from imagefactory.ci.night import plan_night
 from imagefactory.errors import FactoryError
 from imagefactory.errors.publishing import HandoverError, SwappedImageError, UnvouchedError
-from imagefactory.oci.blob import Blob
-from imagefactory.oci.image import Image
+from imagefactory.oci.image import Blob, Image
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.image_push import Pushable, push_image
 from imagefactory.plan.image_documents import make_image
 from imagefactory.publish.attest.attachments import attest_pushed
 from imagefactory.publish.attest.keys import new_key_pair, read_private_key
 from imagefactory.publish.attest.signing import KeySigner
-from imagefactory.publish.automation.night import plan_night
 from imagefactory.publish.handovers import handover_folder, write_handover
-from imagefactory.publish.smoke_records import SMOKE_TYPE, attach_record
+from imagefactory.publish.records import SMOKE_TYPE, attach_record
 from imagefactory.publish.staging import Staged
 from imagefactory.publish.tags import staging_tag
 from imagefactory.store.digests import Digest, digest_of

@@ -13,7 +13,7 @@ from imagefactory.publish.attest.attachments import STATEMENTS, attach_statement
 from imagefactory.publish.attest.bundles import Statement
 from imagefactory.publish.attest.keys import default_key_path, new_key_pair, read_private_key
 from imagefactory.publish.attest.signing import KeySigner
-from imagefactory.publish.smoke_records import attach_record
+from imagefactory.publish.records import attach_record
 from imagefactory.publish.staging import Staged
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.publishing import Publisher, smoke_record

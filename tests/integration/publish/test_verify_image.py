@@ -18,8 +18,8 @@ from imagefactory.errors.supply import (
 )
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry import referrers
-from imagefactory.oci.registry.descriptor import Descriptor
 from imagefactory.oci.registry.image_push import index_document
+from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.plan.make import make_plan
 from imagefactory.publish.attest import sbom
 from imagefactory.publish.attest.bundles import MEDIA_TYPE

@@ -17,15 +17,15 @@ import pytest
 import yaml
 from playwright.sync_api import Browser, Page
 
-from imagefactory.build.start.docker_run import Launch, compose, docker_run, shell_line
-from imagefactory.build.start.launcher_recipes import Format, recipe
-from imagefactory.matrix.cells import Cell
+from imagefactory.check.smoke.containers import docker
+from imagefactory.launch.docker_run import Launch, compose, docker_run, shell_line
+from imagefactory.launch.recipes import Format, recipe
 from imagefactory.mods.choose import choose_mods
 from imagefactory.plan.serve.description import settings_bytes
 from imagefactory.plan.serve.image_paths import ENTRYPOINT
 from imagefactory.plan.serve.served import describe
-from imagefactory.servers.known import server_of
-from imagefactory.smoke.containers import docker
+from imagefactory.project.cells import Cell
+from imagefactory.project.servers.known import server_of
 from images.serve.program import checks, errors, readings, servers
 from images.serve.program import image as program_images
 from images.serve.program import settings as program_settings

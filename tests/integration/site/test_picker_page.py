@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from imagefactory.site.serving import site_server
+from imagefactory.site.writing import site_server
 from tests.fixtures.picker import DEFAULTS
 from tests.integration.site.conftest import Tabs, violations
 

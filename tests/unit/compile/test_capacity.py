@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.compile.capacity import BuildMachine, jobs_for, refuse_full_disk
+from imagefactory.compile.container import BuildMachine, jobs_for, refuse_full_disk
 from imagefactory.compile.settings import Cost
 from imagefactory.errors.kernels import NotEnoughRoomError
 

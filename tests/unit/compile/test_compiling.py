@@ -11,7 +11,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from imagefactory.build.engines.docker import daemon
+from imagefactory.assemble.engines.docker import daemon
 from imagefactory.compile import container, toolchain
 from imagefactory.compile.compiling import REMOTE, provide
 from imagefactory.compile.job import work_out
@@ -31,7 +31,7 @@ from imagefactory.errors.kernels import (
 )
 from imagefactory.errors.locks import LockMissingError
 from imagefactory.errors.store import DiskFullError
-from imagefactory.resolve.wheelhouse.keep import all_kept
+from imagefactory.lock.wheelhouse.keep import all_kept
 from tests.fixtures.fake_compiler import FITTING, FOREIGN, FakeCompiler, Machine, Watch, compile_it, source
 from tests.fixtures.platforms import MACHINE, wheel_tag
 from tests.fixtures.wheels import make_wheel

@@ -17,9 +17,9 @@ from imagefactory.errors.kernels import (
     GraftMismatchError,
     SourceUnreachableError,
 )
-from imagefactory.locks.files import LockedSource
-from imagefactory.resolve.wheelhouse.graft_record import read_graft
-from imagefactory.resolve.wheelhouse.keep import all_kept
+from imagefactory.lock.wheelhouse.graft_record import read_graft
+from imagefactory.lock.wheelhouse.keep import all_kept
+from imagefactory.project.locks.files import LockedSource
 from imagefactory.store.digests import file_sha256
 from tests.fixtures.extensions import extension
 from tests.fixtures.fake_compiler import FITTING, FOREIGN, FakeCompiler, compile_it, source

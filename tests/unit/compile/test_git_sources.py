@@ -23,7 +23,7 @@ from imagefactory.compile.git_sources import (
 )
 from imagefactory.compile.settings import SourceSettings, load_settings
 from imagefactory.errors.kernels import SourceUnreachableError, WrongSourceError
-from imagefactory.matrix.server_versions import ServerVersion
+from imagefactory.project.server_versions import ServerVersion
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
 

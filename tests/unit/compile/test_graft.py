@@ -15,14 +15,13 @@ from zipfile import ZipFile
 import pytest
 from installer.sources import WheelFile
 
-from imagefactory.compile.extensions import read_extension, without_search_path
-from imagefactory.compile.graft import grafted_version, make_graft
+from imagefactory.compile.graft import grafted_version, make_graft, read_extension, without_search_path
 from imagefactory.compile.packing import repack
 from imagefactory.errors.kernels import GraftBaseError, GraftMismatchError
 from imagefactory.errors.wheelhouse import WrongWheelError
-from imagefactory.resolve.wheelhouse.fit import refuse_misfit
-from imagefactory.resolve.wheelhouse.graft_record import RECORD, read_graft
-from imagefactory.resolve.wheelhouse.keep import CompileInputs
+from imagefactory.lock.wheelhouse.fit import refuse_misfit
+from imagefactory.lock.wheelhouse.graft_record import RECORD, read_graft
+from imagefactory.lock.wheelhouse.keep import CompileInputs
 from imagefactory.store.digests import file_sha256, sha256_of
 from tests.fixtures.extensions import NEEDED, OPERATORS, extension
 from tests.fixtures.platforms import PLATFORM, wheel_tag

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from imagefactory.commands.show.live import PlainCompile, watching_compile
+from imagefactory.cli.show.live import PlainCompile, watching_compile
 from imagefactory.compile.container import lines
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from imagefactory.compile.settings import FILE, WHAT, load_settings
 from imagefactory.errors.kernels import CompileDataError
-from imagefactory.matrix.matrix import load_matrix
-from imagefactory.matrix.server_versions import ServerVersion
+from imagefactory.project.matrix import load_matrix
+from imagefactory.project.server_versions import ServerVersion
 from tests.fixtures.checkouts import REPOSITORY
 
 SETTINGS = load_settings(REPOSITORY)

@@ -8,19 +8,17 @@ import pytest
 
 from imagefactory.compile.toolchain import (
     CompileProject,
-    identity,
-    image_name,
-    locked_toolchains,
-    toolchain_cells,
-    toolchain_plan,
-)
-from imagefactory.compile.toolchain_locks import (
     build_requirements,
     expected_toolchain_locks,
     flashinfer_version,
+    identity,
+    image_name,
     locked_flashinfer,
+    locked_toolchains,
     make_toolchain_locks,
     pinned,
+    toolchain_cells,
+    toolchain_plan,
 )
 from imagefactory.errors.kernels import CompileDataError
 from imagefactory.errors.matrix import UnknownNameError

@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 from imagefactory.environment import setup
-from imagefactory.environment.certificates import VARIABLE, trust_the_machine
-from imagefactory.environment.index_config import environment_for_uv, options_for_uv
-from imagefactory.environment.sets import APART, SETS, LockedSet, checksum
-from imagefactory.environment.setup import ensure, is_current, set_up
+from imagefactory.environment.locks import check_environment, lock_environment
+from imagefactory.environment.setup import APART, SETS, LockedSet, checksum, ensure, is_current, set_up
 from imagefactory.errors.commands import SetUpError
 from imagefactory.errors.locks import LockDriftError, ResolutionError
-from imagefactory.resolve.environment_locks import check_environment, lock_environment
+from imagefactory.store.http import VARIABLE, trust_the_machine
+from imagefactory.store.index_config import environment_for_uv, options_for_uv
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import make_wheel

@@ -7,12 +7,12 @@ import subprocess
 import sys
 import threading
 
-from imagefactory.environment.signals import ending_in_order
+from imagefactory.store.signals import ending_in_order
 from tests.fixtures.checkouts import REPOSITORY
 
 PROGRAM = """
 import os, signal, time
-from imagefactory.environment.signals import ending_in_order
+from imagefactory.store.signals import ending_in_order
 try:
     with ending_in_order():
         os.kill(os.getpid(), signal.SIGTERM)

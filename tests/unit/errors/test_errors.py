@@ -11,7 +11,7 @@ from pkgutil import iter_modules
 import pytest
 
 from imagefactory import errors
-from imagefactory.commands.show.terminal import error_message
+from imagefactory.cli.show.terminal import error_message
 from imagefactory.errors import FactoryError, LibraryError, Location, did_you_mean
 from imagefactory.errors.matrix import MatrixError
 

@@ -9,9 +9,9 @@ import pytest
 
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.mods import ModConflictError, ModNotApplicableError
-from imagefactory.matrix.cells import Cell
-from imagefactory.matrix.matrix import load_matrix
 from imagefactory.mods.choose import Chosen, choose_mods
+from imagefactory.project.cells import Cell
+from imagefactory.project.matrix import load_matrix
 from images.shipped.mods.load import load_mods
 from tests.fixtures.mods import Data, edit, has, manifest, write_mod
 from tests.fixtures.small_matrix import HEAD

@@ -16,13 +16,13 @@ from imagefactory.errors.mods import (
     ModVersionsError,
     SourceMissingError,
 )
-from imagefactory.locks.files import LockedSource, SourceLock
-from imagefactory.locks.project import Project
-from imagefactory.matrix.cells import Cell
 from imagefactory.mods.authoring import changes, export, scaffold, unified_diff
 from imagefactory.mods.compatibility import check_mods, refuse_broken
 from imagefactory.mods.readme_table import BEGIN, END, markdown, write_table
 from imagefactory.mods.source_files import FolderSource
+from imagefactory.project.cells import Cell
+from imagefactory.project.locks.files import LockedSource, SourceLock
+from imagefactory.project.project import Project
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
 from images.shipped.mods.load import load_mod

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefactory.mods.exact_edits import exact_edits
-from imagefactory.mods.merging import merge
-from imagefactory.mods.proposed_checks import propose
+from imagefactory.mods.exact_edits import exact_edits, propose
+from imagefactory.mods.rebasing import merge
 from images.shipped.mods.checks import failing
 from images.shipped.mods.edits import apply_spans, locate
 from images.shipped.mods.manifest import Manifest, Mod

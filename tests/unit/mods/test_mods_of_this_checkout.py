@@ -11,11 +11,11 @@ import jsonschema
 import pytest
 import yaml
 
-from imagefactory.locks.project import Project
-from imagefactory.matrix.targets import select
 from imagefactory.mods.choose import choose_mods
 from imagefactory.mods.compatibility import refuse_idle_variants
 from imagefactory.mods.readme_table import BEGIN, END
+from imagefactory.project.project import Project
+from imagefactory.project.targets import select
 from images.shipped.mods.load import load_mods
 from images.shipped.mods.manifest import STAGES
 from tests.fixtures.checkouts import REPOSITORY

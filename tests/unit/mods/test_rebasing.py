@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from imagefactory.errors.mods import RebaseError
-from imagefactory.locks.project import Project
 from imagefactory.mods.compatibility import check_mods
 from imagefactory.mods.rebasing import advice, conflict_error, outdated, rebase, write
 from imagefactory.mods.source_files import FolderSource
+from imagefactory.project.project import Project
 from tests.fixtures.mods import Data, edit, has, manifest, write_mod
 from tests.fixtures.releases import released
 from tests.fixtures.servers import SimpleIndex

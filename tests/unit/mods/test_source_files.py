@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.environment.index_config import IndexConfig
 from imagefactory.errors.locks import WheelMissingError
 from imagefactory.errors.mods import ModFileError, SourceMissingError
 from imagefactory.errors.store import DigestMismatchError
-from imagefactory.locks.files import LockedSource
+from imagefactory.lock.release_archives import lock_sources
 from imagefactory.mods.source_files import (
     FolderSource,
     ReleaseSource,
@@ -24,8 +23,9 @@ from imagefactory.mods.source_files import (
     package_files,
     source_variable,
 )
-from imagefactory.resolve.release_archives import lock_sources
+from imagefactory.project.locks.files import LockedSource
 from imagefactory.store.cache import Store
+from imagefactory.store.index_config import IndexConfig
 from imagefactory.store.indexes import Indexes
 from images.shipped.mods.manifest import GitSource
 from tests.fixtures.mods import plugin_mod

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.oci.blob import Blob
 from imagefactory.oci.compare import Difference, diff_images, diff_layers
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
+from imagefactory.oci.image import Blob
 from imagefactory.oci.layout import Layout, write_layout
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.make import make_plan

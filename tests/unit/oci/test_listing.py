@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagefactory.errors.layers import DamagedFileError
-from imagefactory.oci.blob import Blob
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 from imagefactory.oci.gzip import LayerBlob
+from imagefactory.oci.image import Blob
 from imagefactory.oci.listing import cached_listing, read_layer, read_listing
 from imagefactory.oci.tar import END, complete, header, padding
 from imagefactory.store.cache import Store

@@ -10,7 +10,7 @@ from imagefactory.errors.registry import RegistryError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import Payload, contents
-from imagefactory.oci.registry.descriptor import Descriptor
+from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.referrers import Attachment, fallback_tag
 from imagefactory.oci.registry.repository import WINDOW_HERE
 from imagefactory.store.digests import digest_of

@@ -19,7 +19,7 @@ from imagefactory.errors.store import DigestMismatchError
 from imagefactory.oci.registry.blobs import LONGEST
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.digests import digest_of
-from imagefactory.store.retry import Retry
+from imagefactory.store.http import Retry
 from tests.fixtures.registries import HURRIED, opened
 from tests.fixtures.servers import Answer, Asked, ScriptedServer, scripted
 from tests.fixtures.small_images import registry_error

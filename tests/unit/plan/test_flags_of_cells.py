@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.locks.project import Project
-from imagefactory.locks.server_flags import FlagLock, flags_of
-from imagefactory.matrix.cells import Cell, buildable, intended_kernels
 from imagefactory.mods.choose import choose_mods
 from imagefactory.plan.serve.description import image_environment, settings_bytes
 from imagefactory.plan.serve.served import describe
+from imagefactory.project.cells import Cell, buildable, intended_kernels
+from imagefactory.project.locks.server_flags import FlagLock, flags_of
+from imagefactory.project.project import Project
 from images.serve.program import image as images
 from images.serve.program import servers
 from images.serve.program import settings as program_settings

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from imagefactory.build.assemble import Built
+from imagefactory.assemble.assemble import Built
 from imagefactory.plan.image_documents import make_image
 from imagefactory.store.digests import canonical_json
 from tests.fixtures.platforms import MACHINE

@@ -10,7 +10,7 @@ import pytest
 
 from imagefactory.errors.layers import NotReproducibleError
 from imagefactory.errors.locks import LockFormatError
-from imagefactory.oci.blob import Blob
+from imagefactory.oci.image import Blob
 from imagefactory.plan.built_layers import read_blob_record
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan

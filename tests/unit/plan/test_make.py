@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from imagefactory.errors.locks import LockMissingError, TooManyLayersError
-from imagefactory.locks.files import BaseLock, LeftOutFiles, LockedWheel, WheelLock
-from imagefactory.matrix.cells import Cell
 from imagefactory.oci.format import BIG_WHEEL, MAX_LAYERS
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
+from imagefactory.project.cells import Cell
+from imagefactory.project.locks.files import BaseLock, LeftOutFiles, LockedWheel, WheelLock
 from imagefactory.store.digests import Sha256
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
 

@@ -10,18 +10,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from imagefactory.build.start.docker_run import Launch, compose, docker_run, pinned, shell_line
-from imagefactory.build.start.key_file import write_key_file
-from imagefactory.build.start.preview import Preview
-from imagefactory.commands.show.docs import defaults_by_model, model_table, replace_between
+from imagefactory.cli.show.docs import defaults_by_model, model_table, replace_between
 from imagefactory.errors.serving import KeyNotPassedError, SettingRefusedError, UnpinnedImageError
-from imagefactory.matrix.matrix import Matrix
-from imagefactory.matrix.served_model import Serve
-from imagefactory.matrix.targets import select
+from imagefactory.launch.docker_run import Launch, compose, docker_run, pinned, shell_line, write_key_file
+from imagefactory.launch.preview import Preview
 from imagefactory.plan.serve.description import image_environment, settings_bytes
 from imagefactory.plan.serve.image_paths import KEY_FILE, cache_environment, serve_files
-from imagefactory.servers.known import SERVERS
-from imagefactory.servers.vllm_settings import NAMES, SCHEMA
+from imagefactory.project.matrix import Matrix
+from imagefactory.project.served_model import Serve
+from imagefactory.project.servers.known import SERVERS
+from imagefactory.project.servers.vllm_settings import NAMES, SCHEMA
+from imagefactory.project.targets import select
 from images.serve.program.checks import CHECKS
 from images.serve.program.image import Setting
 from tests.fixtures.serving import REPOSITORY

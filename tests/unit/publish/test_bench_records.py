@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.bench.result import BenchResult
-from imagefactory.bench.shared import RESULTS
+from imagefactory.check.bench.result import RESULTS, BenchResult
+from imagefactory.check.smoke.record import TestResult
 from imagefactory.errors.bench import BenchIncompleteError
-from imagefactory.locks.project import Project
-from imagefactory.publish.bench_records import judged, with_throughput
-from imagefactory.smoke.record import TestResult
+from imagefactory.project.project import Project
+from imagefactory.publish.records import judged, with_throughput
 from tests.fixtures.benchmarks import result
-from tests.unit.smoke.test_record import record
+from tests.unit.check.smoke.test_record import record
 
 CHECKED = ({"name": "no answer is empty", "outcome": "passed"},)
 

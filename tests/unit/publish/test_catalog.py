@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from imagefactory.errors.publishing import CatalogError, NeverPublishedError
-from imagefactory.matrix.cells import Cell
 from imagefactory.oci.registry.repository import Repository
+from imagefactory.project.cells import Cell
 from imagefactory.publish.catalog import Catalog, Event, ImagePart, Pointer, Published, pointed_at
 from imagefactory.publish.history import changes, current_images, history, misplaced_tags
 from imagefactory.publish.rollback import choose

@@ -14,9 +14,16 @@ from imagefactory.oci.registry import tag_writes
 from imagefactory.oci.registry.artifacts import Payload, upload_artifact
 from imagefactory.oci.registry.reference import Reference
 from imagefactory.oci.registry.repository import WINDOW_HERE, Repository, StoredManifest, WriteWindow
-from imagefactory.publish import catalog_writes
-from imagefactory.publish.catalog import CATALOG_TYPE, Catalog, Event, Pointer, now
-from imagefactory.publish.catalog_writes import read_catalog, write_catalog
+from imagefactory.publish import catalog as catalog_writes
+from imagefactory.publish.catalog import (
+    CATALOG_TYPE,
+    Catalog,
+    Event,
+    Pointer,
+    now,
+    read_catalog,
+    write_catalog,
+)
 from imagefactory.store.digests import Digest, sha256_of
 
 DIGEST = Digest(f"sha256:{'a' * 64}")

@@ -11,9 +11,9 @@ from zipfile import ZipFile
 import pytest
 
 from imagefactory.errors.supply import LicenceUnknownError
-from imagefactory.locks.files import LicenceLock
-from imagefactory.locks.project import Project
 from imagefactory.plan.make import make_plan
+from imagefactory.project.locks.files import LicenceLock
+from imagefactory.project.project import Project
 from imagefactory.publish.attest import spdx
 from imagefactory.publish.attest.declared_licences import (
     DeclaredLicence,

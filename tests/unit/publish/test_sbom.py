@@ -14,11 +14,11 @@ from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 from imagefactory.errors.supply import LicenceUnknownError
-from imagefactory.locks.files import LicenceLock, WheelLock
-from imagefactory.locks.project import Project, locked_cells
-from imagefactory.matrix.cells import Cell
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import ModLayer, ModLink, ModSettings
+from imagefactory.project.cells import Cell
+from imagefactory.project.locks.files import LicenceLock, WheelLock
+from imagefactory.project.project import Project, locked_cells
 from imagefactory.publish.attest.components import components_of, wheel_purl
 from imagefactory.publish.attest.sbom import LARGEST, first_difference, make_sbom
 from imagefactory.store.digests import Sha256
@@ -158,7 +158,7 @@ def test_the_sbom_does_not_depend_on_the_environment(small_factory: SmallFactory
     program = (
         "import sys, pathlib\n"
         "from imagefactory.plan.make import make_plan\n"
-        "from imagefactory.locks.project import Project\n"
+        "from imagefactory.project.project import Project\n"
         "from imagefactory.publish.attest.sbom import make_sbom\n"
         "from tests.fixtures.small_factory import CELL\n"
         "project = Project(pathlib.Path(sys.argv[1]))\n"

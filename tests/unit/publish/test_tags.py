@@ -8,11 +8,11 @@ from datetime import date
 import pytest
 import yaml
 
+from imagefactory.check.smoke.record import Level
 from imagefactory.errors.publishing import TagNameError
-from imagefactory.matrix.cells import Cell
-from imagefactory.matrix.matrix import Matrix, SmokeLevel, load_matrix
+from imagefactory.project.cells import Cell
+from imagefactory.project.matrix import Matrix, SmokeLevel, load_matrix
 from imagefactory.publish.tags import fixed_tag, moving_tags, nightly_date, refuse_ambiguous, tags_of
-from imagefactory.smoke.record import Level
 from imagefactory.store.digests import Sha256
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.small_matrix import MATRIX

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from imagefactory.build.start.preview import Preview
+from imagefactory.launch.preview import Preview
 from images.serve.program.checks import CHECKS
 from tests.fixtures.serving import READINGS, SIZES
 

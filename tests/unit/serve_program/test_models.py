@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from imagefactory.matrix.matrix import Matrix
+from imagefactory.project.matrix import Matrix
 from tests.fixtures.serving import READINGS, Images
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from imagefactory.build.start.preview import Preview
+from imagefactory.launch.preview import Preview
 from tests.fixtures.serving import Images
 
 SWITCHES = {"--enforce-eager", "--enable-auto-tool-choice", "--enable-prefix-caching", "--trust-remote-code"}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefactory.servers.vllm_settings import NAMES
+from imagefactory.project.servers.vllm_settings import NAMES
 from images.serve.program import command, errors, servers
 from images.serve.program import settings as read_settings
 from images.serve.program.image import Image

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from imagefactory.build.start.preview import Preview
 from imagefactory.errors.serving import SettingRefusedError
-from imagefactory.servers.known import SERVERS
+from imagefactory.launch.preview import Preview
+from imagefactory.project.servers.known import SERVERS
 from images.serve.program import errors, flags, main, servers
 from images.serve.program import settings as read_settings
 from images.serve.program.command import Command

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from imagefactory.build.start.launcher_recipes import TEMPLATED
-from imagefactory.matrix.cells import Cell
+from imagefactory.launch.recipes import TEMPLATED
 from imagefactory.plan.make import make_plan
-from imagefactory.servers.known import SERVERS
+from imagefactory.project.cells import Cell
+from imagefactory.project.servers.known import SERVERS
 from imagefactory.site.picker import NOT_OFFERED, picker_data
 from tests.fixtures.picker import DIGEST, PROJECT, settings_document
 

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from imagefactory.matrix.targets import host_machine
+from imagefactory.project.targets import host_machine
 from imagefactory.site.rendering import render
 from tests.fixtures.small_site import HOSTILE, REGISTRY, TINY, small_contents, small_site
 
@@ -65,7 +65,7 @@ def test_same_inputs_give_the_same_bytes_anywhere(
     monkeypatch.setenv("HOME", "/home/else")
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     other = "amd64" if host_machine() == "arm64" else "arm64"
-    monkeypatch.setattr("imagefactory.matrix.targets.host_machine", lambda: other)
+    monkeypatch.setattr("imagefactory.project.targets.host_machine", lambda: other)
     again = small_site(tmp_path / "another place")
     assert again == files
 

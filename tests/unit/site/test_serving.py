@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from imagefactory.errors.commands import OptionError
-from imagefactory.site.serving import site_server
+from imagefactory.site.writing import site_server
 
 
 def test_files_are_served_on_the_loopback_alone(tmp_path: Path) -> None:

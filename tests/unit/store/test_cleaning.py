@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from imagefactory.errors.layers import StoreBusyError
-from imagefactory.oci.blob import Blob
+from imagefactory.oci.image import Blob
 from imagefactory.plan.built_layers import mark_layers_used, read_blob_record
-from imagefactory.store.cache import Store
-from imagefactory.store.cleaning import DAY, clean
+from imagefactory.store.cache import DAY, Store, clean
 from imagefactory.store.digests import Digest, Sha256
 from tests.fixtures.small_factory import SmallFactory
 

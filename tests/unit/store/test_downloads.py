@@ -18,7 +18,7 @@ from imagefactory.errors.store import DigestMismatchError, DownloadError
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, sha256_of
 from imagefactory.store.downloads import RETRY, Downloader, Wanted, fetch
-from imagefactory.store.retry import Retry
+from imagefactory.store.http import Retry
 from tests.fixtures.servers import Answer, serving
 from tests.fixtures.small_factory import noise
 

@@ -9,11 +9,10 @@ from typing import Literal
 
 import pytest
 
-from imagefactory.environment.index_config import IndexConfig, redact
 from imagefactory.errors.locks import IndexUnreachableError
-from imagefactory.store.bounded import get_bounded
+from imagefactory.store.http import Retry, get_bounded
+from imagefactory.store.index_config import IndexConfig, redact
 from imagefactory.store.indexes import Indexes, local_label, local_wheels, reachable
-from imagefactory.store.retry import Retry
 from tests.fixtures.servers import Answer, SimpleIndex, serving
 from tests.fixtures.wheels import WheelFactory, sha256_of_file
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from imagefactory.store.ranges import SMALL, WINDOW, RangeFile, RangesRefusedError
+from imagefactory.store.http import SMALL, WINDOW, RangeFile, RangesRefusedError
 from tests.fixtures.servers import Answer, SimpleIndex, serving
 
 CONTENT = bytes(index * 7 % 251 for index in range(5 * WINDOW + 17))

@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError
 import pytest
 import requests
 
-from imagefactory.store.retry import Again, Retry, judge
+from imagefactory.store.http import Again, Retry, judge
 
 FAST = Retry(attempts=4, connects=2, pause=0.001, longest=0.002)
 

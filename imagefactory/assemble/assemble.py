@@ -1,0 +1,235 @@
+"""From plans to images: every step takes the build so far and hands it on.
+
+Modules that download or build are imported only by the steps that need them: mostly, everything is in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from imagefactory.assemble.recording import confirm, remember
+from imagefactory.assemble.watch import Watcher
+from imagefactory.errors.locks import RecordNotWrittenError
+from imagefactory.errors.store import DiskFullError
+from imagefactory.oci.image import Blob, Image
+from imagefactory.oci.layout import Layout, refuse_unusable, write_layout, writing_output
+from imagefactory.plan.built_layers import mark_layers_used, read_blob_record
+from imagefactory.plan.changes import LAST_PLAN
+from imagefactory.plan.image_documents import make_image
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.plan import Layer, ModLayer, Plan
+from imagefactory.project.project import Project
+from imagefactory.store.atomic import write_text
+from imagefactory.store.digests import Sha256
+
+if TYPE_CHECKING:
+    from imagefactory.assemble.applied_mods import AppliedMods
+    from imagefactory.assemble.inputs import Downloads
+
+Elsewhere = Callable[[Sequence[Layer]], Mapping[Sha256, Blob]]
+"""Takes layers that are not here; returns those that need not be built, with what they come out as."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A finished image and where it is laid out."""
+
+    plan: Plan
+    image: Image
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class BuildRun:
+    """One build: what was asked for, and what its steps have come to so far."""
+
+    project: Project
+    plans: Sequence[Plan]
+    watch: Watcher
+    known: KnownLayers | None = None
+    """The record that layers must match, and are added to; without it, all are inspected as if nothing were known."""
+    workers: int | None = None
+    output: Path | None = None
+    """Where the image goes; a folder of folders for several."""
+    suffix: str = ""
+    """Added to the names of folders."""
+    elsewhere: Elsewhere | None = None
+
+    closing: ExitStack = field(default_factory=ExitStack)
+    """What ends with the run."""
+    blobs: Mapping[Sha256, Blob] = field(default_factory=dict)
+    missing: Sequence[Layer] = ()
+    """The layers that have to be built."""
+    downloads: Downloads | None = None
+    mods: AppliedMods | None = None
+    built: Sequence[Built] = ()
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers of all plans, each once."""
+        return list({layer.key: layer for plan in self.plans for layer in plan.layers}.values())
+
+    def folder(self, plan: Plan) -> Path:
+        """Return where the image of a plan is laid out."""
+        if self.output is None:
+            folder = self.project.build_folder(plan.cell)
+            return folder.with_name(f"{folder.name}{self.suffix}")
+        return self.output / f"{plan.cell.slug}{self.suffix}" if len(self.plans) > 1 else self.output
+
+
+Step = Callable[[BuildRun], BuildRun]
+
+
+def assemble(run: BuildRun) -> Sequence[Built]:
+    """Build the images of plans, lay them out, and record their layers."""
+    with run.project.store.in_use():
+        return _follow(run, IMAGE_STEPS).built
+
+
+def make_layers(run: BuildRun) -> Mapping[Sha256, Blob]:
+    """Build the layers of plans that are missing, and return what all of them come out as."""
+    return _follow(run, LAYER_STEPS).blobs
+
+
+def _follow(run: BuildRun, steps: Iterable[Step]) -> BuildRun:
+    with run.closing:
+        for step in steps:
+            run = step(run)
+    return run
+
+
+def prepare(run: BuildRun) -> BuildRun:
+    """Refuse what could not be written in the end, and remove what killed builds left behind."""
+    for plan in run.plans:
+        refuse_unusable(run.folder(plan))
+    run.project.store.sweep()
+    return run
+
+
+def recall(run: BuildRun) -> BuildRun:
+    """Find the layers that are here, or need not be."""
+    if run.known is not None:
+        run.known.refuse_unwritable(run.plans)
+    run.watch.layers(run.layers)
+    found = {layer.key: read_blob_record(layer.key, run.project.store) for layer in run.layers}
+    blobs = {key: blob for key, blob in found.items() if blob is not None}
+    mark_layers_used(blobs, run.project.store)
+    missing = [layer for layer in run.layers if layer.key not in blobs]
+    if run.elsewhere is not None and missing:
+        blobs |= run.elsewhere(missing)
+    for key, blob in blobs.items():
+        run.watch.state(key, "cached", blob.size, blob.size)
+    return replace(run, blobs=blobs, missing=[layer for layer in missing if layer.key not in blobs])
+
+
+def fetch(run: BuildRun) -> BuildRun:
+    """Start to download what the missing layers are made from: first what mods change, for they are applied first."""
+    if not any(layer.inputs for layer in run.missing):
+        return run
+    from imagefactory.assemble.inputs import Downloads, LayerInputs  # noqa: PLC0415
+
+    inputs = LayerInputs(run.project, [plan.cell for plan in run.plans])
+    ordered = sorted(run.missing, key=lambda layer: (not isinstance(layer, ModLayer), -layer.unpacked))
+    return replace(run, downloads=run.closing.enter_context(Downloads(inputs, ordered, run.watch)))
+
+
+def apply_mods(run: BuildRun) -> BuildRun:
+    """Apply the mods of the missing layers; one that does not fit stops the build here."""
+    if run.downloads is None:
+        return run
+    from imagefactory.assemble.applied_mods import apply_mods  # noqa: PLC0415
+
+    return replace(run, mods=apply_mods(run.missing, run.downloads))
+
+
+def build(run: BuildRun) -> BuildRun:
+    """Build the missing layers; those of mods last, when it can be seen that they replace no file of others."""
+    if not run.missing:
+        return run
+    from imagefactory.assemble.applied_mods import refuse_foreign_files  # noqa: PLC0415
+    from imagefactory.assemble.layers.layer_blob import LayerWork  # noqa: PLC0415
+    from imagefactory.assemble.parallel import build_layers  # noqa: PLC0415
+
+    store, downloads, mods = run.project.store, run.downloads, run.mods
+    expected = run.known.among(run.missing) if run.known is not None else {}
+    slimmed = run.project.slim_lock.wheels if run.known is not None else ()
+
+    def work_of(layer: Layer) -> LayerWork:
+        inputs = {item.sha256 for item in layer.inputs}
+        return LayerWork(
+            layer,
+            {sha256: store.download(sha256) for sha256 in inputs},
+            expected.get(layer.key),
+            mods.files.get(layer.key) if mods else None,
+            downloads.inputs.python_of(layer) if downloads else (),
+            tuple(one for one in slimmed if one.sha256 in inputs),
+        )
+
+    def made(layers: Iterable[Layer]) -> dict[Sha256, Blob]:
+        work = [work_of(layer) for layer in layers]
+        waits = downloads.of if downloads else lambda _: ()
+        return build_layers(work, store, run.watch, waits=waits, workers=run.workers)
+
+    built = made(layer for layer in run.missing if not isinstance(layer, ModLayer))
+    if mods and downloads:
+        refuse_foreign_files(mods.added, downloads)
+    built |= made(layer for layer in run.missing if isinstance(layer, ModLayer))
+    # They were hashed while they were written.
+    store.hashed_files().remember(store.blob(blob.digest) for blob in built.values())
+    return replace(run, blobs={**run.blobs, **built})
+
+
+def compare(run: BuildRun) -> BuildRun:
+    """Refuse layers that differ from the record."""
+    if run.known is not None:
+        confirm(run.known, run.plans, run.blobs, run.project.store)
+    return run
+
+
+def lay_out(run: BuildRun) -> BuildRun:
+    """Write the images as OCI layouts."""
+
+    def finished(plan: Plan) -> Built:
+        image = make_image(plan, [run.blobs[layer.key] for layer in plan.layers])
+        return Built(plan, image, _write(run.project, plan, image, run.folder(plan)))
+
+    return replace(run, built=[finished(plan) for plan in run.plans])
+
+
+def _write(project: Project, plan: Plan, image: Image, folder: Path) -> Layout:
+    layout = write_layout(image, plan.cell.slug, project.store, folder)
+    with writing_output(folder):
+        write_text(folder / LAST_PLAN, plan.model_dump_json(indent=1))
+    return layout
+
+
+def record(run: BuildRun) -> BuildRun:
+    """Record the new layers; if that fails, say that the images themselves are not lost."""
+    if run.known is None:
+        return run
+    try:
+        remember(run.project, run.known, run.plans, run.blobs)
+    except (OSError, DiskFullError) as error:
+        images = ", ".join(f"{one.image.digest} in {one.layout.folder}" for one in run.built)
+        reason = error.why if isinstance(error, DiskFullError) else error.strerror or str(error)
+        raise RecordNotWrittenError(
+            "The image is built, but could not be recorded.",
+            where=run.project.known_layers,
+            why=f"{reason}. Built: {images}.",
+            fix="The image is good to use. To record it, make the file writable and build again: all is cached.",
+        ) from None
+    return run
+
+
+LAYER_STEPS: Final[tuple[Step, ...]] = (recall, fetch, apply_mods, build, compare)
+IMAGE_STEPS: Final[tuple[Step, ...]] = (prepare, *LAYER_STEPS, lay_out, record)
+
+
+def lay_out_if_here(project: Project, plan: Plan, image: Image) -> None:
+    """Lay an image out as a build does, if all of its layers are on this machine."""
+    if all(project.store.blob(blob.digest).exists() for blob in image.layers):
+        _write(project, plan, image, project.build_folder(plan.cell))

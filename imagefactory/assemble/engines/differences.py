@@ -1,0 +1,97 @@
+"""Declares the differences allowed between the images of the two engines; docs/engines.md explains each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+from imagefactory.assemble.found import built_layouts
+from imagefactory.oci.compare import Difference, Opened, diff_images
+from imagefactory.oci.format import VENV
+from imagefactory.oci.layout import Layout
+from imagefactory.project.project import Project
+
+_METADATA = f"{VENV}/lib/python*/site-packages/*.dist-info"
+_CONTENT = ("sha256", "size")
+
+
+@dataclass(frozen=True)
+class DeclaredDifference:
+    """An expected difference, and the reason for it."""
+
+    path: str
+    """A glob; `*` crosses slashes."""
+    fields: tuple[str, ...]
+    reason: str
+    kind: str = ""
+    """Only for paths of this kind."""
+    up_to: int | None = None
+    """Only for files of at most this many bytes."""
+
+    def covers(self, difference: Difference, sizes: dict[str, int]) -> bool:
+        """Return whether a difference is this one."""
+        return (
+            difference.field in self.fields
+            and fnmatchcase(difference.path, self.path)
+            and self.kind in ("", difference.kind)
+            and (self.up_to is None or sizes.get(difference.path, 0) <= self.up_to)
+        )
+
+
+DECLARED: Final = (
+    DeclaredDifference(
+        "(config)", ("created",), "old BuildKits do not take SOURCE_DATE_EPOCH for the time of the image"
+    ),
+    DeclaredDifference(
+        "(config)", ("ArgsEscaped",), "old BuildKits set it; it means something on Windows only"
+    ),
+    DeclaredDifference(
+        "*", ("mtime",), "a folder that a step puts something into gets the time of the build", "directory"
+    ),
+    DeclaredDifference(f"{_METADATA}/INSTALLER", _CONTENT, "who installed: uv, or the factory"),
+    DeclaredDifference(
+        f"{_METADATA}/RECORD", _CONTENT, "hashes of INSTALLER and of scripts; in uv's order and spelling"
+    ),
+    DeclaredDifference(
+        f"{VENV}/bin/*", _CONTENT, "the few lines that start an entry point, in uv's words", up_to=1024
+    ),
+)
+
+
+def compare_named(project: Project, left: str, right: str) -> tuple[list[Difference], list[Difference]]:
+    """Compare two images by name; return the unexpected differences and the declared ones.
+
+    A name means an OCI layout, an image of the Docker daemon (with a colon) or a target. Between two images of the
+    embedded engine no difference is declared.
+    """
+    one, other = (_open(project, name) for name in (left, right))
+    differences = diff_images(one, other, project.store)
+    if isinstance(one, Layout) and isinstance(other, Layout):
+        return differences, []
+    unexpected = undeclared(differences)
+    return unexpected, [item for item in differences if item not in unexpected]
+
+
+def _open(project: Project, name: str) -> Layout | Opened:
+    if Path(name, "index.json").exists():
+        return Layout(Path(name))
+    if ":" in name:
+        from imagefactory.assemble.engines.docker.saved_image import open_image  # noqa: PLC0415 - only where Docker is meant
+
+        return open_image(name)
+    [(_, layout, _)] = built_layouts(project, [name], one=True)
+    return layout
+
+
+def undeclared(differences: Iterable[Difference]) -> list[Difference]:
+    """Return the differences that are not declared."""
+    differences = list(differences)
+    sizes = {
+        difference.path: max(int(difference.left), int(difference.right))
+        for difference in differences
+        if difference.field == "size"
+    }
+    return [item for item in differences if not any(line.covers(item, sizes) for line in DECLARED)]

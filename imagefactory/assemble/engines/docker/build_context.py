@@ -1,0 +1,283 @@
+"""Describes and writes the build context of a rendered Dockerfile.
+
+The description needs only the plan and the checkout, and downloads nothing. Files that depend on a download (a mod's
+files, a program inside its wheel) are described by the hashes of their inputs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+from packaging.utils import parse_wheel_filename
+
+from imagefactory.assemble.layers.debian.policy import folder as folder_attributes
+from imagefactory.assemble.layers.layer_blob import LayerWork, layer_entries
+from imagefactory.assemble.layers.wheel_layer import Environment, metadata_entries
+from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath, read_content
+from imagefactory.oci.format import MTIME
+from imagefactory.oci.layout import link_or_copy
+from imagefactory.oci.tar import complete
+from imagefactory.plan.bytecode import COMPILER, MODULES, is_list, listed_paths
+from imagefactory.plan.plan import (
+    BytecodeLayer,
+    Input,
+    Layer,
+    ModelLayer,
+    ModLayer,
+    Plan,
+    ServeLayer,
+    WheelLayer,
+)
+from imagefactory.project.locks.files import LockedSource
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Sha256, sha256_of
+
+TOOLS = "tools"
+UV = "/scripts/uv"
+"""The end of uv's path inside its wheel."""
+SETTLE = "images/docker/settle.py"
+ModFilesByKey = Mapping[Sha256, tuple[Entry, ...]]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of the context: a description of each of its files, and how to write them below a folder."""
+
+    files: Sequence[Mapping[str, Any]]
+    put: Callable[[Path, Store, ModFilesByKey], None]
+    """Everything it needs is in the store, or among the files of mods."""
+
+
+def _locked_file(path: str, origin: str, sha256: Sha256) -> Piece:
+    def put(folder: Path, store: Store, _: object) -> None:
+        link_or_copy(store.download(sha256), _with_parent(folder / path))
+
+    return Piece([{"path": path, "from": origin, "sha256": sha256}], put)
+
+
+def _written_file(path: str, origin: str, data: bytes) -> Piece:
+    entry = Entry(ImagePath(path), EntryKind.FILE, 0o644, Bytes(data))
+    described = {"path": path, "from": origin, "sha256": sha256_of(data)}
+    return Piece([described], lambda folder, *_: _write_tree(folder, [entry]))
+
+
+def tools(root: Path, uv: LockedSource) -> list[Piece]:
+    """Return the programs that every Dockerfile uses: uv, taken out of its wheel, settle.py and compile.py."""
+
+    def put(folder: Path, store: Store, _: object) -> None:
+        target = _with_parent(folder / TOOLS / "uv")
+        with ZipFile(store.download(uv.sha256)) as archive:
+            [name] = [name for name in archive.namelist() if name.endswith(UV)]
+            with archive.open(name) as source, target.open("wb") as file:
+                shutil.copyfileobj(source, file)
+        target.chmod(0o755)
+
+    described = {
+        "path": f"{TOOLS}/uv",
+        "from": f"{UV} of {uv.file}, as locked",
+        "made_from": [{"name": uv.file, "sha256": uv.sha256}],
+    }
+    programs = [
+        _written_file(f"{TOOLS}/{Path(name).name}", name, (root / name).read_bytes())
+        for name in (SETTLE, COMPILER)
+    ]
+    return [Piece([described], put), *programs]
+
+
+def layer_tree(folder: str, origin: str, entries: Sequence[Entry]) -> Piece:
+    """Return the files of a layer, as the embedded engine would put them into the image."""
+    described = [
+        {"path": f"{folder}/{entry.path}", "from": origin, **_identity(entry)}
+        for entry in sorted(entries, key=lambda entry: entry.path)
+        if entry.kind is not EntryKind.DIRECTORY
+    ]
+    return Piece(described, lambda context, *_: _write_tree(context / folder, entries))
+
+
+def _modded(folder: str, layer: ModLayer) -> Piece:
+    def put(context: Path, _: Store, mod_files: ModFilesByKey) -> None:
+        _write_tree(context / folder, mod_files[layer.key])
+
+    [variant] = layer.settings.chain[-1].mod.manifest.variants
+    described = {
+        "path": f"{folder}/",
+        "from": f"mods/{layer.name} applied to {', '.join(item.name for item in layer.inputs)}",
+        "layer": layer.key,
+        "changes": sorted(variant.paths),
+        "made_from": [item.model_dump() for item in layer.inputs],
+    }
+    return Piece([described], put)
+
+
+def _module_list(path: str, layer: BytecodeLayer, root: Path) -> Piece:
+    """Return the list of modules that a layer of bytecode is compiled from in the image."""
+    settings = layer.settings
+    if not settings.files:
+        lists = [item.name for item in layer.inputs if is_list(item.name)]
+        lines = "".join(f"{path}\n" for path in listed_paths(root, settings.python, settings.venv, lists))
+        return _written_file(path, MODULES, lines.encode())
+
+    def put(context: Path, _: Store, mod_files: ModFilesByKey) -> None:
+        modded = mod_files[layer.key] if settings.mods else ()
+        lines = sorted({*settings.files.values(), *(entry.path for entry in modded)})
+        _with_parent(context / path).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+
+    described = {
+        "path": path,
+        "from": "the paths of the serve program and of what mods change",
+        "layer": layer.key,
+        "made_from": [item.model_dump() for item in layer.inputs],
+    }
+    return Piece([described], put)
+
+
+@dataclass(frozen=True)
+class Step:
+    """The installation of one layer of wheels."""
+
+    title: str
+    key: Sha256
+    folder: str
+    yielding: tuple[str, ...]
+    """Wheels that leave some of their paths to others (matrix.yaml `conflicts`)."""
+    has_others: bool
+    metadata: str | None
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A folder of the context that is copied over the image, or whose list of modules is compiled there."""
+
+    title: str
+    note: str
+    folder: str
+    compiles: bool = False
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """Everything that a Dockerfile refers to."""
+
+    steps: tuple[Step, ...]
+    copies: tuple[Copy, ...]
+    pieces: tuple[Piece, ...]
+
+    def put_together(self, folder: Path, store: Store, mod_files: ModFilesByKey) -> None:
+        """Write the context into a folder, replacing what was there."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for piece in self.pieces:
+            piece.put(folder, store, mod_files)
+
+
+def make_context(plan: Plan, root: Path, uv: LockedSource, lock: str) -> BuildContext:
+    """Return the context of a plan; `lock` names the lock of its wheels in the description."""
+    pieces = tools(root, uv)
+    steps: list[Step] = []
+    for number, layer in enumerate((item for item in plan.layers if isinstance(item, WheelLayer)), 1):
+        step, more = _wheel_step(number, layer, lock)
+        steps.append(step)
+        pieces += more
+    above = copied_layers(plan.layers, root)
+    copies = tuple(copy for copy, _ in above)
+    return BuildContext(tuple(steps), copies, (*pieces, *(piece for _, piece in above)))
+
+
+def described_files(pieces: Iterable[Piece]) -> list[Mapping[str, Any]]:
+    """List every file of a context, sorted by path."""
+    return sorted((file for piece in pieces for file in piece.files), key=lambda file: str(file["path"]))
+
+
+def copied_layers(layers: Iterable[Layer], root: Path) -> list[tuple[Copy, Piece]]:
+    """Return the layers above the wheels as folders to copy, computed by the embedded engine's code."""
+    found: list[tuple[Copy, Piece]] = []
+    number = 0
+    for layer in layers:
+        if isinstance(layer, ModLayer):
+            number += 1
+            folder = f"mods/{number:02}-{layer.name}"
+            found.append(
+                (Copy(f"mod {layer.name}", f"layer key {layer.key}", folder), _modded(folder, layer))
+            )
+        elif isinstance(layer, BytecodeLayer):
+            folder = f"bytecode/{layer.name.partition(' ')[0]}"
+            copy = Copy(f"bytecode of {layer.name}", f"layer key {layer.key}", folder, compiles=True)
+            found.append((copy, _module_list(f"{folder}/modules.txt", layer, root)))
+        elif isinstance(layer, ServeLayer | ModelLayer):
+            files = {item.sha256: root / item.name for item in layer.inputs}
+            entries = [entry for _, entry in layer_entries(LayerWork(layer, files), root)]
+            origin = "images/" if layer.kind == "serve" else f"matrix.yaml, models.{layer.name}"
+            title = "serve program" if layer.kind == "serve" else f"settings of the model {layer.name}"
+            copy = Copy(title, f"layer key {layer.key}", layer.kind)
+            found.append((copy, layer_tree(layer.kind, origin, entries)))
+    return found
+
+
+def _requirement(wheel: Input) -> bytes:
+    name, version, _, _ = parse_wheel_filename(wheel.name)
+    return f"{name}=={version} --hash=sha256:{wheel.sha256}\n".encode()
+
+
+def _wheel_step(number: int, layer: WheelLayer, lock: str) -> tuple[Step, list[Piece]]:
+    label = layer.name if layer.kind == "wheel" else layer.kind
+    folder = f"wheels/{number:02}-{label}"
+    without, second_name = layer.settings.without, layer.settings.second_name
+    pieces = [_locked_file(f"{folder}/{item.name}", lock, item.sha256) for item in layer.inputs]
+    # Wheels that yield paths are installed one at a time, because uv installs those of one call in any order.
+    yielding: list[str] = []
+    for item in (item for item in layer.inputs if item.name in without):
+        name = str(parse_wheel_filename(item.name)[0])
+        yielding.append(name)
+        pieces.append(_written_file(f"{folder}/{name}.txt", lock, _requirement(item)))
+        lines = "".join(f"{path}\n" for path in without[item.name]).encode()
+        origin = f"{lock}, conflicts and leave_out of matrix.yaml"
+        pieces.append(_written_file(f"{folder}/{name}.yields", origin, lines))
+    others = b"".join(_requirement(item) for item in layer.inputs if item.name not in without)
+    if others:
+        pieces.append(_written_file(f"{folder}/requirements.txt", lock, others))
+    metadata = None
+    if second_name is not None:
+        metadata = f"metadata/{number:02}-{label}"
+        environment = Environment(layer.settings.venv, layer.settings.python)
+        origin = f"a second name of {label}: {second_name.name} {second_name.version}"
+        pieces.append(layer_tree(metadata, origin, metadata_entries(second_name, environment)))
+    count = f"{len(layer.inputs)} wheels" if layer.kind != "wheel" else "1 wheel"
+    title = f"{label}: {count}, {layer.download / 1e6:.1f} MB"
+    return Step(title, layer.key, folder, tuple(yielding), bool(others), metadata), pieces
+
+
+def _with_parent(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _identity(entry: Entry) -> dict[str, str]:
+    """Describe an entry: a file by its hash, a link by its target."""
+    if entry.content is None:
+        return {"link_to": entry.target}
+    return {"sha256": sha256_of(read_content(entry.content))}
+
+
+def _write_tree(folder: Path, entries: Iterable[Entry]) -> None:
+    """Write files, folders and links as they will be in the image; COPY keeps their modes and times."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for entry in complete(entries, owner="the build context", folder_of=folder_attributes):
+        path = folder / entry.path
+        if entry.kind is EntryKind.SYMLINK:
+            path.symlink_to(entry.target)
+        elif entry.kind is EntryKind.DIRECTORY:
+            path.mkdir(parents=True, exist_ok=True)
+        elif entry.content is not None:
+            path.write_bytes(read_content(entry.content))
+        else:
+            raise ValueError(f"{entry.path}: a {entry.kind.value} cannot be copied into an image")
+        os.utime(path, (MTIME, MTIME), follow_symlinks=False)
+        if entry.kind is not EntryKind.SYMLINK:
+            path.chmod(stat.S_IMODE(entry.mode))

@@ -1,0 +1,136 @@
+"""Renders a plan as a Dockerfile that people can read and Docker can run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from imagefactory.assemble.engines.docker.build_context import BuildContext, described_files, make_context
+from imagefactory.oci.format import MTIME, VENV
+from imagefactory.oci.layout import writing_output
+from imagefactory.plan.plan import ImageConfig, Layer, Plan
+from imagefactory.project.project import Project
+from imagefactory.store.atomic import write_text
+
+DOCKERFILE = "Dockerfile"
+CONTEXT = "context.json"
+BASE_IMAGE = "imagefactory/base"
+SECOND = 1_000_000_000
+INSTALL = "/mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv"
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A Dockerfile and the description of its context."""
+
+    dockerfile: str
+    context: str
+
+
+def render_compile(
+    root: Path, base: Layer, config: ImageConfig, values: Mapping[str, Any], context: Mapping[str, Any]
+) -> Rendered:
+    """Render a Dockerfile that compiles first, because there is no lock to plan from."""
+    filled = {**values, **_config_values(config, None), "base": _base(base)}
+    return Rendered(_fill(root, "compile.j2", filled), _json(context))
+
+
+def render_plan(project: Project, plan: Plan) -> Rendered:
+    """Render the Dockerfile of a plan."""
+    context = plan_context(project, plan)
+    described = {
+        "target": plan.target,
+        "platform": plan.platform,
+        "plan": plan.key,
+        "base": {"image": base_image(plan.layers[0]), "layer": plan.layers[0].key},
+        "files": described_files(context.pieces),
+    }
+    values = {
+        "target": plan.target,
+        "platform": plan.platform,
+        "plan": plan.key,
+        "base": _base(plan.layers[0]),
+        "epoch": MTIME,
+        "venv": VENV,
+        "install": INSTALL,
+        "steps": context.steps,
+        "copies": context.copies,
+        **_config_values(plan.config, plan.key),
+    }
+    return Rendered(_fill(project.root, "Dockerfile.j2", values), _json(described))
+
+
+def plan_context(project: Project, plan: Plan) -> BuildContext:
+    """Return the build context of a plan."""
+    lock = project.wheel_lock_path(plan.cell).relative_to(project.root).as_posix()
+    return make_context(plan, project.root, project.tool_lock.find("uv", plan.cell.machine), lock)
+
+
+def base_image(base: Layer) -> str:
+    """Return the name of the image that holds only the base; its key is the tag."""
+    return f"{BASE_IMAGE}:{base.key[:16]}"
+
+
+def write(rendered: Rendered, folder: Path) -> tuple[Path, Path]:
+    """Write both files and return their paths."""
+    with writing_output(folder):
+        write_text(folder / DOCKERFILE, rendered.dockerfile)
+        write_text(folder / CONTEXT, rendered.context)
+    return folder / DOCKERFILE, folder / CONTEXT
+
+
+def _config_values(config: ImageConfig, plan_key: str | None) -> dict[str, Any]:
+    labels = config.labels | ({"imagefactory.plan": plan_key} if plan_key else {})
+    return {
+        "config": config,
+        "labels": dict(sorted(labels.items())),
+        "healthcheck": _healthcheck(config.healthcheck),
+    }
+
+
+def _base(base: Layer) -> dict[str, Any]:
+    return {"name": base.name, "packages": len(base.inputs), "key": base.key, "image": base_image(base)}
+
+
+def _fill(root: Path, template: str, values: Mapping[str, Any]) -> str:
+    environment = Environment(
+        loader=FileSystemLoader(root / "images" / "templates"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - Dockerfiles are not HTML; `quoted` and `json` do what they need
+    )
+    environment.filters["quoted"] = quoted
+    environment.filters["json"] = lambda value: json.dumps(list(value))
+    return environment.get_template(template).render(values)
+
+
+def quoted(text: str) -> str:
+    """Quote a value of ENV or LABEL so that Docker reads exactly this text."""
+    if "\n" in text:
+        raise ValueError(f"a Dockerfile cannot hold a value of several lines: {text!r}")
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
+    return f'"{escaped}"'
+
+
+def _healthcheck(check: Mapping[str, Any]) -> str:
+    if not check:
+        return "NONE"
+    names = {"interval": "Interval", "timeout": "Timeout", "start-period": "StartPeriod"}
+    options = [f"--{option}={check[name] // SECOND}s" for option, name in names.items() if name in check]
+    if "Retries" in check:
+        options.append(f"--retries={check['Retries']}")
+    kind, *words = check["Test"]
+    if kind != "CMD":
+        raise ValueError(f"a health check of the kind {kind} is not rendered")
+    return f"{' '.join(options)} \\\n    CMD {json.dumps(words)}"
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"

@@ -1,0 +1,170 @@
+"""Locates what layers are made from: wheels on indexes, Debian packages on mirrors, files of the checkout."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Self
+
+from imagefactory.assemble.layers.bytecode_layer import needed_packages
+from imagefactory.assemble.watch import Watcher
+from imagefactory.errors.layers import NoPythonError
+from imagefactory.lock.base_locks import deb_locations
+from imagefactory.lock.mirrors import DebianMirrors
+from imagefactory.lock.wheelhouse.share import compiled_locations, from_archive
+from imagefactory.plan.bytecode import python_packages
+from imagefactory.plan.plan import BytecodeLayer, Input, Layer
+from imagefactory.project.cells import Cell, arch_of
+from imagefactory.project.locks.files import BaseLock, LockedDeb, LockedSource, LockedWheel
+from imagefactory.project.locks.indexed_files import indexed_file
+from imagefactory.project.project import Project
+from imagefactory.project.targets import host_machine
+from imagefactory.store.digests import Sha256
+from imagefactory.store.downloads import Downloader, Wanted
+from imagefactory.store.index_config import IndexConfig
+from imagefactory.store.indexes import Indexes, reachable
+
+NOT_SHARED = (
+    "Pull it where it was pushed (`invoke wheels.pull`, FACTORY_REGISTRY names the registry), or put it into a folder "
+    "that PIP_FIND_LINKS names. A new compile gives a new file: adopt that with `invoke lock --upgrade`."
+)
+VANISHED = (
+    "Check the network and the configured mirror (`invoke doctor`). If a security update replaced the package, "
+    "lock its successor: `invoke lock --upgrade base`."
+)
+
+
+class LayerInputs:
+    """Knows where the locked files of some cells can be had; nothing is asked for before it is needed."""
+
+    def __init__(self, project: Project, cells: Sequence[Cell]) -> None:
+        self.project = project
+        self.cells = cells
+        self._wheels = {wheel.sha256: wheel for cell in cells for wheel in project.wheel_lock(cell).wheels}
+
+    @cached_property
+    def _debs(self) -> dict[Sha256, tuple[BaseLock, LockedDeb]]:
+        locks = map(self.project.base_lock, self.cells)
+        return {deb.sha256: (lock, deb) for lock in locks for deb in lock.debs}
+
+    def wanted(self, layer: Layer) -> list[Wanted]:
+        """List the files that a layer is made from, and where to look for them; bytecode also needs a Python."""
+        found = [self.locate(item) for item in layer.inputs]
+        if isinstance(layer, BytecodeLayer):
+            lock = self._base_here(layer)
+            found += [self.deb(lock, deb) for deb in needed_packages(layer.settings.python, lock.debs)]
+        return found
+
+    def python_of(self, layer: Layer) -> tuple[LockedDeb, ...]:
+        """Return the packages of the Python that compiles a layer of bytecode; other layers need none."""
+        if not isinstance(layer, BytecodeLayer):
+            return ()
+        return tuple(needed_packages(layer.settings.python, self._base_here(layer).debs))
+
+    def _base_here(self, layer: BytecodeLayer) -> BaseLock:
+        """Return the base whose Python compiles a layer: that of the image, or the same for this machine."""
+        bases = [lock for lock in map(self.project.base_lock, self.cells) if _has_python(lock, layer)]
+        here = f"linux/{host_machine()}"
+        for lock in bases:
+            path = BaseLock.path(self.project.locks, lock.base, here)
+            found = lock if lock.platform == here else BaseLock.read(path) if path.exists() else None
+            if found is not None and _has_python(found, layer):
+                return found
+        base = bases[0].base
+        raise NoPythonError(
+            f"The bytecode of {base} for another platform cannot be compiled on this machine.",
+            where=BaseLock.path(self.project.locks, base, here),
+            why=f"It takes Python {layer.settings.package} for {here}, which this lock does not have.",
+            fix="Lock both platforms together (`invoke lock --upgrade base`), or build on the image's platform.",
+        )
+
+    def locate(self, item: Input) -> Wanted:
+        """Describe an input of a layer for download."""
+        if item.sha256 in self._wheels:
+            return self.wheel(self._wheels[item.sha256])
+        if item.sha256 in self._debs:
+            return self.deb(*self._debs[item.sha256])
+        # A file of the checkout is treated like any other input: copied into the store and checked by its hash.
+        path = self.project.root / item.name
+        return Wanted(item.name, item.sha256, path.stat().st_size, lambda: [str(path)])
+
+    def wheel(self, wheel: LockedWheel | LockedSource) -> Wanted:
+        """Describe a locked wheel for download, with where to look for it."""
+        if isinstance(wheel, LockedWheel) and wheel.compiled is not None:
+            places = partial(compiled_locations, self.project, wheel)
+            return self._archived(Wanted(wheel.file, wheel.sha256, wheel.size, places, NOT_SHARED))
+        return self._archived(indexed_file(wheel, lambda: self._indexes))
+
+    def deb(self, lock: BaseLock, deb: LockedDeb) -> Wanted:
+        """Describe a locked Debian package for download, with where to look for it."""
+
+        def locations() -> list[str]:
+            mirrors = DebianMirrors.discover(self.project.matrix.bases[lock.base].debian)
+            return deb_locations(deb, lock.suites, mirrors)
+
+        return self._archived(Wanted(deb.file, deb.sha256, deb.size, locations, VANISHED))
+
+    def _archived(self, wanted: Wanted) -> Wanted:
+        return replace(wanted, elsewhere=from_archive(self.project.matrix, wanted.sha256, wanted.size))
+
+    @cached_property
+    def _indexes(self) -> Indexes:
+        named = {url for cell in self.cells for url in arch_of(self.project.matrix, cell).indexes}
+        extra = [url for url in sorted(named) if reachable(url)]
+        return Indexes(IndexConfig.from_environment().with_extra(extra))
+
+
+def _has_python(lock: BaseLock, layer: BytecodeLayer) -> bool:
+    return layer.settings.package in {
+        deb.version for deb in python_packages(layer.settings.python, lock.debs)[:1]
+    }
+
+
+class Downloads:
+    """The files of layers on their way into the store; an exception stops all of them."""
+
+    def __init__(self, inputs: LayerInputs, layers: Iterable[Layer], watch: Watcher) -> None:
+        """Start to download what the store lacks, in the order of the layers."""
+        self.inputs = inputs
+        self._store = inputs.project.store
+        self._watch = watch
+        self._downloader = Downloader(self._store)
+        absent = {layer.key: self._absent(layer) for layer in layers}
+        self._sizes = {key: sum(item.size for item in items) for key, items in absent.items()}
+        self._fetched = {
+            key: dict.fromkeys((item.sha256 for item in items), 0) for key, items in absent.items()
+        }
+        self._coming: dict[Sha256, Future[Path]] = {}
+        for item in (item for items in absent.values() for item in items):
+            if item.sha256 not in self._coming:
+                self._coming[item.sha256] = self._downloader.submit(item, partial(self._tell, item.sha256))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self._downloader.__exit__(kind, *rest)
+
+    def of(self, layer: Layer) -> Collection[Future[Path]]:
+        """Return the downloads that a layer waits for."""
+        return {self._coming[sha256] for sha256 in self._fetched[layer.key]}
+
+    def get(self, items: Iterable[Wanted]) -> dict[Sha256, Path]:
+        """Return files, also of other layers, as soon as they are there."""
+        for item in (items := list(items)):
+            if item.sha256 not in self._coming:
+                self._coming[item.sha256] = self._downloader.submit(item, lambda _: None)
+        return {item.sha256: self._coming[item.sha256].result() for item in items}
+
+    def _absent(self, layer: Layer) -> list[Wanted]:
+        wanted = {item.sha256: item for item in self.inputs.wanted(layer)}
+        return [item for item in wanted.values() if not self._store.download(item.sha256).exists()]
+
+    def _tell(self, sha256: Sha256, done: int) -> None:
+        for key, fetched in self._fetched.items():
+            if sha256 in fetched:
+                fetched[sha256] = done
+                self._watch.state(key, "downloading", sum(fetched.values()), self._sizes[key])

@@ -1,0 +1,103 @@
+"""Builds the base layer: Debian, unpacked from .deb files without running their scripts.
+
+It needs no root, no emulation and no dpkg, so an amd64 laptop can assemble an arm64 base. The result depends only on
+the packages.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from imagefactory.assemble.layers.debian.accounts import account_entries
+from imagefactory.assemble.layers.debian.alternatives import add_alternatives
+from imagefactory.assemble.layers.debian.deb import (
+    Deb,
+    DebPackage,
+    Unpacked,
+    join_hard_links,
+    open_deb,
+    unpack,
+)
+from imagefactory.assemble.layers.debian.dpkg_database import add_dpkg_database
+from imagefactory.assemble.layers.debian.file_tree import FileTree
+from imagefactory.assemble.layers.debian.ldcache import add_ld_cache
+from imagefactory.assemble.layers.debian.settled import (
+    add_apt_sources,
+    add_certificates,
+    add_merged_links,
+    add_settled_files,
+    refuse_apt_without_sources,
+)
+from imagefactory.assemble.layers.wheel_layer import Environment
+from imagefactory.errors.layers import DebFormatError
+from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
+
+
+def base_entries(debs: Sequence[tuple[DebPackage, Path]], scratch: Path) -> list[tuple[str, Entry]]:
+    """Assemble the base from its packages and their files, and return its entries with their owners.
+
+    The entries refer to spool files in `scratch`, which must stay until the layer is written.
+    """
+    architecture = _architecture(debs)
+    packages = _unpack_all(debs, architecture, scratch)
+    tree = FileTree()
+    add_merged_links(tree, architecture)
+    for deb, unpacked in packages:
+        for entry in unpacked.entries:
+            tree.add(entry, deb.name)
+        add_apt_sources(tree, unpacked.left_out)
+    refuse_apt_without_sources(tree)
+    for entry in account_entries():
+        tree.add(entry)
+    add_settled_files(tree)
+    add_alternatives(tree, [deb for deb, _ in packages])
+    add_certificates(tree)
+    add_dpkg_database(tree, packages, architecture)
+    add_ld_cache(tree, architecture)
+    tree.add_parents()
+    return [(tree.owner(entry.path), entry) for entry in join_hard_links(iter(tree))]
+
+
+def environment_entries(environment: Environment) -> list[Entry]:
+    """List the entries of an empty virtual environment, as `python3 -m venv --without-pip` makes it."""
+    root, version = environment.venv, environment.python
+    config = f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {version}\n"
+    links = {
+        f"{root}/bin/python": f"/usr/bin/python{version}",
+        f"{root}/bin/python3": "python",
+        f"{root}/bin/python{version}": "python",
+        f"{root}/lib64": "lib",
+    }
+    return [
+        *(Entry(ImagePath(path), EntryKind.SYMLINK, 0o777, target=links[path]) for path in links),
+        Entry(ImagePath(f"{root}/lib/python{version}/site-packages"), EntryKind.DIRECTORY, 0o755),
+        Entry(ImagePath(f"{root}/pyvenv.cfg"), EntryKind.FILE, 0o644, Bytes(config.encode())),
+    ]
+
+
+def _unpack_all(
+    debs: Sequence[tuple[DebPackage, Path]], architecture: str, scratch: Path
+) -> list[tuple[Deb, Unpacked]]:
+    """Decompress on all cores (decompressors release the GIL), and return the packages sorted by name."""
+
+    def one(item: tuple[DebPackage, Path]) -> tuple[Deb, Unpacked]:
+        deb = open_deb(*item, scratch)
+        return deb, unpack(deb, architecture)
+
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        return list(pool.map(one, sorted(debs, key=lambda item: item[0].name)))
+
+
+def _architecture(debs: Sequence[tuple[DebPackage, Path]]) -> str:
+    found = sorted({deb.architecture for deb, _ in debs} - {"all"})
+    if len(found) > 1:
+        raise DebFormatError(
+            f"The packages of one base are for several architectures: {', '.join(found)}.",
+            where="the base's lock",
+            why="An image has one architecture.",
+            fix="Make a new lock: `invoke lock`.",
+        )
+    return found[0] if found else "all"

@@ -1,0 +1,131 @@
+"""The file tree of an image under construction: every path once, with the package that ships it."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from dataclasses import replace
+
+from imagefactory.assemble.layers.debian.policy import folder
+from imagefactory.errors.layers import UnsafePathError
+from imagefactory.errors.locks import PathConflictError
+from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath, read_content
+
+FACTORY = "the factory"
+"""The owner of files that no package ships: maintainer scripts would have written them."""
+
+_MAX_LINKS = 40  # as many as Linux follows
+
+
+class FileTree:
+    """Paths with entries and owners. Conflicting additions are errors, whatever their order."""
+
+    def __init__(self) -> None:
+        self._entries: dict[ImagePath, Entry] = {}
+        self._owners: dict[ImagePath, str] = {}
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._entries
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Iterate over all entries in the order of a layer: by the bytes of their paths."""
+        return iter(sorted(self._entries.values(), key=lambda entry: entry.path.encode()))
+
+    def get(self, path: str) -> Entry | None:
+        """Return the entry at exactly this path."""
+        return self._entries.get(ImagePath(path))
+
+    def owner(self, path: str) -> str:
+        """Return the package that ships a path."""
+        return self._owners[ImagePath(path)]
+
+    def add(self, entry: Entry, owner: str = FACTORY) -> None:
+        """Add a path. Packages that ship the same path must agree on it to the last byte."""
+        known = self._entries.get(entry.path)
+        if known is None:
+            self._entries[entry.path] = entry
+            self._owners[entry.path] = owner
+        elif _differ(known, entry):
+            first, second = sorted((self._owners[entry.path], owner))
+            raise PathConflictError(
+                f"{first} and {second} both own /{entry.path}, and they disagree.",
+                where=f"/{entry.path}",
+                why=f"They ship a {known.kind.value} and a {entry.kind.value}, with different content.",
+                fix="Remove one of the two packages from the base's list in matrix.yaml.",
+            )
+        else:
+            # Independent of the order of additions.
+            self._owners[entry.path] = min(owner, self._owners[entry.path])
+
+    def add_file(self, path: str, data: bytes | str, mode: int = 0o644) -> None:
+        """Add a small file that the factory writes."""
+        content = Bytes(data.encode() if isinstance(data, str) else data)
+        self.add(Entry(ImagePath(path), EntryKind.FILE, mode, content))
+
+    def add_link(self, path: str, target: str) -> None:
+        """Add a symbolic link that the factory creates."""
+        self.add(Entry(ImagePath(path), EntryKind.SYMLINK, 0o777, target=target))
+
+    def add_folder(self, path: str, owner: str = FACTORY) -> None:
+        """Add a directory, with its attributes from the table of folders."""
+        mode, uid, gid = folder(path)
+        self.add(Entry(ImagePath(path), EntryKind.DIRECTORY, mode, uid=uid, gid=gid), owner)
+
+    def replace_link(self, path: str, target: str) -> None:
+        """Point a link to another target, whichever package ships it."""
+        self._entries[ImagePath(path)] = Entry(ImagePath(path), EntryKind.SYMLINK, 0o777, target=target)
+        self._owners[ImagePath(path)] = FACTORY
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a file, following links."""
+        real = self.resolve(path)
+        entry = self._entries[real] if real is not None else None
+        if entry is None or entry.kind is not EntryKind.FILE:
+            raise FileNotFoundError(path)
+        return read_content(entry.content, path)
+
+    def resolve(self, path: str) -> ImagePath | None:
+        """Return the real path, following links as the running image would, or None if there is nothing."""
+        for _ in range(_MAX_LINKS):
+            at = ""
+            parts = [part for part in posixpath.normpath(f"/{path}").split("/") if part]
+            for place, part in enumerate(parts):
+                at = f"{at}/{part}" if at else part
+                entry = self._entries.get(ImagePath(at))
+                if entry is not None and entry.kind is EntryKind.SYMLINK:
+                    below = "/".join(parts[place + 1 :])
+                    path = posixpath.join("/", posixpath.dirname(at), entry.target, below).rstrip("/")
+                    break
+            else:
+                return ImagePath(at) if at in self._entries else None
+        return None
+
+    def children(self) -> dict[str, list[Entry]]:
+        """Return all entries grouped by their directory."""
+        found: dict[str, list[Entry]] = {}
+        for entry in self:
+            found.setdefault(posixpath.dirname(entry.path), []).append(entry)
+        return found
+
+    def add_parents(self) -> None:
+        """Add the missing parent directories of every path; nothing may be below a file or a link."""
+        for entry in list(self):
+            parent = posixpath.dirname(entry.path)
+            while parent:
+                known = self._entries.get(ImagePath(parent))
+                if known is None:
+                    self.add_folder(parent)
+                elif known.kind is not EntryKind.DIRECTORY:
+                    raise UnsafePathError(
+                        f"{self.owner(entry.path)} ships /{entry.path}, but /{parent} is no directory.",
+                        where=f"/{entry.path}",
+                        why=f"{self.owner(parent)} ships /{parent} as a {known.kind.value}; unpacking "
+                        "would write through it, to somewhere else.",
+                        fix="Remove one of the two packages from the base's list in matrix.yaml.",
+                    )
+                parent = posixpath.dirname(parent)
+
+
+def _differ(one: Entry, other: Entry) -> bool:
+    same_shape = replace(one, content=None) == replace(other, content=None)
+    return not same_shape or read_content(one.content) != read_content(other.content)

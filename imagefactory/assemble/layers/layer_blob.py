@@ -1,0 +1,189 @@
+"""Builds a layer: collects its entries, puts them in order, and writes them as a blob."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from imagefactory.assemble.layers.debian.file_tree import FACTORY
+from imagefactory.assemble.layers.debian.policy import folder
+from imagefactory.assemble.layers.own_layers import model_entries, serve_entries, toolkit_links
+from imagefactory.assemble.layers.slim_wheel import SlimmedLayer
+from imagefactory.assemble.layers.wheel_layer import Environment, metadata_entries, wheel_entries
+from imagefactory.oci.entry import Entry
+from imagefactory.oci.gzip import LayerBlob, NotAsExpectedError
+from imagefactory.oci.image import Blob
+from imagefactory.oci.tar import END, complete, header, padding
+from imagefactory.plan.built_layers import write_record, write_slimmed
+from imagefactory.plan.plan import (
+    BaseLayer,
+    BytecodeLayer,
+    Layer,
+    ModelLayer,
+    ModLayer,
+    ServeLayer,
+    ToolkitLayer,
+    WheelLayer,
+)
+from imagefactory.project.locks.files import LockedDeb
+from imagefactory.project.locks.gpu_libraries import SlimmedWheel
+from imagefactory.store.atomic import adopt, translating_disk_full
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Sha256, refuse_changed
+from imagefactory.store.progress import Progress
+
+REPORT_EVERY = 8 * 1024 * 1024
+"""Bytes between two reports of progress."""
+
+
+@dataclass(frozen=True)
+class LayerWork:
+    """A layer to build, and what that takes."""
+
+    layer: Layer
+    files: Mapping[Sha256, Path]
+    """Its inputs."""
+    expected: Blob | None = None
+    """What it is known to come out as."""
+    modded: tuple[Entry, ...] | None = None
+    """The files that mods give to it."""
+    python: tuple[LockedDeb, ...] = ()
+    """The packages of a Python that runs on this machine and compiles bytecode."""
+    slimmed: tuple[SlimmedWheel, ...] = ()
+    """The records of wheels whose libraries are slimmed."""
+
+
+def build_layer(work: LayerWork, store: Store, progress: Progress) -> Blob:
+    """Build a layer's blob, put it into the store and record its digests.
+
+    If the result is known in advance, copied data is not unpacked to be checked. If the blob then comes out different,
+    it is built again with all checks, which name the file that is wrong, if one is. The files of any other layer are
+    hashed first: nothing else would notice that one of them changed in the cache.
+    """
+    if work.expected is None:
+        refuse_changed(work.files)
+    refuse_changed({deb.sha256: store.download(deb.sha256) for deb in work.python})
+    with translating_disk_full(store.root):
+        try:
+            made = _make(work, store, progress)
+        except NotAsExpectedError:
+            refuse_changed(work.files)
+            made = _make(replace(work, expected=None), store, progress)
+    blob, owners, records = made
+    write_slimmed(work.layer.key, records, store)
+    write_record(work.layer.key, blob, owners, store)
+    return blob
+
+
+def _make(
+    work: LayerWork, store: Store, progress: Progress
+) -> tuple[Blob, dict[str, str], list[SlimmedWheel]]:
+    """Write a layer's blob; return it with the owner of each path and what was taken out of wheels."""
+    slim = SlimmedLayer(work.slimmed, believed=work.expected is not None)
+    python = [(deb, store.download(deb.sha256)) for deb in work.python]
+    with store.scratch() as scratch:
+        owned = list(layer_entries(work, scratch, python, slim))
+        owner = f"layer {work.layer.kind} {work.layer.name}"
+        entries = complete((entry for _, entry in owned), owner=owner, folder_of=folder)
+        blob = _write(entries, store, scratch, progress, work.expected)
+    return blob, {str(entry.path): owner for owner, entry in owned}, slim.records
+
+
+def layer_entries(  # noqa: PLR0911 - one for each kind
+    work: LayerWork,
+    scratch: Path,
+    python: Sequence[tuple[LockedDeb, Path]] = (),
+    slim: SlimmedLayer | None = None,
+) -> Iterable[tuple[str, Entry]]:
+    """List a layer's entries, each with its owner: the locked file, mod or other source that it comes from."""
+    match work.layer:
+        case BaseLayer() as layer:
+            return _base_entries(layer, work.files, scratch)
+        case WheelLayer() as layer:
+            return _wheel_entries(layer, work.files, slim or SlimmedLayer((), believed=False))
+        case BytecodeLayer() as layer:
+            from imagefactory.assemble.layers.bytecode_layer import bytecode_entries  # noqa: PLC0415 - rarely built
+
+            return bytecode_entries(layer, work.files, scratch, work.modded, python)
+        case ServeLayer() as layer:
+            return ((FACTORY, entry) for entry in serve_entries(layer, work.files))
+        case ModLayer() as layer:
+            if work.modded is None:
+                raise ValueError(f"the mods of {layer.name} have not been applied")
+            return ((f"mods/{layer.name}", entry) for entry in work.modded)
+        case ModelLayer() as layer:
+            return (("matrix.yaml", entry) for entry in model_entries(layer.settings))
+        case ToolkitLayer() as layer:
+            return ((FACTORY, entry) for entry in toolkit_links(layer.settings))
+
+
+def _base_entries(
+    layer: BaseLayer, files: Mapping[Sha256, Path], scratch: Path
+) -> Iterable[tuple[str, Entry]]:
+    from imagefactory.assemble.layers.base_layer import (  # noqa: PLC0415 - heavy, and rarely built
+        base_entries,
+        environment_entries,
+    )
+    from imagefactory.assemble.layers.debian.deb import NamedDeb  # noqa: PLC0415
+
+    debs = [(NamedDeb.of_file(item.name, item.sha256), files[item.sha256]) for item in layer.inputs]
+    yield from base_entries(debs, scratch)
+    environment = Environment(layer.settings.venv, layer.settings.python)
+    yield from ((FACTORY, entry) for entry in environment_entries(environment))
+
+
+def _wheel_entries(
+    layer: WheelLayer, files: Mapping[Sha256, Path], slim: SlimmedLayer
+) -> Iterable[tuple[str, Entry]]:
+    settings = layer.settings
+    environment = Environment(settings.venv, settings.python)
+    if settings.second_name is not None:
+        yield from ((FACTORY, entry) for entry in metadata_entries(settings.second_name, environment))
+    seen: dict[str, Entry] = {}
+    for item in layer.inputs:
+        slimmer = slim.slimmer(item, settings.slim)
+        for entry in wheel_entries(
+            files[item.sha256],
+            item.name,
+            environment,
+            without=settings.without.get(item.name, ()),
+            rehash=item.name in settings.rehash,
+            slimmer=slimmer,
+        ):
+            if not _repeats(entry, seen):
+                seen[entry.path] = entry
+                yield item.name, entry
+
+
+def _repeats(entry: Entry, seen: Mapping[str, Entry]) -> bool:
+    """Return whether another wheel of the bundle has this path with the same content.
+
+    Namespace packages share their __init__.py. Different content is refused when the lock is made, and again when the
+    entries are put in order.
+    """
+    other = seen.get(entry.path)
+    if other is None or other.content is None or entry.content is None:
+        return False
+    return other.mode == entry.mode and other.content.sha256 == entry.content.sha256
+
+
+def _write(
+    entries: Iterable[Entry], store: Store, scratch: Path, progress: Progress, expected: Blob | None
+) -> Blob:
+    temporary = scratch / "blob"
+    with translating_disk_full(temporary), temporary.open("wb", buffering=0) as file:
+        writer = LayerBlob(file, expected)
+        reported = 0
+        for entry in entries:
+            writer.write(header(entry))
+            if entry.content is not None:
+                writer.add(entry.content, entry.path)
+                writer.write(padding(entry.content.size))
+            if writer.unpacked - reported >= REPORT_EVERY:
+                reported = writer.unpacked
+                progress(reported)
+        writer.write(END)
+        blob = writer.finish()
+    adopt(temporary, store.blob(blob.digest))
+    return blob

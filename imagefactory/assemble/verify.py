@@ -1,0 +1,101 @@
+"""Verifies an image: its blobs match their digests, and a rebuild from the lock gives the same bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from imagefactory.assemble.assemble import BuildRun, Built, assemble
+from imagefactory.assemble.recording import confirm
+from imagefactory.assemble.watch import Watcher
+from imagefactory.errors.layers import DamagedFileError, VerificationError
+from imagefactory.oci.compare import diff_layers
+from imagefactory.oci.layout import Layout
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.make import make_plan
+from imagefactory.project.cells import Cell
+from imagefactory.project.project import Project
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Digest, file_sha256
+
+_OTHER_BYTES = "the blob {} has other bytes than its name says"
+
+
+def verify(project: Project, cell: Cell, watch: Watcher, *, digest: str | None = None) -> Digest:
+    """Rebuild a cell with an empty layer cache and compare the result with its image, or with a given digest.
+
+    No layer counts as known, so that every input is hashed before it is used.
+    """
+    layout = Layout(project.build_folder(cell))
+    expected = digest or layout.manifest_digest()
+    with project.store.in_use(), project.store.scratch() as scratch:
+        fresh = replace(project, store=_empty_layers(project.store, scratch))
+        [rebuilt] = assemble(BuildRun(fresh, [make_plan(project, cell)], watch, output=scratch / "image"))
+        if layout.folder.exists() and layout.manifest_digest() == expected:
+            _compare_documents(layout)
+            _compare_layers(layout, rebuilt, project.store)
+        if rebuilt.image.digest != expected:
+            raise _not_the_same(str(cell), f"expected {expected}, the lock gives {rebuilt.image.digest}")
+        blobs = {
+            layer.key: blob for layer, blob in zip(rebuilt.plan.layers, rebuilt.image.layers, strict=True)
+        }
+        confirm(KnownLayers(project.known_layers), [rebuilt.plan], blobs, project.store)
+    return rebuilt.image.digest
+
+
+def _empty_layers(store: Store, scratch: Path) -> Store:
+    """Make a store that shares the inputs of layers with another one, and nothing else."""
+    scratch.joinpath("store").mkdir()
+    for folder in (store.root / "downloads", store.root / "wheelhouse"):
+        folder.mkdir(parents=True, exist_ok=True)
+        scratch.joinpath("store", folder.name).symlink_to(folder)
+    return Store(scratch / "store")
+
+
+def _compare_documents(layout: Layout) -> None:
+    """Check the manifest and the configuration against their digests."""
+    named = {"manifest": layout.manifest_digest(), "configuration": layout.config_digest()}
+    for name, digest in named.items():
+        if _digest_of(layout.blob(digest)) != digest:
+            raise _not_the_same(f"the {name} of {layout.folder.name}", _OTHER_BYTES.format(digest))
+
+
+def _compare_layers(layout: Layout, rebuilt: Built, store: Store) -> None:
+    """Check each layer against its digest, then against the rebuilt one; report the first difference."""
+    names = [f"{layer.kind} {layer.name}" for layer in rebuilt.plan.layers]
+    for name, digest, blob in zip(names, layout.layer_digests(), rebuilt.image.layers, strict=False):
+        path = layout.blob(digest)
+        actual = _digest_of(path)
+        if actual == digest == blob.digest:
+            continue
+        what = _OTHER_BYTES.format(digest) if actual != digest else "a rebuild differs"
+        detail = "it is missing"
+        if actual is not None:
+            expected = rebuilt.layout.blob(blob.digest)
+            detail = _first_difference(path, expected, store, (actual, blob.digest))
+        raise _not_the_same(f"layer {name}", f"{what}; {detail}")
+
+
+def _first_difference(path: Path, expected: Path, store: Store, digests: tuple[Digest, Digest]) -> str:
+    try:
+        differences = diff_layers(path, expected, store, digests)
+    except DamagedFileError as error:
+        return f"it cannot be read: {error.why}"
+    if not differences:
+        return "its bytes differ, but its content does not (another compression)"
+    first = differences[0]
+    return f"/{first.path}: {first.field} is {first.left}, a rebuild gives {first.right}"
+
+
+def _digest_of(path: Path) -> Digest | None:
+    """Hash a blob; return None if it is missing."""
+    return Digest(f"sha256:{file_sha256(path)}") if path.exists() else None
+
+
+def _not_the_same(where: str, why: str) -> VerificationError:
+    return VerificationError(
+        "The image is not what its lock says.",
+        where=where,
+        why=why,
+        fix="Do not use it: remove it (`invoke clean --everything`), build again, and report it if it happens again.",
+    )

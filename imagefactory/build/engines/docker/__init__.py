@@ -1,5 +1,0 @@
-"""Docker: loads assembled images, builds from rendered Dockerfiles, and reads images back for comparison."""
-
-from imagefactory.build.engines.docker.daemon import load
-
-__all__ = ["load"]

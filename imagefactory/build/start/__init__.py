@@ -1,1 +1,0 @@
-"""Starts an image: what `invoke run` prints or runs."""

@@ -1,0 +1,1 @@
+"""Examines images: smoke tests, and benchmarks."""

@@ -1,0 +1,203 @@
+"""Compares benchmark results: ratios with confidence intervals, of what differs only in what was asked.
+
+The intervals are Student's t on logarithms: of pairs if the runs were interleaved, which cancels drift (a machine that
+warms up), and Welch's otherwise. A bootstrap of three to five repeats would give intervals that are far too narrow: it
+can draw only what it has seen. Logarithms, because the result is a ratio, and A against B has to mirror B against A.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev, variance
+from typing import Final
+
+from imagefactory.check.bench.result import BenchResult, Measurement, pooled, users_text
+from imagefactory.errors.bench import NotComparableError
+
+SETTING: Final = "setting "
+"""How a differing setting begins."""
+MeasuredCell = tuple[str, int, int]
+
+
+_T95: Final = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+"""Two-sided 95 % quantiles of Student's t with 1, 2, … degrees of freedom."""
+
+
+@dataclass(frozen=True)
+class RatioInterval:
+    """A ratio with its 95 % confidence interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def shows_difference(self) -> bool:
+        """Whether the interval leaves out 1."""
+        return not self.low <= 1 <= self.high
+
+
+def paired_ratio(left: Sequence[float], right: Sequence[float]) -> RatioInterval | None:
+    """Return right / left of pairs; None of a single pair, which has no spread."""
+    logs = [math.log(b / a) for a, b in zip(left, right, strict=True)]
+    if len(logs) == 1:
+        return None
+    return _interval(fmean(logs), stdev(logs) / math.sqrt(len(logs)), len(logs) - 1)
+
+
+def welch_ratio(left: Sequence[float], right: Sequence[float]) -> RatioInterval | None:
+    """Return right / left of independent values; None if a side is a single one, which has no spread."""
+    if 1 in {len(left), len(right)}:
+        return None
+    logs = [[math.log(value) for value in values] for values in (left, right)]
+    parts = [variance(values) / len(values) for values in logs]
+    spread = sum(parts)
+    below = sum(part**2 / (len(values) - 1) for part, values in zip(parts, logs, strict=True))
+    freedom = int(spread**2 / below + 1e-9) if below else len(left) + len(right) - 2
+    return _interval(fmean(logs[1]) - fmean(logs[0]), math.sqrt(spread), max(freedom, 1))
+
+
+def _interval(middle: float, error: float, freedom: int) -> RatioInterval:
+    half = (_T95[freedom - 1] if freedom <= len(_T95) else 1.96 + 2.5 / freedom) * error
+    return RatioInterval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A figure of two sides."""
+
+    name: str
+    cell: str
+    more_is_better: bool
+    left: float
+    right: float
+    interval: RatioInterval | None
+
+    @property
+    def verdict(self) -> str:
+        """Say what the interval shows about the right side."""
+        if self.interval is None:
+            return "one repeat shows no difference; measure again with more"
+        if not self.interval.shows_difference:
+            return "no difference seen"
+        better = (self.interval.ratio > 1) == self.more_is_better
+        return "better" if better else "worse"
+
+
+def compare(lefts: Sequence[BenchResult], rights: Sequence[BenchResult]) -> list[Compared]:
+    """Compare two results by their repeats, or two series of interleaved results by their pairs."""
+    found = [_compared("tokens/s", None, lefts, rights)]
+    for cell in lefts[0].cells():
+        measured = [one for result in (*lefts, *rights) for one in result.measurements if one.cell == cell]
+        names = [
+            name for name, (field, _) in _FIGURES.items() if all(getattr(one, field) for one in measured)
+        ]
+        found += [_compared(name, cell, lefts, rights) for name in names]
+    return found
+
+
+def _median(field: str) -> Callable[[Sequence[Measurement]], float]:
+    return lambda measurements: fmean(getattr(one, field).p50 for one in measurements)
+
+
+_FIGURES: Final[dict[str, tuple[str, Callable[[Sequence[Measurement]], float]]]] = {
+    "tokens/s": ("seconds", pooled),
+    "first token p50": ("first_token", _median("first_token")),
+    "per token p50": ("per_token", _median("per_token")),
+}
+"""Each with the field that a measurement has to have; llama-benchy does not give everything."""
+
+
+def _compared(
+    name: str, cell: MeasuredCell | None, lefts: Sequence[BenchResult], rights: Sequence[BenchResult]
+) -> Compared:
+    left, right = (_values(results, _FIGURES[name][1], cell) for results in (lefts, rights))
+    interval = paired_ratio(left, right) if len(lefts) > 1 else welch_ratio(left, right)
+    return Compared(name, _shown(cell), name == "tokens/s", fmean(left), fmean(right), interval)
+
+
+def _values(
+    results: Sequence[BenchResult],
+    figure: Callable[[Sequence[Measurement]], float],
+    cell: MeasuredCell | None,
+) -> list[float]:
+    """Return a figure for each of several results, or for each repeat of one."""
+    chosen = [[one for one in result.measurements if cell in {None, one.cell}] for result in results]
+    if len(chosen) > 1:
+        return [figure(measurements) for measurements in chosen]
+    repeats = sorted({one.repeat for one in chosen[0]})
+    return [figure([one for one in chosen[0] if one.repeat == repeat]) for repeat in repeats]
+
+
+def _shown(cell: MeasuredCell | None) -> str:
+    if cell is None:
+        return "all"
+    kind, users, depth = cell
+    return f"{kind}, {users_text(users)}" + (f", depth {depth}" if depth else "")
+
+
+def refuse_incomparable(left: BenchResult, right: BenchResult, asked: Collection[str]) -> None:
+    """Raise if a result is unusable, or if the two differ in more than was asked."""
+    for name, result in (("first", left), ("second", right)):
+        wrong = _unusable(result)
+        if wrong:
+            raise NotComparableError(
+                f"The {name} result cannot be compared.",
+                where=result.bound.target or result.bound.model,
+                why=wrong,
+                fix="Measure again.",
+            )
+    more = {name: words for name, words in differences(left, right).items() if name not in asked}
+    if more:
+        names = " ".join(f"--by {name!r}" for name in more)
+        raise NotComparableError(
+            "The results differ in more than was asked.",
+            where=f"{left.bound.target or left.bound.model} and {right.bound.target or right.bound.model}",
+            why="; ".join(more.values()) + ".",
+            fix=f"Measure both alike; or, if that is what you want to compare: {names}.",
+        )
+
+
+def _unusable(result: BenchResult) -> str:
+    if not result.complete:
+        return f"It is incomplete: {result.why}."
+    if not result.sane:
+        return "Its answers did not pass their checks."
+    if not result.measurements:
+        return "It has no measurements."
+    if any(one.failed for one in result.measurements):
+        return "Some of its requests failed."
+    return ""
+
+
+def differences(left: BenchResult, right: BenchResult) -> dict[str, str]:
+    """Return everything in which two results differ, apart from what was measured, by name and in words."""
+    one, other = _facts(left), _facts(right)
+    return {
+        name: f"{name}: {one.get(name) or 'none'} and {other.get(name) or 'none'}"
+        for name in dict.fromkeys([*one, *other])
+        if one.get(name, "") != other.get(name, "")
+    }
+
+
+def _facts(result: BenchResult) -> dict[str, str]:
+    bound, machine = result.bound, result.machine
+    gpus = ", ".join(f"{gpu.name} with driver {gpu.driver}" for gpu in machine.gpus)
+    cells = ", ".join(f"{kind}/{users}/{depth}" for kind, users, depth in result.cells())
+    return {
+        "profile": f"{result.profile} {result.profile_version}, {result.output} tokens, {cells}",
+        "image": bound.digest,
+        "server": f"{bound.server} {bound.server_version}",
+        "mods": ", ".join(bound.mods),
+        "model": f"{bound.model} {bound.model_revision}".strip(),
+        "drafter": f"{bound.drafter} {bound.drafter_revision}".strip(),
+        "machine": f"{machine.platform}, {machine.cpus} CPUs {machine.cpu}, {machine.memory >> 30} GiB, {gpus}",
+        "kernel": machine.kernel,
+        "tool": ", ".join(f"{name} {version}" for name, version in sorted(result.tools.items())),
+        **{f"{SETTING}{name}": value for name, value in bound.settings.items()},
+    }

@@ -1,0 +1,170 @@
+"""Asks the server under test about itself: its model, version and context, and single answers."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import requests
+
+from imagefactory.check.bench.result import SanityCheck
+from imagefactory.check.smoke.containers import Container
+from imagefactory.errors.bench import BenchIncompleteError
+
+_PATIENCE: Final = 300
+_REFUSED: Final = (401, 403)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """An OpenAI-compatible server."""
+
+    address: str
+    key: str = ""
+    container: Container | None = None
+    """The container of the server, if this run started it."""
+
+    def models(self) -> ServedAs:
+        """Return what the server serves."""
+        found = self._json("GET", "/v1/models")
+        try:
+            first = found["data"][0]
+            return ServedAs(
+                str(first["id"]), str(first.get("root") or first["id"]), int(first.get("max_model_len") or 0)
+            )
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise self._odd("/v1/models", found) from None
+
+    def version(self) -> str:
+        """Return the server's version, or an empty text if it does not say."""
+        try:
+            found = self._json("GET", "/version")
+        except BenchIncompleteError:
+            return ""
+        return str(found.get("version", "")) if isinstance(found, dict) else ""
+
+    def count_tokens(self, model: str, prompt: str) -> int | None:
+        """Return the tokens of a chat with one message, or None if the server does not count them."""
+        try:
+            found = self._json("POST", "/tokenize", {"model": model, "messages": _chat(prompt)})
+            return int(found["count"])
+        except (BenchIncompleteError, KeyError, TypeError, ValueError):
+            return None
+
+    def answer(self, model: str, prompt: str, tokens: int) -> str:
+        """Return the answer to a prompt at temperature 0."""
+        path = "/v1/chat/completions"
+        body = {"model": model, "messages": _chat(prompt), "max_tokens": tokens, "temperature": 0}
+        found = self._json("POST", path, body)
+        try:
+            message = found["choices"][0]["message"]
+            parts = (message.get(name) for name in ("reasoning_content", "reasoning", "content"))
+            return "".join(part for part in parts if part)
+        except (KeyError, IndexError, TypeError, AttributeError):
+            raise self._odd(path, found) from None
+
+    def _json(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        try:
+            reply = requests.request(
+                method, f"{self.address}{path}", json=body, headers=headers, timeout=_PATIENCE
+            )
+        except requests.RequestException as error:
+            raise self._failed(path, _short(error), "Check that the server runs and is reachable.") from None
+        if reply.status_code in _REFUSED:
+            fix = "Set VLLM_API_KEY to the server's key."
+            raise self._failed(path, f"It refuses the key (status {reply.status_code}).", fix)
+        if not reply.ok:
+            why = f"It answers with status {reply.status_code}: {reply.text[:200]}"
+            raise self._failed(path, why, "Read the server's log.")
+        try:
+            return reply.json()
+        except ValueError:
+            raise self._odd(path, reply.text[:200]) from None
+
+    def _failed(self, path: str, why: str, fix: str) -> BenchIncompleteError:
+        what = "The server cannot be measured."
+        return BenchIncompleteError(what, where=f"{self.address}{path}", why=why, fix=fix)
+
+    def _odd(self, path: str, answer: object) -> BenchIncompleteError:
+        why = f"It answers nonsense: {str(answer)[:200]}"
+        return self._failed(path, why, "Check that it is an OpenAI-compatible server.")
+
+
+@dataclass(frozen=True)
+class ServedAs:
+    """A model as its server names it."""
+
+    name: str
+    root: str
+    """The repository or folder that it was loaded from, which has the tokenizer."""
+    context: int
+    """Tokens of prompt and answer at most; 0 if unknown."""
+
+
+def _chat(prompt: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": prompt}]
+
+
+def _short(error: Exception) -> str:
+    kind = "It does not answer in time" if isinstance(error, requests.Timeout) else "It cannot be reached"
+    return f"{kind} ({type(error).__name__})."
+
+
+_PROMPT: Final = "Name three rivers, and say in one sentence where each of them ends."
+_TOKENS: Final = 48
+_JUDGED: Final = 40
+"""Shorter answers are not judged: yes and 42 are answers too."""
+_MOST_ODD: Final = 0.05
+_MOST_OF_ONE_WORD: Final = 0.5
+
+
+def check_repeatable(endpoint: Endpoint, model: str) -> SanityCheck:
+    """Ask the same three times at temperature 0, and compare the last two; the first fills the cache of prefixes."""
+    _, second, third = (endpoint.answer(model, _PROMPT, _TOKENS) for _ in range(3))
+    name = "the same prompt gives the same answer"
+    if not second.strip():
+        return SanityCheck(name=name, outcome="failed", detail="the answer is empty")
+    if second == third:
+        return SanityCheck(name=name, outcome="passed")
+    return SanityCheck(name=name, outcome="failed", detail=f"{second[:80]!r}, then {third[:80]!r}")
+
+
+def check_answers(texts: Iterable[str], *, generated: bool) -> list[SanityCheck]:
+    """Check that measured answers are neither empty nor garbage; random weights write nothing but garbage."""
+    texts = list(texts)
+    empty = sum(not text.strip() for text in texts)
+    checks = [_check("no answer is empty", empty, len(texts), "")]
+    name = "no answer is garbage"
+    if generated:
+        return [*checks, SanityCheck(name=name, outcome="not-applicable", detail="the weights are random")]
+    bad = [text for text in texts if looks_broken(text)]
+    return [*checks, _check(name, len(bad), len(texts), bad[0] if bad else "")]
+
+
+def looks_broken(text: str) -> bool:
+    """Return whether a text has undecodable or control characters, or repeats one word."""
+    text = text.strip()
+    if len(text) < _JUDGED:
+        return False
+    odd = sum(
+        character == "\ufffd"
+        or (unicodedata.category(character) in {"Cc", "Cn", "Co"} and character not in "\n\t\r")
+        for character in text
+    )
+    words = text.split()
+    most = Counter(words).most_common(1)[0][1] / len(words)
+    few = len(words) == 1 and len(set(text)) < len(text) / 8
+    return odd / len(text) > _MOST_ODD or (len(words) >= 10 and most > _MOST_OF_ONE_WORD) or few  # noqa: PLR2004
+
+
+def _check(name: str, bad: int, total: int, example: str) -> SanityCheck:
+    if not total:
+        return SanityCheck(name=name, outcome="not-applicable", detail="there are no answers")
+    if not bad:
+        return SanityCheck(name=name, outcome="passed")
+    detail = f"{bad} of {total}" + (f", such as {example[:80]!r}" if example else "")
+    return SanityCheck(name=name, outcome="failed", detail=detail)

@@ -1,0 +1,215 @@
+"""Measures a server by a profile, and keeps what was measured, whatever happens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from imagefactory.check.bench.endpoint import Endpoint, ServedAs, check_answers, check_repeatable
+from imagefactory.check.bench.gpu_use import GpuWatch, peak_memory, watching_gpus
+from imagefactory.check.bench.profiles import MIXED, Profile, Prompts, salted
+from imagefactory.check.bench.result import BenchResult
+from imagefactory.check.bench.tool import BenchJob, ToolError, running_tool
+from imagefactory.check.smoke.containers import ContainerError
+from imagefactory.errors.bench import BenchIncompleteError, WrongAnswersError
+from imagefactory.store.progress import Say
+
+_MARGIN: Final = 16
+"""Tokens by which prompts may be longer than the one that was counted."""
+_SHORTEST: Final = 16
+_UNDER_WAY: Final = "it is still running, its process was killed, or its disk was full"
+
+
+class GrowingResult:
+    """A result that is written to its file whenever it grows."""
+
+    def __init__(self, path: Path, result: BenchResult) -> None:
+        self.path = path
+        self.result = result.model_copy(update={"complete": False, "why": _UNDER_WAY})
+        self.result.write(path)
+
+    def add(self, **fields: object) -> None:
+        """Set some fields."""
+        self.result = BenchResult.model_validate({**dict(self.result), **fields})
+        self.result.write(self.path)
+
+    def add_machine(self, watch: GpuWatch, endpoint: Endpoint) -> None:
+        """Add what the machine did meanwhile."""
+        machine = self.result.machine.model_copy(update={"gpus": watch.gpus()})
+        self.add(machine=machine, peak_memory=peak_memory(endpoint.container))
+
+
+@contextmanager
+def recording(path: Path, result: BenchResult) -> Iterator[GrowingResult]:
+    """Record a benchmark; if the block fails, its result stays, marked as incomplete."""
+    record = GrowingResult(path, result)
+    try:
+        yield record
+    except (ToolError, ContainerError) as error:
+        record.add(why=str(error))
+        raise BenchIncompleteError(
+            "The benchmark ended early.",
+            where=path,
+            why=str(error),
+            fix=f"The file keeps what was measured ({len(record.result.measurements)}), marked as incomplete. "
+            "Read the server's log, and measure again.",
+        ) from None
+    except BenchIncompleteError as error:
+        record.add(why=f"{error.what} {error.why}")
+        raise
+    except (KeyboardInterrupt, SystemExit):
+        record.add(why="it was interrupted")
+        raise
+    record.add(complete=True, why="")
+
+
+@dataclass(frozen=True)
+class Course:
+    """What to measure, and with which texts."""
+
+    profile: Profile
+    prompts: Prompts
+    limit: float
+    """Seconds that one measurement may take."""
+
+    def jobs(self, fitted: Fit) -> list[BenchJob]:
+        """List the measurements in their order: a warm-up, all of the first repeat, then all of the second."""
+        profile = self.profile
+        most = max(profile.users)
+        texts = salted(self.prompts.of(MIXED), max(most, len(self.prompts.kinds())), 0)
+        warm_up = BenchJob(0, MIXED, most, 0, tuple(texts), fitted.output, profile.fixed_length)
+        return [warm_up] + [
+            BenchJob(
+                *(repeat, kind, users, depth),
+                self._texts(fitted, kind, users, depth, repeat),
+                fitted.output,
+                profile.fixed_length,
+            )
+            for repeat in range(1, profile.repeats + 1)
+            for depth in fitted.depths
+            for users in profile.users
+            for kind in (self.prompts.kinds() if profile.per_kind else (MIXED,))
+        ]
+
+    def _texts(self, fitted: Fit, kind: str, users: int, depth: int, repeat: int) -> tuple[str, ...]:
+        count = self.profile.requests * (1 if self.profile.per_kind else users)
+        texts = salted(self.prompts.of(kind), count, repeat)
+        if not depth:
+            return tuple(texts)
+        filler = " ".join(self.prompts.of(MIXED))
+        needed = int(depth / fitted.tokens_per_character)
+        long = (filler + " ") * (needed // len(filler) + 1)
+        # The mark comes first, so that no two prompts share a prefix.
+        return tuple(f"{text}\n\n{long[:needed]}" for text in texts)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a profile fits the context of a server."""
+
+    output: int
+    depths: tuple[int, ...]
+    tokens_per_character: float
+    left_out: tuple[str, ...]
+
+
+def fit(endpoint: Endpoint, served: ServedAs, profile: Profile, prompts: Prompts) -> Fit:
+    """Shorten answers and leave out depths that the server's context is too short for."""
+    longest = max((text for kind in prompts.kinds() for text in prompts.of(kind)), key=len)
+    counted = endpoint.count_tokens(served.name, f"(10-1000) {longest}")
+    ratio = counted / len(longest) if counted else 0.3
+    room = served.context - (counted or len(longest)) - _MARGIN if served.context else profile.output
+    output = min(profile.output, room)
+    if output < _SHORTEST:
+        why = f"Its context of {served.context} tokens leaves {max(room, 0)} for an answer."
+        raise does_not_fit(endpoint, why)
+    depths = tuple(depth for depth in profile.depths if depth == 0 or depth <= room - output)
+    if not depths:
+        raise does_not_fit(endpoint, f"Its context of {served.context} tokens is shorter than every depth.")
+    left_out = deeper(profile, depths, served)
+    if output < profile.output:
+        left_out.append(f"answers of {profile.output} tokens: {output} fit the context of {served.context}")
+    return Fit(output, depths, ratio, tuple(left_out))
+
+
+def does_not_fit(endpoint: Endpoint, why: str) -> BenchIncompleteError:
+    """Return the error of a profile that needs more context than a server has."""
+    return BenchIncompleteError(
+        "The profile does not fit the server.",
+        where=endpoint.address,
+        why=why,
+        fix="Serve with a larger MAX_MODEL_LEN, or choose another profile.",
+    )
+
+
+def deeper(profile: Profile, depths: Sequence[int], served: ServedAs) -> list[str]:
+    """Describe the depths of a profile that are left out."""
+    return [
+        f"depth {depth}: the context has {served.context} tokens"
+        for depth in profile.depths
+        if depth not in depths
+    ]
+
+
+def measure(
+    record: GrowingResult, endpoint: Endpoint, course: Course, command: Sequence[str], say: Say
+) -> None:
+    """Warm up and measure; every result is on disk before the next measurement begins."""
+    served = endpoint.models()
+    fitted = fit(endpoint, served, course.profile, course.prompts)
+    repeatable = check_repeatable(endpoint, served.name)
+    record.add(output=fitted.output, left_out=fitted.left_out, sanity=(repeatable,))
+    jobs = course.jobs(fitted)
+    documents = [
+        job.document(number, endpoint.address, served.name, served.root) for number, job in enumerate(jobs)
+    ]
+    answers: list[str] = []
+    with (
+        watching_gpus(endpoint.container) as watch,
+        running_tool(command, {"key": endpoint.key, "jobs": documents}) as tool,
+    ):
+        record.add(tools={"vllm bench serve": tool.name().rpartition(" ")[2]})
+        for job in jobs:
+            try:
+                measurement, texts = tool.result(job, course.limit)
+            except ToolError as error:
+                raise ToolError(f"{job}: {error}{_death(endpoint)}") from None
+            if job.repeat:
+                answers += texts
+                record.add(measurements=(*record.result.measurements, measurement))
+                say(f"{job}: {measurement.tokens_per_second:.1f} tokens/s")
+        record.add_machine(watch, endpoint)
+    judged = check_answers(answers, generated=record.result.bound.generated)
+    record.add(sanity=(repeatable, *judged))
+
+
+def _death(endpoint: Endpoint) -> str:
+    """Describe the end of the server's container, if it has ended."""
+    if endpoint.container is None or endpoint.container.is_running:
+        return ""
+    last = " | ".join(endpoint.container.log.strip().splitlines()[-3:])
+    return f". The server ended with code {endpoint.container.exit_code}: {last[-400:]}"
+
+
+def refuse_wrong_answers(result: BenchResult, path: Path) -> None:
+    """Raise if a check of the answers failed."""
+    wrong = [f"{check.name}: {check.detail}" for check in result.sanity if check.outcome == "failed"]
+    if wrong:
+        raise WrongAnswersError(
+            "The server answers, but not as it should; its speed means nothing.",
+            where=path,
+            why="; ".join(wrong) + ".",
+            fix="Ask the server yourself, and check its model, kernels and settings.",
+        )
+
+
+def steps_of(log: str) -> dict[str, float]:
+    """Return where the time of a start went, from the last line about it in the server's log."""
+    lines = re.findall(r"start in seconds: (.+)", log)
+    if not lines:
+        return {}
+    return {name: float(seconds) for name, seconds in re.findall(r"([a-z-]+) (\d+(?:\.\d+)?)", lines[-1])}

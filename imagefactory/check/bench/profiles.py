@@ -1,0 +1,182 @@
+"""The data in benchmarks/: profiles, prompts, and what others published, which is never mixed with own results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Final, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from imagefactory.errors import did_you_mean
+from imagefactory.errors.bench import BenchResultError
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.project.locks.lock import first_problem
+from images.shipped.yamlfile import read_yaml
+
+FOLDER: Final = "benchmarks"
+MIXED: Final = "mixed"
+"""The kind of a measurement whose prompts are of all kinds."""
+Kind = Literal["code", "prose", "dialogue", "maths", "tools"]
+Positive = Annotated[int, Field(gt=0)]
+Figure = Annotated[float, Field(gt=0)]
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Profile(_Value):
+    """One way to measure."""
+
+    means: str
+    tool: Literal["vllm", "llama-benchy", "none"] = "vllm"
+    per_kind: bool
+    """Whether each kind of text is measured by itself."""
+    requests: Annotated[int, Field(ge=0)]
+    """Requests per measurement, or per user where the kinds are mixed."""
+    users: tuple[Positive, ...]
+    depths: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
+    """Tokens of conversation before the prompt."""
+    input: int = 0
+    """Tokens of the prompt, where the tool brings its own."""
+    output: int
+    """Tokens of each answer."""
+    repeats: Positive
+    fixed_length: bool
+    """Whether every answer has exactly `output` tokens, even if the model would end earlier."""
+    starts: tuple[Literal["cold", "warm"], ...] = ()
+
+
+class Profiles(_Value):
+    """All profiles; their version is part of every result."""
+
+    version: Positive
+    hold: Annotated[float, Field(gt=0, lt=1)]
+    profiles: dict[str, Profile]
+
+    def named(self, name: str) -> Profile:
+        """Find a profile by name."""
+        if name not in self.profiles:
+            raise UnknownNameError(
+                f"There is no profile {name!r}.",
+                where="the --profile option",
+                why=f"{FOLDER}/profiles.yaml has {', '.join(self.profiles)}.",
+                fix=did_you_mean(name, self.profiles).capitalize(),
+            )
+        return self.profiles[name]
+
+
+class Prompts(_Value):
+    """The prompts of each kind."""
+
+    code: tuple[str, ...]
+    prose: tuple[str, ...]
+    dialogue: tuple[str, ...]
+    maths: tuple[str, ...]
+    tools: tuple[str, ...]
+
+    @model_validator(mode="after")
+    def _are_distinct(self) -> Prompts:
+        texts = [text for kind in self.kinds() for text in self.of(kind)]
+        if len(texts) != len(set(texts)):
+            raise ValueError("a prompt occurs twice")
+        return self
+
+    def kinds(self) -> tuple[str, ...]:
+        """List the kinds."""
+        return tuple(type(self).model_fields)
+
+    def of(self, kind: str) -> tuple[str, ...]:
+        """Return the prompts of a kind, or of all kinds in turn."""
+        if kind != MIXED:
+            found: tuple[str, ...] = getattr(self, kind)
+            return found
+        return tuple(text for row in zip(*map(self.of, self.kinds()), strict=True) for text in row)
+
+
+class PublishedFigure(_Value):
+    """A row of somebody's table."""
+
+    source: str
+    models: tuple[str, ...]
+    """The models of matrix.yaml that it is about."""
+    served: str = ""
+    """The model, if matrix.yaml does not have it."""
+    gpu: str
+    drafter: str
+    kind: str
+    users: Annotated[int, Field(gt=0)]
+    tokens_per_second: Figure
+    first_token_ms: Figure | None = None
+    per_token_ms: Figure | None = None
+    acceptance_rate: Annotated[float, Field(gt=0, le=1)] | None = None
+    acceptance_length: Figure | None = None
+
+    @property
+    def drafted(self) -> str:
+        """The drafter, in words."""
+        return "no drafter" if self.drafter == "none" else self.drafter
+
+    @model_validator(mode="after")
+    def _is_about_something(self) -> Self:
+        if bool(self.models) == bool(self.served):
+            raise ValueError("a figure names either models of the matrix or the model served")
+        return self
+
+
+class PublishedFigures(_Value):
+    """All published figures."""
+
+    sources: dict[str, str]
+    figures: tuple[PublishedFigure, ...]
+
+    @model_validator(mode="after")
+    def _has_sources(self) -> Self:
+        used = {figure.source for figure in self.figures}
+        if used != self.sources.keys():
+            raise ValueError(
+                f"sources without figures or figures without sources: {sorted(used ^ self.sources.keys())}"
+            )
+        return self
+
+    def about(self, model: str) -> list[PublishedFigure]:
+        """Return the figures of a model of the matrix."""
+        return [figure for figure in self.figures if model in figure.models]
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def load_profiles(root: Path) -> Profiles:
+    """Read the profiles of a checkout."""
+    return load_data(root / FOLDER / "profiles.yaml", Profiles)
+
+
+def load_prompts(root: Path) -> Prompts:
+    """Read the prompts of a checkout."""
+    return load_data(root / FOLDER / "prompts.yaml", Prompts)
+
+
+def load_published(root: Path) -> PublishedFigures:
+    """Read the figures that others published."""
+    return load_data(root / FOLDER / "published.yaml", PublishedFigures)
+
+
+def load_data(path: Path, model: type[Model]) -> Model:
+    """Read a YAML file of benchmarks/."""
+    try:
+        return model.model_validate(read_yaml(path).data)
+    except ValidationError as error:
+        raise BenchResultError(
+            f"{path.name} cannot be used.",
+            where=path,
+            why=f"{first_problem(error)}.",
+            fix="Correct the file.",
+        ) from None
+
+
+def salted(texts: Iterable[str], count: int, repeat: int) -> list[str]:
+    """Return a number of prompts, each with a mark of its own: the cache of prefixes must not answer a repeat."""
+    texts = list(texts)
+    return [f"({repeat}-{number}) {texts[number % len(texts)]}" for number in range(count)]

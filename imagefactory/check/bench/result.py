@@ -1,0 +1,341 @@
+"""The result of a benchmark: what was measured, and everything that it is bound to.
+
+A result is written after every measurement. Until its end it is marked as incomplete, and so is what an interrupt or a
+failure leaves behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from imagefactory.check.bench.profiles import FOLDER
+from imagefactory.errors.bench import BenchResultError
+from imagefactory.project.locks.lock import first_problem
+from imagefactory.store.atomic import write_text
+
+_DIGEST: Final = r"^(sha256:[0-9a-f]{64})?$"
+_KEY: Final = r"^([0-9a-f]{64})?$"
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Spread(_Value):
+    """A distribution, in milliseconds."""
+
+    mean: Amount
+    p50: Amount
+    p90: Amount
+    p99: Amount
+
+
+class Acceptance(_Value):
+    """What became of the tokens that a drafter proposed."""
+
+    drafts: Count
+    drafted: Count
+    accepted: Count
+
+    @property
+    def rate(self) -> float:
+        """The share of drafted tokens that were accepted."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def length(self) -> float:
+        """Tokens per step: the accepted ones, and the one that the model itself adds."""
+        return 1 + self.accepted / self.drafts if self.drafts else 1.0
+
+
+class Measurement(_Value):
+    """One run of the tool: some requests of one kind, by a number of users at once."""
+
+    repeat: Count
+    kind: str
+    users: Count
+    depth: Count = 0
+    requests: Count
+    failed: Count = 0
+    seconds: Amount
+    input_tokens: Count
+    output_tokens: Count
+    tokens_per_second: Amount
+    """Of all users together."""
+    tokens_per_second_per_user: Amount
+    """The median over the requests of their tokens by their time."""
+    prefill_per_second: Amount | None = None
+    """Tokens of prompts processed per second, where the tool says so."""
+    first_token: Spread | None = None
+    per_token: Spread | None = None
+    """The time of a request after its first token, divided by its other tokens."""
+    between_tokens: Spread | None = None
+    whole_request: Spread | None = None
+    acceptance: Acceptance | None = None
+    errors: dict[str, int] = {}
+
+    @property
+    def cell(self) -> tuple[str, int, int]:
+        """What the repeats of a measurement have in common."""
+        return self.kind, self.users, self.depth
+
+
+class MeasuredStart(_Value):
+    """A start of the server, until it responds."""
+
+    cache: Literal["cold", "warm", "given"]
+    seconds: Amount
+    steps: dict[str, float] = {}
+    """Where the time went, as the image reports it."""
+
+
+class SanityCheck(_Value):
+    """A check of the answers."""
+
+    name: str
+    outcome: Literal["passed", "failed", "not-applicable"]
+    detail: str = ""
+
+
+class GpuUse(_Value):
+    """A GPU, and what it did during the measurements; None where NVML has no figure, as for a Spark's memory."""
+
+    name: str
+    driver: str
+    memory_mb: Amount | None = None
+    power_w: Amount | None = None
+    """The mean."""
+    clock_mhz: Amount | None = None
+    """The mean."""
+    samples: Count = 0
+
+
+class BenchMachine(_Value):
+    """The machine that ran the server."""
+
+    platform: str
+    kernel: str
+    cpu: str = ""
+    cpus: Count
+    memory: Count
+    """Bytes."""
+    engine: str = ""
+    gpus: tuple[GpuUse, ...] = ()
+
+
+class BoundTo(_Value):
+    """What was measured: enough to run it again."""
+
+    target: str = ""
+    """Empty for a running server of unknown origin."""
+    digest: Annotated[str, Field(pattern=_DIGEST)] = ""
+    plan_key: Annotated[str, Field(pattern=_KEY)] = ""
+    server: str
+    server_version: str
+    model: str
+    model_revision: str = ""
+    drafter: str = ""
+    drafter_revision: str = ""
+    mods: tuple[str, ...] = ()
+    settings: dict[str, str] = {}
+    """What differs from the image's defaults."""
+    generated: bool = False
+    """Whether the model has random weights, so that its answers mean nothing."""
+
+    @property
+    def matrix_model(self) -> str:
+        """The model's name in matrix.yaml; empty for a running server."""
+        return self.target.partition("@")[0]
+
+
+class BenchResult(_Value):
+    """A benchmark."""
+
+    format: Literal[1] = 1
+    profile: str
+    profile_version: Count
+    output: Count
+    """Tokens of each answer; fewer than the profile's if the context of the server is short."""
+    repeats: Count
+    tools: dict[str, str]
+    started: datetime
+    complete: bool = False
+    why: str = ""
+    """Why it is incomplete."""
+    bound: BoundTo
+    machine: BenchMachine
+    starts: tuple[MeasuredStart, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """Parts of the profile that do not fit this server."""
+    sanity: tuple[SanityCheck, ...] = ()
+    peak_memory: Count = 0
+    """Bytes that the container used at most, without what a GPU has of its own."""
+
+    @model_validator(mode="after")
+    def _says_why(self) -> Self:
+        if not self.complete and not self.why:
+            raise ValueError("an incomplete result says why")
+        return self
+
+    @property
+    def sane(self) -> bool:
+        """Whether no check of the answers failed."""
+        return all(check.outcome != "failed" for check in self.sanity)
+
+    def cells(self) -> dict[tuple[str, int, int], list[Measurement]]:
+        """Return the repeats of each measurement, in order."""
+        found: dict[tuple[str, int, int], list[Measurement]] = {}
+        for one in self.measurements:
+            found.setdefault(one.cell, []).append(one)
+        return found
+
+    def throughput(self) -> list[float]:
+        """Return the tokens per second of each repeat, over all measurements of it."""
+        repeats = sorted({one.repeat for one in self.measurements})
+        return [pooled(one for one in self.measurements if one.repeat == repeat) for repeat in repeats]
+
+    def to_json(self) -> str:
+        """Write the result as JSON."""
+        return self.model_dump_json(indent=1) + "\n"
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a result from a file."""
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except OSError as error:
+            why, fix = f"{error.strerror or error}.", "Name a file that `invoke bench` wrote."
+        except ValidationError as error:
+            why, fix = f"{first_problem(error)}.", "Measure again; docs/schemas has the format."
+        raise BenchResultError("The benchmark result cannot be read.", where=path, why=why, fix=fix)
+
+    def write(self, path: Path) -> None:
+        """Write the result to a file, atomically."""
+        write_text(path, self.to_json())
+
+
+def users_text(count: int) -> str:
+    """Write a number of users."""
+    return f"{count} {'user' if count == 1 else 'users'}"
+
+
+def pooled(measurements: Iterable[Measurement]) -> float:
+    """Return the tokens per second over several measurements."""
+    found = list(measurements)
+    seconds = sum(one.seconds for one in found)
+    return sum(one.output_tokens for one in found) / seconds if seconds else 0.0
+
+
+def pooled_acceptance(measurements: Iterable[Measurement]) -> Acceptance | None:
+    """Add up what became of drafts in several measurements."""
+    found = [one.acceptance for one in measurements if one.acceptance is not None]
+    if not found:
+        return None
+    return Acceptance(
+        drafts=sum(one.drafts for one in found),
+        drafted=sum(one.drafted for one in found),
+        accepted=sum(one.accepted for one in found),
+    )
+
+
+def mean_spread(spreads: Iterable[Spread | None]) -> Spread | None:
+    """Return the mean over repeats of each figure of a distribution."""
+    found = [one for one in spreads if one is not None]
+    if not found:
+        return None
+    return Spread(**{name: fmean(getattr(one, name) for one in found) for name in Spread.model_fields})
+
+
+RESULTS: Final = Path(FOLDER, "results")
+_MOST: Final = 1_000_000
+"""Tokens per second that no machine of this matrix gives."""
+_SLACK: Final = 1.02
+
+
+def shared_files(root: Path) -> list[Path]:
+    """List the shared results, relative to the checkout."""
+    return sorted(file.relative_to(root) for file in (root / RESULTS).rglob("*.json"))
+
+
+def unchanged_files(root: Path, earlier: Path) -> set[Path]:
+    """List the shared results that an earlier checkout has too, byte for byte."""
+    return {
+        file
+        for file in shared_files(earlier)
+        if (root / file).exists() and (root / file).read_bytes() == (earlier / file).read_bytes()
+    }
+
+
+def check_shared(root: Path, known: Collection[str], unchanged: Collection[Path] = ()) -> int:
+    """Check all shared results; return their number.
+
+    Locks move on, so the images of `unchanged` results need not be `known` any more.
+    """
+    wrong = []
+    files = shared_files(root)
+    for file in files:
+        result = BenchResult.read(root / file)
+        images = {*known, result.bound.digest} if file in unchanged else known
+        wrong += [f"{file}: {problem}" for problem in problems(result, images)]
+    if wrong:
+        raise BenchResultError(
+            "The benchmark cannot be shared.",
+            where=str(RESULTS),
+            why="; ".join(wrong) + ".",
+            fix="Measure an image of this repository again, and add the file as it was written.",
+        )
+    return len(files)
+
+
+def problems(result: BenchResult, known: Collection[str]) -> Iterator[str]:
+    """List why a result cannot be shared."""
+    if not result.complete:
+        yield f"it is incomplete: {result.why}"
+    if not result.sane or (result.measurements and not result.sanity):
+        yield "its answers were not checked, or did not pass"
+    if not result.bound.digest:
+        yield "it names no image: results of --url cannot be run again"
+    elif result.bound.digest not in known:
+        yield f"no image of this repository has the digest {result.bound.digest}"
+    if not result.measurements and not result.starts:
+        yield "it has no figures"
+    for one in result.measurements:
+        yield from (
+            f"{one.kind}, {users_text(one.users)}, repeat {one.repeat}: {why}" for why in _implausible(one)
+        )
+
+
+def _implausible(one: Measurement) -> Iterator[str]:
+    if one.failed:
+        yield f"{one.failed} requests failed"
+    if not 0 < one.tokens_per_second < _MOST:
+        yield f"{one.tokens_per_second} tokens per second"
+    elif one.seconds and not 1 / _SLACK < one.output_tokens / one.seconds / one.tokens_per_second < _SLACK:
+        yield "tokens, seconds and tokens per second do not agree"
+    if one.acceptance and not one.acceptance.accepted <= one.acceptance.drafted:
+        yield "more drafts accepted than made"
+    spreads = (one.first_token, one.per_token, one.between_tokens, one.whole_request)
+    if any(spread and not spread.p50 <= spread.p90 <= spread.p99 for spread in spreads):
+        yield "percentiles are not in order"
+
+
+def baseline_for(result: BenchResult, shared: Iterable[BenchResult]) -> BenchResult | None:
+    """Return the newest shared result of the same target, profile, settings and machine."""
+
+    def alike(one: BenchResult) -> object:
+        machine = one.machine.model_copy(update={"kernel": "", "engine": "", "gpus": ()})
+        gpus = [gpu.name for gpu in one.machine.gpus]
+        shape = (one.profile, one.profile_version, one.output, tuple(one.cells()))
+        return one.bound.target, one.bound.settings, shape, machine, gpus
+
+    found = [one for one in shared if one.started < result.started and alike(one) == alike(result)]
+    return max(found, key=lambda one: one.started, default=None)

@@ -1,0 +1,268 @@
+"""Runs benchmarks: starts the image of a target, or uses a server that runs already."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal
+from uuid import uuid4
+
+from imagefactory.assemble.engines.docker import daemon
+from imagefactory.check.bench.arena import measure_arena
+from imagefactory.check.bench.comparison import SETTING
+from imagefactory.check.bench.endpoint import Endpoint
+from imagefactory.check.bench.gpu_use import this_machine
+from imagefactory.check.bench.measuring import Course, GrowingResult, measure, recording, steps_of
+from imagefactory.check.bench.profiles import Profile, Profiles, load_profiles, load_prompts
+from imagefactory.check.bench.result import BenchResult, BoundTo, MeasuredStart
+from imagefactory.check.bench.tool import command_in
+from imagefactory.check.smoke.containers import Container, Containers, RunningServer
+from imagefactory.check.smoke.record import has_gpu
+from imagefactory.check.smoke.subject import Subject, bring_into_daemon, plan_of
+from imagefactory.errors.commands import OptionError
+from imagefactory.launch.docker_run import HUB_CACHE
+from imagefactory.mods.choose import choose_mods
+from imagefactory.plan.serve.image_paths import MODEL_CACHE
+from imagefactory.plan.serve.served import describe
+from imagefactory.project.cells import Cell
+from imagefactory.project.project import Project
+from imagefactory.project.server_names import VLLM
+from imagefactory.store.paths import expand_home
+from imagefactory.store.progress import Say
+from imagefactory.store.signals import ending_in_order
+
+START_LIMIT: Final = 7200
+"""Seconds for a start, which may download the model."""
+_OFF: Final = "off"
+DRAFTER: Final = "DFLASH_DRAFTER"
+"""The setting of the drafter."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A benchmark to run."""
+
+    project: Project
+    profile_name: str
+    settings: Mapping[str, str]
+    users: tuple[int, ...] = ()
+    repeats: int | None = None
+    limit: float = 1800
+    models: str = HUB_CACHE
+
+    @property
+    def profiles(self) -> Profiles:
+        """All profiles of the checkout."""
+        return load_profiles(self.project.root)
+
+    @property
+    def profile(self) -> Profile:
+        """The chosen profile, with the numbers of this run."""
+        found = self.profiles.named(self.profile_name)
+        changes: dict[str, object] = {"users": self.users} if self.users else {}
+        changes |= {"repeats": self.repeats} if self.repeats else {}
+        return found.model_copy(update=changes)
+
+    def empty_result(self, bound: BoundTo) -> BenchResult:
+        """Return a result without measurements."""
+        profile = self.profile
+        return BenchResult(
+            profile=self.profile_name,
+            profile_version=self.profiles.version,
+            output=profile.output,
+            repeats=profile.repeats,
+            tools={},
+            started=datetime.now(UTC).replace(microsecond=0),
+            why="it has not begun",
+            bound=bound,
+            machine=this_machine(),
+        )
+
+
+def refuse_other_servers(bench: Bench, cell: Cell) -> None:
+    """Raise if the profile's tool is missing in images of the cell's server."""
+    if cell.server != VLLM and bench.profile.tool == "vllm":
+        raise OptionError(
+            f"The profile {bench.profile_name} needs an image with vLLM.",
+            where=str(cell),
+            why="Its tool is `vllm bench serve`, which runs inside the image.",
+            fix="Use --profile start or arena; or serve this image, and measure it with --url and a vLLM target, "
+            "whose image brings the tool.",
+        )
+
+
+def bench_image(bench: Bench, subject: Subject, say: Say) -> tuple[BenchResult, Path]:
+    """Start an image, measure it, and remove its containers; return the result and its file."""
+    refuse_other_servers(bench, subject.cell)
+    with _running(bench, subject, bound_to(bench.project, subject, bench.settings)) as run:
+        for cache in bench.profile.starts or ("cold",):
+            say(f"starting {subject.cell} ({cache} cache)")
+            _start_and_measure(bench, subject, run, cache, say)
+    return run.record.result, run.record.path
+
+
+def bench_url(bench: Bench, endpoint: Endpoint, tool: Subject, say: Say) -> tuple[BenchResult, Path]:
+    """Measure a running server; the image of a target brings the tool."""
+    if bench.profile.tool == "none":
+        raise OptionError(
+            f"The profile {bench.profile_name} needs to start the server.",
+            where="the --url option",
+            why="It measures starts, and this server runs already.",
+            fix="Leave --url out, or choose another profile.",
+        )
+    refuse_other_servers(bench, tool.cell)
+    bound = BoundTo(
+        server="unknown",
+        server_version=endpoint.version(),
+        model=endpoint.models().root,
+        generated=bench.project.matrix.models[tool.model].generated is not None,
+    )
+    with _running(bench, tool, bound) as run:
+        options = ("--network", "host", *_models(bench))
+        beside = run.containers.start(run.image, "sleep", "infinity", options=options)
+        _measure(bench, run.record, endpoint, beside, say)
+    return run.record.result, run.record.path
+
+
+@dataclass(frozen=True)
+class _Run:
+    image: str
+    containers: Containers
+    record: GrowingResult
+
+
+@contextmanager
+def _running(bench: Bench, subject: Subject, bound: BoundTo) -> Iterator[_Run]:
+    """Bring an image into the daemon and record a result; remove the containers, and the image if it was not there."""
+    result = bench.empty_result(bound)
+    name = bound.target.replace("/", "-").replace("@", "-") or "server"
+    started = f"{result.started:%Y%m%dT%H%M%S}-{uuid4().hex[:4]}"
+    path = bench.project.root / "build" / "bench" / f"{started}-{name}-{result.profile}.json"
+    with ending_in_order():
+        image, loaded = bring_into_daemon(subject)
+        containers = Containers(uuid4().hex[:12])
+        try:
+            with recording(path, result) as record:
+                yield _Run(image, containers, record)
+        finally:
+            containers.remove_all()
+            if loaded:
+                daemon.remove_name(loaded)
+
+
+def bound_to(project: Project, subject: Subject, settings: Mapping[str, str]) -> BoundTo:
+    """Describe an image and its settings; what its plan alone knows is empty if this checkout has another plan."""
+    cell = subject.cell
+    model = project.matrix.models[cell.model]
+    bound = BoundTo(
+        target=f"{cell}/{cell.machine}",
+        digest=subject.digest,
+        plan_key=subject.plan_key,
+        server=cell.server,
+        server_version=cell.version,
+        model=settings.get("MODEL") or model.repo or str(model.generated),
+        settings=dict(sorted(settings.items())),
+        generated=model.generated is not None,
+    )
+    plan = plan_of(project, subject)
+    if plan is None:
+        return bound
+    chosen = choose_mods(project.matrix, cell, project.mods)
+    served = describe(project.matrix, cell, project.model_lock, chosen, project.wheel_lock(cell).kernels)
+    drafter: dict[str, Any] = next(iter(served.model["drafters"]), {})
+    given = settings.get(DRAFTER, str(drafter.get("repo", "")))
+    return bound.model_copy(
+        update={
+            "mods": tuple(mod.name for mod in plan.mods),
+            "model_revision": "" if settings.get("MODEL") else str(served.model.get("revision", "")),
+            "drafter": "" if given == _OFF else given,
+            "drafter_revision": str(drafter.get("revision", "")) if given == drafter.get("repo") else "",
+        }
+    )
+
+
+def _start_and_measure(
+    bench: Bench, subject: Subject, run: _Run, cache: Literal["cold", "warm"], say: Say
+) -> None:
+    gpus = ("--gpus", "all") if has_gpu(bench.project.matrix, subject.arch) else ()
+    given = [word for name, value in bench.settings.items() for word in ("--env", f"{name}={value}")]
+    options = (*gpus, *given, *_models(bench))
+    record = run.record
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        run.containers.serve(run.image, Path(folder), options=options) as server,
+    ):
+        start = _started(server, cache)
+        record.add(starts=(*record.result.starts, start))
+        say(f"ready after {start.seconds:.1f} s")
+        if bench.profile.tool == "none":
+            return
+        endpoint = Endpoint(server.address, server.key, server.container)
+        bound = record.result.bound
+        # Not every server says.
+        version = endpoint.version() or bound.server_version
+        record.add(bound=bound.model_copy(update={"server_version": version}))
+        _measure(bench, record, endpoint, server.container, say)
+
+
+def _measure(bench: Bench, record: GrowingResult, endpoint: Endpoint, tool: Container, say: Say) -> None:
+    """Measure a server with the profile's tool; `vllm bench serve` is in a container."""
+    course = Course(bench.profile, load_prompts(bench.project.root), bench.limit)
+    if bench.profile.tool == "llama-benchy":
+        measure_arena(record, endpoint, course, say)
+    else:
+        measure(record, endpoint, course, command_in(tool.name, bench.project.root), say)
+
+
+def _started(server: RunningServer, cache: Literal["cold", "warm"]) -> MeasuredStart:
+    seconds = server.wait_until_healthy(START_LIMIT)
+    # The image reports its steps once the warm-up requests are answered.
+    steps: dict[str, float] = {}
+    ends = time.monotonic() + 60
+    while not steps and time.monotonic() < ends:
+        steps = steps_of(server.container.log)
+        time.sleep(0 if steps else 1)
+    return MeasuredStart(cache=cache, seconds=round(seconds, 2), steps=steps)
+
+
+def _models(bench: Bench) -> tuple[str, str]:
+    return ("--volume", f"{expand_home(bench.models, 'the --models option')}:{MODEL_CACHE}")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison."""
+
+    bench: Bench
+    subject: Subject
+
+
+def run_interleaved(
+    left: Side, right: Side, rounds: int, say: Say
+) -> tuple[list[BenchResult], list[BenchResult]]:
+    """Measure both sides in every round, each time with a fresh start; every second round begins with the right one."""
+    results: dict[str, list[BenchResult]] = {"A": [], "B": []}
+    for number in range(rounds):
+        order = [("A", left), ("B", right)]
+        for name, side in order if number % 2 == 0 else reversed(order):
+            say(f"round {number + 1} of {rounds}, {name}")
+            result, _ = bench_image(side.bench, side.subject, say)
+            results[name].append(result)
+    return results["A"], results["B"]
+
+
+def asked_differences(left: Side, right: Side) -> set[str]:
+    """Return in what two sides were asked to differ: their settings, and their images."""
+    first, second = left.bench.settings, right.bench.settings
+    given = {name for name in {*first, *second} if first.get(name) != second.get(name)}
+    asked = {f"{SETTING}{name}" for name in given}
+    if DRAFTER in given:
+        asked.add("drafter")
+    if left.subject.digest != right.subject.digest:
+        asked |= {"image", "server", "mods", "tool"}
+    return asked

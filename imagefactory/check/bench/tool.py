@@ -1,0 +1,185 @@
+"""Runs `vllm bench serve` in a container, job by job, and reads its results."""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import IO, Any, Final
+
+from imagefactory.check.bench.profiles import FOLDER
+from imagefactory.check.bench.result import Acceptance, Measurement, Spread, users_text
+from imagefactory.oci.format import VENV
+
+_LOADING: Final = 600
+"""Seconds that the tool may take to import itself."""
+_SPREADS: Final = {
+    "first_token": "ttft",
+    "per_token": "tpot",
+    "between_tokens": "itl",
+    "whole_request": "e2el",
+}
+_LONGEST: Final = 160
+_SHOWN: Final = 3
+
+
+class ToolError(Exception):
+    """The tool or the server failed; the message says how."""
+
+
+@dataclass(frozen=True)
+class BenchJob:
+    """A measurement to make."""
+
+    repeat: int
+    kind: str
+    users: int
+    depth: int
+    prompts: tuple[str, ...]
+    output: int
+    fixed_length: bool
+
+    def __str__(self) -> str:
+        depth = f", {self.depth} tokens deep" if self.depth else ""
+        return f"repeat {self.repeat}, {self.kind}, {users_text(self.users)}{depth}"
+
+    def document(self, number: int, address: str, model: str, tokenizer: str) -> dict[str, Any]:
+        """Return the job as benchmarks/run_jobs.py reads it."""
+        arguments = [
+            *("--backend", "openai-chat", "--endpoint", "/v1/chat/completions", "--base-url", address),
+            *("--model", model, "--tokenizer", tokenizer, "--seed", "0", "--disable-tqdm"),
+            *("--dataset-name", "custom", "--dataset-path", "prompts.jsonl", "--disable-shuffle"),
+            *("--skip-chat-template", "--custom-output-len", str(self.output), "--temperature", "0"),
+            *("--num-prompts", str(len(self.prompts)), "--max-concurrency", str(self.users)),
+            *("--percentile-metrics", ",".join(_SPREADS.values()), "--metric-percentiles", "50,90,99"),
+            *("--save-detailed", *(["--ignore-eos"] if self.fixed_length else [])),
+        ]
+        return {"id": number, "prompts": self.prompts, "arguments": arguments}
+
+
+def command_in(container: str, root: Path) -> list[str]:
+    """Return the command that runs the jobs in a running container."""
+    program = (root / FOLDER / "run_jobs.py").read_text("utf-8")
+    return ["docker", "exec", "--interactive", container, f"/{VENV}/bin/python3", "-c", program]
+
+
+@contextmanager
+def running_tool(command: Sequence[str], work: Mapping[str, Any]) -> Iterator[ToolRun]:
+    """Start the tool with its work, and end it with the block."""
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as log:
+        given.write(json.dumps(work).encode())
+        given.seek(0)
+        try:
+            process = subprocess.Popen(  # noqa: S603 - the user's own docker
+                list(command), stdin=given, stdout=subprocess.PIPE, stderr=log
+            )
+        except OSError as error:
+            raise ToolError(f"{command[0]} cannot be run: {error.strerror}") from None
+        with process:
+            run = ToolRun(process.stdout or iter(()), log)
+            try:
+                yield run
+            finally:
+                process.kill()
+                run.reader.join(timeout=10)
+
+
+class ToolRun:
+    """A running tool, whose lines a thread reads: the wait for one has a limit."""
+
+    def __init__(self, output: Iterator[bytes], log: IO[bytes]) -> None:
+        self._log = log
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+        def read() -> None:
+            for line in output:
+                self._lines.put(line)
+            self._lines.put(b"")
+
+        self.reader = threading.Thread(target=read, daemon=True)
+        self.reader.start()
+
+    def name(self) -> str:
+        """Wait until the tool is loaded, and return its name and version."""
+        return str(self._next(_LOADING).get("tool", ""))
+
+    def result(self, job: BenchJob, limit: float) -> tuple[Measurement, list[str]]:
+        """Wait for the next measurement and the answers behind it."""
+        found = self._next(limit)
+        if "error" in found:
+            raise ToolError(f"the tool failed: {found['error']}")
+        try:
+            return read_result(job, found["result"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ToolError(f"the tool's result cannot be read: {type(error).__name__}: {error}") from None
+
+    def _next(self, limit: float) -> dict[str, Any]:
+        ends = time.monotonic() + limit
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0.0, ends - time.monotonic()))
+            except queue.Empty:
+                raise ToolError(f"no result after {limit:.0f} s: the server hangs, or is too slow") from None
+            if not line:
+                self._log.seek(0)
+                lines = self._log.read().decode("utf-8", "replace").strip().splitlines()
+                raise ToolError(
+                    f"the tool ended early: {' | '.join(lines[-3:])[-600:] or 'it wrote nothing'}"
+                )
+            try:
+                found = json.loads(line)
+            except ValueError:
+                continue  # a library printed something
+            if isinstance(found, dict) and found.keys() & {"tool", "job"}:
+                return found
+
+
+def read_result(job: BenchJob, found: Mapping[str, Any]) -> tuple[Measurement, list[str]]:
+    """Turn a result of `vllm bench serve` into a measurement and its answers; refuse one without any answer."""
+    lengths, times = found["output_lens"], found["latencies"]
+    speeds = [length / time for length, time in zip(lengths, times, strict=True) if length and time]
+    errors = Counter(str(error).strip().splitlines()[-1][:_LONGEST] for error in found["errors"] if error)
+    if not speeds:
+        why = "; ".join(f"{count} times {error}" for error, count in errors.items())
+        raise ToolError(f"every request failed: {why or 'the answers are empty'}")
+    measurement = Measurement(
+        repeat=job.repeat,
+        kind=job.kind,
+        users=job.users,
+        depth=job.depth,
+        requests=len(job.prompts),
+        failed=len(job.prompts) - int(found["completed"]),
+        seconds=found["duration"],
+        input_tokens=found["total_input_tokens"],
+        output_tokens=found["total_output_tokens"],
+        tokens_per_second=found["output_throughput"],
+        tokens_per_second_per_user=median(speeds),
+        acceptance=_acceptance(found),
+        errors=dict(errors.most_common(_SHOWN)),
+        **{name: _spread(found, prefix) for name, prefix in _SPREADS.items()},
+    )
+    texts = zip(found["generated_texts"], found["errors"], strict=True)
+    return measurement, [text for text, error in texts if not error]
+
+
+def _spread(found: Mapping[str, Any], prefix: str) -> Spread:
+    return Spread(**{name: found[f"{name}_{prefix}_ms"] for name in Spread.model_fields})
+
+
+def _acceptance(found: Mapping[str, Any]) -> Acceptance | None:
+    if "spec_decode_num_drafts" not in found:
+        return None
+    return Acceptance(
+        drafts=found["spec_decode_num_drafts"],
+        drafted=found["spec_decode_draft_tokens"],
+        accepted=found["spec_decode_accepted_tokens"],
+    )

@@ -1,0 +1,212 @@
+"""Prepares a smoke run on this machine: the image to test, and the levels that cannot run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+from pydantic import BaseModel, ConfigDict
+
+from imagefactory.assemble.assemble import BuildRun, assemble
+from imagefactory.assemble.engines.docker import daemon
+from imagefactory.assemble.watch import Unwatched
+from imagefactory.check.smoke.containers import Containers
+from imagefactory.check.smoke.record import Level, cpu_counterparts, has_gpu
+from imagefactory.check.smoke.subject import (
+    Subject,
+    bring_into_daemon,
+    plan_of,
+    subject_of_layout,
+    subject_of_target,
+)
+from imagefactory.errors import FactoryError
+from imagefactory.errors.layers import ImageMissingError
+from imagefactory.oci.layout import Layout
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.make import make_plan
+from imagefactory.project.cells import Cell
+from imagefactory.project.project import Project
+from imagefactory.project.servers.known import server_of
+from imagefactory.store.digests import Digest
+from images.shipped.mods.manifest import Mod
+
+_GPU_QUERY = ("--query-gpu=name,compute_cap", "--format=csv,noheader")
+_GPU = re.compile(r"(?P<name>.+), (?P<capability>\d+\.\d+)")
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Serving(_Value):
+    """The image that the level `serve` starts: the one under test, or its CPU counterpart."""
+
+    image: str
+    digest: Digest
+    target: str
+    mods: tuple[str, ...] = ()
+    """Mods of the image under test that its counterpart lacks and applies at start-up."""
+    on_cpu: dict[str, str] = {}
+    """The variables with which an image for GPUs serves on a CPU; empty for an image for CPUs."""
+
+
+class Assignment(_Value):
+    """The input of the tests."""
+
+    root: Path
+    run: str
+    subject: Subject
+    image: str = ""
+    """The image's id in the daemon; empty if the daemon cannot run it."""
+    serving: Serving | None = None
+    hindered: dict[Level, str] = {}
+    """Why a level cannot run."""
+    engine: str = ""
+    gpus: tuple[str, ...] = ()
+
+
+class _CannotRunError(Exception):
+    """A level cannot run; the message is the reason."""
+
+
+@contextmanager
+def assigned(project: Project, subject: Subject, levels: Sequence[Level]) -> Iterator[Assignment]:
+    """Prepare an image for its tests; afterwards remove everything that was loaded into the daemon."""
+    preparing = _Preparing(project, subject, Containers(uuid4().hex[:12]))
+    try:
+        yield preparing.assignment(levels)
+    finally:
+        if preparing.engine is not None:
+            preparing.containers.remove_all()
+        for name in preparing.loaded:
+            with suppress(FactoryError):
+                daemon.remove_name(name)
+
+
+@dataclass
+class _Preparing:
+    project: Project
+    subject: Subject
+    containers: Containers
+    engine: daemon.Daemon | None = None
+    loaded: list[str] = field(default_factory=list)
+
+    def assignment(self, levels: Sequence[Level]) -> Assignment:
+        facts: dict[str, object] = {}
+        hindered: dict[Level, str] = {}
+        steps: dict[Level, Callable[[], dict[str, object]]] = {
+            "container": self._for_containers,
+            "serve": self._for_serving,
+            "gpu": self._for_a_gpu,
+        }
+        for level, prepare in steps.items():
+            try:
+                facts |= prepare() if level in levels else {}
+            except _CannotRunError as error:
+                hindered[level] = str(error)
+            except FactoryError as error:
+                hindered[level] = f"{error.what} {' '.join(error.why.split())}"
+        made = Assignment(
+            root=self.project.root,
+            run=self.containers.run,
+            subject=self.subject,
+            hindered=hindered,
+            engine=f"Docker {self.engine.version}" if self.engine else "",
+        )
+        return made.model_copy(update=facts)
+
+    def _for_containers(self) -> dict[str, object]:
+        self._refuse_foreign(self.subject.platform)
+        return {"image": self._in_daemon(self.subject)}
+
+    def _for_serving(self) -> dict[str, object]:
+        counterpart = self._counterpart()
+        mods = self._mods_to_add(counterpart) if counterpart != self.subject else ()
+        image = self._in_daemon(counterpart)
+        target = f"{counterpart.cell}/{counterpart.cell.machine}"
+        on_cpu = dict(server_of(counterpart.cell).on_cpu)
+        serving = Serving(image=image, digest=counterpart.digest, target=target, mods=mods, on_cpu=on_cpu)
+        return {"serving": serving}
+
+    def _for_a_gpu(self) -> dict[str, object]:
+        arch = self.project.matrix.archs[self.subject.arch]
+        if arch.capability is None:
+            raise _CannotRunError(f"{self.subject.arch} has no GPU")
+        self._refuse_foreign(self.subject.platform)
+        image = self._in_daemon(self.subject)
+        options = ("--gpus", "all", "--entrypoint", "nvidia-smi")
+        done = self.containers.once(image, *_GPU_QUERY, options=options, timeout=120)
+        gpus = tuple(match for line in done.stdout.splitlines() if (match := _GPU.fullmatch(line.strip())))
+        if done.returncode or not gpus:
+            said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
+            raise _CannotRunError(f"containers see no NVIDIA GPU here ({said})")
+        if arch.capability not in {gpu["capability"] for gpu in gpus}:
+            there = ", ".join(f"{gpu['name']} ({gpu['capability']})" for gpu in gpus)
+            raise _CannotRunError(f"the image is for compute capability {arch.capability}; here is {there}")
+        return {"image": image, "gpus": tuple(gpu["name"] for gpu in gpus)}
+
+    def _in_daemon(self, subject: Subject) -> str:
+        image, name = bring_into_daemon(subject)
+        if name:
+            self.loaded.append(name)
+        return image
+
+    def _machine(self) -> str:
+        if self.engine is None:
+            self.engine = daemon.ask()
+        return self.engine.machine
+
+    def _refuse_foreign(self, platform: str) -> None:
+        """Refuse an image for another platform: servers crash under emulation."""
+        here = f"linux/{self._machine()}"
+        if platform != here:
+            raise _CannotRunError(f"the image is for {platform} and the engine runs on {here}")
+
+    def _counterpart(self) -> Subject:
+        """Find the image of the same version that serves without a GPU."""
+        project, subject = self.project, self.subject
+        if not has_gpu(project.matrix, subject.arch) or server_of(subject.cell).on_cpu:
+            self._refuse_foreign(subject.platform)
+            return subject
+        here = f"linux/{self._machine()}"
+        cells = [cell for cell in cpu_counterparts(project, subject.version) if cell.platform == here]
+        if not cells:
+            raise _CannotRunError(f"{subject.cell.runs} has no cell for a CPU on {here}")
+        locked = [cell for cell in cells if project.is_locked(cell)]
+        if not locked:
+            raise _CannotRunError(f"{cells[0]} is not locked for {here}")
+        return _built(project, locked[0])
+
+    def _mods_to_add(self, counterpart: Subject) -> tuple[str, ...]:
+        """List the mods that a counterpart lacks and has to apply at start-up."""
+        has = {mod.name for mod in _mods(self.project, counterpart)}
+        missing = [mod for mod in _mods(self.project, self.subject) if mod.name not in has]
+        for mod in missing:
+            if mod.manifest.variants[0].source is not None:
+                why = (
+                    f"{counterpart.cell} cannot apply the mod {mod.name} at start-up: it needs other sources"
+                )
+                raise _CannotRunError(why)
+        return tuple(mod.name for mod in missing)
+
+
+def _mods(project: Project, subject: Subject) -> list[Mod]:
+    plan = plan_of(project, subject)
+    if plan is None:
+        raise _CannotRunError("this checkout does not have the image's plan, so its mods are unknown")
+    return plan.mods
+
+
+def _built(project: Project, cell: Cell) -> Subject:
+    """Return the image of a cell, building it if it is missing or out of date."""
+    try:
+        return subject_of_target(project, f"{cell}/{cell.machine}")
+    except ImageMissingError:
+        [built] = assemble(
+            BuildRun(project, [make_plan(project, cell)], Unwatched(), KnownLayers(project.known_layers))
+        )
+        return subject_of_layout(project, Layout(built.layout.folder))

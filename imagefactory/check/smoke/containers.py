@@ -1,0 +1,201 @@
+"""Runs the containers of a smoke run with the docker command, and removes them at its end."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import requests
+
+from imagefactory.plan.serve.image_paths import CACHES, KEY_FILE
+from imagefactory.store.digests import sha256_of
+
+LABEL: Final = "imagefactory.check.smoke"
+_PATIENCE: Final = 120
+"""Seconds for commands that start no container."""
+
+
+def docker(*words: str, timeout: float = _PATIENCE) -> subprocess.CompletedProcess[str]:
+    """Run the docker command; after a timeout the exit code is 124, as with timeout(1)."""
+    command = ["docker", *words]
+    try:
+        return subprocess.run(  # noqa: S603 - the user's own docker
+            command, capture_output=True, text=True, errors="replace", check=False, timeout=timeout
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 124, "", f"timed out after {timeout:.0f} s")
+    except OSError as error:
+        return subprocess.CompletedProcess(command, 127, "", f"docker cannot be run: {error.strerror}")
+
+
+@dataclass(frozen=True)
+class Containers:
+    """The containers of a smoke run."""
+
+    run: str
+    """The value of their label."""
+
+    def once(
+        self, image: str, *arguments: str, options: Sequence[str] = (), timeout: float = 600
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in a new container, as `docker run --rm` does."""
+        name = self._name()
+        done = docker(
+            *("run", "--rm", "--name", name, "--label", f"{LABEL}={self.run}", "--network", "none"),
+            *(*options, image, *arguments),
+            timeout=timeout,
+        )
+        if done.returncode == 124:  # noqa: PLR2004 - see docker()
+            docker("rm", "--force", "--volumes", name)
+        return done
+
+    def start(self, image: str, *arguments: str, options: Sequence[str] = ()) -> Container:
+        """Start a container in the background."""
+        name = self._name()
+        words = ("run", "--detach", "--name", name, "--label", f"{LABEL}={self.run}")
+        done = docker(*words, *options, image, *arguments, timeout=600)
+        if done.returncode:
+            docker("rm", "--force", "--volumes", name)
+            raise ContainerError(f"the container does not start: {done.stderr.strip()}")
+        return Container(name)
+
+    @contextmanager
+    def serve(
+        self, image: str, folder: Path, *arguments: str, options: Sequence[str] = ()
+    ) -> Iterator[RunningServer]:
+        """Run a server as documented: on the host's network, with its key in a file in `folder`."""
+        key, port = secrets.token_hex(16), _free_port()
+        key_file = folder / "key"
+        key_file.write_text(key)
+        own = (
+            *("--network", "host", "--ipc", "host", *self.caches(image)),
+            *("--volume", f"{key_file}:{KEY_FILE}:ro", "--env", f"VLLM_API_KEY_FILE={KEY_FILE}"),
+            *("--env", f"PORT={port}", "--env", "HOST=127.0.0.1"),
+        )
+        container = self.start(image, *arguments, options=(*own, *options))
+        try:
+            yield RunningServer(container, f"http://127.0.0.1:{port}", key)
+        finally:
+            container.remove()
+
+    def caches(self, image: str) -> tuple[str, str]:
+        """Return options that let containers of an image share a cache volume, as documented."""
+        volume = f"imagefactory-smoke-{self.run}-{sha256_of(image.encode())[:12]}"
+        docker("volume", "create", "--label", f"{LABEL}={self.run}", volume)
+        return ("--volume", f"{volume}:{CACHES}")
+
+    def remove_all(self) -> None:
+        """Remove the volumes of the run, and its containers if it was interrupted."""
+        mine = ("--quiet", "--filter", f"label={LABEL}={self.run}")
+        found = docker("ps", "--all", *mine).stdout.split()
+        if found:
+            docker("rm", "--force", "--volumes", *found)
+        volumes = docker("volume", "ls", *mine).stdout.split()
+        if volumes:
+            docker("volume", "rm", "--force", *volumes)
+
+    def _name(self) -> str:
+        return f"imagefactory-smoke-{uuid4().hex[:12]}"
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+class ContainerError(Exception):
+    """A container failed; the message is for the smoke record."""
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container in the background."""
+
+    name: str
+
+    def execute(self, *words: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+        """Run a command in it."""
+        return docker("exec", self.name, *words, timeout=timeout)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it is running."""
+        return self._inspect("{{.State.Running}}") == "true"
+
+    @property
+    def exit_code(self) -> int | None:
+        """Its exit code; None while it runs."""
+        code = self._inspect("{{.State.ExitCode}}")
+        return None if self.is_running or not code.isdecimal() else int(code)
+
+    @property
+    def log(self) -> str:
+        """Its output."""
+        done = docker("logs", self.name)
+        return done.stdout + done.stderr
+
+    def stop(self, seconds: int) -> float:
+        """Stop it, with a kill after a number of seconds; return how long that took."""
+        started = time.monotonic()
+        docker("stop", "--time", str(seconds), self.name, timeout=seconds + _PATIENCE)
+        return time.monotonic() - started
+
+    def remove(self) -> None:
+        """Remove it, running or not."""
+        docker("rm", "--force", "--volumes", self.name)
+
+    def _inspect(self, template: str) -> str:
+        return docker("inspect", "--format", template, self.name).stdout.strip()
+
+
+@dataclass
+class RunningServer:
+    """A container that serves a model, with its address and key."""
+
+    container: Container
+    address: str
+    key: str
+
+    def wait_until_healthy(self, limit: float) -> float:
+        """Wait until the server is healthy; return the seconds that took."""
+        started = time.monotonic()
+        while time.monotonic() - started < limit:
+            try:
+                if requests.get(f"{self.address}/health", timeout=5).ok:
+                    return time.monotonic() - started
+            except requests.RequestException:
+                pass
+            if not self.container.is_running:
+                code = self.container.exit_code
+                raise ContainerError(f"the server ended with code {code}: {self.last_words()}")
+            time.sleep(0.5)
+        raise ContainerError(f"the server was not ready after {limit:.0f} s: {self.last_words()}")
+
+    def last_words(self, lines: int = 15) -> str:
+        """Return the end of the log."""
+        return "\n".join(self.container.log.strip().splitlines()[-lines:]) or "it wrote nothing"
+
+    def get(self, path: str) -> requests.Response:
+        """Send a GET request with the key."""
+        return requests.get(f"{self.address}{path}", headers=self._headers(), timeout=120)
+
+    def post(self, path: str, body: dict[str, object], *, key: str | None = None) -> requests.Response:
+        """Send a POST request with the key, or with another one."""
+        return requests.post(
+            f"{self.address}{path}",
+            json=body,
+            headers=self._headers(key),
+            timeout=600,
+            stream=bool(body.get("stream")),
+        )
+
+    def _headers(self, key: str | None = None) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.key if key is None else key}"}

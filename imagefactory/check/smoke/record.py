@@ -1,0 +1,264 @@
+"""The results of smoke tests, for the manifest digest and the plan key of an image.
+
+A level that could not run is recorded as `not-run`, with the reason, and never counts as `passed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Final, Literal, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from imagefactory.errors import did_you_mean
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors.smoke import SmokeRecordError
+from imagefactory.project.cells import Cell, buildable
+from imagefactory.project.locks.lock import first_problem
+from imagefactory.project.matrix import Matrix
+from imagefactory.project.project import Project
+from imagefactory.project.servers.known import server_of
+from imagefactory.store.atomic import write_text
+from imagefactory.store.digests import Digest, Sha256
+
+Level = Literal["static", "container", "serve", "gpu"]
+LEVELS: Final[tuple[Level, ...]] = get_args(Level)
+LevelOutcome = Literal["passed", "failed", "not-run"]
+TestOutcome = Literal["passed", "failed", "not-run", "not-applicable"]
+"""`not-run`: the test could not run; `not-applicable`: it does not apply to this image."""
+
+_DIGEST: Final = r"^sha256:[0-9a-f]{64}$"
+_SHA256: Final = r"^[0-9a-f]{64}$"
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TestResult(_Value):
+    """The outcome of a test, and the reason if it did not pass."""
+
+    __test__ = False  # pytest looks for classes of this name
+
+    name: str
+    outcome: TestOutcome
+    seconds: float = 0.0
+    message: str = ""
+    means: str = ""
+    """What a failure of this test means for users of the image."""
+    measured: dict[str, float] = {}
+    """Measurements, such as the seconds of an import."""
+
+
+class SmokeMachine(_Value):
+    """The machine that the tests ran on."""
+
+    platform: str
+    kernel: str = ""
+    cpus: int = 0
+    memory: int = 0
+    """Bytes."""
+    engine: str = ""
+    """The container engine and its version; empty without one."""
+    gpus: tuple[str, ...] = ()
+
+
+class LevelResult(_Value):
+    """The result of a level; it passes only if every applicable test ran and passed."""
+
+    outcome: LevelOutcome
+    why: str = ""
+    """Why it did not pass: the failed tests, or what prevented the level."""
+    tests: tuple[TestResult, ...] = ()
+    seconds: float = 0.0
+    started: datetime | None = None
+    """When it ran, if that was an earlier run."""
+    machine: SmokeMachine | None = None
+    """Where it ran, if that was an earlier run."""
+    ran_on: str = ""
+    """The digest of the image that ran instead, such as the CPU counterpart of a GPU image."""
+
+    @classmethod
+    def of(cls, tests: Iterable[TestResult], *, seconds: float = 0.0, ran_on: str = "") -> Self:
+        """Derive the result of a level from its tests."""
+        tests = tuple(tests)
+        outcomes = {test.outcome for test in tests}
+        outcome: LevelOutcome = "failed" if "failed" in outcomes else "not-run"
+        if outcomes - {"not-applicable"} == {"passed"}:
+            outcome = "passed"
+        why = "; ".join(
+            f"{test.name}: {_first_line(test.message)}"
+            for test in tests
+            if test.outcome == outcome != "passed"
+        )
+        if outcome == "not-run":
+            why = why or "it has no test for this image"
+        return cls(outcome=outcome, why=why, tests=tests, seconds=seconds, ran_on=ran_on)
+
+    @classmethod
+    def not_run(cls, why: str) -> Self:
+        """Return the result of a level that could not run."""
+        return cls(outcome="not-run", why=why)
+
+    @model_validator(mode="after")
+    def _agrees_with_its_tests(self) -> Self:
+        outcomes = {test.outcome for test in self.tests}
+        if self.outcome == "passed" and ("passed" not in outcomes or outcomes & {"failed", "not-run"}):
+            raise ValueError("a level passes only if its tests ran and passed")
+        if self.outcome != "passed" and not self.why.strip():
+            raise ValueError("a level that did not pass needs a reason")
+        return self
+
+
+class SmokeRecord(_Value):
+    """The results of an image, by level."""
+
+    format: Literal[1] = 1
+    digest: Digest = Field(pattern=_DIGEST)
+    plan_key: Sha256 = Field(pattern=_SHA256)
+    target: str
+    image: str
+    """The reference or layout that was tested."""
+    platform: str
+    machine: SmokeMachine
+    started: datetime
+    levels: dict[Level, LevelResult]
+
+    @property
+    def passed(self) -> tuple[Level, ...]:
+        """The levels that passed."""
+        return tuple(level for level, result in self.levels.items() if result.outcome == "passed")
+
+    @property
+    def summary(self) -> str:
+        """Every level with its outcome, on one line."""
+        return ", ".join(f"{level}: {result.outcome}" for level, result in self.levels.items())
+
+    def missing(self, required_levels: Iterable[str]) -> list[str]:
+        """List why the image gets no tag: required levels that did not pass, and any level that failed."""
+        required = list(required_levels)
+        results = {str(level): result for level, result in self.levels.items()}
+        found = []
+        for level in dict.fromkeys([*required, *results]):
+            result = results.get(level)
+            if result is None:
+                found.append(f"{level}: no result")
+            elif result.outcome == "failed" or (level in required and result.outcome != "passed"):
+                found.append(
+                    f"{level}: {'not run' if result.outcome == 'not-run' else 'failed'} ({result.why})"
+                )
+        return found
+
+    def with_earlier(self, earlier: SmokeRecord) -> SmokeRecord:
+        """Add the levels of an earlier record of the same image that did not run this time."""
+        if (earlier.digest, earlier.plan_key) != (self.digest, self.plan_key):
+            raise ValueError("the records are about different images")
+        kept = {
+            level: result.model_copy(
+                update={
+                    "started": result.started or earlier.started,
+                    "machine": result.machine or earlier.machine,
+                }
+            )
+            for level, result in earlier.levels.items()
+            if level not in self.levels
+        }
+        merged = kept | self.levels
+        return self.model_copy(
+            update={"levels": {level: merged[level] for level in LEVELS if level in merged}}
+        )
+
+    def to_json(self) -> str:
+        """Write the record as JSON."""
+        return self.model_dump_json(indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, where: Path | str = "the smoke record") -> Self:
+        """Parse a record; errors name `where`."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise SmokeRecordError(
+                "The smoke record cannot be read.",
+                where=where,
+                why=f"{first_problem(error)}.",
+                fix="Remove it and run `invoke smoke` again.",
+            ) from None
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a record from a file."""
+        try:
+            return cls.from_json(path.read_bytes(), where=path)
+        except OSError as error:
+            raise SmokeRecordError(
+                "There is no smoke record for this image.",
+                where=path,
+                why=f"{error.strerror or error}.",
+                fix="Run `invoke smoke` first.",
+            ) from None
+
+    def write(self, path: Path) -> None:
+        """Write the record to a file, atomically."""
+        write_text(path, self.to_json())
+
+
+def _first_line(message: str) -> str:
+    return next((line.strip() for line in message.splitlines() if line.strip()), "no reason is known")
+
+
+def levels_of(matrix: Matrix, arch: str) -> tuple[Level, ...]:
+    """List the levels that apply to an arch's images."""
+    return LEVELS if has_gpu(matrix, arch) else tuple(level for level in LEVELS if level != "gpu")
+
+
+def required_levels(matrix: Matrix, arch: str) -> tuple[Level, ...]:
+    """List the levels that an arch's images must pass to get a tag, according to matrix.yaml.
+
+    Other levels need not run, but must not fail (`SmokeRecord.missing`).
+    """
+    return tuple(matrix.archs[arch].smoke)
+
+
+def levels_named(names: Iterable[str], matrix: Matrix, arch: str) -> tuple[Level, ...]:
+    """Parse the names of levels, and sort them in their order of execution; default: all of the arch."""
+    names = [name.strip() for word in names for name in word.split(",") if name.strip()]
+    for name in names:
+        if name not in LEVELS:
+            raise UnknownNameError(
+                f"There is no level {name!r}.",
+                where="the --level option",
+                why=f"Smoke tests have the levels {', '.join(LEVELS)}.",
+                fix=did_you_mean(name, LEVELS).capitalize(),
+            )
+    return tuple(level for level in LEVELS if level in names) if names else levels_of(matrix, arch)
+
+
+def has_gpu(matrix: Matrix, arch: str) -> bool:
+    """Whether an arch has a GPU."""
+    return matrix.archs[arch].capability is not None
+
+
+def cpu_counterparts(project: Project, vllm: str) -> list[Cell]:
+    """List the cells of a vLLM version that serve a generated model without a GPU, locked or not."""
+    matrix = project.matrix
+    return [
+        cell
+        for cell in buildable(matrix)
+        if cell.version == vllm and not has_gpu(matrix, cell.arch) and matrix.models[cell.model].generated
+    ]
+
+
+def serving_elsewhere(project: Project, cell: Cell) -> str:
+    """Return the platform that has to run the level `serve` for a cell; empty if the cell's own can.
+
+    That level tests Python code, which is the same on every platform.
+    """
+    if not has_gpu(project.matrix, cell.arch) or server_of(cell).on_cpu:
+        return ""
+    platforms = [
+        other.platform for other in cpu_counterparts(project, cell.version) if project.is_locked(other)
+    ]
+    return "" if not platforms or cell.platform in platforms else platforms[0]

@@ -1,0 +1,190 @@
+"""Runs smoke tests with pytest in a separate process, and records the results."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from imagefactory.check.smoke.assignment import Assignment, assigned
+from imagefactory.check.smoke.record import Level, LevelResult, SmokeMachine, SmokeRecord, TestResult
+from imagefactory.check.smoke.subject import Subject
+from imagefactory.errors.smoke import SmokeFailedError, SmokeRecordError
+from imagefactory.project.project import Project
+from imagefactory.project.targets import host_machine
+from imagefactory.store.digests import Digest
+from imagefactory.store.progress import Say
+from imagefactory.store.signals import ending_in_order
+
+RECORD: Final = "record.json"
+JUNIT: Final = "junit.xml"
+LOG: Final = "log.txt"
+_BROKE_OFF: Final = "the test run ended before this test did"
+_POLL: Final = 0.3
+
+
+def results_folder(project: Project, digest: Digest | str) -> Path:
+    """Return the folder of an image's results: record.json, junit.xml and the log of the last run."""
+    return project.root / "build" / "smoke" / digest.removeprefix("sha256:")
+
+
+def recorded(project: Project, digest: Digest | str) -> SmokeRecord:
+    """Read the record of an image."""
+    return SmokeRecord.read(results_folder(project, digest) / RECORD)
+
+
+def records_below(folders: Iterable[Path], digest: Digest | str) -> list[SmokeRecord]:
+    """Read the records of an image from the build/smoke folders of several machines."""
+    paths = [folder / digest.removeprefix("sha256:") / RECORD for folder in folders]
+    return [SmokeRecord.read(path) for path in paths if path.exists()]
+
+
+def smoke(project: Project, subject: Subject, levels: Sequence[Level], say: Say) -> SmokeRecord:
+    """Test an image at some levels, and record the results; keep the results of other levels."""
+    started = datetime.now(UTC).replace(microsecond=0)
+    folder = results_folder(project, subject.digest)
+    folder.mkdir(parents=True, exist_ok=True)
+    with ending_in_order(), assigned(project, subject, levels) as assignment:
+        for level, why in assignment.hindered.items():
+            say(f"{level}: not run: {why}")
+        found = _run(assignment, levels, folder, say)
+        machine = _machine(assignment)
+    record = SmokeRecord(
+        digest=subject.digest,
+        plan_key=subject.plan_key,
+        target=f"{subject.cell}/{subject.cell.machine}",
+        image=subject.name,
+        platform=subject.platform,
+        machine=machine,
+        started=started,
+        levels=found,
+    )
+    with suppress(SmokeRecordError):  # there is none, or it is damaged
+        record = record.with_earlier(recorded(project, subject.digest))
+    record.write(folder / RECORD)
+    return record
+
+
+def refuse_failed(record: SmokeRecord, ran: Sequence[Level], *, by_name: bool, folder: Path) -> None:
+    """Raise if a level of this run failed, or could not run although it was requested by name."""
+    this_run = record.model_copy(update={"levels": {level: record.levels[level] for level in ran}})
+    wrong = this_run.missing(ran if by_name else ())
+    if wrong:
+        raise SmokeFailedError(
+            f"{record.target} did not pass its smoke tests.",
+            where=record.image,
+            why="; ".join(wrong),
+            fix=f"{folder / LOG} has the details.",
+        )
+
+
+def _run(assignment: Assignment, levels: Sequence[Level], folder: Path, say: Say) -> dict[Level, LevelResult]:
+    """Run pytest over the levels that can run; every level gets a result."""
+    runnable = [level for level in levels if level not in assignment.hindered]
+    with tempfile.TemporaryDirectory(prefix="imagefactory-smoke-") as scratch:
+        work = Path(scratch)
+        (work / "assignment.json").write_text(assignment.model_dump_json(), "utf-8")
+        with _pytest(assignment, levels, work, folder) as process:
+            seen = _follow(process, work / "results.jsonl", say)
+        code = process.returncode
+    results: dict[Level, LevelResult] = {
+        level: LevelResult.not_run(why) for level, why in assignment.hindered.items()
+    }
+    for level in runnable:
+        tests = [entry for entry in seen if entry["level"] == level]
+        results[level] = _level(level, assignment, tests, code, folder)
+    return {level: results[level] for level in levels}
+
+
+def _level(
+    level: Level, assignment: Assignment, entries: list[dict[str, Any]], code: int, folder: Path
+) -> LevelResult:
+    planned = {entry["name"]: entry for entry in entries if entry["kind"] == "planned"}
+    ended = {entry["name"]: entry for entry in entries if entry["kind"] == "ended"}
+    if not planned:
+        last = (folder / LOG).read_text("utf-8", "replace").strip().splitlines()[-1:] or ["no output"]
+        return LevelResult.not_run(f"pytest ended with code {code} before any test: {last[0]}")
+    tests = []
+    for name, entry in planned.items():
+        if name in ended:
+            facts = {key: ended[name][key] for key in ("outcome", "seconds", "message", "measured")}
+        else:
+            facts = {"outcome": "not-run", "message": _BROKE_OFF}
+        tests.append(TestResult.model_validate({"name": name, "means": entry["means"], **facts}))
+    other = assignment.serving.digest if level == "serve" and assignment.serving is not None else ""
+    return LevelResult.of(
+        tests,
+        seconds=round(sum(test.seconds for test in tests), 2),
+        ran_on="" if other == assignment.subject.digest else other,
+    )
+
+
+@contextmanager
+def _pytest(
+    assignment: Assignment, levels: Sequence[Level], work: Path, folder: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    tests = assignment.root / "tests" / "smoke"
+    command = [
+        *(sys.executable, "-m", "pytest", "-c", str(tests / "pytest.ini"), "--rootdir", str(tests)),
+        *("--confcutdir", str(tests), "--junitxml", str(folder / JUNIT)),
+        *("--assignment", str(work / "assignment.json"), "--results", str(work / "results.jsonl")),
+        *(str(tests / f"test_{level}.py") for level in levels),
+    ]
+    # Options of another pytest run do not apply here.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    with (
+        (folder / LOG).open("wb") as log,
+        subprocess.Popen(  # noqa: S603 - our own tests
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=work, env=environment
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def _follow(process: subprocess.Popen[bytes], results: Path, say: Say) -> list[dict[str, Any]]:
+    """Read and report results as tests end."""
+    entries: list[dict[str, Any]] = []
+    position = 0
+    while True:
+        ended = process.poll() is not None
+        text = results.read_bytes()[position:] if results.exists() else b""
+        lines, _, _ = text.rpartition(b"\n")
+        position += len(lines) + 1 if lines else 0
+        for line in lines.splitlines():
+            entry = json.loads(line)
+            entries.append(entry)
+            if entry["kind"] == "ended":
+                say(_line(entry))
+        if ended:
+            return entries
+        time.sleep(_POLL)
+
+
+def _line(entry: dict[str, Any]) -> str:
+    figures = "".join(f", {name} {value:g}" for name, value in entry["measured"].items())
+    line = f"{entry['level']}: {entry['name']}: {entry['outcome']} ({entry['seconds']:.1f} s{figures})"
+    return f"{line}: {entry['message']}" if entry["message"] else line
+
+
+def _machine(assignment: Assignment) -> SmokeMachine:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return SmokeMachine(
+        platform=f"linux/{host_machine()}",
+        kernel=platform.release(),
+        cpus=os.cpu_count() or 0,
+        memory=memory,
+        engine=assignment.engine,
+        gpus=assignment.gpus,
+    )

@@ -1,0 +1,136 @@
+"""A client for the parts of GitHub's REST API that the workflows use, and commits through it.
+
+https://docs.github.com/en/rest. In a workflow, GitHub sets the variables for the repository and the address. Commits
+need no clone and no credentials in a checkout, and GitHub signs them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from itertools import count
+from typing import Any, Final
+
+import requests
+
+from imagefactory.errors.ci import GitHubError, NotOnGitHubError
+from imagefactory.store.http import Retry, judge
+
+API: Final = "https://api.github.com"
+RECORDS: Final = "records"
+"""The branch with the locks of versions that move every night, the catalog and the history page."""
+_VERSION: Final = "2022-11-28"
+_TIMEOUT: Final = (10.0, 60.0)
+_PAGE: Final = 100
+_REFUSED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
+Document = dict[str, Any]
+
+
+@dataclass
+class GitHub:
+    """A repository on GitHub, and a token to access it."""
+
+    repository: str
+    token: str = field(repr=False)
+    api: str
+    retry: Retry = field(default_factory=lambda: Retry(pause=1.0))
+    _session: requests.Session = field(default_factory=requests.Session, repr=False)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> GitHub:
+        """Read GITHUB_REPOSITORY, GITHUB_TOKEN and GITHUB_API_URL; FACTORY_GITHUB_API overrides the last."""
+        missing = [name for name in ("GITHUB_REPOSITORY", "GITHUB_TOKEN") if not environment.get(name)]
+        if missing:
+            raise NotOnGitHubError(
+                "The GitHub repository or the token to use is not known.",
+                where="the environment of this command",
+                why=f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} not set.",
+                fix="In a workflow, pass the job's token as GITHUB_TOKEN. Elsewhere, set GITHUB_REPOSITORY=OWNER/NAME "
+                "and GITHUB_TOKEN; --dry-run needs neither.",
+            )
+        address = environment.get("FACTORY_GITHUB_API") or environment.get("GITHUB_API_URL") or API
+        return cls(environment["GITHUB_REPOSITORY"], environment["GITHUB_TOKEN"], address.rstrip("/"))
+
+    def get(self, path: str) -> Any:  # noqa: ANN401 - JSON
+        """Read something that must exist."""
+        return self._ask("GET", path)
+
+    def pages(self, path: str) -> Iterator[Document]:
+        """Iterate over a list, page by page."""
+        for number in count(1):
+            found = self.get(f"{path}{'&' if '?' in path else '?'}per_page={_PAGE}&page={number}")
+            yield from found
+            if len(found) < _PAGE:
+                return
+
+    def post(self, path: str, data: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
+        """Create something."""
+        return self._ask("POST", path, data)
+
+    def patch(self, path: str, data: Mapping[str, Any]) -> None:
+        """Change something."""
+        self._ask("PATCH", path, data)
+
+    def start_workflow(self, file: str) -> None:
+        """Start a workflow on the default branch."""
+        branch = self.get("")["default_branch"]
+        self.post(f"actions/workflows/{file}/dispatches", {"ref": branch})
+
+    def commit(self, branch: str, files: Mapping[str, str], message: str) -> str | None:
+        """Commit files to a branch and return the commit; None if nothing differs. A new branch starts empty."""
+        found = self._ask("GET", f"git/ref/heads/{branch}", optional=True)
+        parent = found["object"]["sha"] if found else None
+        tree = self.get(f"git/commits/{parent}")["tree"]["sha"] if parent else None
+        entries = [
+            {"path": path, "mode": "100644", "type": "blob", "content": text}
+            for path, text in sorted(files.items())
+        ]
+        wanted = self.post("git/trees", {"tree": entries} | ({"base_tree": tree} if tree else {}))["sha"]
+        if wanted == tree:
+            return None
+        parents = [parent] if parent else []
+        made = self.post("git/commits", {"message": message, "tree": wanted, "parents": parents})
+        if parent:
+            self.patch(f"git/refs/heads/{branch}", {"sha": made["sha"]})
+        else:
+            self.post("git/refs", {"ref": f"refs/heads/{branch}", "sha": made["sha"]})
+        return str(made["sha"])
+
+    def _ask(
+        self, method: str, path: str, data: Mapping[str, Any] | None = None, *, optional: bool = False
+    ) -> Any:  # noqa: ANN401 - JSON
+        """Return the JSON of an answer; None if there is none, or if what is optional does not exist."""
+        url = f"{self.api}/repos/{self.repository}/{path}".rstrip("/")
+        headers = {
+            "Accept": "application/vnd.github+json",
+            "Authorization": f"Bearer {self.token}",
+            "X-GitHub-Api-Version": _VERSION,
+        }
+        try:
+            answer = self.retry.run(
+                lambda: self._session.request(method, url, headers=headers, json=data, timeout=_TIMEOUT),
+                # Only reads are retried: a write that got through must not happen twice.
+                later=judge if method == "GET" else lambda _: None,
+            )
+            if optional and answer.status_code == HTTPStatus.NOT_FOUND:
+                return None
+            if answer.ok:
+                return answer.json() if answer.content else None
+        except requests.RequestException as error:  # also for what is no JSON
+            raise GitHubError(
+                "GitHub does not answer.",
+                where=f"{method} {url}",
+                why=str(error),
+                fix="Run the job again; https://www.githubstatus.com shows whether GitHub has an outage.",
+            ) from None
+        fix = "Read GitHub's message; run the job again if the problem is on GitHub's side."
+        if answer.status_code in _REFUSED:
+            fix = "Check the job's `permissions:` in the workflow, and the repository's name."
+        raise GitHubError(
+            f"GitHub refused a request about {self.repository}.",
+            where=f"{method} {path}",
+            why=f"It answered {answer.status_code}: {answer.text[:200]}",
+            fix=fix,
+        )

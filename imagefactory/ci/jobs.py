@@ -1,0 +1,222 @@
+"""The jobs of a night, as GitHub's job matrices.
+
+Cells of one lock share nearly all of their layers, so one machine assembles and tests them together and downloads
+each layer once. A cell that fails does not stop the others of its job.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from imagefactory.errors.ci import NoRoomError
+from imagefactory.plan.plan import Plan
+from imagefactory.project.cells import Cell
+
+MOST_JOBS: Final = 256
+"""GitHub's limit for one run."""
+CELLS_PER_JOB: Final = 8
+RUNNERS: Final[Mapping[str, str]] = {"linux/amd64": "ubuntu-24.04", "linux/arm64": "ubuntu-24.04-arm"}
+"""GitHub's runners, by platform."""
+ASSEMBLER: Final = "ubuntu-24.04"
+"""Images are assembled on any machine, whatever their platform."""
+
+Need = Literal["image", "smoke", "gpu", "promote"]
+NEEDS: Final[tuple[Need, ...]] = ("image", "smoke", "gpu", "promote")
+
+
+@dataclass(frozen=True)
+class Work:
+    """A cell, what must be done to its image, and why."""
+
+    cell: Cell
+    key: str
+    needs: tuple[Need, ...]
+    reason: str
+    levels: str = ""
+    """The smoke levels that machines of its own platform can run; empty means all required ones."""
+    serve_on: str = ""
+    """The platform whose machines run the level `serve`, if its own cannot."""
+
+    @property
+    def target(self) -> str:
+        """Return the full target, which means the same on every machine."""
+        return f"{self.cell}/{self.cell.machine}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields, with the target for the cell."""
+        return {"target": self.target} | {name: value for name, value in vars(self).items() if name != "cell"}
+
+
+@dataclass(frozen=True)
+class Compile:
+    """A package that must be compiled before cells can be locked."""
+
+    what: str
+    vllm: str
+    arch: str
+    platform: str
+    reason: str
+
+    def as_json(self) -> dict[str, str]:
+        """Describe a job of a matrix."""
+        name = f"{self.what} {self.vllm} for {self.arch}"
+        return {"name": name, "runner": RUNNERS[self.platform], **vars(self)}
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A cell that no job can fix: it is broken, or somebody has to decide."""
+
+    target: str
+    what: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Night:
+    """Everything that a run is going to do, and what it leaves alone."""
+
+    registry: str
+    works: tuple[Work, ...] = ()
+    compiles: tuple[Compile, ...] = ()
+    adopt: tuple[str, ...] = ()
+    """Targets whose wheels are compiled but not locked yet."""
+    broken: tuple[Trouble, ...] = ()
+    held: tuple[Trouble, ...] = ()
+    """Images left alone: they failed their tests, or were rolled back."""
+    current: int = 0
+    """Cells whose image is published and up to date."""
+    later: int = 0
+    """Cells that did not fit into one run."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the run ends here: nothing to do, and nothing broken."""
+        return not (self.works or self.compiles or self.adopt or self.broken)
+
+    def matrix(self, need: Need) -> list[dict[str, str]]:
+        """Return the jobs of one kind. Promotion is a single job; each other job has the cells of one lock."""
+        works = [work for work in self.works if need in work.needs]
+        if need == "promote":
+            return [{"name": "tags", "targets": _targets(works), "reason": _reasons(works)}] if works else []
+        if need == "smoke":
+            return [job for group in _groups(works) for job in _smoke_jobs(group)]
+        return [_job(need, group) for group in _groups(works)]
+
+    def jobs(self) -> dict[str, list[dict[str, str]]]:
+        """Return all jobs."""
+        found = {"compile": [job.as_json() for job in self.compiles]}
+        found |= {need: self.matrix(need) for need in NEEDS}
+        found["adopt"] = [{"name": "locks", "targets": " ".join(self.adopt)}] if self.adopt else []
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as JSON, for people and for the jobs that follow."""
+        return {
+            "registry": self.registry,
+            "jobs": self.jobs(),
+            "cells": [work.as_json() for work in self.works],
+            "broken": [vars(trouble) for trouble in self.broken],
+            "held": [vars(trouble) for trouble in self.held],
+            "current": self.current,
+            "later": self.later,
+        }
+
+    def outputs(self) -> dict[str, str]:
+        """Format the job lists as outputs for later jobs of the workflow."""
+        lists = {name: json.dumps(jobs) for name, jobs in self.jobs().items()}
+        targets = _targets([work for work in self.works if "promote" in work.needs])
+        empty = "true" if self.is_empty else "false"
+        return lists | {"targets": targets, "empty": empty, "broken": str(len(self.broken))}
+
+
+def fitted(night: Night) -> Night:
+    """Leave out what does not fit into one run; the next run finds it missing again."""
+    fits = night
+    while fits.works and sum(map(len, fits.jobs().values())) > MOST_JOBS:
+        last = _groups(fits.works)[-1]
+        kept = tuple(work for work in fits.works if work not in last)
+        fits = replace(night, works=kept, later=len(night.works) - len(kept))
+    return fits
+
+
+def _groups(works: Iterable[Work]) -> list[tuple[Work, ...]]:
+    def lock(work: Work) -> tuple[str, str, str]:
+        return work.cell.version, work.cell.arch, work.cell.platform
+
+    found: list[tuple[Work, ...]] = []
+    for _, group in groupby(sorted(works, key=lambda work: (lock(work), work.cell)), lock):
+        members = tuple(group)
+        found += [members[begin : begin + CELLS_PER_JOB] for begin in range(0, len(members), CELLS_PER_JOB)]
+    return found
+
+
+def _job(need: Need, works: Sequence[Work]) -> dict[str, str]:
+    cell = works[0].cell
+    models = works[0].cell.model if len(works) == 1 else f"{len(works)} models"
+    return {
+        "name": f"{models} on {cell.version} for {cell.arch} ({cell.machine})",
+        "runner": ASSEMBLER if need == "image" else RUNNERS[cell.platform],
+        "arch": cell.arch,
+        "platform": cell.platform,
+        "targets": _targets(works),
+        # Part of the name of the job's artifact, so it must be unique.
+        "id": f"{cell.version}-{cell.arch}-{cell.machine}-{works[0].key[:12]}",
+        "reason": _reasons(works),
+    }
+
+
+def _smoke_jobs(works: Sequence[Work]) -> list[dict[str, str]]:
+    """Test on a machine of the image's own platform, and on another one what that cannot test."""
+    first = works[0]
+    job = _job("smoke", works) | {"levels": first.levels}
+    if not first.serve_on:
+        return [job]
+    serving = {
+        "name": f"{job['name']}, serving",
+        "runner": RUNNERS[first.serve_on],
+        "levels": "serve",
+        "id": f"{job['id']}-serve",
+    }
+    return [*([job] if first.levels else []), job | serving]
+
+
+def _targets(works: Sequence[Work]) -> str:
+    return " ".join(work.target for work in works)
+
+
+def _reasons(works: Sequence[Work]) -> str:
+    return "; ".join(dict.fromkeys(work.reason for work in works))
+
+
+MARGIN: Final = 0.5
+"""GB for everything that is small."""
+
+
+def space_needed(plans: Iterable[Plan], *, pulled: bool = False) -> float:
+    """Estimate how many GB a job needs at most: to assemble images, or (`pulled`) to have an engine pull them."""
+    layers = {layer.key: layer for plan in plans for layer in plan.layers}.values()
+    packed = sum(layer.download for layer in layers)
+    # Assembling keeps the files and the layers made of them; an engine keeps layers until they are unpacked.
+    return (packed + (sum(layer.unpacked for layer in layers) if pulled else packed)) / 1e9 + MARGIN
+
+
+def refuse_full(folder: Path, need_gb: float) -> float:
+    """Raise NoRoomError if a disk has less free space than needed; return what is free, in GB."""
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free / 1e9
+    if free < need_gb:
+        raise NoRoomError(
+            f"There are {free:.1f} GB free; {need_gb:.1f} GB are needed.",
+            where=folder,
+            why="GitHub promises 14 GB on its machines, and most have more.",
+            fix="Run the job again: another machine may have more. On your own, `invoke clean` frees the cache.",
+        )
+    return free

@@ -1,0 +1,274 @@
+"""Plans a night: which images are not pushed yet, not tested yet, or not tagged yet.
+
+All state between two nights is in the registry and in the record of layers. So a run continues where an earlier one was
+interrupted, or had more to do than fits into one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from imagefactory.assemble.applied_mods import apply_mods
+from imagefactory.assemble.inputs import Downloads, LayerInputs
+from imagefactory.assemble.watch import Unwatched
+from imagefactory.check.smoke.record import SmokeRecord, has_gpu, required_levels, serving_elsewhere
+from imagefactory.ci.jobs import Need, Night, Trouble, Work, fitted
+from imagefactory.errors import FactoryError
+from imagefactory.errors import mods as mod_errors
+from imagefactory.errors.publishing import CatalogError
+from imagefactory.errors.registry import RegistryError
+from imagefactory.oci.image import Image
+from imagefactory.oci.registry.repository import Repository
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.make import make_plan
+from imagefactory.plan.plan import Plan
+from imagefactory.project.cells import Cell, buildable
+from imagefactory.project.compile_choices import choice_for
+from imagefactory.project.project import Project
+from imagefactory.project.servers.known import server_of
+from imagefactory.publish.catalog import Catalog, Event, ImagePart, Published, read_catalog
+from imagefactory.publish.gate import made_of
+from imagefactory.publish.history import misplaced_tags
+from imagefactory.publish.records import read_records
+from imagefactory.publish.tags import NIGHTLY_VERSION, is_home, moving_tags, staging_tag
+from imagefactory.store.digests import Digest
+
+UNFIT = (
+    mod_errors.AnchorError,
+    mod_errors.PatchError,
+    mod_errors.ModFileError,
+    mod_errors.ModCheckError,
+    mod_errors.ModConflictError,
+    mod_errors.ModNotApplicableError,
+    mod_errors.ModPathError,
+    mod_errors.ModSyntaxError,
+    mod_errors.SourceMissingError,
+)
+"""Failures of a mod that retrying cannot fix."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the registry has of a plan's image; by default nothing."""
+
+    staged: Digest | None = None
+    """What its staging tag points to."""
+    record: SmokeRecord | None = None
+    misplaced: Sequence[str] = ()
+    """Tags that are not where the catalog has them."""
+
+
+@dataclass(frozen=True)
+class NightVerdict:
+    """What is missing for a cell, or why nothing can be done."""
+
+    needs: tuple[Need, ...] = ()
+    reason: str = ""
+    held: str = ""
+
+
+def nightly_cells(project: Project) -> list[Cell]:
+    """List the cells of a night: everything locked, and what the night itself compiles and locks.
+
+    That is every model on its own arch, on the version `nightly` and on grafts. A whole compile of a release takes many
+    hours, and starts by hand.
+    """
+    return [
+        cell
+        for cell in buildable(project.matrix)
+        if project.is_locked(cell) or (_is_compiled_here(project, cell) and is_home(project.matrix, cell))
+    ]
+
+
+def _is_compiled_here(project: Project, cell: Cell) -> bool:
+    choice = project.matrix.versions[cell.version].compile
+    return cell.version == NIGHTLY_VERSION or choice_for(choice, cell.arch)[0] == "graft"
+
+
+def plan_night(
+    project: Project,
+    repository: Repository,
+    cells: Iterable[Cell],
+    *,
+    retry: bool = False,
+    gpu: bool = False,
+    first: bool = False,
+) -> Night:
+    """Compare the plans of locked cells with the registry. A cell that cannot be planned does not stop the others.
+
+    `retry` tests images again that failed; `gpu` adds tests on a machine with a GPU. `first` asks the registry nothing:
+    some deny access to a repository that does not exist yet.
+    """
+    catalog = Catalog() if first else read_catalog(repository).catalog
+    known = KnownLayers(project.known_layers)
+    works: list[Work] = []
+    broken: list[Trouble] = []
+    held: list[Trouble] = []
+    current = 0
+    for cell in filter(project.is_locked, cells):
+        target = f"{cell}/{cell.machine}"
+        try:
+            plan = make_plan(project, cell)
+            recorded = known.image(plan)
+            asked = Asked() if first else ask(project, repository, catalog, plan, recorded)
+            verdict = judge(project, catalog, plan, recorded, asked, retry=retry, gpu=gpu)
+            if "image" in verdict.needs:
+                _refuse_unfit_mods(project, plan)
+        except (CatalogError, RegistryError):  # concerns every cell
+            raise
+        except FactoryError as error:
+            broken.append(Trouble(target, error.what, f"{error.where}: {error.why}"))
+            continue
+        if verdict.held:
+            held.append(Trouble(target, verdict.held, verdict.reason))
+        elif verdict.needs:
+            works.append(Work(cell, plan.key, verdict.needs, verdict.reason, *_machines(project, cell)))
+        else:
+            current += 1
+    name = repository.reference.name
+    return fitted(Night(name, works=tuple(works), broken=tuple(broken), held=tuple(held), current=current))
+
+
+def ask(
+    project: Project, repository: Repository, catalog: Catalog, plan: Plan, recorded: Image | None
+) -> Asked:
+    """Ask the registry what `judge` needs to know about a plan, and nothing else."""
+    tags = moving_tags(project.matrix, plan.cell)
+    if _is_current(catalog, plan, tags) or _rollback(catalog, plan, tags):
+        return Asked(misplaced=misplaced_tags(repository, catalog, tags))
+    staged = repository.resolve(staging_tag(plan.key))
+    foreign = recorded is not None and recorded.digest != staged
+    record = None if staged is None or foreign else read_records(repository, staged, plan.key)
+    return Asked(staged, record)
+
+
+def judge(
+    project: Project,
+    catalog: Catalog,
+    plan: Plan,
+    recorded: Image | None,
+    asked: Asked,
+    *,
+    retry: bool = False,
+    gpu: bool = False,
+) -> NightVerdict:
+    """Return what is missing between a plan and its tags.
+
+    Without a recorded image, nothing vouches for what is staged, so it is built and pushed again.
+    """
+    tags = moving_tags(project.matrix, plan.cell)
+    settled = _settled(catalog, plan, tags, ", ".join(asked.misplaced))
+    if settled is not None:
+        return settled
+    # Continue where an earlier run stopped: before the push, the tests or the promotion.
+    tested: tuple[Need, ...] = ("smoke", "gpu") if gpu and has_gpu(project.matrix, plan.arch) else ("smoke",)
+    everything: tuple[Need, ...] = ("image", *tested, "promote")
+    why = reason(catalog.current(tags, plan.platform), plan)
+    if asked.staged is None:
+        return NightVerdict(everything, why)
+    failed = _failures(asked.record)
+    if failed and not retry:
+        return NightVerdict(reason="; ".join(failed), held="failed its smoke tests")
+    if recorded and recorded.digest != asked.staged:
+        needs, state = everything, "another image is in its place"
+    elif recorded is None:
+        needs, state = everything, "pushed, but not on record"
+    elif asked.record is None or asked.record.missing(required_levels(project.matrix, plan.arch)):
+        needs, state = (*tested, "promote"), "pushed, but not tested yet"
+    else:
+        needs, state = ("promote",), "tested, but not promoted yet"
+    return NightVerdict(needs, f"{why}; {state}")
+
+
+def _settled(catalog: Catalog, plan: Plan, tags: Sequence[str], wrong: str) -> NightVerdict | None:
+    """Judge an image that is published, or that a rollback holds back; None if it is neither."""
+    rollback = _rollback(catalog, plan, tags)
+    if _is_current(catalog, plan, tags):
+        return (
+            NightVerdict(("promote",), f"{wrong}: not where the catalog has it") if wrong else NightVerdict()
+        )
+    if rollback is None:
+        return None
+    if wrong:  # it was interrupted: `promote` moves the tags, and refuses the image
+        return NightVerdict(("promote",), f"{wrong}: not where the rollback puts it")
+    return NightVerdict(reason=f"on {rollback.time:%Y-%m-%d}, to {rollback.image}", held="rolled back")
+
+
+def _is_current(catalog: Catalog, plan: Plan, tags: Sequence[str]) -> bool:
+    before = catalog.current(tags, plan.platform)
+    return before is not None and before.plan_key == plan.key
+
+
+def _rollback(catalog: Catalog, plan: Plan, tags: Sequence[str]) -> Event | None:
+    """Find the rollback that holds a plan's image back."""
+    digests = {image.digest for image in catalog.images if image.plan_key == plan.key}
+    return next((event for digest, event in catalog.holds(tags).items() if digest in digests), None)
+
+
+def reason(before: Published | None, plan: Plan) -> str:
+    """Return why an image must be made: the server changed, or else the first layer that differs.
+
+    The layer of a mod is made on top of those before it, so a change also changes what follows: the first difference
+    is the cause.
+    """
+    if before is None:
+        return "never published"
+    old, new = before.made_of, made_of(plan)
+    found = differences(old, new)
+    if not found:
+        return "the image's configuration changed"
+    distribution = server_of(plan.cell).distribution
+    server = {f"wheel {distribution}", f"wheel {distribution}-cpu"}
+    first = next((name for name in found if name in server), found[0])
+    return _said(first, old.get(first), new.get(first))
+
+
+def differences(old: dict[str, ImagePart], new: dict[str, ImagePart]) -> list[str]:
+    """List the layers that differ, in order."""
+    order: list[str] = []
+    before, after = list(old), list(new)
+    # A layer that is gone is listed where it was: before the one that took its place.
+    for name in after:
+        while before and before[0] not in new:
+            order.append(before.pop(0))
+        if before and before[0] == name:
+            before.pop(0)
+        order.append(name)
+    order += [name for name in before if name not in new]
+    return [name for name in dict.fromkeys(order) if old.get(name) != new.get(name)]
+
+
+def _said(layer: str, old: ImagePart | None, new: ImagePart | None) -> str:
+    kind, _, name = layer.partition(" ")
+    thing = f"{name} wheel" if kind == "wheel" else {"serve": "serve program"}.get(kind, layer)
+    if old is None or new is None:
+        return f"{thing} {'gone' if new is None else 'added'}"
+    if old.version != new.version:
+        return f"{name} {old.version} → {new.version}"
+    return f"{thing} changed"
+
+
+def _machines(project: Project, cell: Cell) -> tuple[str, str]:
+    """Return the levels for machines of a cell's own platform, and the platform for `serve` if that is another one."""
+    required = required_levels(project.matrix, cell.arch)
+    elsewhere = serving_elsewhere(project, cell) if "serve" in required else ""
+    return ",".join(level for level in required if level != "serve") if elsewhere else "", elsewhere
+
+
+def _failures(record: SmokeRecord | None) -> list[str]:
+    levels = record.levels.items() if record else ()
+    return [f"{level}: {result.why}" for level, result in levels if result.outcome == "failed"]
+
+
+def _refuse_unfit_mods(project: Project, plan: Plan) -> None:
+    """Apply mods on trial before a machine is started; what cannot be tried here, the job will find out."""
+    if not any(layer.kind == "mod" for layer in plan.layers):
+        return
+    try:
+        with Downloads(LayerInputs(project, [plan.cell]), (), Unwatched()) as downloads:
+            apply_mods(plan.layers, downloads)
+    except UNFIT:
+        raise
+    except FactoryError:
+        return

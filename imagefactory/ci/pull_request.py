@@ -1,0 +1,160 @@
+"""Finds what a pull request changes: mods, the images of targets, and the inputs that caused it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from imagefactory.check.smoke.record import has_gpu
+from imagefactory.ci.jobs import RUNNERS
+from imagefactory.ci.run_summary import bounded
+from imagefactory.errors import FactoryError
+from imagefactory.errors.ci import RunFailedError
+from imagefactory.plan.changes import LayerChange, diff_plans
+from imagefactory.plan.make import make_plan
+from imagefactory.plan.plan import Plan
+from imagefactory.project.cells import Cell, buildable
+from imagefactory.project.project import Project
+
+_SHOWN = 6
+
+
+@dataclass(frozen=True)
+class Affected:
+    """A target whose image changes, or can no longer be planned."""
+
+    cell: Cell
+    changes: tuple[LayerChange, ...] = ()
+    new: bool = False
+    fault: str = ""
+
+    @property
+    def target(self) -> str:
+        """Return the full target."""
+        return f"{self.cell}/{self.cell.machine}"
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The difference between two commits of the repository."""
+
+    mods: tuple[str, ...]
+    affected: tuple[Affected, ...]
+
+    @property
+    def faults(self) -> list[Affected]:
+        """List the targets that the change breaks."""
+        return [one for one in self.affected if one.fault]
+
+    def jobs(self, project: Project) -> list[dict[str, str]]:
+        """List the targets that a machine without a GPU builds and tests."""
+        return [
+            {"name": one.target, "target": one.target, "runner": RUNNERS[one.cell.platform]}
+            for one in self.affected
+            if not one.fault and not has_gpu(project.matrix, one.cell.arch)
+        ]
+
+    def markdown(self) -> str:
+        """Format the changes as Markdown; targets that changed in the same way are grouped."""
+        if not self.affected:
+            return "## Images\n\nNo image changes.\n"
+        alike: dict[tuple[str, ...], list[str]] = {}
+        for one in self.affected:
+            alike.setdefault(_said(one), []).append(one.target)
+        lines = ["## Images", "", f"{len(self.affected)} targets are affected.", ""]
+        for what, targets in alike.items():
+            lines += ["<details><summary>" + _heading(targets) + "</summary>", ""]
+            lines += [f"- `{target}`" for target in targets]
+            lines += ["", "```", *what, "```", "", "</details>", ""]
+        return bounded("\n".join(lines))
+
+
+def find_changes(project: Project, base: str) -> Changes:
+    """Compare a checkout with an earlier commit of it: every plan, before and after."""
+    with worktree(project.root, base) as folder:
+        try:
+            before = _plans(Project(folder, project.store))
+        except FactoryError:  # written for another version of the library: everything is new then
+            before = {}
+        after = _plans(project)
+    return Changes(mods=changed_mods(project, base), affected=tuple(_compare(before, after)))
+
+
+def changed_mods(project: Project, base: str) -> tuple[str, ...]:
+    """List the mods of this checkout with files that differ from a commit."""
+    names = _git(project.root, "diff", "--name-only", "-z", base, "--", "mods").split("\0")
+    names += _git(project.root, "ls-files", "--others", "--exclude-standard", "-z", "--", "mods").split("\0")
+    folders = {name.split("/")[1] for name in names if name.count("/") >= 2}  # noqa: PLR2004 - mods/NAME/file
+    return tuple(sorted(folders & project.mods.keys()))
+
+
+@contextmanager
+def worktree(root: Path, commit: str) -> Iterator[Path]:
+    """Check a commit out into a temporary worktree."""
+    with TemporaryDirectory(prefix="imagefactory-base-") as scratch:
+        folder = Path(scratch) / "base"
+        _git(root, "worktree", "add", "--detach", "--quiet", str(folder), commit)
+        try:
+            yield folder
+        finally:
+            _git(root, "worktree", "remove", "--force", str(folder))
+
+
+def _plans(project: Project) -> dict[Cell, Plan | str]:
+    found: dict[Cell, Plan | str] = {}
+    for cell in buildable(project.matrix):
+        if project.is_locked(cell):
+            try:
+                found[cell] = make_plan(project, cell)
+            except FactoryError as error:
+                found[cell] = f"{error.what} ({error.where}) {error.why}"
+    return found
+
+
+def _compare(before: dict[Cell, Plan | str], after: dict[Cell, Plan | str]) -> Iterator[Affected]:
+    for cell, plan in after.items():
+        old = before.get(cell)
+        if isinstance(plan, str):
+            if plan != old:
+                yield Affected(cell, fault=plan)
+        elif not isinstance(old, Plan):
+            yield Affected(cell, new=True)
+        elif old.key != plan.key:
+            yield Affected(cell, changes=tuple(diff_plans(old, plan)))
+
+
+def _said(one: Affected) -> tuple[str, ...]:
+    if one.fault:
+        return (f"cannot be planned: {one.fault}",)
+    if one.new:
+        return ("new",)
+    lines = [f"{change.name}: {change.what}" for change in one.changes]
+    more = len(lines) - _SHOWN
+    return (*lines[:_SHOWN], *([f"and {more} more"] if more > 0 else []))
+
+
+def _heading(targets: list[str]) -> str:
+    return targets[0] if len(targets) == 1 else f"{targets[0]} and {len(targets) - 1} more"
+
+
+def _git(root: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603 - our own arguments
+            ["git", "-C", str(root), *arguments],  # noqa: S607 - as the user's shell finds it
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = getattr(error, "stderr", "") or str(error)
+        raise RunFailedError(
+            "The base commit is not available.",
+            where=f"git {' '.join(arguments)}",
+            why=said.strip().splitlines()[-1] if said.strip() else "",
+            fix="Give --base a commit that this clone has; in a workflow, check out with `fetch-depth: 0`.",
+        ) from None
+    return done.stdout

@@ -1,0 +1,137 @@
+"""Markdown for the summary page of a run and for the history page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from imagefactory.check.smoke.record import SmokeRecord
+from imagefactory.ci.jobs import Night
+from imagefactory.publish.catalog import Catalog, Published
+from imagefactory.publish.history import changes
+from imagefactory.publish.promote import Promotion
+from imagefactory.publish.tags import short_digest
+from imagefactory.store.progress import size
+
+LARGEST: Final = 1024 * 1024
+"""GitHub's limit for one step, in bytes; it shows nothing at all of a longer summary."""
+HISTORY_DAYS: Final = 60
+
+
+def night_summary(night: Night) -> str:
+    """Summarize what a run is going to do, and why."""
+    lines = ["## Plan", "", f"`{night.registry}`: {_counted(night)}", ""]
+    if night.works:
+        rows = [(f"`{work.target}`", " → ".join(work.needs), cell(work.reason)) for work in night.works]
+        lines += [*table("target | does | because", rows), ""]
+    if night.compiles:
+        compiled = [(job.what, job.vllm, job.arch, cell(job.reason)) for job in night.compiles]
+        lines += [*table("compile | vLLM | arch | because", compiled), ""]
+    if night.adopt:
+        lines += [
+            f"Compiled and waiting for a lock: {', '.join(f'`{target}`' for target in night.adopt)}",
+            "",
+        ]
+    for title, troubles in (("Broken", night.broken), ("Left alone", night.held)):
+        told = [(f"`{trouble.target}`", cell(trouble.what), cell(trouble.why)) for trouble in troubles]
+        lines += [f"### {title}", "", *table("target | what | why", told), ""] if told else []
+    if night.later:
+        lines += [f"{night.later} more do not fit into one run; the next run continues with them.", ""]
+    return bounded("\n".join(lines))
+
+
+def _counted(night: Night) -> str:
+    if night.is_empty:
+        return f"nothing changed; {night.current} images are up to date."
+    return (
+        f"{len(night.works)} to do, {len(night.compiles)} to compile, {night.current} up to date, "
+        f"{len(night.broken)} broken, {len(night.held)} left alone."
+    )
+
+
+def smoke_summary(records: Iterable[SmokeRecord]) -> str:
+    """Summarize smoke records."""
+    rows = []
+    for record in records:
+        levels = ", ".join(f"{level} {result.outcome}" for level, result in record.levels.items())
+        wrong = "; ".join(
+            f"{level}: {result.why}" for level, result in record.levels.items() if result.outcome == "failed"
+        )
+        rows.append((f"`{record.target}`", f"`{short_digest(record.digest)}`", levels, cell(wrong) or "-"))
+    return bounded(
+        "\n".join(["## Smoke tests", "", *table("target | image | levels | what is wrong", rows), ""])
+    )
+
+
+def promotion_summary(outcome: Promotion) -> str:
+    """Summarize which tags moved, and which images were refused."""
+    rows = [
+        (
+            f"`{one.image.cell}/{one.image.cell.machine}`",
+            f"`{one.image.digest}`",
+            codes(one.named),
+            codes(one.moved),
+        )
+        for one in outcome.promoted
+    ]
+    moved = table("target | image | permanent tags | moved here", rows) if rows else ["No tag moved."]
+    refused = [f"- {cell(error.what)} {cell(error.why)}" for error in outcome.refused]
+    return bounded("\n".join(["## Tags", "", *moved, "", *refused, ""]))
+
+
+def subjects(outcome: Promotion, name: str) -> str:
+    """List promoted images as checksums, the form in which `actions/attest` takes several subjects."""
+    digests = dict.fromkeys(one.image.digest.removeprefix("sha256:") for one in outcome.promoted)
+    return "".join(f"{digest}  {name}\n" for digest in digests)
+
+
+def history_page(catalog: Catalog, registry: str) -> str:
+    """Write the history page: everything that was published, newest first."""
+    before: dict[tuple[str, str, str], Published] = {}
+    rows: list[tuple[str, ...]] = []
+    for event in catalog.events:
+        image = catalog.image(event.image)
+        if image is None:
+            continue
+        target = (image.model, image.arch, image.platform)
+        changed = ", ".join(changes(before.get(target), image)[:4])
+        before[target] = image
+        if (catalog.events[-1].time.date() - event.time.date()).days <= HISTORY_DAYS:
+            when, name = f"{event.time:%Y-%m-%d %H:%M}", f"`{image.cell}/{image.cell.machine}`"
+            tags = codes([*event.named, *event.moved])
+            rows.append((when, event.kind, name, f"`{image.digest}`", size(image.size), tags, cell(changed)))
+    return "\n".join(
+        [
+            "# What was published",
+            "",
+            f"Images of `{registry}`. A digest always names the same image: `docker pull {registry}@sha256:…`.",
+            "",
+            *table("when (UTC) | what | target | image | size | tags | changed", reversed(rows)),
+            "",
+        ]
+    )
+
+
+def bounded(text: str) -> str:
+    """Shorten a text, by whole lines, to what GitHub shows."""
+    if len(text.encode()) <= LARGEST:
+        return text
+    note = "\n\n… cut here: GitHub shows no more than 1 MiB.\n"
+    kept = text.encode()[: LARGEST - len(note.encode())].decode("utf-8", "ignore")
+    return kept.rpartition("\n")[0] + note
+
+
+def table(columns: str, rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table; `columns` is its first line, without the bars at both ends."""
+    rule = "|---" * (columns.count("|") + 1) + "|"
+    return [f"| {columns} |", rule, *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def codes(names: Iterable[str]) -> str:
+    """Format names as code, or a dash if there are none."""
+    return " ".join(f"`{name}`" for name in names) or "-"
+
+
+def cell(text: str) -> str:
+    """Escape a text for a table cell: one line, no markup, no mentions."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("@", "@\u200b")

@@ -1,0 +1,227 @@
+"""Commands for benchmarks: measure, compare, plot, check."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from imagefactory.cli import options
+from imagefactory.cli.command import command, need, say, show
+
+if TYPE_CHECKING:
+    from imagefactory.check.bench.result import BenchResult
+    from imagefactory.check.bench.running import Bench
+    from imagefactory.check.smoke.subject import Subject
+    from imagefactory.project.project import Project
+
+SET = "a setting as NAME=VALUE; repeatable (see docs/serving.md)"
+PROFILE = "what to measure: quick, chat, users, long, arena or start (see docs/benchmarks.md)"
+USERS = "other numbers of users at once than the profile's, such as 1,4,8"
+REPEATS = "other repeats than the profile's"
+LIMIT = "seconds that one measurement may take before the server counts as hung (default: 1800)"
+
+
+def _bench(project: Project, profile: str, set: list[str], users: str, repeats: str, limit: str) -> Bench:
+    from imagefactory.check.bench.arena import PACKAGES
+    from imagefactory.check.bench.running import Bench
+    from imagefactory.launch.prepare import settings_from
+
+    numbers = [options.whole_number("--users", word, least=1) for word in users.split(",")]
+    found = Bench(
+        project,
+        profile,
+        settings_from(set),
+        users=tuple(number for number in numbers if number),
+        repeats=options.whole_number("--repeats", repeats, least=1),
+        limit=options.number("--limit", limit) or 1800,
+    )
+    if found.profile.tool == "llama-benchy":
+        need(project.root, PACKAGES)
+    return found
+
+
+@command(
+    default=True,
+    help={
+        "target": "measure the image built for this target (default: the first model)",
+        "image": "measure this image instead: a reference by digest (pulled), an image of the daemon, or an OCI layout",
+        "url": "measure this running server instead; the image brings the tool. VLLM_API_KEY is its key",
+        "profile": PROFILE,
+        "set": SET,
+        "users": USERS,
+        "repeats": REPEATS,
+        "limit": LIMIT,
+        "json": options.JSON,
+    },
+)
+def run(
+    project: Project,
+    set: list[str],
+    target: str = "",
+    image: str = "",
+    url: str = "",
+    profile: str = "quick",
+    users: str = "",
+    repeats: str = "",
+    limit: str = "",
+    json: bool = False,
+) -> None:
+    """Measure an image or a running server: speed, latency, accepted drafts, starts; the result is a JSON file."""
+    from imagefactory.check.bench.endpoint import Endpoint
+    from imagefactory.check.bench.measuring import refuse_wrong_answers
+    from imagefactory.check.bench.profiles import load_published
+    from imagefactory.check.bench.running import bench_image, bench_url, refuse_other_servers
+    from imagefactory.check.smoke.subject import subject_of_image, subject_of_target
+    from imagefactory.cli.show.bench_tables import published_table, result_tables
+    from imagefactory.project.targets import select_one
+
+    options.at_most_one(target=target, image=image)
+    options.at_most_one(set=set, url=url)
+    bench = _bench(project, profile, set, users, repeats, limit)
+    if not image:
+        refuse_other_servers(bench, select_one(project.matrix, target))  # before anybody builds it
+    subject = subject_of_image(project, image) if image else subject_of_target(project, target)
+    if url:
+        endpoint = Endpoint(url.rstrip("/").removesuffix("/v1"), os.environ.get("VLLM_API_KEY", ""))
+        result, path = bench_url(bench, endpoint, subject, say)
+    else:
+        result, path = bench_image(bench, subject, say)
+    if json:
+        print(result.to_json(), end="")
+    else:
+        for table in result_tables(result):
+            show(table)
+        if others := published_table(load_published(project.root), subject.model):
+            show(others)
+        print(path.relative_to(project.root))
+    refuse_wrong_answers(result, path)
+
+
+@command(
+    positional=["first", "second"],
+    help={
+        "first": "a result file, or a target or image to measure",
+        "second": "another of the same; targets and images are measured in turn, with a fresh start each time",
+        "set_first": f"first only: {SET}",
+        "set_second": f"second only: {SET}",
+        "set": f"both: {SET}",
+        "without_drafter": "measure the second side without speculative decoding",
+        "by": "a further difference that is intended, such as machine or model; repeatable",
+        "rounds": "how often to measure targets or images (default: 4)",
+        "profile": PROFILE,
+        "users": USERS,
+        "repeats": "repeats within each round (default: the profile's)",
+        "limit": LIMIT,
+        "json": options.JSON,
+    },
+)
+def compare(
+    project: Project,
+    first: str,
+    second: str,
+    set_first: list[str],
+    set_second: list[str],
+    set: list[str],
+    by: list[str],
+    without_drafter: bool = False,
+    rounds: str = "",
+    profile: str = "quick",
+    users: str = "",
+    repeats: str = "",
+    limit: str = "",
+    json: bool = False,
+) -> None:
+    """Compare two results, images or settings: ratios with 95 % confidence intervals."""
+    from dataclasses import asdict
+
+    from imagefactory.check.bench.comparison import compare, refuse_incomparable
+    from imagefactory.check.bench.result import BenchResult
+    from imagefactory.check.bench.running import DRAFTER, Side, asked_differences, run_interleaved
+    from imagefactory.cli.command import print_json
+    from imagefactory.cli.show.bench_tables import comparison_table
+
+    if first.endswith(".json") and second.endswith(".json"):
+        lefts, rights = [BenchResult.read(Path(first))], [BenchResult.read(Path(second))]
+        asked = {*by}
+    else:
+        if without_drafter:
+            set_second = [*set_second, f"{DRAFTER}=off"]
+        left, right = (
+            Side(_bench(project, profile, [*set, *own], users, repeats, limit), _subject(project, name))
+            for name, own in ((first, set_first), (second, set_second))
+        )
+        asked = {*by, *asked_differences(left, right)}
+        number = options.whole_number("--rounds", rounds, least=1) or 4
+        lefts, rights = run_interleaved(left, right, number, say)
+    for one, other in zip(lefts, rights, strict=True):
+        refuse_incomparable(one, other, asked)
+    found = compare(lefts, rights)
+    if json:
+        print_json([asdict(one) | {"verdict": one.verdict} for one in found])
+    else:
+        show(comparison_table(found, _side(first, lefts[0], rights[0]), _side(second, rights[0], lefts[0])))
+
+
+def _side(name: str, own: BenchResult, other: BenchResult) -> str:
+    """Name a side of a comparison, with the settings that the other one does not have."""
+    apart = own.bound.settings.items() - other.bound.settings.items()
+    return " ".join([name, *(f"{setting}={value}" for setting, value in sorted(apart))])
+
+
+def _subject(project: Project, name: str) -> Subject:
+    """Return the image of a target, or the one that has this name."""
+    from imagefactory.check.smoke.subject import subject_of_image, subject_of_target
+
+    is_image = "sha256:" in name or Path(name, "index.json").exists()
+    return subject_of_image(project, name) if is_image else subject_of_target(project, name)
+
+
+@command(
+    needs="plot",
+    positional=["results"],
+    help={
+        "results": "a result file or a folder of them; several are separated by commas",
+        "output": "the folder for the SVG files (default: build/bench/plots)",
+    },
+)
+def plot(project: Project, results: str, output: str = "") -> None:
+    """Plot results in SVG, light and dark: throughput, latency, accepted drafts, starts, history."""
+    from imagefactory.check.bench.plots import plot
+    from imagefactory.store.paths import expand_home
+
+    folder = expand_home(output, "--output") if output else project.root / "build" / "bench" / "plots"
+    for path in plot(_read_results(results), folder):
+        print(path)
+
+
+def _read_results(words: str) -> list[BenchResult]:
+    from imagefactory.check.bench.result import BenchResult
+
+    named = [options.existing("RESULTS", word, folder=Path(word).is_dir()) for word in words.split(",")]
+    files = [file for path in named for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
+    return [BenchResult.read(file) for file in files]
+
+
+@command(
+    help={"base": "look for the images of results that are new since this commit (default: of all results)"}
+)
+def check(project: Project, base: str = "") -> None:
+    """Check the results in benchmarks/results: format, plausibility, and that the images of new ones exist."""
+    from imagefactory.check.bench.result import check_shared, unchanged_files
+    from imagefactory.ci.pull_request import worktree
+
+    unchanged: set[Path] = set()
+    if base:
+        with worktree(project.root, base) as folder:
+            unchanged = unchanged_files(project.root, folder)
+    say(f"{check_shared(project.root, _known_digests(project), unchanged)} results are plausible")
+
+
+def _known_digests(project: Project) -> set[str]:
+    """Return the digests of all images whose layers are on record."""
+    from imagefactory.plan.known_layers import KnownLayers
+    from imagefactory.plan.make import locked_plans
+
+    known = KnownLayers(project.known_layers)
+    return {image.digest for plan in locked_plans(project) if (image := known.image(plan))}

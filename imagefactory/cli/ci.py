@@ -1,0 +1,289 @@
+"""Commands for the workflows in .github, one per step; each also runs by hand.
+
+In a workflow the results also go to the files that GitHub reads: GITHUB_OUTPUT and GITHUB_STEP_SUMMARY.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from invoke.exceptions import Exit
+
+from imagefactory.cli import options, workflow
+from imagefactory.cli.command import command, find_publisher, open_repository, print_json, say
+from imagefactory.cli.failures import exit_refused
+
+if TYPE_CHECKING:
+    from imagefactory.project.project import Project
+
+BASE = "the commit to compare with"
+
+
+@command(
+    help={
+        "target": workflow.NIGHTLY_TARGETS,
+        "json": options.JSON,
+        "retry": "test images again that failed their tests",
+        "gpu": "also plan the tests that need a GPU",
+        "first": "treat everything as missing: the registry has no such repository yet",
+    },
+)
+def plan(
+    project: Project,
+    target: list[str],
+    json: bool = False,
+    retry: bool = False,
+    gpu: bool = False,
+    first: bool = False,
+) -> None:
+    """Compare the plans with the registry and list the jobs still to do, each with its reason."""
+    from dataclasses import replace
+
+    from imagefactory.ci.jobs import fitted
+    from imagefactory.ci.needed_compiles import find_compiles
+    from imagefactory.ci.night import plan_night
+    from imagefactory.ci.run_summary import night_summary
+
+    cells = workflow.cells_named(project, target, nightly=True)
+    with open_repository(project) as repository:
+        night = plan_night(project, repository, cells, retry=retry, gpu=gpu, first=first)
+        compiles = find_compiles(project, None if first else repository, cells)
+    adopted = tuple(f"{cell}/{cell.machine}" for cell in compiles.adopt)
+    night = fitted(replace(night, compiles=tuple(compiles.jobs), adopt=adopted))
+    summary = night_summary(night)
+    workflow.write_outputs(night.outputs())
+    workflow.write_summary(summary)
+    if json:
+        print_json(night.as_json())
+    else:
+        print(summary)
+
+
+@command(help={"target": workflow.TARGETS})
+def push(project: Project, target: list[str]) -> None:
+    """Build and push images, and leave their digests in build/pushed; one that fails does not stop the others."""
+    from imagefactory.ci.jobs import refuse_full, space_needed
+    from imagefactory.cli.show.live import watching
+    from imagefactory.publish.handovers import handover_folder, write_handover
+    from imagefactory.publish.staging import stage
+
+    plans = workflow.plan_each(project, target)
+    refuse_full(project.store.root, space_needed(plans.finished.values()))
+    with open_repository(project) as repository, watching() as watch:
+        staged = stage(project, repository, plans, watch, say)
+    for cell, one in staged.finished.items():
+        write_handover(handover_folder(project), one.plan, one.image)
+        print(f"{cell}/{cell.machine} {one.digest}")
+    staged.refuse_failures("pushed")
+
+
+@command(
+    needs="smoke",
+    help={
+        "target": workflow.TARGETS,
+        "level": "static, container, serve or gpu (default: what the arch requires)",
+        "pushed": workflow.PUSHED,
+        "bench": "also measure what passed; an image that became slower fails, and gets no tag",
+    },
+)
+def smoke(
+    project: Project, target: list[str], level: list[str], pushed: list[str], bench: bool = False
+) -> None:
+    """Pull and smoke-test pushed images at the levels they have not passed yet; the records go to build/smoke."""
+    from imagefactory.check.smoke.record import SmokeRecord, levels_named
+    from imagefactory.check.smoke.runner import records_below
+    from imagefactory.ci.jobs import refuse_full, space_needed
+    from imagefactory.ci.run_summary import smoke_summary
+    from imagefactory.publish.pipeline import bench_pulled, smoke_test
+    from imagefactory.publish.staging import Staged, find_staged
+
+    plans = workflow.plan_each(project, target)
+    refuse_full(project.store.root, space_needed(plans.finished.values(), pulled=True))
+    arch = workflow.cells_named(project, target)[0].arch
+    levels = levels_named(level, project.matrix, arch) if any(level) else ()
+
+    def test(staged: Staged) -> SmokeRecord | None:
+        record = smoke_test(project, repository, staged, say, levels=levels, must_pass=True)
+        return bench_pulled(project, repository, staged, say) if bench and record else record
+
+    with open_repository(project) as repository:
+        found = find_staged(project, repository, plans, workflow.pushed_folders(project, pushed))
+        tested = found.then(test, say)
+    folder = project.root / "build" / "smoke"
+    records = [record for one in found.finished.values() for record in records_below([folder], one.digest)]
+    workflow.print_summary(smoke_summary(records))
+    tested.refuse_failures("tested, or failed")
+
+
+@command(
+    help={
+        "target": workflow.TARGETS,
+        "records": "a folder of smoke records; repeatable (default: build/smoke)",
+        "pushed": workflow.PUSHED,
+        "subjects": "write the digests of promoted images to this file, as checksums (for actions/attest)",
+        "key": options.SIGNING_KEY,
+        "unsigned": "promote images that nobody signed too: for a private registry",
+    },
+)
+def promote(
+    project: Project,
+    target: list[str],
+    records: list[str],
+    pushed: list[str],
+    subjects: str = "",
+    key: str = "",
+    unsigned: bool = False,
+) -> None:
+    """Attach smoke records to images, sign them, and promote those that passed."""
+    from imagefactory.check.smoke.runner import records_below
+    from imagefactory.ci import run_summary
+    from imagefactory.publish.pipeline import attest
+    from imagefactory.publish.promote import promote
+    from imagefactory.publish.staging import find_staged
+
+    folders = [Path(folder) for folder in records] or [project.root / "build" / "smoke"]
+    checksum_file = options.new_file("--subjects", subjects) if subjects else None
+    signer, trust = find_publisher(project, key, unsigned=unsigned)
+    plans = workflow.plan_each(project, target)
+    with open_repository(project) as repository:
+        attested = find_staged(project, repository, plans, workflow.pushed_folders(project, pushed)).then(
+            lambda staged: attest(project, repository, staged, records_below(folders, staged.digest), signer)
+        )
+        outcome = promote(project, repository, attested, trust)
+    workflow.write_outputs({"promoted": str(len(outcome.promoted))})
+    if checksum_file:
+        checksum_file.write_text(run_summary.subjects(outcome, repository.reference.name), "utf-8")
+    workflow.print_summary(run_summary.promotion_summary(outcome))
+    exit_refused(outcome.refused)
+
+
+@command(help={"pushed": workflow.PUSHED, "dry_run": "only print the page"})
+def record(project: Project, pushed: list[str], dry_run: bool = False) -> None:
+    """Write the history page, the catalog and the digests of layers that were handed on to the branch `records`."""
+    from imagefactory.ci.github import RECORDS, GitHub
+    from imagefactory.ci.run_summary import history_page
+    from imagefactory.publish.catalog import read_catalog
+    from imagefactory.publish.handovers import ExpectedImages
+
+    layers = ExpectedImages(project, workflow.pushed_folders(project, pushed)).record()
+    with open_repository(project) as repository:
+        catalog = read_catalog(repository).catalog
+    page = history_page(catalog, repository.reference.name)
+    if dry_run:
+        workflow.print_summary(page)
+        return
+    workflow.write_summary(page)
+    files = {"README.md": page, "catalog.json": catalog.to_json().decode()}
+    if layers is not None:
+        files[project.handed_on_layers.relative_to(project.root).as_posix()] = layers
+    made = GitHub.from_environment().commit(RECORDS, files, "Record what was published\n")
+    print(made or "nothing new")
+
+
+@command(help={"base": BASE})
+def changes(project: Project, base: str) -> None:
+    """List the mods and images that a change affects, and the inputs that changed."""
+    from imagefactory.ci.pull_request import find_changes
+
+    found = find_changes(project, base)
+    workflow.write_outputs({"mods": " ".join(found.mods), "jobs": json.dumps(found.jobs(project))})
+    workflow.print_summary(found.markdown())
+    if found.faults:
+        raise Exit(code=1)
+
+
+@command(help={"base": BASE})
+def check_records(project: Project, base: str) -> None:
+    """Rebuild the layers whose records a change adds or edits, from the lock and with an empty cache, and compare."""
+    from imagefactory.ci.changed_records import changed_records, check_records
+    from imagefactory.cli.show.live import watching
+
+    changed = changed_records(project, base)
+    with watching() as watch:
+        check_records(project, changed, watch)
+    workflow.print_summary(
+        f"## Records\n\nNew or changed, and the same when rebuilt: {len(changed)} layers.\n"
+    )
+
+
+@command(
+    help={
+        "name": "a mod; repeatable (default: all)",
+        "source": "a checkout of vLLM's main branch",
+        "vllm": "the version of the matrix that it counts as (default: nightly)",
+        "dry_run": workflow.DRY_RUN,
+    },
+)
+def report_mods(
+    project: Project, name: list[str], source: str, vllm: str = "nightly", dry_run: bool = False
+) -> None:
+    """Check mods against vLLM's main branch, and open or update an issue for each that fails."""
+    from imagefactory.ci.github import GitHub
+    from imagefactory.ci.report_mods import findings, report
+    from imagefactory.mods import readme_table
+    from imagefactory.mods.compatibility import check_mods
+    from imagefactory.mods.rebasing import advice
+    from imagefactory.mods.source_files import FolderSource
+    from imagefactory.publish.attest.provenance import read_source
+
+    tree = options.existing("--source", source, folder=True)
+    results = check_mods(project, name, [vllm], folder=FolderSource(tree))
+    commit = read_source(tree).commit or ""
+    workflow.print_summary(f"## Mods on {vllm}\n\n{readme_table.markdown(results)}\n")
+    advised = {
+        finding.mod: advice(project, finding.mod, vllm, FolderSource(tree))
+        for finding in findings(results)
+        if finding.kind == "broken"
+    }
+    if dry_run:
+        for finding in findings(results):
+            print(f"{finding.title}\n\n{finding.body(commit, advised.get(finding.mod, ''))}")
+        return
+    github = GitHub.from_environment()
+    for mod, outcome, number in report(github, results, commit=commit, known=project.mods, advice=advised):
+        print(f"{mod}: issue {number} {outcome}")
+
+
+@command(help={"target": workflow.NIGHTLY_TARGETS, "dry_run": "lock, but commit nothing"})
+def adopt(project: Project, target: list[str], dry_run: bool = False) -> None:
+    """Lock newly compiled wheels, commit the locks to the branch `records`, and start the next run."""
+    from imagefactory.ci.github import RECORDS, GitHub
+    from imagefactory.ci.needed_compiles import adopt, find_compiles
+
+    cells = workflow.cells_named(project, target, nightly=True)
+    with open_repository(project) as repository:
+        compiles = find_compiles(project, repository, cells)
+    changed = adopt(project, compiles.adopt, say)
+    for path in changed:
+        print(path)
+    if not changed or dry_run:
+        return
+    github = GitHub.from_environment()
+    files = {path: (project.root / path).read_text("utf-8") for path in changed}
+    github.commit(RECORDS, files, "Lock what was compiled\n")
+    github.start_workflow("nightly.yml")  # finds the new locks
+
+
+@command(
+    help={
+        "upgrade": f"{options.UPGRADE} (default: all)",
+        "body": "write the text of the pull request to this file",
+    },
+)
+def refresh(project: Project, upgrade: list[str], body: str = "") -> None:
+    """Update the locks to newer packages, and the matrix to a new vLLM release."""
+    from imagefactory.ci.refresh import refresh
+    from imagefactory.mods.compatibility import check_mods
+    from imagefactory.project.project import Project
+    from imagefactory.store.index_config import IndexConfig
+    from imagefactory.store.indexes import Indexes
+
+    body_file = options.new_file("--body", body) if body else None
+    indexes = Indexes(IndexConfig.from_environment())
+    refreshed = refresh(project, indexes, upgrade or ["all"], say)
+    text = refreshed.body(check_mods(Project(project.root)))
+    workflow.print_summary(text)
+    if body_file:
+        body_file.write_text(text, "utf-8")

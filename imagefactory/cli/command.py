@@ -1,0 +1,118 @@
+"""The decorator that turns functions into commands, and what commands share."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from invoke.context import Context
+from invoke.tasks import task
+
+from imagefactory.cli.failures import in_words
+from imagefactory.environment.setup import RUN, ensure
+from imagefactory.store.http import trust_the_machine
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from imagefactory.oci.registry.repository import Repository
+    from imagefactory.project.project import Project
+    from imagefactory.publish.attest.signing import Signer, Verifier
+from datetime import UTC, date, datetime
+
+
+def command(*, needs: str = RUN, **options: Any) -> Callable[[Callable[..., None]], Any]:
+    """Turn a function into a task; its first argument is the project, and failures end as messages.
+
+    `needs` names the locked set of packages (locks/environment/) that the task runs with. Options that are
+    lists of strings can be repeated. The checkout comes from the collection's configuration, set by tasks.py.
+    """
+
+    def decorate(function: Callable[..., None]) -> Any:
+        @functools.wraps(function)
+        def run(context: Context, *args: Any, **kwargs: Any) -> None:
+            root = Path(context.checkout)
+            with in_words(f"the command {function.__name__.strip('_').replace('_', '-')}", root):
+                trust_the_machine()
+                need(root, needs)
+                from imagefactory.project.project import Project
+
+                function(Project(root), *args, **kwargs)
+
+        lists = [name for name, kind in function.__annotations__.items() if kind == "list[str]"]
+        return task(iterable=lists, **options)(run)
+
+    return decorate
+
+
+def need(root: Path, packages: str) -> None:
+    """Install a locked set of packages if it is missing, and then restart this command."""
+    if ensure(root, packages, lambda text: say(f"inv: {text}")):
+        sys.stdout.flush()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the same program again
+
+
+def say(text: RenderableType) -> None:
+    """Print a message to standard error, without wrapping: long paths and commands stay easy to copy."""
+    from imagefactory.cli.show.terminal import err
+
+    err.print(text, soft_wrap=True)
+
+
+def say_written(project: Project, path: Path, *, changed: bool) -> None:
+    say(f"{path.relative_to(project.root)}: {'written' if changed else 'unchanged'}")
+
+
+def show(table: RenderableType) -> None:
+    """Print a table to standard output."""
+    from imagefactory.cli.show.terminal import out
+
+    out.print(table)
+
+
+def print_json(value: object) -> None:
+    """Print JSON in ASCII: the bytes do not depend on the terminal's encoding."""
+    print(json.dumps(value, indent=2))
+
+
+def open_repository(project: Project) -> Repository:
+    from imagefactory.oci.registry.repository import Repository
+
+    return Repository.open(project.matrix.effective_registry)
+
+
+def find_signer(project: Project, key: str, *, publisher: bool = True) -> Signer | None:
+    """Find the signer for the --key option; a CI job's identity needs more packages."""
+    from imagefactory.publish.attest import signing
+
+    if signing.signs_as_job(key):
+        need(project.root, "sign")
+    return signing.find_signer(project, key, publisher=publisher)
+
+
+def find_publisher(project: Project, key: str, *, unsigned: bool) -> tuple[Signer | None, Verifier | None]:
+    """Find who signs what is published, and whose signatures count; raise if nobody signs and nobody said so."""
+    from imagefactory.errors.supply import SigningError
+    from imagefactory.publish.attest.signing import find_trust
+
+    signer = find_signer(project, key)
+    if unsigned:
+        return signer, None
+    if signer is None:
+        raise SigningError(
+            "Nobody would sign what is published.",
+            where="--key, FACTORY_SIGNING_KEY and your configuration folder",
+            why="There is no key, and this is not a CI job with an identity of its own.",
+            fix="Make a key with `invoke keys.new`. A private registry may go without: --unsigned.",
+        )
+    return signer, find_trust(project, signer=signer)
+
+
+def today() -> date:
+    """Return today's date in UTC."""
+    return datetime.now(UTC).date()

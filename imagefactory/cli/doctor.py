@@ -1,0 +1,186 @@
+"""Checks this machine for everything that commands rely on, and suggests a remedy for whatever is wrong."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Final, Literal
+
+from imagefactory.environment.setup import RUN, SETS, STAMPS, is_current
+from imagefactory.errors import FactoryError
+from imagefactory.lock.mirrors import DebianMirrors, fetch
+from imagefactory.project.bases import Base
+from imagefactory.project.project import Project
+from imagefactory.store.cache import Store
+from imagefactory.store.index_config import IndexConfig, redact
+from imagefactory.store.indexes import Indexes
+
+Health = Literal["ok", "warning", "failed"]
+PATIENCE = 20
+"""Seconds to wait for a program to print its version."""
+NEEDED_DISK = 20_000_000_000
+"""Downloads and blobs of one full-size image, with room to spare."""
+BUILD: Final = "build"
+TEST_PROGRAMS: Final = ("git", "docker-registry", "skopeo", "podman", "umoci", "shellcheck", "chromium")
+"""Programs that tests use besides Docker, named like their Debian packages; tests that lack theirs are skipped."""
+Result = tuple[Health, str, str]
+"""The health, the details, and what to do about it."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The result of one check, and the commands that depend on it."""
+
+    subject: str
+    needed_by: str
+    health: Health
+    detail: str
+    remedy: str = ""
+
+
+def examine(project: Project, today: date) -> Iterator[Diagnosis]:
+    """Run all checks, one after the other."""
+    yield Diagnosis("system", BUILD, *_system())
+    yield Diagnosis("environment", BUILD, *_environment(project.root))
+    yield Diagnosis("uv", "lock", *_uv())
+    yield Diagnosis("package index", BUILD, *_index())
+    for base in project.matrix.bases.values():
+        yield Diagnosis(f"Debian mirror ({base.debian})", BUILD, *_mirror(base.debian))
+    for base in project.matrix.bases.values():
+        yield Diagnosis(f"Debian support ({base.debian})", "publish", *_support(base, today))
+    yield Diagnosis("cache", BUILD, *_cache(project.store))
+    yield Diagnosis("free disk", BUILD, *_disk(project.store.root))
+    yield Diagnosis("checkout", BUILD, *_checkout(project.root))
+    yield Diagnosis("container engine", "run, smoke, compile", *_engine())
+    yield Diagnosis("test programs", "test", *_test_programs())
+
+
+def _system() -> Result:
+    version = ".".join(map(str, sys.version_info[:3]))
+    machine = platform.machine()
+    detail = f"{platform.system()} on {machine}, Python {version} ({sys.executable})"
+    if sys.platform != "linux":
+        return "warning", detail, "Only Linux is tested, and images run only on Linux."
+    if machine not in {"aarch64", "x86_64"}:
+        remedy = "Only aarch64 and x86_64 are tested: the factory's own packages may have no wheels here."
+        return "warning", detail, remedy
+    return "ok", detail, ""
+
+
+def _environment(root: Path) -> Result:
+    """Compare what is installed with locks/environment/."""
+    prefix = Path(sys.prefix)
+    if not (prefix / STAMPS).is_dir():
+        detail = f"{prefix} was not made by ./inv; its packages are not checked"
+        return "warning", detail, "Use ./inv, which installs what is locked."
+    if not is_current(root, prefix, {RUN}):
+        return "failed", f"{prefix} is out of date", "Run ./inv instead of invoke."
+    return "ok", f"as locked ({', '.join(name for name in SETS if is_current(root, prefix, {name}))})", ""
+
+
+def _uv() -> Result:
+    try:
+        from uv import find_uv_bin
+
+        return "ok", _output([find_uv_bin(), "--version"]), ""
+    except (ImportError, OSError, subprocess.SubprocessError) as error:
+        return "failed", str(error), "Reinstall the environment: remove .venv and run ./inv again."
+
+
+def _engine() -> Result:
+    """Check the Docker daemon, which is needed to run images and to compile but not to build images."""
+    remedy = "Building does not need it. To run images, install Docker and start the daemon."
+    docker = shutil.which("docker")
+    if docker is None:
+        return "warning", "no docker on PATH", remedy
+    try:
+        return "ok", f"Docker {_output([docker, 'version', '--format', '{{.Server.Version}}'])}", ""
+    except (OSError, subprocess.SubprocessError):
+        return "warning", "the Docker daemon does not answer", remedy
+
+
+def _test_programs() -> Result:
+    missing = [program for program in TEST_PROGRAMS if shutil.which(program) is None]
+    if missing:
+        remedy = f"Tests that need them are skipped. Debian, Ubuntu: apt-get install {' '.join(missing)}"
+        return "warning", f"missing: {', '.join(missing)}", remedy
+    return "ok", ", ".join(TEST_PROGRAMS), ""
+
+
+def _index() -> Result:
+    config = IndexConfig.from_environment()
+    try:
+        files = Indexes(config).files("vllm")
+    except FactoryError as error:
+        return "failed", f"{error.where}: {error.why}", error.fix
+    if not files:
+        remedy = "Point PIP_INDEX_URL or UV_INDEX_URL at a complete index."
+        return "failed", f"{config.describe()} has no vllm", remedy
+    return "ok", config.describe(), ""
+
+
+def _mirror(debian: str) -> Result:
+    remedy = "Set FACTORY_DEBIAN_MIRROR to a Debian mirror near you."
+    try:
+        mirrors = DebianMirrors.discover(debian)
+        if not mirrors.main:
+            return "warning", "none configured; the snapshot archive is used, which is slow", remedy
+        for root in mirrors.main:
+            if fetch(root, f"dists/{debian}/InRelease") is None:
+                return "failed", f"{redact(root)} has no {debian}", remedy
+    except FactoryError as error:
+        return "failed", f"{redact(error.where)}: {error.why}", remedy
+    return "ok", ", ".join(map(redact, mirrors.main)), ""
+
+
+def _support(base: Base, today: date) -> Result:
+    warning = base.support_warning(today)
+    if warning:
+        return "warning", warning, "Move its archs to a newer Debian (`bases` in matrix.yaml)."
+    if base.supported_until is None:
+        remedy = f"Give {base.debian} a date in matrix.yaml (`supported_until`)."
+        return "warning", "matrix.yaml does not say until when", remedy
+    return "ok", f"until {base.supported_until}", ""
+
+
+def _cache(store: Store) -> Result:
+    folder = _nearest_existing(store.root)
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        remedy = "Set FACTORY_CACHE to a folder that you can write to."
+        return "failed", f"{store.root} is not a writable folder", remedy
+    return "ok", str(store.root), ""
+
+
+def _disk(store: Path) -> Result:
+    free = shutil.disk_usage(_nearest_existing(store)).free
+    detail = f"{free / 1e9:.0f} GB free; a full-size image takes {NEEDED_DISK / 1e9:.0f} GB"
+    if free >= NEEDED_DISK:
+        return "ok", detail, ""
+    return "warning", detail, "Free some space, or set FACTORY_CACHE to a folder on a larger disk."
+
+
+def _checkout(root: Path) -> Result:
+    """Check that build/ and locks/ can be written: images go into one, records of new layers into the other."""
+    closed = [path for path in (root, root / "locks") if not os.access(path, os.W_OK)]
+    if closed:
+        remedy = "Clone the repository into a folder that you own, or build with --output elsewhere."
+        return "failed", f"cannot be written: {closed[0]}", remedy
+    return "ok", str(root), ""
+
+
+def _output(command: Sequence[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)  # noqa: S603
+    return done.stdout.strip()
+
+
+def _nearest_existing(path: Path) -> Path:
+    while not path.exists():
+        path = path.parent
+    return path

@@ -1,0 +1,176 @@
+"""Turns failures of commands into a message and an exit code, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import select
+import shlex
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
+
+from invoke.exceptions import Exit
+
+from imagefactory.errors import FactoryError
+from imagefactory.store.index_config import redact
+
+INTERRUPTED = 130  # as in shells: 128 plus the number of the signal
+
+
+@contextmanager
+def in_words(where: str, root: Path) -> Iterator[None]:
+    """Turn any failure of the command `where` into a message and an exit code; `root` is the checkout."""
+    try:
+        try:
+            yield
+        finally:
+            # Flush now, not at exit, so that a full disk or a closed pipe is noticed here.
+            sys.stdout.flush()
+    except Exit:
+        raise  # already reported
+    except KeyboardInterrupt:
+        with suppress(OSError, ValueError):
+            print("interrupted; finished work is kept", file=sys.stderr, flush=True)
+        # Not sys.exit, which would wait for downloads that hang.
+        os._exit(INTERRUPTED)
+    except Exception as error:  # noqa: BLE001 - the one place where all failures end
+        if isinstance(error, BrokenPipeError) and _reader_is_gone():
+            _discard(1)  # the reader (head, less) closed the pipe, which is fine
+            raise Exit from None
+        told = error if isinstance(error, FactoryError) else _translated(error, where, root)
+        complain(told)
+        raise Exit(code=told.exit_code) from None
+
+
+def complain(error: FactoryError) -> None:
+    """Print an error to standard error; if that fails too, the exit code has to do."""
+    from imagefactory.cli.show import terminal
+
+    try:
+        terminal.err.print(terminal.error_message(error), soft_wrap=True)
+    except (OSError, ValueError):
+        _discard(2)
+
+
+def exit_refused(errors: Sequence[FactoryError]) -> None:
+    """Print all errors, and exit with the code of the first; return if there is none."""
+    for error in errors:
+        complain(error)
+    if errors:
+        raise Exit(code=errors[0].exit_code)
+
+
+def prepare_streams() -> None:
+    """Redirect closed standard streams to /dev/null, and make every character printable."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            # Otherwise the next file to be opened would get this descriptor, and our output.
+            _discard(number)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        # File names need not be Unicode, and terminals cannot show every character.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _translated(error: Exception, where: str, root: Path) -> FactoryError:
+    """Explain an unexpected exception: the system refused something, or it is a bug of ours."""
+    from imagefactory.errors.commands import InternalError
+    from imagefactory.errors.system import from_system
+    from imagefactory.store.cache import default_root
+
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        _discard(1)  # else Python would fail again at exit
+        where = "standard output"
+    cache = None
+    with suppress(FactoryError):
+        cache = default_root()
+    found = from_system(error, where, cache)
+    if found is not None:
+        return found
+    from imagefactory.cli.failures import hide, write_report
+
+    folders = [*([cache / "reports"] if cache else []), Path(tempfile.gettempdir())]
+    path = write_report(error, folders, where, root)
+    saved = f"with {path} (look through it first)" if path else "the report could not be written anywhere"
+    return InternalError(
+        "This is a bug in the factory.",
+        where=where,
+        why=hide(f"{type(error).__name__}: {error}")[:500],
+        fix=f"Please report it where you cloned the factory from (Issues), {saved}.",
+    )
+
+
+def _reader_is_gone() -> bool:
+    """Whether it is our own output that has no reader left, not some other pipe."""
+    poll = select.poll()
+    poll.register(1, select.POLLOUT)
+    poll.register(2, select.POLLOUT)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _discard(number: int) -> None:
+    """Send what is written to a descriptor to /dev/null."""
+    null = os.open(os.devnull, os.O_RDWR)
+    if null != number:
+        os.dup2(null, number)
+        os.close(null)
+
+
+_SECRET_NAME = re.compile(r"key|token|secret|passw|credential|auth|cookie", re.IGNORECASE)
+_SECRET_SHAPE = re.compile(r"\b(?:hf_|gh[opsru]_|github_pat_|sk-)\w{8,}")
+_SHORTEST = 6  # hiding shorter secrets would garble the text
+
+
+def write_report(error: Exception, folders: Iterable[Path], where: str, root: Path) -> Path | None:
+    """Write a report to the first writable folder and return its path, or None."""
+    lines = [
+        f"command:  {shlex.join(['inv', *sys.argv[1:]])}",
+        f"where:    {where}",
+        f"commit:   {_commit(root)}",
+        f"python:   {sys.version.split()[0]} ({sys.executable})",
+        f"platform: {platform.platform()}",
+        *(f"setting:  {name}={value}" for name, value in sorted(os.environ.items()) if "FACTORY_" in name),
+        "",
+        "".join(traceback.format_exception(error)),
+    ]
+    for folder in folders:
+        with suppress(OSError, ValueError):
+            folder.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=folder, prefix="imagefactory-error-", suffix=".txt")
+            with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(hide("\n".join(lines)))
+            return Path(name)
+    return None
+
+
+def hide(text: str) -> str:
+    """Replace the secrets of the command line and the environment, and whatever looks like a token."""
+    # Options may follow each other in one word: EXTRA_ARGS=--x-token VALUE.
+    words = [word.strip("\"'") for word in re.split(r"[\s=]+", " ".join(sys.argv))]
+    pairs = [*os.environ.items(), *(word.partition("=")[::2] for word in sys.argv), *pairwise(words)]
+    secrets = {value for name, value in pairs if _SECRET_NAME.search(name) and not value.startswith("-")}
+    # A key of several lines may be quoted in parts, or escaped as Python does.
+    secrets |= {line for value in secrets for line in value.splitlines()}
+    secrets |= {repr(value)[1:-1] for value in secrets}
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= _SHORTEST:
+            text = text.replace(secret, "***")
+    return _SECRET_SHAPE.sub("***", redact(text))
+
+
+def _commit(root: Path) -> str:
+    with suppress(OSError, subprocess.SubprocessError):
+        command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=5)  # noqa: S603
+        return done.stdout.strip()
+    return "unknown"

@@ -1,0 +1,327 @@
+"""Commands for images on this machine: build, load, run, test, export, verify, compare, clean up."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from invoke.exceptions import Exit
+
+from imagefactory.cli import options
+from imagefactory.cli.command import command, need, say, show
+from imagefactory.store.progress import size
+
+if TYPE_CHECKING:
+    from imagefactory.project.project import Project
+    from imagefactory.publish.attest.image_check import Checked
+
+
+@command(
+    help={
+        "target": options.TARGET,
+        "output": "write the OCI layout to this folder (default: build/<target>); several targets get subfolders",
+        "fat": "keep the GPU code that the chip cannot load, to see the difference; build/<target>-fat, not recorded",
+        "workers": options.WORKERS,
+        "engine": "embedded (default), or docker: build the rendered Dockerfile and leave the image in the daemon",
+        "builder": "docker only: use this buildx builder, such as one on another machine or in Kubernetes",
+        "cache_from": "docker only: read the build cache there, as buildx takes it; repeatable (see docs/engines.md)",
+        "cache_to": "docker only: write the build cache there, as buildx takes it; repeatable",
+    },
+)
+def build(
+    project: Project,
+    target: list[str],
+    cache_from: list[str],
+    cache_to: list[str],
+    output: str = "",
+    fat: bool = False,
+    workers: str = "",
+    engine: str = "embedded",
+    builder: str = "",
+) -> None:
+    """Build images from the locks, by default without Docker, and print their digests."""
+    from imagefactory.assemble.engines.by_name import engine_named
+    from imagefactory.assemble.engines.options import BuildOptions
+    from imagefactory.cli.show import tables
+    from imagefactory.cli.show.live import watching
+    from imagefactory.plan.make import make_plan
+    from imagefactory.project.targets import select
+    from imagefactory.store.paths import expand_home
+
+    given = BuildOptions(
+        output=expand_home(output, "--output").absolute() if output else None,
+        fat=fat,
+        workers=options.processes("--workers", workers),
+        builder=builder,
+        cache_from=tuple(cache_from),
+        cache_to=tuple(cache_to),
+    )
+    chosen = engine_named(engine, given)
+    cells = select(project.matrix, target)
+    plans = [make_plan(project, cell, fat=fat or not chosen.slims) for cell in cells]
+    with watching() as watch:
+        images = chosen.build(project, plans, given, watch, say)
+    for image in images:
+        say(tables.built_message(image))
+        print(image.digest)
+
+
+@command(help={"target": options.TARGET})
+def load(project: Project, target: list[str]) -> None:
+    """Load built images into the Docker daemon."""
+    from imagefactory.assemble.engines.docker import load
+    from imagefactory.assemble.found import built_layouts
+
+    for cell, layout, name in built_layouts(project, target):
+        say(f"loading {cell} as {name}")
+        print(load(layout, name))
+
+
+@command(
+    help={
+        "target": options.ONE_TARGET,
+        "image": "run this image instead of the target's own: a reference by digest, or an image ID",
+        "set": "a setting as NAME=VALUE; repeatable (see docs/serving.md); keys are better given as variables",
+        "mod": "a mod of this checkout that the container applies when it starts; repeatable",
+        "models": "keep downloaded models in this folder of the host (default: ~/.cache/huggingface)",
+        "print": "only print the docker run command",
+        "compose": "only print a compose file",
+        "recipe": "only print a recipe for another launcher: eugr or sparkrun",
+        "detach": "run in the background, and start again after a reboot",
+    },
+)
+def run(
+    project: Project,
+    set: list[str],
+    mod: list[str],
+    target: str = "",
+    image: str = "",
+    models: str = "",
+    print_: bool = False,
+    compose: bool = False,
+    recipe: str = "",
+    detach: bool = False,
+) -> None:
+    """Start an image in Docker, or print how to; VLLM_API_KEY or VLLM_API_KEY_FILE sets the server's key."""
+    from imagefactory.launch import prepare
+    from imagefactory.launch.docker_run import HUB_CACHE
+    from imagefactory.project.targets import select_one
+
+    cell = select_one(project.matrix, target)
+    options.at_most_one(print=print_, compose=compose, recipe=recipe)
+    options.at_most_one(recipe=recipe, mod=mod)
+    shown = print_ or compose or bool(recipe)
+    reference = image or (prepare.published_reference if shown else prepare.local_image)(project, cell)
+    start = prepare.prepare(
+        project,
+        cell,
+        reference,
+        given=prepare.settings_from(set),
+        environment=os.environ,
+        models=models or HUB_CACHE,
+        mods=mod,
+    )
+    if recipe:
+        print(start.recipe(prepare.recipe_format(recipe)))
+    elif compose:
+        print(start.compose())
+    elif print_:
+        print(start.shell(detach=detach))
+    else:
+        print(start.shell(detach=detach), file=sys.stderr, flush=True)
+        os.execvp("docker", start.line(detach=detach))  # noqa: S606, S607 - as docker is found by the user's shell
+
+
+@command(
+    needs="smoke",
+    help={
+        "target": "test the image built for this target (default: the first model)",
+        "image": "test this image instead: a reference by digest (pulled), an image of the daemon, or an OCI layout",
+        "level": "static, container, serve or gpu; repeatable (default: all levels of the arch)",
+        "json": options.JSON,
+    },
+)
+def smoke(project: Project, level: list[str], target: str = "", image: str = "", json: bool = False) -> None:
+    """Smoke-test an image and record the results under its digest; a level that cannot run does not pass."""
+    from imagefactory.check.smoke.record import levels_named
+    from imagefactory.check.smoke.runner import refuse_failed, results_folder, smoke
+    from imagefactory.check.smoke.subject import subject_of_image, subject_of_target
+    from imagefactory.cli.show.tables import smoke_table
+
+    options.at_most_one(target=target, image=image)
+    subject = subject_of_image(project, image) if image else subject_of_target(project, target)
+    levels = levels_named(level, project.matrix, subject.arch)
+    say(f"testing {subject.cell} for {subject.platform}: {subject.digest}")
+    record = smoke(project, subject, levels, say)
+    folder = results_folder(project, subject.digest)
+    if json:
+        print(record.to_json(), end="")
+    else:
+        show(smoke_table(record))
+        print(folder / "record.json")
+    refuse_failed(record, levels, by_name=bool(level), folder=folder)
+
+
+@command(
+    help={
+        "target": options.ONE_TARGET,
+        "file": "the tar file to write, for docker load, podman load or skopeo (oci-archive:)",
+    },
+)
+def export(project: Project, file: str, target: str = "") -> None:
+    """Write a built image to a tar file."""
+    from imagefactory.assemble.found import built_layouts
+    from imagefactory.oci.layout import archive, write_archive
+
+    place = options.new_file("FILE", file)
+    [(_, layout, name)] = built_layouts(project, [target], one=True)
+    write_archive(archive(layout, name), place)
+    print(file)
+
+
+@command(
+    help={
+        "target": options.TARGET,
+        "digest": "compare with this digest instead of the built image",
+        "image": "check the signature, provenance, SBOM and layers of a published image (NAME:TAG or NAME@DIGEST)",
+        "key": "with --image: a public key to trust; repeatable (default: keys/*.pub)",
+        "rebuilders": "with --image: fail unless this many others (of `rebuilders` in matrix.yaml) have rebuilt it",
+        "layers": "with --image: also download the layers and check every byte",
+        "rebuild": "with --image: also rebuild it from the lock and compare bit for bit (implies --layers)",
+    },
+)
+def verify(
+    project: Project,
+    target: list[str],
+    key: list[str],
+    digest: str = "",
+    image: str = "",
+    rebuilders: str = "",
+    layers: bool = False,
+    rebuild: bool = False,
+) -> None:
+    """Rebuild an image from its lock and compare it bit for bit, or check a published image."""
+    from imagefactory.assemble.verify import verify
+    from imagefactory.cli.show.live import watching
+    from imagefactory.project.targets import select
+
+    options.at_most_one(target=target, image=image)
+    options.at_most_one(digest=digest, image=image)
+    if image:
+        least = options.whole_number("--rebuilders", rebuilders) or 0
+        for found in _check_published(project, image, key, least, layers=layers or rebuild):
+            if rebuild:
+                _rebuild_published(project, found)
+            print(found.digest)
+        return
+    for cell in select(project.matrix, target):
+        with watching() as watch:
+            verified = verify(project, cell, watch, digest=digest or None)
+        say(f"{cell}: verified")
+        print(verified)
+
+
+def _check_published(
+    project: Project, image: str, keys: list[str], rebuilders: int, *, layers: bool
+) -> list[Checked]:
+    """Check a published image for all its platforms, and show the findings; raise if a check failed."""
+    from imagefactory.cli.show.tables import checked_lines
+    from imagefactory.oci.registry.repository import Repository
+    from imagefactory.publish.attest.image_check import check_image, refuse_failing
+    from imagefactory.publish.attest.signing import find_trust
+
+    if not keys:
+        need(project.root, "sign")  # a workflow may have signed it
+    with Repository.open(image) as repository:
+        trust = find_trust(project, keys)
+        checked = check_image(project, repository, trust, say, every_byte=layers, rebuilders=rebuilders)
+    for one in checked:
+        say(checked_lines(one))
+    for one in checked:
+        refuse_failing(one)
+    return checked
+
+
+def _rebuild_published(project: Project, found: Checked) -> None:
+    """Rebuild a published image, and show whether it gives the same bits; raise if it does not."""
+    from imagefactory.assemble.verify import verify
+    from imagefactory.cli.show.live import watching
+    from imagefactory.cli.show.tables import finding_line
+    from imagefactory.errors import FactoryError
+    from imagefactory.publish.attest.image_check import Finding, require_plan
+
+    cell = require_plan(found).cell
+    try:
+        with watching() as watch:
+            verify(project, cell, watch, digest=found.digest)
+    except FactoryError as error:
+        say(finding_line(Finding("rebuild", "failed", f"{cell}: {error.what} {error.why}")))
+        raise
+    say(finding_line(Finding("rebuild", "ok", f"{cell}: a rebuild gives the same bits")))
+
+
+@command(
+    help={
+        "left": "a target, an OCI layout, or an image of the Docker daemon (NAME:TAG)",
+        "right": "another of these",
+        "all": "also show the expected differences between the engines (see docs/engines.md)",
+    },
+)
+def diff(project: Project, left: str, right: str, all: bool = False) -> None:
+    """Compare two images path by path; the exit code is 1 if they differ."""
+    from imagefactory.assemble.engines.differences import compare_named
+    from imagefactory.cli.show.tables import differences_table
+
+    differences, declared = compare_named(project, left, right)
+    show(differences_table([*differences, *declared] if all else differences))
+    if declared:
+        say(f"{len(declared)} expected differences between the engines (--all shows them)")
+    if differences:
+        raise Exit(code=1)
+
+
+@command(positional=["path"], help={"path": "a path in the image", "target": options.TARGET})
+def explain(project: Project, path: str, target: list[str]) -> None:
+    """Show which layer, package and lock entry a path in an image comes from."""
+    from imagefactory.assemble.explain import explain
+    from imagefactory.cli.show.tables import ownership_table
+    from imagefactory.project.targets import select
+
+    for cell in select(project.matrix, target):
+        show(ownership_table(explain(project, cell, path), project.root))
+
+
+@command(
+    help={
+        "older_than": "remove files unused for this many days",
+        "larger_than": "remove the oldest files until at most this many GB are left",
+        "everything": "remove all downloads, layers and blobs",
+        "dry_run": "only report what would be removed",
+    }
+)
+def clean(
+    project: Project,
+    older_than: str = "",
+    larger_than: str = "",
+    everything: bool = False,
+    dry_run: bool = False,
+) -> None:
+    """Remove files from the cache: by default those unused for 30 days."""
+    from imagefactory.store.cache import clean
+
+    days = options.number("--older-than", older_than)
+    gigabytes = options.number("--larger-than", larger_than)
+    if everything:
+        options.at_most_one(everything=everything, older_than=older_than)
+        options.at_most_one(everything=everything, larger_than=larger_than)
+    elif days is None and gigabytes is None:
+        days = 30
+    cleaned = clean(
+        project.store,
+        older_than=days,
+        larger_than=None if gigabytes is None else int(gigabytes * 1e9),
+        dry_run=dry_run,
+    )
+    verb = "would free" if dry_run else "freed"
+    say(f"{verb} {size(cleaned.freed)} ({cleaned.files} files); {size(cleaned.kept)} kept")

@@ -1,0 +1,155 @@
+"""Commands for what to build: targets, locks, plans, Dockerfiles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from imagefactory.cli import options
+from imagefactory.cli.command import command, print_json, say, say_written, show
+
+if TYPE_CHECKING:
+    from imagefactory.project.project import Project
+
+
+@command(
+    help={
+        "target": f"{options.TARGETS} (default: all); `--target` may be left out, here and where nothing else is named",
+        "json": options.JSON,
+        "excluded": "list the excluded combinations instead, and why",
+    },
+)
+def targets(project: Project, target: list[str], json: bool = False, excluded: bool = False) -> None:
+    """List the images that matrix.yaml defines."""
+    from imagefactory.cli.show import tables
+    from imagefactory.project.cells import exclusions
+    from imagefactory.project.locks.target_status import target_status
+    from imagefactory.project.targets import EVERYTHING, select
+
+    options.at_most_one(json=json, excluded=excluded)
+    if excluded:
+        show(tables.exclusions_table(exclusions(project.matrix)))
+        return
+    described = [target_status(project, cell) for cell in select(project.matrix, target or [EVERYTHING])]
+    if json:
+        print_json([vars(target) for target in described])
+        return
+    show(tables.targets_table(described))
+    count = len(exclusions(project.matrix))
+    say(f"{len(described)} targets; {count} combinations are excluded (--excluded says why)")
+
+
+@command(
+    help={
+        "target": f"{options.TARGETS} (default: everything locked already)",
+        "check": "change nothing; fail if the locks do not match matrix.yaml",
+        "upgrade": options.UPGRADE,
+        "wheel": "where several compiled wheels fit, use the one with this key; repeatable",
+        "models": "also pin the current revisions of models and drafters on the model hub",
+        "environment": "instead, pin the factory's own packages from pyproject.toml (locks/environment/)",
+        "flags": "instead, record the flags of every server version of the matrix, read from its wheel",
+        "toolchain": "instead, pin the compilers for this vLLM version (see `invoke compile`); repeatable",
+    },
+)
+def lock(
+    project: Project,
+    target: list[str],
+    upgrade: list[str],
+    wheel: list[str],
+    toolchain: list[str],
+    check: bool = False,
+    models: bool = False,
+    environment: bool = False,
+    flags: bool = False,
+) -> None:
+    """Pin the exact files that go into images."""
+    from imagefactory.assemble.recording import drop_unneeded
+    from imagefactory.compile.toolchain import CompileProject, check_all_locks, make_toolchain_locks
+    from imagefactory.environment.locks import check_environment, lock_environment
+    from imagefactory.lock.flags.flag_records import record_flags
+    from imagefactory.lock.making import make_locks
+    from imagefactory.project.project import Project, locked_cells
+    from imagefactory.project.targets import select
+    from imagefactory.publish.attest.licence_record import check_licences, update_licences
+
+    options.at_most_one(check=check, upgrade=upgrade)
+    options.at_most_one(check=check, models=models)
+    options.at_most_one(target=target, toolchain=toolchain, flags=flags)
+    options.at_most_one(check=check, environment=environment, flags=flags)
+    if check:
+        say(f"{len(check_all_locks(project))} locks match matrix.yaml")
+        check_licences(project)
+        say(f"{check_environment(project.root)} locks of the factory's own environment match pyproject.toml")
+        return
+    if environment:
+        for path, changed in lock_environment(project.root, say, upgrade="all" in upgrade):
+            say_written(project, path, changed=changed)
+        return
+    if flags:
+        for path, changed in record_flags(project, say):
+            say_written(project, path, changed=changed)
+        return
+    if toolchain:
+        results = make_toolchain_locks(
+            CompileProject(project.root), toolchain, upgrade="all" in upgrade, say=say
+        )
+    else:
+        cells = select(project.matrix, target) if target else locked_cells(project)
+        cells = cells or select(project.matrix, [])
+        results = make_locks(project, cells, upgrade=upgrade, wheels=wheel, models=models, say=say)
+    for result in results:
+        say_written(project, result.path, changed=result.changed)
+    # A project reads its locks once; these may be new.
+    project = Project(project.root)
+    path, changed = update_licences(project, say)
+    say_written(project, path, changed=changed)
+    drop_unneeded(project)
+
+
+@command(
+    help={
+        "target": options.TARGET,
+        "json": f"{options.JSON} (schema: docs/schemas/plan.schema.json)",
+        "diff": "show what changed since the last build on this machine",
+        "shared": "also count the bytes that other locked targets share; this plans them all",
+    },
+)
+def plan(
+    project: Project, target: list[str], json: bool = False, diff: bool = False, shared: bool = False
+) -> None:
+    """Show what would be built: the layers, their keys, and which of them are cached."""
+    from imagefactory.cli.command import today
+    from imagefactory.plan.make import locked_plans, make_plan
+    from imagefactory.project.cells import support_warnings
+    from imagefactory.project.targets import select
+
+    options.at_most_one(json=json, diff=diff, shared=shared)
+    cells = select(project.matrix, target)
+    for warning in support_warnings(project.matrix, cells, today()):
+        say(f"warning: {warning}")
+    plans = [make_plan(project, cell) for cell in cells]
+    if json:
+        print_json({"plans": [plan.model_dump(mode="json") for plan in plans]})
+        return
+    from imagefactory.cli.show import tables
+    from imagefactory.plan.changes import diff_plans, last_plan
+    from imagefactory.plan.status import plan_status
+
+    others = locked_plans(project) if shared else None
+    for plan in plans:
+        if diff:
+            last = last_plan(project.build_folder(plan.cell))
+            show(tables.changes_table(plan.target, None if last is None else diff_plans(last, plan)))
+        else:
+            show(tables.plan_table(plan_status(project, plan, others)))
+
+
+@command(help={"target": options.TARGET})
+def render(project: Project, target: list[str]) -> None:
+    """Write a target's Dockerfile, and a description of its build context."""
+    from imagefactory.assemble.engines.docker.dockerfile import write
+    from imagefactory.compile.recipe import render
+    from imagefactory.project.targets import select
+
+    for cell in select(project.matrix, target):
+        for path in write(render(project, cell), project.build_folder(cell)):
+            print(path.relative_to(project.root))

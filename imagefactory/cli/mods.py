@@ -1,0 +1,164 @@
+"""Commands for mods: check, create, import, update, show and export them."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from imagefactory.cli import options
+from imagefactory.cli.command import command, print_json, say, show
+
+if TYPE_CHECKING:
+    from imagefactory.project.project import Project
+
+
+@command(
+    help={
+        "name": "a mod; repeatable (default: all)",
+        "vllm": "a version of the matrix, such as 0.32.0 or sglang-0.5.21; repeatable (default: all releases)",
+        "source": "check this source tree instead, as the version --vllm (default: nightly)",
+        "json": options.JSON,
+        "markdown": options.MARKDOWN,
+        "write": "check everything, and update the table in mods/README.md",
+    },
+)
+def check(
+    project: Project,
+    name: list[str],
+    vllm: list[str],
+    source: str = "",
+    json: bool = False,
+    markdown: bool = False,
+    write: bool = False,
+) -> None:
+    """Apply every mod to every vLLM version, and fail if one does not do what it claims."""
+    from imagefactory.cli.show.tables import mods_table
+    from imagefactory.mods import readme_table
+    from imagefactory.mods.compatibility import check_mods, refuse_broken
+    from imagefactory.mods.source_files import FolderSource
+
+    options.at_most_one(json=json, markdown=markdown)
+    options.at_most_one(source=source, write=write)
+    tree = FolderSource(options.existing("--source", source, folder=True)) if source else None
+    results = check_mods(project, [] if write else name, [] if write else vllm, folder=tree)
+    if json:
+        print_json([{**vars(result), "holds": result.holds} for result in results])
+    elif markdown:
+        print(readme_table.markdown(results))
+    else:
+        show(mods_table(results))
+    refuse_broken(results)
+    if write:
+        readme_table.write_table(project.root / "mods" / "README.md", results)
+
+
+@command(help={"name": "the name of the mod and its folder"})
+def new(project: Project, name: str) -> None:
+    """Create a mod with a mod.yaml to fill in."""
+    from imagefactory.mods.authoring import scaffold
+
+    print(scaffold(project, name).relative_to(project.root))
+
+
+@command(
+    name="import",
+    help={
+        "source": "a folder with run.sh, a .patch or .diff file or a folder of them, REPOSITORY@A..B, or a text file",
+        "name": "the name of the mod (default: that of the source)",
+        "with_": "ADDRESS=FILE, a file that the script would download; FILE alone if it is named like the last part of "
+        "the address; repeatable",
+        "env": "a variable for the script, as NAME=VALUE; repeatable",
+        "vllm": "try it on this version only; repeatable (default: every vLLM release of the matrix)",
+        "why": "the address of the issue or pull request (default: the first that the source names)",
+    },
+)
+def import_(
+    project: Project,
+    source: str,
+    with_: list[str],
+    env: list[str],
+    vllm: list[str],
+    name: str = "",
+    why: str = "",
+) -> None:
+    """Turn somebody's run.sh, diffs or file into a mod: try it on every version, in a container without network."""
+    from imagefactory.cli.show.live import watching
+    from imagefactory.cli.show.tables import attempts_table
+    from imagefactory.compile.replay import provide_image, replaying
+    from imagefactory.compile.toolchain import CompileProject
+    from imagefactory.launch.prepare import settings_from
+    from imagefactory.mods.importing.importer import Importer
+    from imagefactory.mods.importing.sources import read_source
+
+    supplied: dict[str, bytes] = {}
+    for word in with_:
+        address, _, file = word.rpartition("=") if "://" in word else ("", "", word)
+        path = options.existing("--with", file, folder=False)
+        supplied[address or path.name] = path.read_bytes()
+    variables = settings_from(env, "--env")
+
+    def provide() -> str:
+        with watching() as watch:
+            return provide_image(CompileProject(project.root, project.store), watch)
+
+    importer = Importer(project, replaying(provide), say, supplied, variables)
+    imported = importer.run(read_source(source, name), vllm, why)
+    show(attempts_table(imported.draft.attempts))
+    for note in imported.draft.notes:
+        say(f"note: {note}")
+    print(imported.manifest.relative_to(project.root))
+
+
+@command(
+    help={
+        "name": "the mod",
+        "vllm": "a version of the matrix, also one in `not_needed`; repeatable (default: those that it does not fit)",
+        "source": "rebase it onto this source tree, as the version --vllm (default: nightly)",
+        "dry_run": "only say what would come of it",
+    },
+)
+def update(project: Project, name: str, vllm: list[str], source: str = "", dry_run: bool = False) -> None:
+    """Rebase a mod onto versions that it does not fit: three ways, where that is exact; else show the conflict."""
+    from imagefactory.mods import rebasing
+    from imagefactory.mods.source_files import FolderSource
+    from imagefactory.project.project import Project as Checkout
+
+    tree = FolderSource(options.existing("--source", source, folder=True)) if source else None
+    failed: list[rebasing.Rebase] = []
+    for version in vllm or (["nightly"] if tree is not None else rebasing.outdated(project, name)):
+        done = rebasing.rebase(Checkout(project.root, project.store), name, version, folder=tree)
+        if done.outcome == "rebased" and not dry_run:
+            rebasing.write(Checkout(project.root, project.store), done, folder=tree)
+            print(f"{version}: rebased from {done.base}")
+        else:
+            print(f"{version}: {done.describe()}")
+        failed += [done] if done.outcome == "conflict" else []
+    if failed:
+        raise rebasing.conflict_error(failed[0])
+
+
+@command(help={"name": "the mod", "vllm": options.VLLM})
+def diff(project: Project, name: str, vllm: str = "") -> None:
+    """Show what a mod changes in a vLLM version, as a diff."""
+    from imagefactory.mods.authoring import changes, unified_diff
+
+    sys.stdout.write(unified_diff(changes(project, name, vllm or project.matrix.defaults.vllm)))
+
+
+@command(
+    help={
+        "name": "the mod",
+        "vllm": options.VLLM,
+        "output": "write to this folder (default: build/mods/<name>-<version>)",
+    },
+)
+def export(project: Project, name: str, vllm: str = "", output: str = "") -> None:
+    """Write the files a mod changes, and print `docker run` options that mount them over an image without it."""
+    from imagefactory.mods.authoring import changes, export
+    from imagefactory.store.paths import expand_home
+
+    version = vllm or project.matrix.defaults.vllm
+    default = project.root / "build" / "mods" / f"{name}-{version}"
+    folder = expand_home(output, "--output") if output else default
+    base = next(iter(project.matrix.bases.values()))
+    print("\n".join(export(changes(project, name, version), folder, base.python)))

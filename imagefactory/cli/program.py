@@ -1,0 +1,139 @@
+"""The program behind `./inv`: Invoke's, with failures reported like those of the commands."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from invoke.collection import Collection
+from invoke.config import Config
+from invoke.exceptions import Exit, ParseError
+from invoke.parser import Parser
+from invoke.parser.context import ParserContext
+from invoke.program import Program
+
+from imagefactory.cli import (
+    bench,
+    ci,
+    images,
+    kernels,
+    keys,
+    matrix,
+    mods,
+    publishing,
+    rebuilds,
+    recipes,
+    repository,
+    site,
+    wheels,
+)
+from imagefactory.cli.failures import in_words, prepare_streams
+from imagefactory.errors import did_you_mean
+from imagefactory.errors.commands import UsageError
+
+
+def collection(root: Path) -> Collection:
+    """Return all commands, set up to act on one checkout."""
+    namespace = Collection()
+    for module in (matrix, images, kernels, publishing, repository, site):
+        for task in Collection.from_module(module).tasks.values():
+            namespace.add_task(task)
+    for module in (bench, mods, recipes, wheels, keys, rebuilds, ci):
+        namespace.add_collection(Collection.from_module(module))
+    namespace.configure({"checkout": str(root)})
+    return namespace
+
+
+def main(namespace: Collection) -> None:
+    """Run `./inv`."""
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # there are none, and looking takes time
+    FactoryProgram(name="inv", binary="./inv", namespace=namespace, version="from a checkout").run()
+
+
+class FactoryProgram(Program):
+    """Invoke's program; `build MODEL` means `build --target MODEL`."""
+
+    def run(self, argv: list[str] | None = None, exit: bool = True) -> None:  # noqa: ARG002 - we always exit
+        """Parse the command line and run its commands."""
+        prepare_streams()
+        root = Path(self.namespace.configuration()["checkout"] if self.namespace else ".")
+        try:
+            with in_words("the command line", root):
+                self._parse(argv)
+                self.execute()
+        except Exit as ending:
+            if ending.message:
+                print(ending.message, file=sys.stderr)
+            sys.exit(ending.code)
+
+    def _parse(self, argv: list[str] | None) -> None:
+        writes_no_bytecode = sys.dont_write_bytecode
+        try:
+            self.config = Config(lazy=True)  # without the user's files: no setting of Invoke matters here
+            self.parse_core(argv)
+            # Invoke forbids bytecode, and compiling our modules at every start would take a second.
+            sys.dont_write_bytecode = writes_no_bytecode
+            self.parse_collection()
+            self.parse_tasks()
+            self.parse_cleanup()
+            self.update_config()
+        except (ParseError, ValueError) as error:
+            raise self._explained(error) from None
+
+    def parse_tasks(self) -> None:
+        """Read the commands; `COMMAND --help` asks for help also where Invoke would read it as an argument."""
+        line: list[str] = self.core.unparsed
+        asked = next((index for index, word in enumerate(line) if word in {"-h", "--help"}), 0)
+        commands = [word for word in line[:asked] if word in self.collection.task_names]
+        if commands:
+            self.args["help"].value = commands[-1]
+        self.core.unparsed = [] if commands else self._with_targets(line)
+        super().parse_tasks()
+
+    def _with_targets(self, line: list[str]) -> list[str]:
+        """Put `--target` before words that can only be targets."""
+        contexts = {context.name: context for context in self.collection.to_contexts()}
+        words: list[str] = []
+        command: ParserContext | None = None
+        is_value = False
+        for word in line:
+            if is_value:
+                is_value = False
+            elif word in contexts:
+                command = contexts[word]
+            elif word.startswith("-"):
+                is_value = bool(command and word in command.flags and command.flags[word].takes_value)
+            elif command and _takes_targets(command):
+                words.append("--target")
+            words.append(word)
+        return words
+
+    def _make_parser(self) -> Parser:
+        parser = super()._make_parser()
+        for context in parser.contexts.values():
+            for argument in context.args.values():
+                if argument.kind is list:
+                    argument.raw_value = None  # else `build --target` would build the default target
+        return parser
+
+    def _explained(self, error: Exception) -> UsageError:
+        context: Any = getattr(error, "context", None)
+        why = str(error) or type(error).__name__
+        unknown = re.fullmatch(r"No idea what '(.*)' is!", why, re.DOTALL)
+        if unknown:
+            flags = [*(context.flags if context else ()), *self.initial_context.flags]
+            known = flags if unknown[1].startswith("-") else map(str, self.collection.task_names)
+            why = f"{why} {did_you_mean(unknown[1], list(known)).capitalize()}"
+        return UsageError(
+            "The command line cannot be understood.",
+            where=f"the command {context.name}" if context and context.name else "the command line",
+            why=why,
+            fix="`./inv --list` shows all commands, `./inv COMMAND --help` explains one.",
+        )
+
+
+def _takes_targets(command: ParserContext) -> bool:
+    return "--target" in command.flags and all(argument.kind is list for argument in command.positional_args)

@@ -1,0 +1,247 @@
+"""The generated parts of the documentation: the README's digest, tables, pictures and JSON schemas."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any
+
+from pydantic import BaseModel
+from rich.console import Console, RenderableType
+
+from imagefactory import errors
+from imagefactory.check.bench.result import BenchResult
+from imagefactory.cli.show.live import LiveDisplay
+from imagefactory.cli.show.tables import markdown_table, mods_table, plan_table
+from imagefactory.compile.settings import CompileSettings
+from imagefactory.errors import FactoryError
+from imagefactory.launch.preview import Preview
+from imagefactory.mods.compatibility import ModResult
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.plan import Plan
+from imagefactory.plan.serve.description import Description, describe_image, image_environment
+from imagefactory.plan.serve.served import serve_document
+from imagefactory.plan.status import PlanStatus, plan_status
+from imagefactory.project.cells import Cell, buildable, usable_drafters
+from imagefactory.project.matrix import Matrix, load_matrix
+from imagefactory.project.project import Project
+from imagefactory.project.server_names import TITLES, VLLM
+from imagefactory.project.servers.known import SERVERS
+from imagefactory.project.targets import select_one
+from imagefactory.site.guides import read_guides
+from imagefactory.site.pictures import PictureLayer, layer_file
+from imagefactory.store.atomic import write_text
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Digest
+from images.shipped.mods.manifest import Manifest
+
+DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$", re.MULTILINE)
+SHARED = ("MODEL", "HOST", "PORT", "WARMUP", "MODS_PATH", "CHECKS")
+WIDTH = 116
+SCHEMAS: dict[str, type[BaseModel]] = {
+    "bench.schema.json": BenchResult,
+    "compile.schema.json": CompileSettings,
+    "matrix.schema.json": Matrix,
+    "mod.schema.json": Manifest,
+    "plan.schema.json": Plan,
+}
+
+
+def write_digest(project: Project, plan: Plan, readme: Path) -> Digest | None:
+    """Put the plan's image digest into the README and return it; None while a layer has never been built."""
+    image = KnownLayers(project.known_layers).image(plan)
+    if image is None:
+        return None
+    write_changed({readme: DIGEST.sub(image.digest, readme.read_text("utf-8"))})
+    return image.digest
+
+
+def settings_table(root: Path) -> str:
+    """Return the table of settings, with the defaults of the matrix's first model."""
+    matrix = load_matrix(root / "matrix.yaml")
+    cell = select_one(matrix, "")
+    document = _model(matrix, cell)
+    return Preview(root, describe_image(matrix, cell, document), document).markdown()
+
+
+def model_table(root: Path, server: str = VLLM) -> str:
+    """Return the table of each model's defaults with a server on the default arch; empty if it serves none."""
+    matrix = load_matrix(root / "matrix.yaml")
+    described: dict[str, Description] = {}
+    for cell in _newest_cells(matrix, server):
+        if matrix.models[cell.model].generated is None:
+            described[cell.model] = describe_image(matrix, cell, _model(matrix, cell))
+    return defaults_by_model(described) if described else ""
+
+
+def _newest_cells(matrix: Matrix, server: str) -> list[Cell]:
+    """List a cell for each model that a server serves: of vLLM's default version, or another server's newest."""
+    if server == VLLM:
+        return [select_one(matrix, name) for name in matrix.models]
+    cells = [
+        cell for cell in buildable(matrix) if cell.server == server and cell.arch == matrix.defaults.arch
+    ]
+    newest = max((matrix.versions[cell.version].version for cell in cells), default=None)
+    return [cell for cell in cells if matrix.versions[cell.version].version == newest]
+
+
+def with_tables(root: Path) -> dict[Path, str]:
+    """Return the documents with up-to-date tables."""
+    serving, codes, models = (root / "docs" / f"{name}.md" for name in ("serving", "exit-codes", "models"))
+    readme = root / "README.md"
+    text = replace_between(serving.read_text("utf-8"), "settings", settings_table(root))
+    text = replace_between(text, "models", model_table(root))
+    for server in SERVERS:
+        if server != VLLM and (table := model_table(root, server)):
+            text = replace_between(text, f"{server} models", table)
+    advice = read_guides(root)
+    rows: Iterable[Iterable[str]] = ((str(code), meaning) for code, meaning in advice.exit_codes.items())
+    text = replace_between(text, "codes of images", markdown_table(rows, "code", "meaning"))
+    rows = ((one.situation, one.use, one.because) for one in advice.choices)
+    text = replace_between(text, "choices", markdown_table(rows, "you have", "use", "because"))
+    rows = ((one.symptom, one.remedy) for one in advice.troubles)
+    text = replace_between(text, "troubles", markdown_table(rows, "symptom", "reason and remedy"))
+    return {
+        serving: text,
+        codes: replace_between(codes.read_text("utf-8"), "exit codes", exit_code_table()),
+        readme: replace_between(readme.read_text("utf-8"), "tags", tag_table(root)),
+        models: replace_between(models.read_text("utf-8"), "facts", facts_table(root)),
+    }
+
+
+def exit_code_table() -> str:
+    """Return the table of all exit codes, with the first line of each error's docstring."""
+    for module in iter_modules(errors.__path__):
+        import_module(f"{errors.__name__}.{module.name}")
+    kinds: list[type[FactoryError]] = [FactoryError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    meanings = {
+        kind.exit_code: (kind.__doc__ or "").partition("\n")[0]
+        for kind in kinds
+        if hasattr(kind, "exit_code")
+    }
+    return markdown_table([(str(code), meanings[code]) for code in sorted(meanings)], "code", "meaning")
+
+
+def tag_table(root: Path) -> str:
+    """Return the table of the tags that users pull, one for each model."""
+    models = load_matrix(root / "matrix.yaml").models
+    rows = [(f"`{name}`", model.repo or "a random model, without a GPU") for name, model in models.items()]
+    return markdown_table(rows, "tag", "serves")
+
+
+def facts_table(root: Path) -> str:
+    """Return the table of what each model needs and is served by."""
+    matrix = load_matrix(root / "matrix.yaml")
+    rows = []
+    for name, model in matrix.models.items():
+        cell = select_one(matrix, name)
+        drafters = usable_drafters(matrix, cell)
+        size = model.memory and (model.memory.download_gb or model.memory.weights_gb)
+        context = model.serve.max_model_len or (model.memory.context if model.memory else None)
+        servers = (
+            f"{TITLES[server]} {model.range_of(server)}" for server in TITLES if model.range_of(server)
+        )
+        row = (
+            f"`{name}`",
+            model.weights,
+            f"{size:.0f} GB" if size else "none",
+            f"{context:,}" if context else "",
+            f"{drafters[0].method}, {drafters[0].tokens} tokens" if drafters else "none",
+            ", ".join(servers),
+        )
+        rows.append(row)
+    return markdown_table(rows, "tag", "weights", "download", "context", "drafter", "versions")
+
+
+def _model(matrix: Matrix, cell: Cell) -> dict[str, Any]:
+    """Describe a model by matrix.yaml alone, so that the tables change only with the matrix."""
+    model = matrix.models[cell.model]
+    return {
+        "model": model.repo or str(model.generated),
+        "drafters": [
+            drafter.model_dump(mode="json", exclude_none=True) for drafter in usable_drafters(matrix, cell)
+        ],
+        "serve": serve_document(model, cell),
+        "server": cell.server,
+    }
+
+
+def defaults_by_model(descriptions: Mapping[str, Description]) -> str:
+    """Return a Markdown table of the settings whose defaults differ between models."""
+    columns = {name: image_environment(description) for name, description in descriptions.items()}
+    rows = []
+    for setting in dict.fromkeys(key for column in columns.values() for key in column):
+        values = [column.get(setting, "") for column in columns.values()]
+        if setting not in SHARED and len(set(values)) > 1:
+            rows.append([f"`{setting}`", *(f"`{value}`" if value else "" for value in values)])
+    return markdown_table(rows, "Setting", *(f"`{name}`" for name in columns)) + "\n"
+
+
+def replace_between(text: str, name: str, table: str) -> str:
+    """Replace the text between two marks of a document with a table."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    head, found, rest = text.partition(begin)
+    _, closed, tail = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"the document has no {begin} … {end}")
+    return f"{head}{begin}\n{table.strip()}\n{end}{tail}"
+
+
+def pictures(project: Project, plan: Plan, results: list[ModResult]) -> dict[Path, str]:
+    """Draw a plan, a build and the mods as a terminal shows them, and layers as the site does; return SVG by path."""
+    folder = project.root / "docs" / "pictures"
+    with tempfile.TemporaryDirectory() as empty:
+        # What is cached differs from machine to machine; a newcomer has nothing.
+        newcomer = replace(project, store=Store(Path(empty)))
+        status = plan_status(newcomer, plan)
+    drawn = [PictureLayer(layer.kind, layer.name, blob.size) for layer, blob, _ in status.layers if blob]
+    return {
+        folder / "layers.svg": layer_file(drawn),
+        folder / "plan.svg": _svg(plan_table(status), "plan", f"./inv plan --target {plan.model}"),
+        folder / "build.svg": _svg(_finished_build(status), "build", f"./inv build --target {plan.model}"),
+        folder / "mods.svg": _svg(mods_table(results), "mods", "./inv mods.check"),
+    }
+
+
+def _finished_build(status: PlanStatus) -> LiveDisplay:
+    display = LiveDisplay()
+    display.layers(status.plan.layers)
+    for layer, blob, _ in status.layers:
+        if blob is not None:
+            display.state(layer.key, "done", blob.size, blob.size)
+    return display
+
+
+def _svg(renderable: RenderableType, name: str, title: str) -> str:
+    console = Console(
+        record=True, width=WIDTH, height=100, file=io.StringIO(), force_terminal=True, highlight=False
+    )
+    console.print(renderable)
+    return console.export_svg(title=title, unique_id=name)
+
+
+def schemas(folder: Path) -> dict[Path, str]:
+    """Return the JSON schemas by path."""
+    return {
+        folder / name: json.dumps(model.model_json_schema(), indent=2) + "\n"
+        for name, model in SCHEMAS.items()
+    }
+
+
+def write_changed(texts: Mapping[Path, str], *, check: bool = False) -> list[Path]:
+    """Write the files that do not hold these texts yet, or with `check` only return their paths."""
+    stale = {
+        path: text for path, text in texts.items() if not path.exists() or path.read_text("utf-8") != text
+    }
+    for path, text in stale.items() if not check else ():
+        write_text(path, text)
+    return list(stale)

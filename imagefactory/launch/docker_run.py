@@ -1,0 +1,224 @@
+"""Renders the `docker run` command and the compose file that start an image."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from imagefactory.errors.serving import KeyNotPassedError, UnpinnedImageError
+from imagefactory.plan.serve.description import Description, image_environment
+from imagefactory.plan.serve.image_paths import CACHES, KEY_FILE, MODEL_CACHE
+from imagefactory.project.cells import Cell
+from imagefactory.project.servers.setting import KEY_SETTINGS
+from imagefactory.store.paths import expand_home
+
+STOP_SECONDS = 30
+"""How long a server may take to finish its requests when it is stopped."""
+STACK = 64 * 1024 * 1024
+HUB_CACHE = "~/.cache/huggingface"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a container is started."""
+
+    cell: Cell
+    image: str
+    """A reference that ends in a digest, or an image id."""
+    description: Description
+    given: Mapping[str, str] = field(default_factory=dict)
+    """Settings that differ from the image's defaults, without the key."""
+    key_file: Path | None = None
+    """The host's file with the API key; None for a server without one."""
+    models: str = HUB_CACHE
+    """The host's folder of downloaded models."""
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    """More of the host's files and folders, with their places in the container; it can only read them."""
+
+    @property
+    def container(self) -> str:
+        """The name of the container."""
+        return f"{self.cell.server}-{re.sub(r'[^a-zA-Z0-9_.-]', '-', self.cell.model)}"
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the container needs GPUs."""
+        return bool(self.description["image"]["capability"])
+
+    @property
+    def cache_volume(self) -> str:
+        """The volume for compiled kernels; each image has its own, since kernels do not fit other images."""
+        found = re.search(r"sha256:([0-9a-f]{12})", self.image)
+        return f"imagefactory-{self.cell.slug}-{found.group(1) if found else 'local'}"
+
+
+def pinned(reference: str) -> str:
+    """Return a reference, or raise an error if it may name a different image tomorrow."""
+    if not re.search(r"(^|@)sha256:[0-9a-f]{64}$", reference):
+        raise UnpinnedImageError(
+            f"{reference} does not name its image by digest.",
+            where=reference,
+            why="A tag can be moved; what others run should be what was tested.",
+            fix="Use registry/name@sha256:…, as `invoke push` or `docker image inspect` prints it.",
+        )
+    return reference
+
+
+def docker_run(launch: Launch, *, detach: bool = True) -> list[str]:
+    """Return the arguments of `docker run`. A key is mounted as a file and never appears among them."""
+    return ["docker", "run", *_options(launch, detach=detach), launch.image]
+
+
+def shell_line(words: list[str]) -> str:
+    """Format a command for pasting, one option per line."""
+    head, options, image = words[:2], words[2:-1], words[-1]
+    lines = [shlex.join(head)]
+    position = 0
+    while position < len(options):
+        width = 2 if position + 1 < len(options) and not options[position + 1].startswith("-") else 1
+        lines.append("  " + shlex.join(options[position : position + width]))
+        position += width
+    return " \\\n".join([*lines, f"  {shlex.quote(image)}"])
+
+
+def compose(launch: Launch) -> str:
+    """Return a compose file. Its .env file can change settings, and set a key if there is no key file."""
+    return compose_text(compose_document(launch))
+
+
+def compose_text(document: Mapping[str, Any]) -> str:
+    """Write a compose file."""
+    return yaml.safe_dump(document, sort_keys=False, width=120)
+
+
+def compose_document(launch: Launch) -> dict[str, Any]:
+    """Return the content of a compose file."""
+    service: dict[str, Any] = {
+        "image": launch.image,
+        "container_name": launch.container,
+        "network_mode": "host",
+        "ipc": "host",
+        "ulimits": {"memlock": -1, "stack": STACK},
+        "restart": "unless-stopped",
+        "stop_grace_period": f"{STOP_SECONDS}s",
+        "environment": dict(_compose_environment(launch)),
+        "volumes": [
+            f"{launch.models}:{MODEL_CACHE}",
+            f"kernels:{CACHES}",
+            *(f"{path.replace('$', '$$')}:{place}:ro" for path, place in launch.mounts.items()),
+        ],
+    }
+    if launch.on_gpu:
+        service["deploy"] = {
+            "resources": {
+                "reservations": {"devices": [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]}
+            }
+        }
+    document: dict[str, Any] = {
+        "services": {launch.cell.server: service},
+        "volumes": {"kernels": {"name": launch.cache_volume}},
+    }
+    if launch.key_file is not None:
+        service["secrets"] = ["vllm_api_key"]
+        document["secrets"] = {"vllm_api_key": {"file": str(launch.key_file).replace("$", "$$")}}
+    return document
+
+
+def _options(launch: Launch, *, detach: bool) -> Iterator[str]:
+    yield from ("--detach", "--restart", "unless-stopped") if detach else ("--rm",)
+    yield from ("--name", launch.container)
+    if launch.on_gpu:
+        yield from ("--gpus", "all")
+    yield from ("--network", "host", "--ipc", "host")
+    yield from ("--ulimit", "memlock=-1", "--ulimit", f"stack={STACK}")
+    yield from ("--stop-timeout", str(STOP_SECONDS))
+    yield from ("--volume", f"{expand_home(launch.models, 'the --models option')}:{MODEL_CACHE}")
+    yield from ("--volume", f"{launch.cache_volume}:{CACHES}")
+    for path, place in launch.mounts.items():
+        yield from ("--volume", f"{path}:{place}:ro")
+    if launch.key_file is not None:
+        yield from ("--volume", f"{launch.key_file}:{KEY_FILE}:ro")
+        yield from ("--env", f"VLLM_API_KEY_FILE={KEY_FILE}")
+    for name, value in sorted(launch.given.items()):
+        yield from ("--env", f"{name}={value}")
+
+
+def _compose_environment(launch: Launch) -> Iterator[tuple[str, str | None]]:
+    if launch.key_file is not None:
+        yield "VLLM_API_KEY_FILE", KEY_FILE
+    else:
+        # Without a value, compose hands on what the shell or the .env file sets, if anything.
+        yield from ((name, None) for name in KEY_SETTINGS)
+    for name, default in (image_environment(launch.description) | dict(launch.given)).items():
+        # ${NAME:-default} lets a .env file change it; a default with braces or dollars cannot.
+        plain = not re.search(r"[{}$]", default)
+        yield name, f"${{{name}:-{default}}}" if plain else default.replace("$", "$$")
+
+
+def find_key_file(folder: Path, given: Mapping[str, str], environment: Mapping[str, str]) -> Path | None:
+    """Return the file with the API key, or None if no key was given; a key given as text is written to `folder`.
+
+    Settings win over the environment. A key that is given but empty is refused: the server would be open.
+    """
+    for where, values in (("the --set option", given), ("the environment", environment)):
+        names = [name for name in KEY_SETTINGS if name in values]
+        if len(names) > 1:
+            raise KeyNotPassedError(
+                f"{' and '.join(names)} are both given.",
+                where=where,
+                why="A server has one key.",
+                fix=f"Leave out one of them, preferably {names[0]}.",
+            )
+        if names:
+            value = values[names[0]]
+            return (
+                write_key_file(folder, value, where)
+                if names[0] == "VLLM_API_KEY"
+                else _existing(value, where)
+            )
+    return None
+
+
+def write_key_file(folder: Path, key: str, where: str = "the environment") -> Path:
+    """Write an API key to a file that only its owner can read, for mounting into a container."""
+    if not key.isprintable() or len(key.split()) != 1:
+        raise KeyNotPassedError(
+            "VLLM_API_KEY is empty or contains blanks.",
+            where=where,
+            why="Clients send the key as one word. Without a key, the server would be open to everyone.",
+            fix="Make one with `openssl rand -hex 32`; to serve without a key, leave VLLM_API_KEY out.",
+        )
+    path = folder / "vllm_api_key"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(key)
+    except OSError as error:
+        raise KeyNotPassedError(
+            "The API key cannot be written to a file.",
+            where=path,
+            why=str(error.strerror),
+            fix="Make the folder writable, or start without a key.",
+        ) from None
+    return path
+
+
+def _existing(name: str, where: str) -> Path:
+    path = expand_home(name, "VLLM_API_KEY_FILE").absolute()
+    if not name.strip() or not os.access(path, os.R_OK) or not path.is_file():
+        raise KeyNotPassedError(
+            "VLLM_API_KEY_FILE names no readable file.",
+            where=where,
+            why="The container gets the key from this file of this machine.",
+            fix="Correct the path; to serve without a key, leave VLLM_API_KEY_FILE out.",
+        )
+    return path

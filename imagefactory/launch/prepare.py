@@ -1,0 +1,204 @@
+"""Prepares `invoke run`: the image to start, its settings, and the command, compose file or recipe for it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import get_args
+
+from imagefactory.assemble.engines.docker.daemon import image_id, load
+from imagefactory.assemble.found import built_layouts
+from imagefactory.errors import did_you_mean
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors.serving import KeyNotPassedError, SettingRefusedError
+from imagefactory.launch.docker_run import (
+    HUB_CACHE,
+    Launch,
+    compose,
+    docker_run,
+    find_key_file,
+    pinned,
+    shell_line,
+)
+from imagefactory.launch.preview import Preview
+from imagefactory.launch.recipes import Format, recipe
+from imagefactory.mods.choose import choose_mods, find_mod
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.make import make_plan
+from imagefactory.plan.serve.served import Served, describe
+from imagefactory.project.cells import Cell
+from imagefactory.project.project import Project
+from imagefactory.project.servers.setting import KEY_SETTINGS
+from images.shipped.mods.manifest import IMAGE_FILES, NewFile
+from images.shipped.mods.requirements import Picked, with_requirements
+
+
+@dataclass(frozen=True)
+class Start:
+    """A start that the serve program has accepted."""
+
+    launch: Launch
+    served: Served
+    command: tuple[str, ...]
+    """What the container will run."""
+
+    def line(self, *, detach: bool = True) -> list[str]:
+        """Return the arguments of `docker run`."""
+        return docker_run(self.launch, detach=detach)
+
+    def shell(self, *, detach: bool = True) -> str:
+        """Return the `docker run` command, ready for pasting."""
+        return shell_line(self.line(detach=detach))
+
+    def compose(self) -> str:
+        """Return the compose file."""
+        return compose(self.launch)
+
+    def recipe(self, style: Format) -> str:
+        """Return the recipe for another launcher."""
+        return recipe(style, self.launch, self.served.model, self.command, self.served.extra)
+
+
+def prepare(
+    project: Project,
+    cell: Cell,
+    image: str,
+    *,
+    given: Mapping[str, str],
+    environment: Mapping[str, str],
+    models: str = HUB_CACHE,
+    mods: Sequence[str] = (),
+) -> Start:
+    """Prepare a start; refuse settings that the image would refuse, and write the API key to a file.
+
+    The key is among the settings or in the user's environment. The container applies `mods` when it starts.
+    """
+    chosen = choose_mods(project.matrix, cell, project.mods)
+    kernels = project.wheel_lock(cell).kernels
+    served = describe(project.matrix, cell, project.model_lock, chosen, kernels)
+    known = [str(setting["name"]) for setting in served.description["settings"]]
+    at_start = runtime_mods(project, cell, mods, known)
+    given = at_start.over(given)
+    key_file = find_key_file(_key_folder(project, cell), given, environment)
+    settings = {name: value for name, value in given.items() if name not in KEY_SETTINGS}
+    with_key = settings | ({"VLLM_API_KEY_FILE": str(key_file)} if key_file else {})
+    found = Preview(project.root, served.description, served.model).dry_run(with_key)
+    if found["secrets"]:
+        raise KeyNotPassedError(
+            "A setting contains a key, token or password.",
+            where="the --set option",
+            why="Commands, compose files and recipes show it to everyone.",
+            fix="Set VLLM_API_KEY for the server's key; for a token, log in with `hf auth login`.",
+        )
+    launch = Launch(cell, pinned(image), served.description, settings, key_file, models, at_start.mounts)
+    return Start(launch, served, tuple(found["command"]))
+
+
+def settings_from(words: Sequence[str], option: str = "--set") -> dict[str, str]:
+    """Parse settings given as NAME=VALUE."""
+    for word in words:
+        if not re.match(r"[A-Z][A-Z0-9_]*=", word):
+            raise SettingRefusedError(
+                f"{hidden_value(word)!r} is not a setting.",
+                where=f"the {option} option",
+                why="It is not written as NAME=VALUE.",
+                fix=f"Write, for example, {option} MAX_MODEL_LEN=32768.",
+            )
+    return dict(word.split("=", 1) for word in words)
+
+
+def hidden_value(word: str) -> str:
+    """Return a word without what follows its equals sign, which may be a secret."""
+    name, equals, _ = word.partition("=")
+    return f"{name}=…" if equals else name
+
+
+def recipe_format(name: str) -> Format:
+    """Find a recipe format by name."""
+    known: tuple[Format, ...] = get_args(Format)
+    for style in known:
+        if style == name:
+            return style
+    raise UnknownNameError(
+        f"There is no recipe format {name!r}.",
+        where="the --recipe option",
+        why="Recipes are written for two launchers.",
+        fix=did_you_mean(name, known).capitalize(),
+    )
+
+
+def published_reference(project: Project, cell: Cell) -> str:
+    """Return a cell's image as registry and digest; the digest comes from the record of layers, or from its layout."""
+    image = KnownLayers(project.known_layers).image(make_plan(project, cell))
+    if image is not None:
+        return f"{project.matrix.effective_registry}@{image.digest}"
+    [(_, layout, _)] = built_layouts(project, [f"{cell}/{cell.machine}"], one=True)
+    return f"{project.matrix.effective_registry}@{layout.manifest_digest()}"
+
+
+def local_image(project: Project, cell: Cell) -> str:
+    """Return the id of a cell's image in the Docker daemon; load the image if it is missing."""
+    [(_, layout, name)] = built_layouts(project, [f"{cell}/{cell.machine}"], one=True)
+    found = image_id(name)
+    return found if found == layout.config_digest() else load(layout, name)
+
+
+def _key_folder(project: Project, cell: Cell) -> Path:
+    return project.build_folder(cell).parent / "run" / cell.slug
+
+
+PLACE = "/mods"
+"""Where containers look for mods."""
+
+
+@dataclass(frozen=True)
+class RuntimeMods:
+    """What a container needs to apply mods when it starts."""
+
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    """Folders and files of the host, with their places in the container."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def over(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Return the settings of the mods and of the user, whose own win."""
+        extra = " ".join(filter(None, (part.get("EXTRA_ARGS", "") for part in (self.settings, given))))
+        return {**self.settings, **given, **({"EXTRA_ARGS": extra} if extra else {})}
+
+
+def runtime_mods(project: Project, cell: Cell, names: Sequence[str], known: Sequence[str]) -> RuntimeMods:
+    """Prepare mods for a container; raise an error if one is not for the cell's version. `known` are its settings."""
+    version = project.matrix.versions[cell.version].version
+    picked: Picked = {}
+    for name in names:
+        picked |= with_requirements(find_mod(project.mods, name, "the --mod option"), project.mods, version)
+    applied: list[str] = []
+    mounts: dict[str, str] = {}
+    settings: dict[str, str] = {}
+    extra: list[str] = []
+    folder = project.root / "mods"
+    for mod, variant in picked.values():
+        beside = [
+            change
+            for change in variant.changes
+            if isinstance(change, NewFile) and change.add.startswith(IMAGE_FILES)
+        ]
+        if len(beside) == len(variant.changes):
+            # A server's options are checked before mods are applied, and may name these files.
+            mounts |= {str(folder / mod.name / change.source): change.add for change in beside}
+        else:
+            applied.append(mod.name)
+        settings |= mod.manifest.settings.env
+        for flag, value in mod.manifest.settings.flags.items():
+            if flag.upper() in known:
+                settings[flag.upper()] = value
+            else:
+                extra += [f"--{flag.replace('_', '-')}", value]
+    if applied:
+        mounts[str(folder)] = PLACE
+        settings["MODS"] = ",".join(applied)
+    if extra:
+        settings["EXTRA_ARGS"] = shlex.join(extra)
+    return RuntimeMods(mounts, settings)

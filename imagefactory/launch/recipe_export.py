@@ -1,0 +1,134 @@
+"""Writes recipes for all images as a registry of sparkrun, beside those for eugr/spark-vllm-docker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from imagefactory.errors.recipes import NothingToExportError, RegistryFolderError
+from imagefactory.launch.prepare import prepare
+from imagefactory.launch.recipes import Format
+from imagefactory.oci.layout import writing_output
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.make import make_plan
+from imagefactory.project.cells import Cell
+from imagefactory.project.project import Project
+from imagefactory.project.servers.known import server_of
+from imagefactory.store.atomic import write_text
+from imagefactory.store.digests import Digest
+
+MANIFEST: Final = ".sparkrun/registry.yaml"
+FOLDERS: Final[Mapping[Format, str]] = {"sparkrun": "recipes", "eugr": "eugr"}
+SPARK: Final = "12.1"
+"""The launchers are for machines with this GPU."""
+RESERVED: Final = (
+    *("arena", "spark-arena", "sparkarena", "sparkrun", "official", "experimental", "transitional"),
+    *("community", "eugr", "dbotwinick", "raphaelamorim", "scitrera", "atlas"),
+)
+"""Prefixes that sparkrun keeps for the names of its own registries."""
+MADE = "# Made by `invoke recipes.export`; a later export replaces the files beside it.\n"
+
+
+@dataclass
+class Exported:
+    """The files of a registry by their paths in it, and what it lacks."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    account: list[str] = field(default_factory=list)
+
+
+def registry_of(
+    project: Project, cells: Sequence[Cell], known: Mapping[Cell, Digest | None] | None = None
+) -> Exported:
+    """Return the registry of all cells for a DGX Spark whose image is known by its digest.
+
+    `known` has the digests, if the caller has looked them up already.
+    """
+    spark = [cell for cell in cells if project.matrix.archs[cell.arch].capability == SPARK]
+    digests = _digests(project, spark) if known is None else known
+    built = [cell for cell in spark if digests.get(cell)]
+    exported = Exported()
+    for why, left_out in (
+        ("not for the DGX Spark", [cell for cell in cells if cell not in spark]),
+        ("not built yet, so without a digest", [cell for cell in spark if cell not in built]),
+    ):
+        if left_out:
+            exported.account.append(f"{why}: {', '.join(map(str, left_out))}")
+    if not built:
+        raise NothingToExportError(
+            "No recipe can be written.",
+            where="the targets",
+            why=f"Of the targets, these are {'; '.join(exported.account)}.",
+            fix="Name targets for the DGX Spark that are locked and built; `invoke plan` shows their digests.",
+        )
+    # Each recipe asks the serve program, which is a process of its own.
+    with ThreadPoolExecutor() as pool:
+        for files in pool.map(lambda cell: _recipes(project, cell, digests[cell]), built):
+            exported.files |= files
+    exported.files[MANIFEST] = _manifest(project)
+    repositories = {repo for cell in built for repo in project.matrix.models[cell.model].repositories}
+    unpinned = sorted(repo for repo in repositories if project.model_lock.commit_of(repo) is None)
+    if unpinned:
+        named = ", ".join(unpinned)
+        exported.account.append(f"without a pinned revision (`invoke lock --models`): {named}")
+    if "OWNER" in project.matrix.effective_registry:
+        exported.account.append("OWNER in the names of images is a placeholder; set FACTORY_REGISTRY")
+    return exported
+
+
+def write_registry(files: dict[str, str], folder: Path) -> None:
+    """Write a registry into an empty folder, or over an earlier one, whose other recipes are removed."""
+    with writing_output(folder):
+        present = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+        present = {name for name in present if not name.startswith(".git/")}
+        # Somebody may have cloned it to publish it, with a README of their own.
+        below = {name for name in present if "/" in name}
+        manifest = folder / MANIFEST
+        own = manifest.is_file() and manifest.read_text("utf-8").startswith(MADE)
+        foreign = sorted(name for name in below if not name.startswith((*FOLDERS.values(), ".sparkrun/")))
+        if present and (not own or foreign):
+            raise RegistryFolderError(
+                "The folder is not a registry of this factory.",
+                where=folder,
+                why=f"It holds {(foreign or sorted(present))[0]}, which an export would mix with its own files.",
+                fix="Name a new or empty folder, or one that an earlier export wrote.",
+            )
+        for name in below - set(files):
+            (folder / name).unlink()
+        for name, text in files.items():
+            write_text(folder / name, text)
+
+
+def _digests(project: Project, cells: Sequence[Cell]) -> dict[Cell, Digest | None]:
+    """Look up the images of locked cells; None if a layer is not on record."""
+    layers = KnownLayers(project.known_layers)
+    images = {cell: layers.image(make_plan(project, cell)) for cell in cells if project.is_locked(cell)}
+    return {cell: image.digest if image else None for cell, image in images.items()}
+
+
+def _recipes(project: Project, cell: Cell, digest: Digest | None) -> dict[str, str]:
+    image = f"{project.matrix.effective_registry}@{digest}"
+    start = prepare(project, cell, image, given={}, environment={"HOME": os.environ.get("HOME", "/")})
+    return {
+        f"{folder}/{cell.model_and_version}.yaml": start.recipe(style)
+        for style, folder in FOLDERS.items()
+        if style in server_of(cell).recipes
+    }
+
+
+def _manifest(project: Project) -> str:
+    *_, owner, name = project.matrix.source.rstrip("/").removesuffix(".git").split("/")
+    registry = {
+        "name": f"images-{name}" if name.lower().startswith(RESERVED) else name,
+        "description": f"Images of {owner}/{name} by digest, one recipe for each",
+        "recipes": FOLDERS["sparkrun"],
+        "enabled": True,
+        "visible": True,
+    }
+    return MADE + yaml.safe_dump({"registries": [registry]}, sort_keys=False, width=110)

@@ -1,0 +1,151 @@
+"""Writes an image and its command as recipes for popular launchers on the DGX Spark.
+
+`eugr` is version 1 of eugr/spark-vllm-docker's recipes, `sparkrun` is version 2 of spark-arena/sparkrun's. Both hold
+the command as a template whose `{names}` stand for defaults that a user may override.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import yaml
+
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors.serving import KeyNotPassedError
+from imagefactory.launch.docker_run import Launch, pinned
+from imagefactory.plan.serve.description import Description, image_environment
+from imagefactory.project.servers.known import server_of
+from imagefactory.project.servers.server import Server
+
+Format = Literal["eugr", "sparkrun"]
+QUANTIZATIONS = {"bf16": "none", "int4-autoround": "auto-round"}
+"""What sparkrun calls weights that it has another name for."""
+TEMPLATED = ("MAX_MODEL_LEN", "MAX_NUM_SEQS", "MAX_NUM_BATCHED_TOKENS", "GPU_MEMORY_UTILIZATION")
+"""The settings that a user of a recipe may override."""
+
+
+def recipe(
+    style: Format, launch: Launch, model: Mapping[str, Any], command: Sequence[str], env: Mapping[str, str]
+) -> str:
+    """Return a recipe. `command` comes from `Preview.command`; `env` holds the model's own variables."""
+    return recipe_text(recipe_document(style, launch, model, command, env))
+
+
+def recipe_text(document: Mapping[str, Any]) -> str:
+    """Write a recipe."""
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=1000)
+
+
+def recipe_document(
+    style: Format, launch: Launch, model: Mapping[str, Any], command: Sequence[str], env: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the content of a recipe."""
+    if launch.key_file is not None:
+        raise KeyNotPassedError(
+            "A recipe cannot contain the API key.",
+            where="the --recipe option",
+            why="Recipes are for sharing, and a server started from one would be open although you gave a key.",
+            fix="Unset VLLM_API_KEY and VLLM_API_KEY_FILE for this command, and tell the launcher the key.",
+        )
+    cell, facts = launch.cell, launch.description["image"]
+    server = server_of(cell)
+    if style not in server.recipes:
+        raise UnknownNameError(
+            f"There is no recipe of the format {style!r} for {server.title}.",
+            where="the --recipe option",
+            why=f"That launcher does not start {server.title}.",
+            fix=f"Use {' or '.join(server.recipes)}.",
+        )
+    defaults: dict[str, object] = {"host": "0.0.0.0", "port": 8000, "tensor_parallel": 1}  # noqa: S104
+    words = _template(server, command, defaults)
+    document: dict[str, Any] = {
+        "recipe_version": "1" if style == "eugr" else "2",
+        "name": cell.model,
+        "description": f"{model['model']} with {server.title} {facts[server.name]} on {cell.arch}",
+        "model": model["model"],
+    }
+    if style == "sparkrun":
+        if model.get("revision"):
+            document["model_revision"] = model["revision"]
+        document |= {
+            "runtime": server.name,
+            "runtime_version": facts[server.name],
+            "min_nodes": 1,
+            "max_nodes": 1,
+        }
+    else:
+        document["solo_only"] = True
+    document |= {
+        "container": pinned(launch.image),
+        "defaults": defaults,
+        "env": dict(sorted(env.items())),
+        "command": _folded(words, double_braces=style == "eugr"),
+    }
+    if style == "sparkrun":
+        document["metadata"] = _metadata(launch.description)
+    return document
+
+
+def _template(server: Server, command: Sequence[str], defaults: dict[str, object]) -> list[str]:
+    """Replace values that a user may override with names, and add the values to `defaults`."""
+    names = {setting.flag: setting.key for setting in server.settings if setting.name in TEMPLATED}
+    words: list[str] = []
+    rest = iter(command)
+    for word in rest:
+        words.append(word)
+        if name := names.get(word):
+            defaults[name] = json.loads(next(rest))
+            words.append(f"\0{name}\0")
+        elif word in {"--host", "--port"}:
+            words.pop()
+            value = next(rest)
+            defaults[word[2:]] = int(value) if word == "--port" else value
+    return [*words, "--host", "\0host\0", "--port", "\0port\0", server.tensor_parallel, "\0tensor_parallel\0"]
+
+
+def _folded(words: list[str], *, double_braces: bool) -> str:
+    """Format the command over several lines; names become {names} once everything else is quoted."""
+    lines = [" ".join(words[:3])]
+    for word in words[3:]:
+        quoted = shlex.quote(word) if "\0" not in word else word
+        if double_braces:
+            quoted = quoted.replace("{", "{{").replace("}", "}}")
+        if "\0" in quoted:
+            quoted = "{" + quoted.strip("\0") + "}"
+        if word.startswith("-"):
+            lines.append(quoted)
+        else:
+            lines[-1] += f" {quoted}"
+    return " \\\n  ".join(lines) + "\n"
+
+
+def _metadata(description: Description) -> dict[str, object]:
+    facts, defaults = description["image"], image_environment(description)
+    memory = facts.get("memory") or {}
+    found: dict[str, object] = {
+        "category": "chat",
+        "quantization": QUANTIZATIONS.get(facts["weights"], facts["weights"]),
+    }
+    compressed = defaults.get("KV_CACHE_DTYPE", "").startswith("fp8")
+    if compressed:
+        found["kv_dtype"] = "fp8"
+    if memory:
+        # sparkrun counts in GB.
+        found["model_vram"] = round((memory["weights"] + memory["drafter"]) / 1e9, 1)
+        found["kv_vram_per_token"] = round(memory["kv_per_token"] / (2 if compressed else 1) / 1e9, 9)
+    return found
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes multi-line texts as block scalars."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in value else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _text)

@@ -1,0 +1,275 @@
+"""Audits the kernels of a library, a wheel, an image, a target or a vLLM release."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from zipfile import ZipFile, is_zipfile
+
+import requests
+
+from imagefactory.errors import did_you_mean
+from imagefactory.errors.kernels import AuditError, AuditFailedError
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors.system import FileMissingError
+from imagefactory.errors.wheelhouse import KernelRecordError
+from imagefactory.lock.audit.libraries import GpuLibrary, from_file, from_layout, from_wheel, read_kernels
+from imagefactory.lock.wheelhouse.graft_record import graft_of
+from imagefactory.lock.wheelhouse.keep import find
+from imagefactory.oci.layout import Layout
+from imagefactory.project.cells import first_of_release
+from imagefactory.project.locks.files import Graft, LockedSource, LockedWheel
+from imagefactory.project.locks.gpu_libraries import KernelLock, LibraryKernels, WheelKernels
+from imagefactory.project.locks.indexed_files import configured_indexes, indexed_file, offers_of
+from imagefactory.project.locks.kernels import GpuCode, KernelVerdict, audited_wheels, judge
+from imagefactory.project.matrix import Arch, CubinPolicy
+from imagefactory.project.project import Project
+from imagefactory.project.targets import Selector, host_machine, select, select_one, unknown_name
+from imagefactory.store.atomic import writing
+from imagefactory.store.digests import file_sha256, sha256_of
+from imagefactory.store.downloads import fetch
+from imagefactory.store.http import RangeFile
+
+FACTS = "kernels-2"
+CUOBJDUMP = "nvidia-cuda-cuobjdump"
+
+
+def audit(project: Project, subject: str, arch: str = "") -> list[KernelVerdict]:
+    """Judge every library of a subject by an arch's policy; by default the target's own arch, else the matrix's."""
+    libraries, arch = libraries_of(project, subject, arch)
+    return judge_libraries(project, libraries, arch)
+
+
+def libraries_of(project: Project, subject: str, arch: str = "") -> tuple[Iterator[GpuLibrary], str]:
+    """Return the libraries of a subject, and the arch to judge them for."""
+    path = Path(subject)
+    if subject in project.matrix.vllm:
+        _refuse_compiled_version(project, subject)
+        libraries = _of_release(project, subject)
+    elif path.is_file():
+        libraries = from_wheel(ZipFile(path), file_sha256(path)) if is_zipfile(path) else from_file(path)
+    elif (path / "index.json").exists():
+        libraries = from_layout(Layout(path), project.store)
+    else:
+        _refuse_missing_path(subject)
+        Selector.parse(subject)  # an empty subject does not mean the default target
+        cell = select_one(project.matrix, subject)
+        arch = arch or cell.arch
+        wheels = audited_wheels(project.wheel_lock(cell), project.matrix.archs[cell.arch])
+        libraries = (library for wheel in wheels for library in _of_wheel(project, wheel))
+    return libraries, arch or project.matrix.defaults.arch
+
+
+def _refuse_compiled_version(project: Project, name: str) -> None:
+    """Raise an error for a version of the matrix that has no published wheel of its own."""
+    published = first_of_release(project.matrix, name)
+    if published != name:
+        raise AuditError(
+            f"vLLM {name} has no published wheel of its own.",
+            where="the audit's argument",
+            why=f"It is compiled from the same release as {published}, differently for every arch.",
+            fix=f"Name a target such as MODEL@{name}, a wheel (`invoke wheels.list`), or {published}.",
+        )
+
+
+def _refuse_missing_path(subject: str) -> None:
+    """Raise an error for a subject that is clearly a path, not a target."""
+    if subject and Path(subject).is_dir():
+        raise AuditError(
+            f"{subject} is not an image.",
+            where=subject,
+            why="The folder has no index.json, as every OCI layout does.",
+            fix="Name a library, a wheel, or the folder that `invoke build` wrote.",
+        )
+    if subject.startswith(("/", ".", "~")) or subject.endswith((".whl", ".so", ".zip", ".tar")):
+        raise FileMissingError(
+            f"There is no {subject}.",
+            where="the audit's argument",
+            why="Nothing of that name exists.",
+            fix="Check the path; it is relative to the current folder.",
+        )
+
+
+def _of_release(project: Project, release: str) -> Iterator[GpuLibrary]:
+    """Return the libraries of a release's published wheel, whether or not a cell uses it."""
+    locked = project.source_lock.find(release, ".whl")
+    if locked is None:
+        raise UnknownNameError(
+            f"No wheel of vLLM {release} is locked.",
+            where="locks/sources.toml",
+            why="Only the releases in matrix.yaml are locked.",
+            fix=did_you_mean(release, project.matrix.vllm).capitalize(),
+        )
+    return _of_wheel(project, locked)
+
+
+@dataclass(frozen=True)
+class Audited:
+    """A subject, how its libraries fare, and which of them were compiled in place of published ones."""
+
+    subject: str
+    verdicts: tuple[KernelVerdict, ...]
+    grafted: frozenset[str]
+
+    @property
+    def title(self) -> str:
+        """The subject, or the name of its file."""
+        return Path(self.subject).name if Path(self.subject).exists() else self.subject
+
+    def about(self, library: str) -> str:
+        """Return what there is to say about a library, or nothing if the subject has no GPU code in it."""
+        for verdict in self.verdicts:
+            if verdict.library == library:
+                whose = "compiled, " if library in self.grafted else ""
+                return f"{whose}{verdict.outcome}: {verdict.why}"
+        return ""
+
+
+def audit_all(project: Project, subjects: Sequence[str], arch: str) -> list[Audited]:
+    """Audit several subjects for one arch."""
+    return [
+        Audited(subject, tuple(audit(project, subject, arch)), grafted_libraries(project, subject))
+        for subject in subjects
+    ]
+
+
+def grafted_libraries(project: Project, subject: str) -> frozenset[str]:
+    """List the files of a wheel or target that were compiled in place of published ones."""
+    path = Path(subject)
+    grafts: list[Graft] = []
+    if subject in project.matrix.vllm or (path / "index.json").exists():
+        return frozenset()
+    if path.is_file():
+        grafts = [graft] if is_zipfile(path) and (graft := graft_of(path)) else []
+    else:
+        wheels = project.wheel_lock(select_one(project.matrix, subject)).wheels
+        grafts = [wheel.graft for wheel in wheels if wheel.graft is not None]
+    return frozenset(file.path for graft in grafts for file in graft.replaced)
+
+
+def refuse_failing(subject: str, verdicts: Sequence[KernelVerdict]) -> None:
+    """Raise an error if a library would not run on its arch."""
+    failing = [verdict for verdict in verdicts if not verdict.passes]
+    if failing:
+        raise AuditFailedError(
+            f"{len(failing)} librar{'ies' if len(failing) > 1 else 'y'} of {subject} would not run.",
+            where=", ".join(verdict.library for verdict in failing),
+            why="; ".join(f"{verdict.library}: {verdict.why}" for verdict in failing),
+            fix="Choose a version whose wheels fit, or compile it for this arch.",
+        )
+
+
+def refuse_wrong_record(project: Project, target: str) -> int:
+    """Compare locks/kernels.toml with the wheels of a target; return how many wheels were compared."""
+    compared = 0
+    for cell in select(project.matrix, [target]):
+        arch = project.matrix.archs[cell.arch]
+        for wheel in audited_wheels(project.wheel_lock(cell), arch):
+            recorded, found = project.kernel_lock.find(wheel.sha256), look_into(project, wheel)
+            compared += 1
+            if recorded != found:
+                raise KernelRecordError(
+                    f"The record of the kernels in {wheel.file} is wrong.",
+                    where=KernelLock.path(project.locks),
+                    why="The wheel is not on record."
+                    if recorded is None
+                    else _first_difference(recorded, found),
+                    fix="Remove locks/kernels.toml, run `invoke lock`, and review what changed.",
+                )
+    return compared
+
+
+def _first_difference(recorded: WheelKernels, found: WheelKernels) -> str:
+    said, real = ({library.name: library for library in entry.libraries} for entry in (recorded, found))
+    for name in sorted({*said, *real}):
+        if said.get(name) != real.get(name):
+            return f"{name}: recorded {said.get(name) or 'nothing'}, found {real.get(name) or 'nothing'}."
+    return f"It is recorded as {recorded.file}."
+
+
+def judge_libraries(project: Project, libraries: Iterable[GpuLibrary], arch: str) -> list[KernelVerdict]:
+    """Judge libraries by the policy of an arch, leaving out those without GPU code."""
+    settings, _ = settings_of(project, arch)
+    python = project.matrix.bases[settings.base].python
+    verdicts = [judge(library.name, _kernels(project, library), settings, python) for library in libraries]
+    return [verdict for verdict in verdicts if verdict is not None]
+
+
+def settings_of(project: Project, arch: str) -> tuple[Arch, CubinPolicy]:
+    """Return an arch and its policy, or raise an error for one without a GPU."""
+    if arch not in project.matrix.archs:
+        raise unknown_name("arch", arch, project.matrix.archs, "the --arch option")
+    settings = project.matrix.archs[arch]
+    if settings.cubins is None or settings.capability is None:
+        raise AuditError(
+            f"{arch} has no kernel policy.",
+            where=f"matrix.yaml, archs.{arch}",
+            why="It has no `cubins` or no `capability`, so there is no GPU.",
+            fix="Name an arch with a GPU, or give this one a policy.",
+        )
+    return settings, settings.cubins
+
+
+def look_into(project: Project, wheel: LockedWheel) -> WheelKernels:
+    """Inspect the GPU code in a wheel; only its libraries are downloaded, and only once."""
+    found = [(library.name, _kernels(project, library)) for library in _of_wheel(project, wheel)]
+    libraries = tuple(
+        LibraryKernels(name=name, **asdict(kernels))
+        for name, kernels in sorted(found, key=lambda item: item[0])
+        if kernels.cubins or kernels.ptx
+    )
+    return WheelKernels(file=wheel.file, sha256=wheel.sha256, libraries=libraries)
+
+
+def _of_wheel(project: Project, wheel: LockedWheel | LockedSource) -> Iterator[GpuLibrary]:
+    kept = find(project.store, wheel.compiled) if isinstance(wheel, LockedWheel) and wheel.compiled else None
+    same = kept is not None and kept.sha256 == wheel.sha256
+    local = kept.path if kept and same else project.store.whole_download(wheel.sha256)
+    if local is not None:
+        yield from from_wheel(ZipFile(local), wheel.sha256)
+        return
+    offer = next(iter(offers_of(wheel, configured_indexes())), None)
+    if offer is None:
+        raise AuditError(
+            f"{wheel.file} is on no configured index.",
+            where=wheel.file,
+            why="The wheel's libraries have to be read.",
+            fix="Check PIP_INDEX_URL and UV_INDEX_URL (`invoke doctor`).",
+        )
+    with requests.Session() as session:
+        yield from from_wheel(ZipFile(RangeFile(offer.url, session)), wheel.sha256)
+
+
+def _kernels(project: Project, library: GpuLibrary) -> GpuCode:
+    """Inspect a library, or return what was found in the same content before."""
+    memory = project.store.facts(FACTS, sha256_of(library.identity.encode()))
+    # If the record is missing or damaged, inspect the library again.
+    with suppress(FileNotFoundError, TypeError, ValueError, RecursionError):
+        return GpuCode(**json.loads(memory.read_text("utf-8")))
+    with project.store.scratch() as scratch:
+        file = scratch / Path(library.name).name
+        library.unpack(file)
+        kernels = read_kernels(file, cuobjdump(project))
+    with writing(memory) as target:
+        target.write(json.dumps(asdict(kernels), sort_keys=True).encode())
+    return kernels
+
+
+def cuobjdump(project: Project) -> Path:
+    """Return the pinned cuobjdump for this machine, downloading it once."""
+    tool = project.tool_lock.find(CUOBJDUMP, host_machine())
+    program = project.store.root / "tools" / tool.sha256 / "cuobjdump"
+    if not program.exists():
+        with (
+            requests.Session() as session,
+            ZipFile(fetch(indexed_file(tool), project.store, session, lambda _: None)) as wheel,
+        ):
+            member = next(name for name in wheel.namelist() if name.endswith("/bin/cuobjdump"))
+            with writing(program) as file:
+                file.write(wheel.read(member))
+        program.chmod(program.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    return program

@@ -1,0 +1,161 @@
+"""Finds the libraries of files, wheels and images, and reads their GPU targets with NVIDIA's cuobjdump."""
+
+from __future__ import annotations
+
+import mmap
+import re
+import shutil
+import subprocess
+import tarfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import IO
+from zipfile import ZipFile, ZipInfo
+
+from isal import igzip
+
+from imagefactory.errors.kernels import AuditError
+from imagefactory.gpu_code.fatbins import NotUnderstoodError, containers
+from imagefactory.oci.layout import Layout
+from imagefactory.oci.listing import cached_listing
+from imagefactory.project.locks.kernels import GpuCode
+from imagefactory.project.servers.known import SERVERS
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import file_sha256
+
+_LIBRARIES = ("*.so", "*.so.*")
+_PACKAGES = tuple(dict.fromkeys(glob for server in SERVERS.values() for glob in server.kernel_files))
+"""Packages whose kernels an image is judged by; the libraries of CUDA and torch are left to their publishers."""
+_SITE = "/site-packages/"
+_CODE = re.compile(r"^Fatbin (elf|ptx) code:\n=+\narch = (sm_\d+[af]?)$", re.MULTILINE)
+_NOTHING = "does not contain device code"
+_PIECE = 1 << 20
+_BEGINNING = 64
+"""All formats of code, compressed or not, have something other than zeros in their first bytes."""
+
+
+@dataclass(frozen=True)
+class GpuLibrary:
+    """A shared library that is unpacked only when it has to be inspected."""
+
+    name: str
+    identity: str
+    """Identifies the content, so that findings about it stay valid."""
+    unpack: Callable[[Path], object]
+    """Writes the library to a path."""
+
+
+def is_library(name: str) -> bool:
+    """Whether a path is a shared library of an audited package."""
+    return any(fnmatchcase(name, pattern) for pattern in _LIBRARIES) and any(
+        fnmatchcase(name, pattern) for pattern in _PACKAGES
+    )
+
+
+def from_file(path: Path) -> Iterator[GpuLibrary]:
+    """Yield a library from disk."""
+    yield GpuLibrary(path.name, f"file:{file_sha256(path)}", partial(shutil.copyfile, path))
+
+
+def from_wheel(archive: ZipFile, sha256: str) -> Iterator[GpuLibrary]:
+    """Yield the libraries in a wheel."""
+    for info in archive.infolist():
+        if is_library(info.filename):
+            unpack = partial(_from_archive, archive, info)
+            yield GpuLibrary(info.filename, f"wheel:{sha256}:{info.filename}", unpack)
+
+
+def from_layout(layout: Layout, store: Store) -> Iterator[GpuLibrary]:
+    """Yield the libraries in an image; layers without any are not unpacked."""
+    for digest in layout.layer_digests():
+        blob = layout.blob(digest)
+        for entry in cached_listing(blob, digest, store):
+            name = entry.path.partition(_SITE)[2]
+            if entry.kind == "file" and is_library(name):
+                yield GpuLibrary(name, f"file:{entry.sha256}", partial(_from_layer, blob, entry.path))
+
+
+def _from_archive(archive: ZipFile, info: ZipInfo, target: Path) -> None:
+    _copy(archive.open(info), target)
+
+
+def _from_layer(blob: Path, path: str, target: Path) -> None:
+    with (
+        igzip.open(blob, "rb") as stream,  # type: ignore[no-untyped-call]
+        tarfile.open(fileobj=stream, mode="r|") as archive,
+    ):
+        for member in archive:
+            content = archive.extractfile(member) if member.name == path else None
+            if content is not None:
+                _copy(content, target)
+                return
+
+
+def _copy(source: IO[bytes], target: Path) -> None:
+    with source, target.open("wb") as file:
+        shutil.copyfileobj(source, file, 1 << 20)
+
+
+def read_kernels(library: Path, cuobjdump: Path) -> GpuCode:
+    """Count the cubins and PTX modules of a library per GPU target; those that were overwritten do not count.
+
+    What we cannot read ourselves, NVIDIA's program reads; it gives up on overwritten ones. This uses its plain dump,
+    not --list-elf: the list prints sm_120 for both 120 and 120f, and that difference decides whether the code runs on
+    other GPUs of the family.
+    """
+    with suppress(NotUnderstoodError):
+        return _count(library)
+    found = _CODE.findall(run_cuobjdump(cuobjdump, library))
+    return GpuCode(
+        cubins=dict(sorted(Counter(arch for kind, arch in found if kind == "elf").items())),
+        ptx=dict(sorted(Counter(arch for kind, arch in found if kind == "ptx").items())),
+        fp4=_mentions(library, b"nvfp4"),
+    )
+
+
+def run_cuobjdump(program: Path, library: Path, *options: str, folder: Path | None = None) -> str:
+    """Return what NVIDIA's program prints about a library; files that it extracts go to the folder."""
+    done = subprocess.run(  # noqa: S603 - a pinned program on a file of ours
+        [program, *options, library],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    said = done.stderr.strip() or done.stdout.strip()
+    if done.returncode and _NOTHING not in done.stdout + done.stderr:
+        raise AuditError(
+            f"{library.name} cannot be inspected.",
+            where=library,
+            why=said[:200] or f"cuobjdump ended with {done.returncode}",
+            fix="Check that the file is a complete shared library.",
+        )
+    return done.stdout
+
+
+def _count(library: Path) -> GpuCode:
+    cubins: Counter[str] = Counter()
+    ptx: Counter[str] = Counter()
+    with library.open("rb") as file:
+        found = [code for codes in containers(iter(partial(file.read, _PIECE), b"")) for code in codes]
+        for code in found:
+            file.seek(code.offset)
+            if code.size and not any(file.read(min(code.size, _BEGINNING))):
+                continue
+            if code.kind == "cubin":
+                cubins[code.target] += 1
+            elif code.kind == "ptx":
+                ptx[f"sm_{code.chip}{code.suffix}"] += 1
+    return GpuCode(dict(sorted(cubins.items())), dict(sorted(ptx.items())), _mentions(library, b"nvfp4"))
+
+
+def _mentions(library: Path, word: bytes) -> bool:
+    """Whether a file contains a word, without reading it into memory."""
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(word) >= 0

@@ -1,0 +1,229 @@
+"""Reads the signed index of a Debian release, which lists its packages with their versions and sha256.
+
+A key in `debian-keys/` signs InRelease, which has the sha256 of Packages, which has the sha256 of every .deb. The first
+two links of this chain are checked here; the last one whenever a .deb is used.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import lzma
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+
+import pysequoia
+from debian.deb822 import Release
+from debian.debian_support import Version
+
+from imagefactory.errors.locks import ArchiveSignatureError, MirrorError
+from imagefactory.lock.mirrors import SNAPSHOT_DATE, Archive, DebianMirrors, fetch, join
+from imagefactory.project.locks.files import LockedSuite
+from imagefactory.store.progress import Say
+
+COMPONENT = "main"
+_OPENERS: Mapping[str, Callable[[bytes], bytes]] = {
+    "Packages.xz": lzma.decompress,
+    "Packages.gz": gzip.decompress,
+    "Packages": bytes,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexedPackage:
+    """A binary package in the signed index."""
+
+    name: str
+    version: str
+    architecture: str
+    archive: Archive
+    file: str
+    sha256: str
+    size: int
+    unpacked: int
+    priority: str
+    depends: str
+    """Pre-Depends and Depends, unparsed: only those of selected packages are needed."""
+    provides: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Index:
+    """The packages of a release for one architecture, each in its highest version."""
+
+    debian: str
+    architecture: str
+    suites: tuple[LockedSuite, ...]
+    packages: Mapping[str, IndexedPackage]
+    security: Mapping[str, str]
+    """The version of each package in the security suite, which a newer one of another suite may have overtaken."""
+
+
+def read_index(*, debian: str, platform: str, mirrors: DebianMirrors, say: Say) -> Index:
+    """Fetch and verify all suites of a release, and keep the highest version of every package."""
+    architecture = platform.removeprefix("linux/")  # Debian uses the same names
+    certificates = read_keys(mirrors.keys, debian)
+    best: dict[str, IndexedPackage] = {}
+    security: dict[str, str] = {}
+    suites: list[LockedSuite] = []
+    offers: tuple[tuple[str, Archive], ...] = (
+        (debian, "main"),
+        (f"{debian}-updates", "main"),
+        (f"{debian}-security", "security"),
+    )
+    for name, archive in offers:
+        release, packages = _read_suite(name, archive, architecture, mirrors, certificates)
+        date, expires = parsedate_to_datetime(release["Date"]).astimezone(UTC), release.get("Valid-Until")
+        if expires and parsedate_to_datetime(expires) < datetime.now(UTC):
+            say(f"{name}: this mirror is out of date; its index expired on {expires}")
+        count = 0
+        for package in packages:
+            count += 1
+            if archive == "security" and Version(security.get(package.name, "0~")) < Version(package.version):
+                security[package.name] = package.version
+            known = best.get(package.name)
+            # On a tie, the earlier suite wins: after a point release, main and security have the same file.
+            if known is None or Version(known.version) < Version(package.version):
+                best[package.name] = package
+        suites.append(LockedSuite(name=name, archive=archive, date=date.strftime(SNAPSHOT_DATE)))
+        say(f"{name}: {count} packages for {architecture}, signed {date:%Y-%m-%d %H:%M} UTC")
+    return Index(
+        debian=debian, architecture=architecture, suites=tuple(suites), packages=best, security=security
+    )
+
+
+def read_keys(folder: Path, debian: str) -> list[pysequoia.Cert]:
+    """Read the keys that may sign a release's archives."""
+    files = sorted(folder.glob(f"{debian}-*.asc"))
+    if not files:
+        raise ArchiveSignatureError(
+            f"There are no archive keys for Debian {debian}.",
+            where=folder,
+            why="An index is trusted only if a key that is committed here signed it.",
+            fix=f"Use a release that has keys, or add {debian}-*.asc as the README next to them says.",
+        )
+    return [pysequoia.Cert.from_bytes(file.read_bytes()) for file in files]
+
+
+def _read_suite(
+    suite: str,
+    archive: Archive,
+    architecture: str,
+    mirrors: DebianMirrors,
+    certificates: list[pysequoia.Cert],
+) -> tuple[Release, Iterator[IndexedPackage]]:
+    """Read one suite from the first mirror that has it."""
+    tried: list[str] = []
+    for root in mirrors.roots(archive):
+        where = join(root, f"dists/{suite}/InRelease")
+        try:
+            signed = fetch(root, f"dists/{suite}/InRelease")
+            if signed is None:
+                tried.append(f"{where}: not there")
+                continue
+            release = _verified_release(signed, certificates, suite, where=where)
+            text = _fetch_packages(root, suite, architecture, release)
+        except MirrorError as error:
+            tried.append(f"{error.where}: {error.why}")
+            continue
+        if text is not None:
+            return release, _parse_packages(text, archive, architecture)
+        tried.append(f"{root}: {suite} has no packages for {architecture}")
+    raise MirrorError(
+        f"No Debian mirror has {suite} for {architecture}.",
+        where="; ".join(tried) if tried else "FACTORY_DEBIAN_MIRROR, the host's apt sources",
+        why="None of the mirrors has it." if tried else "No mirror is known that offers it.",
+        fix="Set FACTORY_DEBIAN_MIRROR (and FACTORY_DEBIAN_SECURITY_MIRROR) to a mirror: a URL or a folder.",
+    )
+
+
+def _verified_release(
+    signed: bytes, certificates: list[pysequoia.Cert], suite: str, *, where: str
+) -> Release:
+    """Read a Release file, which must be signed by one of our keys and be for the requested suite."""
+    try:
+        # `.bytes` holds only what the signature covers, without any text around it.
+        verified = pysequoia.verify(bytes=signed, store=lambda _ids: certificates)
+    except RuntimeError as error:
+        raise _bad_signature(where, str(error).partition("\n")[0]) from None
+    if not verified.valid_sigs or not verified.bytes:
+        raise _bad_signature(where, "it carries no signature")
+    fields = Release(verified.bytes)
+    if fields.get("Codename") != suite:
+        raise ArchiveSignatureError(
+            f"The mirror serves the index of {fields.get('Codename')} as {suite}.",
+            where=where,
+            why="The signature is good, but it was made for another suite.",
+            fix="Use another mirror (FACTORY_DEBIAN_MIRROR); this one is broken or malicious.",
+        )
+    return fields
+
+
+def _bad_signature(where: str, why: str) -> ArchiveSignatureError:
+    return ArchiveSignatureError(
+        "The Debian archive's index is not signed by Debian.",
+        where=where,
+        why=why,
+        fix="Use another mirror (FACTORY_DEBIAN_MIRROR). If every mirror fails, the keys in "
+        "imagefactory/lock/debian-keys may be too old.",
+    )
+
+
+def _fetch_packages(root: str, suite: str, architecture: str, release: Release) -> bytes | None:
+    """Fetch the best-compressed Packages file that both the Release file and the mirror have."""
+    folder = f"{COMPONENT}/binary-{architecture}"
+    files = {file["name"]: file for file in release.get("SHA256", ())}
+    for name, decompress in _OPENERS.items():
+        if f"{folder}/{name}" not in files:
+            continue
+        sha256, size = files[f"{folder}/{name}"]["sha256"], int(files[f"{folder}/{name}"]["size"])
+        paths = [f"dists/{suite}/{folder}/{name}"]
+        if (
+            release.get("Acquire-By-Hash") == "yes"
+        ):  # a mirror in the middle of an update still has the old index under its hash
+            paths.insert(0, f"dists/{suite}/{folder}/by-hash/SHA256/{sha256}")
+        for path in paths:
+            data = fetch(root, path)
+            if data is None:
+                continue
+            found = hashlib.sha256(data).hexdigest()
+            if found != sha256 or len(data) != size:
+                raise ArchiveSignatureError(
+                    f"The package index of {suite} is not the one that Debian signed.",
+                    where=join(root, path),
+                    why=f"Its sha256 is {found}; the signed Release file says {sha256}.",
+                    fix="Try again in some minutes (the mirror may be updating), or use another mirror.",
+                )
+            return decompress(data)
+    return None
+
+
+def _parse_packages(text: bytes, archive: Archive, architecture: str) -> Iterator[IndexedPackage]:
+    """Parse the single-line fields of a Packages file.
+
+    `debian.deb822` takes 11 s instead of 3.6 s for the 68,000 packages of trixie.
+    """
+    for stanza in text.decode().split("\n\n"):
+        fields = {}
+        for line in stanza.splitlines():
+            name, colon, value = line.partition(": ")
+            if colon and not name.startswith(" "):
+                fields[name] = value
+        if fields.get("Architecture") not in {architecture, "all"}:
+            continue
+        yield IndexedPackage(
+            name=fields["Package"],
+            version=fields["Version"],
+            architecture=fields["Architecture"],
+            archive=archive,
+            file=fields["Filename"],
+            sha256=fields["SHA256"],
+            size=int(fields["Size"]),
+            unpacked=int(fields.get("Installed-Size", "0")) * 1024,
+            priority=fields.get("Priority", "optional"),
+            depends=", ".join(filter(None, (fields.get("Pre-Depends"), fields.get("Depends")))),
+            provides=fields.get("Provides", ""),
+        )

@@ -1,0 +1,199 @@
+"""Checks that the committed locks still match the parts of matrix.yaml that they were made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagefactory.errors.locks import LockDriftError
+from imagefactory.lock.flags.flag_records import flags_made_from
+from imagefactory.lock.left_out import refuse_unmatched
+from imagefactory.project.cells import VERSION_NEEDS, Cell, buildable, leave_out_of
+from imagefactory.project.compile_choices import choice_for
+from imagefactory.project.locks.files import (
+    BaseLock,
+    LicenceLock,
+    LockedWheel,
+    ModelLock,
+    SourceLock,
+    ToolLock,
+    WheelLock,
+)
+from imagefactory.project.locks.gpu_libraries import KernelLock, SlimLock
+from imagefactory.project.locks.kernels import audited_wheels
+from imagefactory.project.locks.lock import Lock, MadeFrom
+from imagefactory.project.locks.server_flags import FlagLock
+from imagefactory.project.matrix import Matrix
+from imagefactory.project.project import Project, locked_cells
+from imagefactory.project.server_names import TITLES, version_key
+from imagefactory.project.server_versions import ServerVersion
+from imagefactory.store.digests import checksum
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A lock that the checkout should have, and what it should be made from."""
+
+    path: Path
+    kind: type[Lock]
+    made_from: MadeFrom
+    required: bool = False
+    """Whether it is an error for the lock to be missing."""
+
+
+def expected_locks(project: Project) -> list[Expected]:
+    """List every lock that matrix.yaml accounts for; one that several cells share is listed for each of them."""
+    matrix, locks = project.matrix, project.locks
+    expected = [
+        Expected(ModelLock.path(locks), ModelLock, models_made_from(matrix), required=True),
+        Expected(SourceLock.path(locks), SourceLock, sources_made_from(matrix), required=True),
+        Expected(ToolLock.path(locks), ToolLock, tools_made_from(matrix), required=True),
+        Expected(KernelLock.path(locks), KernelLock, {}, required=True),
+    ]
+    expected += [
+        Expected(FlagLock.path(locks, name), FlagLock, made_from)
+        for name, made_from in flags_made_from(project).items()
+    ]
+    in_use = {project.base_lock_path(cell) for cell in locked_cells(project)}
+    for cell in buildable(matrix):
+        base = project.base_lock_path(cell)
+        expected += [
+            Expected(base, BaseLock, base_made_from(matrix, cell), required=base in in_use),
+            Expected(project.wheel_lock_path(cell), WheelLock, wheels_made_from(matrix, cell)),
+        ]
+    return expected
+
+
+def check_locks(project: Project, expected: Iterable[Expected]) -> list[Path]:
+    """Compare every lock of the checkout with what is expected, and return their paths.
+
+    Raises:
+        LockDriftError: a lock is missing, out of date, in the wrong place or no longer needed.
+        LeaveOutError: matrix.yaml leaves out something that no lock has.
+    """
+    known = {entry.path: entry for entry in expected}
+    # Layer digests, slimmed libraries and licences are records; nothing in the matrix determines them.
+    records = {project.known_layers, project.handed_on_layers}
+    records |= {kind.path(project.locks) for kind in (SlimLock, LicenceLock)}
+    present = {*project.locks.glob("**/*.toml")} - records
+    required = {entry.path for entry in known.values() if entry.required}
+    drifts: list[tuple[Path, str]] = []
+    for path in sorted(present | required):
+        relative = path.relative_to(project.root)
+        if path not in known:
+            drifts.append((relative, "locks something that matrix.yaml no longer builds"))
+        elif not path.exists():
+            drifts.append((relative, "is missing"))
+        else:
+            drifts += [(relative, what) for what in _disagreements(project, known[path])]
+    if drifts:
+        raise LockDriftError(
+            f"{len(drifts)} disagreement{'s' if len(drifts) > 1 else ''} between matrix.yaml and the locks.",
+            where=", ".join(dict.fromkeys(str(path) for path, _ in drifts)),
+            why="; ".join(f"{path}: {what}" for path, what in drifts),
+            fix="Run `invoke lock` and commit the result; delete locks that are no longer needed.",
+        )
+    refuse_unmatched(
+        project.root / "matrix.yaml", (project.wheel_lock(cell) for cell in locked_cells(project))
+    )
+    return sorted(present)
+
+
+def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
+    """Checksum the parts of the matrix that decide a wheel lock."""
+    arch = matrix.archs[cell.arch]
+    base = matrix.bases[arch.base]
+    left = leave_out_of(matrix, cell)
+    return {
+        f"{cell.server}.{version_key(cell.version)}": checksum(
+            version_facts(matrix.versions[cell.version], cell.arch)
+        ),
+        f"archs.{cell.arch}": checksum(
+            arch.model_dump(
+                mode="json", include={"distribution", "indexes", "local_versions", "also", "without", "base"}
+            )
+        ),
+        f"bases.{arch.base}": checksum(base.model_dump(mode="json", include={"python", "glibc"})),
+        "conflicts": checksum([conflict.model_dump(mode="json") for conflict in matrix.conflicts]),
+        **({"leave_out": checksum([entry.model_dump(mode="json") for entry in left])} if left else {}),
+    }
+
+
+def version_facts(version: ServerVersion, arch: str = "") -> dict[str, object]:
+    """Return a version's settings for an arch, in a form in which older locks keep their checksums.
+
+    Empty needs are left out, and what is not compiled is called optional.
+    """
+    kind, named = choice_for(version.compile, arch)
+    compiled = list(named) if kind == "published" else [kind, *named]
+    facts = version.model_dump(mode="json") | {"compile": compiled or "optional"}
+    return {name: value for name, value in facts.items() if name not in VERSION_NEEDS or value}
+
+
+def base_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
+    """Checksum the parts of the matrix that decide a base lock."""
+    name = matrix.archs[cell.arch].base
+    base = matrix.bases[name].model_dump(mode="json", include={"debian", "packages"})
+    return {f"bases.{name}": checksum(base)}
+
+
+def models_made_from(matrix: Matrix) -> MadeFrom:
+    """Checksum what identifies each model: its repository, who can serve it, weights and drafters."""
+    identity = {"repo", "generated", *TITLES, "weights", "drafters", "draft"}
+    return {
+        f"models.{name}": checksum(model.model_dump(mode="json", include=identity))
+        for name, model in matrix.models.items()
+    }
+
+
+def sources_made_from(matrix: Matrix) -> MadeFrom:
+    """Checksum the vLLM releases of the matrix."""
+    return {
+        f"vllm.{version.release}": checksum(version.release)
+        for version in matrix.vllm.values()
+        if version.release is not None
+    }
+
+
+def tools_made_from(matrix: Matrix) -> MadeFrom:
+    """Checksum the programs that the factory runs."""
+    return {f"tools.{name}": checksum(tool.model_dump(mode="json")) for name, tool in matrix.tools.items()}
+
+
+def wheels_to_audit(project: Project) -> list[LockedWheel]:
+    """List the locked wheels whose kernels must be on record, reading the wheel locks afresh."""
+    paths = {project.wheel_lock_path(cell): cell.arch for cell in locked_cells(project)}
+    return [
+        wheel
+        for path, arch in sorted(paths.items())
+        for wheel in audited_wheels(WheelLock.read(path), project.matrix.archs[arch])
+    ]
+
+
+def _disagreements(project: Project, expected: Expected) -> Iterator[str]:
+    lock = expected.kind.read(expected.path)
+    home = lock.home(project.locks)
+    if home != expected.path:
+        yield f"is a copy of {home.relative_to(project.root)}"
+    elif isinstance(lock, KernelLock):
+        yield from _unrecorded(project, lock)
+    else:
+        yield from _differences(lock.made_from, expected.made_from)
+
+
+def _unrecorded(project: Project, record: KernelLock) -> Iterator[str]:
+    needed = {wheel.sha256: wheel.file for wheel in wheels_to_audit(project)}
+    recorded = {wheel.sha256: wheel.file for wheel in record.wheels}
+    yield from (f"{file} has not been inspected" for sha256, file in needed.items() if sha256 not in recorded)
+    yield from (f"{file} is no longer locked" for sha256, file in recorded.items() if sha256 not in needed)
+
+
+def _differences(old: MadeFrom, new: MadeFrom) -> Iterator[str]:
+    for part in sorted(old.keys() | new.keys()):
+        if part not in new:
+            yield f"{part} is gone from matrix.yaml"
+        elif part not in old:
+            yield f"{part} is new in matrix.yaml"
+        elif old[part] != new[part]:
+            yield f"{part} changed in matrix.yaml"

@@ -1,0 +1,227 @@
+"""Makes the locks that a set of cells needs, and leaves alone those that still match the matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from imagefactory.errors import did_you_mean
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.lock.audit.auditing import look_into
+from imagefactory.lock.base_locks import lock_base, security_updates
+from imagefactory.lock.debian_index import read_index
+from imagefactory.lock.drift import (
+    base_made_from,
+    models_made_from,
+    sources_made_from,
+    tools_made_from,
+    wheels_made_from,
+    wheels_to_audit,
+)
+from imagefactory.lock.mirrors import DebianMirrors
+from imagefactory.lock.model_revisions import lock_revision
+from imagefactory.lock.release_archives import lock_sources, lock_tool
+from imagefactory.lock.wheel_locks import WheelRequest, lock_wheels
+from imagefactory.lock.wheelhouse.adopt import choose_compiled, refuse_unfit_kernels, refuse_unknown
+from imagefactory.lock.wheelhouse.keep import KeptWheel
+from imagefactory.project.cells import (
+    Cell,
+    arch_of,
+    compiled_distributions,
+    first_of_release,
+    intended_kernels,
+    leave_out_of,
+)
+from imagefactory.project.locks.files import BaseLock, ModelLock, SourceLock, ToolLock, WheelLock
+from imagefactory.project.locks.gpu_libraries import KernelLock, WheelKernels
+from imagefactory.project.locks.indexed_files import configured_indexes
+from imagefactory.project.project import Project
+from imagefactory.project.server_names import VLLM
+from imagefactory.project.servers.known import server_of
+from imagefactory.store.index_config import IndexConfig
+from imagefactory.store.progress import Say
+
+UPGRADE_ALL = "all"
+UPGRADE_BASE = "base"
+"""Every Debian package, whatever the base is called."""
+
+
+@dataclass(frozen=True)
+class LockResult:
+    """A lock, and whether making it changed the file."""
+
+    path: Path
+    changed: bool
+    security: tuple[str, ...] = ()
+    """The Debian packages that got a security update."""
+
+
+def make_locks(
+    project: Project,
+    cells: Sequence[Cell],
+    *,
+    upgrade: Sequence[str] = (),
+    wheels: Sequence[str] = (),
+    models: bool = False,
+    say: Say,
+) -> Iterator[LockResult]:
+    """Make the locks that cells need; locks that still match the matrix are left alone.
+
+    `upgrade` names packages to upgrade, `wheels` the keys (or key prefixes) of the compiled wheels to adopt when
+    several fit, and `models` also looks up model revisions.
+    """
+    _check_upgrade_names(project, cells, upgrade)
+    refuse_unknown(project, wheels)
+    bases = {(project.matrix.archs[cell.arch].base, cell.platform): cell for cell in cells}
+    for cell in bases.values():
+        yield make_base_lock(project, cell, upgrade, say)
+    locks = {(cell.version, cell.arch, cell.platform): cell for cell in cells}
+    for cell in locks.values():
+        yield _make_wheel_lock(project, cell, upgrade, wheels, say)
+    yield _make_kernel_lock(project, say)
+    yield _make_source_lock(project, say)
+    yield _make_tool_lock(project, say)
+    yield _make_model_lock(project, look_up=models, say=say)
+
+
+def _make_wheel_lock(
+    project: Project, cell: Cell, upgrade: Sequence[str], wheels: Sequence[str], say: Say
+) -> LockResult:
+    matrix, path = project.matrix, project.wheel_lock_path(cell)
+    old = WheelLock.read(path) if path.exists() else None
+    made_from = wheels_made_from(matrix, cell)
+    names = {wheel.name for wheel in (*old.wheels, *old.left_out)} if old else set()
+    upgrading = UPGRADE_ALL in upgrade or bool(names & set(upgrade)) or bool(wheels)
+    if old and old.made_from == made_from and not upgrading:
+        return LockResult(path, changed=False)
+    version, arch = matrix.versions[cell.version], arch_of(matrix, cell)
+    say(f"Resolving {cell.runs} for {cell.arch} ({cell.platform})")
+    request = WheelRequest(
+        cell=cell,
+        distribution=server_of(cell).distribution_on(arch),
+        release=str(version.version),
+        arch=arch,
+        base=matrix.bases[matrix.archs[cell.arch].base],
+        conflicts=matrix.conflicts,
+        made_from=made_from,
+        compiled=compiled_distributions(matrix, cell),
+        kernels=intended_kernels(matrix, cell),
+        leave_out=leave_out_of(matrix, cell),
+        overrides=[override.requirement for override in version.overrides],
+        extras=version.extras,
+        matrix=project.root / "matrix.yaml",
+    )
+    # Whatever both servers can have in the same version becomes a layer that their images share.
+    like = None if cell.server == VLLM else _lock_of(project, cell, matrix.defaults.vllm)
+    if UPGRADE_ALL not in upgrade:
+        like = old or _lock_of(project, cell, first_of_release(matrix, cell.version)) or like
+    old_wheels = [*like.wheels, *like.left_out] if like else []
+    keep = [wheel for wheel in old_wheels if wheel.name not in upgrade]
+    locked = {wheel.name: wheel.compiled for wheel in keep if wheel.compiled}
+
+    def adopt(name: str, version: str) -> KeptWheel:
+        return choose_compiled(project, cell, name, version, asked=wheels, locked=locked.get(name), say=say)
+
+    lock = lock_wheels(
+        request, config=IndexConfig.from_environment(), store=project.store, adopt=adopt, keep=keep, say=say
+    )
+    refuse_unfit_kernels(project, cell, lock)
+    return LockResult(path, changed=lock.write(path))
+
+
+def _lock_of(project: Project, cell: Cell, version: str) -> WheelLock | None:
+    """Return the lock of another version on a cell's arch and platform, so that theirs differ only where they must."""
+    path = project.wheel_lock_path(replace(cell, version=version))
+    return WheelLock.read(path) if path.exists() else None
+
+
+def _make_kernel_lock(project: Project, say: Say) -> LockResult:
+    """Inspect the kernels of newly locked wheels, and drop the record of wheels that are no longer locked."""
+    path = KernelLock.path(project.locks)
+    old = KernelLock.read(path) if path.exists() else KernelLock(made_from={})
+    found: dict[str, WheelKernels] = {}
+    for wheel in wheels_to_audit(project):
+        known = found.get(wheel.sha256) or old.find(wheel.sha256)
+        if known is None:
+            say(f"Inspecting the kernels of {wheel.file}")
+            known = look_into(project, wheel)
+        found[wheel.sha256] = known
+    wheels = tuple(sorted(found.values(), key=lambda wheel: (wheel.file, wheel.sha256)))
+    return LockResult(path, changed=KernelLock(made_from={}, wheels=wheels).write(path))
+
+
+def make_base_lock(project: Project, cell: Cell, upgrade: Sequence[str], say: Say) -> LockResult:
+    """Pin the Debian packages of a cell's base."""
+    path = project.base_lock_path(cell)
+    name = project.matrix.archs[cell.arch].base
+    base = project.matrix.bases[name]
+    made_from = base_made_from(project.matrix, cell)
+    old = BaseLock.read(path) if path.exists() else None
+    if old is not None:
+        names = {name, UPGRADE_ALL, UPGRADE_BASE, *(deb.name for deb in old.debs)}
+        if old.made_from == made_from and names.isdisjoint(upgrade):
+            return LockResult(path, changed=False)
+    say(f"Resolving {name} for {cell.platform}")
+    mirrors = DebianMirrors.discover(base.debian)
+    index = read_index(debian=base.debian, platform=cell.platform, mirrors=mirrors, say=say)
+    lock = lock_base(
+        index, base=name, packages=base.packages, platform=cell.platform, made_from=made_from, say=say
+    )
+    security = security_updates(old, lock, index) if old else ()
+    return LockResult(path, changed=lock.write(path), security=security)
+
+
+def _make_source_lock(project: Project, say: Say) -> LockResult:
+    path = SourceLock.path(project.locks)
+    made_from = sources_made_from(project.matrix)
+    if path.exists() and SourceLock.read(path).made_from == made_from:
+        return LockResult(path, changed=False)
+    named = [version.release for version in project.matrix.vllm.values() if version.release is not None]
+    releases = list(dict.fromkeys(named))
+    say(f"Looking up the archives of {len(releases)} releases")
+    indexes = configured_indexes()
+    sources = [source for release in releases for source in lock_sources("vllm", release, indexes)]
+    return LockResult(path, changed=SourceLock(made_from=made_from, sources=tuple(sources)).write(path))
+
+
+def _make_tool_lock(project: Project, say: Say) -> LockResult:
+    path = ToolLock.path(project.locks)
+    made_from = tools_made_from(project.matrix)
+    if path.exists() and ToolLock.read(path).made_from == made_from:
+        return LockResult(path, changed=False)
+    say(f"Looking up {len(project.matrix.tools)} programs")
+    indexes = configured_indexes()
+    amd64, arm64 = (
+        tuple(lock_tool(tool, machine, indexes) for tool in project.matrix.tools.values())
+        for machine in ("amd64", "arm64")
+    )
+    return LockResult(path, changed=ToolLock(made_from=made_from, amd64=amd64, arm64=arm64).write(path))
+
+
+def _make_model_lock(project: Project, *, look_up: bool, say: Say) -> LockResult:
+    path = ModelLock.path(project.locks)
+    wanted = sorted({repo for model in project.matrix.models.values() for repo in model.repositories})
+    revisions = tuple(entry for entry in project.model_lock.revisions if entry.repo in wanted)
+    if look_up:
+        say(f"Asking the model hub for {len(wanted)} revisions")
+        revisions = tuple(lock_revision(repo) for repo in wanted)
+    lock = ModelLock(made_from=models_made_from(project.matrix), revisions=revisions)
+    return LockResult(path, changed=lock.write(path))
+
+
+def _check_upgrade_names(project: Project, cells: Sequence[Cell], upgrade: Sequence[str]) -> None:
+    known = {UPGRADE_ALL, UPGRADE_BASE, *project.matrix.bases}
+    for cell in cells:
+        if project.wheel_lock_path(cell).exists():
+            known |= {wheel.name for wheel in project.wheel_lock(cell).wheels}
+        if project.base_lock_path(cell).exists():
+            known |= {deb.name for deb in project.base_lock(cell).debs}
+    for name in upgrade:
+        if name not in known:
+            raise UnknownNameError(
+                f"Nothing called {name!r} is locked.",
+                where="the --upgrade option",
+                why="It is neither a wheel, nor a Debian package, nor a base of these targets.",
+                fix=did_you_mean(name, known).capitalize(),
+            )

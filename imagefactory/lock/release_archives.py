@@ -1,0 +1,81 @@
+"""Pins archives of releases: the sdists and wheels that mods are checked against, and the factory's programs."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+import requests
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
+from packaging.version import Version
+
+from imagefactory.errors.locks import WheelMissingError
+from imagefactory.project.locks.files import LockedSource
+from imagefactory.project.matrix import Tool
+from imagefactory.store.digests import Sha256
+from imagefactory.store.http import RangeFile
+from imagefactory.store.indexes import Indexes
+
+_PATTERNS = {
+    "wheel": "*.whl",
+    "sdist": "*.tar.gz",
+    "amd64 wheel": "*manylinux*x86_64.whl",
+    "arm64 wheel": "*manylinux*aarch64.whl",
+}
+
+
+def lock_sources(project: str, release: str, indexes: Indexes) -> list[LockedSource]:
+    """Pin one wheel and the sdist of a release; the Python files are the same in all of its wheels."""
+    where, why = f"matrix.yaml, vllm.{release}", "Mods are checked against both."
+    return [_lock(kind, project, release, indexes, where=where, why=why) for kind in ("wheel", "sdist")]
+
+
+def lock_sdist(project: str, release: str, indexes: Indexes) -> LockedSource:
+    """Pin the sdist of a release."""
+    why = "It has to be compiled from source."
+    return _lock("sdist", project, release, indexes, where=f"{project} {release}", why=why)
+
+
+def lock_tool(tool: Tool, machine: str, indexes: Indexes) -> LockedSource:
+    """Pin the wheel of a program for one machine architecture."""
+    why = "The factory runs it on that architecture."
+    kind, where = f"{machine} wheel", "matrix.yaml, tools"
+    return _lock(kind, tool.distribution, tool.version, indexes, where=where, why=why)
+
+
+def _lock(kind: str, project: str, release: str, indexes: Indexes, *, where: str, why: str) -> LockedSource:
+    """Pin the first matching file by name; raise an error with this place and reason if there is none."""
+    offers = [
+        offer
+        for offer in indexes.files(project)
+        if offer.sha256
+        and fnmatchcase(offer.file, _PATTERNS[kind])
+        and _version_of(offer.file) == Version(release)
+    ]
+    if not offers:
+        raise WheelMissingError(
+            f"The index lacks the {kind} of {project} {release}.",
+            where=where,
+            why=why,
+            fix="Choose another version, or check PIP_INDEX_URL and UV_INDEX_URL (`invoke doctor`).",
+        )
+    offer = min(offers, key=lambda offer: offer.file)
+    local = offer.local
+    with requests.Session() as session:
+        size = local.stat().st_size if local is not None else RangeFile(offer.url, session).size
+    return LockedSource(
+        name=project, version=release, file=offer.file, sha256=Sha256(str(offer.sha256)), size=size
+    )
+
+
+def _version_of(file: str) -> Version | None:
+    try:
+        if file.endswith(".whl"):
+            return parse_wheel_filename(file)[1]
+        return parse_sdist_filename(file)[1]
+    except (InvalidWheelFilename, InvalidSdistFilename):
+        return None

@@ -1,0 +1,186 @@
+"""Lists the paths that wheels install, and settles conflicts between wheels that install different content.
+
+Only the zip directory of a wheel is read, by HTTP range requests instead of a full download.
+"""
+
+from __future__ import annotations
+
+import configparser
+import json
+import zlib
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from zipfile import BadZipFile, ZipFile
+
+import requests
+from packaging.utils import parse_wheel_filename
+
+from imagefactory.errors.locks import PathConflictError
+from imagefactory.errors.store import DownloadError
+from imagefactory.project.locks.files import LockedWheel
+from imagefactory.project.matrix import Conflict
+from imagefactory.store.atomic import writing
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Sha256
+from imagefactory.store.http import RangeFile, RangesRefusedError
+from imagefactory.store.index_config import redact
+from imagefactory.store.indexes import WheelLocation
+
+FACTS = "wheel-contents-1"
+_DAMAGED = (
+    BadZipFile,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    zlib.error,
+    configparser.Error,
+)
+
+
+@dataclass(frozen=True)
+class WheelContents:
+    """The paths that a wheel installs, and its packed and unpacked size."""
+
+    size: int
+    unpacked: int
+    paths: dict[str, str]
+    """Path below the environment's root -> "crc32:size", or the entry point for a console script."""
+
+
+def wheel_contents(
+    location: WheelLocation, sha256: Sha256, *, python: str, store: Store, session: requests.Session
+) -> WheelContents:
+    """Return what a wheel installs, from the store's record or from the wheel's zip directory."""
+    contents = recorded_contents(sha256, python=python, store=store)
+    if contents is None:
+        contents = _read(location, python, session)
+        with writing(_record(sha256, python, store)) as file:
+            file.write(json.dumps(asdict(contents), sort_keys=True).encode())
+    return contents
+
+
+def recorded_contents(sha256: Sha256, *, python: str, store: Store) -> WheelContents | None:
+    """Return what a wheel installs if this machine has seen it; a damaged record counts as none."""
+    with suppress(FileNotFoundError, TypeError, ValueError, RecursionError):
+        return WheelContents(**json.loads(_record(sha256, python, store).read_text("utf-8")))
+    return None
+
+
+def _record(sha256: Sha256, python: str, store: Store) -> Path:
+    return store.facts(f"{FACTS}-py{python}", sha256)
+
+
+def installed_path(member: str, *, distribution: str, python: str) -> str:
+    """Return where a file of a wheel is installed, relative to the environment's root (PEP 427 `.data` folders)."""
+    site = f"lib/python{python}/site-packages"
+    top, _, rest = member.partition("/")
+    if not top.endswith(".data") or not rest:
+        return f"{site}/{member}"
+    scheme, _, below = rest.partition("/")
+    roots = {
+        "purelib": site,
+        "platlib": site,
+        "scripts": "bin",
+        "headers": f"include/site/python{python}/{distribution}",
+        "data": "",
+    }
+    root = roots.get(scheme, site)
+    return f"{root}/{below}" if root else below
+
+
+def _read(location: WheelLocation, python: str, session: requests.Session) -> WheelContents:
+    why: Exception
+    try:
+        if location.local is not None:
+            with ZipFile(location.local) as archive:
+                return _describe(archive, location.file, location.local.stat().st_size, python)
+        remote = RangeFile(location.url, session)
+        with ZipFile(remote) as archive:
+            return _describe(archive, location.file, remote.size, python)
+    except RangesRefusedError as error:
+        why, fix = (
+            error,
+            "Use an index that supports range requests, or put the wheel into a PIP_FIND_LINKS folder.",
+        )
+    except (requests.RequestException, OSError) as error:
+        why, fix = error, "Check the network and run the command again."
+    except _DAMAGED as error:
+        why, fix = error, "The file on the index is damaged; choose another version or another index."
+    raise DownloadError(
+        f"The directory of {location.file} cannot be read.",
+        where=redact(location.url),
+        why=f"{type(why).__name__}: {redact(str(why))}",
+        fix=fix,
+    )
+
+
+def _describe(archive: ZipFile, file: str, size: int, python: str) -> WheelContents:
+    distribution = parse_wheel_filename(file)[0]
+    paths: dict[str, str] = {}
+    unpacked = 0
+    for info in archive.infolist():
+        if info.is_dir():
+            continue
+        unpacked += info.file_size
+        path = installed_path(info.filename, distribution=distribution, python=python)
+        paths[path] = f"{info.CRC:08x}:{info.file_size}"
+        if info.filename.endswith(".dist-info/entry_points.txt"):
+            scripts = console_scripts(archive.read(info))
+            paths |= {f"bin/{name}": target for name, target in scripts.items()}
+    return WheelContents(size=size, unpacked=unpacked, paths=paths)
+
+
+def console_scripts(entry_points: bytes) -> dict[str, str]:
+    """Parse the commands that a wheel installs."""
+    parser = configparser.RawConfigParser(delimiters=("=",), strict=False)
+    # Keep the case of names.
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(entry_points.decode("utf-8"))
+    sections = [name for name in ("console_scripts", "gui_scripts") if parser.has_section(name)]
+    return {name: target for section in sections for name, target in parser.items(section)}
+
+
+def settle(
+    found: Sequence[tuple[LockedWheel, WheelContents]], conflicts: Sequence[Conflict]
+) -> list[LockedWheel]:
+    """Record for every wheel the paths that it yields to another one; raise an error for undecided conflicts."""
+    owners: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for wheel, contents in found:
+        for path, content in contents.paths.items():
+            owners[path].append((wheel.name, content))
+    winner = {frozenset(conflict.between): conflict.wins for conflict in conflicts}
+    given_up: dict[str, set[str]] = defaultdict(set)
+    unsettled: dict[frozenset[str], list[str]] = defaultdict(list)
+    for path, claims in owners.items():
+        for index, (one, content) in enumerate(claims):
+            for other, other_content in claims[index + 1 :]:
+                if content == other_content:
+                    continue  # the same bytes from both: nothing to decide
+                pair = frozenset((one, other))
+                if pair in winner:
+                    given_up[other if winner[pair] == one else one].add(path)
+                else:
+                    unsettled[pair].append(path)
+    if unsettled:
+        raise _refuse(unsettled)
+    return [
+        wheel.model_copy(update={"without": tuple(sorted(given_up[wheel.name]))})
+        for wheel, _ in sorted(found, key=lambda item: item[0].name)
+    ]
+
+
+def _refuse(unsettled: dict[frozenset[str], list[str]]) -> PathConflictError:
+    pair, paths = min(unsettled.items(), key=lambda item: sorted(item[0]))
+    one, other = sorted(pair)
+    more = "" if len(unsettled) == 1 else f" {len(unsettled) - 1} more pairs conflict."
+    return PathConflictError(
+        f"{one} and {other} both install {min(paths)}, with different content.",
+        where="matrix.yaml, `conflicts`",
+        why=f"They share {len(paths)} such path{'s' if len(paths) > 1 else ''}; "
+        f"the order of installation would decide which one the image gets.{more}",
+        fix=f"Add an entry to `conflicts`: between: [{one}, {other}], wins: one of them, and the reason.",
+    )

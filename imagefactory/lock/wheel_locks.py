@@ -1,0 +1,396 @@
+"""Makes wheel locks: uv resolves the versions, the indexes provide the files."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+import requests
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+from pypi_simple import PYPI_SIMPLE_ENDPOINT
+
+from imagefactory.errors import FactoryError
+from imagefactory.errors.locks import (
+    IncompatibleWheelError,
+    IndexUnreachableError,
+    ReleaseReplacedError,
+    ResolutionError,
+    WheelMissingError,
+)
+from imagefactory.lock.left_out import leave_out
+from imagefactory.lock.wheel_contents import WheelContents, settle, wheel_contents
+from imagefactory.lock.wheelhouse.graft_record import read_graft
+from imagefactory.lock.wheelhouse.keep import KeptWheel
+from imagefactory.project.bases import Base
+from imagefactory.project.cells import Cell, KernelOrigin
+from imagefactory.project.leave_out import LeaveOut
+from imagefactory.project.locks.files import LockedWheel, WheelLock
+from imagefactory.project.locks.lock import MadeFrom
+from imagefactory.project.matrix import Arch, Conflict
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Sha256, file_sha256
+from imagefactory.store.index_config import IndexConfig, environment_for_uv, redact
+from imagefactory.store.indexes import Indexes, WheelLocation, local_label, local_wheels, reachable
+from imagefactory.store.progress import Say
+
+PARALLEL = 16
+_MACHINES = {"linux/arm64": "aarch64", "linux/amd64": "x86_64"}
+_OLDEST_GLIBC = {"aarch64": 17, "x86_64": 5}
+_UV_KNOWS = 40
+"""The newest minor version of glibc that uv knows; no wheels exist for newer ones yet."""
+_LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+_FLASHINFER = "flashinfer-python"
+_CHOOSE_ANOTHER = "Choose another version or base in matrix.yaml, or override there what can be done without."
+_CHECK_INDEXES = "Check PIP_INDEX_URL, UV_INDEX_URL and PIP_FIND_LINKS; `invoke doctor` shows what is used."
+Adopt = Callable[[str, str], KeptWheel]
+"""Returns the compiled wheel of a package and version, or raises an error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelRequest:
+    """Everything that determines a wheel lock."""
+
+    cell: Cell
+    """The version, the arch and the platform; the model does not matter."""
+    distribution: str
+    """That of the server."""
+    release: str
+    arch: Arch
+    base: Base
+    conflicts: Sequence[Conflict]
+    made_from: MadeFrom
+    compiled: tuple[str, ...] = ()
+    """Packages whose wheels we compile ourselves."""
+    kernels: KernelOrigin = "upstream"
+    leave_out: Sequence[LeaveOut] = ()
+    """What applies of the matrix's."""
+    overrides: Sequence[str] = ()
+    """Requirements that replace those of every package."""
+    extras: Sequence[str] = ()
+    """Extras of the server's distribution."""
+    matrix: Path = Path("matrix.yaml")
+
+    def __str__(self) -> str:
+        return f"{self.cell.runs} on {self.cell.arch} ({self.cell.platform})"
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A version that uv chose, and what requires it."""
+
+    name: str
+    version: str
+    needed_by: tuple[str, ...]
+
+
+def lock_wheels(
+    request: WheelRequest,
+    *,
+    config: IndexConfig,
+    store: Store,
+    adopt: Adopt | None = None,
+    keep: Sequence[LockedWheel] = (),
+    say: Say,
+) -> WheelLock:
+    """Resolve versions, find every file, and settle path conflicts; only zip directories are downloaded."""
+    config = config.with_extra(_reachable_only(request.arch.indexes, say))
+    pins, compiled = _resolve_compiled(request, config, keep, adopt)
+    say(f"{len(pins)} packages; reading their directories")
+    indexes = Indexes(config)
+    ranked = dict.fromkeys(platform_tags(request.base, request.cell.platform))  # each tag once
+    tags = {tag: rank for rank, tag in enumerate(ranked)}
+
+    with requests.Session() as session, ThreadPoolExecutor(PARALLEL) as pool:
+
+        def look_up(pin: Pin) -> tuple[LockedWheel, WheelContents]:
+            own = compiled.get(pin.name)
+            if own:
+                location = WheelLocation(
+                    file=own.filename, url=own.path.absolute().as_uri(), sha256=own.sha256
+                )
+            else:
+                location = choose_file(indexes.files(pin.name), pin, tags, request)
+            unhashed = location.local if location.sha256 is None else None
+            digest = file_sha256(unhashed) if unhashed else Sha256(str(location.sha256))
+            contents = wheel_contents(
+                location, digest, python=request.base.python, store=store, session=session
+            )
+            wheel = LockedWheel(
+                name=pin.name,
+                version=pin.version,
+                file=location.file,
+                sha256=digest,
+                size=contents.size,
+                unpacked=contents.unpacked,
+                needed_by=pin.needed_by,
+                compiled=own.key if own else None,
+                graft=read_graft(own.path, own.inputs) if own and own.inputs.kind == "graft" else None,
+            )
+            return wheel, contents
+
+        found = list(pool.map(look_up, pins))
+    kept, left_out = leave_out(found, request.leave_out, request.matrix)
+    return WheelLock(
+        made_from=request.made_from,
+        version=request.cell.version,
+        arch=request.cell.arch,
+        platform=request.cell.platform,
+        python=request.base.python,
+        kernels=request.kernels,
+        wheels=tuple(settle(kept, request.conflicts)),
+        left_out=left_out,
+    )
+
+
+def _resolve_compiled(
+    request: WheelRequest, config: IndexConfig, keep: Sequence[LockedWheel], adopt: Adopt | None
+) -> tuple[list[Pin], dict[str, KeptWheel]]:
+    """Resolve with the compiled wheels in place of published ones.
+
+    vLLM's version is known; other packages get the version that vLLM requires, and those that belong to FlashInfer get
+    FlashInfer's.
+    """
+    if not request.compiled or adopt is None:
+        return _resolve(request, config, keep, {}), {}
+    compiled = {name: adopt(name, request.release) for name in request.compiled if name == "vllm"}
+    pins = _resolve(request, config, keep, compiled)
+    others = [name for name in request.compiled if name != "vllm"]
+    if others:
+        versions = {pin.name: pin.version for pin in pins}
+        usual = versions.get(_FLASHINFER, request.release)
+        compiled |= {name: adopt(name, versions.get(name, usual)) for name in others}
+        pins = _resolve(request, config, keep, compiled)
+    return pins, compiled
+
+
+def _resolve(
+    request: WheelRequest,
+    config: IndexConfig,
+    keep: Iterable[LockedWheel],
+    compiled: Mapping[str, KeptWheel],
+) -> list[Pin]:
+    """Let uv resolve versions for the image's Python and platform rather than this machine's."""
+    from uv import find_uv_bin  # noqa: PLC0415 - only locking needs it
+
+    with tempfile.TemporaryDirectory() as folder:
+        wanted, overrides, pins = (Path(folder, name) for name in ("in.txt", "overrides.txt", "pins.txt"))
+        extras = f"[{','.join(request.extras)}]" if request.extras else ""
+        server = [] if "vllm" in compiled else [f"{request.distribution}{extras}=={request.release}"]
+        own = [f"{name} @ {wheel.path.absolute().as_uri()}" for name, wheel in compiled.items()]
+        requirements = [*server, *own, *request.arch.also]
+        wanted.write_text("".join(f"{requirement}\n" for requirement in requirements))
+        # Overriding a package with a marker that is never true makes uv leave it out, with its dependencies.
+        left_out = [f"{name} ; python_version < '3'" for name in request.arch.without]
+        overrides.write_text("".join(f"{line}\n" for line in (*left_out, *request.overrides)))
+        kept = [f"{wheel.name}=={wheel.version}\n" for wheel in keep if wheel.name not in compiled]
+        pins.write_text("".join(kept))
+        glibc = min(int(request.base.glibc.split(".")[1]), _UV_KNOWS)
+        command: list[str] = [
+            find_uv_bin(), "pip", "compile", str(wanted), "--output-file", str(pins),
+            "--only-binary", ":all:", "--no-header", "--no-config",
+            *(["--override", str(overrides)] if overrides.stat().st_size else []),
+            "--python-version", request.base.python,
+            "--python-platform", f"{_MACHINES[request.cell.platform]}-manylinux_2_{glibc}",
+            "--annotation-style", "line", "--index-strategy", "unsafe-best-match", "--color", "never",
+            *_index_options(config, _accepted_folder(config, request.arch, Path(folder))),
+        ]  # fmt: skip
+        done = subprocess.run(  # noqa: S603 - our own arguments
+            command, capture_output=True, text=True, check=False, env=_uv_environment()
+        )
+        if done.returncode:
+            raise _resolution_failed(request, config, done.stderr)
+        found = list(_parse_pins(pins.read_text(), wanted.name))
+    if server:
+        _refuse_other_release(request, found)
+    return found
+
+
+def _refuse_other_release(request: WheelRequest, pins: Iterable[Pin]) -> None:
+    """Raise an error if the server that was resolved is not the release that was asked for."""
+    versions = [pin.version for pin in pins if pin.name == request.distribution]
+    if [Version(version) for version in versions] != [Version(request.release)]:
+        raise ReleaseReplacedError(
+            f"{request.distribution} {request.release} was asked for, and uv chose {', '.join(versions) or 'none'}.",
+            where=str(request),
+            why="An override in matrix.yaml replaces the release itself.",
+            fix="Remove that override; `release` alone decides the version of the server.",
+        )
+
+
+def platform_tags(base: Base, platform: str) -> Iterator[Tag]:
+    """List the wheel tags that run on a base, most specific first."""
+    machine = _MACHINES[platform]
+    glibc = int(base.glibc.split(".")[1])
+    return wheel_tags(base.python, [*manylinux(machine, glibc), f"linux_{machine}"])
+
+
+def manylinux(machine: str, glibc: int) -> Iterator[str]:
+    """List the platforms of wheels that run with a glibc of this minor version, newest first."""
+    for minor in range(glibc, _OLDEST_GLIBC[machine] - 1, -1):
+        yield f"manylinux_2_{minor}_{machine}"
+        if minor in _LEGACY and (minor == 17 or machine == "x86_64"):  # noqa: PLR2004 - manylinux2014
+            yield f"{_LEGACY[minor]}_{machine}"
+
+
+def wheel_tags(python: str, platforms: Sequence[str]) -> Iterator[Tag]:
+    """List the wheel tags that run with a Python version on platforms, most specific first."""
+    version = tuple(int(part) for part in python.split("."))
+    interpreter = f"cp{python.replace('.', '')}"
+    yield from cpython_tags(version, abis=[interpreter], platforms=platforms)
+    yield from compatible_tags(version, interpreter=interpreter, platforms=platforms)
+
+
+def choose_file(
+    offered: Iterable[WheelLocation], pin: Pin, tags: dict[Tag, int], request: WheelRequest
+) -> WheelLocation:
+    """Choose the file of a version that fits the platform best."""
+    of_version: list[str] = []
+    unhashed: list[str] = []
+    fitting: list[tuple[int, int, str, WheelLocation]] = []
+    accepted = Version(pin.version).local in (None, *request.arch.local_versions)
+    for location, build, file_tags in wheels_of(pin.name, pin.version, offered):
+        of_version.append(location.file)
+        ranks = [tags[tag] for tag in file_tags if tag in tags and accepted]
+        if ranks and not location.sha256 and not location.local:
+            unhashed.append(location.file)
+        elif ranks:
+            fitting.append((min(ranks), -build, location.file, location))
+    if fitting:
+        # min() returns the first of equals, so the preferred source of the same file wins.
+        return min(fitting, key=lambda item: item[:3])[3]
+    if unhashed:
+        raise WheelMissingError(
+            f"No index provides the sha256 of {unhashed[0]}.",
+            where=str(request),
+            why="A lock identifies files by their sha256, and this index does not provide it.",
+            fix="Use an index with hashes, or put the wheel into a folder listed in PIP_FIND_LINKS.",
+        )
+    if of_version:
+        raise IncompatibleWheelError(
+            f"No wheel of {pin.name} {pin.version} runs on this base.",
+            where=str(request),
+            why=f"Python {request.base.python} with glibc {request.base.glibc} takes none of: "
+            f"{', '.join(sorted(set(of_version)))}.",
+            fix=_CHOOSE_ANOTHER,
+        )
+    raise WheelMissingError(
+        f"No index has a wheel of {pin.name} {pin.version}.",
+        where=str(request),
+        why="uv chose it, but the configured indexes do not have the file.",
+        fix=_CHECK_INDEXES,
+    )
+
+
+def wheels_of(
+    name: str, version: str, offered: Iterable[WheelLocation]
+) -> Iterator[tuple[WheelLocation, int, frozenset[Tag]]]:
+    """Yield the wheels of one version, each with its build number and tags."""
+    for location in offered:
+        try:
+            found, its_version, build, tags = parse_wheel_filename(location.file)
+        except InvalidWheelFilename:
+            continue
+        if found == name and its_version == Version(version):
+            yield location, build[0] if build else 0, tags
+
+
+def _reachable_only(urls: Sequence[str], say: Say) -> list[str]:
+    """Skip extra indexes that cannot be reached: a local folder may have the same wheels."""
+    found = []
+    for url in urls:
+        if reachable(url):
+            found.append(url)
+        else:
+            say(f"{redact(url)} does not answer; continuing without it")
+    return found
+
+
+def _accepted_folder(config: IndexConfig, arch: Arch, parent: Path) -> Path:
+    """Link the local wheels that an arch accepts into one folder.
+
+    torch 2.13.0+cpu counts as newer than torch 2.13.0, so a CPU wheel in a configured folder would otherwise end up
+    in a CUDA image.
+    """
+    folder = parent / "wheels"
+    folder.mkdir()
+    for wheel in local_wheels(config):
+        if local_label(wheel.name) in ("", *arch.local_versions) and not (folder / wheel.name).exists():
+            (folder / wheel.name).symlink_to(wheel.absolute())
+    return folder
+
+
+def _index_options(config: IndexConfig, folder: Path) -> list[str]:
+    # uv takes the files of a version from the first index that has the version, and searches the default index
+    # last. The main index has to come first: an extra one may have a version for some platforms only.
+    *others, last = (url or PYPI_SIMPLE_ENDPOINT for url in config.indexes)
+    return [
+        *(option for url in others for option in ("--index", url)),
+        *("--default-index", last),
+        *(["--find-links", str(folder)] if any(folder.iterdir()) else []),
+    ]
+
+
+def _uv_environment() -> dict[str, str]:
+    """Drop the variables that would change uv's result; everything that matters is passed as options."""
+    deciding = re.compile(
+        r"UV_(DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS|CONSTRAINT|BUILD_CONSTRAINT|OVERRIDE"
+        r"|EXCLUDE|EXCLUDE_NEWER|PRERELEASE|RESOLUTION|FORK_STRATEGY|NO_BINARY|TORCH_BACKEND|CONFIG_FILE)"
+    )
+    return {name: value for name, value in environment_for_uv().items() if not deciding.fullmatch(name)}
+
+
+def _parse_pins(text: str, wanted: str) -> Iterator[Pin]:
+    """Parse `name==version  # via a, b` lines, and `name @ file:///folder/wheel` for local wheels."""
+    for line in text.splitlines():
+        match = re.match(r"^([A-Za-z0-9._-]+)(?:==| @ )(\S+)(?:\s+;.*?)?(?:\s+# via (.*))?$", line.strip())
+        if match:
+            name, version, via = match.groups()
+            if version.startswith("file:"):
+                version = str(parse_wheel_filename(unquote(version.rpartition("/")[2]))[1])
+            needed_by = sorted(
+                "matrix.yaml" if wanted in part else str(canonicalize_name(part.strip()))
+                for part in (via or "").split(",")
+                if part.strip()
+            )
+            yield Pin(str(canonicalize_name(name)), version, tuple(dict.fromkeys(needed_by)))
+
+
+_INDEX_FAILED = re.compile(
+    "error sending request|dns error|Could not connect|Failed to fetch|client error"
+    "|unexpected (JSON|HTML)|Unsupported `Content-Type`"
+)
+
+
+def _resolution_failed(request: WheelRequest, config: IndexConfig, stderr: str) -> FactoryError:
+    # uv prints its reasons as a tree, below its warnings.
+    text = " ".join(re.sub(r"[\u00d7\u2500-\u257f\u25b6]", " ", stderr).split())
+    why = redact(text.partition("error: ")[2] or text) or "uv gave no reason."
+    misfit = re.search(r"(\S+==\S+) has no (?:wheels with a matching|usable wheels)", why)
+    missing = re.search(r"there is no version of (\S+==[^\s,]+)|(\S+) was not found in the package", why)
+    kind: type[FactoryError]
+    where = str(request)
+    if _INDEX_FAILED.search(why):
+        kind, what, where = IndexUnreachableError, "The package index does not answer.", config.describe()
+        fix = "Check the network, or point PIP_INDEX_URL or UV_INDEX_URL at an index you can reach."
+    elif misfit:
+        kind, what = (
+            IncompatibleWheelError,
+            f"No wheel of {misfit[1]} runs with Python {request.base.python} on this base.",
+        )
+        fix = _CHOOSE_ANOTHER
+    elif missing:
+        kind, what = WheelMissingError, f"No index has a wheel of {missing[1] or missing[2]}."
+        fix = _CHECK_INDEXES
+    else:
+        kind, package = ResolutionError, f"{request.distribution} {request.release}"
+        what = f"{package} cannot be resolved for {request.cell.arch}."
+        fix = "Choose another release in matrix.yaml, or make the missing wheels available (PIP_FIND_LINKS)."
+    return kind(what, where=where, why=why, fix=fix)

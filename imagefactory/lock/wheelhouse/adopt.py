@@ -1,0 +1,205 @@
+"""Chooses the compiled wheel that a lock adopts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from packaging.utils import canonicalize_name
+
+from imagefactory.errors.locks import CompileNeededError
+from imagefactory.errors.wheelhouse import (
+    SeveralWheelsError,
+    UnfitWheelError,
+    WheelNotKeptError,
+    WrongWheelError,
+)
+from imagefactory.lock.audit.auditing import look_into, refuse_failing
+from imagefactory.lock.wheelhouse.fit import runs_with_cuda, same_version, why_unfit
+from imagefactory.lock.wheelhouse.keep import CompileInputs, KeptWheel, all_kept, find, refuse_damaged
+from imagefactory.lock.wheelhouse.remote import RemoteWheel, pull, remote_wheels, shared_at
+from imagefactory.mods.choose import source_mods
+from imagefactory.oci.registry.repository import Repository
+from imagefactory.project.cells import Cell, compiled_distributions, intended_kernels
+from imagefactory.project.locks.files import LockedWheel, WheelLock
+from imagefactory.project.locks.kernels import audited_wheels, verdicts_of
+from imagefactory.project.project import Project
+from imagefactory.store.progress import Say
+
+
+def choose_compiled(
+    project: Project,
+    cell: Cell,
+    name: str,
+    version: str,
+    *,
+    asked: Sequence[str],
+    locked: str | None,
+    say: Say,
+) -> KeptWheel:
+    """Find the wheel of a package that was compiled for a cell, first locally and then in the registry.
+
+    A wheel whose key starts with one of the `asked` prefixes is preferred to the one that the lock names already.
+    """
+    wanted = (canonicalize_name(name), cell.platform, chips_of(project, cell, name))
+    unfit: dict[str, str] = {}
+
+    def fits(wheel: KeptWheel | RemoteWheel) -> bool:
+        inputs = wheel.inputs
+        described = (canonicalize_name(inputs.name), inputs.platform, inputs.arch_list)
+        if described != wanted or not same_version(inputs.version, version):
+            return False
+        why = why_not_for(project, cell, inputs)
+        if why:
+            unfit[wheel.key] = why
+        return not why
+
+    found: list[KeptWheel | RemoteWheel] = [wheel for wheel in all_kept(project.store) if fits(wheel)]
+    prefixes = tuple(asked) or (locked or "",)
+    where = shared_at(project.matrix)
+    if where is not None and not any(wheel.key.startswith(prefixes) for wheel in found):
+        say(f"Asking {where} for {name} {version}")
+        here = {wheel.key for wheel in found}
+        with Repository.open(where) as repository:
+            offers = remote_wheels(repository, name)
+        found += [wheel for wheel in offers if wheel.key not in here and fits(wheel)]
+    refused = {key: why for key, why in unfit.items() if not asked or key.startswith(tuple(asked))}
+    if refused and (asked or not found):
+        raise _unfit(cell, name, refused)
+    if not found:
+        raise _compile_needed(project, cell, name, version)
+    wheel = _one_of(found, project, cell, asked, locked)
+    if isinstance(wheel, RemoteWheel):
+        with Repository.open(str(where)) as repository:
+            wheel = pull(repository, wheel, project.store)
+    refuse_damaged(wheel)
+    if name == "vllm" and wheel.inputs.mods != mods_of_sources(project, cell):
+        say(f"{wheel.filename} was not compiled with the mods that this checkout has for its sources")
+    say(f"Adopting {wheel.filename}, compiled as {wheel.key[:16]}")
+    return wheel
+
+
+def refuse_unknown(project: Project, asked: Sequence[str]) -> None:
+    """Raise an error if no wheel, local or in the registry, has a key that the user named."""
+    known = [wheel.key for wheel in all_kept(project.store)]
+    where = shared_at(project.matrix)
+    if where is not None and not all(any(key.startswith(begin) for key in known) for begin in asked):
+        with Repository.open(where) as repository:
+            known += [wheel.key for wheel in remote_wheels(repository) if wheel.key not in known]
+    for begin in asked:
+        if not any(key.startswith(begin) for key in known):
+            raise WheelNotKeptError(
+                f"No compiled wheel has a key that begins with {begin!r}.",
+                where=f"the wheelhouse{f' and {where}' if where else ''}",
+                why=f"These {len(known)} exist: {', '.join(key[:16] for key in known) or 'none'}.",
+                fix="`invoke wheels.list` shows them.",
+            )
+
+
+def refuse_unfit_kernels(project: Project, cell: Cell, lock: WheelLock) -> None:
+    """Raise an error if a compiled wheel has no kernels for the GPU, or kernels that do not load on it."""
+    arch = project.matrix.archs[cell.arch]
+    for wheel in audited_wheels(lock, arch):
+        if wheel.compiled is None:
+            continue
+        _refuse_other_cuda(project, cell, wheel, lock)
+        verdicts = verdicts_of([look_into(project, wheel)], arch, lock.python)
+        refuse_failing(wheel.file, verdicts)
+        if not any(verdict.outcome == "native" for verdict in verdicts):
+            raise WrongWheelError(
+                f"{wheel.file} holds no kernels for {cell.arch}.",
+                where=wheel.file,
+                why=f"None of its libraries has code for compute capability {arch.capability}.",
+                fix=f"Compile it for {cell.arch}: `{_compile_command(cell, wheel.name)}`.",
+            )
+
+
+def _one_of(
+    found: list[KeptWheel | RemoteWheel],
+    project: Project,
+    cell: Cell,
+    asked: Sequence[str],
+    locked: str | None,
+) -> KeptWheel | RemoteWheel:
+    """Choose a wheel: the one named, else the locked one, else the one compiled with the mods of this checkout."""
+    fitting = [wheel for wheel in found if asked and wheel.key.startswith(tuple(asked))]
+    fitting = fitting or [wheel for wheel in found if wheel.key == locked]
+    if not fitting and len(found) > 1:
+        mods = mods_of_sources(project, cell)
+        fitting = [wheel for wheel in found if wheel.inputs.mods == mods]
+    fitting = fitting or found
+    if len(fitting) == 1:
+        return fitting[0]
+    documents = [wheel.inputs.as_json() for wheel in found]
+    names = dict.fromkeys(name for data in documents for name in data)
+    differing = [name for name in names if len({str(data.get(name)) for data in documents}) > 1]
+    raise SeveralWheelsError(
+        f"{len(found)} compiled wheels fit {cell}.",
+        where="the wheelhouse (`invoke wheels.list`)",
+        why=f"They differ in {', '.join(differing)}: {', '.join(sorted(wheel.key[:16] for wheel in found))}.",
+        fix="Choose one: `invoke lock --wheel KEY`.",
+    )
+
+
+def mods_of_sources(project: Project, cell: Cell) -> tuple[str, ...]:
+    """List the digests of the mods that a compile for this cell would apply to the sources."""
+    return tuple(mod.digest(variant) for mod, variant in source_mods(project, cell.version, cell.arch, ()))
+
+
+def why_not_for(project: Project, cell: Cell, inputs: CompileInputs) -> str | None:
+    """Return why a wheel of the right package and chips does not fit a cell, or None if it does."""
+    matrix = project.matrix
+    wanted = "graft" if inputs.name == "vllm" and intended_kernels(matrix, cell) == "graft" else "whole"
+    if inputs.kind != wanted:
+        return f"it is a {inputs.kind} wheel, and matrix.yaml wants a {wanted} one"
+    return why_unfit(inputs.system, matrix.bases[matrix.archs[cell.arch].base])
+
+
+def _unfit(cell: Cell, name: str, reasons: Mapping[str, str]) -> UnfitWheelError:
+    several = f"None of {len(reasons)} compiled wheels of {name} fits" if len(reasons) > 1 else None
+    return UnfitWheelError(
+        f"{several or f'The compiled wheel of {name} does not fit'} {cell}.",
+        where="the wheelhouse (`invoke wheels.list`)",
+        why="; ".join(f"{key[:16]}: {why}" for key, why in sorted(reasons.items())) + ".",
+        fix=f"Compile it for these images: `{_compile_command(cell, name)}`.",
+    )
+
+
+def _refuse_other_cuda(project: Project, cell: Cell, wheel: LockedWheel, lock: WheelLock) -> None:
+    """Raise an error if a wheel was compiled with a CUDA whose code the locked runtime does not run."""
+    kept = find(project.store, str(wheel.compiled))
+    runtime = next((other for other in lock.wheels if other.name.startswith("nvidia-cuda-runtime")), None)
+    if kept is not None and runtime is not None:
+        compiled = kept.inputs.system["cuda"]
+        if not runs_with_cuda(compiled, runtime.version):
+            why = f"it was compiled with CUDA {compiled}, and the image gets {runtime.name} {runtime.version}"
+            raise _unfit(cell, wheel.name, {kept.key: why})
+
+
+def chips_of(project: Project, cell: Cell, name: str) -> str:
+    """Return the chips that a package has to be compiled for."""
+    arch = project.matrix.archs[cell.arch]
+    chips = arch.flashinfer_cuda_arch_list if name.startswith("flashinfer") else arch.torch_cuda_arch_list
+    return chips or ""
+
+
+def _compile_needed(project: Project, cell: Cell, name: str, version: str) -> CompileNeededError:
+    registry = shared_at(project.matrix)
+    searched = f"the wheelhouse {project.store.root / 'wheelhouse'}" + (f", {registry}" if registry else "")
+    others = [wheel for wheel in all_kept(project.store) if canonicalize_name(wheel.inputs.name) == name]
+    kept = ", ".join(f"{wheel.inputs.version} for {wheel.inputs.arch_list}" for wheel in others)
+    usual = replace(cell, version=project.matrix.defaults.vllm)
+    needs_none = not compiled_distributions(project.matrix, usual)
+    advice = f" Or use vLLM {usual.version}, which needs no compiled wheel." if needs_none else ""
+    return CompileNeededError(
+        f"{name} {version} has to be compiled for {cell.arch}, and no such wheel is kept.",
+        where=f"matrix.yaml, vllm.{cell.version}",
+        why=f"Searched: {searched}." + (f" It has {kept}." if kept else ""),
+        fix=f"Run `{_compile_command(cell, name)}`, or `invoke wheels.pull` where another machine pushed it; then "
+        f"`invoke lock --target {cell}`.{advice}",
+    )
+
+
+def _compile_command(cell: Cell, name: str) -> str:
+    what = "flashinfer" if name.startswith("flashinfer") else name
+    return f"invoke compile --vllm {cell.version} --arch {cell.arch} --what {what}"

@@ -1,0 +1,257 @@
+"""Imports a mod: tries a source on the versions of the matrix, drafts a mod, and checks it before it stays."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from imagefactory.errors.mods import MissingDownloadError, NotImportableError, UnfitDraftError
+from imagefactory.mods.authoring import NO_REASON, manifest_text, new_folder
+from imagefactory.mods.compatibility import check_mods, refuse_unknown_version
+from imagefactory.mods.exact_edits import blocks
+from imagefactory.mods.importing.attempts import Attempt, Distribution, in_image, settle
+from imagefactory.mods.importing.diff_stacks import read_diffs, try_diffs
+from imagefactory.mods.importing.draft import Draft, draft, group_attempts
+from imagefactory.mods.importing.judging import judge
+from imagefactory.mods.importing.replays import SECONDS, Order, Report
+from imagefactory.mods.importing.sources import UNKNOWN, Source
+from imagefactory.mods.source_files import Trees
+from imagefactory.project.cells import first_of_release
+from imagefactory.project.matrix import Matrix
+from imagefactory.project.project import Project
+from imagefactory.project.server_names import VLLM
+from imagefactory.store.atomic import write_text
+from imagefactory.store.digests import sha256_of
+from imagefactory.store.progress import Say
+from images.shipped.mods.diffs import split_lines
+from images.shipped.mods.manifest import MANIFEST
+
+_LARGEST = 64 * 1024**2
+"""The largest wheel, besides vLLM's, that a script may change."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A mod that was written, and how it came about."""
+
+    manifest: Path
+    draft: Draft
+
+
+@dataclass(frozen=True)
+class Importer:
+    """Tries sources on the versions of a checkout's matrix."""
+
+    project: Project
+    replay: Callable[[Order, Path], Report]
+    """Runs a script in a container; the folder is for files of that run."""
+    say: Say
+    supplied: Mapping[str, bytes]
+    """What scripts would download, by its address or the last part of it."""
+    env: Mapping[str, str]
+    seconds: float = SECONDS
+
+    @cached_property
+    def trees(self) -> Trees:
+        """The locked files of every version."""
+        return Trees(self.project)
+
+    def run(self, source: Source, versions: Sequence[str] = (), why: str = "") -> Imported:
+        """Import a source into mods/; `versions` limits those that it is tried on."""
+        folder = new_folder(self.project, source.name)
+        for name in versions:
+            refuse_unknown_version(self.project.matrix, name)
+        attempts = self.attempts(source, versions)
+        refuse_fruitless(source, attempts)
+        groups = group_attempts(source.name, attempts, self.trees)
+        refuse_fruitless(source, [attempt for group in groups for attempt in group.attempts])
+        link = why or source.problem or source.link or NO_REASON
+        made = draft(source, groups, self.project.matrix, self.trees, link)
+        return Imported(self._write(folder, source, made), made)
+
+    def attempts(self, source: Source, versions: Sequence[str] = ()) -> list[Attempt]:
+        """Try a source on every release of vLLM in the matrix, oldest first, or on some of them."""
+        try_on = self._way(source)
+        found: list[Attempt] = []
+        for name in releases(self.project.matrix):
+            if versions and name not in versions:
+                found.append(Attempt(name, "untried"))
+                continue
+            attempt = try_on(name)
+            self.say(f"{name}: {attempt.outcome}{f', {attempt.why}' if attempt.why else ''}")
+            found.append(attempt)
+        return without_old_copies(source, found)
+
+    def _way(self, source: Source) -> Callable[[str], Attempt]:
+        """Return the way to try a source on a version."""
+        if source.kind == "script":
+            return lambda name: self._replay(source, name)
+        if source.kind == "diffs":
+            stack = read_diffs(source.texts)
+            return lambda name: try_diffs(name, stack, self._distributions(source, name))
+        contents = {in_image(name): data for name, data in source.files.items()}
+
+        def add(name: str) -> Attempt:
+            own = Distribution(VLLM, self.trees.release(VLLM, name), frozenset())
+            return settle(name, contents, [own])
+
+        return add
+
+    def _distributions(self, source: Source, name: str) -> list[Distribution]:
+        """Return the distributions that a source can change: vLLM, and those whose folders it names."""
+        text = "\n".join(source.texts.values())
+        found = [Distribution.of(VLLM, self.trees.release(VLLM, name))]
+        for wheel in {wheel.name: wheel for wheel in self.trees.wheels(name)}.values():
+            package = re.escape(wheel.name.replace("-", "_").removesuffix("_python"))
+            named = rf"\b{package}/|-packages/{package}\b|\b(import|from) ([\w., ]*[ ,])?{package}\b"
+            if wheel.name != VLLM and wheel.size <= _LARGEST and re.search(named, text):
+                found.append(Distribution.of(wheel.name, self.trees.release(wheel.name, name)))
+        return found
+
+    def _replay(self, source: Source, name: str) -> Attempt:
+        distributions = self._distributions(source, name)
+        names = {key: str(number) for number, key in enumerate(self.supplied)}
+        with _scratch(self.project.root / "build" / "imports") as folder:
+            order = Order(
+                name=source.name,
+                mod=_tar(folder / "mod.tar", source.files),
+                supplied=_tar(
+                    folder / "supplied.tar", dict(zip(names.values(), self.supplied.values(), strict=True))
+                ),
+                names=names,
+                wheels=[one.release.archive() for one in distributions],
+                locked={wheel.name: wheel.version for wheel in self.trees.wheels(name)},
+                env=self.env,
+                seconds=self.seconds,
+            )
+            report = self.replay(order, folder)
+        return judge(name, report, distributions)
+
+    def _write(self, folder: Path, source: Source, made: Draft) -> Path:
+        """Write a mod and check it on the versions that it was tried on; leave nothing behind if it fails."""
+        try:
+            for name, text in made.files.items():
+                write_text(folder / name, text)
+            comments = provenance(source, made, self.supplied)
+            write_text(folder / MANIFEST, manifest_text(made.manifest, comments))
+            self._refuse_unfit(source, made)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return folder / MANIFEST
+
+    def _refuse_unfit(self, source: Source, made: Draft) -> None:
+        tried = [attempt.version for attempt in made.attempts if attempt.outcome != "untried"]
+        expected = {attempt.version for attempt in made.attempts if attempt.outcome == "changes"}
+        results = check_mods(Project(self.project.root, self.project.store), [source.name], tried)
+        wrong = [
+            result for result in results if (result.status == "applies") is not (result.version in expected)
+        ]
+        if wrong:
+            raise UnfitDraftError(
+                f"The draft of {source.name} does not hold.",
+                where=", ".join(result.version for result in wrong),
+                why=" | ".join(f"{result.version}: {result.status}, {result.detail}" for result in wrong),
+                fix="Write the mod by hand (`invoke mods.new`), and report this as a bug.",
+            )
+
+
+def without_old_copies(source: Source, attempts: Sequence[Attempt]) -> list[Attempt]:
+    """Let a whole file that replaces vLLM's count only where it changes least: elsewhere it takes out what is newer."""
+    copies = {data.decode("utf-8", "replace") for data in source.files.values()}
+    sizes = [_copied(attempt, copies) for attempt in attempts]
+    least = min((size for size in sizes if size), default=0)
+    found: list[Attempt] = []
+    for attempt, size in zip(attempts, sizes, strict=True):
+        if size > least:
+            why = f"it puts a whole file in the place of vLLM's own, made for another version ({size} lines differ)"
+            found.append(Attempt(attempt.version, "fails", why))
+        elif size:
+            note = f"it replaces whole files of vLLM; on {attempt.version}, {size} lines differ: see `invoke mods.diff`"
+            found.append(replace(attempt, notes=(*attempt.notes, note)))
+        else:
+            found.append(attempt)
+    return found
+
+
+def _copied(attempt: Attempt, copies: set[str]) -> int:
+    """Count the lines that differ in files which were overwritten by a file of the source."""
+    total = 0
+    for change in attempt.files.values():
+        if change.before is not None and change.after in copies:
+            differing = blocks(split_lines(change.before), split_lines(change.after))
+            total += sum(block.end - block.start + block.new_end - block.new_start for block in differing)
+    return total
+
+
+def releases(matrix: Matrix) -> list[str]:
+    """List the releases of vLLM in the matrix, oldest first."""
+    names = (name for name, version in matrix.vllm.items() if version.release is not None)
+    own = (name for name in names if first_of_release(matrix, name) == name)
+    return sorted(own, key=lambda name: matrix.vllm[name].version)
+
+
+def refuse_fruitless(source: Source, attempts: Sequence[Attempt]) -> None:
+    """Raise NotImportableError if a source changes no version, with the reasons."""
+    if any(attempt.outcome == "changes" for attempt in attempts):
+        return
+    tried = [attempt for attempt in attempts if attempt.outcome != "untried"]
+    reasons: dict[str, list[str]] = {}
+    for attempt in tried:
+        nothing = f"it changes nothing{f' and says: {attempt.why}' if attempt.why else ''}"
+        reasons.setdefault(attempt.why if attempt.outcome == "fails" else nothing, []).append(attempt.version)
+    why = "; ".join(f"on {', '.join(versions)}: {reason.rstrip('.')}" for reason, versions in reasons.items())
+    addresses = dict.fromkeys(address for attempt in tried for address in attempt.addresses)
+    if addresses:
+        raise MissingDownloadError(
+            f"{source.name} fetches what it needs.",
+            where=", ".join(addresses),
+            why=f"What an address has today may be something else tomorrow, and scripts run without a network: {why}.",
+            fix="Download it, look at it, and supply it: `--with ADDRESS=FILE`.",
+        )
+    raise NotImportableError(
+        f"{source.name} cannot become a mod.",
+        where=source.shown,
+        why=f"{why}.",
+        fix="Port it to one of these versions first, or write what it means as a mod: `invoke mods.new`."
+        if any(attempt.outcome == "fails" for attempt in tried)
+        else "Every version has it already, or it does nothing to installed files: there is nothing to import.",
+    )
+
+
+def provenance(source: Source, made: Draft, supplied: Mapping[str, bytes]) -> list[str]:
+    """Return the comments that say where a mod comes from, and what is left to do."""
+    licence = "no licence found" if source.licence == UNKNOWN else source.licence
+    lines = [f"Imported by `invoke mods.import` from {source.shown} ({licence})."]
+    lines += [f"  {name}: sha256 {digest}" for name, digest in list(source.hashes.items())[:20]]
+    lines += [f"  {name}: sha256 {sha256_of(data)}, supplied with --with" for name, data in supplied.items()]
+    lines += [f"Note: {note}." for note in made.notes]
+    todo = ["summary", "needed_when (which models get it)", "the checks"]
+    todo += ["licence"] if source.licence == UNKNOWN else []
+    todo += ["why (no issue or pull request was named)"] if made.manifest.why == NO_REASON else []
+    return [*lines, f"Review before merging: {', '.join(todo)}."]
+
+
+@contextmanager
+def _scratch(place: Path) -> Iterator[Path]:
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        yield Path(folder)
+
+
+def _tar(path: Path, files: Mapping[str, bytes]) -> Path:
+    with tarfile.open(path, "w") as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            member.mode = 0o755 if data.startswith(b"#!") else 0o644
+            archive.addfile(member, io.BytesIO(data))
+    return path

@@ -1,0 +1,254 @@
+"""Lists cells, the combinations of model, server version, arch and platform that can be built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from fnmatch import fnmatchcase
+from typing import Final, Literal
+
+from packaging.specifiers import SpecifierSet
+
+from imagefactory.project.compile_choices import choice_for
+from imagefactory.project.leave_out import LeaveOut
+from imagefactory.project.matrix import Arch, Matrix
+from imagefactory.project.served_model import Drafter
+from imagefactory.project.server_names import (
+    TITLES,
+    VLLM,
+    server_name,
+    version_key,
+    version_name,
+    version_title,
+)
+from imagefactory.project.server_versions import ServerVersion
+from images.shipped.conditions import Condition
+
+KernelOrigin = Literal["upstream", "graft", "compiled"]
+"""Where vLLM's kernels come from: the published wheel, that wheel with some of its libraries replaced by compiled ones,
+or a compile of the whole."""
+
+VERSION_NEEDS: Final = ("also", "indexes", "local_versions")
+"""The settings of an arch that a vLLM version can add to."""
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """One image: a model served by a version of a server on an arch, for one platform."""
+
+    model: str
+    version: str
+    """The version's name in targets: 0.32.0 of vLLM, sglang-0.5.21 of SGLang."""
+    arch: str
+    platform: str
+
+    def __str__(self) -> str:
+        return f"{self.model}@{self.version}/{self.arch}"
+
+    @classmethod
+    def of_labels(cls, labels: Mapping[str, object], platform: str) -> Cell:
+        """Return the cell that an image's labels name; parts that they do not name are empty."""
+        of_server = {server: labels.get(f"imagefactory.{server}") for server in TITLES}
+        versions = [version_name(server, str(key)) for server, key in of_server.items() if key]
+        model, arch = (str(labels.get(f"imagefactory.{part}", "")) for part in ("model", "arch"))
+        return cls(model, versions[0] if versions else "", arch, platform)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels by which an image names its cell."""
+        return {
+            "imagefactory.model": self.model,
+            f"imagefactory.{self.server}": version_key(self.version),
+            "imagefactory.arch": self.arch,
+        }
+
+    @property
+    def server(self) -> str:
+        """The name of the server."""
+        return server_name(self.version)
+
+    @property
+    def runs(self) -> str:
+        """What the image runs, as messages call it: vLLM 0.32.0."""
+        return version_title(self.version)
+
+    @property
+    def machine(self) -> str:
+        """The platform without its operating system: arm64 or amd64."""
+        return self.platform.removeprefix("linux/")
+
+    @property
+    def slug(self) -> str:
+        """A name for files and folders."""
+        return f"{self.model_and_version}-{self.arch}-{self.machine}"
+
+    @property
+    def model_and_version(self) -> str:
+        """The beginning of tags and file names."""
+        return f"{self.model}-{'v' if self.server == VLLM else ''}{self.version}"
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """A combination that is not built, and why."""
+
+    cell: Cell
+    reason: str
+
+
+def all_combinations(matrix: Matrix) -> Iterator[Cell]:
+    """List every combination in the order of the file, whether it can work or not."""
+    for model in matrix.models:
+        for version in matrix.versions:
+            for arch_name, arch in matrix.archs.items():
+                for platform in arch.platforms:
+                    yield Cell(model, version, arch_name, platform)
+
+
+def buildable(matrix: Matrix) -> list[Cell]:
+    """List the cells that no rule excludes."""
+    return [cell for cell in all_combinations(matrix) if reason_excluded(matrix, cell) is None]
+
+
+def exclusions(matrix: Matrix) -> list[Exclusion]:
+    """List the excluded combinations, each with its reason."""
+    reasons = ((cell, reason_excluded(matrix, cell)) for cell in all_combinations(matrix))
+    return [Exclusion(cell, reason) for cell, reason in reasons if reason is not None]
+
+
+def reason_excluded(matrix: Matrix, cell: Cell) -> str | None:
+    """Return why a combination is excluded, or None if it can be built."""
+    model, version, arch = matrix.models[cell.model], matrix.versions[cell.version], matrix.archs[cell.arch]
+    if why := _out_of_range(matrix, cell, cell.model, model.range_of(cell.server)):
+        return why
+    if arch.distribution != "vllm" and (version.release is None or version.extras):
+        return f"{arch.distribution} {'has no extras' if version.extras else 'exists for releases only'}"
+    same = first_of_release(matrix, cell.version)
+    if same != cell.version and not version.extras and not compiled_distributions(matrix, cell):
+        return f"nothing is compiled for {cell.arch}, which makes it the same as {version_title(same)}"
+    for rule in matrix.exclude:
+        if rule.when.drafter is None and condition_holds(rule.when, matrix, cell):
+            return rule.reason
+    if model.drafters and model.draft == "required" and not usable_drafters(matrix, cell):
+        return drafter_exclusions(matrix, cell)[0][1]
+    return None
+
+
+def support_warnings(matrix: Matrix, cells: Iterable[Cell], today: date) -> list[str]:
+    """List what is wrong on a day with Debian's support of the bases of cells, with the archs concerned."""
+    archs: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        archs.setdefault(matrix.archs[cell.arch].base, {})[cell.arch] = None
+    warnings = ((base, matrix.bases[base].support_warning(today)) for base in archs)
+    return [f"{', '.join(archs[base])}: {warning}" for base, warning in warnings if warning]
+
+
+def usable_drafters(matrix: Matrix, cell: Cell) -> list[Drafter]:
+    """List the drafters that work in a cell; the first is its default."""
+    refused = [drafter for drafter, _ in drafter_exclusions(matrix, cell)]
+    return [drafter for drafter in matrix.models[cell.model].drafters if drafter not in refused]
+
+
+def drafter_exclusions(matrix: Matrix, cell: Cell) -> list[tuple[Drafter, str]]:
+    """List the drafters that do not work in a cell, each with its reason."""
+    found: list[tuple[Drafter, str]] = []
+    for drafter in matrix.models[cell.model].drafters:
+        rules = [
+            rule.reason
+            for rule in matrix.exclude
+            if rule.when.drafter is not None
+            and _matches(rule.when.drafter, drafter.method)
+            and condition_holds(rule.when, matrix, cell)
+        ]
+        if rules:
+            found.append((drafter, rules[0]))
+            continue
+        if why := _out_of_range(matrix, cell, drafter.repo, drafter.range_of(cell.server)):
+            found.append((drafter, why))
+    return found
+
+
+def condition_holds(condition: Condition, matrix: Matrix, cell: Cell) -> bool:
+    """Whether every part of a condition except its drafter holds for a cell."""
+    globs = [
+        (condition.model, cell.model),
+        (condition.server, cell.server),
+        (condition.version, cell.version),
+        (condition.arch, cell.arch),
+        (condition.weights, matrix.models[cell.model].weights),
+    ]
+    if not all(_matches(pattern, value) for pattern, value in globs if pattern is not None):
+        return False
+    for server in TITLES:
+        wanted = getattr(condition, server)
+        if wanted is not None and not (
+            server == cell.server and matrix.versions[cell.version].within(wanted)
+        ):
+            return False
+    if condition.capability is not None:
+        capability = matrix.archs[cell.arch].capability
+        return capability is not None and SpecifierSet(condition.capability).contains(capability)
+    return True
+
+
+def intended_kernels(matrix: Matrix, cell: Cell) -> KernelOrigin:
+    """Return where a cell's vLLM kernels have to come from, according to the matrix."""
+    if "vllm" not in compiled_distributions(matrix, cell):
+        return "upstream"
+    return (
+        "graft" if choice_for(matrix.versions[cell.version].compile, cell.arch)[0] == "graft" else "compiled"
+    )
+
+
+def compiled_distributions(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
+    """List the packages of a cell that we have to compile ourselves."""
+    version = matrix.versions[cell.version]
+    if matrix.archs[cell.arch].distribution != "vllm":
+        return ()
+    kind, named = choice_for(version.compile, cell.arch)
+    vllm = ["vllm"] if version.git is not None or kind != "published" else []
+    return tuple(dict.fromkeys([*vllm, *named]))
+
+
+def leave_out_of(matrix: Matrix, cell: Cell) -> list[LeaveOut]:
+    """List what a cell's image is to leave out; the model does not matter."""
+    version = matrix.versions[cell.version].version
+    return [entry for entry in matrix.leave_out if entry.applies(cell.arch, cell.server, version)]
+
+
+def first_of_release(matrix: Matrix, name: str) -> str:
+    """Return the first version of the same release and with the same needs, whose sources and compilers it shares."""
+    version = matrix.versions[name]
+    if version.release is None:
+        return name
+
+    def needs(other: ServerVersion) -> list[object]:
+        return [other.release, *(getattr(other, name) for name in VERSION_NEEDS)]
+
+    same_server = (key for key in matrix.versions if server_name(key) == server_name(name))
+    return next(key for key in same_server if needs(matrix.versions[key]) == needs(version))
+
+
+def arch_of(matrix: Matrix, cell: Cell) -> Arch:
+    """Return the arch of a cell with the additions of its vLLM version, which apply to GPUs only."""
+    arch, version = matrix.archs[cell.arch], matrix.versions[cell.version]
+    if arch.distribution != "vllm":
+        return arch
+    return arch.model_copy(
+        update={name: [*getattr(arch, name), *getattr(version, name)] for name in VERSION_NEEDS}
+    )
+
+
+def _out_of_range(matrix: Matrix, cell: Cell, what: str, wanted: str | None) -> str | None:
+    """Return why a cell's version does not fit a model or a drafter, which is None if it does."""
+    title = TITLES[cell.server]
+    if wanted is None:
+        return f"{what} is not described for {title}"
+    return None if matrix.versions[cell.version].within(wanted) else f"{what} needs {title} {wanted}"
+
+
+def _matches(pattern: str, value: str) -> bool:
+    if pattern.startswith("!"):
+        return not fnmatchcase(value, pattern[1:])
+    return fnmatchcase(value, pattern)

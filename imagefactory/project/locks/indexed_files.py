@@ -1,0 +1,35 @@
+"""Finds locked wheels and source archives on the configured package indexes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from imagefactory.project.locks.files import LockedSource, LockedWheel
+from imagefactory.store.downloads import Wanted
+from imagefactory.store.index_config import IndexConfig
+from imagefactory.store.indexes import Indexes, WheelLocation
+
+
+def configured_indexes() -> Indexes:
+    """Return the indexes that pip and uv are configured with."""
+    return Indexes(IndexConfig.from_environment())
+
+
+def offers_of(locked: LockedWheel | LockedSource, indexes: Indexes) -> list[WheelLocation]:
+    """List where a locked file is offered; an offer without a hash counts, since the download is checked anyway."""
+    return [
+        offer
+        for offer in indexes.files(locked.name)
+        if offer.file == locked.file and offer.sha256 in (None, locked.sha256)
+    ]
+
+
+def indexed_file(
+    locked: LockedWheel | LockedSource, indexes: Callable[[], Indexes] = configured_indexes
+) -> Wanted:
+    """Describe a locked file for download; the indexes are asked only if the store does not have it."""
+
+    def locations() -> list[str]:
+        return [offer.url for offer in offers_of(locked, indexes())]
+
+    return Wanted(locked.file, locked.sha256, locked.size, locations)

@@ -1,0 +1,153 @@
+"""Judges the kernels of an image by the policy of its arch, from the record in locks/kernels.toml."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Final, Literal, get_args
+
+from imagefactory.project.locks.files import LockedWheel, WheelLock
+from imagefactory.project.locks.gpu_libraries import KernelLock, WheelKernels
+from imagefactory.project.matrix import Arch
+from imagefactory.project.servers.known import server_of_version
+
+AUDIT_LABEL: Final = "imagefactory.audit"
+SUMMARY_LABEL: Final = "imagefactory.audit.summary"
+AuditResult = Literal["passed", "failed", "not-audited", "not-applicable"]
+KernelOutcome = Literal["native", "jit", "other chips", "other Python", "fails"]
+_OF_PYTHON = re.compile(r"\.cpython-(\d)(\d+)-")
+
+
+@dataclass(frozen=True)
+class GpuCode:
+    """The number of cubins and PTX modules in a library, per GPU target."""
+
+    cubins: Mapping[str, int] = field(default_factory=dict)
+    ptx: Mapping[str, int] = field(default_factory=dict)
+    fp4: bool = False
+    """Whether it contains FP4 kernels, judging by their names."""
+
+
+@dataclass(frozen=True)
+class KernelVerdict:
+    """How one library fares on one arch."""
+
+    library: str
+    outcome: KernelOutcome
+    why: str
+    kernels: GpuCode
+
+    @property
+    def passes(self) -> bool:
+        """False if the library prevents an image from being published."""
+        return self.outcome != "fails"
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The kernels of an image, judged by the policy of its arch."""
+
+    result: AuditResult
+    verdicts: tuple[KernelVerdict, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Wheels that have not been inspected."""
+
+    @property
+    def summary(self) -> str:
+        """A short summary of how the libraries run."""
+        if self.result == "not-applicable":
+            return "no GPU"
+        if self.result == "not-audited":
+            return f"not looked into: {', '.join(self.missing)}" if self.missing else "no wheels are locked"
+        counts = Counter(verdict.outcome for verdict in self.verdicts)
+        parts = [f"{counts[outcome]} {outcome}" for outcome in get_args(KernelOutcome) if counts[outcome]]
+        failing = [verdict.library for verdict in self.verdicts if not verdict.passes]
+        return ", ".join(parts or ["no kernels"]) + (f" ({', '.join(failing)})" if failing else "")
+
+    def labels(self) -> dict[str, str]:
+        """Return the image labels that state the result."""
+        return {AUDIT_LABEL: self.result, SUMMARY_LABEL: self.summary}
+
+
+def audited_wheels(lock: WheelLock, arch: Arch) -> list[LockedWheel]:
+    """List the wheels that an image of an arch is judged by: the server's, its kernels' and FlashInfer's."""
+    if arch.cubins is None or arch.capability is None:
+        return []
+    server = server_of_version(lock.version)
+    return [wheel for wheel in lock.wheels if server.judged_by(wheel.name, arch)]
+
+
+def recorded_audit(lock: WheelLock | None, arch: Arch, record: KernelLock) -> Audit:
+    """Judge the locked wheels by the record, without reading any wheel."""
+    if arch.cubins is None or arch.capability is None:
+        return Audit("not-applicable")
+    wheels = audited_wheels(lock, arch) if lock else []
+    found = [(wheel, record.find(wheel.sha256)) for wheel in wheels]
+    missing = tuple(wheel.file for wheel, entry in found if entry is None)
+    if missing or not found:
+        return Audit("not-audited", missing=missing)
+    verdicts = verdicts_of(
+        [entry for _, entry in found if entry is not None], arch, lock.python if lock else ""
+    )
+    return Audit("passed" if all(verdict.passes for verdict in verdicts) else "failed", verdicts)
+
+
+def verdicts_of(wheels: Sequence[WheelKernels], arch: Arch, python: str) -> tuple[KernelVerdict, ...]:
+    """Judge the libraries in wheels by the policy of an arch, for images with a version of Python."""
+    judged = (
+        judge(library.name, GpuCode(library.cubins, library.ptx, library.fp4), arch, python)
+        for wheel in wheels
+        for library in wheel.libraries
+    )
+    return tuple(verdict for verdict in judged if verdict is not None)
+
+
+def judge(library: str, kernels: GpuCode, arch: Arch, python: str = "") -> KernelVerdict | None:
+    """Judge a library by the policy of an arch; return None if there is no policy or no GPU code.
+
+    An extension module for another Python than the image's cannot be loaded, whatever it holds.
+    """
+    policy, capability = arch.cubins, arch.capability
+    if policy is None or capability is None or not (kernels.cubins or kernels.ptx):
+        return None
+    accepted = [sm for sm in policy.accept if sm in kernels.cubins]
+    special = [sm for sm in accepted if sm[-1] in "af"]
+    refused = [sm for sm in policy.refuse if sm in kernels.cubins]
+    holds_fp4 = kernels.fp4 and any(fnmatchcase(library, pattern) for pattern in policy.fp4)
+    usable = [sm for sm in kernels.ptx if _runs_by_jit(sm, capability)]
+    outcome: KernelOutcome = "fails"
+    made_for = _OF_PYTHON.search(library)
+    if made_for and python and f"{made_for[1]}.{made_for[2]}" != python:
+        outcome, why = (
+            "other Python",
+            f"Python {python} does not import what is made for {'.'.join(made_for.groups())}",
+        )
+    elif refused and not special:
+        why = f"its special kernels are {_counts(kernels, refused)} only, which do not load on {capability}"
+    elif holds_fp4 and not special:
+        why = f"it holds FP4 kernels, and none is for an a or f target of {capability}"
+    elif accepted:
+        outcome, why = "native", _counts(kernels, accepted)
+    elif usable:
+        newest = max(usable, key=_number).replace("sm_", "compute_")
+        outcome, why = "jit", f"PTX {newest}, compiled at first use"
+    else:
+        others = ", ".join(sorted({*kernels.cubins, *kernels.ptx}, key=_number))
+        outcome, why = "other chips", f"only {others}; the server does not choose it here"
+    return KernelVerdict(library, outcome, why, kernels)
+
+
+def _runs_by_jit(sm: str, capability: str) -> bool:
+    """Whether PTX can be compiled for a GPU: it must target an older one, without special features."""
+    return sm[-1].isdigit() and _number(sm) <= int(capability.replace(".", ""))
+
+
+def _number(sm: str) -> int:
+    return int(re.sub(r"\D", "", sm))
+
+
+def _counts(kernels: GpuCode, sms: list[str]) -> str:
+    return ", ".join(f"{sm} x{kernels.cubins[sm]}" for sm in sms)

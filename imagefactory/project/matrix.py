@@ -1,0 +1,308 @@
+"""Loads and validates matrix.yaml, which describes what to build."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from imagefactory.errors import FactoryError, did_you_mean
+from imagefactory.errors.matrix import MatrixError, SpecifierError, UnknownNameError
+from imagefactory.oci.registry.reference import Reference
+from imagefactory.project.bases import Base, unique
+from imagefactory.project.leave_out import LeaveOut, arch_references
+from imagefactory.project.served_model import ServedModel
+from imagefactory.project.server_names import TITLES, VLLM, version_name
+from imagefactory.project.server_versions import ServerVersion
+from images.shipped.conditions import Condition
+from images.shipped.values import Distribution, Name, VersionText
+from images.shipped.yamlfile import YamlFile, read_yaml
+
+Platform = Literal["linux/arm64", "linux/amd64"]
+SmokeLevel = Literal["static", "container", "serve", "gpu"]
+ArchList = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9][af]?( [0-9]+\.[0-9][af]?)*$")]
+Sm = Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}[af]?$")]
+_WORKFLOW = r"\.github/workflows/[\w.-]+\.ya?ml@refs/(heads|tags)/[\w./-]+$"
+Workflow = Annotated[str, StringConstraints(pattern=rf"^{_WORKFLOW}")]
+Registry = Annotated[str, StringConstraints(pattern=r"^[\w.:-]+(/[\w.-]+)+$")]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", strict=True)
+
+
+class Defaults(_Model):
+    """The values for the parts of a target that the user leaves out."""
+
+    vllm: str
+    arch: str
+
+
+class CubinPolicy(_Model):
+    """Which machine code runs on an arch."""
+
+    accept: Annotated[list[Sm], Field(min_length=1)]
+    """What runs, best first."""
+    refuse: list[Sm] = []
+    """Targets that look right but do not load; a library whose special kernels are all for these fails."""
+    fp4: list[str] = []
+    """Libraries (globs) whose FP4 kernels need an a or f target; elsewhere, Marlin kernels merely unpack FP4."""
+
+
+class Tool(_Model):
+    """A program from a wheel that the factory itself runs, on the machine it runs on."""
+
+    distribution: Distribution
+    version: VersionText
+
+
+class Arch(_Model):
+    """A kind of machine: its GPU, its platforms and the code that runs on it."""
+
+    gpu: str | None = None
+    capability: VersionText | None = None
+    platforms: Annotated[list[Platform], Field(min_length=1), AfterValidator(unique)]
+    base: str
+    torch_cuda_arch_list: ArchList | None = None
+    flashinfer_cuda_arch_list: ArchList | None = None
+    cubins: CubinPolicy | None = None
+    slim: bool = False
+    """Whether images go without the GPU code that the chip cannot load."""
+    distribution: Distribution = "vllm"
+    """The name of the vLLM distribution for this arch."""
+    indexes: list[Annotated[str, StringConstraints(pattern=r"^https://")]] = []
+    """Package indexes beyond the configured one."""
+    local_versions: list[Name] = []
+    """Local version labels to accept (torch 2.13.0+cpu); others are builds for other hardware."""
+    also: list[str] = []
+    """Requirements beyond vLLM's own."""
+    without: list[Distribution] = []
+    """Requirements of vLLM to leave out on this arch."""
+    smoke: Annotated[list[SmokeLevel], Field(min_length=1), AfterValidator(unique)] = [
+        "static", "container", "serve",
+    ]  # fmt: skip
+    """The smoke tests that an image must pass before it is tagged."""
+
+
+class Conflict(_Model):
+    """Two wheels that install the same paths, and which of them wins."""
+
+    between: Annotated[list[Distribution], Field(min_length=2, max_length=2), AfterValidator(unique)]
+    wins: Distribution
+    reason: Annotated[str, Field(min_length=10)]
+
+    @model_validator(mode="after")
+    def _winner_is_a_party(self) -> Self:
+        if self.wins not in self.between:
+            raise PydanticCustomError("conflict", "`wins` must be one of the two in `between`")
+        return self
+
+
+class BrokenRecord(_Model):
+    """A wheel whose RECORD is known to be wrong, and why it is accepted anyway."""
+
+    wheel: Distribution
+    reason: Annotated[str, Field(min_length=10)]
+
+
+class Rule(_Model):
+    """A rule that excludes combinations that cannot work, with the reason."""
+
+    when: Condition
+    reason: Annotated[str, Field(min_length=10)]
+
+
+class Rebuilder(_Model):
+    """Somebody else whose word counts that an image can be rebuilt bit for bit; by key or by workflow."""
+
+    key: Annotated[str, StringConstraints(pattern=r"\.pub$")] | None = None
+    """A public key, as a path in the checkout outside of keys/*.pub, which are the publisher's."""
+    identity: Annotated[str, StringConstraints(pattern=rf"^https://[^@\s]+/{_WORKFLOW}")] | None = None
+    """A workflow: https://github.com/OWNER/NAME/.github/workflows/rebuild.yml@refs/heads/main."""
+    statements: Registry | None = None
+    """Where the statements are, if not beside the image."""
+
+    @model_validator(mode="after")
+    def _one_signer(self) -> Self:
+        if (self.key is None) == (self.identity is None):
+            raise PydanticCustomError("rebuilder", "either `key` or `identity` is required")
+        return self
+
+
+class Matrix(_Model):
+    """Everything in matrix.yaml."""
+
+    registry: Registry
+    source: Annotated[str, StringConstraints(pattern=r"^https://")]
+    """The source repository of the factory, stored in an image label that GHCR uses to link the two."""
+    signers: Annotated[list[Workflow], Field(min_length=1)] = [
+        ".github/workflows/nightly.yml@refs/heads/main"
+    ]
+    """The workflows of `source` that may sign images, each on the one branch or tag where it may."""
+    rebuilders: dict[Name, Rebuilder] = {}
+    """Others who rebuild images independently; `verify --image` counts them."""
+    defaults: Defaults
+    bases: Annotated[dict[Name, Base], Field(min_length=1)]
+    archs: Annotated[dict[Name, Arch], Field(min_length=1)]
+    vllm: Annotated[dict[Name, ServerVersion], Field(min_length=1)]
+    sglang: dict[Name, ServerVersion] = {}
+    """Versions of SGLang; targets name them sglang-VERSION."""
+    models: Annotated[dict[Name, ServedModel], Field(min_length=1)]
+    tools: dict[Name, Tool] = {}
+    conflicts: list[Conflict] = []
+    leave_out: list[LeaveOut] = []
+    broken_records: list[BrokenRecord] = []
+    exclude: list[Rule] = []
+
+    @field_validator("registry")
+    @classmethod
+    def _lower_case(cls, registry: str) -> str:
+        # OWNER is a placeholder until a fork sets it; registries accept lower case only.
+        return registry if "OWNER" in registry else registry.lower()
+
+    @field_validator("sglang")
+    @classmethod
+    def _releases_only(cls, versions: dict[str, ServerVersion]) -> dict[str, ServerVersion]:
+        for name, version in versions.items():
+            if version.release is None or version.compile != "published":
+                raise PydanticCustomError(
+                    "origin", "{name}: only vLLM is compiled; give a `release`", {"name": name}
+                )
+        return versions
+
+    @cached_property
+    def versions(self) -> dict[str, ServerVersion]:
+        """The versions of all servers, by their names in targets."""
+        of_servers: dict[str, dict[str, ServerVersion]] = {name: getattr(self, name) for name in TITLES}
+        return {
+            version_name(server, key): version
+            for server, versions in of_servers.items()
+            for key, version in versions.items()
+        }
+
+    @property
+    def identities(self) -> tuple[str, ...]:
+        """The workflows that may sign, as sigstore's certificates name them."""
+        return tuple(f"{self.source.rstrip('/').removesuffix('.git')}/{signer}" for signer in self.signers)
+
+    @property
+    def effective_registry(self) -> str:
+        """The registry to use: `FACTORY_REGISTRY` if it is set, otherwise that of the matrix."""
+        named = os.environ.get("FACTORY_REGISTRY")
+        return str(Reference.parse(named, "the variable FACTORY_REGISTRY")) if named else self.registry
+
+
+def load_matrix(path: Path) -> Matrix:
+    """Load and validate matrix.yaml; errors are reported with their line."""
+    source = read_yaml(path)
+    try:
+        matrix = Matrix.model_validate(source.data)
+    except ValidationError as error:
+        raise _explain(source, error.errors(include_url=False)) from None
+    _check_references(source, matrix)
+    return matrix
+
+
+def _explain(source: YamlFile, details: list[ErrorDetails]) -> FactoryError:
+    """Turn the first validation error, in the order of the file, into one of ours."""
+    # The validator reports a mistyped key twice, as unknown and as missing; the unknown key is more helpful.
+    mistyped = {detail["loc"][:-1] for detail in details if detail["type"] == "extra_forbidden"}
+    details = [item for item in details if item["type"] != "missing" or item["loc"][:-1] not in mistyped]
+    first = min(details, key=lambda detail: source.location(detail["loc"]).line or 0)
+    location = source.location(first["loc"])
+    at = _dotted(first["loc"]) or "the file"
+    more = f" ({len(details) - 1} more after this one)" if len(details) > 1 else ""
+    if first["type"] == "extra_forbidden":
+        key, known = str(first["loc"][-1]), _known_keys(first["loc"][:-1])
+        return MatrixError(
+            f"Unknown key {key!r}{more}.",
+            where=location,
+            why=f"{_dotted(first['loc'][:-1]) or 'matrix.yaml'} has no such setting.",
+            fix=did_you_mean(key, known).capitalize() if known else "Remove it, or check its indentation.",
+        )
+    kind = SpecifierError if first["type"] == "specifier" else MatrixError
+    fix = (
+        'Write a PEP 440 version or range, such as ">=0.26" or ">=0.20,<0.24".'
+        if kind is SpecifierError
+        else "Correct the value; docs/schemas/matrix.schema.json describes every key."
+    )
+    return kind(f"{at} is wrong{more}.", where=location, why=first["msg"], fix=fix)
+
+
+def _known_keys(path: tuple[str | int, ...]) -> list[str]:
+    """List the keys that are allowed at a path in the file."""
+    kind: Any = Matrix
+    for part in path:
+        fields = getattr(kind, "model_fields", None)
+        kind = fields[part].annotation if fields else get_args(kind)[-1]
+        if NoneType in get_args(kind):
+            kind = get_args(kind)[0]
+    return sorted(getattr(kind, "model_fields", ()))
+
+
+def _dotted(path: tuple[str | int, ...]) -> str:
+    return ".".join(map(str, path))
+
+
+def _check_references(source: YamlFile, matrix: Matrix) -> None:
+    defaults = matrix.defaults
+    references: list[tuple[tuple[str | int, ...], str, Iterable[str], str]] = [
+        (("defaults", "vllm"), defaults.vllm, matrix.vllm, "vLLM version"),
+        (("defaults", "arch"), defaults.arch, matrix.archs, "arch"),
+        *((("archs", name, "base"), arch.base, matrix.bases, "base") for name, arch in matrix.archs.items()),
+        *(
+            (("models", name, "arch"), model.arch, matrix.archs, "arch")
+            for name, model in matrix.models.items()
+            if model.arch
+        ),
+        *(
+            (("vllm", name, "compile", arch), arch, matrix.archs, "arch")
+            for name, version in matrix.vllm.items()
+            if isinstance(version.compile, dict)
+            for arch in version.compile
+        ),
+        *(
+            (("models", name, "serve_on", key), key, _served_on(matrix), "arch or server")
+            for name, model in matrix.models.items()
+            for key in model.serve_on
+        ),
+        *((path, arch, matrix.archs, "arch") for path, arch in arch_references(matrix.leave_out)),
+    ]
+    for path, value, known, what in references:
+        if value not in known:
+            raise UnknownNameError(
+                f"Unknown {what} {value!r}.",
+                where=source.location(path),
+                why=f"{_dotted(path)} refers to something that matrix.yaml does not define.",
+                fix=did_you_mean(value, list(known)).capitalize(),
+            )
+    shared = set(matrix.versions) & set(matrix.bases)
+    if shared:
+        name = min(shared)
+        raise MatrixError(
+            f"{name!r} is both a base and a version.",
+            where=source.location(("bases", name)),
+            why="Both keep their locks in the folder of that name.",
+            fix="Rename the base.",
+        )
+
+
+def _served_on(matrix: Matrix) -> list[str]:
+    """List what `serve_on` may name: an arch, for vLLM; another server; or that server on an arch."""
+    others = [name for name in TITLES if name != VLLM]
+    return [*matrix.archs, *others, *(f"{server}/{arch}" for server in others for arch in matrix.archs)]

@@ -1,0 +1,117 @@
+"""Gives access to a checkout of the factory: its matrix, locks, mods and build folder, and the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Final
+
+from imagefactory.project.cells import Cell, buildable
+from imagefactory.project.locks.files import BaseLock, ModelLock, SourceLock, ToolLock, WheelLock
+from imagefactory.project.locks.gpu_libraries import KernelLock, SlimLock
+from imagefactory.project.matrix import Matrix, load_matrix
+from imagefactory.store.cache import Store
+from images.shipped.mods.load import load_mods
+from images.shipped.mods.manifest import Mod
+
+HANDED_ON: Final = "handed-on.toml"
+
+
+@dataclass(frozen=True)
+class Project:
+    """A checkout, whose files are read once, when they are first needed."""
+
+    root: Path
+    store: Store = field(default_factory=Store)
+
+    @cached_property
+    def matrix(self) -> Matrix:
+        """The checked matrix.yaml."""
+        return load_matrix(self.root / "matrix.yaml")
+
+    @property
+    def locks(self) -> Path:
+        """The folder of the locks."""
+        return self.root / "locks"
+
+    @property
+    def known_layers(self) -> Path:
+        """The record of layer digests."""
+        return self.locks / "layers.toml"
+
+    @property
+    def handed_on_layers(self) -> Path:
+        """The record of layers that nobody committed, from the branch `records`."""
+        return self.locks / HANDED_ON
+
+    def build_folder(self, cell: Cell) -> Path:
+        """Return the folder where the image of a cell is laid out."""
+        return self.root / "build" / cell.slug
+
+    def wheel_lock_path(self, cell: Cell) -> Path:
+        """Return the lock file that names the wheels of a cell."""
+        return WheelLock.path(self.locks, cell.version, cell.arch, cell.platform)
+
+    def base_lock_path(self, cell: Cell) -> Path:
+        """Return the lock file that names the Debian packages of a cell."""
+        return BaseLock.path(self.locks, self.matrix.archs[cell.arch].base, cell.platform)
+
+    def is_locked(self, cell: Cell) -> bool:
+        """Whether the wheels and the Debian packages of a cell have been locked."""
+        return self.wheel_lock_path(cell).exists() and self.base_lock_path(cell).exists()
+
+    def wheel_lock(self, cell: Cell) -> WheelLock:
+        """Read the wheels of a cell."""
+        return self._read_wheel_lock(self.wheel_lock_path(cell))
+
+    def base_lock(self, cell: Cell) -> BaseLock:
+        """Read the Debian packages of a cell."""
+        return self._read_base_lock(self.base_lock_path(cell))
+
+    @cached_property
+    def _read_wheel_lock(self) -> Callable[[Path], WheelLock]:
+        return cache(WheelLock.read)
+
+    @cached_property
+    def _read_base_lock(self) -> Callable[[Path], BaseLock]:
+        return cache(BaseLock.read)
+
+    @cached_property
+    def source_lock(self) -> SourceLock:
+        """The archives that mods are checked against."""
+        return SourceLock.read(SourceLock.path(self.locks))
+
+    @cached_property
+    def tool_lock(self) -> ToolLock:
+        """The programs that the factory itself runs."""
+        return ToolLock.read(ToolLock.path(self.locks))
+
+    @cached_property
+    def kernel_lock(self) -> KernelLock:
+        """The GPU code found in locked wheels; empty if none was inspected."""
+        path = KernelLock.path(self.locks)
+        return KernelLock.read(path) if path.exists() else KernelLock(made_from={})
+
+    @cached_property
+    def slim_lock(self) -> SlimLock:
+        """The libraries that builds slimmed; empty if none was."""
+        path = SlimLock.path(self.locks)
+        return SlimLock.read(path) if path.exists() else SlimLock(made_from={})
+
+    @cached_property
+    def mods(self) -> dict[str, Mod]:
+        """Every mod of the checkout, by name."""
+        return load_mods(self.root / "mods")
+
+    @cached_property
+    def model_lock(self) -> ModelLock:
+        """The pinned model revisions; empty if none were looked up."""
+        path = ModelLock.path(self.locks)
+        return ModelLock.read(path) if path.exists() else ModelLock(made_from={})
+
+
+def locked_cells(project: Project) -> list[Cell]:
+    """List the buildable cells whose wheels have been locked."""
+    return [cell for cell in buildable(project.matrix) if project.wheel_lock_path(cell).exists()]

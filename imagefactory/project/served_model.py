@@ -1,0 +1,150 @@
+"""Describes models: what they are, who can serve them, and how."""
+
+from __future__ import annotations
+
+from operator import not_
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from imagefactory.project.server_names import VLLM
+from images.shipped.values import HubRepo, Name, Specifier
+
+ServedOn = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)?$")]
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+FlagName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
+Scalar = bool | int | float | str
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", strict=True)
+
+
+class Drafter(_Model):
+    """A small model that drafts tokens for the large one to verify."""
+
+    repo: HubRepo
+    """The model's own repository if the model itself drafts, as with `mtp`."""
+    method: Literal["dflash", "dspark", "eagle3", "mtp", "ngram"]
+    tokens: Annotated[int, Field(ge=1, le=64)]
+    attention_backend: str | None = None
+    config: Annotated[dict[FlagName, Scalar], Field(exclude_if=not_)] = {}
+    """More keys of vLLM's --speculative-config."""
+    vllm: Specifier = ""
+    sglang: Annotated[Specifier | None, Field(exclude_if=lambda value: value is None)] = None
+    """The versions of SGLang that it works with. Absent: none."""
+
+    def range_of(self, server: str) -> str | None:
+        """Return the versions of a server that it works with; None if it is not for that server."""
+        return _range_of(self, server)
+
+
+class Serve(_Model):
+    """The default serving settings of a model, named after vLLM's flags."""
+
+    served_model_name: str | None = None
+    quantization: str | None = None
+    dtype: str | None = None
+    kv_cache_dtype: str | None = None
+    load_format: str | None = None
+    attention_backend: str | None = None
+    max_model_len: Count | None = None
+    max_num_seqs: Count | None = None
+    max_num_batched_tokens: Count | None = None
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
+    enforce_eager: bool = False
+    enable_prefix_caching: bool = False
+    enable_auto_tool_choice: bool = False
+    trust_remote_code: bool = False
+    tool_call_parser: str | None = None
+    chat_template: str | None = None
+    reasoning_parser: str | None = None
+    limit_mm_per_prompt: dict[str, Annotated[int, Field(ge=0, le=2**31 - 1)]] | None = None
+    env: dict[Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")], str] = {}
+    flags: Annotated[dict[FlagName, Scalar | dict[str, Any]], Field(exclude_if=not_)] = {}
+    """Flags that no setting covers, such as `moe_backend`; `invoke lock --flags` records which ones a server has."""
+
+    @field_validator("flags")
+    @classmethod
+    def _no_settings(cls, flags: dict[str, Any]) -> dict[str, Any]:
+        for name in flags:
+            if name in cls.model_fields:
+                raise PydanticCustomError(
+                    "flags", "{name} is a setting: write it beside `flags`, not in it", {"name": name}
+                )
+        return flags
+
+    def by_name(self, *, given: bool = False) -> dict[str, Any]:
+        """Return the settings that differ from the defaults, or all that are given, and the flags."""
+        own = self.model_dump(
+            mode="json", exclude={"env", "flags"}, exclude_defaults=not given, exclude_unset=given
+        )
+        return own | self.flags
+
+
+class Memory(_Model):
+    """How much memory a model needs, checked on the host before the model is downloaded."""
+
+    weights_gb: Annotated[float, Field(gt=0)]
+    """Size in memory, after any quantization while loading."""
+    download_gb: Annotated[float, Field(gt=0)] | None = None
+    """Size on disk, where it differs."""
+    drafter_gb: Annotated[float, Field(ge=0)] = 0
+    kv_bytes_per_token: Count
+    """With 16-bit values: 2 x full attention layers x KV heads x head size x 2."""
+    kv_bytes_per_sequence: Annotated[int, Field(ge=0)] = 0
+    """Cache that does not grow with the context: sliding windows, linear attention states."""
+    context: Count
+    """The longest context of the model."""
+    hybrid: bool = False
+    """Whether some layers use linear attention."""
+
+
+class ServedModel(_Model):
+    """A model, the vLLM versions that can serve it, and its tuned settings."""
+
+    repo: HubRepo | None = None
+    generated: Literal["tiny"] | None = None
+    vllm: Specifier
+    sglang: Annotated[Specifier | None, Field(exclude_if=lambda value: value is None)] = None
+    """The versions of SGLang that can serve it. Absent: none."""
+    weights: Literal["bf16", "fp8", "nvfp4", "mxfp4", "int4-autoround", "awq", "dummy"]
+    arch: str | None = None
+    """The default arch of this model, if it differs from that of the matrix."""
+    drafters: list[Drafter] = []
+    """In order of preference; the first one that works with a vLLM version is the default."""
+    draft: Literal["required", "optional"] = "required"
+    """Whether to exclude vLLM versions that none of the drafters works with."""
+    serve: Serve = Serve()
+    serve_on: dict[ServedOn, Serve] = {}
+    """Serving settings that differ: of vLLM on an arch (`rtx5090`), of another server (`sglang`), which takes nothing
+    from `serve`, and of that server on an arch (`sglang/rtx5090`)."""
+    memory: Memory | None = None
+    mods: Literal["auto", "none"] | list[Name] = "auto"
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if (self.repo is None) == (self.generated is None):
+            raise PydanticCustomError("origin", "give either `repo` or `generated`")
+        return self
+
+    def shapes(self, server: str, arch: str) -> list[Serve]:
+        """Return the settings that apply with a server on an arch; later ones win."""
+        keys = (arch,) if server == VLLM else (server, f"{server}/{arch}")
+        own = [self.serve] if server == VLLM else []
+        return own + [self.serve_on[key] for key in keys if key in self.serve_on]
+
+    def range_of(self, server: str) -> str | None:
+        """Return the versions of a server that can serve this model; None if the server cannot."""
+        return _range_of(self, server)
+
+    @property
+    def repositories(self) -> list[str]:
+        """The hub repositories needed to serve this model."""
+        return [*([self.repo] if self.repo else []), *(drafter.repo for drafter in self.drafters)]
+
+
+def _range_of(described: BaseModel, server: str) -> str | None:
+    found: str | None = getattr(described, server)
+    return found

@@ -1,0 +1,23 @@
+"""Lists the servers, and finds that of a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from imagefactory.project.cells import Cell
+from imagefactory.project.server_names import server_name
+from imagefactory.project.servers import sglang, vllm
+from imagefactory.project.servers.server import Server
+
+SERVERS: Final[Mapping[str, Server]] = {server.name: server for server in (vllm.SERVER, sglang.SERVER)}
+
+
+def server_of_version(version: str) -> Server:
+    """Return the server that a version belongs to."""
+    return SERVERS[server_name(version)]
+
+
+def server_of(cell: Cell) -> Server:
+    """Return the server that the image of a cell runs."""
+    return SERVERS[cell.server]

@@ -1,0 +1,158 @@
+"""Selects cells by target: `MODEL[@VERSION][/ARCH[/MACHINE]]` with globs in every part, or `all`."""
+
+from __future__ import annotations
+
+import platform as host
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from imagefactory.errors import did_you_mean
+from imagefactory.errors.matrix import ExcludedCellError, UnknownNameError
+from imagefactory.project.cells import Cell, all_combinations, reason_excluded
+from imagefactory.project.matrix import Matrix
+from imagefactory.project.server_names import TITLES, server_name, version_key, version_name
+
+EVERYTHING = "all"
+SYNTAX = "MODEL[@VERSION][/ARCH[/MACHINE]], for example gemma4-31b, gemma4-31b@0.28.0/rtx5090, 'qwen*' or all"
+_MACHINES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "amd64"}
+
+
+def host_machine() -> str:
+    """Return this computer's processor as container platforms name it."""
+    return _MACHINES.get(host.machine().lower(), "amd64")
+
+
+@dataclass(frozen=True)
+class Selector:
+    """The four parts of a target; None where the user left one out."""
+
+    text: str
+    model: str
+    version: str | None = None
+    arch: str | None = None
+    machine: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Selector:
+        """Split a target into its parts."""
+        if text == EVERYTHING:
+            return cls(text, "*", "*", "*", "*")
+        left, *rest = text.split("/")
+        model, _, version = left.partition("@")
+        arch, machine = (*rest, None, None)[:2]
+        too_many = len(rest) > 2 or left.count("@") > 1  # noqa: PLR2004 - ARCH and MACHINE
+        if too_many or not model or "" in rest or ("@" in left and not version):
+            raise UnknownNameError(
+                f"{text!r} is not a target.",
+                where="the --target option",
+                why="A part is empty, or there are too many.",
+                fix=f"Write {SYNTAX}.",
+            )
+        return cls(text, model, version or None, arch, machine)
+
+
+def default_target(matrix: Matrix) -> str:
+    """Return what a command acts on when no target is named: the first model of the matrix."""
+    return next(iter(matrix.models))
+
+
+def select(matrix: Matrix, targets: Sequence[str]) -> list[Cell]:
+    """Return the cells that targets name, each once and in the order of the matrix; none means the default target."""
+    selectors = [Selector.parse(target) for target in targets or [default_target(matrix)]]
+    chosen = {cell for selector in selectors for cell in _cells_of(matrix, selector)}
+    return [cell for cell in all_combinations(matrix) if cell in chosen]
+
+
+def select_one(matrix: Matrix, target: str) -> Cell:
+    """Return the one cell that a target names; an empty target means the default one."""
+    cells = select(matrix, [target] if target else [])
+    if len(cells) > 1:
+        names = [str(cell) for cell in cells]
+        raise UnknownNameError(
+            f"The target matches {len(cells)} images; this command needs exactly one.",
+            where=f"the target {target!r}",
+            why=f"It matches {', '.join(names[:3])}{' and more' if names[3:] else ''}.",
+            fix=f"Name one image in full, for example {names[0]}.",
+        )
+    return cells[0]
+
+
+def _cells_of(matrix: Matrix, selector: Selector) -> list[Cell]:
+    cells: list[Cell] = []
+    excluded: list[tuple[Cell, str]] = []
+    for model in _matching(selector.text, "model", selector.model, matrix.models):
+        wanted = selector.version or matrix.defaults.vllm
+        _refuse_other_server(matrix, selector, wanted)
+        arch = selector.arch or matrix.models[model].arch or matrix.defaults.arch
+        for version in _matching(
+            selector.text, f"{TITLES[server_name(wanted)]} version", wanted, matrix.versions
+        ):
+            for arch_name in _matching(selector.text, "arch", arch, matrix.archs):
+                for platform in _platforms(matrix, selector, arch_name):
+                    cell = Cell(model, version, arch_name, platform)
+                    reason = reason_excluded(matrix, cell)
+                    if reason is None:
+                        cells.append(cell)
+                    else:
+                        excluded.append((cell, reason))
+    if not cells and not excluded:
+        raise UnknownNameError(
+            f"No arch of {selector.text!r} has the machine {selector.machine!r}.",
+            where=f"the target {selector.text!r}",
+            why="The archs it names run on other processors.",
+            fix="`invoke targets` lists the platform of every target.",
+        )
+    if not cells:
+        cell, reason = excluded[0]
+        raise ExcludedCellError(
+            f"{cell} cannot be built.",
+            where=f"the target {selector.text!r}",
+            why=f"{reason}.",
+            fix=f"`invoke targets --target '{cell.model}@*/*'` lists what can be built.",
+        )
+    return cells
+
+
+def _refuse_other_server(matrix: Matrix, selector: Selector, wanted: str) -> None:
+    """Raise an error for a version that another server has than the one that the target names."""
+    if wanted in matrix.versions:
+        return
+    for server, title in TITLES.items():
+        name = version_name(server, version_key(wanted))
+        if name in matrix.versions:
+            raise UnknownNameError(
+                f"{TITLES[server_name(wanted)]} has no version {version_key(wanted)}.",
+                where=f"the target {selector.text!r}",
+                why=f"{version_key(wanted)} is a version of {title}.",
+                fix=f"Write {selector.model}@{name}.",
+            )
+
+
+def _platforms(matrix: Matrix, selector: Selector, arch: str) -> list[str]:
+    """Return the platforms asked for, else this computer's own, else the first."""
+    known = {platform.removeprefix("linux/"): str(platform) for platform in matrix.archs[arch].platforms}
+    if selector.machine is None:
+        return [known[host_machine()]] if host_machine() in known else list(known.values())[:1]
+    if selector.machine == "*" or "*" in (selector.arch or ""):
+        return [platform for name, platform in known.items() if fnmatchcase(name, selector.machine)]
+    return [known[name] for name in _matching(selector.text, "machine", selector.machine, known)]
+
+
+def _matching(target: str, what: str, pattern: str, known: Iterable[str]) -> list[str]:
+    """Return the known names that match a pattern; raise an error if none does."""
+    names = list(known)
+    found = [name for name in names if fnmatchcase(name, pattern)]
+    if not found:
+        raise unknown_name(what, pattern, names, f"the target {target!r}")
+    return found
+
+
+def unknown_name(what: str, name: str, known: Iterable[str], where: str) -> UnknownNameError:
+    """Return an error that suggests the nearest known names."""
+    return UnknownNameError(
+        f"Unknown {what} {name!r}.",
+        where=where,
+        why=f"matrix.yaml has no {what} of that name.",
+        fix=f"{did_you_mean(name, list(known)).capitalize()} `invoke targets` lists all.",
+    )

@@ -1,0 +1,20 @@
+"""The callbacks through which work reports its progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Say = Callable[[str], None]
+"""Receives a sentence about the current step."""
+
+Progress = Callable[[int], None]
+"""Receives the number of bytes done so far; it drops after a restart."""
+
+
+def size(count: int) -> str:
+    """Return a human-readable size."""
+    if count >= 1_000_000_000:  # noqa: PLR2004 - one GB
+        return f"{count / 1e9:.2f} GB"
+    if count >= 1_000_000:  # noqa: PLR2004 - one MB
+        return f"{count / 1e6:.1f} MB"
+    return f"{count / 1e3:.1f} kB" if count else "-"

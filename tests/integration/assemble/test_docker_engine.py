@@ -1,0 +1,142 @@
+"""Both engines build the same image, apart from what is declared: with a real daemon and the real wheels."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from imagefactory.assemble.assemble import BuildRun, assemble
+from imagefactory.assemble.engines.by_name import ENGINES
+from imagefactory.assemble.engines.differences import compare_named
+from imagefactory.assemble.engines.docker.daemon import image_id
+from imagefactory.assemble.engines.options import BuildOptions, BuiltImage
+from imagefactory.errors.docker import BuilderMissingError
+from imagefactory.mods.authoring import scaffold
+from imagefactory.plan.make import make_plan
+from imagefactory.project.cells import Cell
+from imagefactory.project.project import Project
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.platforms import PLATFORM
+from tests.fixtures.small_factory import RecordingWatcher
+
+pytestmark = [pytest.mark.engine, pytest.mark.network]
+BUILDER = os.environ.get("FACTORY_TEST_BUILDER")
+TINY = Cell("tiny", "0.32.0", "cpu", PLATFORM)
+
+
+def docker(*words: str) -> str:
+    return subprocess.run(["docker", *words], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Take a copy of the checkout, so that nobody changes it between the two builds."""
+    root = tmp_path_factory.mktemp("checkout")
+    for name in ("imagefactory", "images", "locks", "mods"):
+        shutil.copytree(REPOSITORY / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    matrix = (REPOSITORY / "matrix.yaml").read_text("utf-8")
+    # Another name, so that the images of whoever runs this stay as they are; and a mod, which tiny has none of.
+    matrix = matrix.replace("/spark-vllm ", f"/test-{os.getpid()} ", 1)
+    matrix = matrix.replace("    generated: tiny\n", "    generated: tiny\n    mods: [note]\n", 1)
+    (root / "matrix.yaml").write_text(matrix, "utf-8")
+    scaffold(Project(root), "note")
+    return Project(root)
+
+
+def build_with_docker(project: Project, **options: Any) -> BuiltImage:
+    plans, watch = [make_plan(project, TINY)], RecordingWatcher()
+    [built] = ENGINES["docker"].build(project, plans, BuildOptions(**options), watch, lambda _: None)
+    return built
+
+
+@pytest.fixture(scope="module")
+def by_docker(project: Project, buildx: str) -> Iterator[BuiltImage]:
+    assert buildx
+    made = build_with_docker(project)
+    yield made
+    docker("image", "rm", "--force", made.where)
+
+
+def test_engines_differ_only_in_what_is_declared(project: Project, by_docker: BuiltImage) -> None:
+    [embedded] = assemble(BuildRun(project, [make_plan(project, TINY)], RecordingWatcher()))
+    unexpected, declared = compare_named(project, str(embedded.layout.folder), by_docker.where)
+    assert [f"{item.path} {item.field}: {item.left} | {item.right}" for item in unexpected] == []
+    assert declared
+    assert "mod" in [layer.kind for layer in by_docker.plan.layers]
+
+
+def test_configuration_is_the_planned_one(by_docker: BuiltImage) -> None:
+    config = json.loads(docker("image", "inspect", by_docker.digest))[0]["Config"]
+    plan = by_docker.plan
+    assert config["Labels"] == {**plan.config.labels, "imagefactory.plan": plan.key}
+    assert config["Healthcheck"] == plan.config.healthcheck
+    assert config["Entrypoint"] == list(plan.config.entrypoint)
+
+
+def test_programs_of_the_image_run(by_docker: BuiltImage) -> None:
+    def run(program: str, *arguments: str) -> str:
+        # The host's network: a daemon on a restricted machine has no bridge.
+        options = ("--rm", "--network", "host", "--entrypoint", program)
+        return docker("run", *options, by_docker.where, *arguments)
+
+    assert "Running uvicorn" in run("uvicorn", "--version")
+    ask = "from importlib.metadata import version; print(version('vllm'))"
+    assert run("/opt/venv/bin/python3", "-c", ask) == "0.32.0+cpu\n"
+
+
+def test_second_build_takes_every_step_from_the_cache(project: Project, by_docker: BuiltImage) -> None:
+    again = build_with_docker(project)
+    log = (project.build_folder(TINY) / "docker-build.log").read_text("utf-8")
+    steps = [line for line in log.splitlines() if " RUN --mount" in line and line.startswith("#")]
+    assert steps
+    assert log.count(" CACHED") >= len(steps)
+    assert image_id(again.where) == again.digest == by_docker.digest
+
+
+def test_unknown_builder_is_refused(project: Project, buildx: str) -> None:
+    with pytest.raises(BuilderMissingError, match="no-such-builder") as caught:
+        build_with_docker(project, builder="no-such-builder")
+    assert "no-such-builder" in caught.value.why, buildx
+
+
+@pytest.mark.skipif(
+    BUILDER is None, reason="FACTORY_TEST_BUILDER names no builder of buildx outside of the daemon"
+)
+def test_a_builder_elsewhere_makes_the_same_image_and_shares_its_steps_through_the_registry(
+    project: Project, by_docker: BuiltImage, registry: str
+) -> None:
+    cache = f"{registry}/{by_docker.where.partition(':')[0]}/steps"
+    first = build_with_docker(project, builder=BUILDER, cache_to=(f"type=registry,ref={cache},mode=max",))
+    unexpected, _ = compare_named(project, first.digest, by_docker.digest)
+    assert [f"{item.path} {item.field}: {item.left} | {item.right}" for item in unexpected] == []
+    docker("buildx", "prune", "--all", "--force", "--builder", str(BUILDER))
+    second = build_with_docker(project, builder=BUILDER, cache_from=(cache,))
+    log = (project.build_folder(TINY) / "docker-build.log").read_text("utf-8")
+    assert log.count(" CACHED") >= log.count("uv pip install")
+    assert second.digest == first.digest
+
+
+def test_context_is_removed_after_the_build(project: Project, by_docker: BuiltImage) -> None:
+    assert by_docker
+    assert sorted(path.name for path in project.build_folder(TINY).iterdir() if path.name[0].isupper()) == [
+        "Dockerfile"
+    ]
+    assert not (project.build_folder(TINY) / "context").exists()
+
+
+def test_missing_daemon_is_an_error_without_traceback() -> None:
+    command = [sys.executable, "-m", "invoke", "build", "--engine", "docker", "--target", "tiny/cpu"]
+    environment = os.environ | {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 65
+    assert "The Docker daemon does not answer." in done.stderr
+    assert "Traceback" not in done.stderr

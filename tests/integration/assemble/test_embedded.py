@@ -1,0 +1,215 @@
+"""The whole program with failing servers, full disks, interrupts and other Pythons."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+
+from imagefactory.store.index_config import environment_for_uv
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.golden import GOLDEN
+from tests.fixtures.servers import Answer, SimpleIndex
+from tests.fixtures.small_factory import CELL, SmallFactory
+from tests.integration.assemble.test_killed import assert_whole
+
+
+class DyingIndex(SimpleIndex):
+    """An index whose connection ends in the middle of a file on the first request for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.died: set[str] = set()
+
+    def _answer(self, path: str, headers: dict[str, str]) -> Answer:
+        answer = super()._answer(path, headers)
+        large = len(answer.body) > 1_000_000
+        if not large or path in self.died or answer.status == HTTPStatus.NOT_FOUND:
+            return answer
+        self.died.add(path)
+        half = answer.body[: len(answer.body) // 2]
+        return Answer(half, answer.status, {**answer.headers, "Content-Length": str(len(answer.body))})
+
+
+def invoke(factory: SmallFactory, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**factory.environment(), **environment}
+    return subprocess.run(factory.command(*arguments), env=env, capture_output=True, text=True, check=False)
+
+
+def test_download_resumes_when_the_server_dies(tmp_path: Path) -> None:
+    factory = SmallFactory(tmp_path, big=1)
+    index = DyingIndex()
+    try:
+        index.add(*factory.links.glob("*.whl"))
+        built = invoke(factory, "build", "--target", "tiny", PIP_INDEX_URL=index.url, PIP_FIND_LINKS="")
+    finally:
+        index.close()
+    assert built.returncode == 0, built.stderr
+    assert_whole(factory, built.stdout.strip())
+    [big] = factory.links.glob("big0-*")
+    requests = [entry for entry in index.log if entry.path == f"/files/{big.name}"]
+    assert [bool(entry.headers.get("range")) for entry in requests] == [False, True]
+    assert sum(entry.sent for entry in requests) < 1.1 * big.stat().st_size, "only the rest is fetched again"
+    fetched = [entry.path for entry in index.log if entry.path.startswith("/files/")]
+    others = [path for path in fetched if big.name not in path]
+    assert len(others) == len(set(others)) == 4, "each file is fetched once"
+
+
+def test_standard_output_is_only_the_result(tmp_path: Path) -> None:
+    factory = SmallFactory(tmp_path)
+    built = invoke(factory, "build", "--target", "all")
+    assert built.returncode == 0, built.stderr
+    lines = built.stdout.splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith("sha256:") and len(line) == 71 for line in lines)
+    assert "done" in built.stderr
+    exported = invoke(factory, "export", str(tmp_path / "image.tar"), "--target", "tiny")
+    assert exported.stdout.strip() == str(tmp_path / "image.tar")
+    explained = invoke(factory, "explain", "/etc/motd", "--target", "tiny")
+    assert "base 1.0" in explained.stdout
+    different = invoke(factory, "diff", "tiny", "other")
+    assert different.returncode == 1
+    assert "opt/models/tiny/config.json" in different.stdout
+    assert invoke(factory, "diff", "tiny", "tiny").returncode == 0
+    assert invoke(factory, "verify", "--target", "tiny").stdout.strip() in lines
+
+
+@pytest.mark.parametrize("size", [1, 8, 30])
+def test_full_disk_is_an_error_with_a_remedy_and_leaves_no_image(tmp_path: Path, size: int) -> None:
+    factory = SmallFactory(tmp_path, big=1)
+    small = tmp_path / "small-disk"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}m,mode=700", "tmpfs", str(small)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip("no small file system can be mounted here; that takes root")
+    try:
+        failed = invoke(factory, "build", "--target", "tiny", FACTORY_CACHE=str(small))
+        assert failed.returncode == 42, failed.stderr
+        assert "There is no space left" in failed.stderr
+        assert "Traceback" not in failed.stderr
+        assert failed.stdout == ""
+        assert not (factory.root / "build").exists()
+        assert list(small.glob("scratch/[!.]*")) == []
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_build_stops_at_once_when_interrupted_on_a_terminal(tmp_path: Path) -> None:
+    factory = SmallFactory(tmp_path, big=2)
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        factory.command("build", "--target", "tiny"),
+        env={**factory.environment(), "TERM": "xterm", "COLUMNS": "100", "LINES": "30"},
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+    )
+    os.close(slave)
+    shown, interrupted = b"", 0.0
+    while select.select([master], [], [], 60)[0]:
+        try:
+            data = os.read(master, 65536)
+        except OSError:
+            break
+        shown += data
+        if not interrupted and b"splicing" in shown:
+            os.killpg(process.pid, signal.SIGINT)
+            interrupted = time.monotonic()
+    os.close(master)
+    assert process.wait(30) == 130
+    assert time.monotonic() - interrupted < 5
+    assert b"Traceback" not in shown
+    assert b"interrupted; what is finished is kept" in shown
+    assert list(factory.cache.glob("scratch/[!.]*")) == []
+    again = invoke(factory, "build", "--target", "tiny")
+    assert_whole(factory, again.stdout.strip())
+
+
+def test_interrupted_export_leaves_nothing(tmp_path: Path) -> None:
+    factory = SmallFactory(tmp_path, big=1)
+    assert invoke(factory, "build", "--target", "tiny").returncode == 0
+    out = tmp_path / "out"
+    out.mkdir()
+    process = subprocess.Popen(
+        factory.command("export", str(out / "image.tar"), "--target", "tiny"), env=factory.environment()
+    )
+    deadline = time.monotonic() + 20
+    while not list(out.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    process.send_signal(signal.SIGINT)
+    code = process.wait(20)
+    assert code in {0, 130}
+    assert [path.name for path in out.iterdir()] == (["image.tar"] if code == 0 else [])
+
+
+def test_unusable_output_is_an_error_without_traceback(tmp_path: Path) -> None:
+    factory = SmallFactory(tmp_path)
+    assert invoke(factory, "build", "--target", "tiny").returncode == 0
+    for command in (
+        ("export", str(tmp_path / "nowhere" / "image.tar"), "--target", "tiny"),
+        ("build", "--target", "tiny", "--output", str(factory.root)),
+    ):
+        failed = invoke(factory, *command)
+        assert failed.returncode == 43, failed.stderr
+        assert "Traceback" not in failed.stderr
+    assert (factory.root / "matrix.yaml").exists()
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_golden_digests_hold_under_every_python(tmp_path: Path, version: str) -> None:
+    uv = Path(sys.executable).with_name("uv")
+    venv = tmp_path / "venv"
+    # Those of pyenv are not on PATH unless they were chosen.
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    own = [sys.executable] if version == "{}.{}".format(*sys.version_info) else []
+    candidates = [*own, version, *map(str, sorted(pyenv.glob(f"{version}.*/bin/python")))]
+    make = [str(uv), "venv", "--quiet", "--no-python-downloads", "--clear", str(venv), "--python"]
+    if all(subprocess.run([*make, name], capture_output=True, check=False).returncode for name in candidates):
+        assert not own
+        pytest.skip(
+            f"no Python {version} on this machine; `uv python install {version}` fetches it from GitHub"
+        )
+    python = str(venv / "bin" / "python")
+    requirements = ("--requirements", str(REPOSITORY / "pyproject.toml"), "pytest")
+    install = [str(uv), "pip", "install", "--quiet", "--python", python, *requirements]
+    subprocess.run(install, env=environment_for_uv(), check=True)
+    for workers in ("0", "2"):
+        found = subprocess.run(
+            [python, "-m", "tests.fixtures.golden", str(tmp_path / workers), workers],
+            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert found.returncode == 0, found.stderr
+        assert json.loads(found.stdout) == GOLDEN
+    shutil.rmtree(venv)
+
+
+def test_number_of_workers_and_the_cache_do_not_matter(tmp_path: Path) -> None:
+    factory = SmallFactory(tmp_path, big=1)
+    images = []
+    for workers in ("1", "2"):
+        output = tmp_path / f"image-{workers}"
+        options = ("--target", "tiny", "--output", str(output), "--workers", workers)
+        built = invoke(factory, "build", *options, FACTORY_CACHE=str(tmp_path / f"cache-{workers}"))
+        assert built.returncode == 0, built.stderr
+        images.append({path.name: path.read_bytes() for path in output.glob("**/*") if path.is_file()})
+    assert images[0] == images[1]
+    assert not factory.project.build_folder(CELL).exists()

@@ -1,0 +1,171 @@
+"""The serve program in a real container with a real vLLM: the tiny model on a CPU.
+
+The program of this checkout is mounted over the image's own, so a change is tested without building an image.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import requests
+
+from imagefactory.check.bench.endpoint import Endpoint
+from imagefactory.check.bench.measuring import Course, measure, recording
+from imagefactory.check.bench.profiles import load_profiles, load_prompts
+from imagefactory.check.bench.result import BenchResult
+from imagefactory.check.bench.tool import command_in
+from imagefactory.check.smoke.containers import Container, Containers, RunningServer, docker
+from imagefactory.plan.serve.description import describe_image, image_environment, settings_bytes
+from imagefactory.plan.serve.image_paths import (
+    ENTRYPOINT,
+    PROGRAM,
+    SETTINGS,
+    cache_environment,
+    program_folder,
+)
+from imagefactory.project.matrix import Matrix
+from imagefactory.project.servers.known import SERVERS
+from imagefactory.project.targets import select
+from tests.fixtures.benchmarks import result
+from tests.fixtures.serving import REPOSITORY, model_document
+
+pytestmark = [pytest.mark.engine, pytest.mark.network]
+START_LIMIT = 300
+
+
+@dataclass
+class Engine:
+    """Runs containers of the tiny image with this checkout's program."""
+
+    folder: Path
+    image: str
+    containers: Containers
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return (
+            *("--env-file", str(self.folder / "env")),
+            *("--volume", f"{program_folder(REPOSITORY)}:/{PROGRAM}:ro"),
+            *("--volume", f"{self.folder / 'settings.json'}:/{SETTINGS}:ro"),
+        )
+
+    def run(self, *arguments: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+        host = ("--network", "host", "--ipc", "host", *self.containers.caches(self.image))
+        words = ("run", "--rm", *host, *self.options, *options, self.image, *arguments)
+        return docker(*words, timeout=START_LIMIT)
+
+
+@pytest.fixture(scope="module")
+def engine(
+    tmp_path_factory: pytest.TempPathFactory, real_matrix: Matrix, tiny_image: str
+) -> Iterator[Engine]:
+    folder = tmp_path_factory.mktemp("serve")
+    cell = select(real_matrix, ["tiny"])[0]
+    description = describe_image(real_matrix, cell, model_document(real_matrix, cell))
+    (folder / "settings.json").write_bytes(settings_bytes(description))
+    variables = cache_environment(SERVERS["vllm"]) | image_environment(description)
+    (folder / "env").write_text("".join(f"{name}={value}\n" for name, value in variables.items()))
+    containers = Containers(f"test-{uuid4().hex[:12]}")
+    yield Engine(folder, tiny_image, containers)
+    containers.remove_all()
+
+
+def test_dry_run_prints_the_command_and_the_checks(engine: Engine) -> None:
+    ran = engine.run("--dry-run", "--json")
+    found = json.loads(ran.stdout)
+    assert found["command"][:3] == ["vllm", "serve", "/opt/models/tiny"]
+    results = {check["name"]: check["result"] for check in found["checks"]}
+    assert results["flags"] == "ok"
+    assert results["model"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("variables", "code", "words"),
+    [
+        ({"MAX_MODEL_LEN": "many"}, 65, "MAX_MODEL_LEN=many"),
+        ({"MAX_NUM_SEQS": "0"}, 66, "from 1 to"),
+        ({"EXTRA_ARGS": "--max-modle-len 5"}, 68, "--max-modle-len"),
+        ({"MODEL_PATH": "/models/none"}, 70, "does not exist"),
+        ({"VLLM_API_KEY_FILE": "/run/secrets/none"}, 69, "VLLM_API_KEY_FILE"),
+        ({"VLLM_API_KEY": ""}, 80, "anyone who reaches the port"),
+    ],
+)
+def test_bad_settings_are_named_before_vllm_starts(
+    engine: Engine, variables: dict[str, str], code: int, words: str
+) -> None:
+    options = tuple(word for name, value in variables.items() for word in ("--env", f"{name}={value}"))
+    ran = engine.run(options=options)
+    assert ran.returncode == code
+    assert words in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_too_little_shared_memory_is_named_before_vllm_starts(engine: Engine) -> None:
+    ran = engine.run(options=("--ipc", "private", "--shm-size", "64m"))
+    assert ran.returncode == 74
+    assert "--ipc host" in ran.stderr
+
+
+def test_server_needs_its_key_is_measured_stops_cleanly_and_starts_faster_the_second_time(
+    engine: Engine,
+) -> None:
+    first = serve_once(engine)
+    second = serve_once(engine, measure_once)
+    assert second < first
+
+
+def serve_once(engine: Engine, use: Callable[[RunningServer, Path], None] = lambda *_: None) -> float:
+    """Serve in a new container and check what must hold; return the seconds until it was healthy."""
+    with engine.containers.serve(engine.image, engine.folder, options=engine.options) as server:
+        seconds = server.wait_until_healthy(START_LIMIT)
+        container = server.container
+        body: dict[str, object] = {
+            "model": "tiny",
+            "messages": [{"role": "user", "content": "hi"}],
+            "max_tokens": 4,
+        }
+        chat = "/v1/chat/completions"
+        assert requests.post(f"{server.address}{chat}", json=body, timeout=60).status_code == 401
+        assert server.post(chat, body).status_code == 200
+        assert container.execute(*ENTRYPOINT, "health").stdout == "healthy\n"
+        processes = container.execute("ps", "-eo", "pid,stat,args").stdout.splitlines()[1:]
+        assert any(line.split(None, 2)[0] == "1" and "vllm serve" in line for line in processes)
+        assert not [line for line in processes if line.split(None, 2)[1].startswith("Z")]
+        wait_for_log(container, "warm-up request 1 of 1 answered")
+        use(server, engine.folder)
+        assert server.key not in container.log
+        assert server.key not in docker("inspect", container.name).stdout
+        assert container.stop(10) < 9
+        assert container.exit_code == 0
+    return seconds
+
+
+def measure_once(server: RunningServer, folder: Path) -> None:
+    """Run a short benchmark, with the tool of the image."""
+    quick = load_profiles(REPOSITORY).named("quick")
+    short = quick.model_copy(update={"repeats": 1, "requests": 1, "output": 16})
+    endpoint = Endpoint(server.address, server.key, server.container)
+    path = folder / "result.json"
+    with recording(path, result(measurements=(), complete=False, why="new")) as record:
+        course = Course(short, load_prompts(REPOSITORY), START_LIMIT)
+        measure(record, endpoint, course, command_in(server.container.name, REPOSITORY), lambda _: None)
+    found = BenchResult.read(path)
+    assert found.complete
+    assert [one.kind for one in found.measurements] == ["code", "prose", "dialogue", "maths", "tools"]
+    assert all(one.tokens_per_second > 0 and not one.failed for one in found.measurements)
+    assert [check.outcome for check in found.sanity] == ["passed", "passed", "not-applicable"]
+    assert found.peak_memory > 0
+
+
+def wait_for_log(container: Container, words: str) -> None:
+    deadline = time.monotonic() + 60
+    while words not in container.log:
+        assert time.monotonic() < deadline, f"the log never said {words!r}"
+        time.sleep(0.5)

@@ -1,0 +1,206 @@
+"""Smoke runs from the command line: a small image without an engine, the tiny model's image with one."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from imagefactory.assemble.engines.docker.daemon import remove_name
+from imagefactory.check.smoke.contents import DaemonContents, LayoutContents
+from imagefactory.check.smoke.record import SmokeRecord
+from imagefactory.check.smoke.subject import Subject, bring_into_daemon, subject_of_image, subject_of_target
+from imagefactory.errors.smoke import SmokeFailedError
+from imagefactory.oci.layout import Layout
+from imagefactory.project.project import Project
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.engines import need
+from tests.fixtures.small_factory import SmallFactory
+from tests.fixtures.smoke import with_config
+
+NOWHERE = "unix:///nowhere/docker.sock"
+
+
+@pytest.fixture
+def factory(small_factory: SmallFactory) -> SmallFactory:
+    (small_factory.root / "tests").symlink_to(REPOSITORY / "tests")
+    small_factory.build()
+    return small_factory
+
+
+def smoke(factory: SmallFactory, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        factory.command("smoke", *arguments),
+        env={**factory.environment(), "DOCKER_HOST": NOWHERE},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def record_at(done: subprocess.CompletedProcess[str]) -> tuple[SmokeRecord, Path]:
+    path = Path(done.stdout.splitlines()[-1])
+    return SmokeRecord.read(path), path.parent
+
+
+def test_results_are_recorded_level_by_level(factory: SmallFactory) -> None:
+    done = smoke(factory, "--target", "tiny", "--level", "static")
+    assert done.returncode == SmokeFailedError.exit_code, done.stderr
+    assert "Traceback" not in done.stderr
+    record, folder = record_at(done)
+    [built] = factory.build()
+    assert (record.digest, record.plan_key) == (built.image.digest, built.plan.key)
+    static = record.levels["static"]
+    assert static.outcome == "failed"
+    tests = {test.name: test for test in static.tests}
+    # The small image has no programs, but is otherwise valid.
+    broken = tests["programs to start exist"]
+    assert broken.outcome == "failed"
+    assert broken.means == 'The container ends at once: "no such file or directory".'
+    assert "/usr/bin/python3 leads nowhere" in broken.message
+    assert "/usr/bin/python3 leads nowhere" in static.why
+    assert tests["every blob matches its digest"].outcome == "passed"
+    assert tests["configuration and labels match the plan"].outcome == "passed"
+    cases = ET.parse(folder / "junit.xml").getroot().findall(".//testcase")  # noqa: S314 - our own file
+    assert len(cases) == len(static.tests)
+    assert [case.get("name") for case in cases if case.find("failure") is not None]
+    # Without an engine, other levels cannot run; the record keeps the first.
+    done = smoke(factory, "--target", "tiny", "--level", "container", "--level", "serve")
+    assert done.returncode == SmokeFailedError.exit_code, done.stderr
+    record, folder = record_at(done)
+    assert record.summary == "static: failed, container: not-run, serve: not-run"
+    assert "The Docker daemon does not answer" in record.levels["container"].why
+    assert [text.split(":")[0] for text in record.missing(["container"])] == ["container", "static"]
+    cases = ET.parse(folder / "junit.xml").getroot().findall(".//testcase")  # noqa: S314 - our own file
+    assert cases
+    assert all(case.find("skipped") is not None for case in cases)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--target", "other"], "There is no image here"),
+        (["--image", "registry.example/none:1"], "is not available"),
+    ],
+)
+def test_an_unknown_target_or_image_is_refused(
+    factory: SmallFactory, arguments: list[str], words: str
+) -> None:
+    done = smoke(factory, *arguments)
+    assert done.returncode not in {0, 1, SmokeFailedError.exit_code}
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_smoke_tests_are_not_part_of_the_test_suite(request: pytest.FixtureRequest) -> None:
+    paths = request.config.getini("testpaths")
+    assert paths == ["tests/unit", "tests/integration"]
+    assert (REPOSITORY / "tests" / "smoke" / "pytest.ini").is_file()
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_checkout: Path) -> Subject:
+    return subject_of_target(Project(tiny_checkout), "tiny")
+
+
+@pytest.fixture
+def other_checkout(tmp_path: Path) -> Path:
+    """A checkout that has not built the image."""
+    root = tmp_path / "checkout"
+    root.mkdir()
+    for name in ("imagefactory", "images", "locks", "matrix.yaml", "mods", "docs", "tests"):
+        (root / name).symlink_to(REPOSITORY / name)
+    (root / "tasks.py").write_bytes((REPOSITORY / "tasks.py").read_bytes())
+    return root
+
+
+def invoke(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "invoke", "--search-root", str(root), *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.engine
+def test_an_image_in_the_daemon_has_the_contents_of_its_layout(factory: SmallFactory) -> None:
+    project = factory.project
+    subject = subject_of_target(project, "tiny")
+    assert subject.layout is not None
+    image, name = bring_into_daemon(subject)
+    assert image in {subject.config, subject.digest}
+    try:
+        by_layout, by_daemon = LayoutContents(Layout(subject.layout), project.store), DaemonContents(image)
+        assert by_daemon.config == by_layout.config
+        assert by_daemon.files == by_layout.files
+        paths = ["etc/motd", "opt/models/tiny/config.json", "etc/none", "etc"]
+        assert by_daemon.read(paths) == by_layout.read(paths)
+        by_daemon.copy("usr/lib/base/data", factory.folder / "copied")
+        assert (factory.folder / "copied").stat().st_size == by_layout.files["usr/lib/base/data"].size
+        # The manifest of a loaded image is found by its configuration.
+        assert subject_of_image(project, name).digest == subject.digest
+    finally:
+        remove_name(name)
+
+
+@pytest.mark.engine
+@pytest.mark.network
+def test_a_pulled_image_passes_every_level(tiny: Subject, registry: str, other_checkout: Path) -> None:
+    need("skopeo")
+    assert tiny.layout is not None
+    # The static level reads a layout with the same digest.
+    (other_checkout / "build").mkdir()
+    (other_checkout / "build" / tiny.layout.name).symlink_to(tiny.layout)
+    repository = f"{registry}/smoke/tiny"
+    copy = ["skopeo", "copy", "--quiet", "--dest-tls-verify=false"]
+    subprocess.run([*copy, f"oci:{tiny.layout}", f"docker://{repository}:latest"], check=True)
+    reference = f"{repository}@{tiny.digest}"
+    done = invoke(other_checkout, "smoke", "--image", reference)
+    try:
+        assert done.returncode == 0, done.stdout + done.stderr
+        record, folder = record_at(done)
+        assert leftovers(folder) == []
+        assert (record.digest, record.image, record.plan_key) == (tiny.digest, reference, tiny.plan_key)
+        assert record.summary == "static: passed, container: passed, serve: passed"
+        assert record.missing(["static", "container", "serve"]) == []
+        figures = {
+            name for result in record.levels.values() for test in result.tests for name in test.measured
+        }
+        assert {"import_seconds", "start_seconds", "stop_seconds"} <= figures
+    finally:
+        subprocess.run(["docker", "rmi", reference], capture_output=True, check=False)
+
+
+@pytest.mark.engine
+@pytest.mark.network
+def test_a_broken_entrypoint_fails_with_its_reason_on_record(
+    tiny: Subject, tmp_path: Path, other_checkout: Path
+) -> None:
+    assert tiny.layout is not None
+    entrypoint = {"Entrypoint": ["/usr/bin/python3", "/nowhere"]}
+    broken = with_config(
+        Layout(tiny.layout), tmp_path / "broken", lambda config: config["config"].update(entrypoint)
+    )
+    done = invoke(other_checkout, "smoke", "--image", str(broken.folder), "--level", "static,serve")
+    assert done.returncode == SmokeFailedError.exit_code, done.stdout + done.stderr
+    record, folder = record_at(done)
+    assert leftovers(folder) == []
+    assert record.digest == broken.manifest_digest() != tiny.digest
+    assert record.summary == "static: failed, serve: failed"
+    assert all("/nowhere" in result.why for result in record.levels.values())
+    [health] = [test for test in record.levels["serve"].tests if test.name == "it becomes healthy"]
+    assert health.message.startswith("the server ended with code 2: ")
+    assert len(record.missing(["static", "container", "serve"])) == 3
+
+
+def leftovers(folder: Path) -> list[str]:
+    """List the containers and volumes of a run that are still in the daemon."""
+    [run] = re.findall(r"^smoke run (\w+)$", (folder / "log.txt").read_text(), flags=re.MULTILINE)
+    found = []
+    for words in (("ps", "--all"), ("volume", "ls")):
+        command = ["docker", *words, "--quiet", "--filter", f"label=imagefactory.check.smoke={run}"]
+        found += subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return found

@@ -1,0 +1,161 @@
+"""Records of layers that a pull request changes: rebuilt from the lock, without this machine's cache, and compared."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from imagefactory.ci.changed_records import changed_records, check_records
+from imagefactory.ci.jobs import MARGIN, refuse_full, space_needed
+from imagefactory.errors.ci import NoRoomError
+from imagefactory.errors.publishing import RecordRefutedError
+from imagefactory.plan.make import locked_plans
+from imagefactory.project.locks.gpu_libraries import SlimLock
+from imagefactory.publish.tags import staging_tag
+from tests.fixtures.fake_github import commit_all
+from tests.fixtures.night_factory import ModdedFactory
+from tests.fixtures.publishing import Publisher
+from tests.fixtures.small_factory import RecordingWatcher, SmallFactory
+
+Edit = Callable[[dict[str, Any]], None]
+
+
+@pytest.fixture
+def recorded(small_factory: SmallFactory) -> SmallFactory:
+    """Build a factory with a mod, and commit the records."""
+    factory = ModdedFactory(small_factory.folder)
+    factory.build()
+    commit_all(factory.root)
+    return factory
+
+
+def edit(path: Path, change: Edit) -> None:
+    data = tomllib.loads(path.read_text("utf-8"))
+    change(data)
+    path.write_text(tomli_w.dumps(data), "utf-8")
+
+
+def check(factory: SmallFactory, base: str = "HEAD") -> int:
+    """Check what changed since a commit; return how many layers that was."""
+    changed = changed_records(factory.project, base)
+    check_records(factory.project, changed, RecordingWatcher())
+    return len(changed)
+
+
+def refusal(factory: SmallFactory) -> str:
+    with pytest.raises(RecordRefutedError) as refused:
+        check(factory)
+    return refused.value.why
+
+
+def point_elsewhere(data: dict[str, Any]) -> None:
+    """Give the model's layer the blob of another one."""
+    [model] = [layer for layer in data["layers"] if layer["name"] == "model tiny"]
+    [other] = [layer for layer in data["layers"] if layer["name"].startswith("serve ")]
+    model |= {name: other[name] for name in ("diff_id", "digest", "size", "unpacked")}
+
+
+def test_unchanged_records_are_not_rebuilt(recorded: SmallFactory) -> None:
+    shutil.rmtree(recorded.links)
+    assert check(recorded) == 0
+
+
+def test_new_records_that_a_build_gave_hold(recorded: SmallFactory) -> None:
+    right = recorded.project.known_layers.read_bytes()
+    edit(recorded.project.known_layers, lambda data: data.update(layers=[]))
+    commit_all(recorded.root)
+    recorded.project.known_layers.write_bytes(right)
+    assert check(recorded) == len(tomllib.loads(right.decode())["layers"])
+
+
+def test_a_full_disk_is_noticed_before_anything_is_fetched(
+    recorded: SmallFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(recorded.project.known_layers, point_elsewhere)
+    [layer] = changed_records(recorded.project, "HEAD")
+    asked: list[float] = []
+
+    def refuse(folder: Path, need_gb: float) -> float:
+        asked.append(need_gb)
+        return refuse_full(folder, 1e9)
+
+    monkeypatch.setattr("imagefactory.ci.changed_records.refuse_full", refuse)
+    monkeypatch.setattr("imagefactory.ci.changed_records.make_layers", None)
+    with pytest.raises(NoRoomError):
+        check(recorded)
+    [part] = [plan for plan in locked_plans(recorded.project) if layer in {one.key for one in plan.layers}]
+    assert MARGIN <= asked[0] < space_needed([part]), "only what changed counts"
+
+
+def test_a_record_of_another_blob_is_refused_even_if_the_cache_agrees(recorded: SmallFactory) -> None:
+    record = recorded.project.known_layers
+    edit(record, point_elsewhere)
+    [model] = [
+        layer for layer in tomllib.loads(record.read_text())["layers"] if layer["name"] == "model tiny"
+    ]
+    cached = {name: model[name] for name in ("diff_id", "digest", "size", "unpacked")}
+    recorded.project.store.layer(model["key"]).write_text(json.dumps(cached))
+    why = refusal(recorded)
+    assert why.startswith("model tiny")
+    assert f"recorded {model['digest']}" in why
+
+
+def rename_key(data: dict[str, Any]) -> None:
+    data["layers"][0]["key"] = "0" * 64
+
+
+def test_a_record_that_nothing_gives_is_refused(recorded: SmallFactory) -> None:
+    edit(recorded.project.known_layers, rename_key)
+    assert "no locked target has it" in refusal(recorded)
+
+
+def test_another_record_of_slimmed_libraries_is_refused(small_factory: SmallFactory) -> None:
+    matrix = small_factory.root / "matrix.yaml"
+    matrix.write_text(matrix.read_text().replace("{cpu: {", '{cpu: {capability: "12.1", slim: yes, '))
+    small_factory.build()
+    commit_all(small_factory.root)
+    assert check(small_factory) == 0
+    lock = small_factory.project.slim_lock
+    [wheel] = lock.wheels
+    lie = wheel.untouched[0].model_copy(update={"why": "no reason"})
+    changed = lock.model_copy(update={"wheels": (wheel.model_copy(update={"untouched": (lie,)}),)})
+    changed.write(SlimLock.path(small_factory.project.locks))
+    assert f"{wheel.file}: slim.toml" in refusal(small_factory)
+
+
+def test_records_beside_the_committed_ones_are_rebuilt_too(recorded: SmallFactory) -> None:
+    """A pull request might add the file that only the branch `records` should have."""
+    project = recorded.project
+    shutil.copy(project.known_layers, project.handed_on_layers)
+    edit(project.handed_on_layers, point_elsewhere)
+
+    def without_the_model(data: dict[str, Any]) -> None:
+        data["layers"] = [layer for layer in data["layers"] if layer["name"] != "model tiny"]
+
+    edit(project.known_layers, without_the_model)
+    assert refusal(recorded).startswith("model tiny")
+
+
+def test_a_record_of_another_blob_would_be_pushed_and_the_command_refuses_it(publisher: Publisher) -> None:
+    [staged] = publisher.push()
+    commit_all(publisher.factory.root)
+    edit(publisher.project.known_layers, point_elsewhere)
+    shutil.rmtree(publisher.factory.cache)
+    [swapped] = publisher.push()
+    # The registry has the blob, so nothing is built and nothing is compared: this is why records are checked before.
+    assert swapped.digest != staged.digest
+    assert publisher.repository.resolve(staging_tag(staged.plan.key)) == swapped.digest
+    done = publisher.invoke("ci.check-records", "--base", "HEAD")
+    assert done.returncode == RecordRefutedError.exit_code, done.stderr
+    assert "model tiny" in done.stderr
+    publisher.factory.root.joinpath("locks/layers.toml").unlink()
+    done = publisher.invoke("ci.check-records", "--base", "HEAD")
+    assert done.returncode == 0, done.stderr
+    assert "0 layers" in done.stdout

@@ -1,0 +1,99 @@
+"""Tests the audit with NVIDIA's compiler and cuobjdump, both from their locked wheels."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from imagefactory.errors.kernels import AuditFailedError
+from imagefactory.lock.audit.auditing import audit, cuobjdump, refuse_failing
+from imagefactory.lock.audit.kernel_names import read_names
+from imagefactory.lock.audit.libraries import read_kernels
+from imagefactory.project.locks.kernels import GpuCode, judge
+from imagefactory.project.project import Project
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.cuda import Nvcc
+from tests.fixtures.wheels import make_wheel
+
+pytestmark = pytest.mark.network
+
+
+@pytest.fixture(scope="module")
+def project() -> Project:
+    return Project(REPOSITORY)
+
+
+def test_dump_tells_targets_apart_that_the_list_does_not(project: Project, nvcc: Nvcc) -> None:
+    tool = cuobjdump(project)
+    library = nvcc("sm_121a", "sm_120f", "sm_100", "sm_90a", "compute_80")
+    assert read_kernels(library, tool) == GpuCode(
+        cubins={"sm_100": 1, "sm_120f": 1, "sm_121a": 1, "sm_90a": 1}, ptx={"sm_80": 1}
+    )
+    # This is why the audit does not read the shorter list.
+    listed = subprocess.run([tool, "--list-elf", library], capture_output=True, text=True, check=True).stdout
+    assert len(listed.splitlines()) == 4
+    assert "sm_120f" not in listed
+
+
+def test_library_without_kernels_is_accepted(project: Project, tmp_path: Path) -> None:
+    source, library = tmp_path / "c.c", tmp_path / "c.so"
+    source.write_text("int one(void) { return 1; }\n")
+    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", library], check=True)
+    assert read_kernels(library, cuobjdump(project)) == GpuCode()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "word", "outcome"),
+    [
+        (["sm_121a"], "nvfp4", "native"),
+        (["sm_120f"], "nvfp4", "native"),
+        (["sm_120"], "plain", "native"),
+        (["sm_120"], "nvfp4", "fails"),
+        (["sm_120a"], "plain", "fails"),
+        (["sm_120", "sm_120a"], "plain", "fails"),
+        (["sm_90a"], "plain", "other chips"),
+        (["sm_90a", "compute_80"], "plain", "jit"),
+    ],
+)
+def test_gpu_targets_decide_how_kernels_run_on_a_spark(
+    project: Project, nvcc: Nvcc, code: list[str], word: str, outcome: str
+) -> None:
+    kernels = read_kernels(nvcc(*code, word=word), cuobjdump(project))
+    verdict = judge("vllm/_C.abi3.so", kernels, project.matrix.archs["gb10"])
+    assert verdict is not None
+    assert verdict.outcome == outcome
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "found_as"),
+    [
+        (["sm_121a"], ["native"]),
+        (["sm_120f", "sm_80"], ["native"]),
+        (["sm_80", "compute_80"], ["translated"]),
+        (["sm_120a"], []),
+    ],
+)
+def test_kernels_are_found_by_name(
+    project: Project, nvcc: Nvcc, tmp_path: Path, code: list[str], found_as: list[str]
+) -> None:
+    policy = project.matrix.archs["gb10"].cubins
+    assert policy is not None
+    (tmp_path / "scratch").mkdir()
+    found = read_names(nvcc(*code), cuobjdump(project), policy.accept, "12.1", tmp_path / "scratch")
+    assert [name for name, kernels in vars(found).items() if "_Z5twicePf" in kernels] == found_as
+    assert all(size > 0 for size in found.native.values())
+
+
+def test_local_wheel_is_audited(project: Project, nvcc: Nvcc, tmp_path: Path) -> None:
+    library = nvcc("sm_120a")
+    wheel = make_wheel(
+        tmp_path, "vllm", tag="cp38-abi3-linux_aarch64", files={"vllm/_C.abi3.so": library.read_bytes()}
+    )
+    verdicts = audit(project, str(wheel), "gb10")
+    with pytest.raises(AuditFailedError):
+        refuse_failing(wheel.name, verdicts)
+    assert [verdict.outcome for verdict in audit(project, str(wheel), "rtx5090")] == ["native"]

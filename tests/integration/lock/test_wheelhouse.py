@@ -1,0 +1,274 @@
+"""Tests sharing compiled wheels between machines through a real registry."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from imagefactory.lock.audit.auditing import cuobjdump
+from imagefactory.lock.audit.libraries import from_layout
+from imagefactory.lock.drift import base_made_from, sources_made_from, tools_made_from
+from imagefactory.lock.wheelhouse.keep import KeptWheel, keep
+from imagefactory.oci.layout import Layout
+from imagefactory.project.locks.files import BaseLock, LockedWheel, SourceLock, ToolLock, WheelLock
+from imagefactory.project.project import Project
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import sha256_of
+from tests.fixtures.checkouts import REPOSITORY, Checkout
+from tests.fixtures.compiled import TAG, compiled_wheel
+from tests.fixtures.cuda import Nvcc
+from tests.fixtures.small_factory import CELL, SmallFactory
+from tests.fixtures.wheelhouse import INPUTS
+from tests.fixtures.wheels import make_wheel
+
+pytestmark = pytest.mark.engine
+CPU = replace(INPUTS, arch_list="", platform=CELL.platform)
+CHIP = """cubins: {accept: [sm_121a, sm_120f], refuse: [sm_120a]}, capability: "12.1", torch_cuda_arch_list: "12.1a"}"""
+
+
+class Machine:
+    """A checkout with a cache of its own, and the shared registry."""
+
+    def __init__(self, folder: Path, registry: str, *, chip: bool = False) -> None:
+        self.small = SmallFactory(folder)
+        self.store = Store(self.small.cache)
+        self.environment = self.small.environment() | {"FACTORY_REGISTRY": registry}
+        self.edit('{release: "1.0"}', '{release: "1.0", compile: whole}')
+        if chip:
+            self.edit("base: bookworm}}", f"base: bookworm, {CHIP}}}")
+            self._bring_cuobjdump()
+        self._update_locks()
+
+    def edit(self, old: str, new: str) -> None:
+        """Replace a text that matrix.yaml contains once."""
+        Checkout(self.small.root).edit_matrix(old, new)
+
+    def _bring_cuobjdump(self) -> None:
+        """Add cuobjdump to the matrix, and copy the program that the real checkout downloads."""
+        real = Project(REPOSITORY)
+        tool = real.matrix.tools["cuobjdump"]
+        entry = f"tools: {{cuobjdump: {{distribution: {tool.distribution}, version: {tool.version}}}}}"
+        self.edit("\nmodels:\n", f"\n{entry}\nmodels:\n")
+        program = cuobjdump(real)
+        here = self.store.root / program.relative_to(real.store.root)
+        here.parent.mkdir(parents=True)
+        shutil.copy(program, here)
+
+    def _update_locks(self) -> None:
+        """Make every lock but that of the wheels match the matrix, so that locking needs no mirror and no index."""
+        matrix, locks = self.small.project.matrix, self.small.root / "locks"
+        base = BaseLock.path(locks, "bookworm", CELL.platform)
+        BaseLock.read(base).model_copy(update={"made_from": base_made_from(matrix, CELL)}).write(base)
+        SourceLock(made_from=sources_made_from(matrix)).write(SourceLock.path(locks))
+        tools = Project(REPOSITORY).tool_lock.model_copy(update={"made_from": tools_made_from(matrix)})
+        tools.write(ToolLock.path(locks))
+
+    def invoke(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.small.command(*arguments),
+            cwd=self.small.root,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def run(self, *arguments: str) -> str:
+        done = self.invoke(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def make_lock(self, *options: str) -> LockedWheel:
+        """Run `lock`, and return the only wheel that it locks."""
+        self.run("lock", "--target", "tiny", *options)
+        [wheel] = self.lock().wheels
+        return wheel
+
+    def lock(self) -> WheelLock:
+        return WheelLock.read(self.small.project.wheel_lock_path(CELL))
+
+    def labels(self) -> dict[str, str]:
+        """Read the labels of the image that was built."""
+        layout = self.layout()
+        config = json.loads(layout.blob(layout.config_digest()).read_bytes())["config"]
+        return dict(config["Labels"])
+
+    def layout(self) -> Layout:
+        return Layout(self.small.project.build_folder(CELL))
+
+    def forget(self) -> None:
+        """Delete everything that was downloaded, kept or built."""
+        shutil.rmtree(self.small.cache)
+
+
+@pytest.fixture
+def repository(registry: str, tmp_path: Path) -> str:
+    return f"{registry}/{sha256_of(str(tmp_path).encode())[:12]}/small"
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, repository: str) -> Machine:
+    """The machine that compiles."""
+    return Machine(tmp_path / "compiler", repository)
+
+
+@pytest.fixture
+def builder(tmp_path: Path, repository: str) -> Machine:
+    """Another machine that only builds."""
+    return Machine(tmp_path / "builder", repository)
+
+
+@pytest.fixture
+def chip_builder(tmp_path: Path, repository: str) -> Machine:
+    """A machine that builds for a chip with a policy."""
+    return Machine(tmp_path / "chip-builder", repository, chip=True)
+
+
+@pytest.fixture
+def kept(compiler: Machine, tmp_path: Path) -> KeptWheel:
+    return keep(compiler.store, CPU, compiled_wheel(tmp_path))
+
+
+def answer(library: Path) -> int:
+    spec = importlib.util.spec_from_file_location("_C", library)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return int(module.answer())
+
+
+def test_wheel_compiled_on_one_machine_is_adopted_and_built_on_another(
+    compiler: Machine, builder: Machine, kept: KeptWheel, repository: str, tmp_path: Path
+) -> None:
+    tag = f"wheel-vllm-1.0-{kept.key[:16]}"
+    assert compiler.run("wheels.push") == f"{repository}:{tag}"
+    again = compiler.invoke("wheels.push", "--name", "vllm")
+    assert "present" in again.stderr
+
+    wheel = builder.make_lock()
+    assert builder.lock().kernels == "compiled"
+    assert (wheel.file, wheel.sha256, wheel.size) == (kept.filename, kept.sha256, kept.size)
+    assert wheel.compiled == kept.key
+
+    digest = builder.run("build", "--target", "tiny")
+    assert builder.labels()["imagefactory.kernels"] == "compiled"
+    assert builder.labels()["imagefactory.compiled"] == f"vllm:{kept.key}"
+    extracted = tmp_path / "_C.abi3.so"
+    [library] = [one for one in from_layout(builder.layout(), builder.store) if one.name == "vllm/_C.abi3.so"]
+    library.unpack(extracted)
+    assert answer(extracted) == 42
+
+    # With an empty cache, the wheel is found in the registry by the locked sha256.
+    builder.forget()
+    assert builder.run("build", "--target", "tiny") == digest
+    assert builder.run("verify", "--target", "tiny") == digest
+
+
+def with_kernels(store: Store, folder: Path, library: Path) -> KeptWheel:
+    """Keep a vLLM whose only library is this one."""
+    files: dict[str, bytes | str] = {"vllm/__init__.py": "", "vllm/_C.abi3.so": library.read_bytes()}
+    wheel = make_wheel(folder, "vllm", files=files, tag=TAG)
+    return keep(store, replace(CPU, arch_list="12.1a"), wheel)
+
+
+@pytest.mark.network
+def test_wheel_with_kernels_for_the_gpu_is_adopted(
+    compiler: Machine, chip_builder: Machine, nvcc: Nvcc, tmp_path: Path
+) -> None:
+    kept = with_kernels(compiler.store, tmp_path, nvcc("sm_121a"))
+    compiler.run("wheels.push")
+    chip_builder.make_lock()
+    chip_builder.run("build", "--target", "tiny")
+    labels = chip_builder.labels()
+    assert labels["imagefactory.compiled"] == f"vllm:{kept.key}"
+    assert (labels["imagefactory.audit"], labels["imagefactory.audit.summary"]) == ("passed", "1 native")
+    # The layers of the image really contain these kernels.
+    [verdict] = json.loads(chip_builder.run("audit", str(chip_builder.layout().folder), "--json"))
+    assert (verdict["outcome"], verdict["kernels"]["cubins"]) == ("native", {"sm_121a": 1})
+    assert chip_builder.invoke("audit", "tiny", "--check").returncode == 0
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(("code", "exit_code"), [("sm_120a", 96), ("sm_90a", 73)])
+def test_wheel_with_kernels_for_another_gpu_is_refused(
+    chip_builder: Machine, nvcc: Nvcc, tmp_path: Path, code: str, exit_code: int
+) -> None:
+    with_kernels(chip_builder.store, tmp_path, nvcc(code))
+    before = chip_builder.lock()
+    done = chip_builder.invoke("lock", "--target", "tiny")
+    assert done.returncode == exit_code, done.stderr
+    assert chip_builder.lock() == before
+
+
+def test_pull_fetches_the_locked_wheels(compiler: Machine, builder: Machine, kept: KeptWheel) -> None:
+    compiler.run("wheels.push")
+    builder.make_lock()
+    builder.forget()
+    done = builder.invoke("wheels.pull")
+    assert "pulled" in done.stderr
+    [row] = json.loads(builder.run("wheels.list", "--remote", "--json"))
+    assert (row["key"], row["here"], row["shared"], row["locked"]) == (kept.key, True, True, True)
+    assert row["inputs"]["sources"] == CPU.sources
+    assert "present" in builder.invoke("wheels.pull").stderr
+
+
+def test_named_or_locked_wheel_is_preferred_to_a_local_one(
+    compiler: Machine, builder: Machine, kept: KeptWheel, tmp_path: Path
+) -> None:
+    compiler.run("wheels.push")
+    other = compiled_wheel(tmp_path, answer=43)
+    keep(builder.store, replace(CPU, flags=("-O1",)), other)
+    assert builder.make_lock("--wheel", kept.key[:8]).compiled == kept.key
+    builder.forget()
+    keep(builder.store, replace(CPU, flags=("-O1",)), other)
+    builder.edit('glibc: "2.36"', 'glibc: "2.37"')
+    assert builder.make_lock().compiled == kept.key
+
+
+def test_different_wheel_of_the_same_inputs_does_not_replace_the_first(
+    compiler: Machine, builder: Machine, kept: KeptWheel, tmp_path: Path
+) -> None:
+    compiler.run("wheels.push")
+    other = keep(builder.store, CPU, compiled_wheel(tmp_path, answer=43))
+    assert other.key == kept.key
+    refused = builder.invoke("wheels.push")
+    assert refused.returncode == 77
+    assert kept.sha256[:16] in refused.stderr
+    shutil.rmtree(other.path.parent)
+    builder.run("wheels.pull", "--key", kept.key[:8])
+    assert builder.make_lock().sha256 == kept.sha256
+
+
+def test_build_refuses_a_local_wheel_that_is_not_the_locked_one(
+    compiler: Machine, builder: Machine, kept: KeptWheel, tmp_path: Path
+) -> None:
+    compiler.run("wheels.push")
+    builder.make_lock()
+    builder.forget()
+    keep(builder.store, CPU, compiled_wheel(tmp_path, answer=43))
+    done = builder.invoke("build", "--target", "tiny")
+    assert done.returncode == 77
+    assert kept.sha256[:16] in done.stderr
+
+
+@pytest.mark.usefixtures("kept")
+def test_push_without_a_registry_is_refused(compiler: Machine) -> None:
+    compiler.edit("registry.example/factory/small", "ghcr.io/OWNER/small")
+    del compiler.environment["FACTORY_REGISTRY"]
+    done = compiler.invoke("wheels.push")
+    assert done.returncode == 78
+    assert "FACTORY_REGISTRY" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["wheels.push", "wheels.pull"])
+def test_missing_wheel_is_reported(builder: Machine, command: str) -> None:
+    done = builder.invoke(command, "--name", "vllm")
+    assert done.returncode == 75
+    assert "of vllm" in done.stderr

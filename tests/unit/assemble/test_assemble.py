@@ -1,0 +1,171 @@
+"""Building targets: shared work is done once, a vanished package does not stop a newcomer, errors leave no image."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from imagefactory.assemble.found import built_layouts
+from imagefactory.errors.layers import DuplicatePathError, ImageMissingError
+from imagefactory.errors.locks import RecordNotWrittenError
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors.store import DigestMismatchError, DownloadError, OutputError
+from imagefactory.lock.mirrors import DebianMirrors
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.store.http import Retry
+from tests.fixtures.platforms import MACHINE
+from tests.fixtures.small_factory import CELL, SECOND, SmallFactory, solid
+from tests.fixtures.wheels import make_wheel
+
+
+def states(factory: SmallFactory, layer: str) -> list[str]:
+    return [state for name, state in factory.watch.told if name == layer]
+
+
+def test_a_layer_goes_through_its_states(small_factory: SmallFactory) -> None:
+    small_factory.build()
+    assert states(small_factory, "platform-bundle 1 wheels")[-2:] == ["splicing", "done"]
+    assert "downloading" in states(small_factory, "base bookworm")
+    small_factory.watch.told.clear()
+    small_factory.build()
+    assert {state for _, state in small_factory.watch.told} == {"cached"}
+
+
+def test_targets_of_one_call_share_their_layers(small_factory: SmallFactory) -> None:
+    one, other = small_factory.build(CELL, SECOND)
+    done = [name for name, state in small_factory.watch.told if state == "done"]
+    assert len(done) == len(set(done))
+    shared = {layer.key for layer in one.plan.layers} & {layer.key for layer in other.plan.layers}
+    assert len(shared) == len(one.plan.layers) - 1
+    assert one.layout.folder != other.layout.folder
+
+
+def test_another_model_adds_next_to_nothing(small_factory: SmallFactory) -> None:
+    small_factory.build(CELL)
+    blobs = small_factory.cache / "blobs" / "sha256"
+    before = set(blobs.iterdir())
+    small_factory.build(SECOND)
+    assert sum(path.stat().st_size for path in set(blobs.iterdir()) - before) < 100_000
+
+
+def test_the_output_can_be_chosen(small_factory: SmallFactory, tmp_path: Path) -> None:
+    [built] = small_factory.build(CELL, output=tmp_path / "one")
+    assert built.layout.folder == tmp_path / "one"
+    several = small_factory.build(CELL, SECOND, output=tmp_path / "several")
+    assert [built.layout.folder for built in several] == [
+        tmp_path / "several" / cell.slug for cell in (CELL, SECOND)
+    ]
+
+
+def test_an_output_that_holds_something_else_is_refused(small_factory: SmallFactory, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("dear ...")
+    with pytest.raises(OutputError):
+        small_factory.build(CELL, output=tmp_path / "mine")
+    assert (tmp_path / "mine" / "letter.txt").read_text() == "dear ..."
+
+
+def images_of(factory: SmallFactory) -> list[Path]:
+    return list((factory.root / "build").glob("*/index.json"))
+
+
+def test_a_wheel_that_is_another_than_the_locked_one_stops_the_build(small_factory: SmallFactory) -> None:
+    [wheel] = small_factory.links.glob("platform-*")
+    data = wheel.read_bytes()
+    wheel.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(DigestMismatchError, match="platform-3"):
+        small_factory.build()
+    assert images_of(small_factory) == []
+
+
+def test_a_cut_wheel_stops_the_build(small_factory: SmallFactory) -> None:
+    [wheel] = small_factory.links.glob("platform-*")
+    wheel.write_bytes(wheel.read_bytes()[:1000])
+    with pytest.raises(DigestMismatchError, match="platform-3"):
+        small_factory.build()
+
+
+def test_a_wheel_that_is_nowhere_stops_the_build(small_factory: SmallFactory) -> None:
+    [wheel] = small_factory.links.glob("platform-*")
+    wheel.unlink()
+    with pytest.raises(DownloadError, match="platform-3") as caught:
+        small_factory.build()
+    assert "PIP_FIND_LINKS" in caught.value.fix
+    assert images_of(small_factory) == []
+
+
+def test_two_wheels_that_disagree_stop_the_build(small_factory: SmallFactory) -> None:
+    more = [
+        solid(make_wheel(small_factory.links, name, "9", files={"both.py": f"NAME = {name!r}\n"}))
+        for name in ("left", "right")
+    ]
+    small_factory.lock_wheels(more)
+    with pytest.raises(DuplicatePathError, match=r"both\.py"):
+        small_factory.build()
+    assert images_of(small_factory) == []
+
+
+def test_a_vanished_package_stops_the_build_with_the_remedy(
+    small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (small_factory.mirror / f"pool/main/more_2.0_{MACHINE}.deb").unlink()
+    mirrors = DebianMirrors(main=(str(small_factory.mirror),), snapshots=None)
+    monkeypatch.setattr("imagefactory.store.downloads.RETRY", Retry(pause=0))
+    monkeypatch.setattr(DebianMirrors, "discover", lambda _: mirrors)
+    with pytest.raises(DownloadError, match=rf"more_2\.0_{MACHINE}\.deb") as caught:
+        small_factory.build()
+    assert "invoke lock --upgrade base" in caught.value.fix
+    assert images_of(small_factory) == []
+
+
+def test_built_images_are_found_by_target(small_factory: SmallFactory) -> None:
+    with pytest.raises(ImageMissingError):
+        built_layouts(small_factory.project, ["tiny"])
+    small_factory.build()
+    [(cell, layout, name)] = built_layouts(small_factory.project, ["tiny"])
+    assert (cell, layout.folder, name) == (
+        CELL,
+        small_factory.project.build_folder(CELL),
+        f"small:{CELL.slug}",
+    )
+
+
+def test_where_one_image_is_needed_several_are_refused(small_factory: SmallFactory) -> None:
+    with pytest.raises(UnknownNameError, match="matches 2 images"):
+        built_layouts(small_factory.project, ["all"], one=True)
+
+
+def test_what_is_recorded_is_enough_to_know_the_image(small_factory: SmallFactory) -> None:
+    [built] = small_factory.build()
+    assert KnownLayers(small_factory.project.known_layers).image(built.plan) == built.image
+
+
+def test_a_record_that_cannot_be_written_does_not_lose_the_image(
+    small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("imagefactory.plan.known_layers.write_text", refuse)
+        with pytest.raises(RecordNotWrittenError) as failure:
+            small_factory.build()
+    layout = small_factory.project.build_folder(CELL)
+    digest = json.loads((layout / "index.json").read_text())["manifests"][0]["digest"]
+    assert str(layout) in failure.value.why
+    assert digest in failure.value.why
+    [built] = small_factory.build()
+    assert built.image.digest == digest
+    assert KnownLayers(small_factory.project.known_layers).image(built.plan) == built.image
+
+
+def test_an_output_that_cannot_be_used_is_refused_before_anything_is_fetched(
+    small_factory: SmallFactory, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(OutputError):
+            small_factory.build(output=place)
+    assert small_factory.watch.told == []

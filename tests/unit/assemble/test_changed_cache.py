@@ -1,0 +1,232 @@
+"""Files that were changed in the cache: no build, verification, export or load lets one through."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from imagefactory.assemble.assemble import Built
+from imagefactory.assemble.engines.docker import daemon
+from imagefactory.assemble.verify import verify
+from imagefactory.errors.layers import NotReproducibleError
+from imagefactory.errors.store import DamagedCacheError
+from imagefactory.oci.layout import archive, write_archive
+from imagefactory.oci.tar import END
+from imagefactory.plan.plan import Layer
+from imagefactory.store import digests as hashed
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Sha256, file_sha256, sha256_of
+from tests.fixtures.small_factory import CELL, SmallFactory
+from tests.unit.assemble.test_verify import flip
+
+LAYERS = range(4)
+
+
+@pytest.fixture
+def built(small_factory: SmallFactory) -> Built:
+    [built] = small_factory.build()
+    return built
+
+
+@pytest.fixture
+def store(small_factory: SmallFactory) -> Store:
+    return Store(small_factory.cache)
+
+
+def poison(path: Path, change: Callable[[bytes], bytes] = flip) -> None:
+    """Change a file in place; its size and the time of its last change stay."""
+    before, data = path.stat(), path.read_bytes()
+    path.write_bytes(change(data))
+    assert path.stat().st_size == len(data)
+    assert path.read_bytes() != data
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def poison_deb(factory: SmallFactory) -> Path:
+    """Change a file in a cached Debian package, which has no checksum of its own."""
+    [deb] = factory.mirror.glob("**/base_*.deb")
+    cached = Store(factory.cache).download(sha256_of(deb.read_bytes()))
+    poison(cached, lambda data: data.replace(b"a small base\n", b"an evil base\n"))
+    return cached
+
+
+def forget(layers: tuple[Layer, ...], store: Store) -> None:
+    """Remove layers from the cache."""
+    for layer in layers:
+        store.layer(layer.key).unlink()
+
+
+def refused(step: Callable[[], object], file: Path) -> DamagedCacheError:
+    with pytest.raises(DamagedCacheError, match="not what its name says") as caught:
+        step()
+    assert caught.value.where == str(file.resolve())
+    return caught.value
+
+
+# --- inputs --------------------------------------------------------------------------------------
+
+
+def test_changed_deb_stops_the_build_of_a_layer_that_is_not_on_record(
+    small_factory: SmallFactory, built: Built, store: Store
+) -> None:
+    forget(built.plan.layers, store)
+    small_factory.project.known_layers.unlink()
+    cached = poison_deb(small_factory)
+    error = refused(small_factory.build, cached)
+    assert file_sha256(cached) in error.why
+    assert not small_factory.project.known_layers.exists(), "nothing is recorded"
+
+
+def test_changed_deb_is_named_when_a_layer_differs_from_its_record(
+    small_factory: SmallFactory, built: Built, store: Store
+) -> None:
+    forget(built.plan.layers, store)
+    refused(small_factory.build, poison_deb(small_factory))
+
+
+def test_verifying_hashes_every_input(small_factory: SmallFactory, built: Built, store: Store) -> None:
+    files = [store.download(item.sha256) for layer in built.plan.layers for item in layer.inputs]
+    assert len(files) > 6
+    for file in files:
+        content = file.read_bytes()
+        poison(file)
+        refused(lambda: verify(small_factory.project, CELL, small_factory.watch), file)
+        file.write_bytes(content)
+    verify(small_factory.project, CELL, small_factory.watch)
+
+
+# --- layers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", LAYERS)
+def test_changed_layer_stops_a_build(
+    small_factory: SmallFactory, built: Built, store: Store, number: int
+) -> None:
+    blob = store.blob(built.image.layers[number].digest)
+    poison(blob)
+    refused(small_factory.build, blob)
+    blob.unlink()
+    [again] = small_factory.build()
+    assert again.image == built.image
+    assert all(file_sha256(path) == path.name for path in (again.layout.folder / "blobs/sha256").iterdir())
+
+
+def test_changed_documents_of_an_image_are_written_again(
+    small_factory: SmallFactory, built: Built, store: Store
+) -> None:
+    for digest in (built.image.digest, built.image.config_digest):
+        poison(store.blob(digest))
+    small_factory.build()
+    assert built.layout.blob(built.image.digest).read_bytes() == built.image.manifest
+    assert built.layout.blob(built.image.config_digest).read_bytes() == built.image.config
+
+
+def test_changed_copy_in_a_layout_is_replaced(
+    small_factory: SmallFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_link(*_: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", no_link)
+    [built] = small_factory.build(output=tmp_path / "other-disk")
+    copy = built.layout.blob(built.image.layers[0].digest)
+    poison(copy)
+    small_factory.build(output=tmp_path / "other-disk")
+    assert file_sha256(copy) == copy.name
+
+
+def test_record_of_another_layer_is_refused(small_factory: SmallFactory, built: Built, store: Store) -> None:
+    one, other = (store.layer(layer.key) for layer in built.plan.layers[:2])
+    one.write_bytes(other.read_bytes())
+    with pytest.raises(NotReproducibleError):
+        small_factory.build()
+
+
+# --- images --------------------------------------------------------------------------------------
+
+
+def every_blob(built: Built) -> Iterator[Path]:
+    return (built.layout.folder / "blobs" / "sha256").iterdir()
+
+
+def test_changed_blob_is_not_exported(built: Built, tmp_path: Path) -> None:
+    for blob in every_blob(built):
+        content = blob.read_bytes()
+        poison(blob, lambda data: data.replace(b"o", b"0", 1))
+        refused(lambda: write_archive(archive(built.layout, "a:b"), tmp_path / "image.tar"), blob)
+        assert not (tmp_path / "image.tar").exists()
+        blob.write_bytes(content)
+    write_archive(archive(built.layout, "a:b"), tmp_path / "image.tar")
+
+
+def test_changed_blob_is_not_loaded(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon unpacks a stream that has ended well, and no other."""
+    received: list[bytes] = []
+
+    def load_image(stream: Iterator[bytes], *, quiet: bool) -> list[dict[str, str]]:
+        assert quiet
+        received.clear()
+        received.extend(stream)
+        return []
+
+    @contextmanager
+    def client_for(*_: object) -> Iterator[SimpleNamespace]:
+        images = SimpleNamespace(get=lambda _: SimpleNamespace(id="sha256:loaded"))
+        api = SimpleNamespace(load_image=load_image)
+        yield SimpleNamespace(ping=lambda: None, api=api, images=images)
+
+    monkeypatch.setattr(daemon, "client_for", client_for)
+    assert daemon.load(built.layout, "a:b") == "sha256:loaded"
+    assert received[-1] == END
+    blob = built.layout.blob(built.image.layers[1].digest)
+    poison(blob)
+    refused(lambda: daemon.load(built.layout, "a:b"), blob)
+    assert END not in received
+
+
+# --- what is remembered --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Collect the files that are hashed."""
+    files: list[Path] = []
+
+    def spy(path: Path) -> Sha256:
+        files.append(path)
+        return file_sha256(path)
+
+    monkeypatch.setattr(hashed, "file_sha256", spy)
+    return files
+
+
+def test_unchanged_layers_are_not_hashed_again(
+    small_factory: SmallFactory, read: list[Path], tmp_path: Path
+) -> None:
+    [built] = small_factory.build()
+    read.clear()
+    small_factory.build()
+    small_factory.build(output=tmp_path / "elsewhere")
+    small_factory.build()
+    assert read == []
+    Store(small_factory.cache).blob(built.image.layers[0].digest).touch()
+    small_factory.build()
+    assert [path.name for path in read] == [built.image.layers[0].digest.removeprefix("sha256:")]
+
+
+@pytest.mark.parametrize("memory", ["", "[", "[[1, 2]]", "{}", '{"x": null}'])
+def test_without_a_memory_everything_is_hashed(
+    small_factory: SmallFactory, built: Built, read: list[Path], memory: str
+) -> None:
+    file = small_factory.cache / "facts" / "hashed.json"
+    json.loads(file.read_text())
+    file.write_text(memory)
+    small_factory.build()
+    assert len(set(read)) == len(built.image.layers) + 2

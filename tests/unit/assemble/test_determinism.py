@@ -1,0 +1,132 @@
+"""The same inputs give the same bytes: no digest depends on the machine, the user or the time."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from imagefactory.assemble import parallel
+from imagefactory.assemble.layers.layer_blob import LayerWork, build_layer
+from imagefactory.oci.image import Blob
+from imagefactory.oci.listing import read_listing
+from imagefactory.plan.plan import Layer
+from imagefactory.store.cache import Store
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.golden import GOLDEN, build_golden, golden_layers
+from tests.fixtures.platforms import PLATFORMS
+
+# A listing reads as a diff when it changes; digests only say that something did. Pure wheels are the same everywhere.
+LISTING = """\
+0755 file         105 29dc6d2f4ba8 opt/venv/bin/pure
+0755 file          38 a645ea67caf3 opt/venv/bin/tool
+0644 file           0 e3b0c44298fc opt/venv/lib/python3.11/site-packages/empty.txt
+0644 file          13 9f71e9e88be5 opt/venv/lib/python3.11/site-packages/namespaced-2.0.dist-info/INSTALLER
+0644 file          52 c06c39d58e61 opt/venv/lib/python3.11/site-packages/namespaced-2.0.dist-info/METADATA
+0644 file         498 fbd0e33c83e8 opt/venv/lib/python3.11/site-packages/namespaced-2.0.dist-info/RECORD
+0644 file          76 f0c97438e1d5 opt/venv/lib/python3.11/site-packages/namespaced-2.0.dist-info/WHEEL
+0644 file          13 9f71e9e88be5 opt/venv/lib/python3.11/site-packages/pure-1.0.dist-info/INSTALLER
+0644 file          46 0bb1d3fb496a opt/venv/lib/python3.11/site-packages/pure-1.0.dist-info/METADATA
+0644 file        1071 edc020720c87 opt/venv/lib/python3.11/site-packages/pure-1.0.dist-info/RECORD
+0644 file          76 f0c97438e1d5 opt/venv/lib/python3.11/site-packages/pure-1.0.dist-info/WHEEL
+0644 file          35 4a14aab00bd1 opt/venv/lib/python3.11/site-packages/pure-1.0.dist-info/entry_points.txt
+0644 file          10 e13df8c44af5 opt/venv/lib/python3.11/site-packages/pure/__init__.py
+0755 file      100000 bd033f2be71d opt/venv/lib/python3.11/site-packages/pure/data.bin
+0644 file          12 b28074967f21 opt/venv/lib/python3.11/site-packages/pure/long/.../name.txt
+0644 file          26 7b8f3f8685b2 opt/venv/lib/python3.11/site-packages/pure/ünï.txt
+0644 file           0 e3b0c44298fc opt/venv/lib/python3.11/site-packages/shared/__init__.py
+0644 file           8 39bd6338f823 opt/venv/lib/python3.11/site-packages/shared/one.py
+0644 file           8 14702a1e02b4 opt/venv/lib/python3.11/site-packages/shared/two.py
+0644 file          13 9f71e9e88be5 opt/venv/lib/python3.11/site-packages/sharing-2.0.dist-info/INSTALLER
+0644 file          49 560880f6d093 opt/venv/lib/python3.11/site-packages/sharing-2.0.dist-info/METADATA
+0644 file         423 462bb92e8840 opt/venv/lib/python3.11/site-packages/sharing-2.0.dist-info/RECORD
+0644 file          76 f0c97438e1d5 opt/venv/lib/python3.11/site-packages/sharing-2.0.dist-info/WHEEL
+0644 file           8 65ce01fcc3e2 opt/venv/share/pure/manual.txt
+"""
+
+
+@pytest.fixture(autouse=True)
+def _restore_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "SMALL_WORK", parallel.SMALL_WORK)
+
+
+def build_one(layer: Layer, inputs: Path, store: Store) -> Blob:
+    files = {item.sha256: Store(inputs / "store").download(item.sha256) for item in layer.inputs}
+    return build_layer(LayerWork(layer, files), store, lambda _: None)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_golden_layer_has_the_golden_listing(tmp_path: Path, platform: str) -> None:
+    [layer] = [layer for layer in golden_layers(tmp_path, platform) if layer.kind == "pure-bundle"]
+    store = Store(tmp_path / "out")
+    blob = build_one(layer, tmp_path, store)
+    lines = [
+        f"{entry.mode} {entry.kind:<9} {entry.size:>6} {entry.sha256[:12]:<12} {entry.path}".replace(
+            "long/" * 40, "long/.../"
+        )
+        for entry in read_listing(store.blob(blob.digest))
+        if entry.kind != "directory"
+    ]
+    assert "\n".join(lines) + "\n" == LISTING
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_digests_are_the_golden_ones(tmp_path: Path, platform: str) -> None:
+    assert build_golden(tmp_path, platform, workers=0) == GOLDEN[platform]
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(platform=st.sampled_from(PLATFORMS), seed=st.integers(0, 2**32))
+def test_order_of_inputs_does_not_matter(tmp_path: Path, platform: str, seed: int) -> None:
+    shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    for layer in golden_layers(tmp_path, platform):
+        inputs = list(layer.inputs)
+        random.Random(seed).shuffle(inputs)
+        shuffled = layer.model_copy(update={"inputs": tuple(inputs)})
+        blob = build_one(shuffled, tmp_path, Store(tmp_path / "out"))
+        assert blob.digest == GOLDEN[platform][f"{layer.kind} blob"]
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    umask=st.sampled_from([0o000, 0o022, 0o077, 0o777 & ~0o700]),
+    zone=st.sampled_from(["UTC", "Pacific/Kiritimati", "America/St_Johns"]),
+    locale=st.sampled_from(["C", "C.UTF-8", "POSIX", "tr_TR.UTF-8"]),
+    seed=st.sampled_from(["0", "1", "4294967295", "random"]),
+    workers=st.integers(0, 3),
+    folder=st.sampled_from(["/", "/tmp", "with space", "ünï"]),  # noqa: S108 - a folder to stand in
+    epoch=st.sampled_from([None, "0", "1700000000"]),
+)
+def test_surroundings_do_not_matter(tmp_path: Path, **around: object) -> None:
+    out = tmp_path / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    here = tmp_path / str(around["folder"])
+    here.mkdir(exist_ok=True)
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(here),
+        "PYTHONPATH": str(REPOSITORY),
+        "TZ": str(around["zone"]),
+        "LC_ALL": str(around["locale"]),
+        "PYTHONHASHSEED": str(around["seed"]),
+        **({"SOURCE_DATE_EPOCH": str(around["epoch"])} if around["epoch"] else {}),
+    }
+    result = subprocess.run(
+        [sys.executable, "-m", "tests.fixtures.golden", str(out), str(around["workers"])],
+        cwd=here,
+        env=environment,
+        umask=int(str(around["umask"])),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout) == GOLDEN

@@ -1,0 +1,182 @@
+"""Rendered Dockerfiles match their golden files, pass hadolint, and describe their whole context."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefactory.assemble.engines.docker.dockerfile import Rendered, plan_context, quoted, write
+from imagefactory.compile.recipe import render
+from imagefactory.errors.locks import LockMissingError
+from imagefactory.plan.make import make_plan
+from imagefactory.project.cells import Cell
+from imagefactory.project.project import Project
+from tests.fixtures.checkouts import REPOSITORY
+
+HADOLINT = Path(sysconfig.get_path("scripts")) / "hadolint"
+GOLDEN = REPOSITORY / "tests" / "golden" / "dockerfiles"
+CELLS = {
+    "gemma4-31b": Cell("gemma4-31b", "0.32.0", "gb10", "linux/arm64"),
+    "gemma4-31b-0.19.1": Cell("gemma4-31b", "0.19.1", "gb10", "linux/arm64"),
+    "tiny-cpu": Cell("tiny", "0.32.0", "cpu", "linux/amd64"),
+}
+
+
+@pytest.fixture(scope="module")
+def rendered() -> dict[str, Rendered]:
+    project = Project(REPOSITORY)
+    return {name: render(project, cell) for name, cell in CELLS.items()}
+
+
+def without_hashes(text: str) -> str:
+    """Replace hashes, which change with every file of the checkout; another test checks the keys."""
+    return re.sub(r"\b[0-9a-f]{64}\b", "0" * 64, re.sub(r"(/base:)[0-9a-f]{16}\b", r"\g<1>" + "0" * 16, text))
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_dockerfile_is_the_golden_one(rendered: dict[str, Rendered], name: str) -> None:
+    golden = GOLDEN / f"{name}.Dockerfile"
+    text = without_hashes(rendered[name].dockerfile)
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(text, "utf-8")
+    assert text == golden.read_text("utf-8"), "look at the change; UPDATE_GOLDEN=1 accepts it"
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_hadolint_finds_nothing(rendered: dict[str, Rendered], name: str, tmp_path: Path) -> None:
+    file, _ = write(rendered[name], tmp_path)
+    done = subprocess.run([HADOLINT, file], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("", 0)
+
+
+def test_dockerfile_names_the_plan_key_and_every_layer_key(rendered: dict[str, Rendered]) -> None:
+    plan = make_plan(Project(REPOSITORY), CELLS["tiny-cpu"])
+    text = rendered["tiny-cpu"].dockerfile
+    assert f"# plan    {plan.key}\n" in text
+    assert re.findall(r"# layer key (\w+)", text) == [layer.key for layer in plan.layers]
+
+
+def instructions(text: str) -> list[str]:
+    lines = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)).splitlines()
+    return [line for line in lines if line]
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_steps_that_change_often_come_last(rendered: dict[str, Rendered], name: str) -> None:
+    lines = instructions(rendered[name].dockerfile)
+    final = lines[max(index for index, line in enumerate(lines) if line.startswith("FROM ")) :]
+    order = ["FROM", "wheels", "bytecode/modules", "serve/", "mods/", "bytecode/start-up", "model/"]
+    kinds = [
+        next(kind for kind in order if kind in line)
+        for line in final
+        if line.startswith(("FROM", "RUN", "COPY")) and "metadata/" not in line
+    ]
+    assert kinds == sorted(kinds, key=order.index)
+    assert final.index(next(line for line in final if line.startswith("ENV"))) > final.index("COPY model/ /")
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_every_used_folder_is_described(rendered: dict[str, Rendered], name: str) -> None:
+    paths = [file["path"] for file in described(rendered[name])["files"]]
+    text = rendered[name].dockerfile
+    used = re.findall(r"bind,source=([^,\s]+)", text) + re.findall(r"^COPY (?!--)(\S+)/ ", text, re.MULTILINE)
+    assert used
+    for folder in used:
+        assert any(path.startswith(f"{folder}/") for path in paths), folder
+
+
+def described(value: Rendered) -> Any:
+    return json.loads(value.context)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_every_file_has_an_origin_and_a_hash_or_the_reason_for_none(
+    rendered: dict[str, Rendered], name: str
+) -> None:
+    files = described(rendered[name])["files"]
+    assert [file["path"] for file in files] == sorted({file["path"] for file in files})
+    for file in files:
+        assert file["from"]
+        assert len({"sha256", "link_to", "made_from", "not_locked"} & file.keys()) == 1, file
+
+
+@pytest.mark.parametrize("name", ["tiny-cpu", "gemma4-31b"])
+def test_requirements_name_every_locked_wheel_by_hash(name: str, tmp_path: Path) -> None:
+    project, cell = Project(REPOSITORY), CELLS[name]
+    for piece in plan_context(project, make_plan(project, cell)).pieces:
+        if re.fullmatch(r"wheels/.*\.txt", piece.files[0]["path"]):
+            piece.put(tmp_path, project.store, {})
+    lines = [line for file in tmp_path.rglob("*.txt") for line in file.read_text().splitlines()]
+    wheels = project.wheel_lock(cell).wheels
+    assert sorted(lines) == sorted(
+        f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in wheels
+    )
+
+
+def test_wheel_that_yields_paths_is_installed_alone_and_restores_them(
+    rendered: dict[str, Rendered],
+) -> None:
+    text = rendered["gemma4-31b"].dockerfile
+    [step] = [line for line in instructions(text) if "torch-c-dlpack-ext.yields" in line]
+    assert re.search(
+        r"settle.py keep /srv/torch-c-dlpack-ext.yields && .*-r /srv/torch-c-dlpack-ext.txt && .*"
+        r"settle.py restore /srv/torch-c-dlpack-ext.yields && .*-r /srv/requirements.txt && .*settle.py finish$",
+        step,
+    )
+
+
+def test_dockerfile_with_a_compile_lists_what_is_not_locked(rendered: dict[str, Rendered]) -> None:
+    value = rendered["gemma4-31b-0.19.1"]
+    assert "locks/0.19.1/gb10-linux-arm64.toml" in value.dockerfile
+    assert "`invoke compile --vllm 0.19.1 --arch gb10`" in value.dockerfile
+    assert described(value)["plan"] is None
+    [sources] = [file for file in described(value)["files"] if file["path"] == "sources/vllm/"]
+    assert "gb10-cutlass-fallback" in [mod["name"] for mod in sources["mods"]]
+    assert sources["made_from"][0]["name"] == "vllm-0.19.1.tar.gz"
+
+
+def test_git_reference_is_listed_as_not_locked() -> None:
+    value = render(Project(REPOSITORY), Cell("gemma4-31b", "nightly", "gb10", "linux/arm64"))
+    assert "vLLM's sources: vllm-project/vllm at main" in value.dockerfile
+
+
+def test_unlocked_cell_without_a_compile_is_refused() -> None:
+    with pytest.raises(LockMissingError):
+        render(Project(REPOSITORY), Cell("gemma4-31b", "0.28.0", "rtx5090", "linux/amd64"))
+
+
+def test_surroundings_do_not_matter(rendered: dict[str, Rendered], tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from imagefactory.project.cells import Cell;"
+        "from imagefactory.project.project import Project;"
+        "from imagefactory.compile.recipe import render;"
+        f"value = render(Project(Path({str(REPOSITORY)!r})), Cell('tiny', '0.32.0', 'cpu', 'linux/amd64'));"
+        "sys.stdout.write(value.dockerfile + value.context)"
+    )
+    for seed, zone in (("1", "UTC"), ("77", "Asia/Kathmandu")):
+        environment = os.environ | {"PYTHONHASHSEED": seed, "TZ": zone, "HOME": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
+        )
+        assert done.stdout == rendered["tiny-cpu"].dockerfile + rendered["tiny-cpu"].context
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [("plain", '"plain"'), ('a "b"', '"a \\"b\\""'), ("$HOME", '"\\$HOME"'), ("a\\b", '"a\\\\b"')],
+)
+def test_values_are_quoted_for_docker(text: str, written: str) -> None:
+    assert quoted(text) == written
+
+
+def test_value_of_several_lines_is_an_error() -> None:
+    with pytest.raises(ValueError, match="several lines"):
+        quoted("a\nb")

@@ -1,0 +1,283 @@
+"""A mod's layer holds the files it changed, a RECORD that is true, and a note of what was done; nothing else."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefactory.assemble.layers.mod_layer import (
+    RECORD_OF_MODS,
+    InstalledWheel,
+    apply_chain,
+    mod_entries,
+)
+from imagefactory.assemble.layers.wheel_layer import Environment, wheel_entries
+from imagefactory.errors.mods import ModNotApplicableError, SourceMissingError
+from imagefactory.mods.choose import Chosen
+from imagefactory.oci.entry import Entry, read_content
+from imagefactory.plan.make import _licences, _mod_layers
+from imagefactory.plan.plan import ModLayer, ModSettings
+from imagefactory.project.locks.files import LockedWheel, WheelLock
+from imagefactory.store.digests import Sha256, sha256_of
+from images.shipped.mods.load import load_mod
+from images.shipped.mods.manifest import Mod, Variant
+from images.shipped.mods.text import record_row
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.mods import Data, edit, has, make_mod, manifest, plugin_mod
+from tests.fixtures.wheels import WheelFactory
+
+ENVIRONMENT = Environment(venv="opt/venv", python="3.11")
+SITE = "opt/venv/lib/python3.11/site-packages"
+FILES: dict[str, bytes | str] = {
+    "vllm/__init__.py": "",
+    "vllm/x.py": "one = 1\ntwo = 2\nthree = 3\n" + "# filler\n" * 10_000,
+    "vllm/y.py": "y = 1\n",
+    "vllm/__pycache__/x.cpython-311.pyc": b"stale",
+    "vllm-1.5.data/scripts/tool": "#!python\nprint(1)\n",
+}
+Picked = tuple[Mod, Variant]
+
+
+@pytest.fixture
+def wheels(wheel_factory: WheelFactory) -> dict[str, Path]:
+    paths = [
+        wheel_factory("vllm", "1.5", files=FILES, entry_points={"vllm": "vllm:main"}),
+        wheel_factory("flash-thing", "7.0", files={"flash/__init__.py": "SLOW = 1\n"}),
+    ]
+    return {path.name: path for path in paths}
+
+
+@pytest.fixture
+def mods(tmp_path: Path) -> Path:
+    return tmp_path / "mods"
+
+
+def one(name: str, anchor: str, path: str = "vllm/x.py", **more: Any) -> Data:
+    return manifest(name, edit(path, anchor, after=f"# {name}\n"), checks=[has(path, f"# {name}")], **more)
+
+
+def layers(wheels: dict[str, Path], *chosen: Picked) -> list[ModLayer]:
+    locked = [
+        LockedWheel(
+            name=file.split("-")[0].replace("_", "-"),
+            version=file.split("-")[1],
+            file=file,
+            sha256=sha256_of(path.read_bytes()),
+            size=path.stat().st_size,
+            unpacked=1,
+            needed_by=("matrix.yaml",),
+        )
+        for file, path in wheels.items()
+    ]
+    lock = WheelLock(
+        made_from={"matrix": Sha256("0" * 64)},
+        version="1.5",
+        arch="cpu",
+        platform="linux/amd64",
+        python="3.11",
+        kernels="upstream",
+        wheels=tuple(locked),
+    )
+    return list(_mod_layers(lock, "vllm", Chosen(tuple(chosen), ()), None))
+
+
+def entries(layer: ModLayer, wheels: dict[str, Path]) -> dict[str, Entry]:
+    # As in a plan that was written and read again.
+    settings = ModSettings.model_validate_json(layer.settings.model_dump_json())
+    trees = {
+        distribution: InstalledWheel(wheels[file], file, ENVIRONMENT)
+        for distribution, file in settings.wheels.items()
+    }
+    applied = apply_chain([(mod, mod.manifest.variants[0]) for mod in settings.mods], trees)
+    return {entry.path: entry for entry in mod_entries(applied, trees)}
+
+
+def contents(layer: ModLayer, wheels: dict[str, Path]) -> dict[str, bytes]:
+    return {
+        path: read_content(entry.content)
+        for path, entry in entries(layer, wheels).items()
+        if entry.content is not None
+    }
+
+
+def stacked(layers: Sequence[ModLayer], wheels: dict[str, Path]) -> dict[str, bytes]:
+    """Lay mod layers over the wheels' files, as an engine would."""
+    tree: dict[str, bytes] = {}
+    for file, path in wheels.items():
+        for entry in wheel_entries(path, file, ENVIRONMENT):
+            if entry.content is not None:
+                tree[entry.path] = read_content(entry.content)
+    for layer in layers:
+        tree |= contents(layer, wheels)
+    return tree
+
+
+def assert_record_is_true(tree: dict[str, bytes], name: str) -> None:
+    """Compare every row of a RECORD with the file that it speaks of, and every file with its row."""
+    info = f"{SITE}/{name}.dist-info"
+    rows = list(csv.reader(io.StringIO(tree[f"{info}/RECORD"].decode())))
+    assert rows[-1] == [f"{name}.dist-info/RECORD", "", ""]
+    for path, digest, size in rows[:-1]:
+        parts = f"{SITE}/{path}".split("/")
+        while ".." in parts:
+            at = parts.index("..")
+            del parts[at - 1 : at + 1]
+        data = tree["/".join(parts)]
+        assert [path, digest, size] == record_row(path, data.decode())
+    listed = {row[0] for row in rows}
+    assert len(listed) == len(rows)
+    package = name.split("-", maxsplit=1)[0]
+    owned = {path.removeprefix(f"{SITE}/") for path in tree if path.startswith(f"{SITE}/{package}")}
+    assert owned <= listed
+
+
+def test_a_layer_holds_the_changed_files_the_record_and_the_note(wheels: dict[str, Path], mods: Path) -> None:
+    [layer] = layers(wheels, make_mod(mods, one("m", "one = 1\n")))
+    found = entries(layer, wheels)
+    assert sorted(found) == [
+        f"{SITE}/vllm-1.5.dist-info/RECORD",
+        f"{SITE}/vllm/x.py",
+        RECORD_OF_MODS,
+    ]
+    assert all(entry.mode == 0o644 for entry in found.values())
+    text = contents(layer, wheels)[f"{SITE}/vllm/x.py"].decode()
+    assert text == str(FILES["vllm/x.py"]).replace("one = 1\n", "one = 1\n# m\n")
+    assert_record_is_true(stacked([layer], wheels), "vllm-1.5")
+
+
+def test_no_bytecode_lies_below_a_changed_file(wheels: dict[str, Path], mods: Path) -> None:
+    [layer] = layers(wheels, make_mod(mods, one("m", "one = 1\n")))
+    assert not [path for path in stacked([layer], wheels) if path.endswith(".pyc")]
+
+
+def test_the_note_names_every_file_with_its_hash_before_and_after(
+    wheels: dict[str, Path], mods: Path
+) -> None:
+    data = one("m", "one = 1\n", licence="MIT")
+    data["variants"][0]["changes"].append({"add": "vllm/new.py", "source": "new.py"})
+    mod = make_mod(mods, data, {"new.py": "new = 1\n"})
+    [layer] = layers(wheels, mod)
+    found = contents(layer, wheels)
+    [entry] = json.loads(found[RECORD_OF_MODS])["mods"]
+    assert entry == {
+        "name": "m",
+        "versions": ">=1,<2",
+        "licence": "MIT",
+        "distribution": "vllm",
+        "digest": mod[0].digest(mod[1]),
+        "files": {
+            "vllm/new.py": {"before": None, "after": sha256_of(b"new = 1\n")},
+            "vllm/x.py": {
+                "before": sha256_of(str(FILES["vllm/x.py"]).encode()),
+                "after": sha256_of(found[f"{SITE}/vllm/x.py"]),
+            },
+        },
+    }
+    assert_record_is_true(stacked([layer], wheels), "vllm-1.5")
+
+
+def test_two_mods_on_one_file_make_a_chain(wheels: dict[str, Path], mods: Path) -> None:
+    chain = layers(wheels, make_mod(mods, one("a", "one = 1\n")), make_mod(mods, one("b", "two = 2\n")))
+    assert [layer.name for layer in chain] == ["a", "b"]
+    first, second = (contents(layer, wheels) for layer in chain)
+    assert first[f"{SITE}/vllm/x.py"].startswith(b"one = 1\n# a\ntwo = 2\nthree")
+    assert second[f"{SITE}/vllm/x.py"].startswith(b"one = 1\n# a\ntwo = 2\n# b\nthree")
+    one_note, two_notes = (json.loads(found[RECORD_OF_MODS])["mods"] for found in (first, second))
+    assert [entry["name"] for entry in two_notes] == ["a", "b"]
+    assert two_notes[0] == one_note[0]
+    assert two_notes[1]["files"]["vllm/x.py"]["before"] == two_notes[0]["files"]["vllm/x.py"]["after"]
+    for number in (1, 2):
+        assert_record_is_true(stacked(chain[:number], wheels), "vllm-1.5")
+
+
+def test_a_key_changes_with_its_mod_and_with_those_before_it_alone(
+    wheels: dict[str, Path], mods: Path
+) -> None:
+    def keys(folder: str, **texts: str) -> list[str]:
+        chosen = []
+        for name, anchor in (("a", "one = 1\n"), ("b", "two = 2\n"), ("c", "three = 3\n")):
+            text = texts.get(name, f"# {name}\n")
+            data = manifest(name, edit("vllm/x.py", anchor, after=text), checks=[has("vllm/x.py", text)])
+            chosen.append(make_mod(mods / folder, data))
+        return [layer.key for layer in layers(wheels, *chosen)]
+
+    before = keys("before")
+    assert keys("same") == before
+    after = keys("after", b="# changed\n")
+    assert [one == other for one, other in zip(before, after, strict=True)] == [True, False, False]
+
+
+def test_prose_and_the_forms_for_other_versions_change_no_key(wheels: dict[str, Path], mods: Path) -> None:
+    plain = one("m", "one = 1\n")
+    [before] = layers(wheels, make_mod(mods / "before", plain))
+    other = one("m", "other", versions=">=2")["variants"]
+    talkative = plain | {
+        "summary": "Says the same in other words",
+        "settings": {"env": {"A": "b"}},
+        "variants": [*plain["variants"], *other],
+    }
+    [after] = layers(wheels, make_mod(mods / "after", talkative))
+    assert after.key == before.key
+
+
+def test_the_same_mod_gives_the_same_bytes(wheels: dict[str, Path], mods: Path) -> None:
+    chosen = [make_mod(mods, one("a", "one = 1\n")), make_mod(mods, one("b", "y = 1\n", "vllm/y.py"))]
+    first, second = layers(wheels, *chosen), layers(wheels, *chosen)
+    for one_layer, other in zip(first, second, strict=True):
+        assert contents(one_layer, wheels) == contents(other, wheels)
+
+
+def test_another_distribution_has_a_record_of_its_own(wheels: dict[str, Path], mods: Path) -> None:
+    flash = one("a", "SLOW = 1\n", "flash/__init__.py", distribution="flash-thing")
+    chain = layers(wheels, make_mod(mods, flash), make_mod(mods, one("b", "one = 1\n")))
+    assert f"{SITE}/flash_thing-7.0.dist-info/RECORD" in entries(chain[0], wheels)
+    assert f"{SITE}/vllm-1.5.dist-info/RECORD" in entries(chain[1], wheels)
+    tree = stacked(chain, wheels)
+    assert_record_is_true(tree, "vllm-1.5")
+    assert_record_is_true(tree, "flash_thing-7.0")
+    # A layer is made from what its mods change: the second one from both wheels.
+    assert [len(layer.inputs) for layer in chain] == [1, 2]
+
+
+def test_a_distribution_that_the_image_does_not_have_is_an_error(wheels: dict[str, Path], mods: Path) -> None:
+    mod = make_mod(mods, one("m", "x", "other/x.py", distribution="other"))
+    with pytest.raises(
+        ModNotApplicableError, match="m changes other, which this image does not have"
+    ) as caught:
+        layers(wheels, mod)
+    assert caught.value.where.startswith("mods/m/mod.yaml:")
+
+
+def test_a_file_of_the_image_is_in_no_record(wheels: dict[str, Path], mods: Path) -> None:
+    path = "/usr/share/imagefactory/mods/t.jinja"
+    data = manifest("m", {"add": path, "source": "t"}, checks=[has(path, "hello")])
+    [layer] = layers(wheels, make_mod(mods, data, {"t": "hello\n"}))
+    assert sorted(entries(layer, wheels)) == [RECORD_OF_MODS, path.lstrip("/")]
+
+
+def test_a_package_that_a_mod_brings_along_is_laid_beside_the_others(
+    wheels: dict[str, Path], mods: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "plugin-src"
+    [layer] = layers(wheels, make_mod(mods, plugin_mod(folder)))
+    with pytest.raises(SourceMissingError, match="set FACTORY_SOURCE_PLUGIN"):
+        entries(layer, wheels)
+    monkeypatch.setenv("FACTORY_SOURCE_PLUGIN", str(folder))
+    found = contents(layer, wheels)
+    assert found[f"{SITE}/plugin/code.py"] == b"x = 2\n"
+    assert found[f"{SITE}/plugin/__init__.py"] == b""
+    [entry] = json.loads(found[RECORD_OF_MODS])["mods"]
+    assert entry["source"] == {"git": "somebody/plugin", "commit": "a" * 40, "licence": "GPL-3.0-only"}
+
+
+def test_an_image_with_the_plugin_says_so_in_its_licence() -> None:
+    mod = load_mod(REPOSITORY / "mods" / "turboquant-cuda-graph")
+    plugin, built_in = mod.manifest.variants
+    assert _licences(Chosen(((mod, plugin),), ())) == ["Apache-2.0", "GPL-3.0-only"]
+    assert _licences(Chosen(((mod, built_in),), ())) == ["Apache-2.0"]

@@ -1,0 +1,136 @@
+"""The embedded engine: it stops at once, it names lost workers, and its workers never outlive it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from imagefactory.assemble import parallel
+from imagefactory.assemble.layers.layer_blob import LayerWork
+from imagefactory.assemble.parallel import available_cores
+from imagefactory.errors.layers import BadWheelError, WorkerLostError
+from imagefactory.store.cache import Store
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.small_factory import SmallFactory, solid
+from tests.fixtures.wheels import make_wheel
+
+
+def children(pid: int) -> list[int]:
+    """List the processes below one, at any depth."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            child = int(status.parent.name)
+            found += [child, *children(child)]
+    return found
+
+
+def gone(pids: list[int], patience: float = 5) -> bool:
+    deadline = time.monotonic() + patience
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_processes_and_threads_give_the_same(
+    small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [built] = small_factory.build()
+    monkeypatch.setattr(parallel, "SMALL_WORK", 0)
+    shutil.rmtree(small_factory.cache)
+    small_factory.project.known_layers.unlink()
+    [again] = small_factory.build()
+    assert again.image == built.image
+
+
+def test_an_error_in_a_worker_arrives_whole(
+    small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_factory.lock_wheels([solid(make_wheel(small_factory.links, "bad", "1", files={"a/.wh.b": ""}))])
+    monkeypatch.setattr(parallel, "SMALL_WORK", 0)
+    with pytest.raises(BadWheelError, match=r"bad-1-py3-none-any\.whl") as caught:
+        small_factory.build()
+    assert "delete files of other layers" in caught.value.why
+    assert multiprocessing.active_children() == []
+
+
+def test_a_worker_that_is_killed_is_an_error_with_a_remedy(
+    small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "SMALL_WORK", 0)
+    monkeypatch.setattr(parallel, "_build", _die)
+    with pytest.raises(WorkerLostError) as caught:
+        small_factory.build()
+    assert "--workers 1" in caught.value.fix
+    assert [path.name for path in (small_factory.cache / "scratch").glob("[!.]*")] == []
+
+
+def _die(_: LayerWork, store: Store, *__: object) -> None:
+    (store.root / "scratch" / "left").mkdir(parents=True, exist_ok=True)  # two workers do it
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+SLOW = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from tests.fixtures.small_factory import SmallFactory
+from tests.unit.assemble.test_parallel import sleep_in_workers
+
+if __name__ == "__main__":
+    sleep_in_workers(SmallFactory(Path(sys.argv[1])))
+"""
+
+
+def sleep_in_workers(factory: SmallFactory) -> None:
+    """Start a build whose workers take a minute for each layer."""
+    parallel.SMALL_WORK = 0
+    parallel._build = _sleep  # type: ignore[assignment]
+    factory.build()
+
+
+def _sleep(_: LayerWork, store: Store, *__: object) -> None:
+    with store.scratch() as folder:
+        (folder / "work").write_text(str(os.getpid()))
+        time.sleep(60)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_workers_do_not_outlive_the_build(small_factory: SmallFactory, how: signal.Signals) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, str(small_factory.folder), str(REPOSITORY)],
+        env={**os.environ, **small_factory.environment()},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    scratch = small_factory.cache / "scratch"
+    deadline = time.monotonic() + 90
+    while not list(scratch.glob("*/work")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert list(scratch.glob("*/work")), "no worker has begun"
+    below = children(process.pid)
+    assert below
+    process.send_signal(how)
+    _, complaint = process.communicate(timeout=20)
+    assert gone(below)
+    if how == signal.SIGINT:
+        assert complaint.count("Traceback") == 1, "one for this script, none for its workers"
+        assert list(scratch.glob("*/work")) == []
+    small_factory.build()
+    assert list(scratch.glob("*/work")) == []
+
+
+def test_cores_are_those_that_this_process_may_use() -> None:
+    assert available_cores() == len(os.sched_getaffinity(0))

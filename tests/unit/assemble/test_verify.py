@@ -1,0 +1,202 @@
+"""Verifying an image finds every changed byte, and names the layer, the path and the field."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+
+import pytest
+
+from imagefactory.assemble import parallel
+from imagefactory.assemble.assemble import Built
+from imagefactory.assemble.layers.layer_blob import LayerWork, build_layer
+from imagefactory.assemble.verify import verify
+from imagefactory.check.smoke.contents import LayoutContents
+from imagefactory.check.smoke.subject import subject_of_layout
+from imagefactory.errors.layers import ImageMissingError, NotReproducibleError, VerificationError
+from imagefactory.errors.store import DownloadError
+from imagefactory.oci.image import Blob
+from imagefactory.oci.layout import Layout
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Digest
+from imagefactory.store.progress import Progress
+from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
+from tests.smoke import test_static
+
+
+@pytest.fixture
+def built(small_factory: SmallFactory) -> Built:
+    [built] = small_factory.build()
+    return built
+
+
+def run(factory: SmallFactory, digest: str | None = None) -> Digest:
+    return verify(factory.project, CELL, factory.watch, digest=digest)
+
+
+def refused(factory: SmallFactory, digest: str | None = None) -> VerificationError:
+    with pytest.raises(VerificationError, match="not what its lock says") as caught:
+        run(factory, digest)
+    return caught.value
+
+
+def flip(data: bytes) -> bytes:
+    """Change one bit in the middle."""
+    at = len(data) // 2
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def change_mode(data: bytes) -> bytes:
+    """Change the mode of /etc/motd in a tar file, and the checksum of its header."""
+    at = data.index(b"etc/motd\0")
+    header = bytearray(data[at : at + 512])
+    header[100:108], header[148:156] = b"0000666\0", b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return data[:at] + header + data[at + 512 :]
+
+
+def test_untouched_image_verifies(small_factory: SmallFactory, built: Built) -> None:
+    assert run(small_factory) == built.image.digest
+    assert run(small_factory, built.image.digest) == built.image.digest
+
+
+def test_verifying_does_not_trust_recorded_digests_but_a_build_does(
+    small_factory: SmallFactory, built: Built, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected: list[Blob | None] = []
+
+    def spy(work: LayerWork, store: Store, progress: Progress) -> Blob:
+        expected.append(work.expected)
+        return build_layer(work, store, progress)
+
+    monkeypatch.setattr(parallel, "build_layer", spy)
+    run(small_factory)
+    assert set(expected) == {None}
+    expected.clear()
+    for layer in built.plan.layers:
+        Store(small_factory.cache).layer(layer.key).unlink()
+    small_factory.build()
+    assert {blob.digest for blob in expected if blob} == {blob.digest for blob in built.image.layers}
+
+
+def test_wrong_diff_id_on_record_is_found_by_verifying_and_by_smoke_tests(
+    small_factory: SmallFactory, built: Built
+) -> None:
+    record, layer = small_factory.project.known_layers, built.plan.layers[0]
+    wrong = f"sha256:{'0' * 64}"
+    record.write_text(record.read_text().replace(built.image.layers[0].diff_id, wrong))
+    Store(small_factory.cache).layer(layer.key).unlink()
+    [taken_over] = small_factory.build()
+    image = subject_of_layout(small_factory.project, taken_over.layout)
+    layers = LayoutContents(taken_over.layout, small_factory.project.store).layers
+    with pytest.raises(AssertionError, match=f"not to {wrong}"):
+        test_static.test_layers_unpack_to_what_the_configuration_promises(image, layers, lambda *_: None)
+    refused(small_factory)
+
+
+def test_verifying_leaves_nothing_behind(small_factory: SmallFactory, built: Built) -> None:
+    store = Store(small_factory.cache)
+    before = {path: path.stat().st_ino for path in store.root.glob("**/*") if path.is_file()}
+    run(small_factory)
+    after = {path: path.stat().st_ino for path in store.root.glob("**/*") if path.is_file()}
+    assert {path for path in after.keys() - before.keys() if path.suffix != ".lock"} == set()
+    assert built.layout.manifest_digest() == built.image.digest
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_changed_byte_is_found_and_its_layer_named(
+    small_factory: SmallFactory, built: Built, number: int
+) -> None:
+    layer, blob = built.plan.layers[number], built.image.layers[number]
+    path = built.layout.blob(blob.digest)
+    path.write_bytes(flip(path.read_bytes()))
+    error = refused(small_factory)
+    assert error.where == f"layer {layer.kind} {layer.name}"
+    assert f"the blob {blob.digest} has other bytes than its name says" in error.why
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda tar: tar.replace(b"a small base\n", b"a SMALL base\n"), "/etc/motd: sha256 is"),
+        (change_mode, "/etc/motd: mode is 0666, a rebuild gives 0644"),
+        (lambda tar: tar, "another compression"),
+    ],
+    ids=["content", "mode", "compression"],
+)
+def test_changed_layer_is_reported_by_path_and_field(
+    small_factory: SmallFactory, built: Built, change: Callable[[bytes], bytes], why: str
+) -> None:
+    path = built.layout.blob(built.image.layers[0].digest)
+    path.write_bytes(gzip.compress(change(gzip.decompress(path.read_bytes()))))
+    assert why in refused(small_factory).why
+
+
+@pytest.mark.parametrize("document", ["manifest", "configuration"])
+def test_changed_document_is_found(small_factory: SmallFactory, built: Built, document: str) -> None:
+    image = built.image
+    digest = image.digest if document == "manifest" else image.config_digest
+    data = image.manifest if document == "manifest" else image.config
+    built.layout.blob(digest).write_bytes(data.replace(b"image", b"imagE", 1))
+    error = refused(small_factory)
+    assert document in error.where
+    assert digest in error.why
+
+
+def test_missing_layer_is_found(small_factory: SmallFactory, built: Built) -> None:
+    built.layout.blob(built.image.layers[1].digest).unlink()
+    assert "it is missing" in refused(small_factory).why
+
+
+def test_image_of_another_plan_is_reported_with_its_first_difference(
+    small_factory: SmallFactory, built: Built
+) -> None:
+    small_factory.build(SECOND, output=built.layout.folder)
+    error = refused(small_factory)
+    assert error.where == "layer model tiny"
+    assert "/opt: presence is missing, a rebuild gives there" in error.why
+
+
+def test_given_digest_is_compared(small_factory: SmallFactory) -> None:
+    digest = f"sha256:{'0' * 64}"
+    assert f"expected {digest}" in refused(small_factory, digest).why
+
+
+def test_verifying_needs_an_image_or_a_digest(
+    small_factory: SmallFactory,
+) -> None:
+    with pytest.raises(ImageMissingError):
+        run(small_factory)
+
+
+def test_record_that_differs_from_the_rebuild_is_an_error(small_factory: SmallFactory, built: Built) -> None:
+    record = small_factory.project.known_layers
+    record.write_text(record.read_text().replace(built.image.layers[0].diff_id, f"sha256:{'0' * 64}"))
+    with pytest.raises(NotReproducibleError):
+        run(small_factory)
+
+
+def test_verifying_keeps_the_store_from_being_cleaned(small_factory: SmallFactory, built: Built) -> None:
+    """Cleaning must not take away the downloads that a rebuild reads."""
+    seen: list[bool] = []
+
+    class Watch:
+        def layers(self, _: object) -> None:
+            try:
+                with Store(small_factory.cache).for_cleaning():
+                    seen.append(False)
+            except Exception:  # noqa: BLE001 - whatever keeps it away
+                seen.append(True)
+
+        def state(self, *_: object) -> None: ...
+
+    verify(small_factory.project, CELL, Watch())
+    assert seen == [True]
+    assert Layout(built.layout.folder).manifest_digest() == built.image.digest
+
+
+def test_missing_input_stops_verifying(small_factory: SmallFactory, built: Built) -> None:
+    for file in (*small_factory.mirror.glob("**/*.deb"), *(small_factory.cache / "downloads").glob("*/*")):
+        file.unlink()
+    with pytest.raises(DownloadError):
+        run(small_factory, built.image.digest)

@@ -1,0 +1,200 @@
+"""Measuring: what is asked of a server, and what stays when it fails."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefactory.check.bench.endpoint import Endpoint, ServedAs
+from imagefactory.check.bench.gpu_use import GpuWatch
+from imagefactory.check.bench.measuring import Course, fit, measure, recording, refuse_wrong_answers, steps_of
+from imagefactory.check.bench.profiles import load_profiles, load_prompts
+from imagefactory.check.bench.result import BenchResult
+from imagefactory.errors.bench import BenchIncompleteError, WrongAnswersError
+from tests.fixtures.benchmarks import printed, result
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.servers import Answer, Asked, ScriptedServer
+
+PROMPTS = load_prompts(REPOSITORY)
+SERVED = ServedAs("tiny", "/models/tiny", 256)
+
+
+def good(asked: Asked) -> Answer:
+    """Answer as vLLM does."""
+    if asked.headers.get("authorization") != "Bearer key":
+        return Answer(b"{}", 401)
+    replies: dict[str, Any] = {
+        "/v1/models": {"data": [{"id": "tiny", "root": "/models/tiny", "max_model_len": 256}]},
+        "/version": {"version": "0.32.0"},
+        "/tokenize": {"count": 60},
+        "/v1/chat/completions": {"choices": [{"message": {"content": "an answer"}}]},
+    }
+    return Answer(json.dumps(replies[asked.path]).encode()) if asked.path in replies else Answer(b"", 404)
+
+
+Serve = Callable[[Callable[[Asked], Answer]], Endpoint]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    servers: list[ScriptedServer] = []
+
+    def start(answer: Callable[[Asked], Answer]) -> Endpoint:
+        servers.append(ScriptedServer(answer))
+        return Endpoint(servers[-1].url, "key")
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def tool(results: list[Any], ending: str = "") -> list[str]:
+    """Return a program that prints results in the tool's place."""
+    lines = "".join(
+        f"print(json.dumps({line!r}), flush=True)\n" for line in [{"tool": "vllm bench serve 1"}, *results]
+    )
+    return [sys.executable, "-c", f"import json, sys\njson.load(sys.stdin)\n{lines}{ending}"]
+
+
+def measured(count: int) -> list[Any]:
+    """Return the results of the warm-up and of some jobs."""
+    return [{"job": number, "result": printed(2 if number else 5)} for number in range(count + 1)]
+
+
+def course(name: str = "quick") -> Course:
+    return Course(load_profiles(REPOSITORY).named(name), PROMPTS, 20)
+
+
+def test_a_server_is_asked_about_itself(serve: Serve) -> None:
+    endpoint = serve(good)
+    assert endpoint.models() == SERVED
+    assert endpoint.version() == "0.32.0"
+    assert endpoint.count_tokens("tiny", "hello") == 60
+    assert endpoint.answer("tiny", "hello", 8) == "an answer"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (Answer(b"{}", 401), "refuses the key"),
+        (Answer(b"out of memory", 500), "status 500: out of memory"),
+        (Answer(b"<html>"), "nonsense: <html>"),
+        (Answer(b'{"data": []}'), "nonsense"),
+    ],
+)
+def test_a_server_that_cannot_be_measured_is_explained(serve: Serve, answer: Answer, reason: str) -> None:
+    with pytest.raises(BenchIncompleteError, match=reason):
+        serve(lambda _: answer).models()
+
+
+def test_a_server_that_is_not_there_is_explained() -> None:
+    with pytest.raises(BenchIncompleteError, match="cannot be reached"):
+        Endpoint("http://127.0.0.1:9").models()
+
+
+def test_a_profile_is_fitted_to_a_short_context(serve: Serve) -> None:
+    endpoint = serve(good)
+    profiles = load_profiles(REPOSITORY)
+    assert fit(endpoint, SERVED, profiles.named("quick"), PROMPTS).output == 64
+    chat = fit(endpoint, SERVED, profiles.named("chat"), PROMPTS)
+    assert (chat.output, len(chat.left_out)) == (180, 1)
+    with pytest.raises(BenchIncompleteError, match="shorter than every depth"):
+        fit(endpoint, SERVED, profiles.named("long"), PROMPTS)
+    with pytest.raises(BenchIncompleteError, match="leaves 4 for an answer"):
+        fit(endpoint, ServedAs("tiny", "", 80), profiles.named("quick"), PROMPTS)
+
+
+def test_depths_are_filled_with_text_that_shares_no_prefix(serve: Serve) -> None:
+    roomy = ServedAs("tiny", "", 10_000)
+    found = fit(serve(good), roomy, load_profiles(REPOSITORY).named("long"), PROMPTS)
+    assert found.depths == (4096, 8192)
+    jobs = course("long").jobs(found)[1:]
+    assert [job.depth for job in jobs] == [4096, 8192] * 3
+    first, second = jobs[0].prompts
+    assert first[:8] != second[:8]
+    assert len(first) * found.tokens_per_character == pytest.approx(4096, rel=0.05)
+
+
+def measure_with(endpoint: Endpoint, path: Path, command: list[str]) -> None:
+    with recording(path, result(measurements=(), complete=False, why="new")) as record:
+        measure(record, endpoint, course(), command, lambda _: None)
+
+
+def test_a_whole_run_is_complete_and_its_warm_up_is_not_recorded(serve: Serve, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    lines = measured(15)
+    measure_with(serve(good), path, tool(lines))
+    found = BenchResult.read(path)
+    assert (found.complete, found.why, len(found.measurements)) == (True, "", 15)
+    assert found.tools == {"vllm bench serve": "1"}
+    assert [check.outcome for check in found.sanity] == ["passed", "passed", "not-applicable"]
+
+
+@pytest.mark.parametrize(
+    ("last", "ending", "reason"),
+    [
+        ([], "sys.exit('boom')", "the tool ended early: boom"),
+        ([], "import time; time.sleep(60)", "hangs"),
+        ([{"job": 3, "result": printed(2, failed=2)}], "", "every request failed: 2 times Bad Gateway"),
+    ],
+)
+def test_what_was_measured_before_a_failure_is_kept(
+    serve: Serve, tmp_path: Path, last: list[Any], ending: str, reason: str
+) -> None:
+    path = tmp_path / "a.json"
+    lines = measured(2) + last
+    endpoint = serve(good)
+    hasty = Course(course().profile, PROMPTS, 1)
+    with (
+        pytest.raises(BenchIncompleteError, match=reason),
+        recording(path, result(measurements=(), complete=False, why="new")) as record,
+    ):
+        measure(record, endpoint, hasty, tool(lines, ending), lambda _: None)
+    found = BenchResult.read(path)
+    assert (found.complete, len(found.measurements)) == (False, 2)
+    assert reason in found.why
+
+
+def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    with pytest.raises(KeyboardInterrupt), recording(path, result()):
+        raise KeyboardInterrupt
+    found = BenchResult.read(path)
+    assert (found.complete, found.why, len(found.measurements)) == (False, "it was interrupted", 3)
+
+
+def test_a_killed_run_is_not_mistaken_for_a_complete_one(tmp_path: Path) -> None:
+    with recording(tmp_path / "a.json", result()):
+        assert not BenchResult.read(tmp_path / "a.json").complete
+
+
+def test_wrong_answers_are_refused_after_all(tmp_path: Path) -> None:
+    check = {"name": "no answer is empty", "outcome": "failed", "detail": "1 of 3"}
+    with pytest.raises(WrongAnswersError, match="no answer is empty: 1 of 3"):
+        refuse_wrong_answers(result(sanity=(check,)), tmp_path)
+    refuse_wrong_answers(result(), tmp_path)
+
+
+def test_the_steps_of_a_start_come_from_the_log() -> None:
+    line = "[serve] start in seconds: checks 0.8, imports 28.5, graphs unknown; ready 69.0; warm-up 0.2\n"
+    assert steps_of(f"noise\n{line}noise") == {"checks": 0.8, "imports": 28.5, "ready": 69.0, "warm-up": 0.2}
+    assert steps_of("nothing") == {}
+
+
+def test_gpus_are_summarised_and_missing_figures_stay_missing() -> None:
+    watch = GpuWatch(
+        ["0, NVIDIA GB10, 580.95, [N/A], 40.1, 2400", "0, NVIDIA GB10, 580.95, [N/A], 44.1, 2600", "x"]
+    )
+    [gpu] = watch.gpus()
+    assert (gpu.name, gpu.memory_mb, gpu.power_w, gpu.clock_mhz, gpu.samples) == (
+        "NVIDIA GB10",
+        None,
+        42.1,
+        2500,
+        2,
+    )

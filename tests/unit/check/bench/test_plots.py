@@ -1,0 +1,103 @@
+"""Plots: every picture in a light and a dark version, the same bytes for the same results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from imagefactory.check.bench.plots import THEMES, plot
+from imagefactory.check.bench.result import BenchResult
+from imagefactory.errors.bench import BenchResultError
+from tests.fixtures.benchmarks import BOUND, at_speed, drafting, result
+
+NAMES = ("throughput", "latency", "acceptance", "start", "history")
+
+
+def everything(speed: float = 64) -> BenchResult:
+    """Return a result with figures for every plot."""
+    ones = tuple(
+        at_speed(speed * users, repeat=repeat, users=users, kind="mixed", acceptance=drafting(users))
+        for repeat in (1, 2)
+        for users in (1, 4)
+    )
+    start = {"cache": "cold", "seconds": 9, "steps": {"imports": 6.0, "weights": 3.0, "ready": 9.0}}
+    return result(measurements=ones, starts=(start,))
+
+
+def results() -> list[BenchResult]:
+    """Return two results with other settings."""
+    bound = BOUND.model_copy(update={"settings": {"A": "1"}})
+    return [everything(), everything(128).model_copy(update={"bound": bound})]
+
+
+@pytest.fixture
+def light(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw light versions only, which takes half the time."""
+    monkeypatch.setattr("imagefactory.check.bench.plots.THEMES", THEMES[:1])
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Draw every plot; return the texts by name."""
+    return {file.stem: file.read_text("utf-8") for file in plot(results(), tmp_path_factory.mktemp("plots"))}
+
+
+def test_every_plot_is_drawn_light_and_dark(drawn: dict[str, str]) -> None:
+    assert list(drawn) == [f"{name}-{theme.name}" for name in NAMES for theme in THEMES]
+    for name, text in drawn.items():
+        ET.fromstring(text)  # noqa: S314 - our own file
+        paper = next(theme.paper for theme in THEMES if theme.name in name)
+        assert paper in text
+    assert "users at once" in drawn["throughput-light"]
+    assert "tokens per step" in drawn["acceptance-dark"]
+    assert "imports" in drawn["start-light"]
+
+
+@pytest.mark.usefixtures("light")
+def test_plots_are_repeatable(drawn: dict[str, str], tmp_path: Path) -> None:
+    again = {file.stem: file.read_text("utf-8") for file in plot(results(), tmp_path)}
+    assert again == {name: text for name, text in drawn.items() if name.endswith("light")}
+
+
+def test_series_differ_in_more_than_colour(drawn: dict[str, str]) -> None:
+    assert "stroke-dasharray" in drawn["throughput-light"]
+
+
+def test_only_what_was_measured_is_drawn(tmp_path: Path) -> None:
+    assert {file.stem for file in plot([result()], tmp_path)} == {"latency-light", "latency-dark"}
+    with pytest.raises(BenchResultError, match="nothing to plot"):
+        plot([result(measurements=())], tmp_path)
+
+
+@pytest.mark.usefixtures("light")
+def test_throughput_is_over_all_kinds(tmp_path: Path) -> None:
+    ones = [
+        at_speed(speed, users=users, kind=kind)
+        for users in (1, 2)
+        for kind, speed in (("code", 100), ("prose", 50))
+    ]
+    plot([result(measurements=tuple(ones))], tmp_path)
+    found = (tmp_path / "throughput-light.svg").read_text("utf-8")
+    plot([result(measurements=tuple(reversed(ones)))], tmp_path)
+    assert (tmp_path / "throughput-light.svg").read_text("utf-8") == found
+
+
+@pytest.mark.usefixtures("light")
+def test_an_incomplete_result_says_so_in_its_plot(tmp_path: Path) -> None:
+    plot([result(complete=False, why="it was interrupted")], tmp_path)
+    assert "incomplete" in (tmp_path / "latency-light.svg").read_text("utf-8")
+
+
+@pytest.mark.usefixtures("light")
+def test_a_plot_shows_the_newest_results_and_says_that_others_exist(tmp_path: Path) -> None:
+    many = [everything(64 + number).model_copy(update={"starts": ()}) for number in range(9)]
+    images = [
+        one.model_copy(update={"bound": BOUND.model_copy(update={"digest": f"sha256:{str(number) * 64}"})})
+        for number, one in enumerate(many)
+    ]
+    plot(images, tmp_path)
+    text = (tmp_path / "acceptance-light.svg").read_text("utf-8")
+    assert "the newest 6 of 9 results" in text
+    assert ("image 88888888" in text, "image 22222222" in text) == (True, False)

@@ -1,0 +1,45 @@
+"""The profiles and prompts of this checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imagefactory.check.bench.profiles import MIXED, load_profiles, load_prompts, salted
+from imagefactory.errors.bench import BenchResultError
+from imagefactory.errors.matrix import UnknownNameError
+from tests.fixtures.checkouts import REPOSITORY
+
+
+def test_the_checkout_has_the_profiles_of_the_field() -> None:
+    profiles = load_profiles(REPOSITORY)
+    assert list(profiles.profiles) == ["quick", "chat", "users", "long", "arena", "start"]
+    chat, prompts = profiles.named("chat"), load_prompts(REPOSITORY)
+    assert (chat.requests * len(prompts.kinds()), chat.output, chat.users) == (80, 2048, (1,))
+    assert profiles.named("users").users == (1, 4, 8, 16, 32, 64, 128)
+
+
+def test_an_unknown_profile_gets_a_suggestion() -> None:
+    with pytest.raises(UnknownNameError, match="quick"):
+        load_profiles(REPOSITORY).named("quik")
+
+
+def test_prompts_are_short_distinct_and_of_all_kinds() -> None:
+    prompts = load_prompts(REPOSITORY)
+    texts = prompts.of(MIXED)
+    assert len(texts) == len(set(texts)) == 80
+    assert max(map(len, texts)) < 110
+    assert [texts[number] in prompts.of(kind) for number, kind in enumerate(prompts.kinds())] == [True] * 5
+
+
+def test_every_repeat_has_prompts_of_its_own() -> None:
+    assert salted(["a", "b"], 3, 1) == ["(1-0) a", "(1-1) b", "(1-2) a"]
+    assert not {*salted(["a"], 5, 1)} & {*salted(["a"], 5, 2)}
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "profiles.yaml").write_text("version: 1\nhold: 2\nprofiles: {}\n")
+    with pytest.raises(BenchResultError, match="hold"):
+        load_profiles(tmp_path)

@@ -1,0 +1,56 @@
+"""In what the sides of a comparison differ, and which images a run refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from imagefactory.check.bench.endpoint import Endpoint
+from imagefactory.check.bench.running import Bench, Side, asked_differences, bench_url, refuse_other_servers
+from imagefactory.check.smoke.subject import Subject
+from imagefactory.errors.commands import OptionError
+from imagefactory.project.project import Project
+from imagefactory.project.targets import select_one
+from imagefactory.store.digests import Digest, Sha256
+from tests.fixtures.checkouts import REPOSITORY
+
+DIGEST = Digest(f"sha256:{'a' * 64}")
+
+
+def subject(arch: str = "cpu") -> Subject:
+    facts = {"model": "tiny", "version": "0.32.0", "arch": arch, "platform": "linux/arm64", "name": "x"}
+    return Subject(**facts, digest=DIGEST, config=DIGEST, plan_key=Sha256("c" * 64))
+
+
+SGLANG = "gemma4-31b@sglang-0.5.21"
+
+
+def bench(**settings: str) -> Bench:
+    return Bench(Project(REPOSITORY), "quick", settings)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "asked"),
+    [
+        ({"MAX_NUM_SEQS": "1"}, {"MAX_NUM_SEQS": "2"}, {"setting MAX_NUM_SEQS"}),
+        ({}, {"DFLASH_DRAFTER": "off"}, {"setting DFLASH_DRAFTER", "drafter"}),
+    ],
+)
+def test_settings_may_differ_where_they_were_asked_to(
+    left: dict[str, str], right: dict[str, str], asked: set[str]
+) -> None:
+    sides = [Side(bench(**settings), subject()) for settings in (left, right)]
+    assert asked_differences(*sides) == asked
+
+
+def test_profiles_that_need_vllm_refuse_other_servers() -> None:
+    cell = select_one(Project(REPOSITORY).matrix, SGLANG)
+    with pytest.raises(OptionError, match="needs an image with vLLM"):
+        refuse_other_servers(bench(), cell)
+    for profile in ("start", "arena"):
+        refuse_other_servers(Bench(Project(REPOSITORY), profile, {}), cell)
+
+
+def test_an_image_of_another_server_brings_no_tool() -> None:
+    other = subject("gb10").model_copy(update={"model": "gemma4-31b", "version": "sglang-0.5.21"})
+    with pytest.raises(OptionError, match="needs an image with vLLM"):
+        bench_url(bench(), Endpoint("http://127.0.0.1:9"), other, print)

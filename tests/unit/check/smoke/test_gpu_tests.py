@@ -1,0 +1,110 @@
+"""The tests of the GPU level, with fake servers that log what the serve program would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from imagefactory.project.servers.known import SERVERS
+from images.serve.program import watch
+from images.serve.program.servers.vllm.server import SERVER as VLLM
+from tests.smoke import test_gpu as smoke
+
+MARLIN = "Your GPU does not have native support for FP4 computation but FP4 quantization is being used."
+
+
+class Served:
+    """A server with a log, and metrics that change with every request."""
+
+    def __init__(self, log: list[str], metrics: Iterator[str] | None = None) -> None:
+        chosen = VLLM.choices(log)
+        lines = watch.report(chosen, drafting=True)
+        self.container = SimpleNamespace(log="\n".join(f"[serve] {line}" for line in lines))
+        self.metrics = metrics
+
+    def get(self, path: str) -> Any:
+        assert path == "/metrics"
+        assert self.metrics is not None
+        return SimpleNamespace(content=next(self.metrics).encode())
+
+    def post(self, path: str, body: dict[str, object]) -> Any:
+        assert path == smoke.CHAT
+        answer = {"choices": [], "usage": {"completion_tokens": body["max_tokens"]}}
+        return SimpleNamespace(status_code=200, json=lambda: answer)
+
+
+def plan(**env: str) -> Any:
+    return SimpleNamespace(config=SimpleNamespace(env=env))
+
+
+def applies(condition: bool, reason: str) -> None:  # noqa: FBT001
+    assert condition, reason
+
+
+LOG = [
+    "Using TRITON_ATTN backend out of potential backends: ['TRITON_ATTN']",
+    "Using FLASH_ATTN backend out of potential backends: ['FLASH_ATTN']",
+]
+INTENDED = plan(ATTENTION_BACKEND="triton_attn", DRAFT_ATTENTION_BACKEND="flash_attn")
+
+
+def check_backends(served: Served, intended: Any) -> None:
+    smoke.test_the_intended_backends_are_used(served, intended, SERVERS["vllm"], applies)  # type: ignore[arg-type]
+
+
+def test_the_intended_backends_pass() -> None:
+    check_backends(Served(LOG), INTENDED)
+    check_backends(Served(LOG), plan(ATTENTION_BACKEND="auto"))
+
+
+def test_another_backend_is_found() -> None:
+    with pytest.raises(AssertionError, match="model attention by FLASH_ATTN, intended: triton_attn"):
+        check_backends(Served(LOG[1:]), INTENDED)
+
+
+def test_a_log_without_backends_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smoke, "PATIENCE", 0)
+    with pytest.raises(AssertionError, match="does not say"):
+        check_backends(Served([]), INTENDED)
+
+
+def test_slow_kernels_are_found() -> None:
+    with pytest.raises(AssertionError, match="FP4 runs through Marlin"):
+        check_backends(Served([*LOG, MARLIN]), INTENDED)
+
+
+def metrics(*counts: tuple[int, int, int]) -> Iterator[str]:
+    for drafts, drafted, accepted in counts:
+        yield (
+            f'vllm:spec_decode_num_drafts_total{{engine="0"}} {drafts}\n'
+            f'vllm:spec_decode_num_draft_tokens_total{{engine="0"}} {drafted}\n'
+            f'vllm:spec_decode_num_accepted_tokens_total{{engine="0"}} {accepted}\n'
+        )
+
+
+def drafting(*counts: tuple[int, int, int]) -> dict[str, object]:
+    figures: dict[str, object] = {}
+    smoke.test_drafts_are_accepted(
+        Served(LOG, metrics(*counts)),  # type: ignore[arg-type]
+        "model",
+        plan(DFLASH_DRAFTER="somebody/drafter"),
+        VLLM,
+        applies=applies,
+        record_property=figures.__setitem__,
+    )
+    return figures
+
+
+def test_acceptance_excludes_earlier_requests() -> None:
+    assert drafting((10, 150, 0), (20, 300, 60)) == {"draft_acceptance": 0.4}
+
+
+@pytest.mark.parametrize(
+    ("after", "words"), [((20, 300, 5), "5 of 150 drafted tokens"), ((10, 150, 0), "nothing was drafted")]
+)
+def test_a_useless_drafter_is_found(after: tuple[int, int, int], words: str) -> None:
+    with pytest.raises(AssertionError, match=words):
+        drafting((10, 150, 0), after)

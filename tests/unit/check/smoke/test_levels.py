@@ -1,0 +1,30 @@
+"""The levels that an arch has, requires for a tag, or a user requests."""
+
+from __future__ import annotations
+
+import pytest
+
+from imagefactory.check.smoke.record import LEVELS, levels_named, levels_of, required_levels
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.project.matrix import Matrix
+
+
+def test_a_cpu_image_has_no_gpu_level(serving_matrix: Matrix) -> None:
+    assert levels_of(serving_matrix, "cpu") == ("static", "container", "serve")
+    assert levels_of(serving_matrix, "gb10") == LEVELS
+
+
+@pytest.mark.parametrize("arch", ["cpu", "gb10", "rtx5090"])
+def test_a_tag_requires_every_level_that_needs_no_gpu(serving_matrix: Matrix, arch: str) -> None:
+    assert required_levels(serving_matrix, arch) == ("static", "container", "serve")
+
+
+def test_requested_levels_are_sorted(serving_matrix: Matrix) -> None:
+    assert levels_named(["serve,static", "gpu"], serving_matrix, "cpu") == ("static", "serve", "gpu")
+    assert levels_named([], serving_matrix, "cpu") == levels_of(serving_matrix, "cpu")
+
+
+def test_an_unknown_level_is_refused_with_the_nearest_name(serving_matrix: Matrix) -> None:
+    with pytest.raises(UnknownNameError, match="no level 'statik'") as caught:
+        levels_named(["statik"], serving_matrix, "cpu")
+    assert caught.value.fix == "Did you mean static?"

@@ -1,0 +1,246 @@
+"""Smoke runs: levels that cannot run, and tests that do not end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefactory.assemble.engines.docker import daemon
+from imagefactory.check.smoke import assignment as assignments
+from imagefactory.check.smoke.assignment import Assignment, assigned
+from imagefactory.check.smoke.containers import ContainerError, Containers, docker
+from imagefactory.check.smoke.record import LEVELS, Level, LevelResult, TestResult
+from imagefactory.check.smoke.runner import _follow, _level, refuse_failed
+from imagefactory.check.smoke.subject import Subject
+from imagefactory.errors.layers import EngineError
+from imagefactory.errors.smoke import SmokeFailedError
+from imagefactory.project.project import Project
+from imagefactory.store.digests import Digest, Sha256
+from tests.fixtures.serving import SERVING
+from tests.unit.check.smoke.test_record import record
+
+DIGEST = Digest(f"sha256:{'a' * 64}")
+OTHER = Digest(f"sha256:{'b' * 64}")
+
+
+def subject(**cell: str) -> Subject:
+    told = {"model": "gemma4-31b", "version": "0.32.0", "arch": "rtx5090", "platform": "linux/amd64"} | cell
+    return Subject(**told, name="x", digest=DIGEST, config=OTHER, plan_key=Sha256("c" * 64))
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Pretend to have a daemon with every image."""
+
+    def be(machine: str) -> None:
+        monkeypatch.setattr(daemon, "ask", lambda: daemon.Daemon("20.10.24", machine))
+        monkeypatch.setattr(assignments, "bring_into_daemon", lambda subject: (subject.config, ""))
+        monkeypatch.setattr(Containers, "remove_all", lambda _: None)
+
+    return be
+
+
+def says(monkeypatch: pytest.MonkeyPatch, code: int, stdout: str = "", stderr: str = "") -> None:
+    done = subprocess.CompletedProcess(["docker"], code, stdout, stderr)
+    monkeypatch.setattr(Containers, "once", lambda *_, **__: done)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A checkout without locks."""
+    shutil.copy(SERVING, tmp_path / "matrix.yaml")
+    return Project(tmp_path)
+
+
+def hindrances(project: Project, tested: Subject, *levels: Level) -> dict[Level, str]:
+    with assigned(project, tested, levels) as assignment:
+        return assignment.hindered
+
+
+def test_without_an_engine_only_the_static_level_can_run(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none() -> None:
+        raise EngineError(
+            "The Docker daemon does not answer.", where="here", why="No\nsocket.", fix="Start it."
+        )
+
+    monkeypatch.setattr(daemon, "ask", none)
+    found = hindrances(project, subject(), *LEVELS)
+    assert sorted(found) == ["container", "gpu", "serve"]
+    assert set(found.values()) == {"The Docker daemon does not answer. No socket."}
+
+
+def test_a_foreign_image_is_not_run(project: Project, engine: Callable[[str], None]) -> None:
+    engine("amd64")
+    why = "the image is for linux/arm64 and the engine runs on linux/amd64"
+    foreign = subject(arch="gb10", platform="linux/arm64")
+    assert hindrances(project, foreign, "container", "gpu") == {"container": why, "gpu": why}
+    foreign = subject(model="tiny", arch="cpu", platform="linux/arm64")
+    assert hindrances(project, foreign, "serve") == {"serve": why}
+
+
+def test_serve_needs_a_locked_cpu_cell(project: Project, engine: Callable[[str], None]) -> None:
+    engine("amd64")
+    found = hindrances(project, subject(version="0.24.0", arch="gb10", platform="linux/arm64"), "serve")
+    assert found == {"serve": "tiny@0.24.0/cpu is not locked for linux/amd64"}
+
+
+def test_serve_needs_a_cpu_cell(project: Project, engine: Callable[[str], None]) -> None:
+    engine("amd64")
+    found = hindrances(project, subject(version="nightly", arch="gb10", platform="linux/arm64"), "serve")
+    assert found == {"serve": "vLLM nightly has no cell for a CPU on linux/amd64"}
+
+
+def test_a_cpu_image_does_not_run_on_a_gpu(project: Project, engine: Callable[[str], None]) -> None:
+    engine("amd64")
+    assert hindrances(project, subject(model="tiny", arch="cpu"), "gpu") == {"gpu": "cpu has no GPU"}
+
+
+def test_without_a_gpu_the_reason_is_dockers_message(
+    project: Project, engine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine("amd64")
+    says(monkeypatch, 125, stderr='could not select device driver "" with capabilities: [[gpu]].')
+    [why] = hindrances(project, subject(), "gpu").values()
+    assert why.startswith("containers see no NVIDIA GPU here (could not select device driver")
+
+
+def test_a_gpu_of_another_arch_is_not_used(
+    project: Project, engine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine("amd64")
+    says(monkeypatch, 0, "NVIDIA H200, 9.0\n")
+    [why] = hindrances(project, subject(), "gpu").values()
+    assert why == "the image is for compute capability 12.0; here is NVIDIA H200 (9.0)"
+
+
+def test_a_gpu_of_the_arch_is_used(
+    project: Project, engine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine("amd64")
+    says(monkeypatch, 0, "NVIDIA GeForce RTX 5090, 12.0\n")
+    with assigned(project, subject(), ["gpu"]) as assignment:
+        assert assignment.hindered == {}
+        assert (assignment.image, assignment.gpus) == (OTHER, ("NVIDIA GeForce RTX 5090",))
+
+
+def test_loaded_images_are_removed_after_the_run(
+    project: Project, engine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine("amd64")
+    removed: list[str] = []
+    monkeypatch.setattr(
+        assignments, "bring_into_daemon", lambda subject: (subject.config, "imagefactory-smoke:x")
+    )
+    monkeypatch.setattr(daemon, "remove_name", removed.append)
+    with assigned(project, subject(), ["container"]):
+        assert removed == []
+    assert removed == ["imagefactory-smoke:x"]
+
+
+def planned(name: str) -> dict[str, Any]:
+    return {"kind": "planned", "level": "static", "name": name, "means": "it is broken"}
+
+
+def ended(name: str, outcome: str = "passed", message: str = "") -> dict[str, Any]:
+    facts = {"outcome": outcome, "message": message, "seconds": 1.0, "measured": {"figure": 2}}
+    return {"kind": "ended", "level": "static", "name": name, **facts}
+
+
+def judged(entries: list[dict[str, Any]], tmp_path: Path, code: int = 0) -> LevelResult:
+    (tmp_path / "log.txt").write_text("something\nINTERNALERROR> broken\n")
+    assignment = Assignment(root=tmp_path, run="x", subject=subject())
+    return _level("static", assignment, entries, code, tmp_path)
+
+
+def test_a_level_passes_with_its_tests(tmp_path: Path) -> None:
+    found = judged([planned("one"), ended("one")], tmp_path)
+    [test] = found.tests
+    assert (found.outcome, test.means, test.measured) == ("passed", "it is broken", {"figure": 2.0})
+
+
+def test_a_level_is_not_run_if_the_run_ends_early(tmp_path: Path) -> None:
+    found = judged([planned("one"), planned("two"), ended("one")], tmp_path, code=-9)
+    assert (found.outcome, found.why) == ("not-run", "two: the test run ended before this test did")
+
+
+def test_a_level_is_not_run_if_pytest_does_not_start(tmp_path: Path) -> None:
+    found = judged([], tmp_path, code=3)
+    why = "pytest ended with code 3 before any test: INTERNALERROR> broken"
+    assert (found.outcome, found.why) == ("not-run", why)
+
+
+def test_results_are_reported_as_they_arrive(tmp_path: Path) -> None:
+    results = tmp_path / "results.jsonl"
+    lines = [json.dumps(entry) for entry in (planned("one"), ended("one"), ended("two", "failed", "broken"))]
+    writing = "open(sys.argv[1], 'a').write(line + '\\n'); time.sleep(0.2)"
+    program = f"import sys, time\nfor line in sys.argv[2:]:\n {writing}"
+    said: list[str] = []
+    with subprocess.Popen([sys.executable, "-c", program, str(results), *lines]) as process:
+        seen = _follow(process, results, said.append)
+    assert len(seen) == 3
+    assert said == [
+        "static: one: passed (1.0 s, figure 2)",
+        "static: two: failed (1.0 s, figure 2): broken",
+    ]
+
+
+FAILED = LevelResult.of([TestResult(name="one", outcome="failed", message="broken")])
+PASSED = LevelResult.of([TestResult(name="one", outcome="passed")])
+
+
+def test_a_failed_level_fails_the_command(tmp_path: Path) -> None:
+    with pytest.raises(SmokeFailedError) as caught:
+        refuse_failed(record({"static": FAILED}), ["static"], by_name=False, folder=tmp_path)
+    assert caught.value.why == "static: failed (one: broken)"
+
+
+def test_a_level_that_could_not_run_fails_the_command_only_if_requested(tmp_path: Path) -> None:
+    found = record({"static": PASSED, "container": LevelResult.not_run("no engine")})
+    refuse_failed(found, ["static", "container"], by_name=False, folder=tmp_path)
+    with pytest.raises(SmokeFailedError, match="did not pass"):
+        refuse_failed(found, ["container"], by_name=True, folder=tmp_path)
+
+
+def test_a_failure_of_an_earlier_run_does_not_count(tmp_path: Path) -> None:
+    refuse_failed(record({"static": PASSED, "container": FAILED}), ["static"], by_name=True, folder=tmp_path)
+
+
+@pytest.fixture
+def fake_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Install a script as the docker command."""
+
+    def write(script: str) -> None:
+        program = tmp_path / "bin" / "docker"
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+
+    return write
+
+
+def test_a_container_that_does_not_start_raises_dockers_message(fake_docker: Callable[[str], None]) -> None:
+    fake_docker('echo "exec: /none: no such file" >&2; exit 127')
+    with pytest.raises(ContainerError, match="does not start: exec: /none: no such file"):
+        Containers("x").start("image")
+
+
+def test_a_docker_command_times_out(fake_docker: Callable[[str], None]) -> None:
+    fake_docker("exec sleep 60")
+    done = docker("run", timeout=0.5)
+    assert (done.returncode, done.stderr) == (124, "timed out after 0 s")
+
+
+def test_a_missing_docker_command_has_code_127(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert docker("version").returncode == 127

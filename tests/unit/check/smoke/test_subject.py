@@ -1,0 +1,256 @@
+"""The image under test is identified by its digest and verified."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefactory.assemble.assemble import Built
+from imagefactory.assemble.engines.docker import daemon
+from imagefactory.check.smoke import contents as smoke_contents
+from imagefactory.check.smoke.contents import LayoutContents
+from imagefactory.check.smoke.subject import (
+    bring_into_daemon,
+    plan_of,
+    subject_of_image,
+    subject_of_layout,
+    subject_of_target,
+)
+from imagefactory.errors.layers import DamagedFileError, EngineError, ImageMissingError
+from imagefactory.errors.smoke import SmokeRecordError
+from imagefactory.oci.listing import FACTS, LayerReading, Sink, read_layer
+from imagefactory.store.digests import Sha256, digest_of, sha256_of
+from tests.fixtures.platforms import FOREIGN, MACHINE, machine_of
+from tests.fixtures.small_factory import CELL, SmallFactory
+from tests.fixtures.smoke import with_config
+
+
+@pytest.fixture
+def built(small_factory: SmallFactory) -> Built:
+    [built] = small_factory.build()
+    return built
+
+
+class Daemon:
+    """A fake Docker daemon."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.images: dict[str, dict[str, Any]] = {}
+        self.in_registry: dict[str, Any] = {}
+        self.takes = ""
+        self.machine = MACHINE
+        self.pulled: list[str] = []
+        monkeypatch.setattr(daemon, "inspect", self.images.get)
+        monkeypatch.setattr(daemon, "ask", lambda: daemon.Daemon("20.10.24", self.machine))
+        monkeypatch.setattr(daemon, "load", lambda layout, _: self.takes or layout.config_digest())
+        monkeypatch.setattr(daemon, "in_registry", lambda _, auth: self.in_registry)  # noqa: ARG005
+        monkeypatch.setattr(daemon, "pull", self.pull)
+
+    def pull(self, reference: str, *, auth: object) -> dict[str, Any]:  # noqa: ARG002
+        self.pulled.append(reference)
+        return self.images[reference]
+
+    def published(self, built: Built, kind: str = "manifest") -> None:
+        media_type = f"application/vnd.oci.image.{kind}.v1+json"
+        self.in_registry = {"digest": built.image.digest, "mediaType": media_type}
+
+    def has(self, built: Built, name: str, *digests: str) -> None:
+        config = json.loads(built.image.config)
+        self.images[name] = {
+            "Id": built.image.config_digest,
+            "Config": config["config"],
+            "Os": config["os"],
+            "Architecture": config["architecture"],
+            "RepoDigests": list(digests),
+        }
+
+
+@pytest.fixture
+def docker(monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    return Daemon(monkeypatch)
+
+
+def test_a_target_leads_to_its_built_image(small_factory: SmallFactory, built: Built) -> None:
+    found = subject_of_target(small_factory.project, "tiny")
+    assert (found.digest, found.config) == (built.image.digest, built.image.config_digest)
+    assert (found.cell, found.plan_key, found.layout) == (CELL, built.plan.key, built.layout.folder)
+    assert plan_of(small_factory.project, found) == built.plan
+
+
+def test_the_plan_of_a_foreign_image_is_unknown(small_factory: SmallFactory, built: Built) -> None:
+    found = subject_of_layout(small_factory.project, built.layout)
+    assert plan_of(small_factory.project, found.model_copy(update={"plan_key": "0" * 64})) is None
+
+
+@pytest.mark.parametrize("what", ["manifest", "configuration"])
+def test_a_damaged_document_is_refused(small_factory: SmallFactory, built: Built, what: str) -> None:
+    digest = built.image.digest if what == "manifest" else built.image.config_digest
+    blob = built.layout.blob(digest)
+    data = blob.read_bytes()
+    blob.unlink()  # it is a link into the store
+    blob.write_bytes(data.replace(b"linux", b"Linux") if what == "configuration" else data + b" ")
+    with pytest.raises(ImageMissingError, match=f"The {what} of the image is damaged"):
+        subject_of_layout(small_factory.project, built.layout)
+
+
+def test_an_image_without_labels_is_refused(
+    small_factory: SmallFactory, built: Built, tmp_path: Path
+) -> None:
+    other = with_config(built.layout, tmp_path / "other", lambda config: config["config"].pop("Labels"))
+    with pytest.raises(ImageMissingError, match="is not an image of this matrix"):
+        subject_of_image(small_factory.project, str(other.folder))
+
+
+def test_a_changed_image_has_another_digest(
+    small_factory: SmallFactory, built: Built, tmp_path: Path
+) -> None:
+    other = with_config(
+        built.layout, tmp_path / "other", lambda config: config["config"].update(User="nobody")
+    )
+    found = subject_of_image(small_factory.project, str(other.folder))
+    assert found.digest == f"sha256:{sha256_of(other.blob(found.digest).read_bytes())}" != built.image.digest
+
+
+def test_a_pulled_image_has_the_requested_digest(
+    small_factory: SmallFactory, built: Built, docker: Daemon
+) -> None:
+    reference = f"registry.example/small@{built.image.digest}"
+    docker.published(built)
+    docker.has(built, reference, reference)
+    found = subject_of_image(small_factory.project, reference)
+    assert (found.digest, found.config) == (built.image.digest, built.image.config_digest)
+    assert found.name == reference
+    assert docker.pulled == [reference]
+
+
+def test_a_tag_is_resolved_to_a_digest_before_the_pull(
+    small_factory: SmallFactory, built: Built, docker: Daemon
+) -> None:
+    reference = f"localhost:5000/small@{built.image.digest}"
+    docker.published(built)
+    docker.has(built, reference, reference)
+    assert subject_of_image(small_factory.project, "localhost:5000/small:latest").name == reference
+
+
+def test_a_pulled_image_with_another_digest_is_refused(
+    small_factory: SmallFactory, built: Built, docker: Daemon
+) -> None:
+    reference = f"registry.example/small@{built.image.digest}"
+    docker.published(built)
+    docker.has(built, reference, f"registry.example/small@sha256:{'0' * 64}")
+    with pytest.raises(EngineError, match="another image"):
+        subject_of_image(small_factory.project, reference)
+
+
+def test_a_foreign_image_with_a_local_layout_is_not_pulled(
+    small_factory: SmallFactory, built: Built, docker: Daemon
+) -> None:
+    docker.machine = machine_of(FOREIGN)
+    docker.published(built)
+    found = subject_of_image(small_factory.project, f"registry.example/small@{built.image.digest}")
+    assert (found.digest, docker.pulled) == (built.image.digest, [])
+
+
+def test_an_index_is_refused(small_factory: SmallFactory, built: Built, docker: Daemon) -> None:
+    docker.published(built, kind="index")
+    with pytest.raises(ImageMissingError, match="an index of several images"):
+        subject_of_image(small_factory.project, f"registry.example/small@{built.image.digest}")
+
+
+def test_a_loaded_image_gets_the_manifest_digest_of_its_configuration(
+    small_factory: SmallFactory, built: Built, docker: Daemon
+) -> None:
+    docker.has(built, "small:tiny")
+    assert subject_of_image(small_factory.project, "small:tiny").digest == built.image.digest
+    # Without its layout, the digest follows from the known layers.
+    (built.layout.folder / "index.json").unlink()
+    found = subject_of_image(small_factory.project, "small:tiny")
+    assert (found.digest, found.layout) == (built.image.digest, None)
+
+
+def test_a_loaded_image_with_an_unknown_manifest_is_refused(
+    small_factory: SmallFactory, built: Built, docker: Daemon
+) -> None:
+    docker.has(built, "small:tiny")
+    docker.images["small:tiny"]["Id"] = f"sha256:{'1' * 64}"
+    with pytest.raises(SmokeRecordError, match="The manifest of small:tiny is unknown"):
+        subject_of_image(small_factory.project, "small:tiny")
+
+
+def test_an_unknown_image_is_refused(small_factory: SmallFactory, docker: Daemon) -> None:
+    assert docker.images == {}
+    with pytest.raises(ImageMissingError, match="Docker has no image small:none"):
+        subject_of_image(small_factory.project, "small:none")
+
+
+def test_an_image_is_loaded_once_and_its_id_is_verified(
+    small_factory: SmallFactory, built: Built, docker: Daemon
+) -> None:
+    subject = subject_of_layout(small_factory.project, built.layout)
+    image, name = bring_into_daemon(subject)
+    assert image == built.image.config_digest
+    assert name
+    docker.has(built, built.image.config_digest)
+    assert bring_into_daemon(subject) == (built.image.config_digest, "")
+    docker.images.clear()
+    docker.takes = f"sha256:{'2' * 64}"
+    with pytest.raises(EngineError, match="another image"):
+        bring_into_daemon(subject)
+
+
+def test_contents_are_the_files_that_a_container_sees(small_factory: SmallFactory, built: Built) -> None:
+    contents = LayoutContents(built.layout, small_factory.project.store)
+    found = contents.read(["etc/motd", "opt/models/tiny/config.json", "etc/none", "etc"])
+    assert found["etc/motd"] == b"a small base\n"
+    assert sorted(found) == ["etc/motd", "opt/models/tiny/config.json"]
+    assert json.loads(found["opt/models/tiny/config.json"])
+    target = small_factory.folder / "copied"
+    contents.copy("usr/lib/base/data", target)
+    assert sha256_of(target.read_bytes()) == contents.files["usr/lib/base/data"].sha256
+
+
+def test_layers_are_read_once_and_give_up_what_is_kept(
+    small_factory: SmallFactory, built: Built, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = ["etc/motd", "opt/models/tiny/config.json", "usr/lib/base/data"]
+    expected = LayoutContents(built.layout, small_factory.project.store).read(wanted)
+    monkeypatch.setattr(smoke_contents, "igzip", None)
+    monkeypatch.setattr(smoke_contents, "_IN_MEMORY", 10)
+    contents = LayoutContents(
+        built.layout, small_factory.project.store, keep=wanted.__contains__, scratch=small_factory.folder
+    )
+    read: list[Path] = []
+
+    def spy(blob: Path, sink: Sink) -> LayerReading:
+        read.append(blob)
+        return read_layer(blob, sink)
+
+    monkeypatch.setattr(smoke_contents, "read_layer", spy)
+    assert {digest: layer.diff_id for digest, layer in contents.layers.items()} == {
+        layer.digest: layer.diff_id for layer in built.image.layers
+    }
+    assert contents.read(wanted) == expected == contents.read(wanted)
+    assert len(contents.files) > len(wanted)
+    assert sorted(read) == sorted({built.layout.blob(layer.digest) for layer in built.image.layers})
+    contents.close()
+
+
+def test_a_damaged_layer_is_a_finding_and_its_listing_is_not_remembered(
+    small_factory: SmallFactory, built: Built
+) -> None:
+    store, layout = small_factory.project.store, built.layout
+    digest = built.image.layers[0].digest
+    blob = layout.blob(digest)
+    data = blob.read_bytes()
+    blob.unlink()  # the store has the same file
+    blob.write_bytes(data[:-9])
+    contents = LayoutContents(layout, store)
+    assert contents.layers[digest].digest == digest_of(data[:-9])
+    assert contents.layers[digest].fault
+    with pytest.raises(DamagedFileError, match="cannot be read"):
+        len(contents.files)
+    assert not store.facts(FACTS, Sha256(digest[7:])).exists()
+    assert store.facts(FACTS, Sha256(built.image.layers[1].digest[7:])).exists()

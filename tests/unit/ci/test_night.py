@@ -1,0 +1,232 @@
+"""Planning a night: jobs, reasons, limits and summaries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefactory.check.smoke.record import cpu_counterparts, serving_elsewhere
+from imagefactory.ci import night as night_planning
+from imagefactory.ci.jobs import (
+    CELLS_PER_JOB,
+    MOST_JOBS,
+    Night,
+    Trouble,
+    Work,
+    fitted,
+    refuse_full,
+    space_needed,
+)
+from imagefactory.ci.night import differences, nightly_cells, plan_night
+from imagefactory.ci.run_summary import (
+    LARGEST,
+    bounded,
+    night_summary,
+    subjects,
+)
+from imagefactory.errors import FactoryError
+from imagefactory.errors.ci import CellsFailedError, NoRoomError
+from imagefactory.errors.locks import LockMissingError
+from imagefactory.errors.publishing import CatalogError
+from imagefactory.errors.registry import ContentMissingError, RegistryError, RegistryUnreachableError
+from imagefactory.oci.registry.repository import Repository
+from imagefactory.plan.make import make_plan
+from imagefactory.project.cells import Cell
+from imagefactory.project.project import Project
+from imagefactory.project.targets import select
+from imagefactory.publish.catalog import ImagePart
+from imagefactory.publish.outcomes import Outcomes
+from imagefactory.publish.promote import Promotion
+from imagefactory.store.digests import checksum
+from tests.fixtures.checkouts import Checkout
+from tests.fixtures.platforms import MACHINE, PLATFORMS
+from tests.fixtures.small_factory import CELL, SmallFactory
+
+ALL = ("image", "smoke", "promote")
+
+
+def work(model: str, vllm: str = "1.0", arch: str = "cpu", machine: str = "amd64", **more: Any) -> Work:
+    options = {"needs": ALL, "reason": "never published", **more}
+    return Work(Cell(model, vllm, arch, f"linux/{machine}"), checksum([model, vllm, arch]), **options)
+
+
+def broken_by(kind: type[FactoryError]) -> FactoryError:
+    return kind("It broke.", where="there", why="Because.", fix="Mend it.")
+
+
+def plan_first(factory: SmallFactory) -> Night:
+    """Plan the first night, with a registry that must not be asked."""
+    project = factory.project
+    return plan_night(project, Repository.open("127.0.0.1:9/a/b"), nightly_cells(project), first=True)
+
+
+def test_cells_of_one_lock_share_a_job_and_others_do_not() -> None:
+    night = Night(
+        "r", works=(work("b"), work("a"), work("a", arch="gb10", machine="arm64"), work("a", vllm="2.0"))
+    )
+    jobs = night.jobs()
+    assert [job["targets"] for job in jobs["image"]] == [
+        "a@1.0/cpu/amd64 b@1.0/cpu/amd64",
+        "a@1.0/gb10/arm64",
+        "a@2.0/cpu/amd64",
+    ]
+    # Images are put together anywhere, but run on their own platform.
+    assert [job["runner"] for job in jobs["image"]] == ["ubuntu-24.04"] * 3
+    assert [job["runner"] for job in jobs["smoke"]] == ["ubuntu-24.04", "ubuntu-24.04-arm", "ubuntu-24.04"]
+    assert len({job["id"] for job in jobs["smoke"]}) == 3
+    assert len(jobs["promote"]) == 1
+
+
+def test_a_serve_test_may_run_on_machines_of_another_platform() -> None:
+    foreign = work("a", arch="gb10", machine="arm64", levels="static,container", serve_on="linux/amd64")
+    jobs = Night("r", works=(foreign,)).jobs()["smoke"]
+    assert [(job["runner"], job["levels"]) for job in jobs] == [
+        ("ubuntu-24.04-arm", "static,container"),
+        ("ubuntu-24.04", "serve"),
+    ]
+    assert len({job["id"] for job in jobs}) == 2
+    assert {job["targets"] for job in jobs} == {"a@1.0/gb10/arm64"}
+
+
+@pytest.mark.parametrize("unlocked", [None, *PLATFORMS])
+def test_an_image_is_served_elsewhere_only_if_the_cpu_image_of_its_platform_is_not_locked(
+    locked_checkout: Checkout, unlocked: str | None
+) -> None:
+    server = '  server: {gpu: Another, capability: "9.0", platforms: [linux/amd64], base: bookworm}\n'
+    locked_checkout.edit_matrix("  cpu:\n", f"{server}  cpu:\n")
+    project = Project(locked_checkout.root)
+    on_gpus = select(project.matrix, ["big@2.0/gpu", "big@2.0/server"])
+    assert {cell.platform for cell in on_gpus} == set(PLATFORMS)
+    for cell in cpu_counterparts(project, "2.0"):
+        assert serving_elsewhere(project, cell) == "", "no GPU is needed"
+        if cell.platform == unlocked:
+            project.wheel_lock_path(cell).unlink()
+    left = [cell.platform for cell in cpu_counterparts(project, "2.0") if project.is_locked(cell)]
+    for cell in on_gpus:
+        assert serving_elsewhere(project, cell) == (left[0] if cell.platform == unlocked else "")
+
+
+def test_a_job_has_a_bounded_number_of_cells() -> None:
+    night = Night("r", works=tuple(work(f"m{number:02}") for number in range(CELLS_PER_JOB + 1)))
+    assert [len(job["targets"].split()) for job in night.matrix("image")] == [CELLS_PER_JOB, 1]
+
+
+def test_a_run_has_at_most_256_jobs_and_counts_what_is_left() -> None:
+    night = fitted(Night("r", works=tuple(work("m", vllm=f"{number:03}") for number in range(400))))
+    jobs = night.jobs()
+    assert sum(map(len, jobs.values())) <= MOST_JOBS
+    assert len(jobs["image"]) == len(jobs["smoke"]) == 127
+    assert night.later == 400 - 127
+    assert f"{night.later} more do not fit" in night_summary(night)
+
+
+def test_a_tested_image_only_needs_the_promotion_job() -> None:
+    jobs = Night("r", works=(work("a", needs=("promote",)),)).jobs()
+    assert (jobs["image"], jobs["smoke"], len(jobs["promote"])) == ([], [], 1)
+
+
+def test_a_night_without_work_has_no_jobs() -> None:
+    outputs = Night("r", current=3).outputs()
+    assert outputs["empty"] == "true"
+    assert {outputs[name] for name in ("compile", "adopt", "image", "smoke", "gpu")} == {"[]"}
+    assert "\n" not in "".join(outputs.values())
+
+
+def test_a_night_with_a_broken_cell_is_not_empty() -> None:
+    outputs = Night("r", broken=(Trouble("a", "It broke.", "Because."),)).outputs()
+    assert (outputs["empty"], outputs["broken"], outputs["image"]) == ("false", "1", "[]")
+
+
+def test_a_first_night_does_not_ask_the_registry(small_factory: SmallFactory) -> None:
+    night = plan_first(small_factory)
+    assert {work.reason for work in night.works} == {"never published"}
+    assert len(night.works) == 2
+
+
+def test_a_summary_escapes_what_others_wrote() -> None:
+    trouble = Trouble("b@1.0/cpu/amd64", "It broke.", "An anchor | occurs <b>twice</b>, @everybody")
+    shown = night_summary(Night("registry.example/a", works=(work("a"),), broken=(trouble,), current=2))
+    assert "1 to do, 0 to compile, 2 up to date, 1 broken" in shown
+    assert "An anchor \\| occurs &lt;b>twice" in shown
+    assert "@everybody" not in shown
+
+
+def test_differences_are_listed_in_the_order_of_layers() -> None:
+    one, two = ImagePart(key="1"), ImagePart(key="2")
+    names = ("base b", "wheel torch", "mod a", "mod b", "model m")
+    old = dict.fromkeys(names, one)
+    assert differences(old, old) == []
+    # A mod that is gone changes those that were applied after it.
+    gone = {name: value for name, value in old.items() if name != "mod a"} | {"mod b": two}
+    assert differences(old, gone) == ["mod a", "mod b"]
+    assert differences(gone, old) == ["mod a", "mod b"]
+    assert differences(old, old | {"mod b": two, "model m": two}) == ["mod b", "model m"]
+
+
+def test_a_summary_is_cut_to_what_github_shows() -> None:
+    text = bounded("ä\n" * LARGEST)
+    assert len(text.encode()) <= LARGEST
+    assert text.endswith("1 MiB.\n")
+
+
+def test_several_failures_are_reported_together() -> None:
+    error = broken_by(RegistryError)
+    done = Outcomes({CELL: "x"}, {replace(CELL, model="b"): error, replace(CELL, model="c"): error})
+    with pytest.raises(CellsFailedError, match="2 of 3") as caught:
+        done.refuse_failures("pushed")
+    assert caught.value.where == f"b@1.0/cpu/{MACHINE}, c@1.0/cpu/{MACHINE}"
+    Outcomes({CELL: "x"}).refuse_failures("pushed")
+
+
+def test_a_single_failure_keeps_its_own_exit_code() -> None:
+    with pytest.raises(RegistryError):
+        Outcomes({}, {CELL: broken_by(RegistryError)}).refuse_failures("pushed")
+
+
+def test_a_step_skips_cells_that_failed_before() -> None:
+    one, two, three = (replace(CELL, model=name) for name in "abc")
+    said: list[str] = []
+
+    def fail(cell: Cell) -> str:
+        if cell == two:
+            raise broken_by(RegistryError)
+        return cell.model
+
+    first = Outcomes.of([one, two, three], fail, said.append)
+    taken: list[str] = []
+    second = first.then(taken.append)
+    assert taken == ["a", "c"]
+    assert (list(second.finished), list(second.failed)) == ([one, three], [two])
+    assert said == [f"{two}/{MACHINE}: It broke. Because."]
+
+
+@pytest.mark.parametrize(
+    "kind", [RegistryUnreachableError, ContentMissingError, CatalogError, LockMissingError]
+)
+def test_a_failure_of_the_registry_ends_a_night_and_one_of_a_cell_does_not(
+    kind: type[FactoryError], small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise broken_by(kind)
+
+    monkeypatch.setattr(night_planning, "judge", fail)
+    if kind is LockMissingError:
+        broken = plan_first(small_factory).broken
+        assert [trouble.what for trouble in broken] == ["It broke.", "It broke."]
+    else:
+        with pytest.raises(kind):
+            plan_first(small_factory)
+
+
+def test_a_full_disk_is_refused(tmp_path: Path, small_factory: SmallFactory) -> None:
+    assert 0.5 < space_needed([make_plan(small_factory.project, CELL)]) < 0.6
+    assert refuse_full(tmp_path / "not" / "there", 0.001) > 0
+    with pytest.raises(NoRoomError):
+        refuse_full(tmp_path, 1e9)
+
+
+def test_there_are_no_subjects_without_a_promotion() -> None:
+    assert subjects(Promotion([], []), "registry.example/a") == ""

@@ -1,0 +1,57 @@
+"""What a pull request changes: mods, images and the jobs that test them."""
+
+from __future__ import annotations
+
+import pytest
+
+from imagefactory.ci.pull_request import changed_mods, find_changes
+from imagefactory.errors.ci import RunFailedError
+from imagefactory.project.project import Project
+from tests.fixtures.checkouts import Checkout
+from tests.fixtures.fake_github import commit_all
+from tests.fixtures.mods import edit, has, manifest, write_mod
+
+
+def mod(name: str, greeting: str) -> dict[str, object]:
+    change = edit("vllm/hello.py", "hello", replace=greeting)
+    wanted = [{"model": "big", "arch": "gpu"}]
+    return manifest(name, change, checks=[has("vllm/hello.py", greeting)], versions=">=0", needed_when=wanted)
+
+
+@pytest.fixture
+def committed(locked_checkout: Checkout) -> Checkout:
+    """Commit a checkout with a mod that only a model for GPUs has."""
+    write_mod(locked_checkout.root / "mods", mod("greeting", "hi"))
+    commit_all(locked_checkout.root)
+    return locked_checkout
+
+
+def test_a_changed_mod_affects_the_targets_that_have_it(committed: Checkout) -> None:
+    assert find_changes(Project(committed.root), "HEAD").affected == ()
+    file = committed.root / "mods/greeting/mod.yaml"
+    file.write_text(file.read_text("utf-8").replace("hi", "good day"), "utf-8")
+    project = Project(committed.root)
+    changes = find_changes(project, "HEAD")
+    assert changes.mods == ("greeting",)
+    assert {str(one.cell) for one in changes.affected} == {"big@2.0/gpu"}
+    assert all("mods/greeting" in str(one.changes) for one in changes.affected)
+    assert changes.jobs(project) == []  # they need a GPU
+    assert "mods/greeting changed" in changes.markdown()
+
+
+def test_a_changed_model_without_a_gpu_gives_jobs_and_a_new_mod_is_found(committed: Checkout) -> None:
+    committed.edit_matrix("serve: {dtype: float32}", "serve: {dtype: bfloat16}")
+    write_mod(committed.root / "mods", mod("new-one", "hello again"))
+    project = Project(committed.root)
+    assert changed_mods(project, "HEAD") == ("new-one",)
+    jobs = find_changes(project, "HEAD").jobs(project)
+    assert {job["target"]: job["runner"] for job in jobs} == {
+        "tiny@2.0/cpu/amd64": "ubuntu-24.04",
+        "tiny@2.0/cpu/arm64": "ubuntu-24.04-arm",
+    }
+
+
+def test_a_missing_base_commit_is_explained(committed: Checkout) -> None:
+    with pytest.raises(RunFailedError) as caught:
+        find_changes(Project(committed.root), "0" * 40)
+    assert "fetch-depth" in caught.value.fix

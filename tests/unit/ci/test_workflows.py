@@ -1,0 +1,374 @@
+"""Workflows: our own rules that no checker has, and the steps that are not commands."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from imagefactory.ci.jobs import RUNNERS
+from imagefactory.project.matrix import load_matrix
+from tasks import namespace
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.fake_github import TOKEN, commit_all, git
+
+FOLDER = REPOSITORY / ".github" / "workflows"
+MATRIX = REPOSITORY / "matrix.yaml"
+NAMES = sorted(path.name for path in FOLDER.glob("*.yml"))
+SHELL = {("lock-refresh.yml", "propose"), ("release.yml", "release"), ("*", "status")}
+"""Steps that are a few lines of shell, which this file runs; all others are commands of the factory."""
+
+
+def read(name: str) -> dict[str, Any]:
+    # YAML takes the key `on` for a truth value.
+    text = re.sub(r"^on:", "'on':", (FOLDER / name).read_text("utf-8"), flags=re.MULTILINE)
+    data: dict[str, Any] = yaml.safe_load(text)
+    return data
+
+
+def jobs() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for name in NAMES:
+        for job, data in read(name)["jobs"].items():
+            if "uses" not in data:  # a job that calls another workflow has no steps of its own
+                yield name, job, data
+
+
+def steps(data: dict[str, Any]) -> str:
+    return "\n".join(str(step.get("run", "")) for step in data["steps"])
+
+
+def test_an_action_has_one_pin_everywhere() -> None:
+    texts = [path.read_text("utf-8") for path in (REPOSITORY / ".github").rglob("*.yml")]
+    pins = {pin for text in texts for pin in re.findall(r"uses: (actions/[\w-]+)[\w/]*@([0-9a-f]{40})", text)}
+    assert len(pins) == len({action for action, _ in pins})
+
+
+def test_every_step_is_a_command_that_exists() -> None:
+    known = set(namespace.task_names) | {alias for task in namespace.task_names.values() for alias in task}
+    for name, job, data in jobs():
+        for step in data["steps"]:
+            line = str(step.get("run", "./inv test")).strip()
+            if line == "sudo --preserve-env .ci/run" or SHELL & {(name, step.get("name")), ("*", job)}:
+                continue
+            found = re.fullmatch(r"\./inv (\S+).*", line)
+            assert found, f"{name}, {job}: {line!r} is no command of the factory"
+            assert found[1] in known, f"{name}, {job}: there is no command {found[1]}"
+
+
+@dataclass
+class Runner:
+    """A checkout where a step of shell runs as on GitHub, with a `gh` that only writes down what it is told."""
+
+    folder: Path
+
+    @property
+    def checkout(self) -> Path:
+        return self.folder / "checkout"
+
+    @property
+    def origin(self) -> Path:
+        return self.folder / "origin.git"
+
+    @property
+    def calls(self) -> list[str]:
+        log = self.folder / "calls"
+        return log.read_text().splitlines() if log.exists() else []
+
+    def answer(self, condition: str, command: str) -> None:
+        """Let `gh` do something if its arguments begin like this."""
+        with (self.folder / "bin/gh").open("a") as gh:
+            gh.write(f'case "$*" in "{condition}"*) {command};; esac\n')
+
+    def run(self, step: dict[str, Any], **env: str) -> tuple[int, str]:
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
+            cwd=self.checkout,
+            env={
+                **os.environ,
+                "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
+                "RUNNER_TEMP": str(self.folder),
+                "GITHUB_OUTPUT": str(self.folder / "output"),
+                **env,
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Runner:
+    """Make a clone of a repository with one commit."""
+    made = Runner(tmp_path)
+    work = tmp_path / "work"
+    for folder in (work / "locks/0.1", tmp_path / "bin"):
+        folder.mkdir(parents=True)
+    (work / "locks/0.1/b.toml").write_text("reviewed")
+    (work / "pyproject.toml").write_text('[project]\nversion = "0.2.0"\n')
+    changelog = "## [Unreleased]\n\n## [0.2.0] - 2026-11-01\n\n- more\n\n## [0.1.0]\n\n- first\n"
+    (work / "CHANGELOG.md").write_text(f"# Changelog\n\n{changelog}")
+    commit_all(work)
+    git(tmp_path, "clone", "--quiet", "--bare", str(work), str(made.origin))
+    git(tmp_path, "clone", "--quiet", made.origin.as_uri(), str(made.checkout))
+    (tmp_path / "bin/gh").write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >>"{tmp_path}/calls"\n')
+    (tmp_path / "bin/gh").chmod(0o755)
+    return made
+
+
+def step_of(name: str, job: str, number: int = -1) -> dict[str, Any]:
+    found: dict[str, Any] = read(name)["jobs"][job]["steps"][number]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("results", "broken", "expected"),
+    [("false", "0", 0), ("true", "0", 1), ("false", "2", 1), ("true", "", 1), ("false", "", 0)],
+)
+def test_the_status_is_bad_if_a_job_failed_or_a_target_is_broken(
+    runner: Runner, results: str, broken: str, expected: int
+) -> None:
+    step = step_of("nightly.yml", "status")
+    assert re.findall(r"contains\(needs.\*.result, '(\w+)'\)", step["env"]["FAILED"]) == [
+        "failure",
+        "cancelled",
+    ]
+    assert runner.run(step, FAILED=results, BROKEN=broken)[0] == expected
+    pull_request = step_of("pull-request.yml", "status")
+    assert pull_request["env"] == {"FAILED": step["env"]["FAILED"]}
+    assert runner.run(pull_request, FAILED=results)[0] == (results == "true")
+
+
+def test_a_release_is_made_once_with_its_changelog_entry(runner: Runner) -> None:
+    step = step_of("release.yml", "release")
+    assert runner.run(step, TAG="v0.2.0") == (0, "")
+    assert runner.calls == ["release view v0.2.0"], "it exists"
+    runner.answer("release view", "exit 1")
+    assert runner.run(step, TAG="v0.2.0") == (0, "")
+    *_, made = " ".join(runner.calls).partition("release create ")
+    assert made.split() == ["v0.2.0", "--verify-tag", "--title", "0.2.0", "--notes", "-", "more"]
+
+
+def test_a_tag_of_another_version_and_a_missing_changelog_entry_are_refused(runner: Runner) -> None:
+    step = step_of("release.yml", "release")
+    code, said = runner.run(step, TAG="v0.3.0")
+    assert (code, "has version 0.2.0" in said) == (1, True)
+    (runner.checkout / "CHANGELOG.md").write_text("## [Unreleased]\n\n- more\n")
+    code, said = runner.run(step, TAG="v0.2.0")
+    assert (code, "no entry for 0.2.0" in said) == (1, True)
+    assert runner.calls == []
+
+
+def test_a_pull_request_is_opened_once_and_kept_up_to_date(runner: Runner) -> None:
+    step = step_of("lock-refresh.yml", "refresh")
+    assert runner.run(step) == (0, "")
+    assert runner.calls == [], "nothing changed"
+    (runner.checkout / "locks/0.1/b.toml").write_text("newer")
+    (runner.checkout / "locks/new.toml").write_text("new")
+    assert runner.run(step) == (0, "")
+    assert [call.split()[:2] for call in runner.calls] == [["pr", "list"], ["pr", "create"]]
+    changed = git(runner.origin, "diff", "--name-only", "main", "lock-refresh").splitlines()
+    assert changed == ["locks/0.1/b.toml", "locks/new.toml"]
+    runner.answer("pr list", "echo 7")
+    git(runner.checkout, "reset", "--quiet", "--hard", "origin/main")
+    (runner.checkout / "locks/0.1/b.toml").write_text("newest")
+    assert runner.run(step)[0] == 0
+    assert runner.calls[-1].startswith("pr edit 7 --body-file")
+    assert git(runner.origin, "rev-list", "--count", "main..lock-refresh") == "1"
+
+
+def test_locks_are_taken_only_where_the_checkout_has_none(runner: Runner) -> None:
+    [step] = yaml.safe_load((FOLDER.parent / "actions/take-locks/action.yml").read_text())["runs"]["steps"]
+    output, locks = runner.folder / "output", runner.checkout / "locks"
+    assert runner.run(step, COMMIT="", TOKEN=TOKEN) == (0, "")
+    assert output.read_text() == "commit=\n", "there is no such branch yet"
+    records = runner.folder / "records"
+    git(runner.folder, "clone", "--quiet", str(runner.origin), str(records))
+    git(records, "checkout", "--quiet", "--orphan", "records")
+    (records / "locks/nightly").mkdir()
+    (records / "locks/nightly/a.toml").write_text("new")
+    (records / "locks/0.1/b.toml").write_text("other")
+    first = commit_all(records)
+    (records / "locks/nightly/a.toml").write_text("newer")
+    second = commit_all(records)
+    git(records, "push", "--quiet", "origin", "records")
+    # A job uses the commit that the plan was made with, whatever came later.
+    for commit, text in ((first, "new"), ("", "newer")):
+        (locks / "nightly/a.toml").unlink(missing_ok=True)
+        code, said = runner.run(step, COMMIT=commit, TOKEN=TOKEN)
+        assert (code, (locks / "nightly/a.toml").read_text()) == (0, text), said
+        assert output.read_text().splitlines()[-1] == f"commit={commit or second}"
+    assert (locks / "0.1/b.toml").read_text() == "reviewed"
+    assert git(runner.checkout, "status", "--porcelain") == "?? locks/nightly/"
+
+
+def test_jobs_that_run_contributed_content_may_write_nothing() -> None:
+    runs = re.compile(r"\./inv (compile|smoke|ci\.smoke|build|test|rebuilds\.check)\b|\.ci/run")
+    for name, job, data in jobs():
+        if runs.search(steps(data)):
+            assert set(data["permissions"].values()) <= {"read"}, f"{name}, {job}"
+
+
+def test_jobs_that_may_write_packages_only_move_bytes() -> None:
+    allowed = {"wheels.push", "ci.push", "ci.promote", "rollback", "history", "rebuilds.attest"}
+    found = 0
+    for name, job, data in jobs():
+        if data["permissions"].get("packages") == "write":
+            found += 1
+            assert set(re.findall(r"\./inv (\S+)", steps(data))) <= allowed, f"{name}, {job}"
+    assert found == 5
+
+
+def test_pull_requests_may_only_read() -> None:
+    workflow = read("pull-request.yml")
+    assert set(workflow["on"]) == {"pull_request"}
+    text = (FOLDER / "pull-request.yml").read_text("utf-8")
+    assert re.findall(r"secrets\.|github\.token|actions/cache", text) == []
+    for data in workflow["jobs"].values():
+        assert data["permissions"] in ({}, {"contents": "read"})
+        assert "self-hosted" not in str(data["runs-on"])
+
+
+def test_no_event_of_a_stranger_starts_a_job_with_rights() -> None:
+    for name in NAMES:
+        assert not {"pull_request_target", "issue_comment", "workflow_run"} & set(read(name)["on"]), name
+
+
+def test_a_self_hosted_machine_needs_a_protected_environment() -> None:
+    [(name, gpu)] = [(name, data) for name, _, data in jobs() if "self-hosted" in str(data["runs-on"])]
+    assert name == "nightly.yml"
+    assert gpu["environment"] == "gpu"
+    assert set(read(name)["on"]) == {"schedule", "workflow_dispatch"}
+
+
+def test_jobs_that_publish_are_never_cancelled() -> None:
+    for name in NAMES:
+        workflow = read(name)
+        publishes = [job for job in workflow["jobs"].values() if "write" in job["permissions"].values()]
+        groups = [workflow["concurrency"], *(job["concurrency"] for job in publishes if "concurrency" in job)]
+        for group in groups if publishes else ():
+            assert group["cancel-in-progress"] is False, name
+    nightly = read("nightly.yml")["jobs"]["promote"]["concurrency"]
+    assert (
+        nightly
+        == read("rollback.yml")["concurrency"]
+        == {"group": "publish", "cancel-in-progress": False, "queue": "max"}
+    )
+
+
+def test_a_failed_matrix_job_does_not_stop_the_others() -> None:
+    for name, job, data in jobs():
+        if "strategy" in data:
+            assert data["strategy"]["fail-fast"] is False, f"{name}, {job}"
+
+
+def test_the_status_job_needs_all_others() -> None:
+    for name in ("nightly.yml", "pull-request.yml"):
+        found = read(name)["jobs"]
+        assert set(found["status"]["needs"]) == set(found) - {"status"}, name
+
+
+def ancestors(found: dict[str, Any], job: str) -> set[str]:
+    """Return the jobs that a job needs, directly or not."""
+    direct = found[job].get("needs", [])
+    names = {direct} if isinstance(direct, str) else set(direct)
+    return names | {name for own in names for name in ancestors(found, own)}
+
+
+def test_nothing_is_written_by_a_nightly_of_another_branch() -> None:
+    found = read("nightly.yml")["jobs"]
+    guard = "github.ref == format('refs/heads/{0}', github.event.repository.default_branch)"
+    assert found["plan"]["if"].split() == [
+        "${{",
+        "github.event_name",
+        "==",
+        "'schedule'",
+        "||",
+        *guard.split(),
+        "}}",
+    ]
+    for job, data in found.items():
+        if "write" in data["permissions"].values():
+            assert "plan" in ancestors(found, job), job
+            # With `always()` or `!cancelled()`, a job would run although `plan` was skipped.
+            assert "cancelled()" not in data["if"] or "needs.plan.result == 'success'" in data["if"], job
+            assert "always()" not in data["if"], job
+
+
+def test_digests_are_handed_from_the_image_job_to_those_that_need_them() -> None:
+    found = read("nightly.yml")["jobs"]
+    uploads = {
+        step["with"]["name"]: step["with"]["path"]
+        for step in found["image"]["steps"]
+        if "upload" in str(step)
+    }
+    assert uploads == {"pushed-${{ matrix.id }}": "build/pushed"}
+    for job in ("smoke", "gpu", "promote", "record"):
+        taken = [step["with"] for step in found[job]["steps"] if "download-artifact" in step.get("uses", "")]
+        # Not merged: a file of one artifact must not replace that of another.
+        assert {"pattern": "pushed-*", "path": "build/pushed"} in taken, job
+        assert "image" in ancestors(found, job), job
+
+
+@pytest.mark.parametrize(
+    ("workflow", "base"),
+    [
+        ("pull-request.yml", "${{ github.event.pull_request.base.sha }}"),
+        ("main.yml", "${{ github.event.before }}"),
+    ],
+)
+def test_changed_records_are_rebuilt_on_both_kinds_of_machines(workflow: str, base: str) -> None:
+    records = read(workflow)["jobs"]["records"]
+    assert [step["env"]["BASE"] for step in records["steps"] if "env" in step] == [base]
+    assert records["steps"][0]["with"]["fetch-depth"] == 0
+    assert set(records["strategy"]["matrix"]["runner"]) == set(RUNNERS.values())
+    assert "ci.check-records --base" in steps(records)
+
+
+def test_a_nightly_without_work_ends_after_the_plan() -> None:
+    for job, data in read("nightly.yml")["jobs"].items():
+        assert job == "plan" or "needs.plan.outputs" in data["if"] or "promote.result" in data["if"], job
+
+
+def test_schedules_are_off_the_full_hour() -> None:
+    crons = [entry["cron"] for name in NAMES for entry in read(name)["on"].get("schedule") or ()]
+    assert len(crons) == 4
+    assert all(5 < int(cron.split()[0]) < 55 for cron in crons)
+
+
+def test_whoever_rebuilds_has_no_identity_and_whoever_signs_builds_nothing() -> None:
+    found = read("rebuild.yml")["jobs"]
+    assert set(found["rebuild"]["permissions"].values()) == {"read"}
+    assert re.findall(r"\./inv (\S+)", steps(found["attest"])) == ["rebuilds.attest"]
+    assert "id-token" not in found["rebuild"]["permissions"]
+
+
+def test_only_workflows_that_may_sign_have_an_identity() -> None:
+    """Trust nobody by default who cannot sign, and give nobody else an identity, except to rebuild."""
+    signing = {name for name, _, data in jobs() if "id-token" in data["permissions"]}
+    trusted = {signer.partition("@")[0].rpartition("/")[2] for signer in load_matrix(MATRIX).signers}
+    assert signing == trusted | {"rebuild.yml", "site.yml"}
+
+
+def test_site_is_deployed_by_a_job_that_runs_nothing_of_the_repository() -> None:
+    found = read("site.yml")["jobs"]
+    assert found["make"]["permissions"] == {"contents": "read", "packages": "read"}
+    assert found["deploy"]["permissions"] == {"pages": "write", "id-token": "write"}
+    assert [step["uses"].partition("@")[0] for step in found["deploy"]["steps"]] == ["actions/deploy-pages"]
+    assert [name for name, _, data in jobs() if "pages" in data["permissions"]] == ["site.yml"]
+    called = read("nightly.yml")["jobs"]["site"]
+    assert called["permissions"] == found["make"]["permissions"] | found["deploy"]["permissions"]
+    assert "record" in called["needs"]
+
+
+def test_a_compile_stops_before_github_kills_the_job() -> None:
+    compile_ = read("nightly.yml")["jobs"]["compile"]
+    [step] = [step for step in compile_["steps"] if step.get("name") == "compile"]
+    assert step["timeout-minutes"] + 30 <= compile_["timeout-minutes"] < 360

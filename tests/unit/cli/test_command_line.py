@@ -1,0 +1,86 @@
+"""The command line: unknown commands, options and values end with a message and an exit code."""
+
+from __future__ import annotations
+
+import pytest
+
+from imagefactory.cli.program import collection
+from imagefactory.errors.commands import OptionError, UsageError
+from imagefactory.errors.matrix import UnknownNameError
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.inv import Inv
+
+COMMANDS = collection(REPOSITORY)
+CONTEXTS = COMMANDS.to_contexts()  # at once: Invoke hands out the help texts to the first who asks
+
+
+def test_every_command_and_option_has_a_help_text() -> None:
+    for context in CONTEXTS:
+        assert COMMANDS[context.name].__doc__, context.name
+        assert [flag for flag, argument in context.flags.items() if not argument.help] == [], context.name
+
+
+@pytest.mark.parametrize(
+    "line", [["mods.new", "--help"], ["mods.new", "x", "-h"], ["--help", "mods.new"]], ids=" ".join
+)
+def test_a_command_explains_itself_wherever_help_is_asked_for(inv: Inv, line: list[str]) -> None:
+    done = inv(*line)
+    assert done.returncode == 0
+    assert " mods.new " in done.stdout.splitlines()[0]
+
+
+@pytest.mark.parametrize("line", [["--list"], ["--help"], ["--version"], []], ids=repr)
+def test_help_lists_and_the_version_succeed(inv: Inv, line: list[str]) -> None:
+    assert inv(*line).returncode == 0
+
+
+def test_a_word_after_a_command_is_a_target(inv: Inv) -> None:
+    named = inv("targets", "--json", "-t", "big/gpu", "--target=tiny").stdout
+    assert inv("targets", "--json", "big/gpu", "tiny").stdout == named
+    assert inv("targets", "-t", "big/gpu", "tiny", "--json").stdout == named
+    assert named.count('"model"') == 2
+    assert inv("targets", "big/gpu", "--json", "targets", "tiny", "--json").stdout.count("[") == 2
+    assert "'big'" in inv.fails(UsageError, "doctor", "big")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["bilud"],
+        ["plan", "--no-such-option"],
+        ["mods.new"],  # without its argument
+        ["build", "--target"],  # without a value
+        ["plan", "--json=surplus"],
+        ["--help", "bilud"],
+        ["--list-depth", "abc", "--list"],
+        ["\udcff"],
+        ["x" * 5000],
+        [""],
+    ],
+    ids=lambda line: repr(line)[:40],
+)
+def test_command_lines_that_make_no_sense_are_usage_errors(inv: Inv, line: list[str]) -> None:
+    inv.fails(UsageError, *line)
+
+
+def test_typos_get_the_nearest_name_as_a_suggestion(inv: Inv) -> None:
+    assert "Did you mean build?" in inv.fails(UsageError, "bilud")
+    assert "Did you mean --target" in inv.fails(UsageError, "build", "--traget", "x")
+    assert "Did you mean 2.0?" in inv.fails(UnknownNameError, "plan", "--target", "big@2.1")
+
+
+@pytest.mark.parametrize(
+    "value", ["abc", "-3", "nan", "inf", "1e400", "9" * 5000, "\u0663", "1_0", "0"], ids=repr
+)
+def test_numeric_options_refuse_other_values(inv: Inv, value: str) -> None:
+    assert "--workers" in inv.fails(OptionError, "build", f"--workers={value}")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [" ", "\n", "\x1b[31m\x07", "\udcff", "x" * 5000, "-", "%s{0}", "nosuch*", "[", "a/b/c/d/e", "big@"],
+    ids=repr,
+)
+def test_odd_names_are_unknown_names(inv: Inv, odd: str) -> None:
+    inv.fails(UnknownNameError, "plan", f"--target={odd}")
+    inv.fails(UnknownNameError, "audit", "big", f"--arch={odd}")

@@ -1,0 +1,109 @@
+"""The generated documentation is up to date: the README, the tables of settings, the JSON schemas."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from imagefactory.cli.show.docs import (
+    DIGEST,
+    SCHEMAS,
+    exit_code_table,
+    replace_between,
+    schemas,
+    with_tables,
+    write_changed,
+)
+from imagefactory.errors.mods import AnchorError
+from imagefactory.errors.supply import UnsignedImageError
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.make import locked_plans, make_plan
+from imagefactory.project.project import Project
+from imagefactory.project.targets import select_one
+from tasks import namespace
+from tests.fixtures.checkouts import REPOSITORY
+
+README = (REPOSITORY / "README.md").read_text("utf-8")
+MATRIX = (REPOSITORY / "matrix.yaml").read_text("utf-8")
+FOLDER = REPOSITORY / "docs" / "schemas"
+
+
+def validator(name: str) -> Any:
+    return jsonschema.Draft202012Validator(json.loads((FOLDER / name).read_text("utf-8")))
+
+
+def test_the_digest_in_the_readme_matches_this_commit() -> None:
+    project = Project(REPOSITORY)
+    plan = make_plan(project, select_one(project.matrix, ""))
+    image = KnownLayers(project.known_layers).image(plan)
+    assert image is not None, f"build {plan.target} and commit locks/layers.toml"
+    assert DIGEST.findall(README) == [image.digest], "run `invoke docs`"
+
+
+def test_the_tables_are_up_to_date() -> None:
+    assert write_changed(with_tables(REPOSITORY), check=True) == [], "run `invoke docs`"
+
+
+def test_every_exit_code_is_explained() -> None:
+    text = (REPOSITORY / "docs" / "exit-codes.md").read_text("utf-8")
+    assert replace_between(text, "exit codes", exit_code_table()) == text, "run `invoke docs`"
+    chosen, every = text.split("<!-- exit codes: begin -->")
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", every, re.MULTILINE)}
+    assert {10, UnsignedImageError.exit_code, AnchorError.exit_code} < codes
+    named = {
+        int(code)
+        for row in re.findall(r"^\|.*", chosen, re.MULTILINE)
+        for code in re.findall(r"\b\d{2,3}\b", row.split("|")[2])
+    }
+    assert len(named) > 20
+    assert named <= codes
+
+
+def test_the_readme_stays_short() -> None:
+    assert len(README.split()) < 900
+
+
+def test_files_that_the_readme_links_exist() -> None:
+    links = re.findall(r"\]\((?!https?://)([^)#]+)", README)
+    assert links
+    assert [link for link in links if not (REPOSITORY / link).exists()] == []
+
+
+def test_commands_that_the_readme_shows_exist() -> None:
+    shown = set(re.findall(r"\./inv ([a-z][a-z.]*)", README))
+    assert shown
+    assert sorted(shown - set(namespace.task_names)) == []
+
+
+def test_committed_schemas_are_valid_and_up_to_date() -> None:
+    assert write_changed(schemas(FOLDER), check=True) == []
+    for name in SCHEMAS:
+        jsonschema.Draft202012Validator.check_schema(validator(name).schema)
+
+
+def test_stale_schemas_are_listed_and_written(tmp_path: Path) -> None:
+    texts = schemas(tmp_path)
+    assert [path.name for path in write_changed(texts, check=True)] == list(SCHEMAS)
+    assert list(tmp_path.iterdir()) == []
+    write_changed(texts)
+    assert write_changed(texts, check=True) == []
+
+
+def test_the_matrix_conforms_and_editors_see_typos() -> None:
+    assert MATRIX.startswith("# yaml-language-server: $schema=docs/schemas/matrix.schema.json\n")
+    matrix = validator("matrix.schema.json")
+    matrix.validate(yaml.safe_load(MATRIX))
+    with pytest.raises(jsonschema.ValidationError, match=r"wieghts|weights"):
+        matrix.validate(yaml.safe_load(MATRIX.replace("    weights: ", "    wieghts: ", 1)))
+
+
+def test_every_locked_plan_conforms() -> None:
+    plans = validator("plan.schema.json")
+    for plan in locked_plans(Project(REPOSITORY)):
+        plans.validate(plan.model_dump(mode="json"))

@@ -1,0 +1,153 @@
+"""Tests the doctor: every check runs, and whatever is wrong comes with a remedy."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+
+from imagefactory.cli import doctor
+from imagefactory.cli.doctor import Diagnosis, examine
+from imagefactory.environment.setup import FOLDER, SETS, STAMPS
+from imagefactory.project.project import Project
+from imagefactory.store.cache import Store
+from tests.fixtures.checkouts import Checkout
+from tests.fixtures.servers import SimpleIndex
+from tests.fixtures.wheels import WheelFactory
+
+LAST_DAY = date(2026, 6, 10)
+Look = Callable[..., dict[str, Diagnosis]]
+
+
+@pytest.fixture(autouse=True)
+def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Configure a Debian mirror in a folder."""
+    folder = tmp_path / "debian"
+    release = folder / "dists" / "bookworm" / "InRelease"
+    release.parent.mkdir(parents=True)
+    release.write_text("Suite: oldstable\n")
+    monkeypatch.setenv("FACTORY_DEBIAN_MIRROR", str(folder))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def index(
+    simple_index: SimpleIndex, wheel_factory: WheelFactory, monkeypatch: pytest.MonkeyPatch
+) -> SimpleIndex:
+    simple_index.add(wheel_factory("vllm"))
+    monkeypatch.setenv("PIP_INDEX_URL", simple_index.url.replace("//", "//user:secret@"))
+    return simple_index
+
+
+@pytest.fixture
+def look(locked_checkout: Checkout) -> Look:
+    """Examine a small checkout; everything that is not well must have a remedy."""
+
+    locked_checkout.edit_matrix('"2.36"\n', f'"2.36"\n    supported_until: {LAST_DAY}\n')
+
+    def examine_all(store: Store | None = None, today: date = LAST_DAY) -> dict[str, Diagnosis]:
+        found = list(examine(Project(locked_checkout.root, store=store or Store()), today))
+        for finding in found:
+            assert finding.detail
+            assert finding.remedy or finding.health == "ok", f"{finding.subject} has no remedy"
+        return {finding.subject.split(" (")[0]: finding for finding in found}
+
+    return examine_all
+
+
+def test_healthy_machine_passes(look: Look) -> None:
+    found = look()
+    healthy = {"system", "uv", "package index", "Debian mirror", "Debian support", "cache", "checkout"}
+    assert set(found) == {*healthy, "environment", "container engine", "free disk", "test programs"}
+    assert {found[subject].health for subject in healthy} == {"ok"}, found
+    assert sys.executable in found["system"].detail
+    assert "secret" not in found["package index"].detail
+
+
+def test_index_without_vllm_or_without_a_response_fails(
+    look: Look, index: SimpleIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.files.clear()
+    assert look()["package index"].health == "failed"
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    assert look()["package index"].health == "failed"
+
+
+def test_debian_past_its_support_is_a_warning(look: Look, locked_checkout: Checkout) -> None:
+    found = look(today=LAST_DAY + timedelta(days=1))["Debian support"]
+    assert (found.health, found.detail) == (
+        "warning",
+        "Debian bookworm has had no security updates since 2026-06-10",
+    )
+    locked_checkout.edit_matrix(f"    supported_until: {LAST_DAY}\n", "")
+    assert look()["Debian support"].health == "warning"
+
+
+def test_mirror_without_the_release_fails(look: Look, mirror: Path) -> None:
+    shutil.rmtree(mirror / "dists")
+    assert look()["Debian mirror"].health == "failed"
+
+
+@pytest.mark.parametrize("script", [None, "exit 1", "exec sleep 60"])
+def test_docker_that_is_missing_fails_or_hangs_is_a_warning(
+    look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None
+) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text(f"#!/bin/sh\n{script}\n")
+    docker.chmod(0o755)
+    monkeypatch.setattr("shutil.which", lambda _name: str(docker) if script else None)
+    monkeypatch.setattr(doctor, "PATIENCE", 0.5)
+    assert look()["container engine"].health == "warning"
+
+
+def test_broken_uv_fails(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(command: list[str]) -> str:
+        raise subprocess.CalledProcessError(1, command)
+
+    monkeypatch.setattr(doctor, "_output", broken)
+    assert look()["uv"].health == "failed"
+
+
+def test_unusable_cache_fails_and_full_disk_is_a_warning(
+    look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    occupied = tmp_path / "occupied"
+    occupied.write_text("a file")
+    monkeypatch.setattr(doctor, "NEEDED_DISK", 10**18)
+    found = look(Store(occupied / "cache"))
+    assert (found["cache"].health, found["free disk"].health) == ("failed", "warning")
+
+
+def test_environment_is_compared_with_its_lock(
+    look: Look, locked_checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
+    assert look()["environment"].health == "warning", "not made by ./inv"
+    stamps = tmp_path / "venv" / STAMPS
+    shutil.copytree(locked_checkout.root / FOLDER, stamps)
+    assert look()["environment"].detail == f"as locked ({', '.join(SETS)})"
+    (stamps / "run.txt").write_text("older")
+    assert look()["environment"].health == "failed"
+
+
+@pytest.mark.parametrize(("system", "machine"), [("darwin", "arm64"), ("linux", "riscv64")])
+def test_untested_system_is_a_warning(
+    look: Look, monkeypatch: pytest.MonkeyPatch, system: str, machine: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    assert look()["system"].health == "warning"
+
+
+def test_missing_test_programs_are_listed_with_their_packages(
+    look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None if name == "skopeo" else f"/bin/{name}")
+    found = look()["test programs"]
+    assert found.health == "warning"
+    assert found.remedy.endswith("apt-get install skopeo")

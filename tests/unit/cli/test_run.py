@@ -1,0 +1,160 @@
+"""`invoke run`: a key that the user gives protects the server, and is shown nowhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from imagefactory.errors.commands import InternalError
+from imagefactory.errors.serving import KeyNotPassedError, SettingRefusedError
+from tests.fixtures.checkouts import REPOSITORY, Checkout
+from tests.fixtures.inv import Inv
+
+KEY = "hunter2-hunter2"
+OTHER_KEY = "swordfish-swordfish"
+IMAGE = "--image=x@sha256:" + "0" * 64
+MOUNTED = "/run/secrets/vllm_api_key"
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("VLLM_API_KEY", "VLLM_API_KEY_FILE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "key"
+    path.write_text(KEY)
+    return path
+
+
+def mounted(out: str, *, compose: bool) -> Path:
+    """Return the host's file that the container gets as its key."""
+    if compose:
+        document = yaml.safe_load(out)
+        service = document["services"]["vllm"]
+        assert service["environment"]["VLLM_API_KEY_FILE"] == MOUNTED
+        assert service["secrets"] == ["vllm_api_key"]
+        return Path(document["secrets"]["vllm_api_key"]["file"])
+    words = out.replace("\\\n", " ").split()
+    assert f"VLLM_API_KEY_FILE={MOUNTED}" in words
+    [volume] = [word for word in words if word.endswith(f":{MOUNTED}:ro")]
+    return Path(volume.partition(":")[0])
+
+
+@pytest.mark.parametrize("way", ["--print", "--compose"])
+@pytest.mark.parametrize("given", ["VLLM_API_KEY", "VLLM_API_KEY_FILE"])
+@pytest.mark.parametrize("place", ["setting", "variable", "both"])
+def test_a_key_protects_the_server(own_inv: Inv, key_file: Path, way: str, given: str, place: str) -> None:
+    value = str(key_file) if given.endswith("FILE") else KEY
+    options = [] if place == "variable" else ["--set", f"{given}={value}"]
+    variables = {} if place == "setting" else {given: value if place == "variable" else OTHER_KEY}
+    done = own_inv("run", way, IMAGE, *options, **variables)
+    assert done.returncode == 0, done.stderr
+    assert KEY not in done.stdout + done.stderr
+    file = mounted(done.stdout, compose=way == "--compose")
+    assert file.read_text() == KEY
+    if given == "VLLM_API_KEY":
+        assert file.stat().st_mode & 0o777 == 0o600
+
+
+DOCKER = """#!{python}
+import json, os, sys
+open({record!r}, "w").write(json.dumps(sys.argv))
+"""
+
+
+def test_docker_gets_the_key_as_a_file_only(locked_checkout: Checkout, tmp_path: Path) -> None:
+    docker, record = tmp_path / "docker", tmp_path / "record"
+    docker.write_text(DOCKER.format(python=sys.executable, record=str(record)))
+    docker.chmod(0o700)
+    command = [sys.executable, "tasks.py", "run", IMAGE, "--set", f"VLLM_API_KEY={KEY}"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PATH": f"{tmp_path}:{os.defpath}"}
+    ran = subprocess.run(
+        command, cwd=locked_checkout.root, env=environment, text=True, capture_output=True, check=True
+    )
+    words = json.loads(record.read_text())
+    assert mounted(" ".join(words), compose=False).read_text() == KEY
+    assert "host" in words
+    assert KEY not in " ".join(words) + ran.stdout + ran.stderr
+
+
+def test_a_compose_file_without_a_key_hands_on_the_variables_of_its_user(own_inv: Inv) -> None:
+    service = yaml.safe_load(own_inv("run", "--compose", IMAGE).stdout)["services"]["vllm"]
+    assert {name: service["environment"][name] for name in ("VLLM_API_KEY", "VLLM_API_KEY_FILE")} == {
+        "VLLM_API_KEY": None,
+        "VLLM_API_KEY_FILE": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "variables"),
+    [
+        (["--set", "VLLM_API_KEY="], {}),
+        (["--set", "VLLM_API_KEY="], {"VLLM_API_KEY": KEY}),
+        ([], {"VLLM_API_KEY": ""}),
+        ([], {"VLLM_API_KEY": f"{KEY} {KEY}"}),
+        ([], {"VLLM_API_KEY_FILE": ""}),
+        ([], {"VLLM_API_KEY_FILE": KEY}),
+        (["--set", "VLLM_API_KEY_FILE=/nowhere/key"], {}),
+        (["--set", f"VLLM_API_KEY={KEY}", "--set", "VLLM_API_KEY_FILE=/dev/null"], {}),
+        (["--set", f"EXTRA_ARGS=--api-key {KEY}"], {}),
+        (["--set", f"EXTRA_ARGS=--hf-token={KEY}"], {}),
+        (["--set", f"EXTRA_ARGS=--ssl-keyfile-password {KEY}"], {}),
+    ],
+    ids=str,
+)
+def test_a_key_that_would_be_lost_or_shown_is_refused(
+    inv: Inv, options: list[str], variables: dict[str, str]
+) -> None:
+    assert KEY not in inv.fails(KeyNotPassedError, "run", "--print", IMAGE, *options, **variables)
+
+
+def test_a_key_file_without_a_key_is_refused(inv: Inv, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    inv.fails(SettingRefusedError, "run", "--print", IMAGE, VLLM_API_KEY_FILE=str(tmp_path / "empty"))
+
+
+@pytest.mark.parametrize("style", ["eugr", "sparkrun"])
+def test_a_recipe_is_refused_if_its_server_would_be_open_despite_a_key(own_inv: Inv, style: str) -> None:
+    line = ("run", f"--recipe={style}", IMAGE)
+    assert own_inv(*line).returncode == 0
+    assert KEY not in own_inv.fails(KeyNotPassedError, *line, VLLM_API_KEY=KEY)
+
+
+@pytest.mark.parametrize(
+    "setting", [f"vllm_api_key={KEY}", f"HF_TOKEN={KEY}", f"EXTRA_ARGS=--hf-token {KEY} 'x"]
+)
+def test_a_refused_setting_is_named_without_its_value(inv: Inv, setting: str) -> None:
+    said = inv.fails(SettingRefusedError, "run", "--print", IMAGE, "--set", setting)
+    assert setting.partition("=")[0] in said
+    assert KEY not in said
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--set", f"VLLM_API_KEY={KEY}"],
+        [f"--set=VLLM_API_KEY={KEY}"],
+        ["--set", f"EXTRA_ARGS=--hf-token {KEY}"],
+        [f"--set=EXTRA_ARGS=--seed 1 --api-key '{KEY}'"],
+    ],
+    ids=str,
+)
+def test_a_bug_is_reported_without_the_secrets_of_the_command(
+    inv: Inv, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: list[str]
+) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError(f"not a number: {KEY}")
+
+    monkeypatch.setattr("imagefactory.launch.prepare.settings_from", broken)
+    said = inv.fails(InternalError, "run", "--print", IMAGE, *options, FACTORY_CACHE=str(tmp_path))
+    [report] = (tmp_path / "reports").iterdir()
+    assert KEY not in said + report.read_text("utf-8")

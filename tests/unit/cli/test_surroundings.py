@@ -1,0 +1,229 @@
+"""Commands in hostile surroundings: closed streams, full disks, missing permissions, strange locales.
+
+Each command is a process of its own. Root may read and write everything, so the processes give up those rights.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from imagefactory.errors import FactoryError
+from imagefactory.errors.locks import LockFormatError, RecordNotWrittenError
+from imagefactory.errors.matrix import UnknownNameError, YamlSyntaxError
+from imagefactory.errors.store import DiskFullError, OutputError
+from imagefactory.errors.system import NotPermittedError
+from tests.fixtures.checkouts import REPOSITORY, Checkout
+from tests.fixtures.inv import Done, check_failure
+from tests.fixtures.small_factory import CELL, SmallFactory
+
+_DROP_FROM_BOUNDS = 24  # PR_CAPBSET_DROP
+_OVERRIDE, _READ_ANYTHING = 1, 2  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+WRONG = ["plan", "--target", "nosuch"]
+
+
+def as_inv(root: Path) -> list[str]:
+    return [sys.executable, str(root / "tasks.py")]
+
+
+def without_root_rights() -> None:
+    """Drop the capabilities that let root read and write everything."""
+    if os.geteuid() == 0:
+        libc = ctypes.CDLL(None, use_errno=True)
+        for right in (_OVERRIDE, _READ_ANYTHING):
+            if libc.prctl(_DROP_FROM_BOUNDS, right, 0, 0, 0):
+                raise OSError(ctypes.get_errno(), "cannot give up the rights of root")
+
+
+def run(
+    command: list[str],
+    root: Path,
+    *,
+    env: Mapping[str, str | None] | None = None,
+    stdout: int = subprocess.PIPE,
+    stderr: int = subprocess.PIPE,
+) -> Done:
+    changed = {"PYTHONPATH": str(REPOSITORY), **(env or {})}
+    environment = {name: value for name, value in {**os.environ, **changed}.items() if value is not None}
+    return subprocess.run(
+        command,
+        cwd=root,
+        env=environment,
+        text=True,
+        errors="replace",
+        check=False,
+        timeout=60,
+        preexec_fn=without_root_rights,
+        stdout=stdout,
+        stderr=stderr,
+    )
+
+
+@pytest.fixture
+def root(locked_checkout: Checkout) -> Path:
+    return locked_checkout.root
+
+
+@contextmanager
+def mode(path: Path, bits: int) -> Iterator[None]:
+    """Change permissions, and restore them to let pytest remove the folder."""
+    before = path.stat().st_mode
+    path.chmod(bits)
+    try:
+        yield
+    finally:
+        path.chmod(before)
+
+
+@pytest.mark.parametrize("command", [["--list"], ["--help", "build"], ["targets", "--json"]], ids=" ".join)
+def test_commands_succeed_when_the_reader_goes_away(root: Path, command: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = run([*as_inv(root), *command], root, stdout=write)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["--list", "targets"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_commands_fail_when_the_output_has_no_room(root: Path, command: str, unbuffered: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        env = {"PYTHONUNBUFFERED": unbuffered}
+        done = run([*as_inv(root), command], root, stdout=full.fileno(), env=env)
+    assert "standard output" in check_failure(done, DiskFullError)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_commands_run_with_closed_streams(root: Path, closed: str) -> None:
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *as_inv(root)]
+    for command, code in ((["targets"], 0), (WRONG, UnknownNameError.exit_code)):
+        done = run([*shell, *command], root)
+        assert done.returncode == code
+        assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_the_exit_code_survives_a_full_standard_error(root: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = run([*as_inv(root), *WRONG], root, stderr=full.fileno())
+    assert done.returncode == UnknownNameError.exit_code
+
+
+def test_plain_invoke_has_the_same_commands(root: Path) -> None:
+    plain = [sys.executable, "-m", "invoke", "--search-root", str(root)]
+    assert (
+        run([*plain, "targets", "--json"], root).stdout
+        == run([*as_inv(root), "targets", "--json"], root).stdout
+    )
+    check_failure(run([*plain, *WRONG], root), UnknownNameError)
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"LC_ALL": "C", "LANG": None},
+        {"PYTHONIOENCODING": "ascii"},
+        {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"},
+        {"TERM": "nosuchterminal", "COLUMNS": "-5"},
+    ],
+    ids=str,
+)
+def test_every_character_is_printed_in_every_locale(
+    locked_checkout: Checkout, env: Mapping[str, str | None]
+) -> None:
+    rule = "exclude:\n  - when: {model: tiny, arch: gpu}\n    reason: 模型 needs no GPU\n"
+    locked_checkout.edit_matrix("conflicts:", f"{rule}conflicts:")
+    root = locked_checkout.root
+    shown = run([*as_inv(root), "targets", "--excluded"], root, env=env)
+    assert shown.returncode == 0, shown.stderr
+    check_failure(run([*as_inv(root), "plan", "--target", "模型\udcff"], root, env=env), UnknownNameError)
+
+
+def test_commands_work_without_a_home(root: Path, tmp_path: Path) -> None:
+    for home in (None, str(tmp_path / "missing")):
+        env = {"HOME": home, "FACTORY_CACHE": None, "XDG_CACHE_HOME": None}
+        done = run([*as_inv(root), "plan"], root, env=env)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_configuration_of_invoke_is_not_read(root: Path, tmp_path: Path) -> None:
+    (tmp_path / ".invoke.yaml").write_text("]")
+    assert run([*as_inv(root), "targets"], root, env={"HOME": str(tmp_path)}).returncode == 0
+
+
+def test_an_interrupt_ends_with_one_line(root: Path) -> None:
+    program = "import os, signal, imagefactory.project.targets as t\n"
+    program += "t.select = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
+    program += "import runpy; runpy.run_path('tasks.py', run_name='__main__')"
+    done = run([sys.executable, "-c", program, "plan"], root)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "interrupted; finished work is kept\n"
+
+
+@pytest.mark.parametrize(("bits", "command"), [(0o555, "clean"), (0o000, "clean"), (0o000, "wheels.list")])
+def test_a_cache_without_permission_names_its_variable(
+    root: Path, tmp_path: Path, bits: int, command: str
+) -> None:
+    cache = tmp_path / "theirs"
+    (cache / "wheelhouse").mkdir(parents=True)
+    with mode(cache, bits):
+        done = run([*as_inv(root), command], root, env={"FACTORY_CACHE": str(cache)})
+    assert "FACTORY_CACHE" in check_failure(done, NotPermittedError)
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "command"),
+    [
+        (YamlSyntaxError, "matrix.yaml", ["plan"]),
+        (LockFormatError, "locks/2.0/gpu-linux-arm64.toml", ["plan"]),
+        (LockFormatError, "locks/layers.toml", ["plan"]),
+        (YamlSyntaxError, "mods/a-mod/mod.yaml", ["plan"]),
+        (NotPermittedError, "tree", ["mods.check", "--source", "tree"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_files_without_permission_are_named(
+    root: Path, kind: type[FactoryError], path: str, command: list[str]
+) -> None:
+    place = root / path
+    place.parent.mkdir(exist_ok=True)
+    if path == "tree":
+        place.mkdir()
+    else:
+        place.touch()
+    with mode(place, 0):
+        done = run([*as_inv(root), *command], root)
+    assert Path(path).name in check_failure(done, kind)
+
+
+@pytest.mark.parametrize(
+    "command", [["build", "--output", "locked/image"], ["export", "locked/image.tar"]], ids=" ".join
+)
+def test_outputs_without_permission_are_refused_first(root: Path, command: list[str]) -> None:
+    (root / "locked").mkdir()
+    with mode(root / "locked", 0o555):
+        done = run([*as_inv(root), *command], root)
+    assert done.stdout == ""
+    assert "locked" in check_failure(done, OutputError)
+
+
+def test_a_build_does_not_start_when_its_record_cannot_be_written(small_factory: SmallFactory) -> None:
+    with mode(small_factory.project.locks, 0o555):
+        command = small_factory.command("build", "--target", str(CELL))
+        done = run(command, small_factory.root, env=small_factory.environment())
+    assert "Nothing was built" in check_failure(done, RecordNotWrittenError)
+    assert not (small_factory.root / "build").exists()
+
+
+def test_the_rights_of_root_are_really_gone(tmp_path: Path) -> None:
+    with mode(tmp_path, 0o555):
+        done = run([sys.executable, "-c", "open('x', 'w')"], tmp_path)
+    assert "PermissionError" in done.stderr

@@ -1,0 +1,147 @@
+"""Registries of recipes: complete, pinned, and never mixed with somebody's files."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from imagefactory.errors.recipes import NothingToExportError, RegistryFolderError
+from imagefactory.launch.recipe_export import MANIFEST, RESERVED, registry_of, write_registry
+from imagefactory.lock.drift import models_made_from
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.make import make_plan
+from imagefactory.project.locks.files import LockedRevision, ModelLock
+from imagefactory.project.project import Project
+from imagefactory.project.targets import select
+from tests.fixtures.checkouts import REPOSITORY, Checkout
+
+PROJECT = Project(REPOSITORY)
+TARGETS = ["gemma4-31b", "gemma4-31b@sglang-0.5.21", "qwen3.5-35b-a3b-int4", "gemma4-31b@0.32.0/rtx5090"]
+QUANTIZATIONS = {"none", "fp8", "nvfp4", "mxfp4", "auto-round", "awq"}
+"""Names that sparkrun has for weights."""
+BOTH = {"recipe_version", "name", "description", "model", "container", "defaults", "env", "command"}
+KNOWN = {
+    "1": BOTH | {"solo_only"},
+    "2": BOTH | {"model_revision", "runtime", "runtime_version", "min_nodes", "max_nodes", "metadata"},
+}
+"""The keys of each format that recipes of images may have."""
+
+
+@pytest.fixture(scope="module")
+def files() -> dict[str, str]:
+    return registry_of(PROJECT, select(PROJECT.matrix, TARGETS)).files
+
+
+def read(files: dict[str, str], name: str) -> dict[str, Any]:
+    document = yaml.safe_load(files[name])
+    assert isinstance(document, dict)
+    return document
+
+
+def test_registry_has_a_manifest_and_a_recipe_for_each_target(files: dict[str, str]) -> None:
+    assert set(files) == {
+        MANIFEST,
+        "recipes/gemma4-31b-v0.32.0.yaml",
+        "recipes/gemma4-31b-sglang-0.5.21.yaml",
+        "recipes/qwen3.5-35b-a3b-int4-v0.32.0.yaml",
+        "eugr/gemma4-31b-v0.32.0.yaml",
+        "eugr/qwen3.5-35b-a3b-int4-v0.32.0.yaml",
+    }
+    [registry] = read(files, MANIFEST)["registries"]
+    assert set(registry) <= {"name", "description", "recipes", "tuning", "benchmarks", "enabled", "visible"}
+    assert registry["recipes"] == "recipes"
+    assert not registry["name"].startswith(RESERVED)
+
+
+def test_recipes_name_images_by_the_recorded_digest(files: dict[str, str]) -> None:
+    plan = make_plan(PROJECT, select(PROJECT.matrix, ["gemma4-31b"])[0])
+    image = KnownLayers(PROJECT.known_layers).image(plan)
+    assert image is not None
+    for folder in ("recipes", "eugr"):
+        document = read(files, f"{folder}/gemma4-31b-v0.32.0.yaml")
+        assert document["container"] == f"{PROJECT.matrix.effective_registry}@{image.digest}"
+
+
+def test_recipes_have_only_keys_and_names_that_the_launchers_know(files: dict[str, str]) -> None:
+    for name in set(files) - {MANIFEST}:
+        document = read(files, name)
+        assert set(document) <= KNOWN[document["recipe_version"]]
+        assert document.get("metadata", {}).get("quantization", "none") in QUANTIZATIONS
+
+
+def test_recipe_starts_the_server_by_its_program(files: dict[str, str]) -> None:
+    # sparkrun appends `bash -c COMMAND` to the image, whose entry point hands programs through.
+    for name, program in (("gemma4-31b-v0.32.0", "vllm"), ("gemma4-31b-sglang-0.5.21", "sglang")):
+        command = read(files, f"recipes/{name}.yaml")["command"]
+        assert shlex.split(command.replace("\\\n", " "))[:2] == [program, "serve"]
+
+
+def test_account_says_what_the_registry_lacks() -> None:
+    account = registry_of(PROJECT, select(PROJECT.matrix, TARGETS)).account
+    assert "not for the DGX Spark: gemma4-31b@0.32.0/rtx5090" in account
+    [unpinned] = [line for line in account if line.startswith("without a pinned revision")]
+    assert "google/gemma-4-31B-it" in unpinned
+
+
+def test_model_and_drafter_are_pinned_by_revision(factory_checkout: Checkout) -> None:
+    project = Project(factory_checkout.root)
+    commits = {"google/gemma-4-31B-it": "a" * 40, "z-lab/gemma-4-31B-it-DFlash": "b" * 40}
+    revisions = tuple(LockedRevision(repo=repo, commit=commit) for repo, commit in commits.items())
+    lock = ModelLock(made_from=models_made_from(project.matrix), revisions=revisions)
+    lock.write(ModelLock.path(project.locks))
+    project = Project(factory_checkout.root)
+    cell = select(project.matrix, ["gemma4-31b"])[0]
+    # With other revisions, the image's last layer is another one.
+    plan = make_plan(project, cell)
+    known = KnownLayers(project.known_layers)
+    blob = next(iter(known.layers.values())).blob
+    known.add({plan.layers[-1].key: ("model gemma4-31b", blob)})
+    exported = registry_of(project, [cell])
+    document = read(exported.files, "recipes/gemma4-31b-v0.32.0.yaml")
+    assert document["model_revision"] == "a" * 40
+    words = shlex.split(document["command"].replace("\\\n", " "))
+    assert words[words.index("--revision") + 1] == "a" * 40
+    assert json.loads(words[words.index("--speculative-config") + 1])["revision"] == "b" * 40
+
+
+def test_target_without_an_image_for_a_spark_gives_no_registry() -> None:
+    with pytest.raises(NothingToExportError, match="No recipe"):
+        registry_of(PROJECT, select(PROJECT.matrix, ["tiny", "gemma4-31b@0.19.1"]))
+
+
+FILES = {MANIFEST: "# Made by `invoke recipes.export`; a later export replaces the files beside it.\n"}
+
+
+def test_later_export_replaces_an_earlier_one(tmp_path: Path) -> None:
+    write_registry({**FILES, "recipes/old.yaml": "1", "recipes/same.yaml": "1"}, tmp_path)
+    (tmp_path / "README.md").write_text("mine", "utf-8")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "HEAD").write_text("mine", "utf-8")
+    write_registry({**FILES, "recipes/same.yaml": "2"}, tmp_path)
+    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert found == {MANIFEST, "recipes/same.yaml", "README.md", ".git/HEAD"}
+    assert (tmp_path / "recipes" / "same.yaml").read_text("utf-8") == "2"
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "recipes/mine.yaml", "deep/er/file", MANIFEST])
+def test_export_leaves_the_folders_of_others_alone(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("mine", "utf-8")
+    with pytest.raises(RegistryFolderError, match="not a registry"):
+        write_registry(FILES, tmp_path)
+    assert [found for found in tmp_path.rglob("*") if found.is_file()] == [path]
+    assert path.read_text("utf-8") == "mine"
+
+
+def test_export_refuses_a_registry_with_files_of_others_in_it(tmp_path: Path) -> None:
+    write_registry(FILES, tmp_path)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "mine").write_text("mine", "utf-8")
+    with pytest.raises(RegistryFolderError):
+        write_registry(FILES, tmp_path)

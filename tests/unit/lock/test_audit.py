@@ -1,0 +1,148 @@
+"""Tests reading the GPU targets of a library, and judging them by the policy of an arch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from imagefactory.errors.kernels import AuditError, AuditFailedError
+from imagefactory.lock.audit.auditing import refuse_failing
+from imagefactory.lock.audit.libraries import from_file, from_wheel, read_kernels
+from imagefactory.project.locks.kernels import GpuCode, KernelVerdict, judge
+from imagefactory.project.matrix import Arch, CubinPolicy
+
+GB10 = Arch(
+    capability="12.1",
+    platforms=["linux/arm64"],
+    base="bookworm",
+    cubins=CubinPolicy(
+        accept=["sm_121a", "sm_121f", "sm_121", "sm_120f", "sm_120"], refuse=["sm_120a"], fp4=["vllm/_C*.so"]
+    ),
+)
+C, MOE, FA = "vllm/_C.abi3.so", "vllm/_moe_C.abi3.so", "vllm/fa3.so"
+
+
+def verdict(kernels: GpuCode, library: str = C) -> KernelVerdict:
+    found = judge(library, kernels, GB10)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("library", "kernels", "outcome", "why"),
+    [
+        # family code of the neighbour runs
+        (C, GpuCode({"sm_120": 47, "sm_120f": 35}, fp4=True), "native", "sm_120f x35, sm_120 x47"),
+        # its special code does not load, even beside plain code, but does no harm beside code for the family
+        (
+            C,
+            GpuCode({"sm_120": 32, "sm_120a": 16}, fp4=True),
+            "fails",
+            "sm_120a x16 only, which do not load on 12.1",
+        ),
+        (C, GpuCode({"sm_120a": 1, "sm_121a": 1}, fp4=True), "native", "sm_121a x1"),
+        # FP4 kernels need an a or f target, except in libraries that only unpack FP4 weights
+        (C, GpuCode({"sm_120": 3}, fp4=True), "fails", "FP4"),
+        (C, GpuCode({"sm_120": 3}, fp4=False), "native", "sm_120 x3"),
+        (MOE, GpuCode({"sm_120": 13}, fp4=True), "native", "sm_120 x13"),
+        # PTX for an older GPU is compiled at first use; special or newer PTX cannot be
+        (FA, GpuCode({"sm_80": 1}, {"sm_80": 2, "sm_75": 1}), "jit", "compute_80"),
+        (FA, GpuCode({"sm_90a": 1}, {"sm_90a": 1}), "other chips", "sm_90a"),
+        (FA, GpuCode({"sm_90a": 1}, {"sm_100f": 1}), "other chips", "sm_90a, sm_100f"),
+        (FA, GpuCode({"sm_90a": 1}, {"sm_130": 1}), "other chips", "sm_90a, sm_130"),
+    ],
+)
+def test_policy_judges_a_library_by_its_gpu_targets(
+    library: str, kernels: GpuCode, outcome: str, why: str
+) -> None:
+    found = verdict(kernels, library)
+    assert (found.outcome, found.passes) == (outcome, outcome != "fails")
+    assert why in found.why
+
+
+def test_module_for_another_python_is_said_to_be_that() -> None:
+    library, kernels = "sgl_kernel/infllm_ops.cpython-310-aarch64-linux-gnu.so", GpuCode({"sm_120a": 4})
+    other, own = judge(library, kernels, GB10, "3.13"), judge(library, kernels, GB10, "3.10")
+    assert other is not None
+    assert own is not None
+    assert (other.outcome, other.passes, own.outcome) == ("other Python", True, "fails")
+    assert "made for 3.10" in other.why
+
+
+def test_library_without_gpu_code_is_not_judged() -> None:
+    assert judge("vllm/spinloop.so", GpuCode(), GB10) is None
+
+
+def test_failing_library_is_reported_with_its_reason() -> None:
+    refuse_failing("0.32.0", [verdict(GpuCode(cubins={"sm_120f": 1}))])
+    with pytest.raises(AuditFailedError) as caught:
+        refuse_failing("0.19.1", [verdict(GpuCode(cubins={"sm_120a": 16}))])
+    assert C in caught.value.where
+    assert "sm_120a" in caught.value.why
+
+
+DUMP = """\
+Fatbin elf code:
+================
+arch = sm_120f
+code version = [1,8]
+
+Fatbin elf code:
+================
+arch = sm_120f
+code version = [1,8]
+
+Fatbin ptx code:
+================
+arch = sm_80
+code version = [8,0]
+"""
+
+
+def read(folder: Path, content: bytes, script: str) -> GpuCode:
+    """Read a library with a cuobjdump that is a shell script."""
+    library, tool = folder / "lib.so", folder / "cuobjdump"
+    library.write_bytes(content)
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    return read_kernels(library, tool)
+
+
+def test_dump_is_counted_by_kind_and_target(tmp_path: Path) -> None:
+    (tmp_path / "dump").write_text(DUMP)
+    kernels = read(tmp_path, b"...nvfp4_gemm...", f"cat {tmp_path}/dump")
+    assert kernels == GpuCode(cubins={"sm_120f": 2}, ptx={"sm_80": 1}, fp4=True)
+
+
+def test_library_without_device_code_has_no_kernels(tmp_path: Path) -> None:
+    script = "echo 'cuobjdump info    : File does not contain device code'; exit 255"
+    assert read(tmp_path, b"plain", script) == GpuCode()
+
+
+def test_damaged_library_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(AuditError) as caught:
+        read(tmp_path, b"garbage", "echo 'not an ELF file' >&2; exit 1")
+    assert str(tmp_path / "lib.so") in caught.value.where
+    assert "not an ELF file" in caught.value.why
+
+
+def test_wheel_yields_only_libraries_of_audited_packages(tmp_path: Path) -> None:
+    wheel = tmp_path / "x.whl"
+    with ZipFile(wheel, "w") as archive:
+        for name in (C, "vllm/a.py", "numpy/core.so", "flashinfer_jit_cache/x/y.so"):
+            archive.writestr(name, name)
+    with ZipFile(wheel) as archive:
+        libraries = list(from_wheel(archive, "0" * 64))
+        assert [library.name for library in libraries] == [C, "flashinfer_jit_cache/x/y.so"]
+        libraries[0].unpack(tmp_path / "out.so")
+    assert (tmp_path / "out.so").read_text() == C
+
+
+def test_single_file_is_audited_whatever_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "mine.so"
+    path.write_bytes(b"x")
+    [library] = from_file(path)
+    library.unpack(tmp_path / "out.so")
+    assert (library.name, (tmp_path / "out.so").read_bytes()) == ("mine.so", b"x")

@@ -1,0 +1,268 @@
+"""Tests locking Debian packages from a small signed archive."""
+
+from __future__ import annotations
+
+import lzma
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pysequoia
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagefactory.errors.locks import ArchiveSignatureError, DebianPackageError, MirrorError
+from imagefactory.lock.base_locks import closure, deb_locations, security_updates
+from imagefactory.lock.debian_index import read_keys
+from imagefactory.lock.mirrors import KEYS
+from tests.fixtures.debian_archive import DebianArchive, stanza
+
+AWKS = {"gawk": "optional", "mawk": "required"}
+APIS = {"any": "api", "old": "api (= 1)", "right": "api (= 2.1)"}
+
+
+def test_dependencies_are_locked_with_the_packages_that_need_them(archive: DebianArchive) -> None:
+    archive.suites["bookworm"] = [
+        stanza("bash", Pre_Depends="libc6 (>= 2.36)", Depends="base-files:any"),
+        stanza("libc6", "2.36-9", Depends="libgcc-s1"),
+        stanza("libgcc-s1", Depends="libc6 (>= 2.36)"),
+        stanza("base-files", Architecture="all"),
+        stanza("not-needed"),
+    ]
+    lock = archive.lock("bash", "libc6")
+    assert {deb.name: deb.needed_by for deb in lock.debs} == {
+        "base-files": ("bash",),
+        "bash": ("matrix.yaml",),
+        "libc6": ("bash", "libgcc-s1", "matrix.yaml"),
+        "libgcc-s1": ("libc6",),
+    }
+    [bash] = [deb for deb in lock.debs if deb.name == "bash"]
+    assert (bash.version, bash.architecture, bash.archive) == ("1.0", "arm64", "main")
+    assert (bash.unpacked, bash.size) == (7168, 100)
+
+
+def test_lock_records_when_each_suite_was_signed(archive: DebianArchive) -> None:
+    archive.suites["bookworm"] = [stanza("bash")]
+    said: list[str] = []
+    lock = archive.lock("bash", say=said.append)
+    assert [(suite.name, suite.archive, suite.date) for suite in lock.suites] == [
+        ("bookworm", "main", "20260711T101637Z"),
+        ("bookworm-updates", "main", "20260711T101637Z"),
+        ("bookworm-security", "security", "20260711T101637Z"),
+    ]
+    assert said[0] == "bookworm: 1 packages for arm64, signed 2026-07-11 10:16 UTC"
+
+
+def test_highest_version_of_all_suites_wins(archive: DebianArchive) -> None:
+    archive.suites["bookworm"] = [stanza("openssl", "3.0.9-1"), stanza("tzdata", "1:2.0~rc1")]
+    archive.suites["bookworm-updates"] = [stanza("tzdata", "1:2.0")]
+    archive.suites["bookworm-security"] = [stanza("openssl", "3.0.10-1"), stanza("tzdata", "3.0")]
+    lock = archive.lock("openssl", "tzdata")
+    assert [(deb.version, deb.archive) for deb in lock.debs] == [("3.0.10-1", "security"), ("1:2.0", "main")]
+    archive.suites["bookworm"] = archive.suites["bookworm-security"] = [stanza("openssl")]
+    assert archive.lock("openssl").debs[0].archive == "main", "in both, in the same version"
+
+
+@pytest.mark.parametrize(
+    ("app", "others", "selected"),
+    [
+        (stanza("app", Depends="gone | b (>= 2) | c | d"), [*map(stanza, "bcd")], "app c"),
+        # `z` is found late and deep, yet before the choice is made.
+        (
+            stanza("app", Depends="a | z, y"),
+            [stanza("y", Depends="x"), stanza("x", Depends="z"), *map(stanza, "az")],
+            "app x y z",
+        ),
+        (
+            stanza("app", Pre_Depends="awk"),
+            [stanza(name, Provides="awk", Priority=how) for name, how in AWKS.items()],
+            "app mawk",
+        ),
+        (
+            stanza("app", Depends="api (>= 2)"),
+            [stanza(name, Provides=what) for name, what in APIS.items()],
+            "app right",
+        ),
+    ],
+    ids=[
+        "the first that exists",
+        "one that is selected anyway",
+        "the highest priority",
+        "a version provided",
+    ],
+)
+def test_one_of_several_alternatives_is_selected(
+    archive: DebianArchive, app: str, others: list[str], selected: str
+) -> None:
+    archive.suites["bookworm"] = [app, *others]
+    assert [deb.name for deb in archive.lock("app").debs] == selected.split()
+
+
+def test_unknown_package_is_refused_with_the_nearest_name(archive: DebianArchive) -> None:
+    archive.suites["bookworm"] = [stanza("libnuma1"), stanza("bash")]
+    with pytest.raises(DebianPackageError) as caught:
+        archive.lock("libnuma")
+    assert caught.value.where == "matrix.yaml"
+    assert "did you mean libnuma1?" in caught.value.fix
+
+
+def test_virtual_package_is_refused_with_its_providers(archive: DebianArchive) -> None:
+    archive.suites["bookworm"] = [stanza("mawk", Provides="awk"), stanza("gawk", Provides="awk")]
+    with pytest.raises(DebianPackageError, match="Name one of them: gawk, mawk"):
+        archive.lock("awk")
+
+
+def test_unsatisfiable_dependency_is_refused_with_the_available_version(archive: DebianArchive) -> None:
+    archive.suites["bookworm"] = [stanza("app", Depends="libc6 (>= 9)"), stanza("libc6", "2.36")]
+    with pytest.raises(DebianPackageError) as caught:
+        archive.lock("app")
+    assert caught.value.what == "app 1.0 needs libc6 (>= 9), which Debian bookworm does not have."
+    assert caught.value.why == "there is libc6 2.36"
+
+
+@pytest.mark.parametrize(
+    ("flaw", "what"),
+    [
+        ("edited", "not signed by Debian"),
+        ("signed by a stranger", "not signed by Debian"),
+        ("unsigned", "not signed by Debian"),
+        ("other packages", "not the one that Debian signed"),
+        ("other suite", "serves the index of bullseye as bookworm"),
+    ],
+)
+def test_index_that_debian_did_not_sign_is_refused(archive: DebianArchive, flaw: str, what: str) -> None:
+    archive.publish()
+    suite = archive.suite("bookworm")
+    inrelease = suite / "InRelease"
+    match flaw:
+        case "edited":
+            inrelease.write_bytes(inrelease.read_bytes().replace(b"Origin: Debian", b"Origin: Rebian"))
+        case "signed by a stranger":
+            stranger = pysequoia.Tsk.generate(user_id="A stranger").extract_certificate()
+            (archive.folder / "keys" / "bookworm-test.asc").write_text(str(stranger))
+        case "unsigned":
+            inrelease.write_text("Codename: bookworm\n")
+        case "other packages":
+            packages = lzma.compress(stanza("evil").encode())
+            (suite / "main" / "binary-arm64" / "Packages.xz").write_bytes(packages)
+        case _:
+            archive.publish(codename="bullseye")
+    with pytest.raises(ArchiveSignatureError, match=what) as caught:
+        archive.index()
+    assert "\n" not in caught.value.why
+
+
+def test_missing_mirror_is_reported_with_the_setting(archive: DebianArchive) -> None:
+    archive.publish()
+    nowhere = replace(archive.mirrors, main=(), security=())
+    with pytest.raises(MirrorError) as caught:
+        archive.index(nowhere)
+    assert "No mirror is known" in caught.value.why
+    assert "FACTORY_DEBIAN_MIRROR" in caught.value.fix
+
+
+def test_mirror_without_the_platform_is_skipped(archive: DebianArchive) -> None:
+    archive.publish("amd64")
+    elsewhere = DebianArchive(archive.folder / "second", archive.key)
+    elsewhere.folder.mkdir()
+    elsewhere.suites["bookworm"] = [stanza("bash")]
+    elsewhere.publish()
+    both = replace(
+        archive.mirrors,
+        main=archive.mirrors.main + elsewhere.mirrors.main,
+        security=elsewhere.mirrors.security,
+    )
+    index = archive.index(both)
+    assert list(index.packages) == ["bash"]
+
+
+def test_mirror_that_fails_halfway_is_skipped(
+    archive: DebianArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive.suites["bookworm"] = [stanza("bash")]
+    archive.publish()
+
+    def flaky(url: str) -> bytes:
+        if url.endswith("InRelease"):
+            return (archive.suite(url.split("/")[-2]) / "InRelease").read_bytes()
+        raise MirrorError("A Debian mirror does not answer.", where=url, why="reset", fix="Try again.")
+
+    monkeypatch.setattr("imagefactory.lock.mirrors._download", flaky)
+    both = replace(archive.mirrors, main=("http://flaky.example", *archive.mirrors.main))
+    index = archive.index(both)
+    assert list(index.packages) == ["bash"]
+
+
+def test_release_without_committed_keys_is_refused() -> None:
+    with pytest.raises(ArchiveSignatureError, match="no archive keys for Debian sid"):
+        read_keys(KEYS, "sid")
+
+
+def test_committed_keys_are_those_of_debian() -> None:
+    # Debian publishes these fingerprints; a key that comes or goes here deserves a second pair of eyes.
+    assert {key.fingerprint.upper() for key in read_keys(KEYS, "bookworm")} == {
+        "B8B80B5B623EAB6AD8775C45B7C5D7D6350947F8",
+        "05AB90340C0C5E797F44A8C8254CF3B5AEC0A8F0",
+        "4D64FEC119C2029067D6E791F8D2585B8783D481",
+    }
+
+
+def test_locked_package_is_sought_on_mirrors_before_snapshots(
+    archive: DebianArchive,
+) -> None:
+    archive.suites["bookworm-security"] = [stanza("openssl")]
+    lock = archive.lock("openssl")
+    mirrors = replace(archive.mirrors, snapshots="https://snapshots.example")
+    file = lock.debs[0].file
+    assert deb_locations(lock.debs[0], lock.suites, mirrors) == [
+        str(archive.folder / "debian-security" / file),
+        f"https://snapshots.example/debian-security/20260711T221637Z/{file}",
+        f"https://snapshots.example/debian-security/20260712T221637Z/{file}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("main", "security", "expected"),
+    [
+        ("1.0", "1.0+deb12u1", ("openssl",)),
+        ("1.0+deb12u1", "1.0+deb12u1", ("openssl",)),
+        ("1.0+deb12u2", "1.0+deb12u1", ("openssl",)),
+        ("1.0+deb12u2", "1.0", ()),
+        ("1.0+deb12u1", "", ()),
+    ],
+    ids=["security", "after a point release", "overtaken", "locked already", "only in main"],
+)
+def test_update_from_the_security_suite_is_recognised(
+    archive: DebianArchive, main: str, security: str, expected: tuple[str, ...]
+) -> None:
+    archive.suites["bookworm"] = [stanza("openssl"), stanza("bash")]
+    old = archive.lock("openssl", "bash")
+    archive.suites["bookworm"] = [stanza("openssl", main), stanza("bash", "2.0")]
+    archive.suites["bookworm-security"] = [stanza("openssl", security)] if security else []
+    archive.suites["bookworm-security"].append(stanza("new"))
+    new = archive.lock("openssl", "bash", "new")
+    assert security_updates(old, new, archive.index()) == expected
+
+
+TANGLE = [
+    stanza("a", Depends="b | c, d"),
+    stanza("b", Depends="v"),
+    stanza("c", Provides="v"),
+    stanza("d", Depends="e | b"),
+    stanza("e", Provides="v", Depends="a"),
+]
+
+
+@given(order=st.permutations(range(len(TANGLE))), roots=st.permutations(["a", "d"]))
+def test_order_of_index_and_roots_does_not_matter(
+    archive: DebianArchive, order: Sequence[int], roots: Sequence[str]
+) -> None:
+    archive.suites["bookworm"] = [TANGLE[place] for place in order]
+    archive.publish()
+    index = archive.index()
+    assert closure(index, roots) == {
+        "a": {"matrix.yaml"},
+        "b": {"a", "d"},
+        "c": {"b"},
+        "d": {"matrix.yaml", "a"},
+    }

@@ -1,0 +1,100 @@
+"""Tests the check that locks match the matrix."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from imagefactory.compile.toolchain import FlashInferLock, check_all_locks
+from imagefactory.errors.locks import LockDriftError, LockEditedError, LockFormatError
+from imagefactory.lock.drift import Expected, check_locks, expected_locks
+from imagefactory.project.project import Project
+from imagefactory.store.digests import sha256_of
+from tests.fixtures.checkouts import Checkout
+
+WHEELS = "2.0/gpu-linux-arm64.toml"
+
+
+def drift(checkout: Checkout) -> LockDriftError:
+    with pytest.raises(LockDriftError) as failure:
+        check_all_locks(Project(checkout.root))
+    return failure.value
+
+
+def test_matching_locks_are_listed(locked_checkout: Checkout) -> None:
+    found = check_all_locks(Project(locked_checkout.root))
+    assert [str(path.relative_to(locked_checkout.locks)) for path in found] == [
+        "2.0/cpu-linux-amd64.toml",
+        "2.0/cpu-linux-arm64.toml",
+        "2.0/gpu-linux-arm64.toml",
+        "bookworm/linux-amd64.toml",
+        "bookworm/linux-arm64.toml",
+        "kernels.toml",
+        "models.toml",
+        "sources.toml",
+        "tools.toml",
+    ]
+
+
+def test_serving_settings_and_records_of_layers_are_no_drift(locked_checkout: Checkout) -> None:
+    locked_checkout.edit_matrix("{dtype: float32}", "{dtype: bfloat16}")
+    project = Project(locked_checkout.root)
+    project.known_layers.touch()
+    project.handed_on_layers.touch()
+    check_all_locks(project)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "part", "kind"),
+    [
+        ('    vllm: ">=2"', '    vllm: ">=2.0"', "models.tiny", "locks/models.toml"),
+        ('  "2.0": {release: "2.0"}', '  "2.0": {release: "2.0.1"}', "vllm.2.0", "2.0/gpu"),
+        ("    without: [torchvision, ", "    without: [", "archs.cpu", "cpu-linux"),
+        ('    glibc: "2.36"', '    glibc: "2.37"', "bases.bookworm", "gpu-linux"),
+        ("    debian: bookworm\n", "    debian: trixie\n", "bases.bookworm", "bookworm/linux"),
+        ("    reason: both own", "    reason: they own", "conflicts", "gpu"),
+    ],
+)
+def test_drift_names_the_part_of_the_matrix_and_the_lock(
+    locked_checkout: Checkout, old: str, new: str, part: str, kind: str
+) -> None:
+    locked_checkout.edit_matrix(old, new)
+    error = drift(locked_checkout)
+    assert f"{part} changed in matrix.yaml" in error.why
+    assert kind in error.where
+
+
+def test_lock_that_nothing_needs_is_drift(locked_checkout: Checkout) -> None:
+    wheels = locked_checkout.locks / WHEELS
+    wheels.rename(wheels.with_name("b300-linux-arm64.toml"))
+    assert "no longer builds" in drift(locked_checkout).why
+
+
+def test_missing_or_copied_base_lock_is_drift(locked_checkout: Checkout) -> None:
+    base = locked_checkout.locks / "bookworm"
+    (base / "linux-arm64.toml").unlink()
+    assert "linux-arm64.toml: is missing" in drift(locked_checkout).why
+    (base / "linux-arm64.toml").write_bytes((base / "linux-amd64.toml").read_bytes())
+    assert "is a copy of locks/bookworm/linux-amd64.toml" in drift(locked_checkout).why
+
+
+def test_copied_flashinfer_lock_is_drift(locked_checkout: Checkout) -> None:
+    project = Project(locked_checkout.root)
+    path = FlashInferLock.path(project.locks, "2.0")
+    FlashInferLock(made_from={"vllm.1.0": sha256_of(b"")}).write(path)
+    expected = Expected(path, FlashInferLock, {"vllm.2.0": sha256_of(b"")})
+    with pytest.raises(LockDriftError) as failure:
+        check_locks(project, [*expected_locks(project), expected])
+    assert failure.value.why == "locks/2.0/flashinfer.toml: is a copy of locks/1.0/flashinfer.toml"
+
+
+def test_unreadable_and_edited_locks_are_told_from_drift(locked_checkout: Checkout) -> None:
+    wheels = locked_checkout.locks / WHEELS
+    text = wheels.read_text()
+    wheels.write_bytes((locked_checkout.locks / "bookworm" / "linux-arm64.toml").read_bytes())
+    with pytest.raises(LockFormatError, match=re.escape(wheels.name)):
+        check_all_locks(Project(locked_checkout.root))
+    wheels.write_text(text.replace('python = "3.11"', 'python = "3.12"'))
+    with pytest.raises(LockEditedError):
+        check_all_locks(Project(locked_checkout.root))

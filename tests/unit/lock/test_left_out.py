@@ -1,0 +1,185 @@
+"""What matrix.yaml leaves out: whole distributions with what only they require, and files of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imagefactory.compile.toolchain import check_all_locks
+from imagefactory.errors import Location
+from imagefactory.errors.locks import LeaveOutError, LockDriftError
+from imagefactory.lock.drift import expected_locks
+from imagefactory.lock.left_out import Found, leave_out
+from imagefactory.lock.wheel_contents import WheelContents
+from imagefactory.project.cells import leave_out_of
+from imagefactory.project.leave_out import LeaveOut
+from imagefactory.project.locks.files import LeftOutFiles, LeftOutWheel, LockedWheel, WheelLock
+from imagefactory.project.matrix import load_matrix
+from imagefactory.project.project import Project
+from imagefactory.store.digests import sha256_of
+from tests.fixtures.checkouts import Checkout
+from tests.fixtures.small_factory import CELL, MATRIX
+
+SITE = "lib/python3.11/site-packages"
+WHY = "nobody opens it"
+
+
+def wheel(name: str, *files: str, needed_by: tuple[str, ...] = ("vllm",)) -> Found:
+    paths = {path if path.startswith("bin/") else f"{SITE}/{path}": "0000abcd:100" for path in files}
+    paths[f"{SITE}/{name}-1.0.dist-info/METADATA"] = "0000abcd:7"
+    unpacked = 100 * len(files) + 7
+    locked = LockedWheel(
+        name=name,
+        version="1.0",
+        file=f"{name}-1.0-py3-none-any.whl",
+        sha256=sha256_of(name.encode()),
+        size=50,
+        unpacked=unpacked,
+        needed_by=needed_by,
+    )
+    return locked, WheelContents(size=50, unpacked=unpacked, paths=paths)
+
+
+FOUND = [
+    wheel("vllm", "vllm/a.py", needed_by=("matrix.yaml",)),
+    wheel("cu12", "dsl/cu12.so"),
+    wheel("cu13", "dsl/cu13.so"),
+    wheel("only", "only.py", needed_by=("cu12",)),
+    wheel("deeper", "deeper.py", needed_by=("cu12", "only")),
+    wheel(
+        "shared",
+        "shared.py",
+        "lib/libshared.so.1",
+        "lib/libsharedMg.so.1",
+        "bin/shared",
+        needed_by=("cu12", "cu13"),
+    ),
+]
+
+
+def entry(distribution: str, **values: object) -> LeaveOut:
+    return LeaveOut.model_validate({"distribution": distribution, "reason": WHY, **values})
+
+
+@pytest.fixture
+def matrix(tmp_path: Path) -> Path:
+    """A matrix whose first entry leaves out cu12, and whose second names files of `shared` that do not exist."""
+    path = tmp_path / "matrix.yaml"
+    path.write_text(
+        f"{MATRIX}leave_out:\n"
+        f"  - distribution: cu12\n    reason: {WHY}\n"
+        f"  - distribution: shared\n    files:\n      - bin/shared\n      - lib/*.a\n    reason: {WHY}\n"
+        f"  - distribution: vllm\n    reason: {WHY}\n"
+    )
+    return path
+
+
+def test_left_distribution_takes_along_what_nothing_else_requires(matrix: Path) -> None:
+    kept, left = leave_out(FOUND, [entry("cu12")], matrix)
+    assert [one.name for one, _ in kept] == ["vllm", "cu13", "shared"]
+    assert {one.name: one.reason for one in left} == {
+        "cu12": WHY,
+        "deeper": "only cu12 and only need it",
+        "only": "only cu12 needs it",
+    }
+    assert left[0].sha256 == sha256_of(b"cu12")
+
+
+@pytest.mark.parametrize(("beside", "count"), [("cu13", 3), ("cu14", 0)])
+def test_distribution_stays_where_its_replacement_is_not_installed(
+    matrix: Path, beside: str, count: int
+) -> None:
+    _, left = leave_out(FOUND, [entry("cu12", beside=beside)], matrix)
+    assert len(left) == count
+
+
+def test_files_are_left_out_of_a_wheel_but_never_its_metadata(matrix: Path) -> None:
+    files = ["lib/*Mg.so.*", "bin/shared", "shared*"]
+    kept, left = leave_out(FOUND, [entry("shared", files=files), entry("absent", files=["a/*"])], matrix)
+    assert left == ()
+    [(shared, contents)] = [item for item in kept if item[0].name == "shared"]
+    gone = ("bin/shared", f"{SITE}/lib/libsharedMg.so.1", f"{SITE}/shared.py")
+    assert shared.left_out == (LeftOutFiles(reason=WHY, unpacked=300, paths=gone),)
+    assert shared.not_installed == gone
+    assert shared.installed_size == shared.unpacked - 300
+    assert contents.paths.keys() == {
+        f"{SITE}/lib/libshared.so.1",
+        f"{SITE}/shared-1.0.dist-info/METADATA",
+    }
+
+
+def test_pattern_that_matches_nothing_is_an_error_with_its_line(matrix: Path) -> None:
+    entries = load_matrix(matrix).leave_out
+    with pytest.raises(LeaveOutError, match=r"shared-1.0-py3-none-any.whl has no file lib/\*\.a") as caught:
+        leave_out(FOUND, entries[:2], matrix)
+    line = matrix.read_text().splitlines().index("      - lib/*.a") + 1
+    assert caught.value.where == str(Location(file="matrix.yaml", line=line))
+
+
+def test_distribution_that_the_matrix_asks_for_cannot_be_left_out(matrix: Path) -> None:
+    with pytest.raises(LeaveOutError, match="yaml names it"):
+        leave_out(FOUND, load_matrix(matrix).leave_out[2:], matrix)
+
+
+@pytest.mark.parametrize(
+    ("limits", "applies"),
+    [({}, True), ({"archs": ["cpu"]}, True), ({"archs": ["gb10"]}, False), ({"vllm": "<1.0"}, False)],
+)
+def test_entry_is_limited_to_archs_and_versions(
+    matrix: Path, limits: dict[str, object], *, applies: bool
+) -> None:
+    plain = load_matrix(matrix)
+    limited = plain.model_copy(update={"leave_out": [entry("cu12", **limits)]})
+    assert bool(leave_out_of(limited, CELL)) is applies
+
+
+LOCK = "2.0/gpu-linux-arm64.toml"
+REASON = "the second copy of the first"
+
+
+def declare(checkout: Checkout, distribution: str) -> None:
+    text = f"leave_out:\n  - distribution: {distribution}\n    archs: [gpu]\n    reason: {REASON}\n"
+    checkout.matrix.write_text(checkout.matrix.read_text() + text)
+
+
+def test_new_entry_is_drift_on_its_archs_only(locked_checkout: Checkout) -> None:
+    declare(locked_checkout, "numpy")
+    with pytest.raises(LockDriftError) as caught:
+        check_all_locks(Project(locked_checkout.root))
+    assert caught.value.why == f"locks/{LOCK}: leave_out is new in matrix.yaml"
+
+
+@pytest.mark.parametrize(("named", "fits"), [("left", True), ("lost", False)])
+def test_entry_that_no_lock_follows_is_an_error_with_its_line(
+    locked_checkout: Checkout, named: str, *, fits: bool
+) -> None:
+    declare(locked_checkout, named)
+    path = locked_checkout.locks / LOCK
+    lock = WheelLock.read(path)
+    gone = LeftOutWheel(**{**dict(lock.wheels[0]), "name": "left"}, reason=REASON)
+    with pytest.raises(LockDriftError):
+        check_all_locks(Project(locked_checkout.root))
+    made_from = {**lock.made_from, **_made_from(locked_checkout)}
+    lock.model_copy(update={"left_out": (gone,), "made_from": made_from}).write(path)
+    if fits:
+        check_all_locks(Project(locked_checkout.root))
+        return
+    with pytest.raises(LeaveOutError, match="lost cannot be left out") as caught:
+        check_all_locks(Project(locked_checkout.root))
+    line = locked_checkout.matrix.read_text().splitlines().index("  - distribution: lost") + 1
+    assert caught.value.where == str(Location(file="matrix.yaml", line=line))
+
+
+def _made_from(checkout: Checkout) -> dict[str, str]:
+    [found] = {
+        expected.made_from["leave_out"]: None
+        for expected in expected_locks(Project(checkout.root))
+        if expected.path == checkout.locks / LOCK
+    }
+    return {"leave_out": found}
+
+
+def test_lock_without_anything_left_out_keeps_its_checksum(locked_checkout: Checkout) -> None:
+    lock = WheelLock.read(locked_checkout.locks / LOCK)
+    assert "left_out" not in lock.model_dump_json()

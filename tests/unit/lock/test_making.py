@@ -1,0 +1,182 @@
+"""Tests making locks: reproducibly, and completely or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagefactory.compile.toolchain import check_all_locks
+from imagefactory.errors import FactoryError
+from imagefactory.errors.locks import (
+    IndexUnreachableError,
+    PathConflictError,
+    WheelMissingError,
+)
+from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors.store import DownloadError
+from imagefactory.lock.making import make_locks
+from imagefactory.project.locks.files import LockedWheel, WheelLock
+from imagefactory.project.project import Project
+from imagefactory.project.targets import select
+from tests.fixtures.checkouts import Checkout
+from tests.fixtures.locked_checkout import GPU_TARGET
+from tests.fixtures.servers import Answer, SimpleIndex, serving
+from tests.fixtures.wheels import WheelFactory
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def index(
+    simple_index: SimpleIndex, wheel_factory: WheelFactory, monkeypatch: pytest.MonkeyPatch
+) -> SimpleIndex:
+    """Serve a vLLM that needs two more packages."""
+    simple_index.add(
+        wheel_factory("vllm", "2.0", requires=["torch==2.0", "small>=1"]),
+        wheel_factory("torch", "2.0", tag="cp311-cp311-manylinux_2_28_aarch64"),
+        wheel_factory("small", "1.0"),
+    )
+    monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
+    return simple_index
+
+
+def lock(
+    checkout: Checkout, target: str = GPU_TARGET, *, upgrade: tuple[str, ...] = (), models: bool = False
+) -> list[str]:
+    """Make the locks of a target, and list those that changed."""
+    project = Project(checkout.root)
+    cells = select(project.matrix, [target])
+    made = make_locks(project, cells, upgrade=upgrade, models=models, say=lambda _: None)
+    return [result.path.name for result in made if result.changed]
+
+
+def wheel_lock(checkout: Checkout) -> Path:
+    return checkout.locks / "2.0" / "gpu-linux-arm64.toml"
+
+
+def locked_wheels(checkout: Checkout) -> tuple[LockedWheel, ...]:
+    return WheelLock.read(wheel_lock(checkout)).wheels
+
+
+def test_matching_locks_stay_without_any_request(locked_checkout: Checkout, index: SimpleIndex) -> None:
+    assert lock(locked_checkout) == []
+    assert index.log == []
+
+
+def test_missing_lock_is_made_and_stays_the_same(locked_checkout: Checkout, index: SimpleIndex) -> None:
+    wheel_lock(locked_checkout).unlink()
+    assert lock(locked_checkout) == ["gpu-linux-arm64.toml", "kernels.toml"]
+    made = wheel_lock(locked_checkout).read_bytes()
+    assert lock(locked_checkout) == []
+    assert lock(locked_checkout, upgrade=("small",)) == []
+    assert wheel_lock(locked_checkout).read_bytes() == made
+    assert index.url.encode() not in made
+    assert [(wheel.name, wheel.needed_by) for wheel in locked_wheels(locked_checkout)] == [
+        ("small", ("vllm",)),
+        ("torch", ("vllm",)),
+        ("vllm", ("matrix.yaml",)),
+    ]
+
+
+def test_upgrade_changes_only_the_named_packages(
+    locked_checkout: Checkout, index: SimpleIndex, wheel_factory: WheelFactory
+) -> None:
+    def upgraded(*names: str) -> dict[str, str]:
+        lock(locked_checkout, upgrade=names)
+        return {wheel.name: wheel.version for wheel in locked_wheels(locked_checkout)}
+
+    index.add(wheel_factory("other", "1.0"), wheel_factory("small", "1.0", requires=["other"]))
+    wheel_lock(locked_checkout).unlink()
+    lock(locked_checkout)
+    index.add(wheel_factory("small", "1.1", requires=["other"]), wheel_factory("other", "1.1"))
+    assert upgraded("small") == {"other": "1.0", "small": "1.1", "torch": "2.0", "vllm": "2.0"}
+    assert upgraded("other") == {"other": "1.1", "small": "1.1", "torch": "2.0", "vllm": "2.0"}
+
+
+def test_new_lock_of_another_server_keeps_what_the_default_vllm_has(
+    locked_checkout: Checkout, index: SimpleIndex, wheel_factory: WheelFactory
+) -> None:
+    locked_checkout.edit_matrix("\nmodels:\n", '\nsglang: {"0.5": {release: "0.5"}}\nmodels:\n')
+    locked_checkout.edit_matrix("{repo: somebody/big,", '{repo: somebody/big, sglang: ">=0",')
+    index.add(
+        wheel_factory("sglang", "0.5", requires=["small>=1", "own>=1"]),
+        wheel_factory("small", "1.1"),
+        wheel_factory("own", "1.1"),
+    )
+    assert "gpu-linux-arm64.toml" in lock(locked_checkout, "big@sglang-0.5/gpu")
+    made = WheelLock.read(locked_checkout.locks / "sglang-0.5" / "gpu-linux-arm64.toml")
+    assert {wheel.name: wheel.version for wheel in made.wheels} == {
+        "own": "1.1", "sglang": "0.5", "small": "1.0",
+    }  # fmt: skip
+    assert {"sglang.0.5", "archs.gpu"} <= made.made_from.keys()
+
+
+def test_upgrade_base_means_every_debian_package(
+    locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Error messages advise `lock --upgrade base`, whatever the base is called."""
+    monkeypatch.setattr("imagefactory.lock.making.read_index", lambda **_: pytest.fail("resolved again"))
+    lock(locked_checkout)
+    with pytest.raises(pytest.fail.Exception, match="resolved again"):
+        lock(locked_checkout, upgrade=("base",))
+
+
+def test_upgrade_of_an_unknown_package_suggests_the_nearest(locked_checkout: Checkout) -> None:
+    with pytest.raises(UnknownNameError, match="torch"):
+        lock(locked_checkout, upgrade=("torhc",))
+
+
+@pytest.fixture(params=["unreachable", "missing", "conflicting", "breaking off", "nonsense"])
+def broken(
+    request: pytest.FixtureRequest,
+    index: SimpleIndex,
+    wheel_factory: WheelFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[type[FactoryError]]:
+    """Break the index in one way, and yield the error that causes."""
+    match request.param:
+        case "unreachable":
+            monkeypatch.setenv("PIP_INDEX_URL", "http://user:secret@127.0.0.1:9/simple")
+            yield IndexUnreachableError
+        case "missing":
+            index.files = {name: path for name, path in index.files.items() if not name.startswith("torch")}
+            yield WheelMissingError
+        case "conflicting":
+            index.add(wheel_factory("small", files={"torch.py": "mine"}))
+            yield PathConflictError
+        case "breaking off":
+            big = wheel_factory("small", files={"small.bin": bytes(range(256)) * 8192}, stored=True)
+            index.add(big)
+            index.ranges = False
+            yield DownloadError
+        case _:
+            with serving(lambda *_: Answer(b"{", headers={"Content-Type": "application/json"})) as server:
+                monkeypatch.setenv("PIP_INDEX_URL", server.url)
+                yield IndexUnreachableError
+
+
+def test_failed_lock_leaves_all_locks_unchanged(
+    locked_checkout: Checkout, broken: type[FactoryError]
+) -> None:
+    before = {path: path.read_bytes() for path in locked_checkout.locks.rglob("*") if path.is_file()}
+    with pytest.raises(FactoryError) as failure:
+        lock(locked_checkout, upgrade=("vllm", "torch"))
+    assert type(failure.value) is broken, str(failure.value)
+    assert "secret" not in str(failure.value)
+    assert {path: path.read_bytes() for path in locked_checkout.locks.rglob("*") if path.is_file()} == before
+
+
+def test_model_revisions_are_looked_up_on_request_and_kept(
+    locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(lambda *_: Answer(b'{"sha": "%s"}' % COMMIT.encode())) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        lock(locked_checkout, models=True)
+        asked = len(hub.log)
+    project = Project(locked_checkout.root)
+    assert project.model_lock.commit_of("somebody/big") == COMMIT
+    assert asked == len(project.model_lock.revisions)
+    assert lock(locked_checkout) == []
+    check_all_locks(Project(locked_checkout.root))

@@ -1,0 +1,142 @@
+"""Tests finding Debian mirrors, and fetching files from them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from imagefactory.errors.locks import MirrorError
+from imagefactory.lock import mirrors
+from imagefactory.lock.mirrors import DebianMirrors, fetch, join
+from imagefactory.store.http import Retry, get_bounded
+from tests.fixtures.servers import Answer, serving
+
+DEB822 = """\
+# Debian itself
+Types: deb deb-src
+URIs: http://first.example/debian/
+ http://second.example/debian
+Suites: bookworm bookworm-updates
+Components: main contrib
+Signed-By: /usr/share/keyrings/some.gpg
+
+Types: deb
+URIs: http://first.example/debian-security
+# the line below must not end the stanza
+Suites: bookworm-security
+Components: main
+
+Types: deb
+Enabled: no
+URIs: http://disabled.example/debian
+Suites: bookworm
+Components: main
+
+Types: deb-src
+URIs: http://sources.example/debian
+Suites: bookworm
+Components: main
+"""
+
+ONE_LINE = """\
+deb [arch=amd64 signed-by=/x.gpg] http://third.example/debian bookworm main  # a comment
+# deb http://commented.example/debian bookworm main
+deb-src http://sources.example/debian bookworm main
+deb http://other.example/apt cloud-sdk-bookworm main
+deb http://extras.example/debian bookworm contrib
+deb cdrom:[Debian]/ bookworm main
+deb http://first.example/debian bookworm main
+"""
+
+
+@pytest.fixture
+def apt(tmp_path: Path) -> Path:
+    folder = tmp_path / "apt"
+    (folder / "sources.list.d").mkdir(parents=True)
+    (folder / "sources.list").write_text(ONE_LINE)
+    (folder / "sources.list.d" / "debian.sources").write_text(DEB822)
+    (folder / "sources.list.d" / "debian.sources.bak").write_text(DEB822.replace("first", "backup"))
+    return folder
+
+
+def discover(debian: str, apt: Path, **environ: str) -> DebianMirrors:
+    return DebianMirrors.discover(debian, environ=environ, apt=apt)
+
+
+@pytest.mark.parametrize("debian", ["bookworm", "trixie"])
+def test_mirrors_of_apt_serve_every_debian_release(apt: Path, debian: str) -> None:
+    found = discover(debian, apt)
+    hosts = [root.removeprefix("http://").removesuffix(".example/debian") for root in found.main]
+    assert hosts == ["third", "first", "second"]
+    assert found.security == ("http://first.example/debian-security",)
+
+
+def test_mirror_that_apt_uses_for_the_release_is_preferred(apt: Path) -> None:
+    (apt / "sources.list").write_text("deb http://new.example/debian trixie main\n")
+    assert discover("trixie", apt).main == ("http://new.example/debian",)
+
+
+def test_configured_mirrors_replace_those_of_apt(apt: Path) -> None:
+    found = discover("bookworm", apt, FACTORY_DEBIAN_MIRROR="/srv/debian/")
+    assert (found.main, found.security) == (("/srv/debian",), ("/srv/debian-security",))
+    security = {"FACTORY_DEBIAN_SECURITY_MIRROR": "http://b.example/sec/"}
+    assert discover("bookworm", apt, FACTORY_DEBIAN_MIRROR="/a", **security).security == (
+        "http://b.example/sec",
+    )
+
+
+def test_host_without_apt_uses_the_snapshots(tmp_path: Path) -> None:
+    [root] = discover("bookworm", tmp_path / "no-such-folder").roots("security")
+    assert root.startswith(f"{mirrors.SNAPSHOTS}/debian-security/2")
+
+
+def test_snapshots_come_last_and_are_later_than_the_signature() -> None:
+    roots = DebianMirrors(main=("/mirror",)).roots("main", at=datetime(2026, 7, 11, 10, 16, 37, tzinfo=UTC))
+    assert roots == [
+        "/mirror",
+        f"{mirrors.SNAPSHOTS}/debian/20260711T221637Z",
+        f"{mirrors.SNAPSHOTS}/debian/20260712T221637Z",
+    ]
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_folder_can_be_a_mirror(tmp_path: Path, form: str) -> None:
+    (tmp_path / "with space").mkdir()
+    (tmp_path / "with space" / "file").write_bytes(b"content")
+    root = form.format(tmp_path / "with space").replace(" ", "%20" if "file" in form else " ")
+    assert fetch(root, "file") == b"content"
+    assert fetch(root, "missing") is None
+    assert join(root, "a/b") == str(tmp_path / "with space" / "a" / "b")
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirrors, "RETRY", Retry(attempts=3, pause=0))
+
+
+def test_temporary_server_error_is_retried_but_not_a_missing_file() -> None:
+    answers = [Answer(status=503), Answer(b"content"), Answer(status=404)]
+    with serving(lambda *_: answers.pop(0)) as server:
+        assert fetch(server.url, "file") == b"content"
+        assert fetch(server.url, "file") is None
+    assert len(server.log) == 3
+
+
+def test_unresponsive_mirror_is_reported_with_a_remedy() -> None:
+    with pytest.raises(MirrorError) as caught:
+        fetch("http://127.0.0.1:9", "file")
+    assert caught.value.where == "http://127.0.0.1:9/file"
+    assert caught.value.why.endswith("Connection refused (3 attempts)")
+    assert "FACTORY_DEBIAN_MIRROR" in caught.value.fix
+
+
+def test_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirrors, "get_bounded", partial(get_bounded, limit=1000))
+    with serving(lambda *_: Answer(b"x" * 2000)) as server:
+        with pytest.raises(MirrorError) as caught:
+            fetch(server.url, "file")
+        assert len(server.log) == 1
+    assert "more than 1,000 bytes" in caught.value.why

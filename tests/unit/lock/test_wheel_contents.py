@@ -1,0 +1,175 @@
+"""Tests listing the paths that wheels install, and settling conflicts between them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+
+from imagefactory.errors.locks import PathConflictError
+from imagefactory.errors.store import DownloadError
+from imagefactory.lock.wheel_contents import (
+    WheelContents,
+    console_scripts,
+    installed_path,
+    settle,
+    wheel_contents,
+)
+from imagefactory.project.locks.files import LockedWheel
+from imagefactory.project.matrix import Conflict
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Sha256, file_sha256
+from imagefactory.store.indexes import WheelLocation
+from tests.fixtures.servers import SimpleIndex
+from tests.fixtures.wheels import WheelFactory
+
+SITE = "lib/python3.11/site-packages"
+
+
+class Reader:
+    """Reads wheels from an index, with a store that caches what was read."""
+
+    def __init__(self, index: SimpleIndex, store: Store, session: requests.Session) -> None:
+        self.index, self.store, self.session = index, store, session
+
+    def __call__(self, wheel: Path) -> WheelContents:
+        self.index.add(wheel)
+        return self.read(wheel, f"{self.index.server.url}/files/{wheel.name}")
+
+    def read(self, wheel: Path, url: str) -> WheelContents:
+        location = WheelLocation(file=wheel.name, url=url, sha256=None)
+        digest = file_sha256(wheel)
+        return wheel_contents(location, digest, python="3.11", store=self.store, session=self.session)
+
+
+@pytest.fixture
+def read(simple_index: SimpleIndex, tmp_path: Path) -> Iterator[Reader]:
+    with requests.Session() as session:
+        yield Reader(simple_index, Store(tmp_path / "store"), session)
+
+
+def test_only_the_directory_and_entry_points_of_a_wheel_are_downloaded(
+    read: Reader, wheel_factory: WheelFactory
+) -> None:
+    files = {f"big/part{number}.bin": bytes([number]) * 400_000 for number in range(10)}
+    wheel = wheel_factory("big", files=files, entry_points={"Serve": "big.cli:main"}, stored=True)
+    contents = read(wheel)
+    assert contents.size == wheel.stat().st_size > 4_000_000
+    assert contents.unpacked > 4_000_000
+    assert set(contents.paths) >= {f"{SITE}/{name}" for name in files}
+    assert contents.paths["bin/Serve"] == "big.cli:main"
+    assert read.index.bytes_served(wheel.name) < wheel.stat().st_size / 20
+
+
+def test_directory_is_read_once(read: Reader, wheel_factory: WheelFactory) -> None:
+    first = read(wheel_factory("one"))
+    served = read.index.bytes_served("one-1.0-py3-none-any.whl")
+    assert read(wheel_factory("one")) == first
+    assert read.index.bytes_served("one-1.0-py3-none-any.whl") == served > 0
+
+
+def test_local_wheel_needs_no_server(read: Reader, wheel_factory: WheelFactory) -> None:
+    wheel = wheel_factory("one", files={"one.py": "x = 1\n"})
+    contents = read.read(wheel, wheel.as_uri())
+    assert contents.size == wheel.stat().st_size
+    assert contents.paths[f"{SITE}/one.py"].endswith(":6")
+
+
+def test_data_folder_is_installed_by_scheme() -> None:
+    def path(member: str) -> str:
+        return installed_path(member, distribution="a", python="3.11")
+
+    assert path("a/b.py") == f"{SITE}/a/b.py"
+    assert path("a-1.data/purelib/b.py") == path("a-1.data/platlib/b.py") == f"{SITE}/b.py"
+    assert path("a-1.data/scripts/tool") == "bin/tool"
+    assert path("a-1.data/headers/a.h") == "include/site/python3.11/a/a.h"
+    assert path("a-1.data/data/share/a/x") == "share/a/x"
+
+
+def test_console_and_gui_scripts_keep_their_case() -> None:
+    text = b"[console_scripts]\nServe = a:b\n[gui_scripts]\nw = c:d [extra]\n[other]\nx = y\n"
+    assert console_scripts(text) == {"Serve": "a:b", "w": "c:d [extra]"}
+
+
+def test_server_that_refuses_ranges_is_reported_with_a_remedy(
+    read: Reader, wheel_factory: WheelFactory
+) -> None:
+    read.index.ranges = False
+    wheel = wheel_factory("big", files={"big.bin": bytes(3_000_000)}, stored=True)
+    with pytest.raises(DownloadError, match="PIP_FIND_LINKS") as failure:
+        read(wheel)
+    assert wheel.name in failure.value.where
+
+
+@pytest.mark.parametrize("flaw", ["not a zip", "cut off", "gone", "bad entry points", "bad encoding"])
+def test_damaged_wheel_is_reported(read: Reader, wheel_factory: WheelFactory, flaw: str) -> None:
+    flawed = {"bad entry points": b"[console_scripts\n= x", "bad encoding": b"\xff\xfe"}
+    wheel = wheel_factory("one", files={"one-1.0.dist-info/entry_points.txt": flawed.get(flaw, b"")})
+    content = wheel.read_bytes()
+    if flaw == "not a zip":
+        wheel.write_bytes(b"<html>Not found</html>")
+    elif flaw == "cut off":
+        wheel.write_bytes(content[: len(content) // 2])
+    if flaw != "gone":
+        read.index.add(wheel)
+    with pytest.raises(DownloadError, match=wheel.name):
+        read.read(wheel, f"{read.index.server.url}/files/{wheel.name}")
+
+
+def wheel(name: str, **paths: str) -> tuple[LockedWheel, WheelContents]:
+    locked = LockedWheel(
+        name=name,
+        version="1",
+        file=f"{name}-1-py3-none-any.whl",
+        sha256=Sha256("0" * 64),
+        size=1,
+        unpacked=1,
+        needed_by=("matrix.yaml",),
+    )
+    return locked, WheelContents(size=1, unpacked=1, paths=paths)
+
+
+def rule(one: str, other: str, wins: str) -> Conflict:
+    return Conflict(between=[one, other], wins=wins, reason="because the test says so")
+
+
+def without(found: list[tuple[LockedWheel, WheelContents]], *rules: Conflict) -> dict[str, tuple[str, ...]]:
+    return {locked.name: locked.without for locked in settle(found, rules)}
+
+
+def test_equal_content_is_no_conflict() -> None:
+    assert without([wheel("a", x="1:1", y="2:2"), wheel("b", x="1:1", z="3:3")]) == {"a": (), "b": ()}
+
+
+def test_undecided_conflict_is_refused_with_the_entry_to_add() -> None:
+    with pytest.raises(PathConflictError) as failure:
+        without([wheel("b", x="1:1", y="1:1"), wheel("a", x="2:2", y="2:2")])
+    assert "a and b both install x" in failure.value.what
+    assert "2 such paths" in failure.value.why
+    assert "between: [a, b]" in failure.value.fix
+
+
+def test_decided_conflict_removes_the_paths_from_the_loser() -> None:
+    found = [wheel("a", x="1:1", y="1:1", z="1:1"), wheel("b", x="2:2", y="1:1", z="2:2")]
+    assert without(found, rule("a", "b", "a")) == {"a": (), "b": ("x", "z")}
+    assert without(found, rule("b", "a", "b")) == {"a": ("x", "z"), "b": ()}
+
+
+def test_conflict_of_three_wheels_needs_every_pair_decided() -> None:
+    found = [wheel("a", x="1:1"), wheel("b", x="2:2"), wheel("c", x="3:3")]
+    with pytest.raises(PathConflictError, match="b and c"):
+        without(found, rule("a", "b", "a"), rule("a", "c", "a"))
+    settled = without(found, rule("a", "b", "a"), rule("a", "c", "a"), rule("b", "c", "c"))
+    assert settled == {"a": (), "b": ("x",), "c": ("x",)}
+
+
+def test_order_of_wheels_does_not_matter() -> None:
+    found = [wheel(name, shared=f"{number}:1", own="1:1") for number, name in enumerate("abcd")]
+    rules = [rule(one, other, min(one, other)) for one in "abcd" for other in "abcd" if one < other]
+    expected = settle(found, rules)
+    for seed in range(5):
+        shuffled = random.Random(seed).sample(found, len(found))
+        assert settle(shuffled, rules) == expected

@@ -1,0 +1,285 @@
+"""Tests making wheel locks: uv resolves versions, the index provides the files, and the base decides which fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from imagefactory.errors import FactoryError
+from imagefactory.errors.locks import (
+    IncompatibleWheelError,
+    IndexUnreachableError,
+    PathConflictError,
+    ReleaseReplacedError,
+    ResolutionError,
+    WheelMissingError,
+)
+from imagefactory.lock.wheel_locks import Pin, WheelRequest, choose_file, lock_wheels, platform_tags
+from imagefactory.project.bases import Base
+from imagefactory.project.cells import Cell
+from imagefactory.project.leave_out import LeaveOut
+from imagefactory.project.locks.files import LockedWheel, WheelLock
+from imagefactory.project.matrix import Arch, Conflict
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Sha256
+from imagefactory.store.index_config import IndexConfig
+from imagefactory.store.indexes import WheelLocation
+from tests.fixtures.servers import SimpleIndex
+from tests.fixtures.wheels import WheelFactory, sha256_of_file
+
+BASE = Base(debian="bookworm", python="3.11", glibc="2.36", packages=["python3"])
+VLLM_TAG = "cp38-abi3-manylinux_2_31_aarch64"
+
+
+def request(*, conflicts: tuple[Conflict, ...] = (), **arch: object) -> WheelRequest:
+    return WheelRequest(
+        cell=Cell("any", "1.0", "gb10", "linux/arm64"),
+        distribution="vllm",
+        release="1.0",
+        arch=Arch.model_validate({"platforms": ["linux/arm64"], "base": "bookworm", **arch}),
+        base=BASE,
+        conflicts=conflicts,
+        made_from={"vllm.1.0": Sha256("0" * 64)},
+    )
+
+
+class Locker:
+    """An index that wheels are added to and locked from, with a store of its own."""
+
+    def __init__(self, index: SimpleIndex, factory: WheelFactory, folder: Path) -> None:
+        self.index = index
+        self.config = IndexConfig(indexes=(index.url,))
+        self.make = factory
+        self.store = Store(folder)
+        self.said: list[str] = []
+
+    def add(self, name: str, version: str = "1.0", **options: object) -> Path:
+        wheel = self.make(name, version, **options)
+        self.index.add(wheel)
+        return wheel
+
+    def __call__(self, config: IndexConfig | None = None, **changes: object) -> list[LockedWheel]:
+        wanted = request(**changes)  # type: ignore[arg-type]
+        config = config or self.config
+        return list(lock_wheels(wanted, config=config, store=self.store, say=self.said.append).wheels)
+
+
+@pytest.fixture
+def lock(simple_index: SimpleIndex, wheel_factory: WheelFactory, tmp_path: Path) -> Locker:
+    return Locker(simple_index, wheel_factory, tmp_path / "store")
+
+
+@pytest.mark.parametrize("style", ["html", "json"])
+def test_lock_has_files_for_the_images_platform(lock: Locker, style: str) -> None:
+    lock.index.style = "json" if style == "json" else "html"
+    right = lock.add("vllm", tag=VLLM_TAG, requires=["dep; python_version<'3.12'"])
+    for tag in ("cp38-abi3-manylinux_2_31_x86_64", "cp38-abi3-macosx_11_0_arm64"):
+        lock.add("vllm", tag=tag)
+    for tag in ("cp311-cp311-musllinux_1_2_aarch64", "cp312-cp312-manylinux_2_17_aarch64", "py3-none-any"):
+        lock.add("dep", tag=tag)
+    best = lock.add("dep", tag="cp311-cp311-manylinux_2_17_aarch64.manylinux2014_aarch64")
+    dep, vllm = lock()
+    assert (vllm.file, vllm.sha256, vllm.size) == (right.name, sha256_of_file(right), right.stat().st_size)
+    assert dep.file == best.name
+
+
+def test_conflict_between_large_wheels_is_found_without_downloading_them(lock: Locker) -> None:
+    load = bytes(range(256)) * 20_000
+    wheels = [
+        lock.add(name, files={"shared/a.py": name, f"{name}.bin": load}, stored=True)
+        for name in ("one", "two")
+    ]
+    lock.add("vllm", requires=["one", "two"])
+    with pytest.raises(PathConflictError, match="one and two both install"):
+        lock()
+    settled = lock(conflicts=(Conflict(between=["one", "two"], wins="two", reason="a good reason"),))
+    assert {wheel.name: wheel.without for wheel in settled} == {
+        "one": ("lib/python3.11/site-packages/shared/a.py",),
+        "two": (),
+        "vllm": (),
+    }
+    for wheel in wheels:
+        assert lock.index.bytes_served(wheel.name) < wheel.stat().st_size / 10
+
+
+def test_excluded_requirement_is_left_out_with_its_dependencies(lock: Locker) -> None:
+    lock.add("vllm", requires=["torchvision", "dep"])
+    lock.add("torchvision", requires=["pillow"])
+    lock.add("pillow")
+    lock.add("dep")
+    assert [wheel.name for wheel in lock(without=["torchvision"])] == ["dep", "vllm"]
+
+
+def test_lock_says_what_was_left_out_and_keeps_its_version(lock: Locker) -> None:
+    lock.add("vllm", requires=["cu12", "dep"])
+    lock.add("cu12", requires=["only"])
+    lock.add("only")
+    lock.add("dep", files={"dep/a.py": "", "dep/big.so": "12345"})
+    why = "the image runs CUDA 13"
+    entries = [
+        LeaveOut(distribution="cu12", reason=why),
+        LeaveOut(distribution="dep", files=["dep/*.so"], reason=why),
+    ]
+    wanted = replace(request(), leave_out=entries)
+    made = lock_wheels(wanted, config=lock.config, store=lock.store, say=lock.said.append)
+    assert [wheel.name for wheel in made.wheels] == ["dep", "vllm"]
+    assert made.wheels[0].not_installed == ("lib/python3.11/site-packages/dep/big.so",)
+    assert [(wheel.name, wheel.version) for wheel in made.left_out] == [("cu12", "1.0"), ("only", "1.0")]
+    path = lock.store.root / "lock.toml"
+    made.write(path)
+    assert WheelLock.read(path).left_out == made.left_out
+    lock.add("cu12", "1.1")
+    again = lock_wheels(
+        wanted,
+        config=lock.config,
+        store=lock.store,
+        keep=[*made.wheels, *made.left_out],
+        say=lock.said.append,
+    )
+    assert again.left_out == made.left_out
+
+
+def test_local_version_is_used_only_where_the_arch_accepts_it(
+    lock: Locker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock.add("vllm", requires=["torch==2.0"])
+    lock.add("torch", "2.0")
+    cpu = lock.make("torch", "2.0+cpu")
+    folder = lock.make.folder / "local"
+    folder.mkdir()
+    cpu.rename(folder / cpu.name)
+    config = IndexConfig(indexes=lock.config.indexes, find_links=(str(folder),))
+    # uv would read the variable by itself.
+    monkeypatch.setenv("UV_FIND_LINKS", str(folder))
+    assert lock(config)[0].file == "torch-2.0-py3-none-any.whl"
+    assert lock(config, local_versions=["cpu"])[0].version == "2.0+cpu"
+
+
+def test_unreachable_extra_index_is_skipped_with_a_warning(lock: Locker) -> None:
+    lock.add("vllm")
+    lock(indexes=["https://127.0.0.1:9/whl/cpu"])
+    assert any("127.0.0.1:9" in line and "does not answer" in line for line in lock.said)
+
+
+def test_extra_index_with_part_of_a_version_does_not_hide_the_rest(lock: Locker) -> None:
+    wheel = lock.add("vllm", tag=VLLM_TAG)
+    partial = SimpleIndex()
+    partial.add(lock.make("vllm", tag="cp38-abi3-manylinux_2_31_x86_64"))
+    try:
+        locked = lock(IndexConfig(indexes=(lock.index.url, partial.url)))
+    finally:
+        partial.close()
+    assert [entry.file for entry in locked] == [wheel.name]
+
+
+@pytest.mark.parametrize(
+    ("wheels", "kind", "why"),
+    [
+        ([], WheelMissingError, "vllm"),
+        ([{"version": "0.9"}], WheelMissingError, r"vllm==1\.0"),
+        ([{"tag": "cp311-cp311-manylinux_2_38_aarch64"}], IncompatibleWheelError, "manylinux_2_38"),
+        ([{"requires": ["dep<1", "dep>1"]}, {"name": "dep"}], ResolutionError, "dep"),
+    ],
+    ids=["no package", "another version", "newer glibc", "contradiction"],
+)
+def test_unresolvable_request_is_refused_with_the_reason(
+    lock: Locker, wheels: list[dict[str, str]], kind: type[FactoryError], why: str
+) -> None:
+    for wheel in wheels:
+        lock.add(**{"name": "vllm", **wheel})
+    with pytest.raises(kind, match=why):
+        lock()
+
+
+def test_unreachable_index_is_reported_without_its_password(lock: Locker) -> None:
+    with pytest.raises(IndexUnreachableError) as failure:
+        lock(IndexConfig(indexes=("http://user:secret@127.0.0.1:9/simple",)))
+    assert "secret" not in str(failure.value)
+
+
+def test_file_without_a_hash_is_refused(lock: Locker) -> None:
+    lock.add("vllm")
+    lock.index.hashes = False
+    with pytest.raises(WheelMissingError, match="sha256"):
+        lock()
+
+
+def test_uv_variables_do_not_change_a_lock(lock: Locker, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock.add("vllm", requires=["dep"])
+    lock.add("dep")
+    lock.add("dep", "2.0")
+    monkeypatch.setenv("UV_RESOLUTION", "lowest")
+    monkeypatch.setenv("UV_EXCLUDE_NEWER", "2001-01-01")
+    assert lock()[0].version == "2.0"
+
+
+def test_tags_prefer_the_newest_glibc_up_to_that_of_the_base() -> None:
+    arm, amd = ([str(tag) for tag in platform_tags(BASE, f"linux/{name}")] for name in ("arm64", "amd64"))
+    assert arm[0] == "cp311-cp311-manylinux_2_36_aarch64"
+    assert "cp311-cp311-manylinux_2_37_aarch64" not in arm
+    assert "cp311-cp311-manylinux2014_aarch64" in arm
+    assert "cp311-cp311-manylinux1_aarch64" not in arm
+    assert "cp311-cp311-manylinux1_x86_64" in amd
+    assert {VLLM_TAG, "py3-none-any"} <= set(arm)
+    assert not any("musllinux" in tag or "x86_64" in tag for tag in arm)
+
+
+def test_higher_build_number_wins_then_the_first_source() -> None:
+    names = ["a-1.0-py3-none-any.whl", "a-1.0-2-py3-none-any.whl", "a-1.0-py3-none-any.whl", "broken.whl"]
+    offered = [
+        WheelLocation(file=name, url=f"https://index.example/{place}/{name}", sha256="0" * 64)
+        for place, name in enumerate(names)
+    ]
+    ranks = {tag: rank for rank, tag in enumerate(platform_tags(BASE, "linux/arm64"))}
+    assert choose_file(offered, Pin("a", "1.0", ()), ranks, request()) is offered[1]
+    without_builds = [offered[0], offered[2]]
+    assert choose_file(without_builds, Pin("a", "1", ()), ranks, request()) is offered[0]
+
+
+def test_override_replaces_what_a_package_requires(lock: Locker) -> None:
+    lock.add("vllm", requires=["gone==1.0rc5"])
+    lock.add("gone", "1.0")
+    with pytest.raises(WheelMissingError, match=r"gone==1\.0rc5"):
+        lock()
+    wanted = replace(request(), overrides=["gone==1.0"])
+    made = lock_wheels(wanted, config=lock.config, store=lock.store, say=lock.said.append)
+    assert [(wheel.name, wheel.version) for wheel in made.wheels] == [("gone", "1.0"), ("vllm", "1.0")]
+
+
+def test_extra_of_the_server_brings_its_requirements(lock: Locker) -> None:
+    lock.add("vllm", requires=["more==1.0 ; extra == 'fast'"])
+    lock.add("more", "1.0")
+    assert [wheel.name for wheel in lock()] == ["vllm"]
+    wanted = replace(request(), extras=["fast"])
+    made = lock_wheels(wanted, config=lock.config, store=lock.store, say=lock.said.append)
+    assert [(wheel.name, wheel.needed_by) for wheel in made.wheels] == [
+        ("more", ("vllm",)),
+        ("vllm", ("matrix.yaml",)),
+    ]
+
+
+def test_version_without_a_wheel_for_the_bases_python_is_refused(lock: Locker) -> None:
+    lock.add("vllm", requires=["native==0.1"])
+    lock.add("native", "0.1", tag="cp310-cp310-manylinux_2_17_aarch64")
+    with pytest.raises(IncompatibleWheelError, match=r"native==0\.1 runs with Python 3\.11") as refused:
+        lock()
+    assert "override" in refused.value.fix
+
+
+def test_version_whose_wheels_have_vanished_is_refused(lock: Locker, tmp_path: Path) -> None:
+    lock.add("vllm", requires=["gone==0.1"])
+    sdist = tmp_path / "gone-0.1.tar.gz"
+    sdist.write_bytes(b"nobody builds it")
+    lock.index.add(sdist)
+    with pytest.raises(IncompatibleWheelError, match=r"No wheel of gone==0\.1"):
+        lock()
+
+
+def test_override_of_the_server_itself_is_refused(lock: Locker) -> None:
+    lock.add("vllm")
+    lock.add("vllm", "0.2")
+    wanted = replace(request(), overrides=["vllm==0.2"])
+    with pytest.raises(ReleaseReplacedError, match=r"vllm 1\.0 was asked for, and uv chose 0\.2"):
+        lock_wheels(wanted, config=lock.config, store=lock.store, say=lock.said.append)

@@ -1,0 +1,274 @@
+"""Diffs and files become mods that hold on the versions they were seen on; what cannot says why and leaves nothing."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from imagefactory.errors.mods import ImportSourceError, ModManifestError, NotImportableError
+from imagefactory.mods.compatibility import check_mods
+from imagefactory.mods.importing.importer import Imported, Importer
+from imagefactory.mods.importing.replays import Report
+from imagefactory.mods.importing.sources import read_source
+from imagefactory.project.project import Project
+from images.shipped.mods.apply import apply_mods
+from images.shipped.mods.manifest import IMAGE_FILES
+from tests.fixtures.releases import released
+from tests.fixtures.servers import SimpleIndex
+from tests.fixtures.wheels import WheelFactory
+
+BODY = "".join(f"step_{number} = function({number})\n" for number in range(12))
+OLD: dict[str, str | bytes] = {
+    "vllm/__init__.py": "VERSION = 1\n",
+    "vllm/x.py": BODY,
+    "vllm/icon.png": b"\x89PNG\xff",
+}
+SHIFTED = {**OLD, "vllm/x.py": f"import os\n{BODY}"}
+NEWER = {
+    **OLD,
+    "vllm/x.py": BODY.replace("step_5 = function(5)\n", "step_5 = function(5)\nstep_5 += extra_step\n"),
+}
+REWRITTEN = {**OLD, "vllm/x.py": "steps = [function(number) for number in range(12)]\n"}
+OTHERS = {"flash-thing": {"flash_thing/__init__.py": "SLOW = True\n"}}
+DIFF = """\
+From: somebody, see https://github.com/vllm-project/vllm/pull/77
+diff --git a/vllm/x.py b/vllm/x.py
+--- a/vllm/x.py
++++ b/vllm/x.py
+@@ -5,3 +5,4 @@ def something():
+ step_4 = function(4)
+ step_5 = function(5)
++step_5 += extra_step
+ step_6 = function(6)
+diff --git a/tests/test_x.py b/tests/test_x.py
+--- a/tests/test_x.py
++++ b/tests/test_x.py
+@@ -1,1 +1,1 @@
+-one
++two
+"""
+GIT_X = "diff --git a/vllm/x.py b/vllm/x.py\n"
+
+
+def edit(path: str, old: str, new: str) -> str:
+    """Write the diff of a file of one line."""
+    return f"--- a/{path}\n+++ b/{path}\n@@ -1 +1 @@\n-{old}\n+{new}\n"
+
+
+FAST = edit("flash_thing/__init__.py", "SLOW = True", "SLOW = 0")
+
+
+@pytest.fixture
+def project(
+    tmp_path: Path, simple_index: SimpleIndex, wheel_factory: WheelFactory, monkeypatch: pytest.MonkeyPatch
+) -> Project:
+    monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
+    releases = {"1.0": OLD, "2.0": SHIFTED, "3.0": REWRITTEN, "4.0": NEWER}
+    return released(tmp_path, simple_index, wheel_factory, releases, OTHERS)
+
+
+def no_container(*_: object) -> Report:
+    raise AssertionError("diffs and files need no container")
+
+
+def run(project: Project, source: Path | str, *versions: str, name: str = "") -> Imported:
+    return Importer(project, no_container, lambda _: None, {}, {}).run(
+        read_source(str(source), name), versions
+    )
+
+
+def write(folder: Path, files: Mapping[str, str | bytes]) -> Path:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return folder
+
+
+def outcomes(imported: Imported) -> dict[str, str]:
+    return {attempt.version: attempt.outcome for attempt in imported.draft.attempts}
+
+
+def test_a_diff_becomes_a_mod_that_knows_where_it_holds_and_where_it_is_upstream(
+    tmp_path: Path, project: Project
+) -> None:
+    file = write(tmp_path, {"77.diff": DIFF}) / "77.diff"
+    imported = run(project, file, name="extra-step")
+    assert outcomes(imported) == {"1.0": "changes", "2.0": "changes", "3.0": "fails", "4.0": "nothing"}
+    fresh = Project(project.root, project.store)
+    assert {one.version: str(one) for one in check_mods(fresh)} == {
+        "1.0": "applies",
+        "2.0": "applies",
+        "3.0": "not needed",
+        "4.0": "upstream since 4.0",
+    }
+    mod = fresh.mods["extra-step"].manifest
+    [variant] = mod.variants
+    assert (variant.versions, mod.why) == (">=1.0,<3.0", "https://github.com/vllm-project/vllm/pull/77")
+    [change] = variant.changes
+    assert change.model_dump(exclude_none=True) == {
+        "edit": "vllm/x.py",
+        "anchor": "step_5 = function(5)\n",
+        "after": "step_5 += extra_step\n",
+    }
+    text = imported.manifest.read_text("utf-8")
+    assert "77.diff: sha256 " in text
+    assert "files that images do not have are left out (tests/test_x.py" in text
+    assert "Review before merging: summary, needed_when (which models get it), the checks, licence." in text
+
+
+def test_a_stack_is_applied_in_order_and_what_is_there_already_is_passed_over(
+    tmp_path: Path, project: Project
+) -> None:
+    second = DIFF[DIFF.index("diff --git") : DIFF.index("diff --git a/tests")]
+    second = second.replace("@@ -5,3 +5,4 @@", "@@ -6,3 +6,4 @@").replace(" step_4 = function(4)\n", "")
+    second = second.replace("+step_5 +=", " step_5 +=").replace(" step_6", "+step_5 -= something\n step_6")
+    folder = write(tmp_path / "stack", {"01-one.patch": DIFF, "02-two.patch": second})
+    imported = run(project, folder)
+    assert outcomes(imported) == {"1.0": "changes", "2.0": "changes", "3.0": "fails", "4.0": "changes"}
+    assert "01-one.patch is in 4.0 already" in imported.manifest.read_text("utf-8")
+    backwards = write(
+        tmp_path / "wrong", {"01.patch": second, "02.patch": DIFF, "series": "01.patch\n02.patch\n"}
+    )
+    with pytest.raises(NotImportableError, match="wrong cannot become a mod"):
+        run(project, backwards)
+
+
+def test_a_range_of_commits_becomes_a_mod_with_its_licence_and_origin(
+    tmp_path: Path, project: Project
+) -> None:
+    folder = write(
+        tmp_path / "repo", {"vllm/x.py": BODY, "LICENSE": "Apache License\n Version 2.0, January 2004"}
+    )
+
+    def git(*words: str) -> None:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b.example")
+        subprocess.run(["git", "-C", str(folder), *identity, *words], check=True, capture_output=True)
+
+    git("init", "-q")
+    git("remote", "add", "origin", "git@github.com:some/where.git")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    write(folder, {"vllm/x.py": BODY.replace("step_9 = function", "step_9 = another")})
+    git("commit", "-qam", "two")
+    imported = run(project, f"{folder}@HEAD~1..HEAD", name="from-git")
+    assert imported.draft.manifest.licence == "Apache-2.0"
+    assert imported.draft.manifest.why.startswith("https://github.com/some/where/tree/")
+    assert outcomes(imported)["1.0"] == "changes"
+    with pytest.raises(ImportSourceError, match="cannot be read"):
+        read_source(f"{folder}@HEAD..nothing")
+    with pytest.raises(ImportSourceError, match="cannot be read"):
+        read_source(f"{folder}@HEAD..HEAD")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "flag"),
+    [
+        ("Chat Template.jinja", "{{ messages }}\n", "chat_template"),
+        (
+            "reason.py",
+            '"""Parser."""\n@ReasoningParserManager.register_module("x")\nclass X: ...\n',
+            "reasoning_parser_plugin",
+        ),
+        (
+            "tools.py",
+            '"""Parser."""\n@ToolParserManager.register_module("x")\nclass X: ...\n',
+            "tool_parser_plugin",
+        ),
+    ],
+)
+def test_a_file_is_added_with_the_flag_that_uses_it(
+    tmp_path: Path, project: Project, name: str, text: str, flag: str
+) -> None:
+    imported = run(project, write(tmp_path, {name: text}) / name)
+    mod = Project(project.root, project.store).mods[imported.draft.manifest.name]
+    assert mod.manifest.settings.flags == {flag: f"{IMAGE_FILES}{name}"}
+    assert set(outcomes(imported).values()) == {"changes"}
+    [variant] = mod.manifest.variants
+    [applied] = apply_mods([(mod, variant)], lambda _: None)
+    assert applied.files == {f"{IMAGE_FILES}{name}": text}
+
+
+@pytest.mark.parametrize(
+    ("diff", "why"),
+    [
+        (DIFF.replace(" step_4 = function(4)\n", " step_4 = fnction(4)\n"), "matches no single place"),
+        (f"{GIT_X}similarity index 100%\nrename from vllm/x.py\nrename to vllm/y.py\n", "renames"),
+        (f"{GIT_X}deleted file mode 100644\n--- a/vllm/x.py\n+++ /dev/null\n", "deletes"),
+        (f"{GIT_X}GIT binary patch\nliteral 1\nIcmZ\n", "has binary parts for vllm/x.py"),
+        (f"{GIT_X}old mode 100644\nnew mode 100755\n", "changes the permissions of vllm/x.py"),
+        (edit("csrc/kernel.cu", "x", "y"), "changes what is compiled: csrc/kernel.cu"),
+        (edit("docs/a.md", "x", "y"), "changes nothing that images have"),
+        (DIFF.replace("+step_5 += extra_step", "+step_5 += extra step ("), "breaks vllm/x.py"),
+        (
+            "--- /dev/null\n+++ b/vllm/evil.pth\n@@ -0,0 +1 @@\n+import os\n",
+            "would run whenever Python starts",
+        ),
+        ("--- /dev/null\n+++ b/vllm/../../etc/passwd\n@@ -0,0 +1 @@\n+root\n", "is outside the distribution"),
+        (
+            FAST + edit("vllm/__init__.py", "VERSION = 1", "VERSION = 2"),
+            "it changes several distributions",
+        ),
+    ],
+)
+def test_what_no_mod_can_do_says_why_and_leaves_nothing(
+    tmp_path: Path, project: Project, diff: str, why: str
+) -> None:
+    file = write(tmp_path, {"wrong.diff": diff}) / "wrong.diff"
+    with pytest.raises(NotImportableError) as caught:
+        run(project, file, "1.0")
+    assert why in str(caught.value.why)
+    assert list((project.root / "mods").iterdir()) == []
+
+
+def test_another_distribution_can_be_changed(tmp_path: Path, project: Project) -> None:
+    imported = run(project, write(tmp_path, {"fast.patch": FAST}) / "fast.patch")
+    assert imported.draft.manifest.distribution == "flash-thing"
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        ({"README.md": "nothing"}, "has no run.sh, and no .patch or .diff file"),
+        ({"run.sh": "x", "big": b"x" * (17 * 1024**2)}, "more than 500 files or 16 MiB"),
+        ({"run.sh": "x", **{f"{number}": "x" for number in range(501)}}, "more than 500 files or 16 MiB"),
+    ],
+)
+def test_a_folder_that_is_no_mod_is_refused(tmp_path: Path, files: dict[str, str | bytes], why: str) -> None:
+    with pytest.raises(ImportSourceError) as caught:
+        read_source(str(write(tmp_path / "folder", files)))
+    assert why in str(caught.value.why)
+
+
+def test_links_binaries_and_broken_diffs_are_refused(tmp_path: Path, project: Project) -> None:
+    folder = write(tmp_path / "folder", {"run.sh": "x"})
+    (folder / "link").symlink_to("/etc/passwd")
+    with pytest.raises(ImportSourceError, match="cannot be read"):
+        read_source(str(folder))
+    with pytest.raises(ImportSourceError, match="cannot be read"):
+        read_source(str(write(tmp_path, {"image.png": b"\x89\xff"}) / "image.png"))
+    with pytest.raises(ImportSourceError, match="cannot be read"):
+        read_source(str(tmp_path / "missing"))
+    with pytest.raises(ImportSourceError, match="is not a diff"):
+        run(project, write(tmp_path, {"empty.diff": "nothing here\n"}) / "empty.diff")
+    with pytest.raises(ImportSourceError, match="not a diff that can be applied"):
+        run(project, write(tmp_path, {"cut.diff": DIFF[: DIFF.index(" step_6")]}) / "cut.diff")
+
+
+def test_a_name_that_is_taken_is_refused_before_anything_is_tried(tmp_path: Path, project: Project) -> None:
+    file = write(tmp_path, {"77.diff": DIFF}) / "77.diff"
+    run(project, file)
+    with pytest.raises(ModManifestError, match="already exists"):
+        run(project, file)
+
+
+def test_versions_that_were_not_tried_are_not_claimed(tmp_path: Path, project: Project) -> None:
+    file = write(tmp_path, {"77.diff": DIFF}) / "77.diff"
+    imported = run(project, file, "2.0")
+    manifest = imported.draft.manifest
+    assert [variant.versions for variant in manifest.variants] == [">=2.0,<3.0"]
+    assert [entry.versions for entry in manifest.not_needed] == ["<2.0", ">=3.0"]
+    assert {entry.reason for entry in manifest.not_needed} == {"it was not tried there when it was imported"}

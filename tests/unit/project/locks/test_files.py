@@ -1,0 +1,138 @@
+"""Tests reading and writing locks, and detecting manual edits."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from imagefactory.errors.locks import LockEditedError, LockFormatError, LockMissingError
+from imagefactory.errors.store import DiskFullError
+from imagefactory.project.locks.files import LockedRevision, LockedWheel, ModelLock, WheelLock
+from imagefactory.store.atomic import write_text
+from imagefactory.store.digests import Sha256
+
+LOCK = WheelLock(
+    made_from={"vllm.0.32.0": Sha256("cd" * 32)},
+    version="0.32.0",
+    arch="gb10",
+    platform="linux/arm64",
+    python="3.11",
+    kernels="upstream",
+    wheels=(
+        LockedWheel(
+            name="vllm",
+            version="0.32.0",
+            file="vllm-0.32.0-cp38-abi3-manylinux_2_31_aarch64.whl",
+            sha256=Sha256("ab" * 32),
+            size=1000,
+            unpacked=3000,
+            needed_by=("matrix.yaml",),
+        ),
+    ),
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Write the lock, whatever the umask."""
+    path = tmp_path / "locks" / "0.32.0" / "gb10-linux-arm64.toml"
+    old = os.umask(0o077)
+    try:
+        assert LOCK.write(path)
+    finally:
+        os.umask(old)
+    return path
+
+
+def test_lock_is_read_as_written(path: Path) -> None:
+    assert WheelLock.read(path).model_copy(update={"integrity": ""}) == LOCK
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+def test_unchanged_lock_is_not_written_again(path: Path) -> None:
+    before = path.stat()
+    assert not LOCK.write(path)
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
+
+
+def test_manual_edit_is_refused(path: Path) -> None:
+    written = path.read_text()
+    for old, new in (("ab" * 32, "ac" * 32), ("size = 1000", "size = 1001"), ("gb10", "b200")):
+        path.write_text(written.replace(old, new))
+        with pytest.raises(LockEditedError) as failure:
+            WheelLock.read(path)
+        line = int(failure.value.where.rpartition(":")[2])
+        assert path.read_text().splitlines()[line - 1].startswith("integrity")
+
+
+def test_added_comment_is_accepted(path: Path) -> None:
+    path.write_text(f"# reviewed\n{path.read_text()}")
+    assert WheelLock.read(path).version == "0.32.0"
+
+
+def test_version_of_vllm_is_called_vllm_and_that_of_another_server_version(path: Path) -> None:
+    assert 'vllm = "0.32.0"' in path.read_text()
+    other = LOCK.model_copy(update={"version": "sglang-0.5.21"})
+    other.write(path)
+    assert 'version = "sglang-0.5.21"' in path.read_text().splitlines()
+    assert WheelLock.read(path).version == "sglang-0.5.21"
+
+
+def test_syntax_error_is_reported_with_its_line(path: Path) -> None:
+    path.write_text(path.read_text().replace("arch = ", "arch "))
+    line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if text.startswith("arch "))
+    with pytest.raises(LockFormatError) as failure:
+        WheelLock.read(path)
+    assert failure.value.where == f"{path}:{line}"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff\xfe", b"format = 2\n", b"format = 1\nwheels = 3\n", b"a = " + b"[" * 5000],
+    ids=["empty", "not text", "another format", "wrong type", "absurdly nested"],
+)
+def test_file_that_is_not_a_lock_is_refused(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(LockFormatError) as failure:
+        WheelLock.read(path)
+    assert str(path) in failure.value.where
+
+
+def test_unknown_key_is_refused(path: Path) -> None:
+    path.write_text(path.read_text().replace("format = 1", "format = 1\nurl = 'https://index.example'"))
+    with pytest.raises(LockFormatError, match="url"):
+        WheelLock.read(path)
+
+
+def test_missing_or_unreadable_lock_is_reported(path: Path) -> None:
+    path.unlink()
+    with pytest.raises(LockMissingError, match="invoke lock"):
+        WheelLock.read(path)
+    path.mkdir()
+    with pytest.raises(LockFormatError):
+        WheelLock.read(path)
+
+
+def test_failed_write_leaves_the_old_file_and_nothing_else(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = path.read_bytes()
+
+    def full(_handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(DiskFullError):
+        write_text(path, "half of someth")
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_unpinned_model_has_no_commit() -> None:
+    lock = ModelLock(made_from={}, revisions=(LockedRevision(repo="a/b", commit="0" * 40),))
+    assert lock.commit_of("a/b") == "0" * 40
+    assert lock.commit_of("a/c") is None

@@ -1,0 +1,119 @@
+"""Tests judging the kernels of an image from the record in locks/kernels.toml."""
+
+from __future__ import annotations
+
+import pytest
+
+from imagefactory.compile.toolchain import check_all_locks
+from imagefactory.errors.locks import LockDriftError
+from imagefactory.errors.wheelhouse import KernelRecordError
+from imagefactory.lock.audit import auditing
+from imagefactory.lock.audit.auditing import refuse_wrong_record
+from imagefactory.plan.make import make_plan
+from imagefactory.plan.plan import Plan
+from imagefactory.project.locks.gpu_libraries import KernelLock, LibraryKernels
+from imagefactory.project.locks.kernels import Audit, recorded_audit
+from imagefactory.project.project import Project
+from imagefactory.project.targets import select
+from imagefactory.publish.gate import audit_verdict
+from tests.fixtures.checkouts import Checkout
+from tests.fixtures.locked_checkout import GPU_TARGET
+
+
+def planned(checkout: Checkout, target: str = GPU_TARGET) -> tuple[Project, Plan]:
+    project = Project(checkout.root)
+    [cell] = select(project.matrix, [target])
+    return project, make_plan(project, cell)
+
+
+def record(checkout: Checkout, cubins: dict[str, int] | None) -> None:
+    """Record exactly these cubins for every library, or no wheel at all."""
+    path = checkout.locks / "kernels.toml"
+    wheels = []
+    for wheel in KernelLock.read(path).wheels if cubins else ():
+        libraries = tuple(LibraryKernels(name=one.name, cubins=cubins or {}) for one in wheel.libraries)
+        wheels.append(wheel.model_copy(update={"libraries": libraries}))
+    KernelLock(made_from={}, wheels=tuple(wheels)).write(path)
+
+
+@pytest.mark.parametrize(
+    ("target", "cubins", "result", "summary"),
+    [
+        (GPU_TARGET, {"sm_120f": 3}, "passed", "1 native"),
+        ("tiny@2.0/cpu/amd64", {"sm_120f": 3}, "not-applicable", "no GPU"),
+        (GPU_TARGET, {"sm_120a": 3}, "failed", "vllm/_C.abi3.so"),
+        (GPU_TARGET, None, "not-audited", "vllm-2.0"),
+    ],
+)
+def test_record_decides_whether_an_image_may_be_published(
+    locked_checkout: Checkout, target: str, cubins: dict[str, int] | None, result: str, summary: str
+) -> None:
+    record(locked_checkout, cubins)
+    project, plan = planned(locked_checkout, target)
+    assert plan.config.labels["imagefactory.audit"] == result
+    assert summary in plan.config.labels["imagefactory.audit.summary"]
+    reasons = audit_verdict(project, plan)
+    assert (not reasons) == (result in {"passed", "not-applicable"})
+    expected = {"failed": ["sm_120a x3"], "not-audited": ["vllm-2.0", "invoke lock"]}
+    assert all(word in "; ".join(reasons) for word in expected.get(result, []))
+
+
+def test_image_from_before_the_record_changed_is_not_published(locked_checkout: Checkout) -> None:
+    _, plan = planned(locked_checkout)
+    record(locked_checkout, {"sm_120a": 3})
+    reasons = audit_verdict(Project(locked_checkout.root), plan)
+    assert any("says passed" in reason and "now says failed" in reason for reason in reasons)
+
+
+def test_policy_of_the_matrix_judges_the_record(locked_checkout: Checkout) -> None:
+    old = "      accept: [sm_121a, sm_120f]\n      refuse: [sm_120a]"
+    locked_checkout.edit_matrix(old, "      accept: [sm_121a]\n      refuse: [sm_120f]")
+    _, plan = planned(locked_checkout)
+    assert plan.config.labels["imagefactory.audit"] == "failed"
+
+
+def test_plan_reads_no_wheel(locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auditing, "read_kernels", lambda *_: pytest.fail("a plan inspected a wheel"))
+    assert planned(locked_checkout)[1].config.labels["imagefactory.audit"] == "passed"
+
+
+def test_image_without_a_lock_is_not_audited(locked_checkout: Checkout) -> None:
+    project = Project(locked_checkout.root)
+    audit = recorded_audit(None, project.matrix.archs["gpu"], project.kernel_lock)
+    assert (audit.result, audit.summary) == ("not-audited", "no wheels are locked")
+    assert Audit("passed").summary == "no kernels"
+
+
+def drift(checkout: Checkout) -> LockDriftError:
+    with pytest.raises(LockDriftError, match="1 disagreement") as caught:
+        check_all_locks(Project(checkout.root))
+    return caught.value
+
+
+def test_record_that_does_not_match_the_wheel_locks_is_drift(locked_checkout: Checkout) -> None:
+    wheel = "vllm-2.0-cp38-abi3-manylinux_2_28_aarch64.whl"
+    locked = locked_checkout.locks / "2.0" / "gpu-linux-arm64.toml"
+    moved = locked.rename(locked_checkout.root / "moved")
+    assert f"{wheel} is no longer locked" in drift(locked_checkout).why
+    moved.rename(locked)
+    record(locked_checkout, None)
+    assert f"{wheel} has not been inspected" in drift(locked_checkout).why
+    (locked_checkout.locks / "kernels.toml").unlink()
+    assert drift(locked_checkout).where == "locks/kernels.toml"
+
+
+def test_wrong_record_is_found_by_inspecting_the_wheels(
+    locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = locked_checkout.locks / "kernels.toml"
+    honest = {wheel.sha256: wheel for wheel in KernelLock.read(path).wheels}
+    monkeypatch.setattr(auditing, "look_into", lambda _, wheel: honest[wheel.sha256])
+    assert refuse_wrong_record(Project(locked_checkout.root), GPU_TARGET) == 1
+    record(locked_checkout, {"sm_121a": 99})
+    with pytest.raises(KernelRecordError) as caught:
+        refuse_wrong_record(Project(locked_checkout.root), GPU_TARGET)
+    assert "sm_121a" in caught.value.why
+    record(locked_checkout, None)
+    with pytest.raises(KernelRecordError, match="is wrong") as caught:
+        refuse_wrong_record(Project(locked_checkout.root), GPU_TARGET)
+    assert caught.value.why == "The wheel is not on record."

@@ -1,0 +1,94 @@
+"""The days until which Debian supports the bases, and the warnings afterwards; no test asks the clock."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+from pydantic import ValidationError
+
+from imagefactory.project.bases import Base
+from imagefactory.project.cells import buildable, support_warnings
+from imagefactory.project.matrix import load_matrix
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.inv import Inv
+
+REGULAR, LONG_TERM = date(2026, 6, 10), date(2028, 6, 30)
+BETWEEN = (
+    f"Debian old has had no regular security support since {REGULAR}; "
+    f"the LTS team still fixes it until {LONG_TERM}"
+)
+MATRIX = load_matrix(REPOSITORY / "matrix.yaml")
+
+
+def base(supported: str | None, long_term: str | None = None) -> Base:
+    given = {"supported_until": supported, "long_term_support_until": long_term}
+    return Base.model_validate(
+        {"debian": "old", "python": "3.11", "glibc": "2.36", "packages": ["base"], **given}
+    )
+
+
+@pytest.mark.parametrize(
+    ("dates", "today", "warning"),
+    [
+        ((None, None), date(2099, 1, 1), None),
+        (("2026-06-10", "2028-06-30"), REGULAR, None),
+        (
+            ("2026-06-10", "2028-06-30"),
+            date(2026, 6, 11),
+            BETWEEN,
+        ),
+        (
+            ("2026-06-10", "2028-06-30"),
+            date(2028, 7, 1),
+            "Debian old has had no security updates since 2028-06-30",
+        ),
+        (
+            ("2026-06-10", None),
+            date(2026, 6, 11),
+            "Debian old has had no security updates since 2026-06-10",
+        ),
+    ],
+    ids=["no date", "the last day", "long-term support", "after long-term support", "no long-term support"],
+)
+def test_base_past_its_support_is_warned_of(
+    dates: tuple[str | None, str | None], today: date, warning: str | None
+) -> None:
+    assert base(*dates).support_warning(today) == warning
+
+
+@pytest.mark.parametrize("dates", [("2028-06-30", "2026-06-10"), (None, "2028-06-30"), ("next year", None)])
+def test_dates_that_cannot_be_are_refused(dates: tuple[str | None, str | None]) -> None:
+    with pytest.raises(ValidationError):
+        base(*dates)
+
+
+def test_every_base_says_until_when_it_is_supported() -> None:
+    for name, one in MATRIX.bases.items():
+        assert one.supported_until, name
+        assert one.long_term_support_until, name
+
+
+def test_archs_with_a_gpu_are_on_a_debian_with_regular_support() -> None:
+    cells = [cell for cell in buildable(MATRIX) if MATRIX.archs[cell.arch].capability]
+    assert support_warnings(MATRIX, cells, date(2026, 11, 15)) == []
+
+
+def test_warning_names_the_archs_once() -> None:
+    [warning] = support_warnings(MATRIX, buildable(MATRIX), date(2026, 11, 15))
+    assert warning.startswith("cpu: Debian bookworm has had no regular security support since 2026-06-10")
+    both = support_warnings(MATRIX, buildable(MATRIX), date(2030, 7, 1))
+    assert [text.partition(": Debian")[0] for text in both] == ["gb10, rtx5090, b200, h100", "cpu"]
+
+
+@pytest.mark.parametrize(("today", "warns"), [(REGULAR, False), (LONG_TERM, True)])
+def test_plan_warns_without_changing_its_output(
+    own_inv: Inv, monkeypatch: pytest.MonkeyPatch, today: date, *, warns: bool
+) -> None:
+    before = own_inv("plan", "--json").stdout
+    dates = "    supported_until: 2026-06-10\n    long_term_support_until: 2028-06-30\n"
+    own_inv.checkout.edit_matrix('    glibc: "2.36"\n', f'    glibc: "2.36"\n{dates}')
+    monkeypatch.setattr("imagefactory.cli.command.today", lambda: today)
+    done = own_inv("plan", "--json")
+    assert (done.returncode, done.stdout) == (0, before)
+    assert ("warning: gpu: Debian bookworm has had no regular security support" in done.stderr) == warns

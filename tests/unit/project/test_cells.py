@@ -1,0 +1,132 @@
+"""Tests which combinations of a matrix are cells, and why others are excluded."""
+
+from __future__ import annotations
+
+import pytest
+
+from imagefactory.project.cells import (
+    Cell,
+    all_combinations,
+    arch_of,
+    buildable,
+    compiled_distributions,
+    drafter_exclusions,
+    exclusions,
+    first_of_release,
+    intended_kernels,
+    reason_excluded,
+    usable_drafters,
+)
+from imagefactory.project.matrix import Matrix, load_matrix
+from imagefactory.project.served_model import Drafter
+from tests.fixtures.checkouts import Checkout
+
+
+def cell(model: str, vllm: str = "3.0", arch: str = "spark", platform: str = "linux/arm64") -> Cell:
+    return Cell(model, vllm, arch, platform)
+
+
+def test_every_combination_is_built_or_excluded_with_a_reason(matrix: Matrix) -> None:
+    built, excluded = buildable(matrix), exclusions(matrix)
+    assert built
+    assert excluded
+    assert sorted([*built, *(entry.cell for entry in excluded)]) == sorted(all_combinations(matrix))
+    assert all(entry.reason for entry in excluded)
+
+
+@pytest.mark.parametrize(
+    ("impossible", "reason"),
+    [
+        (cell("large", arch="cpu"), "too large"),
+        (cell("tiny"), "without a GPU"),
+        (cell("quantized", arch="server", platform="linux/amd64"), "Blackwell"),
+        (cell("quantized", "1.0"), "quantized needs vLLM >=1.5"),
+        (cell("quantized", "2.0"), "somebody/eagle needs vLLM >=2.5"),
+        (cell("tiny", "nightly", "cpu"), "releases only"),
+    ],
+)
+def test_impossible_combination_is_excluded_with_its_reason(
+    matrix: Matrix, impossible: Cell, reason: str
+) -> None:
+    assert reason in (reason_excluded(matrix, impossible) or "")
+
+
+def test_model_needs_a_vllm_version_in_its_range(matrix: Matrix) -> None:
+    late = matrix.models["large"].model_copy(update={"vllm": ">=2.5"})
+    changed = matrix.model_copy(update={"models": {**matrix.models, "large": late}})
+    assert reason_excluded(changed, cell("large", "2.0")) == "large needs vLLM >=2.5"
+    assert reason_excluded(changed, cell("large", "nightly")) is None
+
+
+def test_drafter_that_is_too_new_is_skipped(matrix: Matrix) -> None:
+    first, second = matrix.models["large"].drafters
+    assert usable_drafters(matrix, cell("large", "3.0")) == [first, second]
+    assert usable_drafters(matrix, cell("large", "2.0")) == [second]
+    assert reason_excluded(matrix, cell("large", "2.0")) is None, "its drafters are optional"
+    assert [drafter for drafter, _ in drafter_exclusions(matrix, cell("large", "2.0"))] == [first]
+
+
+def test_drafters_of_one_repository_are_told_apart_by_method(matrix: Matrix) -> None:
+    both = [
+        Drafter(repo="a/b", method="dflash", tokens=4, vllm=">=9"),
+        Drafter(repo="a/b", method="eagle3", tokens=4),
+    ]
+    model = matrix.models["large"].model_copy(update={"drafters": both})
+    changed = matrix.model_copy(update={"models": {"large": model}})
+    assert usable_drafters(changed, cell("large")) == both[1:]
+
+
+def test_kernels_are_compiled_for_git_references_and_where_required(matrix: Matrix) -> None:
+    assert intended_kernels(matrix, cell("large")) == "upstream"
+    assert intended_kernels(matrix, cell("large", "nightly")) == "compiled"
+    assert intended_kernels(matrix, cell("large", "1.0")) == "compiled"
+
+
+def test_choice_of_kernels_is_made_per_arch(small_matrix: Checkout) -> None:
+    small_matrix.edit_matrix(
+        '  "3.0": {release: "3.0"}\n',
+        '  "3.0": {release: "3.0"}\n'
+        '  3.0-own: {release: "3.0", compile: {spark: [graft, flashinfer-jit-cache], server: whole}}\n',
+    )
+    matrix = load_matrix(small_matrix.matrix)
+    graft, whole = cell("large", "3.0-own"), cell("large", "3.0-own", "server", "linux/amd64")
+    assert intended_kernels(matrix, graft) == "graft"
+    assert compiled_distributions(matrix, graft) == ("vllm", "flashinfer-jit-cache")
+    assert intended_kernels(matrix, whole) == "compiled"
+    assert compiled_distributions(matrix, whole) == ("vllm",)
+    assert intended_kernels(matrix, cell("tiny", "3.0-own", "cpu")) == "upstream"
+    assert reason_excluded(matrix, graft) is None
+    same = reason_excluded(matrix, cell("tiny", "3.0-own", "cpu"))
+    assert same == "nothing is compiled for cpu, which makes it the same as vLLM 3.0"
+
+
+def test_versions_of_one_release_share_sources_unless_their_needs_differ(small_matrix: Checkout) -> None:
+    small_matrix.edit_matrix(
+        '  "3.0": {release: "3.0"}\n',
+        '  "3.0": {release: "3.0"}\n  same: {release: "3.0", compile: whole}\n'
+        '  other: {release: "3.0", also: [torch==9]}\n',
+    )
+    matrix = load_matrix(small_matrix.matrix)
+    shared = [first_of_release(matrix, name) for name in ("3.0", "same", "other", "nightly")]
+    assert shared == ["3.0", "3.0", "other", "nightly"]
+
+
+def test_cell_has_a_display_name_and_a_slug() -> None:
+    assert str(cell("tiny", arch="cpu")) == "tiny@3.0/cpu"
+    assert cell("tiny", arch="cpu").slug == "tiny-v3.0-cpu-arm64"
+
+
+def test_single_packages_are_compiled_for_gpus_only(small_matrix: Checkout) -> None:
+    small_matrix.edit_matrix('{release: "3.0"}', '{release: "3.0", compile: [FlashInfer_jit_cache]}')
+    matrix = load_matrix(small_matrix.matrix)
+    assert compiled_distributions(matrix, cell("large", "3.0")) == ("flashinfer-jit-cache",)
+    assert intended_kernels(matrix, cell("large", "3.0")) == "upstream"
+    assert compiled_distributions(matrix, cell("tiny", arch="cpu", platform="linux/amd64")) == ()
+
+
+def test_version_adds_requirements_to_archs_with_a_gpu_only(matrix: Matrix) -> None:
+    spark = arch_of(matrix, cell("large", "1.0"))
+    assert "torch==1.0+cu130" in spark.also
+    assert spark.also[:-1] == matrix.archs["spark"].also
+    assert spark.local_versions == ["cu130"]
+    assert arch_of(matrix, cell("tiny", "1.0", "cpu")) == matrix.archs["cpu"]

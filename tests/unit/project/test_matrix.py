@@ -1,0 +1,249 @@
+"""Tests loading matrix.yaml: mistakes are reported with their line."""
+
+from __future__ import annotations
+
+import re
+import string
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from imagefactory.cli.show.terminal import error_message
+from imagefactory.errors import FactoryError
+from imagefactory.errors.matrix import (
+    DuplicateKeyError,
+    MatrixError,
+    SpecifierError,
+    UnknownNameError,
+    YamlSyntaxError,
+)
+from imagefactory.lock.drift import wheels_made_from
+from imagefactory.project.cells import Cell, buildable, exclusions, reason_excluded
+from imagefactory.project.matrix import Matrix, load_matrix
+from imagefactory.project.targets import EVERYTHING, select
+from tests.fixtures.checkouts import REPOSITORY, Checkout
+from tests.fixtures.small_matrix import MATRIX
+
+
+def test_committed_matrix_has_the_promised_archs_versions_and_models() -> None:
+    matrix = load_matrix(REPOSITORY / "matrix.yaml")
+    assert {"gb10", "rtx5090", "b200", "h100", "cpu"} <= set(matrix.archs)
+    assert {"0.19.1", "0.20.2", "0.24.0", "0.28.0", "0.32.0", "nightly", "pr-41703"} <= set(matrix.vllm)
+    assert {"gemma4-31b", "gemma4-26b-a4b", "qwen3.5-27b-nvfp4", "gpt-oss-120b", "tiny"} <= set(matrix.models)
+    assert {"qwen3.5-35b-a3b-int4", "qwen3-coder-next-nvfp4"} <= set(matrix.models)
+    assert len(matrix.models["gemma4-31b"].drafters) == 2
+
+
+LEFT = "leave_out: [{distribution: one, reason: nobody opens it"
+MISTAKES: list[tuple[str, str, type[FactoryError], str]] = [
+    # the text, the mistake, the error, and part of its message
+    ("    weights: bf16", "    wieghts: bf16", MatrixError, "Did you mean weights"),
+    ("defaults: {vllm:", "defualts: {vllm:", MatrixError, "Did you mean defaults"),
+    ("      dtype: float32", "      dtpye: float32", MatrixError, "Did you mean dtype"),
+    ("  - when: {model: tiny, arch:", "  - when: {modle: tiny, arch:", MatrixError, "Did you mean model"),
+    ("    draft: optional", "    draft: sometimes", MatrixError, "required"),
+    ('{vllm: "3.0", arch: spark}', '{vllm: "3.0", arch: sprak}', UnknownNameError, "spark"),
+    ('{vllm: "3.0", arch: spark}', '{vllm: "3.1", arch: spark}', UnknownNameError, "3.0"),
+    ("    arch: cpu\n", "    arch: cpus\n", UnknownNameError, "cpu"),
+    ("bookworm\n    also:", "bokworm\n    also:", UnknownNameError, "bookworm"),
+    ("    draft: optional", "    memory: {weigths_gb: 1}", MatrixError, "Did you mean weights_gb"),
+    ("    draft: optional", "    serve_on: {cpu: {dtpye: auto}}", MatrixError, "Did you mean dtype"),
+    ('    capability: "9.0"', "    cubins: {acept: [sm_90]}", MatrixError, "Did you mean accept"),
+    ("  quantized:", "  large:", DuplicateKeyError, "line"),
+    ('  "3.0": {release: "3.0"}', '  "2.0": {release: "3.0"}', DuplicateKeyError, "twice"),
+    ('    vllm: ">=1.5"', '    vllm: "=>1.5"', SpecifierError, "not a version range"),
+    ('    vllm: ">=1.5"', '    vllm: ">=zero"', SpecifierError, "PEP 440"),
+    ('    capability: "9.0"', "    capability: hopper", SpecifierError, "not a version"),
+    ('    vllm: ">=1.5"', "    vllm: >=1.5", YamlSyntaxError, "YAML"),
+    ("    repo: somebody/large", "    repo: [somebody/large", YamlSyntaxError, "YAML"),
+    ("    repo: somebody/large", "    repo: large", MatrixError, "models.large.repo"),
+    ("    repo: somebody/large\n", "", MatrixError, "repo"),
+    ("    wins: two", "    wins: three", MatrixError, "between"),
+    ("\nconflicts:", f"\n{LEFT}, archs: [sprak]}}]\nconflicts:", UnknownNameError, "spark"),
+    ("\nconflicts:", f"\n{LEFT}, vllm: newest}}]\nconflicts:", SpecifierError, "newest"),
+    ("\nconflicts:", f"\n{LEFT}, files: [/absolute]}}]\nconflicts:", MatrixError, "leave_out.0.files.0"),
+    ("\nconflicts:", "\nleave_out: [{distribution: one}]\nconflicts:", MatrixError, "leave_out.0.reason"),
+    ("    generated: tiny", "    generated: huge", MatrixError, "tiny"),
+    ("  large:", "  LARGE ONE:", MatrixError, "LARGE ONE"),
+    ("    platforms: [linux/arm64]", "    platforms: [linux/arm64, linux/arm64]", MatrixError, "twice"),
+    ("    platforms: [linux/arm64]", "    platforms: [windows/arm64]", MatrixError, "linux/arm64"),
+    ("ref: main, counts_as", "counts_as", MatrixError, "ref"),
+    ("    compile: whole", "    compile: required", MatrixError, "`required` is written as `whole`"),
+    ("    compile: whole", "    compile: grafted", MatrixError, "did you mean graft"),
+    ("    compile: whole", "    compile: {spark: gratf}", MatrixError, "spark: there is no 'gratf'"),
+    ("    compile: whole", "    compile: {sprak: graft}", UnknownNameError, "spark"),
+    ("    compile: whole", "    compile: [graft, whole]", MatrixError, "choose one of"),
+    ("    compile: whole", "    compile: {}", MatrixError, "name an arch"),
+    ("    compile: whole", "    compile: 3", MatrixError, "a list of packages"),
+    ("ref: main, counts_as", "ref: main, compile: graft, counts_as", MatrixError, "published wheel to graft"),
+    ("ref: main, counts_as", "ref: main, extras: [fast], counts_as", MatrixError, "only a published wheel"),
+    ("    without: [torchvision,", "    without: ['torch vision',", MatrixError, "Python package"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "kind", "word"), MISTAKES)
+def test_mistake_is_reported_with_its_line(
+    small_matrix: Checkout, old: str, new: str, kind: type[FactoryError], word: str
+) -> None:
+    line = small_matrix.edit_matrix(old, new)
+    with pytest.raises(FactoryError) as failure:
+        load_matrix(small_matrix.matrix)
+    assert type(failure.value) is kind
+    assert word in str(failure.value)
+    found = re.fullmatch(r"matrix\.yaml:(\d+)", failure.value.where)
+    assert found
+    # A bad bracket is noticed a line later, and a missing key is reported at its parent.
+    assert abs(int(found[1]) - line) <= 2
+
+
+def test_first_of_several_mistakes_is_shown_and_the_rest_are_counted(small_matrix: Checkout) -> None:
+    small_matrix.edit_matrix("    weights: bf16", "    wieghts: bf16")
+    line = small_matrix.edit_matrix('    capability: "9.0"', "    capabilty: '9.0'")
+    with pytest.raises(MatrixError, match=r"capabilty.*\(1 more") as failure:
+        load_matrix(small_matrix.matrix)
+    assert failure.value.where == f"matrix.yaml:{line}"
+
+
+def test_model_may_be_named_like_a_setting(small_matrix: Checkout) -> None:
+    small_matrix.edit_matrix("  large:", "  serve:")
+    small_matrix.edit_matrix("    weights: bf16", "    weigths: bf16")
+    with pytest.raises(MatrixError, match="Did you mean weights"):
+        load_matrix(small_matrix.matrix)
+
+
+def test_base_may_not_be_named_like_a_version(small_matrix: Checkout) -> None:
+    text = small_matrix.matrix.read_text("utf-8")
+    text = text.replace("base: bookworm", "base: nightly").replace("\n  bookworm:", "\n  nightly:")
+    small_matrix.matrix.write_text(text, "utf-8")
+    with pytest.raises(MatrixError, match="both a base and a version"):
+        load_matrix(small_matrix.matrix)
+
+
+def test_file_without_a_matrix_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "matrix.yaml"
+    for text in ("", "# nothing\n", "[]", "42", "registry: 1", "null"):
+        path.write_text(text)
+        with pytest.raises(MatrixError):
+            load_matrix(path)
+
+
+def test_environment_overrides_the_registry(matrix: Matrix, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert matrix.effective_registry == matrix.registry
+    monkeypatch.setenv("FACTORY_REGISTRY", "registry.example/mine")
+    assert matrix.effective_registry == "registry.example/mine"
+
+
+# --- fuzzing: any change to the file either loads or raises an error with all four parts ---------------------
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=20),
+    st.sampled_from(["all", "*", "!", "", ">=0", "==", "3.0", "tiny", "a/b", "linux/arm64", "spark", "../x"]),
+)
+STRUCTURES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def check(path: Path, text: str | bytes) -> None:
+    """Load a changed matrix: either everything that reads it works, or the error has all four parts."""
+    path.write_bytes(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
+    try:
+        matrix = load_matrix(path)
+    except FactoryError as error:
+        parts = (error.what, error.where, error.why, error.fix, error_message(error).plain)
+    else:
+        _check_cells(matrix)
+        return
+    assert all(parts)
+
+
+def _check_cells(matrix: Matrix) -> None:
+    cells = buildable(matrix)
+    assert {exclusion.cell for exclusion in exclusions(matrix)}.isdisjoint(cells)
+    if cells:
+        assert set(select(matrix, [EVERYTHING])) == set(cells)
+
+
+@given(data=st.data())
+def test_fuzz_lines_dropped_doubled_or_swapped(tmp_path: Path, data: st.DataObject) -> None:
+    lines = MATRIX.splitlines(keepends=True)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(lines) - 1))
+        match data.draw(st.sampled_from(["drop", "double", "swap", "indent", "replace"])):
+            case "drop":
+                del lines[at]
+            case "double":
+                lines.insert(at, lines[at])
+            case "swap":
+                other = data.draw(st.integers(0, len(lines) - 1))
+                lines[at], lines[other] = lines[other], lines[at]
+            case "indent":
+                lines[at] = data.draw(st.sampled_from(["  ", " ", "\t"])) + lines[at]
+            case _:
+                lines[at] = data.draw(st.text(st.sampled_from(string.printable), max_size=30)) + "\n"
+    check(tmp_path / "matrix.yaml", "".join(lines))
+
+
+@given(data=st.data())
+def test_fuzz_values_replaced(tmp_path: Path, data: st.DataObject) -> None:
+    document = yaml.safe_load(MATRIX)
+    parent, key = data.draw(st.sampled_from(places(document)))
+    match data.draw(st.sampled_from(["replace", "remove", "rename", "copy"])):
+        case "replace":
+            parent[key] = data.draw(STRUCTURES)
+        case "remove":
+            del parent[key]
+        case "rename" if isinstance(parent, dict):
+            parent[data.draw(st.text(max_size=10))] = parent.pop(key)
+        case _:
+            other, name = data.draw(st.sampled_from(places(document)))
+            parent[key] = yaml.safe_load(yaml.safe_dump(other[name]))
+    check(tmp_path / "matrix.yaml", yaml.dump(document, allow_unicode=True, sort_keys=False))
+
+
+@given(
+    at=st.integers(0, len(MATRIX)),
+    length=st.integers(0, 40),
+    junk=st.binary(max_size=12)
+    | st.sampled_from([b"*a", b"&a", b"!!int ''", b"? ", b"[", b"{", b'"', b"\xef\xbb\xbf"]),
+)
+@example(at=0, length=0, junk=b"[" * 50_000)
+@example(at=0, length=len(MATRIX), junk=b"\xff")
+def test_fuzz_random_bytes(tmp_path: Path, at: int, length: int, junk: bytes) -> None:
+    raw = MATRIX.encode()
+    check(tmp_path / "matrix.yaml", raw[:at] + junk + raw[at + length :])
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """List every place in a document: the collection and the key that hold it."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    found: list[tuple[Any, Any]] = []
+    for key, item in items:
+        found += [(value, key), *places(item)]
+    return found
+
+
+def test_setting_among_the_flags_is_refused(small_matrix: Checkout) -> None:
+    small_matrix.edit_matrix("    serve:\n", "    serve:\n      flags: {max_model_len: 1}\n")
+    with pytest.raises(MatrixError, match="serve") as refused:
+        load_matrix(small_matrix.matrix)
+    assert "max_model_len is a setting" in refused.value.why
+
+
+def test_extras_make_a_version_of_their_own_and_change_its_lock() -> None:
+    matrix = load_matrix(REPOSITORY / "matrix.yaml")
+    plain, extra = (Cell("gemma4-31b", name, "gb10", "linux/arm64") for name in ("0.32.0", "0.32.0-b12x"))
+    assert reason_excluded(matrix, extra) is None
+    assert wheels_made_from(matrix, plain) != wheels_made_from(matrix, extra)
+    assert "no extras" in str(reason_excluded(matrix, replace(extra, model="tiny", arch="cpu")))

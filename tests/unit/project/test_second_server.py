@@ -1,0 +1,168 @@
+"""Tests cells of a server other than vLLM: their names, what selects and excludes them, and how they are served."""
+
+from __future__ import annotations
+
+import pytest
+
+from imagefactory.errors.matrix import ExcludedCellError, MatrixError, UnknownNameError
+from imagefactory.project.cells import (
+    Cell,
+    drafter_exclusions,
+    leave_out_of,
+    reason_excluded,
+    usable_drafters,
+)
+from imagefactory.project.leave_out import LeaveOut
+from imagefactory.project.matrix import Matrix, Rule, load_matrix
+from imagefactory.project.targets import select
+from images.shipped.conditions import Condition
+from tests.fixtures.checkouts import Checkout
+
+SPARK = Cell("large", "sglang-0.5.21", "spark", "linux/arm64")
+VERSIONS = """
+sglang:
+  "0.5.21":
+    release: "0.5.21"
+    overrides: [{requirement: gone==1.0, reason: its wheels have vanished}]
+  "0.5.10": {release: "0.5.10"}
+models:
+"""
+
+
+@pytest.fixture
+def checkout(small_matrix: Checkout) -> Checkout:
+    small_matrix.edit_matrix("\nmodels:\n", VERSIONS)
+    small_matrix.edit_matrix("  large:\n", '  large:\n    sglang: ">=0.5.14"\n')
+    return small_matrix
+
+
+@pytest.fixture
+def both(checkout: Checkout) -> Matrix:
+    return load_matrix(checkout.matrix)
+
+
+def test_names_of_cells_tell_the_servers_apart() -> None:
+    vllm = Cell("large", "3.0", "spark", "linux/arm64")
+    assert (vllm.slug, vllm.runs) == ("large-v3.0-spark-arm64", "vLLM 3.0")
+    assert (SPARK.slug, SPARK.runs) == ("large-sglang-0.5.21-spark-arm64", "SGLang 0.5.21")
+
+
+@pytest.mark.parametrize("cell", [SPARK, Cell("large", "3.0", "spark", "linux/arm64")])
+def test_labels_name_the_cell(cell: Cell) -> None:
+    assert Cell.of_labels(cell.labels, cell.platform) == cell
+    assert f"imagefactory.{cell.server}" in cell.labels
+
+
+@pytest.mark.parametrize("target", ["large@sglang-0.5.21", "*@sglang-*", "large@*21/spark"])
+def test_targets_select_versions_of_another_server(both: Matrix, target: str) -> None:
+    assert select(both, [target]) == [SPARK]
+
+
+@pytest.mark.parametrize(
+    ("target", "why", "fix"),
+    [
+        ("large@0.5.21", "0.5.21 is a version of SGLang", "large@sglang-0.5.21"),
+        ("large@sglang-3.0", "3.0 is a version of vLLM", "large@3.0"),
+        ("large@vllm-0.5.21", "no vLLM version of that name", "sglang-0.5.21"),
+        ("large@sglang-0.5.12", "no SGLang version of that name", "sglang-0.5.21"),
+    ],
+)
+def test_target_that_mixes_servers_is_refused(both: Matrix, target: str, why: str, fix: str) -> None:
+    with pytest.raises(UnknownNameError) as refused:
+        select(both, [target])
+    assert why in refused.value.why
+    assert fix in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("large@sglang-0.5.10", "large needs SGLang >=0.5.14"),
+        ("quantized@sglang-0.5.21", "quantized is not described for SGLang"),
+    ],
+)
+def test_model_is_served_by_the_versions_it_names_only(both: Matrix, target: str, reason: str) -> None:
+    with pytest.raises(ExcludedCellError, match="cannot be built") as refused:
+        select(both, [target])
+    assert refused.value.why == f"{reason}."
+
+
+def test_drafter_works_with_the_servers_it_names_only(both: Matrix) -> None:
+    first, second = both.models["large"].drafters
+    assert usable_drafters(both, SPARK) == []
+    assert {why for _, why in drafter_exclusions(both, SPARK)} == {
+        f"{drafter.repo} is not described for SGLang" for drafter in (first, second)
+    }
+    large = both.models["large"].model_copy(
+        update={"drafters": [first.model_copy(update={"sglang": ">=0.5.14"}), second]}
+    )
+    changed = both.model_copy(update={"models": {"large": large}})
+    assert [drafter.repo for drafter in usable_drafters(changed, SPARK)] == [first.repo]
+
+
+@pytest.mark.parametrize(
+    ("when", "holds"),
+    [
+        ({"server": "sglang"}, True),
+        ({"server": "!sglang"}, False),
+        ({"sglang": ">=0.5.20"}, True),
+        ({"sglang": "<0.5.20"}, False),
+        ({"vllm": ">=0"}, False),
+    ],
+)
+def test_rules_tell_servers_apart(both: Matrix, when: dict[str, str], *, holds: bool) -> None:
+    rule = Rule(when=Condition.model_validate(when), reason="it does not work")
+    changed = both.model_copy(update={"exclude": [rule]})
+    assert (reason_excluded(changed, SPARK) == rule.reason) is holds
+
+
+@pytest.mark.parametrize(
+    ("ranges", "applies"),
+    [({}, True), ({"vllm": ">=0"}, False), ({"sglang": ">=0.5.20"}, True), ({"sglang": "<0.5"}, False)],
+)
+def test_what_is_left_out_may_depend_on_the_server(
+    both: Matrix, ranges: dict[str, str], *, applies: bool
+) -> None:
+    entry = LeaveOut(distribution="big", reason="nothing opens it", **ranges)  # type: ignore[arg-type]
+    assert (leave_out_of(both.model_copy(update={"leave_out": [entry]}), SPARK) == [entry]) is applies
+
+
+def test_other_server_takes_its_shape_from_its_own_entries(checkout: Checkout) -> None:
+    shapes = (
+        "serve_on: {spark: {max_num_seqs: 1}, sglang: {max_num_seqs: 2}, sglang/spark: {max_num_seqs: 3}}"
+    )
+    checkout.edit_matrix("  large:\n", f"  large:\n    {shapes}\n")
+    model = load_matrix(checkout.matrix).models["large"]
+
+    def numbers(server: str, arch: str) -> list[int | None]:
+        return [shape.max_num_seqs for shape in model.shapes(server, arch)]
+
+    assert model.shapes("vllm", "server") == [model.serve]
+    assert numbers("vllm", "spark")[1:] == [1]
+    assert numbers("sglang", "server") == [2]
+    assert numbers("sglang", "spark") == [2, 3]
+
+
+@pytest.mark.parametrize("key", ["sgland", "vllm/spark", "sglang/sparc", "vllm"])
+def test_shape_for_something_unknown_is_refused(checkout: Checkout, key: str) -> None:
+    checkout.edit_matrix("  large:\n", f"  large:\n    serve_on: {{{key}: {{max_num_seqs: 1}}}}\n")
+    with pytest.raises(UnknownNameError, match=f"Unknown arch or server '{key}'"):
+        load_matrix(checkout.matrix)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('{release: "0.5.10"}', "{git: a/b, ref: main, counts_as: 0.6.0.dev0}", "only vLLM is compiled"),
+        ('{release: "0.5.10"}', '{release: "0.5.10", compile: whole}', "only vLLM is compiled"),
+        ("requirement: gone==1.0", "requirement: gone=1.0", "not a requirement"),
+        (", reason: its wheels have vanished", "", "Field required"),
+    ],
+)
+def test_version_that_cannot_be_resolved_is_refused(
+    checkout: Checkout, old: str, new: str, message: str
+) -> None:
+    checkout.edit_matrix(old, new)
+    with pytest.raises(MatrixError) as refused:
+        load_matrix(checkout.matrix)
+    assert message in refused.value.why
