@@ -87,11 +87,18 @@ def load(share: str | None = None) -> Image:
     """Read settings.json and model.json."""
     folder = share or os.environ.get("FACTORY_SHARE") or SHARE
     described, model = read_object(folder, "settings.json"), read_object(folder, "model.json")
+    server = model.get("server", "vllm")
+    if server not in TITLES:
+        raise StartError(
+            "broken-image",
+            f"model.json names the server {server!r}, which this program does not know.",
+            remedy="Pull the image again.",
+        )
     try:
-        default = f"{model.get('server', 'vllm')}_default"
+        default = f"{server}_default"
         settings = {entry["name"]: _setting(entry, default) for entry in described["settings"]}
         image = Image(described["image"], settings, model, described.get("refused", {}))
-        str(image.version), str(model["model"]), image.title
+        str(image.version), str(model["model"])
     except (KeyError, TypeError) as error:
         raise StartError(
             "broken-image",

@@ -116,24 +116,20 @@ def _refuse_unread(server: Server, program: str, *, serves: bool) -> None:
     unread = [keys.FILE] if program in WAITING_COMMANDS else []
     if not server.reads_key and not serves:
         unread = [keys.FILE, keys.KEY]
-    for name in unread:
-        if name in os.environ:
-            start, starter = (
-                " ".join(server.command),
-                "docker exec" if program in WAITING_COMMANDS else program,
-            )
-            raise StartError(
-                "unprotected",
-                f"A server that `{starter}` starts here would not know the key: {images.TITLES[server.name]} does not read {name}.",
-                setting=name,
-                value=os.environ[name] if name == keys.FILE else "",
-                allowed=f"the key itself, in {keys.KEY}"
-                if server.reads_key
-                else f"the key with `IMAGE {start} …`",
-                remedy=f"Set {keys.KEY} instead."
-                if server.reads_key
-                else f"Have the image start the server, with `IMAGE` or `IMAGE {start} …`.",
-            )
+    starter = "docker exec" if program in WAITING_COMMANDS else program
+    whole = f"`IMAGE {' '.join(server.command)} …`"
+    for name in (name for name in unread if name in os.environ):
+        title = images.TITLES[server.name]
+        raise StartError(
+            "unprotected",
+            f"A server that `{starter}` starts here would not know the key: {title} does not read {name}.",
+            setting=name,
+            value=os.environ[name] if name == keys.FILE else "",
+            allowed=f"the key itself, in {keys.KEY}" if server.reads_key else f"the key with {whole}",
+            remedy=f"Set {keys.KEY} instead."
+            if server.reads_key
+            else f"Have the image start the server, with `IMAGE` or {whole}.",
+        )
 
 
 def _asks_for_help(arguments: Sequence[str]) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.failures import refused
 from tests.fixtures.serve_process import Start, finished, recorded
 
 KEY = "hunter2-hunter2"
@@ -105,7 +106,7 @@ def test_a_server_that_would_not_require_its_key_is_refused(
     start: Start, tmp_path: Path, arguments: list[str], variables: dict[str, str]
 ) -> None:
     ran = finished(start(*arguments, CHECKS="off", **variables))
-    assert ran.returncode == 80, ran.stderr
+    assert refused(ran, "unprotected"), ran.stderr
     assert not (tmp_path / "record").exists()
     assert "anyone who reaches the port" in ran.stderr
     assert "remedy" in ran.stderr
@@ -117,7 +118,7 @@ def test_a_container_that_waits_for_docker_exec_needs_the_key_itself(
     start: Start, key_file: str, command: list[str]
 ) -> None:
     ran = finished(start(*command, VLLM_API_KEY_FILE=key_file))
-    assert ran.returncode == 80
+    assert refused(ran, "unprotected")
     assert "docker exec" in ran.stderr
     assert finished(start(*command, VLLM_API_KEY=KEY)).returncode == 0
     assert finished(start(*command)).returncode == 0
@@ -130,21 +131,21 @@ def test_a_missing_key_file_is_refused_however_vllm_is_started(
     start: Start, tmp_path: Path, arguments: list[str]
 ) -> None:
     ran = finished(start(*arguments, VLLM_API_KEY_FILE="/nowhere/key"))
-    assert ran.returncode == 69
+    assert refused(ran, "bad-key-file")
     assert not (tmp_path / "record").exists()
 
 
 @pytest.mark.parametrize("arguments", [["--api-key", "another"], [MODEL, "--api-key=another"]], ids=" ".join)
 def test_two_keys_are_refused(start: Start, tmp_path: Path, arguments: list[str]) -> None:
     ran = finished(start(*arguments, VLLM_API_KEY=KEY))
-    assert ran.returncode == 67
+    assert refused(ran, "contradiction")
     assert not (tmp_path / "record").exists()
     assert "another" not in ran.stderr
 
 
 def test_a_key_cannot_add_headers_to_requests(start: Start) -> None:
     ran = finished(start("vllm", "serve", MODEL, VLLM_API_KEY="one\r\nX-Header: two"))
-    assert ran.returncode == 65
+    assert refused(ran, "bad-value")
     assert "X-Header" not in ran.stderr
 
 

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from images.serve.program import health, own_files
-from images.serve.program.errors import StartError
+from images.serve.program.errors import EXIT_CODES
 from images.serve.program.flags import known, unknown
 from images.serve.program.readings import read as read_machine
 from images.serve.program.servers.vllm.server import SERVER as VLLM
+from tests.fixtures.failures import refused
 from tests.fixtures.serve_process import Start, finished, recorded, wait_for
 from tests.fixtures.serving import READINGS, REPOSITORY
 
@@ -114,7 +115,7 @@ def test_a_dry_run_starts_nothing(start: Start, tmp_path: Path) -> None:
 def test_a_failed_check_stops_the_start_with_one_message(start: Start, tmp_path: Path) -> None:
     (tmp_path / "model" / "config.json").unlink()
     ran = finished(start())
-    assert ran.returncode == 70
+    assert refused(ran, "model")
     assert ran.stderr.count("config.json") == 1
     assert "SKIP_CHECKS=model" in ran.stderr
     assert "Traceback" not in ran.stderr
@@ -127,26 +128,26 @@ def test_the_check_command_reports_and_fails(start: Start, tmp_path: Path) -> No
     assert "ok    model" in ran.stdout
     (tmp_path / "model" / "tokenizer.json").unlink()
     ran = finished(start("check", "--json"))
-    assert ran.returncode == 70
+    assert ran.returncode == EXIT_CODES["model"]
     assert {finding["name"]: finding["result"] for finding in json.loads(ran.stdout)}["model"] == "fail"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "variables", "code"),
+    ("arguments", "variables", "name"),
     [
-        (["settings", "--yaml"], {}, 64),
-        (["check", "--verbose", "--json"], {}, 64),
-        ([], {"FACTORY_SHARE": "/nowhere"}, 78),
-        ([], {"FACTORY_VLLM": "/nowhere/vllm"}, 78),
-        ([], {"MODS": "some-mod"}, 79),
-        ([], {"CHAT_TEMPLATE": "/nowhere/x.jinja"}, 70),
+        (["settings", "--yaml"], {}, "bad-option"),
+        (["check", "--verbose", "--json"], {}, "bad-option"),
+        ([], {"FACTORY_SHARE": "/nowhere"}, "broken-image"),
+        ([], {"FACTORY_VLLM": "/nowhere/vllm"}, "broken-image"),
+        ([], {"MODS": "some-mod"}, "mod-failed"),
+        ([], {"CHAT_TEMPLATE": "/nowhere/x.jinja"}, "model"),
     ],
 )
 def test_each_mistake_has_its_exit_code(
-    start: Start, arguments: list[str], variables: dict[str, str], code: int
+    start: Start, arguments: list[str], variables: dict[str, str], name: str
 ) -> None:
     ran = finished(start(*arguments, **variables))
-    assert ran.returncode == code
+    assert refused(ran, name)
     assert "remedy" in ran.stderr
     assert "Traceback" not in ran.stderr
 
@@ -167,7 +168,7 @@ def test_mods_are_applied_by_the_images_module(start: Start, tmp_path: Path) -> 
     assert finished(start(MODS="one,two", MODS_PATH="/my-mods")).returncode == 0
     assert (tmp_path / "applied").read_text() == "one two /my-mods"
     ran = finished(start(MODS="bad"))
-    assert ran.returncode == 79
+    assert refused(ran, "mod-failed")
     assert "anchor not found" in ran.stderr
 
 
@@ -217,8 +218,8 @@ def test_this_machine_can_be_read() -> None:
     assert found.disk_free
 
 
-def test_the_document_lists_every_exit_code() -> None:
+def test_the_document_lists_every_reason_with_its_exit_code() -> None:
     text = (REPOSITORY / "docs" / "serving.md").read_text("utf-8")
-    for error in StartError.__subclasses__():
-        meaning = (error.__doc__ or "").rstrip(".")
-        assert f"| {error.exit_code} | {meaning[0].lower()}{meaning[1:]} |" in text
+    for code in set(EXIT_CODES.values()):
+        named = [f"`{name}`" for name, own in EXIT_CODES.items() if own == code]
+        assert f"| {code} | {', '.join(named)} |" in text
