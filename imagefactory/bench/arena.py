@@ -15,15 +15,14 @@ from statistics import fmean, quantiles
 from typing import Any, Final
 
 from imagefactory.bench.endpoint import Endpoint, ServedAs
-from imagefactory.bench.gpu_use import peak_memory, watching_gpus
-from imagefactory.bench.measuring import Course, GrowingResult
+from imagefactory.bench.gpu_use import watching_gpus
+from imagefactory.bench.measuring import Course, GrowingResult, deeper, does_not_fit
 from imagefactory.bench.profiles import Profile
 from imagefactory.bench.result import Measurement, Spread
 from imagefactory.bench.sanity import check_repeatable
 from imagefactory.bench.tool import ToolError
 from imagefactory.build.layers.tiny_model import tiny_model
 from imagefactory.environment.progress import Say
-from imagefactory.errors.bench import BenchIncompleteError
 
 PACKAGES: Final = "arena"
 """The locked set that has the tool."""
@@ -37,20 +36,11 @@ _PROGRAM: Final = (
 )
 
 
-def measure_arena(
-    record: GrowingResult, endpoint: Endpoint, course: Course, *, served: ServedAs, say: Say
-) -> None:
+def measure_arena(record: GrowingResult, endpoint: Endpoint, course: Course, say: Say) -> None:
     """Run the tool once for the whole profile; it warms up itself."""
-    profile = course.profile
+    profile, served, bound = course.profile, endpoint.models(), record.result.bound
     depths = fitting_depths(endpoint, served, profile)
-    left = [
-        f"depth {depth}: the context has {served.context} tokens"
-        for depth in profile.depths
-        if depth not in depths
-    ]
-    record.add(left_out=tuple(left), sanity=(check_repeatable(endpoint, served.name),))
-    bound = record.result.bound
-    limit = course.limit * len(depths) * len(profile.users)
+    record.add(left_out=deeper(profile, depths, served), sanity=(check_repeatable(endpoint, served.name),))
     with tempfile.TemporaryDirectory() as folder, watching_gpus(endpoint.container) as watch:
         report = Path(folder, "report.json")
         # SGLang gives its served name as the root, and a folder of the container is not here.
@@ -58,14 +48,13 @@ def measure_arena(
         tokenizer = _own_tokenizer(Path(folder)) if bound.generated else named
         words = arguments(endpoint, served, profile, depths=depths, tokenizer=tokenizer, report=report)
         # The tool asks a question of its own and refuses servers that do not know the answer.
-        _run([*words, *(["--skip-coherence"] if bound.generated else [])], limit)
+        skipped = ["--skip-coherence"] if bound.generated else []
+        _run([*words, *skipped], course.limit * len(depths) * len(profile.users))
         found = json.loads(report.read_text("utf-8"))
-        machine = record.result.machine.model_copy(update={"gpus": watch.gpus()})
-    record.add(tools={"llama-benchy": str(found["version"])})
-    for measurement in read_report(found):
-        record.add_measurement(measurement)
-    say(f"llama-benchy: {len(record.result.measurements)} measurements")
-    record.add(machine=machine, peak_memory=peak_memory(endpoint.container))
+        measurements = tuple(read_report(found))
+        record.add(tools={"llama-benchy": str(found["version"])}, measurements=measurements)
+        record.add_machine(watch, endpoint)
+    say(f"llama-benchy: {len(measurements)} measurements")
 
 
 def fitting_depths(endpoint: Endpoint, served: ServedAs, profile: Profile) -> list[int]:
@@ -73,12 +62,8 @@ def fitting_depths(endpoint: Endpoint, served: ServedAs, profile: Profile) -> li
     needed = profile.input + profile.output + _MARGIN
     depths = [depth for depth in profile.depths if not served.context or depth + needed <= served.context]
     if not depths:
-        raise BenchIncompleteError(
-            "The profile does not fit the server.",
-            where=endpoint.address,
-            why=f"It needs a context of {needed} tokens; the server has {served.context}.",
-            fix="Serve with a larger MAX_MODEL_LEN, or choose another profile.",
-        )
+        why = f"It needs a context of {needed} tokens; the server has {served.context}."
+        raise does_not_fit(endpoint, why)
     return depths
 
 

@@ -1,18 +1,70 @@
-"""Compares benchmark results: ratios with confidence intervals, of what differs only in what was asked."""
+"""Compares benchmark results: ratios with confidence intervals, of what differs only in what was asked.
+
+The intervals are Student's t on logarithms: of pairs if the runs were interleaved, which cancels drift (a machine that
+warms up), and Welch's otherwise. A bootstrap of three to five repeats would give intervals that are far too narrow: it
+can draw only what it has seen. Logarithms, because the result is a ratio, and A against B has to mirror B against A.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, stdev, variance
 from typing import Final
 
-from imagefactory.bench.intervals import RatioInterval, paired_ratio, welch_ratio
 from imagefactory.bench.result import BenchResult, Measurement, pooled, users_text
 from imagefactory.errors.bench import NotComparableError
 
-_SETTING: Final = "setting "
+SETTING: Final = "setting "
+"""How a differing setting begins."""
 MeasuredCell = tuple[str, int, int]
+
+
+_T95: Final = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+"""Two-sided 95 % quantiles of Student's t with 1, 2, … degrees of freedom."""
+
+
+@dataclass(frozen=True)
+class RatioInterval:
+    """A ratio with its 95 % confidence interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def shows_difference(self) -> bool:
+        """Whether the interval leaves out 1."""
+        return not self.low <= 1 <= self.high
+
+
+def paired_ratio(left: Sequence[float], right: Sequence[float]) -> RatioInterval | None:
+    """Return right / left of pairs; None of a single pair, which has no spread."""
+    logs = [math.log(b / a) for a, b in zip(left, right, strict=True)]
+    if len(logs) == 1:
+        return None
+    return _interval(fmean(logs), stdev(logs) / math.sqrt(len(logs)), len(logs) - 1)
+
+
+def welch_ratio(left: Sequence[float], right: Sequence[float]) -> RatioInterval | None:
+    """Return right / left of independent values; None if a side is a single one, which has no spread."""
+    if 1 in {len(left), len(right)}:
+        return None
+    logs = [[math.log(value) for value in values] for values in (left, right)]
+    parts = [variance(values) / len(values) for values in logs]
+    spread = sum(parts)
+    below = sum(part**2 / (len(values) - 1) for part, values in zip(parts, logs, strict=True))
+    freedom = int(spread**2 / below + 1e-9) if below else len(left) + len(right) - 2
+    return _interval(fmean(logs[1]) - fmean(logs[0]), math.sqrt(spread), max(freedom, 1))
+
+
+def _interval(middle: float, error: float, freedom: int) -> RatioInterval:
+    half = (_T95[freedom - 1] if freedom <= len(_T95) else 1.96 + 2.5 / freedom) * error
+    return RatioInterval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
 @dataclass(frozen=True)
@@ -42,32 +94,29 @@ def compare(lefts: Sequence[BenchResult], rights: Sequence[BenchResult]) -> list
     found = [_compared("tokens/s", None, lefts, rights)]
     for cell in lefts[0].cells():
         measured = [one for result in (*lefts, *rights) for one in result.measurements if one.cell == cell]
-        names = [name for name, field in _NEEDED.items() if all(getattr(one, field) for one in measured)]
+        names = [
+            name for name, (field, _) in _FIGURES.items() if all(getattr(one, field) for one in measured)
+        ]
         found += [_compared(name, cell, lefts, rights) for name in names]
     return found
 
 
-def _first_token(measurements: Sequence[Measurement]) -> float:
-    return fmean(one.first_token.p50 for one in measurements if one.first_token)
+def _median(field: str) -> Callable[[Sequence[Measurement]], float]:
+    return lambda measurements: fmean(getattr(one, field).p50 for one in measurements)
 
 
-def _per_token(measurements: Sequence[Measurement]) -> float:
-    return fmean(one.per_token.p50 for one in measurements if one.per_token)
-
-
-_FIGURES: Final[dict[str, Callable[[Sequence[Measurement]], float]]] = {
-    "tokens/s": pooled,
-    "first token p50": _first_token,
-    "per token p50": _per_token,
+_FIGURES: Final[dict[str, tuple[str, Callable[[Sequence[Measurement]], float]]]] = {
+    "tokens/s": ("seconds", pooled),
+    "first token p50": ("first_token", _median("first_token")),
+    "per token p50": ("per_token", _median("per_token")),
 }
-_NEEDED: Final = {"tokens/s": "seconds", "first token p50": "first_token", "per token p50": "per_token"}
-"""What a measurement has to have; llama-benchy does not give everything."""
+"""Each with the field that a measurement has to have; llama-benchy does not give everything."""
 
 
 def _compared(
     name: str, cell: MeasuredCell | None, lefts: Sequence[BenchResult], rights: Sequence[BenchResult]
 ) -> Compared:
-    left, right = (_values(results, _FIGURES[name], cell) for results in (lefts, rights))
+    left, right = (_values(results, _FIGURES[name][1], cell) for results in (lefts, rights))
     interval = paired_ratio(left, right) if len(lefts) > 1 else welch_ratio(left, right)
     return Compared(name, _shown(cell), name == "tokens/s", fmean(left), fmean(right), interval)
 
@@ -103,13 +152,13 @@ def refuse_incomparable(left: BenchResult, right: BenchResult, asked: Collection
                 why=wrong,
                 fix="Measure again.",
             )
-    more = [difference for difference in differences(left, right) if difference.name not in asked]
+    more = {name: words for name, words in differences(left, right).items() if name not in asked}
     if more:
-        names = " ".join(f"--by {difference.name!r}" for difference in more)
+        names = " ".join(f"--by {name!r}" for name in more)
         raise NotComparableError(
             "The results differ in more than was asked.",
             where=f"{left.bound.target or left.bound.model} and {right.bound.target or right.bound.model}",
-            why="; ".join(map(str, more)) + ".",
+            why="; ".join(more.values()) + ".",
             fix=f"Measure both alike; or, if that is what you want to compare: {names}.",
         )
 
@@ -126,30 +175,14 @@ def _unusable(result: BenchResult) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class ResultDifference:
-    """Something in which two results differ."""
-
-    name: str
-    left: str
-    right: str
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.left or 'none'} and {self.right or 'none'}"
-
-
-def differences(left: BenchResult, right: BenchResult) -> Iterator[ResultDifference]:
-    """List everything in which two results differ, apart from what was measured."""
-    sides = [_facts(result) for result in (left, right)]
-    for name in dict.fromkeys([*sides[0], *sides[1]]):
-        values = [side.get(name, "") for side in sides]
-        if values[0] != values[1]:
-            yield ResultDifference(name, *values)
-
-
-def setting_difference(name: str) -> str:
-    """Return how a differing setting is named."""
-    return f"{_SETTING}{name}"
+def differences(left: BenchResult, right: BenchResult) -> dict[str, str]:
+    """Return everything in which two results differ, apart from what was measured, by name and in words."""
+    one, other = _facts(left), _facts(right)
+    return {
+        name: f"{name}: {one.get(name) or 'none'} and {other.get(name) or 'none'}"
+        for name in dict.fromkeys([*one, *other])
+        if one.get(name, "") != other.get(name, "")
+    }
 
 
 def _facts(result: BenchResult) -> dict[str, str]:
@@ -166,5 +199,5 @@ def _facts(result: BenchResult) -> dict[str, str]:
         "machine": f"{machine.platform}, {machine.cpus} CPUs {machine.cpu}, {machine.memory >> 30} GiB, {gpus}",
         "kernel": machine.kernel,
         "tool": ", ".join(f"{name} {version}" for name, version in sorted(result.tools.items())),
-        **{setting_difference(name): value for name, value in bound.settings.items()},
+        **{f"{SETTING}{name}": value for name, value in bound.settings.items()},
     }

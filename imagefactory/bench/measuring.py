@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from imagefactory.bench.endpoint import Endpoint, ServedAs
-from imagefactory.bench.gpu_use import peak_memory, watching_gpus
+from imagefactory.bench.gpu_use import GpuWatch, peak_memory, watching_gpus
 from imagefactory.bench.profiles import MIXED, Profile, Prompts, salted
-from imagefactory.bench.result import BenchResult, Measurement
+from imagefactory.bench.result import BenchResult
 from imagefactory.bench.sanity import check_answers, check_repeatable
 from imagefactory.bench.tool import BenchJob, ToolError, running_tool
 from imagefactory.environment.progress import Say
@@ -38,9 +38,10 @@ class GrowingResult:
         self.result = BenchResult.model_validate({**dict(self.result), **fields})
         self.result.write(self.path)
 
-    def add_measurement(self, measurement: Measurement) -> None:
-        """Add a measurement."""
-        self.add(measurements=(*self.result.measurements, measurement))
+    def add_machine(self, watch: GpuWatch, endpoint: Endpoint) -> None:
+        """Add what the machine did meanwhile."""
+        machine = self.result.machine.model_copy(update={"gpus": watch.gpus()})
+        self.add(machine=machine, peak_memory=peak_memory(endpoint.container))
 
 
 @contextmanager
@@ -69,47 +70,39 @@ def recording(path: Path, result: BenchResult) -> Iterator[GrowingResult]:
 
 @dataclass(frozen=True)
 class Course:
-    """What to measure, fitted to a server."""
+    """What to measure, and with which texts."""
 
-    name: str
     profile: Profile
     prompts: Prompts
     limit: float
     """Seconds that one measurement may take."""
 
-    def jobs(self, fit: Fit, output: int) -> list[BenchJob]:
-        """List the measurements in their order: all of the first repeat, then all of the second."""
+    def jobs(self, fitted: Fit) -> list[BenchJob]:
+        """List the measurements in their order: a warm-up, all of the first repeat, then all of the second."""
         profile = self.profile
-        kinds = self.prompts.kinds() if profile.per_kind else (MIXED,)
-        return [
+        most = max(profile.users)
+        texts = salted(self.prompts.of(MIXED), max(most, len(self.prompts.kinds())), 0)
+        warm_up = BenchJob(0, MIXED, most, 0, tuple(texts), fitted.output, profile.fixed_length)
+        return [warm_up] + [
             BenchJob(
-                repeat,
-                kind,
-                users,
-                depth,
-                self._texts(fit, kind, users, depth, repeat),
-                output,
+                *(repeat, kind, users, depth),
+                self._texts(fitted, kind, users, depth, repeat),
+                fitted.output,
                 profile.fixed_length,
             )
             for repeat in range(1, profile.repeats + 1)
-            for depth in fit.depths
+            for depth in fitted.depths
             for users in profile.users
-            for kind in kinds
+            for kind in (self.prompts.kinds() if profile.per_kind else (MIXED,))
         ]
 
-    def warm_up(self, output: int) -> BenchJob:
-        """Return a measurement that is not recorded."""
-        users = max(self.profile.users)
-        texts = salted(self.prompts.of(MIXED), max(users, len(self.prompts.kinds())), 0)
-        return BenchJob(0, MIXED, users, 0, tuple(texts), output, self.profile.fixed_length)
-
-    def _texts(self, fit: Fit, kind: str, users: int, depth: int, repeat: int) -> tuple[str, ...]:
+    def _texts(self, fitted: Fit, kind: str, users: int, depth: int, repeat: int) -> tuple[str, ...]:
         count = self.profile.requests * (1 if self.profile.per_kind else users)
         texts = salted(self.prompts.of(kind), count, repeat)
         if not depth:
             return tuple(texts)
         filler = " ".join(self.prompts.of(MIXED))
-        needed = int(depth / fit.tokens_per_character)
+        needed = int(depth / fitted.tokens_per_character)
         long = (filler + " ") * (needed // len(filler) + 1)
         # The mark comes first, so that no two prompts share a prefix.
         return tuple(f"{text}\n\n{long[:needed]}" for text in texts)
@@ -133,44 +126,45 @@ def fit(endpoint: Endpoint, served: ServedAs, profile: Profile, prompts: Prompts
     room = served.context - (counted or len(longest)) - _MARGIN if served.context else profile.output
     output = min(profile.output, room)
     if output < _SHORTEST:
-        raise BenchIncompleteError(
-            "The profile does not fit the server.",
-            where=endpoint.address,
-            why=f"Its context of {served.context} tokens leaves {max(room, 0)} for an answer.",
-            fix="Serve with a larger MAX_MODEL_LEN.",
-        )
+        why = f"Its context of {served.context} tokens leaves {max(room, 0)} for an answer."
+        raise does_not_fit(endpoint, why)
     depths = tuple(depth for depth in profile.depths if depth == 0 or depth <= room - output)
-    left_out = [
+    if not depths:
+        raise does_not_fit(endpoint, f"Its context of {served.context} tokens is shorter than every depth.")
+    left_out = deeper(profile, depths, served)
+    if output < profile.output:
+        left_out.append(f"answers of {profile.output} tokens: {output} fit the context of {served.context}")
+    return Fit(output, depths, ratio, tuple(left_out))
+
+
+def does_not_fit(endpoint: Endpoint, why: str) -> BenchIncompleteError:
+    """Return the error of a profile that needs more context than a server has."""
+    return BenchIncompleteError(
+        "The profile does not fit the server.",
+        where=endpoint.address,
+        why=why,
+        fix="Serve with a larger MAX_MODEL_LEN, or choose another profile.",
+    )
+
+
+def deeper(profile: Profile, depths: Sequence[int], served: ServedAs) -> list[str]:
+    """Describe the depths of a profile that are left out."""
+    return [
         f"depth {depth}: the context has {served.context} tokens"
         for depth in profile.depths
         if depth not in depths
     ]
-    if output < profile.output:
-        left_out.append(f"answers of {profile.output} tokens: {output} fit the context of {served.context}")
-    if not depths:
-        raise BenchIncompleteError(
-            "The profile does not fit the server.",
-            where=endpoint.address,
-            why=f"Its context of {served.context} tokens is shorter than every depth.",
-            fix="Serve with a larger MAX_MODEL_LEN, or choose another profile.",
-        )
-    return Fit(output, depths, ratio, tuple(left_out))
 
 
 def measure(
-    record: GrowingResult,
-    endpoint: Endpoint,
-    course: Course,
-    *,
-    served: ServedAs,
-    command: Sequence[str],
-    say: Say,
+    record: GrowingResult, endpoint: Endpoint, course: Course, command: Sequence[str], say: Say
 ) -> None:
     """Warm up and measure; every result is on disk before the next measurement begins."""
+    served = endpoint.models()
     fitted = fit(endpoint, served, course.profile, course.prompts)
-    record.add(output=fitted.output, left_out=fitted.left_out)
-    record.add(sanity=(check_repeatable(endpoint, served.name),))
-    jobs = [course.warm_up(fitted.output), *course.jobs(fitted, fitted.output)]
+    repeatable = check_repeatable(endpoint, served.name)
+    record.add(output=fitted.output, left_out=fitted.left_out, sanity=(repeatable,))
+    jobs = course.jobs(fitted)
     documents = [
         job.document(number, endpoint.address, served.name, served.root) for number, job in enumerate(jobs)
     ]
@@ -182,17 +176,16 @@ def measure(
         record.add(tools={"vllm bench serve": tool.name().rpartition(" ")[2]})
         for job in jobs:
             try:
-                found = tool.result(job, course.limit)
+                measurement, texts = tool.result(job, course.limit)
             except ToolError as error:
                 raise ToolError(f"{job}: {error}{_death(endpoint)}") from None
             if job.repeat:
-                answers += found.answers
-                record.add_measurement(found.measurement)
-                say(f"{job}: {found.measurement.tokens_per_second:.1f} tokens/s")
-        machine = record.result.machine.model_copy(update={"gpus": watch.gpus()})
-    record.add(machine=machine, peak_memory=peak_memory(endpoint.container))
+                answers += texts
+                record.add(measurements=(*record.result.measurements, measurement))
+                say(f"{job}: {measurement.tokens_per_second:.1f} tokens/s")
+        record.add_machine(watch, endpoint)
     judged = check_answers(answers, generated=record.result.bound.generated)
-    record.add(sanity=(*record.result.sanity, *judged))
+    record.add(sanity=(repeatable, *judged))
 
 
 def _death(endpoint: Endpoint) -> str:

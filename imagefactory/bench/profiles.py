@@ -1,10 +1,10 @@
-"""What is measured, as data: the profiles and the prompts in benchmarks/."""
+"""The data in benchmarks/: profiles, prompts, and what others published, which is never mixed with own results."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -19,6 +19,7 @@ MIXED: Final = "mixed"
 """The kind of a measurement whose prompts are of all kinds."""
 Kind = Literal["code", "prose", "dialogue", "maths", "tools"]
 Positive = Annotated[int, Field(gt=0)]
+Figure = Annotated[float, Field(gt=0)]
 
 
 class _Value(BaseModel):
@@ -94,6 +95,56 @@ class Prompts(_Value):
         return tuple(text for row in zip(*map(self.of, self.kinds()), strict=True) for text in row)
 
 
+class PublishedFigure(_Value):
+    """A row of somebody's table."""
+
+    source: str
+    models: tuple[str, ...]
+    """The models of matrix.yaml that it is about."""
+    served: str = ""
+    """The model, if matrix.yaml does not have it."""
+    gpu: str
+    drafter: str
+    kind: str
+    users: Annotated[int, Field(gt=0)]
+    tokens_per_second: Figure
+    first_token_ms: Figure | None = None
+    per_token_ms: Figure | None = None
+    acceptance_rate: Annotated[float, Field(gt=0, le=1)] | None = None
+    acceptance_length: Figure | None = None
+
+    @property
+    def drafted(self) -> str:
+        """The drafter, in words."""
+        return "no drafter" if self.drafter == "none" else self.drafter
+
+    @model_validator(mode="after")
+    def _is_about_something(self) -> Self:
+        if bool(self.models) == bool(self.served):
+            raise ValueError("a figure names either models of the matrix or the model served")
+        return self
+
+
+class PublishedFigures(_Value):
+    """All published figures."""
+
+    sources: dict[str, str]
+    figures: tuple[PublishedFigure, ...]
+
+    @model_validator(mode="after")
+    def _has_sources(self) -> Self:
+        used = {figure.source for figure in self.figures}
+        if used != self.sources.keys():
+            raise ValueError(
+                f"sources without figures or figures without sources: {sorted(used ^ self.sources.keys())}"
+            )
+        return self
+
+    def about(self, model: str) -> list[PublishedFigure]:
+        """Return the figures of a model of the matrix."""
+        return [figure for figure in self.figures if model in figure.models]
+
+
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -105,6 +156,11 @@ def load_profiles(root: Path) -> Profiles:
 def load_prompts(root: Path) -> Prompts:
     """Read the prompts of a checkout."""
     return load_data(root / FOLDER / "prompts.yaml", Prompts)
+
+
+def load_published(root: Path) -> PublishedFigures:
+    """Read the figures that others published."""
+    return load_data(root / FOLDER / "published.yaml", PublishedFigures)
 
 
 def load_data(path: Path, model: type[Model]) -> Model:

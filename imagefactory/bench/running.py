@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 from uuid import uuid4
 
 from imagefactory.bench.arena import measure_arena
+from imagefactory.bench.comparison import SETTING
 from imagefactory.bench.endpoint import Endpoint
 from imagefactory.bench.gpu_use import this_machine
 from imagefactory.bench.measuring import Course, GrowingResult, measure, recording, steps_of
@@ -40,8 +41,6 @@ START_LIMIT: Final = 7200
 _OFF: Final = "off"
 DRAFTER: Final = "DFLASH_DRAFTER"
 """The setting of the drafter."""
-_THREADS: Final = "OMP_NUM_THREADS"
-_BINDING: Final = "VLLM_CPU_OMP_THREADS_BIND"
 
 
 @dataclass(frozen=True)
@@ -69,10 +68,6 @@ class Bench:
         changes |= {"repeats": self.repeats} if self.repeats else {}
         return found.model_copy(update=changes)
 
-    def course(self) -> Course:
-        """Return what to measure."""
-        return Course(self.profile_name, self.profile, load_prompts(self.project.root), self.limit)
-
     def empty_result(self, bound: BoundTo) -> BenchResult:
         """Return a result without measurements."""
         profile = self.profile
@@ -88,12 +83,6 @@ class Bench:
             machine=this_machine(),
         )
 
-    def file(self, result: BenchResult) -> Path:
-        """Return the file of a result."""
-        name = result.bound.target.replace("/", "-").replace("@", "-") or "server"
-        started = f"{result.started:%Y%m%dT%H%M%S}-{uuid4().hex[:4]}"
-        return self.project.root / "build" / "bench" / f"{started}-{name}-{result.profile}.json"
-
 
 def refuse_other_servers(bench: Bench, cell: Cell) -> None:
     """Raise if the profile's tool is missing in images of the cell's server."""
@@ -107,31 +96,14 @@ def refuse_other_servers(bench: Bench, cell: Cell) -> None:
         )
 
 
-def reaching_settings(bench: Bench, subject: Subject) -> dict[str, str]:
-    """Return the settings, and what they need to reach the server.
-
-    vLLM on a CPU replaces the number of threads by the number of cores that it binds them to, unless it binds none.
-    """
-    needs = _THREADS in bench.settings and not has_gpu(bench.project.matrix, subject.arch)
-    return {**({_BINDING: "nobind"} if needs else {}), **bench.settings}
-
-
 def bench_image(bench: Bench, subject: Subject, say: Say) -> tuple[BenchResult, Path]:
     """Start an image, measure it, and remove its containers; return the result and its file."""
     refuse_other_servers(bench, subject.cell)
-    settings = reaching_settings(bench, subject)
-    for name in settings.keys() - bench.settings.keys():
-        say(f"{name}={settings[name]} is set too: without it, vLLM ignores {_THREADS}")
-    bench = replace(bench, settings=settings)
-    result = bench.empty_result(bound_to(bench.project, subject, settings))
-    path = bench.file(result)
-    with ending_in_order(), _loaded(subject) as image, recording(path, result) as record:
-        containers = Containers(uuid4().hex[:12])
-        try:
-            _starts_and_measures(bench, subject, record, image=image, containers=containers, say=say)
-        finally:
-            containers.remove_all()
-    return record.result, path
+    with _running(bench, subject, bound_to(bench.project, subject, bench.settings)) as run:
+        for cache in bench.profile.starts or ("cold",):
+            say(f"starting {subject.cell} ({cache} cache)")
+            _start_and_measure(bench, subject, run, cache, say)
+    return run.record.result, run.record.path
 
 
 def bench_url(bench: Bench, endpoint: Endpoint, tool: Subject, say: Say) -> tuple[BenchResult, Path]:
@@ -144,24 +116,43 @@ def bench_url(bench: Bench, endpoint: Endpoint, tool: Subject, say: Say) -> tupl
             fix="Leave --url out, or choose another profile.",
         )
     refuse_other_servers(bench, tool.cell)
-    served = endpoint.models()
     bound = BoundTo(
         server="unknown",
         server_version=endpoint.version(),
-        model=served.root,
+        model=endpoint.models().root,
         generated=bench.project.matrix.models[tool.model].generated is not None,
     )
+    with _running(bench, tool, bound) as run:
+        options = ("--network", "host", *_models(bench))
+        beside = run.containers.start(run.image, "sleep", "infinity", options=options)
+        _measure(bench, run.record, endpoint, beside, say)
+    return run.record.result, run.record.path
+
+
+@dataclass(frozen=True)
+class _Run:
+    image: str
+    containers: Containers
+    record: GrowingResult
+
+
+@contextmanager
+def _running(bench: Bench, subject: Subject, bound: BoundTo) -> Iterator[_Run]:
+    """Bring an image into the daemon and record a result; remove the containers, and the image if it was not there."""
     result = bench.empty_result(bound)
-    path = bench.file(result)
-    with ending_in_order(), _loaded(tool) as image, recording(path, result) as record:
+    name = bound.target.replace("/", "-").replace("@", "-") or "server"
+    started = f"{result.started:%Y%m%dT%H%M%S}-{uuid4().hex[:4]}"
+    path = bench.project.root / "build" / "bench" / f"{started}-{name}-{result.profile}.json"
+    with ending_in_order():
+        image, loaded = bring_into_daemon(subject)
         containers = Containers(uuid4().hex[:12])
         try:
-            options = ("--network", "host", *_models(bench))
-            beside = containers.start(image, "sleep", "infinity", options=options)
-            _measure(bench, record, endpoint, tool=beside, say=say)
+            with recording(path, result) as record:
+                yield _Run(image, containers, record)
         finally:
             containers.remove_all()
-    return record.result, path
+            if loaded:
+                daemon.remove_name(loaded)
 
 
 def bound_to(project: Project, subject: Subject, settings: Mapping[str, str]) -> BoundTo:
@@ -195,52 +186,37 @@ def bound_to(project: Project, subject: Subject, settings: Mapping[str, str]) ->
     )
 
 
-@contextmanager
-def _loaded(subject: Subject) -> Iterator[str]:
-    """Bring an image into the daemon, and remove it again if it was not there."""
-    image, name = bring_into_daemon(subject)
-    try:
-        yield image
-    finally:
-        if name:
-            daemon.remove_name(name)
-
-
-def _starts_and_measures(
-    bench: Bench, subject: Subject, record: GrowingResult, *, image: str, containers: Containers, say: Say
+def _start_and_measure(
+    bench: Bench, subject: Subject, run: _Run, cache: Literal["cold", "warm"], say: Say
 ) -> None:
-    starts: Sequence[Literal["cold", "warm"]] = bench.profile.starts or ("cold",)
-    for cache in starts:
-        with tempfile.TemporaryDirectory() as folder:
-            options = (*_options(bench, subject), *_models(bench))
-            say(f"starting {subject.cell} ({cache} cache)")
-            with containers.serve(image, Path(folder), options=options) as server:
-                start = _started(server, cache)
-                record.add(starts=(*record.result.starts, start))
-                say(f"ready after {start.seconds:.1f} s")
-                if bench.profile.tool == "none":
-                    continue
-                endpoint = Endpoint(server.address, server.key, server.container)
-                _measure_own(bench, record, endpoint, say)
+    gpus = ("--gpus", "all") if has_gpu(bench.project.matrix, subject.arch) else ()
+    given = [word for name, value in bench.settings.items() for word in ("--env", f"{name}={value}")]
+    options = (*gpus, *given, *_models(bench))
+    record = run.record
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        run.containers.serve(run.image, Path(folder), options=options) as server,
+    ):
+        start = _started(server, cache)
+        record.add(starts=(*record.result.starts, start))
+        say(f"ready after {start.seconds:.1f} s")
+        if bench.profile.tool == "none":
+            return
+        endpoint = Endpoint(server.address, server.key, server.container)
+        bound = record.result.bound
+        # Not every server says.
+        version = endpoint.version() or bound.server_version
+        record.add(bound=bound.model_copy(update={"server_version": version}))
+        _measure(bench, record, endpoint, server.container, say)
 
 
-def _measure_own(bench: Bench, record: GrowingResult, endpoint: Endpoint, say: Say) -> None:
-    bound = record.result.bound
-    # Not every server says.
-    version = endpoint.version() or bound.server_version
-    record.add(bound=bound.model_copy(update={"server_version": version}))
-    assert endpoint.container is not None  # noqa: S101 - the caller started it
-    _measure(bench, record, endpoint, tool=endpoint.container, say=say)
-
-
-def _measure(bench: Bench, record: GrowingResult, endpoint: Endpoint, *, tool: Container, say: Say) -> None:
+def _measure(bench: Bench, record: GrowingResult, endpoint: Endpoint, tool: Container, say: Say) -> None:
     """Measure a server with the profile's tool; `vllm bench serve` is in a container."""
-    served, course = endpoint.models(), bench.course()
+    course = Course(bench.profile, load_prompts(bench.project.root), bench.limit)
     if bench.profile.tool == "llama-benchy":
-        measure_arena(record, endpoint, course, served=served, say=say)
-        return
-    command = command_in(tool.name, bench.project.root)
-    measure(record, endpoint, course, served=served, command=command, say=say)
+        measure_arena(record, endpoint, course, say)
+    else:
+        measure(record, endpoint, course, command_in(tool.name, bench.project.root), say)
 
 
 def _started(server: RunningServer, cache: Literal["cold", "warm"]) -> MeasuredStart:
@@ -254,12 +230,39 @@ def _started(server: RunningServer, cache: Literal["cold", "warm"]) -> MeasuredS
     return MeasuredStart(cache=cache, seconds=round(seconds, 2), steps=steps)
 
 
-def _options(bench: Bench, subject: Subject) -> list[str]:
-    options = ["--gpus", "all"] if has_gpu(bench.project.matrix, subject.arch) else []
-    for name, value in bench.settings.items():
-        options += ["--env", f"{name}={value}"]
-    return options
-
-
 def _models(bench: Bench) -> tuple[str, str]:
     return ("--volume", f"{expand_home(bench.models, 'the --models option')}:{MODEL_CACHE}")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison."""
+
+    bench: Bench
+    subject: Subject
+
+
+def run_interleaved(
+    left: Side, right: Side, rounds: int, say: Say
+) -> tuple[list[BenchResult], list[BenchResult]]:
+    """Measure both sides in every round, each time with a fresh start; every second round begins with the right one."""
+    results: dict[str, list[BenchResult]] = {"A": [], "B": []}
+    for number in range(rounds):
+        order = [("A", left), ("B", right)]
+        for name, side in order if number % 2 == 0 else reversed(order):
+            say(f"round {number + 1} of {rounds}, {name}")
+            result, _ = bench_image(side.bench, side.subject, say)
+            results[name].append(result)
+    return results["A"], results["B"]
+
+
+def asked_differences(left: Side, right: Side) -> set[str]:
+    """Return in what two sides were asked to differ: their settings, and their images."""
+    first, second = left.bench.settings, right.bench.settings
+    given = {name for name in {*first, *second} if first.get(name) != second.get(name)}
+    asked = {f"{SETTING}{name}" for name in given}
+    if DRAFTER in given:
+        asked.add("drafter")
+    if left.subject.digest != right.subject.digest:
+        asked |= {"image", "server", "mods", "tool"}
+    return asked

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -71,59 +72,48 @@ def command_in(container: str, root: Path) -> list[str]:
     return ["docker", "exec", "--interactive", container, f"/{VENV}/bin/python3", "-c", program]
 
 
-@dataclass(frozen=True)
-class JobResult:
-    """A measurement, and the answers behind it."""
-
-    measurement: Measurement
-    answers: tuple[str, ...]
-
-
 @contextmanager
 def running_tool(command: Sequence[str], work: Mapping[str, Any]) -> Iterator[ToolRun]:
     """Start the tool with its work, and end it with the block."""
-    with tempfile.TemporaryFile() as log:
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as log:
+        given.write(json.dumps(work).encode())
+        given.seek(0)
         try:
             process = subprocess.Popen(  # noqa: S603 - the user's own docker
-                list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+                list(command), stdin=given, stdout=subprocess.PIPE, stderr=log
             )
         except OSError as error:
             raise ToolError(f"{command[0]} cannot be run: {error.strerror}") from None
-        run = ToolRun(process, log)
-        try:
-            run.send(json.dumps(work).encode())
-            yield run
-        finally:
-            process.kill()
-            process.wait()
-            run.close()
+        with process:
+            run = ToolRun(process.stdout or iter(()), log)
+            try:
+                yield run
+            finally:
+                process.kill()
+                run.reader.join(timeout=10)
 
 
 class ToolRun:
-    """A running tool."""
+    """A running tool, whose lines a thread reads: the wait for one has a limit."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
-        self._process = process
+    def __init__(self, output: Iterator[bytes], log: IO[bytes]) -> None:
         self._log = log
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
 
-    def send(self, work: bytes) -> None:
-        """Hand over the work."""
-        assert self._process.stdin is not None  # noqa: S101 - it is a pipe
-        try:
-            self._process.stdin.write(work)
-            self._process.stdin.close()
-        except BrokenPipeError:
-            raise ToolError(self._last_words()) from None
+        def read() -> None:
+            for line in output:
+                self._lines.put(line)
+            self._lines.put(b"")
+
+        self.reader = threading.Thread(target=read, daemon=True)
+        self.reader.start()
 
     def name(self) -> str:
         """Wait until the tool is loaded, and return its name and version."""
         return str(self._next(_LOADING).get("tool", ""))
 
-    def result(self, job: BenchJob, limit: float) -> JobResult:
-        """Wait for the next result."""
+    def result(self, job: BenchJob, limit: float) -> tuple[Measurement, list[str]]:
+        """Wait for the next measurement and the answers behind it."""
         found = self._next(limit)
         if "error" in found:
             raise ToolError(f"the tool failed: {found['error']}")
@@ -131,19 +121,6 @@ class ToolRun:
             return read_result(job, found["result"])
         except (KeyError, TypeError, ValueError) as error:
             raise ToolError(f"the tool's result cannot be read: {type(error).__name__}: {error}") from None
-
-    def close(self) -> None:
-        """End the thread that reads."""
-        self._reader.join(timeout=10)
-        for pipe in (self._process.stdout, self._process.stdin):
-            if pipe is not None and not pipe.closed:
-                pipe.close()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None  # noqa: S101 - it is a pipe
-        for line in self._process.stdout:
-            self._lines.put(line)
-        self._lines.put(b"")
 
     def _next(self, limit: float) -> dict[str, Any]:
         ends = time.monotonic() + limit
@@ -153,7 +130,11 @@ class ToolRun:
             except queue.Empty:
                 raise ToolError(f"no result after {limit:.0f} s: the server hangs, or is too slow") from None
             if not line:
-                raise ToolError(f"the tool ended early: {self._last_words()}")
+                self._log.seek(0)
+                lines = self._log.read().decode("utf-8", "replace").strip().splitlines()
+                raise ToolError(
+                    f"the tool ended early: {' | '.join(lines[-3:])[-600:] or 'it wrote nothing'}"
+                )
             try:
                 found = json.loads(line)
             except ValueError:
@@ -161,18 +142,12 @@ class ToolRun:
             if isinstance(found, dict) and found.keys() & {"tool", "job"}:
                 return found
 
-    def _last_words(self) -> str:
-        self._log.seek(0)
-        lines = self._log.read().decode("utf-8", "replace").strip().splitlines()
-        return " | ".join(lines[-3:])[-600:] or "it wrote nothing"
 
-
-def read_result(job: BenchJob, found: Mapping[str, Any]) -> JobResult:
-    """Turn a result of `vllm bench serve` into a measurement; raise ToolError if no request succeeded."""
+def read_result(job: BenchJob, found: Mapping[str, Any]) -> tuple[Measurement, list[str]]:
+    """Turn a result of `vllm bench serve` into a measurement and its answers; refuse one without any answer."""
     lengths, times = found["output_lens"], found["latencies"]
     speeds = [length / time for length, time in zip(lengths, times, strict=True) if length and time]
-    errors = _counted(found["errors"])
-    failed = len(job.prompts) - int(found["completed"])
+    errors = Counter(str(error).strip().splitlines()[-1][:_LONGEST] for error in found["errors"] if error)
     if not speeds:
         why = "; ".join(f"{count} times {error}" for error, count in errors.items())
         raise ToolError(f"every request failed: {why or 'the answers are empty'}")
@@ -182,33 +157,22 @@ def read_result(job: BenchJob, found: Mapping[str, Any]) -> JobResult:
         users=job.users,
         depth=job.depth,
         requests=len(job.prompts),
-        failed=failed,
+        failed=len(job.prompts) - int(found["completed"]),
         seconds=found["duration"],
         input_tokens=found["total_input_tokens"],
         output_tokens=found["total_output_tokens"],
         tokens_per_second=found["output_throughput"],
         tokens_per_second_per_user=median(speeds),
         acceptance=_acceptance(found),
-        errors=errors,
+        errors=dict(errors.most_common(_SHOWN)),
         **{name: _spread(found, prefix) for name, prefix in _SPREADS.items()},
     )
-    answers = [
-        text for text, error in zip(found["generated_texts"], found["errors"], strict=True) if not error
-    ]
-    return JobResult(measurement, tuple(answers))
-
-
-def _counted(errors: Sequence[str]) -> dict[str, int]:
-    counted: dict[str, int] = {}
-    for error in filter(None, errors):
-        line = str(error).strip().splitlines()[-1][:_LONGEST]
-        counted[line] = counted.get(line, 0) + 1
-    return dict(list(counted.items())[:_SHOWN])
+    texts = zip(found["generated_texts"], found["errors"], strict=True)
+    return measurement, [text for text, error in texts if not error]
 
 
 def _spread(found: Mapping[str, Any], prefix: str) -> Spread:
-    names = {"mean": f"mean_{prefix}_ms", **{f"p{share}": f"p{share}_{prefix}_ms" for share in (50, 90, 99)}}
-    return Spread(**{name: found[key] for name, key in names.items()})
+    return Spread(**{name: found[f"{name}_{prefix}_ms"] for name in Spread.model_fields})
 
 
 def _acceptance(found: Mapping[str, Any]) -> Acceptance | None:

@@ -27,8 +27,7 @@ from imagefactory.plan.plan import BytecodeLayer, Input, Layer, ModLayer, ModLin
 from imagefactory.resolve.base_locks import deb_locations, successor
 from imagefactory.resolve.debian_index import read_index
 from imagefactory.resolve.mirrors import DebianMirrors
-from imagefactory.resolve.wheelhouse.archived import from_archive
-from imagefactory.resolve.wheelhouse.share import compiled_locations
+from imagefactory.resolve.wheelhouse.share import compiled_locations, from_archive
 from imagefactory.store.digests import Sha256
 from imagefactory.store.downloads import Downloader, Wanted
 from imagefactory.store.indexes import Indexes, WheelLocation, reachable

@@ -1,4 +1,4 @@
-"""Commands for benchmarks: measure, compare, plot, share."""
+"""Commands for benchmarks: measure, compare, plot, check."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def run(
     """Measure an image or a running server: speed, latency, accepted drafts, starts; the result is a JSON file."""
     from imagefactory.bench.endpoint import Endpoint
     from imagefactory.bench.measuring import refuse_wrong_answers
-    from imagefactory.bench.published_figures import load_published
+    from imagefactory.bench.profiles import load_published
     from imagefactory.bench.running import bench_image, bench_url, refuse_other_servers
     from imagefactory.commands.show.bench_tables import published_table, result_tables
     from imagefactory.matrix.targets import select_one
@@ -135,9 +135,9 @@ def compare(
     """Compare two results, images or settings: ratios with 95 % confidence intervals."""
     from dataclasses import asdict
 
-    from imagefactory.bench import interleaving
     from imagefactory.bench.comparison import compare, refuse_incomparable
     from imagefactory.bench.result import BenchResult
+    from imagefactory.bench.running import DRAFTER, Side, asked_differences, run_interleaved
     from imagefactory.commands.command import print_json
     from imagefactory.commands.show.bench_tables import comparison_table
 
@@ -145,16 +145,15 @@ def compare(
         lefts, rights = [BenchResult.read(Path(first))], [BenchResult.read(Path(second))]
         asked = {*by}
     else:
-        sides = [
-            interleaving.Side(
-                _bench(project, profile, [*set, *own], users, repeats, limit), _subject(project, name)
-            )
+        if without_drafter:
+            set_second = [*set_second, f"{DRAFTER}=off"]
+        left, right = (
+            Side(_bench(project, profile, [*set, *own], users, repeats, limit), _subject(project, name))
             for name, own in ((first, set_first), (second, set_second))
-        ]
-        left, right = sides[0], interleaving.without_drafter(sides[1]) if without_drafter else sides[1]
-        asked = {*by, *interleaving.asked_differences(left, right)}
+        )
+        asked = {*by, *asked_differences(left, right)}
         number = options.whole_number("--rounds", rounds, least=1) or 4
-        lefts, rights = interleaving.run_interleaved(left, right, number, say)
+        lefts, rights = run_interleaved(left, right, number, say)
     for one, other in zip(lefts, rights, strict=True):
         refuse_incomparable(one, other, asked)
     found = compare(lefts, rights)
@@ -187,13 +186,12 @@ def _subject(project: Project, name: str) -> Subject:
     },
 )
 def plot(project: Project, results: str, output: str = "") -> None:
-    """Plot results in SVG, light and dark: throughput, latency, accepted drafts, starts, history, published figures."""
+    """Plot results in SVG, light and dark: throughput, latency, accepted drafts, starts, history."""
     from imagefactory.bench.plots import plot
-    from imagefactory.bench.published_figures import load_published
     from imagefactory.environment.paths import expand_home
 
     folder = expand_home(output, "--output") if output else project.root / "build" / "bench" / "plots"
-    for path in plot(_read_results(results), folder, load_published(project.root)):
+    for path in plot(_read_results(results), folder):
         print(path)
 
 
@@ -206,52 +204,18 @@ def _read_results(words: str) -> list[BenchResult]:
 
 
 @command(
-    positional=["result"],
-    help={"result": "a result file", "attach": "also attach it to the image in the registry"},
-)
-def submit(project: Project, result: str, attach: bool = False) -> None:
-    """Copy a result to benchmarks/results, ready for a pull request, after the checks that CI makes."""
-    from imagefactory.bench.result import BenchResult
-    from imagefactory.bench.submission import submit
-    from imagefactory.commands.command import open_repository
-    from imagefactory.publish.bench_records import attach_result
-
-    read = BenchResult.read(options.existing("RESULT", result, folder=False))
-    print(submit(project.root, read, _known_digests(project)).relative_to(project.root))
-    if attach:
-        with open_repository(project) as repository:
-            print(attach_result(repository, read).digest)
-
-
-@command(
     help={"base": "look for the images of results that are new since this commit (default: of all results)"}
 )
 def check(project: Project, base: str = "") -> None:
     """Check the results in benchmarks/results: format, plausibility, and that the images of new ones exist."""
-    from imagefactory.bench.submission import check_submitted, submitted_files
+    from imagefactory.bench.shared import check_shared, unchanged_files
     from imagefactory.publish.automation.pull_request import worktree
 
-    earlier: set[Path] = set()
+    unchanged: set[Path] = set()
     if base:
         with worktree(project.root, base) as folder:
-            earlier = {*submitted_files(folder)}
-    checked = check_submitted(project.root, _known_digests(project), earlier)
-    say(f"{len(checked)} results are plausible")
-
-
-@command(positional=["result"], help={"result": "a result file of a new image"})
-def hold(project: Project, result: str) -> None:
-    """Fail if an image is slower than its newest shared result, by more than benchmarks/profiles.yaml allows."""
-    from imagefactory.bench.profiles import load_profiles
-    from imagefactory.bench.result import BenchResult
-    from imagefactory.bench.submission import baseline_for, held_by, shared_results
-
-    new = BenchResult.read(options.existing("RESULT", result, folder=False))
-    baseline = baseline_for(new, shared_results(project.root))
-    if baseline is None:
-        say(f"{new.bound.target}: no shared result of this target, profile and machine to compare with")
-    else:
-        say(held_by(new, baseline, load_profiles(project.root).hold))
+            unchanged = unchanged_files(project.root, folder)
+    say(f"{check_shared(project.root, _known_digests(project), unchanged)} results are plausible")
 
 
 def _known_digests(project: Project) -> set[str]:

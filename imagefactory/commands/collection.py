@@ -20,7 +20,6 @@ from imagefactory.commands import (
     keys,
     matrix,
     mods,
-    objects,
     publishing,
     rebuilds,
     recipes,
@@ -38,7 +37,7 @@ def collection(root: Path) -> Collection:
     for module in (matrix, images, kernels, publishing, repository, site):
         for task in Collection.from_module(module).tasks.values():
             namespace.add_task(task)
-    for module in (bench, mods, recipes, wheels, objects, keys, rebuilds, ci):
+    for module in (bench, mods, recipes, wheels, keys, rebuilds, ci):
         namespace.add_collection(Collection.from_module(module))
     namespace.configure({"checkout": str(root)})
     return namespace

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from invoke.exceptions import Exit
 
 from imagefactory.commands import options
-from imagefactory.commands.command import command, need, print_json, say, show
+from imagefactory.commands.command import command, need, say, show
 from imagefactory.store import sizes
 
 if TYPE_CHECKING:
@@ -293,35 +293,6 @@ def explain(project: Project, path: str, target: list[str]) -> None:
 
     for cell in select(project.matrix, target):
         show(ownership_table(explain(project, cell, path), project.root))
-
-
-@command(
-    help={
-        "target": options.TARGET,
-        "at_least": "list files from this many MB on (default: 1)",
-        "gpus": "pass this to `docker run --gpus`; without it, an image for a GPU is only imported",
-        "json": options.JSON,
-    }
-)
-def trace(
-    project: Project, target: str = "", at_least: str = "1", gpus: str = "", json: bool = False
-) -> None:
-    """List what a built image contains and nothing opens, in Docker: candidates for `leave_out` in matrix.yaml."""
-    from dataclasses import asdict
-
-    from imagefactory.commands.show.tables import untouched_table
-    from imagefactory.smoke.trace import trace_target
-
-    size = options.number("--at-least", at_least) or 0
-    found = trace_target(project, target, gpus=gpus, at_least=int(size * 1e6), say=say)
-    if json:
-        print_json(asdict(found) | {"touched": sorted(found.touched)})
-        return
-    show(untouched_table(found))
-    for name, why in found.skipped.items():
-        say(f"{name} was not traced: {why}")
-    say(f"{len(found.touched)} files of wheels were touched")
-    say(f"{len(found.failed_imports)} modules of the server cannot be imported here (--json says why)")
 
 
 @command(

@@ -29,10 +29,6 @@ Style = Literal["table", "json", "markdown"]
         "source": "compile the sources in this folder, given as NAME=DIR, instead of fetching them; repeatable",
         "without_mod": "do not apply this mod to the sources; repeatable",
         "jobs": "run this many compilers at the same time (default: as many as cores and memory allow)",
-        "group": "compile only this part of the objects, given as NUMBER/COUNT such as 2/5, and link nothing: they are "
-        "kept for a run without this option",
-        "status": "list the compiles that run or were interrupted, and what is left of them; compile nothing",
-        "json": "print the status as JSON",
     },
 )
 def compile_(
@@ -45,9 +41,6 @@ def compile_(
     targets: str = "",
     only: str = "",
     jobs: str = "",
-    group: str = "",
-    status: bool = False,
-    json: bool = False,
 ) -> None:
     """Compile vLLM and FlashInfer for an arch, in a container of pinned compilers.
 
@@ -63,9 +56,6 @@ def compile_(
     from imagefactory.compile.request import requests_of
     from imagefactory.compile.toolchain import CompileProject
 
-    if status or json:
-        _show_status(project, as_json=json)
-        return
     count = options.processes("--jobs", jobs)
     options.at_most_one(targets=bool(targets), only=bool(only))
     for text in source:
@@ -82,7 +72,6 @@ def compile_(
         sources=source,
         without_mods=without_mod,
         jobs=count or 0,
-        group=group,
     )
     for request in requests:
         with watching_compile() as watch:
@@ -90,21 +79,9 @@ def compile_(
         if made.log is None:
             say(f"{made.inputs.name} {made.inputs.version} is in the wheelhouse already")
         else:
-            say(f"{made.steps} steps; the log is {made.log}")
+            say(f"the log is {made.log}")
         for path in (made.wheel.path,) if made.wheel else made.libraries:
             print(path)
-
-
-def _show_status(project: Project, *, as_json: bool) -> None:
-    from imagefactory.commands.show.compiles import compiles_text
-    from imagefactory.compile.under_way import under_way
-
-    found = under_way(project.store)
-    if as_json:
-        print_json([one.as_json() for one in found])
-    else:
-        for line in compiles_text(found):
-            print(line)
 
 
 @command(
@@ -160,7 +137,7 @@ def _look_for_kernels(project: Project, subject: str, arch: str, style: Style) -
 
 def _audit_side_by_side(project: Project, subjects: list[str], arch: str, style: Style) -> None:
     from imagefactory.commands.show import tables
-    from imagefactory.resolve.audit.side_by_side import audit_all
+    from imagefactory.resolve.audit.auditing import audit_all
 
     audited = audit_all(project, subjects, arch)
     if style == "json":
@@ -173,8 +150,7 @@ def _audit_side_by_side(project: Project, subjects: list[str], arch: str, style:
 
 def _audit_one(project: Project, subject: str, arch: str, style: Style) -> None:
     from imagefactory.commands.show import tables
-    from imagefactory.resolve.audit.auditing import audit, refuse_failing
-    from imagefactory.resolve.audit.side_by_side import grafted_libraries
+    from imagefactory.resolve.audit.auditing import audit, grafted_libraries, refuse_failing
 
     verdicts = audit(project, subject, arch)
     if style == "json":

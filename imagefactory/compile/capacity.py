@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from imagefactory.build.parallel import available_cores
 from imagefactory.compile.settings import Cost
@@ -38,33 +36,19 @@ class BuildMachine:
         return shutil.disk_usage(existing).free / GB
 
 
-HOSTED: Final = BuildMachine(4, 15.0)
-"""GitHub's machine for public repositories, on both platforms."""
-GROUP_MINUTES: Final = 150
-"""The time that one job compiles, roughly: GitHub ends a job after six hours, and estimates are off at times."""
-
-
 def jobs_for(machine: BuildMachine, cost: Cost, asked: int = 0) -> int:
     """Return how many compilers run at once: one per core, as long as there is memory for them."""
-    one_large = max(cost.large_gb or 0.0, cost.job_gb)
-    carried = max(0, int((machine.memory_gb - one_large) // cost.job_gb) + 1)
-    jobs = asked or min(machine.cores, carried)
-    if jobs < 1 or jobs > carried:
+    fitting = int(machine.memory_gb // cost.job_gb)
+    jobs = asked or min(machine.cores, fitting)
+    if jobs < 1 or jobs > fitting:
         wanted = max(jobs, 1)
         raise NotEnoughRoomError(
             f"There is not enough memory for {wanted} compiler{'s' if wanted > 1 else ''} at once.",
             where="this machine's memory",
-            why=f"{machine.memory_gb:.1f} GB are available; {wanted} x {cost.job_gb:g} GB are needed"
-            + (f", and {cost.large_gb:g} GB for the one with a large object." if cost.large_gb else "."),
-            fix=f"Ask for fewer (`--jobs {carried}`)." if carried else "Stop other programs, or add swap.",
+            why=f"{machine.memory_gb:.1f} GB are available; {wanted} x {cost.job_gb:g} GB are needed.",
+            fix=f"Ask for fewer (`--jobs {fitting}`)." if fitting else "Stop other programs, or add swap.",
         )
     return jobs
-
-
-def groups_for(cost: Cost) -> int:
-    """Return into how many groups GitHub's machines should divide the objects, so that no job takes too long."""
-    jobs = min(HOSTED.cores, int(HOSTED.memory_gb // (cost.large_gb or cost.job_gb)))
-    return math.ceil((cost.minutes or 0) / jobs / GROUP_MINUTES) or 1
 
 
 def refuse_full_disk(machine: BuildMachine, folder: Path, needed_gb: float, what: str) -> None:

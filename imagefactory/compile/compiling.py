@@ -3,60 +3,53 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn, Protocol
+from urllib.parse import urlsplit
 
-import requests
-
+from imagefactory.build.engines.docker import daemon
 from imagefactory.build.watch import Watcher
-from imagefactory.compile.capacity import GB, PART, jobs_for, refuse_full_disk
-from imagefactory.compile.carried import carry
-from imagefactory.compile.compiler import Compiler
+from imagefactory.compile import container, toolchain
+from imagefactory.compile.capacity import GB, PART, BuildMachine, jobs_for, refuse_full_disk
 from imagefactory.compile.container import Ended, Mount
-from imagefactory.compile.estimate import read_work
-from imagefactory.compile.git_sources import CompileSource, place
 from imagefactory.compile.graft import make_graft, refuse_other_chips
-from imagefactory.compile.job import SCRIPTS, Job, Request, work_out
-from imagefactory.compile.ninja_progress import CompileProgress, NinjaReader
-from imagefactory.compile.object_cache import cache_folder
+from imagefactory.compile.job import SCRIPTS, Job, work_out
 from imagefactory.compile.packing import repack
-from imagefactory.compile.power_loss import drop_doubtful, marked
-from imagefactory.compile.source_tree import change, prepare, unpack_sdist
-from imagefactory.compile.tended import tended
+from imagefactory.compile.request import Request
+from imagefactory.compile.source_tree import downloaded, fill, prepare
 from imagefactory.compile.toolchain import CompileProject
-from imagefactory.compile.under_way import forget
-from imagefactory.compile.weights import FACTORY, WEIGHTS
 from imagefactory.environment.file_lock import exclusive
 from imagefactory.environment.progress import Say
 from imagefactory.errors import did_you_mean
-from imagefactory.errors.kernels import (
-    CompileBusyError,
-    CompileFailedError,
-    SourceUnreachableError,
-    UnknownTargetError,
-)
+from imagefactory.errors.commands import OptionError
+from imagefactory.errors.kernels import CompileBusyError, CompileFailedError, UnknownTargetError
 from imagefactory.errors.store import DiskFullError
-from imagefactory.locks.indexed_files import indexed_file
 from imagefactory.oci.format import MTIME
-from imagefactory.resolve.audit.auditing import audit, refuse_failing
-from imagefactory.resolve.audit.side_by_side import grafted_libraries
+from imagefactory.plan.plan import Plan
+from imagefactory.resolve.audit.auditing import audit, grafted_libraries, refuse_failing
 from imagefactory.resolve.wheelhouse.keep import CompileInputs, KeptWheel, find, keep
 from imagefactory.store.atomic import translating_disk_full
 from imagefactory.store.digests import sha256_of
-from imagefactory.store.downloads import fetch as download
 
-_LONGEST_NAME = 100
-_KILLED = 137
-_DISK_FULL = "No space left on device"
-_DOCKER: Final = Compiler()
+REMOTE: Final = "FACTORY_CCACHE_REMOTE"
+"""The variable that names a storage to share objects through, in the notation of ccache's remote_storage."""
+_STEP: Final = re.compile(r"\[(\d+)/(\d+)\]")
+"""What ninja prints for each step."""
+_LONGEST_NAME: Final = 100
+_KILLED: Final = 137
+_DISK_FULL: Final = "No space left on device"
 
 
 class CompileWatcher(Watcher, Protocol):
     """Receives the progress of a compile."""
 
-    def step(self, progress: CompileProgress) -> None:
+    def step(self, done: int, total: int) -> None:
         """Report how many objects are done."""
 
 
@@ -69,8 +62,15 @@ class Compiled:
     libraries: tuple[Path, ...]
     log: Path | None
     """None if nothing had to be compiled."""
-    steps: int = 0
-    """Objects, libraries and other files that this run made, without those of earlier runs."""
+
+
+def provide(project: CompileProject, plan: Plan, watch: Watcher, machine: BuildMachine) -> str:
+    """Load a toolchain into the Docker daemon, if that runs its platform and has room for it; return its name."""
+    daemon.refuse_foreign(daemon.ask(), plan.platform)
+    if daemon.image_id(toolchain.image_name(plan)) is None and (images := container.root_folder()):
+        unpacked = sum(layer.unpacked for layer in plan.layers)
+        refuse_full_disk(machine, images, unpacked / GB, "the toolchain's image in Docker")
+    return toolchain.provide(project, plan, watch)
 
 
 def compile_kernels(
@@ -79,43 +79,53 @@ def compile_kernels(
     watch: CompileWatcher,
     say: Say,
     *,
-    compiler: Compiler = _DOCKER,
+    machine: BuildMachine | None = None,
+    provide: Callable[[CompileProject, Plan, Watcher, BuildMachine], str] = provide,
+    run: Callable[..., Ended] = container.run,
 ) -> Compiled:
-    """Compile what the request names, unless the wheelhouse has it already."""
+    """Compile what the request names, unless the wheelhouse has it already.
+
+    `provide` makes a toolchain's image available, and `run` runs a command in it; both use Docker.
+    """
     job = work_out(project, request)
-    if not request.inspects:
-        kept = find(project.store, job.inputs.key)
-        if kept is not None:
-            return Compiled(job.inputs, kept, (), None)
-    platform = job.inputs.platform
-    if platform not in job.arch.platforms:
-        say(
-            f"{request.arch} is {', '.join(job.arch.platforms)}; what is compiled here runs on {platform} only"
-        )
-    compiler.refuse_foreign(platform)
-    jobs = _check_room(project, job, compiler)
-    for mod, _ in job.mods:
+    kept = None if request.inspects else find(project.store, job.inputs.key)
+    if kept is not None:
+        return Compiled(job.inputs, kept, (), None)
+    machine = machine or BuildMachine.this()
+    cost, folder = project.settings.costs[request.what], job.folder(project.store)
+    jobs = jobs_for(machine, cost, request.jobs)
+    needed = cost.disk_gb * (PART if request.inspects or request.graft else 1)
+    refuse_full_disk(machine, folder, needed, "the objects")
+    _announce(job, say)
+    with (
+        project.store.in_use(),
+        exclusive(folder / ".lock", busy=lambda: _refuse_second(folder)),
+        translating_disk_full(folder),
+    ):
+        image = provide(project, job.plan, watch, machine)
+        fresh = prepare(folder / "src", lambda target: fill(project, job, target))
+        say(f"{'compiling' if fresh else 'resuming'} {job.inputs.name} {job.inputs.version} in {folder}")
+        say(f"for {job.inputs.arch_list}, up to {jobs} compiler{'s' if jobs > 1 else ''} at once")
+        ended = _run(project, job, jobs, watch, partial(run, image))
+        missing = "" if ended.status else _missing(job, folder / "out")
+        if missing:
+            ended = Ended(1, (f"The build ended without {missing}.",))
+        if ended.status != 0:
+            raise _failed(ended, folder / "log", jobs)
+        return _finish(project, job, folder)
+
+
+def _announce(job: Job, say: Say) -> None:
+    request, sources = job.request, job.sources
+    if job.inputs.platform not in job.arch.platforms:
+        here = ", ".join(job.arch.platforms)
+        say(f"{request.arch} is {here}; what is compiled here runs on {job.inputs.platform} only")
+    for mod, _ in sources.mods:
         say(f"with the mod {mod.name}: {mod.manifest.summary}")
-    if job.carried is not None:
-        say(str(job.carried))
-    if job.left_out:
-        say(f"left out, since no target needs them: {', '.join(job.left_out)}")
-    folder = job.folder(project.store)
-    with project.store.in_use(), exclusive(folder / ".lock", busy=lambda: _refuse_second(folder)):
-        return _compile(project, job, compiler, jobs, watch=watch, say=say)
-
-
-def _check_room(project: CompileProject, job: Job, compiler: Compiler) -> int:
-    """Return how many compilers run at once, or raise an error if memory or disk do not suffice."""
-    cost, machine = project.settings.costs[job.request.what], compiler.machine()
-    jobs = jobs_for(machine, cost, job.request.jobs)
-    needed = cost.disk_gb * (PART if job.request.targets else 1)
-    refuse_full_disk(machine, job.folder(project.store), needed, "the objects")
-    images = compiler.image_folder(job.plan)
-    if images is not None:
-        unpacked = sum(layer.unpacked for layer in job.plan.layers)
-        refuse_full_disk(machine, images, unpacked / GB, "the toolchain's image in Docker")
-    return jobs
+    if sources.carried is not None:
+        say(str(sources.carried))
+    if sources.left_out:
+        say(f"left out, since no target needs them: {', '.join(sources.left_out)}")
 
 
 def _refuse_second(folder: Path) -> NoReturn:
@@ -128,123 +138,70 @@ def _refuse_second(folder: Path) -> NoReturn:
     )
 
 
-def _compile(
-    project: CompileProject, job: Job, compiler: Compiler, jobs: int, *, watch: CompileWatcher, say: Say
-) -> Compiled:
-    image = compiler.provide(project, job.plan, watch)
+def _run(
+    project: CompileProject, job: Job, jobs: int, watch: CompileWatcher, run: Callable[..., Ended]
+) -> Ended:
     folder = job.folder(project.store)
-    tree, build, out = (folder / name for name in ("src", "build", "out"))
-    ccache = cache_folder(project.store, job.inputs.toolchain)
-    fresh = prepare(tree, lambda target: _fill(project, job, target))
-    say(f"{'compiling' if fresh else 'resuming'} {job.inputs.name} {job.inputs.version} in {folder}")
-    say(f"for {job.inputs.arch_list}, up to {jobs} compiler{'s' if jobs > 1 else ''} at once")
-    shutil.rmtree(out, ignore_errors=True)
-    for path in (build, out, ccache):
+    ccache = project.store.own / "ccache" / job.inputs.toolchain.removeprefix("sha256:")[:16]
+    shutil.rmtree(folder / "out", ignore_errors=True)
+    places = {
+        folder / "src": "/factory/src",
+        folder / "build": "/factory/build",
+        folder / "out": "/factory/out",
+        ccache: "/ccache",
+    }
+    for path in places:
         path.mkdir(parents=True, exist_ok=True)
-    if dropped := drop_doubtful(folder, build):
-        say(
-            f"the machine went down during the last run: {dropped} files that may not be whole are made again"
-        )
-    reader = NinjaReader(work=lambda: read_work(folder))
-    tending = tended(project.store, project.settings, job, compiler.machine(), jobs)
-    with translating_disk_full(folder), marked(folder, build) as keep_safe, tending:
+    variables, shared, network = _remote_storage()
 
-        def hear(line: str) -> None:
-            keep_safe()
-            progress = reader.read(line)
-            if progress is not None:
-                watch.step(progress)
+    def hear(line: str) -> None:
+        if step := _STEP.match(line):
+            watch.step(int(step[1]), int(step[2]))
 
-        ended = compiler.run(
-            image,
-            ["python3", f"/factory/tools/{job.request.what}_build.py", json.dumps(_order(job, jobs))],
-            key=job.tree.key,
-            mounts=[
-                Mount(tree, "/factory/src"),
-                Mount(build, "/factory/build"),
-                Mount(out, "/factory/out"),
-                Mount(ccache, "/ccache"),
-                Mount(project.root / SCRIPTS, "/factory/tools", read_only=True),
-            ],
-            environment=_environment(job),
-            log=folder / "log",
-            hear=hear,
-        )
-        if ended.status != 0 and not reader.group_done:
-            raise _failed(ended, folder / "log", jobs)
-    if job.request.group:
-        return Compiled(job.inputs, None, (), folder / "log", reader.objects)
-    if job.request.inspects:
-        return Compiled(job.inputs, None, _hand_out(project, job, out), folder / "log", reader.objects)
-    missing = _missing(job, out)
-    if missing:
-        raise _failed(Ended(1, (f"The build ended without {missing}.",)), folder / "log", jobs)
-    wheel = _finished_wheel(project, job, out)
-    verdicts = audit(project, str(wheel), job.request.arch)
-    refuse_failing(wheel.name, verdicts)
-    refuse_other_chips(grafted_libraries(project, str(wheel)), verdicts, job.request.arch)
-    kept = keep(project.store, job.inputs, wheel)
-    forget(folder)
-    for finished in (tree, build, out):  # tens of gigabytes that are of no use once there is a wheel
-        shutil.rmtree(finished, ignore_errors=True)
-    return Compiled(job.inputs, kept, (), folder / "log", reader.objects)
-
-
-def _fill(project: CompileProject, job: Job, target: Path) -> None:
-    """Fill a tree with the sources, mods applied, ready to be compiled."""
-    main = target / job.request.what
-    if job.sdist is not None:
-        with requests.Session() as session:
-            sdist = download(indexed_file(job.sdist), project.store, session, lambda _: None)
-        unpack_sdist(sdist, main)
-    elif job.source is not None:
-        place(job.source, main, project.store)
-    for source in job.dependencies:
-        try:
-            place(source, target / source.name, project.store)
-        except SourceUnreachableError as error:
-            raise _with_way_round(job, source, error) from None
-    if job.carried is not None and job.carried.wheel is not None:
-        with requests.Session() as session:
-            published = download(indexed_file(job.carried.wheel), project.store, session, lambda _: None)
-        carry(job.carried, published, main)
-    change(main, job.mods, job.left_out)
-
-
-def _with_way_round(job: Job, source: CompileSource, error: SourceUnreachableError) -> SourceUnreachableError:
-    """Add to the remedies, if a graft can do without a source: leave out the extensions that need it."""
-    needing = source.settings.targets if source.settings else []
-    others = [name for name in job.request.targets if name not in needing]
-    if not (job.request.graft and needing and others):
-        return error
-    fix = f"{error.fix} Or leave {', '.join(needing)} as published: --only {','.join(others)}."
-    return SourceUnreachableError(error.what, where=error.where, why=error.why, fix=fix)
+    return run(
+        ["python3", f"/factory/tools/{job.request.what}_build.py", json.dumps(_order(job, jobs))],
+        key=job.tree.key,
+        mounts=[
+            *(Mount(path, place) for path, place in places.items()),
+            Mount(project.root / SCRIPTS, "/factory/tools", read_only=True),
+            *shared,
+        ],
+        environment=_environment(job) | variables,
+        log=folder / "log",
+        hear=hear,
+        network=network,
+    )
 
 
 def _order(job: Job, jobs: int) -> dict[str, object]:
     """Return the job description for the program in the container."""
+    wheel = job.request.what == "flashinfer" and not job.request.inspects
     return {
         "archs": job.inputs.arch_list,
         "jobs": jobs,
-        "modules": list(job.modules),
-        "options": [option for source in job.dependencies for option in source.options],
+        "modules": list(job.sources.modules),
+        "options": [option for source in job.sources.dependencies for option in source.options],
         "platform_tag": job.platform_tag,
-        "targets": list(job.request.targets),
+        "targets": [] if wheel else list(job.request.targets),
         "version": job.inputs.version,
     }
 
 
 def _environment(job: Job) -> dict[str, str]:
-    variables = {name: value for source in job.dependencies for name, value in source.variable.items()}
+    carried = job.sources.carried
+    variables = {
+        name: value for source in job.sources.dependencies for name, value in source.variable.items()
+    }
+    if carried is not None and carried.wheel is not None:
+        # Without it, vLLM's setup.py silently continues if one of the files is missing.
+        variables["VLLM_REQUIRE_RUST_FRONTEND"] = "1"
     return {
         "CCACHE_COMPILERCHECK": f"string:{job.inputs.toolchain}",
         "CCACHE_DIR": "/ccache",
         "CCACHE_NOHASHDIR": "1",
-        "FACTORY_WEIGHTS": str(FACTORY / WEIGHTS),
         "FLASHINFER_CUDA_ARCH_LIST": job.inputs.arch_list,
         "HOME": "/factory/build",
         "LC_ALL": "C.UTF-8",
-        "PATH": f"/factory/tools:{job.plan.config.env['PATH']}",  # our own ninja before the real one
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONHASHSEED": "0",
         "PYTHONUNBUFFERED": "1",
@@ -252,8 +209,25 @@ def _environment(job: Job) -> dict[str, str]:
         "TORCH_CUDA_ARCH_LIST": job.inputs.arch_list,
         "USER": "factory",
         **variables,
-        **(job.carried.environment if job.carried else {}),
     }
+
+
+def _remote_storage() -> tuple[dict[str, str], list[Mount], str]:
+    """Return what ccache needs to share objects, if the user wants that: a variable, and a folder or the network."""
+    remote = os.environ.get(REMOTE, "").strip()
+    if not remote:
+        return {}, [], "none"
+    variables, url = {"CCACHE_REMOTE_STORAGE": remote}, urlsplit(remote.partition("|")[0])
+    if url.scheme != "file":
+        return variables, [], "bridge"
+    if not Path(url.path).is_dir():
+        raise OptionError(
+            "The folder for shared objects does not exist.",
+            where=f"the environment variable {REMOTE}",
+            why=f"There is no folder {url.path}.",
+            fix="Create or mount it, or unset the variable.",
+        )
+    return variables, [Mount(Path(url.path), url.path)], "none"
 
 
 def _missing(job: Job, out: Path) -> str:
@@ -261,27 +235,38 @@ def _missing(job: Job, out: Path) -> str:
     made = {path.name.partition(".")[0] for path in out.glob("*.so")}
     if job.request.graft:
         return ", ".join(name for name in job.request.targets if name not in made)
-    return "" if any(out.glob("*.whl")) else "a wheel"
+    return "" if job.request.inspects or any(out.glob("*.whl")) else "a wheel"
+
+
+def _finish(project: CompileProject, job: Job, folder: Path) -> Compiled:
+    """Keep the wheel if it passes the audit, or copy the libraries that the user wants to look at."""
+    if job.request.inspects:
+        return Compiled(job.inputs, None, _hand_out(project, job, folder / "out"), folder / "log")
+    wheel = _finished_wheel(project, job, folder / "out")
+    verdicts = audit(project, str(wheel), job.request.arch)
+    refuse_failing(wheel.name, verdicts)
+    refuse_other_chips(grafted_libraries(project, str(wheel)), verdicts, job.request.arch)
+    kept = keep(project.store, job.inputs, wheel)
+    for finished in ("src", "build", "out"):  # tens of gigabytes that are of no use once there is a wheel
+        shutil.rmtree(folder / finished, ignore_errors=True)
+    return Compiled(job.inputs, kept, (), folder / "log")
 
 
 def _finished_wheel(project: CompileProject, job: Job, out: Path) -> Path:
     """Return the compiled wheel under a name with its glibc, or the published one with the compiled libraries."""
-    published = job.published
-    if published is None:
+    if job.published is None:
         wheel = min(out.glob("*.whl"))
         named = wheel.stem.endswith(f"-{job.platform_tag}")  # setup.py does not name the glibc
         return wheel if named else repack(wheel, out, platform_tag=job.platform_tag)
-    with requests.Session() as session:
-        wheel = download(indexed_file(published), project.store, session, lambda _: None)
     return make_graft(
-        wheel,
-        published.file,
+        downloaded(project, job.published),
+        job.published.file,
         [path for path in out.glob("*.so") if path.name.partition(".")[0] in job.request.targets],
         out,
         inputs=job.inputs,
         arch=job.request.arch,
         platform_tag=job.platform_tag,
-        mods={mod.name: mod.digest(variant) for mod, variant in job.mods},
+        mods={mod.name: mod.digest(variant) for mod, variant in job.sources.mods},
         other_chips=project.settings.graft.other_chips,
     )
 
@@ -309,11 +294,12 @@ def _failed(ended: Ended, log: Path, jobs: int) -> Exception:
             why=f"These sources, for this arch, have {len(found['known'])} others.",
             fix=did_you_mean(found["unknown"][0], found["known"]).capitalize(),
         )
-    if any(_DISK_FULL in line for line in ended.telling):
+    full = next((line for line in ended.telling if _DISK_FULL in line), None)
+    if full is not None:
         return DiskFullError(
             "The disk was full before the compile ended.",
             where=log.parent,
-            why=next(line for line in ended.telling if _DISK_FULL in line)[:400],
+            why=full[:400],
             fix="Make room (`invoke clean` removes old downloads) and run it again: what is compiled already is kept.",
         )
     killed = ended.status == _KILLED or any("Killed" in line for line in ended.telling)

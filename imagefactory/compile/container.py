@@ -49,8 +49,9 @@ def run(
     environment: Mapping[str, str],
     log: Path,
     hear: Say,
+    network: str = "none",
 ) -> Ended:
-    """Run a command in a container without network, as the current user; output goes to the log and to `hear`."""
+    """Run a command in a container, as the current user; output goes to the log and to `hear`."""
     with ending_in_order(), _client() as client:
         remove_left_over(client, key)
         container = client.containers.create(
@@ -58,7 +59,7 @@ def run(
             list(command),
             environment=dict(environment),
             labels={LABEL: key},
-            network_mode="none",
+            network_mode=network,
             user=f"{os.getuid()}:{os.getgid()}",
             volumes={
                 str(mount.folder): {"bind": mount.place, "mode": "ro" if mount.read_only else "rw"}

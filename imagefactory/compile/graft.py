@@ -15,27 +15,12 @@ from packaging.version import Version
 
 from imagefactory.compile.extensions import read_extension, refuse_other_interface, without_search_path
 from imagefactory.compile.packing import repack
-from imagefactory.compile.published import find_published
-from imagefactory.compile.toolchain import CompileProject
 from imagefactory.errors.kernels import GraftBaseError, GraftMismatchError
-from imagefactory.locks.files import Graft, LockedSource, LockedWheel, ReplacedFile
+from imagefactory.locks.files import Graft, ReplacedFile
 from imagefactory.locks.kernels import KernelVerdict
 from imagefactory.resolve.wheelhouse.graft_record import FORMAT, RECORD
 from imagefactory.resolve.wheelhouse.keep import CompileInputs
 from imagefactory.store.digests import Sha256, sha256_of
-
-
-def published_wheel(project: CompileProject, release: str, platform: str) -> LockedWheel | LockedSource:
-    """Return the locked wheel of a release that its publisher made for a platform."""
-    found = find_published(project, release, platform)
-    if found is None:
-        raise GraftBaseError(
-            f"No published wheel of vLLM {release} for {platform} is locked.",
-            where="locks/",
-            why="A graft replaces some libraries of the published wheel, which has to be pinned.",
-            fix=f"Run `invoke lock` for a target that uses the published vLLM {release} on {platform}.",
-        )
-    return found
 
 
 def grafted_version(release: str, arch: str, key: str) -> str:

@@ -12,8 +12,7 @@ import io
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
@@ -23,34 +22,17 @@ import deflate
 from imagefactory.store.atomic import writing
 
 _LEVEL: Final = 6
-_DATE: Final = (1 << 5) | 2
-"""The second of January 1980, in the format of zip; the first is before it in some time zones."""
-_UTF8: Final = 0x800
-_VERSION: Final = 20
-_UNIX: Final = 3 << 8
-_LOCAL: Final = struct.Struct("<4sHHHHHIIIHH")
-_CENTRAL: Final = struct.Struct("<4sHHHHHHIIIHHHHHII")
-_END: Final = struct.Struct("<4sHHHHIIH")
+_DATE: Final = (1980, 1, 2, 0, 0, 0)
+"""The first of January is before the first date of zip in some time zones."""
+_LOCAL_HEADER: Final = 30
 _PIECE: Final = 1 << 20
 
 
-@dataclass(frozen=True)
-class _Member:
-    name: str
-    crc: int
-    packed: int
-    size: int
-    method: int
-    executable: bool
-    offset: int
-
-
 class _Archive:
-    """Writes a zip file without anything that differs between machines."""
+    """Writes a zip file without anything that differs between machines, and notes its files for RECORD."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self.file = file
-        self.members: list[_Member] = []
+        self.zip = ZipFile(file, "w")
         self.record: list[tuple[str, str, str]] = []
 
     def copy(self, source: ZipFile, info: ZipInfo, name: str) -> None:
@@ -59,47 +41,48 @@ class _Archive:
         with source.open(info) as content:  # also checks the CRC
             while piece := content.read(_PIECE):
                 digest.update(piece)
-        self._begin(
-            name, info.CRC, info.compress_size, info.file_size, info.compress_type,
-            executable=bool((info.external_attr >> 16) & 0o111),
-        )  # fmt: skip
-        for piece in _compressed(source, info):
-            self.file.write(piece)
-        self._note(name, digest.digest(), info.file_size)
+        entry = _entry(name, executable=_is_executable(info))
+        entry.compress_type, entry.CRC = info.compress_type, info.CRC
+        entry.compress_size, entry.file_size = info.compress_size, info.file_size
+        self._write(entry, _compressed(source, info), digest.digest())
 
     def add(self, name: str, data: bytes, *, executable: bool = False) -> None:
         """Add a file with new content."""
         packed = bytes(deflate.deflate_compress(data, _LEVEL))
-        self._begin(name, zlib.crc32(data), len(packed), len(data), ZIP_DEFLATED, executable=executable)
-        self.file.write(packed)
-        self._note(name, hashlib.sha256(data).digest(), len(data))
+        entry = _entry(name, executable=executable)
+        entry.compress_type, entry.CRC = ZIP_DEFLATED, zlib.crc32(data)
+        entry.compress_size, entry.file_size = len(packed), len(data)
+        self._write(entry, [packed], hashlib.sha256(data).digest())
 
     def finish(self, record: str) -> None:
         """Write RECORD and the directory."""
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([*self.record, (record, "", "")])
         self.add(record, text.getvalue().encode())
-        start = self.file.tell()
-        for member in self.members:
-            name = member.name.encode()
-            mode = 0o100755 if member.executable else 0o100644
-            entry = (
-                b"PK\x01\x02", _UNIX | _VERSION, _VERSION, _flags(member.name), member.method, 0, _DATE,
-                member.crc, member.packed, member.size, len(name), 0, 0, 0, 0, mode << 16, member.offset,
-            )  # fmt: skip
-            self.file.write(_CENTRAL.pack(*entry) + name)
-        count, size = len(self.members), self.file.tell() - start
-        self.file.write(_END.pack(b"PK\x05\x06", 0, 0, count, count, size, start, 0))
+        self.zip.close()
 
-    def _begin(self, name: str, crc: int, packed: int, size: int, method: int, *, executable: bool) -> None:
-        self.members.append(_Member(name, crc, packed, size, method, executable, self.file.tell()))
-        encoded = name.encode()
-        head = (b"PK\x03\x04", _VERSION, _flags(name), method, 0, _DATE, crc, packed, size, len(encoded), 0)
-        self.file.write(_LOCAL.pack(*head) + encoded)
-
-    def _note(self, name: str, digest: bytes, size: int) -> None:
+    def _write(self, entry: ZipInfo, packed: Iterable[bytes], digest: bytes) -> None:
+        # zipfile compresses what it is given; it has no way to take what is compressed already.
+        file = self.zip.fp
+        assert file is not None  # noqa: S101 - the archive is open
+        entry.header_offset = file.tell()
+        file.write(entry.FileHeader(zip64=False))
+        for piece in packed:
+            file.write(piece)
+        self.zip.filelist.append(entry)
+        self.zip.start_dir = file.tell()
         encoded = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
-        self.record.append((name, f"sha256={encoded}", str(size)))
+        self.record.append((entry.filename, f"sha256={encoded}", str(entry.file_size)))
+
+
+def _entry(name: str, *, executable: bool) -> ZipInfo:
+    entry = ZipInfo(name, _DATE)
+    entry.external_attr = (0o100755 if executable else 0o100644) << 16
+    return entry
+
+
+def _is_executable(info: ZipInfo) -> bool:
+    return bool((info.external_attr >> 16) & 0o111)
 
 
 def repack(
@@ -136,7 +119,7 @@ def repack(
                 continue
             renamed = f"{info}/{path.partition('/')[2]}" if path.startswith(f"{old_info}/") else path
             if path in new:
-                made.add(renamed, new[path], executable=bool((item.external_attr >> 16) & 0o111))
+                made.add(renamed, new[path], executable=_is_executable(item))
             else:
                 made.copy(archive, item, renamed)
         for path, data in sorted((added or {}).items()):
@@ -149,8 +132,10 @@ def _compressed(source: ZipFile, info: ZipInfo) -> Iterator[bytes]:
     file = source.fp
     assert file is not None  # noqa: S101 - the archive is open
     file.seek(info.header_offset)
-    *_, name, extra = _LOCAL.unpack(file.read(_LOCAL.size))
-    file.seek(name + extra, io.SEEK_CUR)
+    header = file.read(
+        _LOCAL_HEADER
+    )  # its last four bytes are the lengths of the name and of the extra field
+    file.seek(sum(struct.unpack("<HH", header[-4:])), io.SEEK_CUR)
     left = info.compress_size
     while left:
         piece = file.read(min(left, _PIECE))
@@ -168,7 +153,3 @@ def _with_version(metadata: bytes, version: str) -> bytes:
 def _with_tag(wheel: bytes, tag: str) -> bytes:
     lines = [line for line in wheel.decode().splitlines() if line and not line.startswith("Tag:")]
     return "".join(f"{line}\n" for line in [*lines, f"Tag: {tag}"]).encode()
-
-
-def _flags(name: str) -> int:
-    return 0 if name.isascii() else _UTF8

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from imagefactory.errors.kernels import CompileDataError
 from imagefactory.matrix.bases import Base, DebianPackage
@@ -66,20 +65,6 @@ class Cost(_Model):
     job_gb: Annotated[float, Field(gt=0)]
     """Memory per compiler process."""
     disk_gb: Annotated[float, Field(gt=0)]
-    large_gb: Annotated[float, Field(gt=0)] | None = None
-    """Memory per compiler process of the objects that need more; only some of these are compiled at once."""
-    minutes: Annotated[float, Field(gt=0)] | None = None
-    """The time that all objects take on one core, roughly; decides into how many groups the nightly divides them."""
-
-
-class ObjectWeight(_Model):
-    """The time and memory that compiling an object takes."""
-
-    match: Annotated[str, Field(min_length=1)]
-    """A pattern for the path of the object, as in a shell."""
-    seconds: Annotated[float, Field(gt=0)]
-    """On one core."""
-    gb: Annotated[float, Field(gt=0)] = 1.0
 
 
 class CarriedFiles(_Model):
@@ -160,18 +145,9 @@ class CompileSettings(_Model):
     compilers: list[CompilerNeed] = []
     costs: dict[What, Cost]
     carried: list[CarriedFiles] = []
-    weights: Annotated[list[ObjectWeight], Field(min_length=1)]
-    """The first pattern that matches an object counts; the last one has to match all."""
     flashinfer: FlashInferModules
     graft: GraftSettings
     sources: dict[Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]+$")], SourceSettings]
-
-    @field_validator("weights")
-    @classmethod
-    def _every_object_has_a_weight(cls, weights: list[ObjectWeight]) -> list[ObjectWeight]:
-        if weights[-1].match != "*":
-            raise ValueError("the last pattern has to be *")
-        return weights
 
     @property
     def requirements(self) -> list[str]:
@@ -181,18 +157,13 @@ class CompileSettings(_Model):
 
     def need(self, what: What, version: ServerVersion) -> CompilerNeed | None:
         """Return the compiler that a source needs, if it needs a particular one."""
-        for need in self.compilers:
-            if need.what == what and SpecifierSet(need.vllm).contains(version.version, prereleases=True):
-                return need
-        return None
+        return next(
+            (need for need in self.compilers if need.what == what and version.within(need.vllm)), None
+        )
 
     def carried_by(self, version: ServerVersion) -> tuple[str, ...]:
         """Return the patterns of the files that a vLLM version takes over from its published wheel."""
-        found = (
-            item
-            for item in self.carried
-            if SpecifierSet(item.vllm).contains(version.version, prereleases=True)
-        )
+        found = (item for item in self.carried if version.within(item.vllm))
         return tuple(pattern for item in found for pattern in item.files)
 
     def toolchain_for(self, what: What, version: ServerVersion) -> str:

@@ -1,4 +1,4 @@
-"""Prepares the source tree of a compile: unpacks it, applies source-stage mods, and leaves out unneeded parts."""
+"""Prepares the source tree of a compile: fetches it, applies source-stage mods, leaves out unneeded parts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,18 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import requests
+
+from imagefactory.compile.git_sources import CompileSource, place
+from imagefactory.compile.job import Job
+from imagefactory.compile.published import Published, carry
+from imagefactory.compile.toolchain import CompileProject
+from imagefactory.errors.kernels import SourceUnreachableError
 from imagefactory.errors.layers import DamagedFileError
+from imagefactory.locks.indexed_files import indexed_file
 from imagefactory.mods.source_files import FolderSource
 from imagefactory.store.atomic import WRITING, translating_disk_full
+from imagefactory.store.downloads import fetch
 from images.shipped.mods.apply import apply_mods
 from images.shipped.mods.manifest import Mod, Variant
 
@@ -38,6 +47,39 @@ def prepare(tree: Path, fill: Callable[[Path], None]) -> bool:
             shutil.rmtree(writing, ignore_errors=True)
             raise
     return True
+
+
+def fill(project: CompileProject, job: Job, target: Path) -> None:
+    """Fill a tree with the sources, mods applied, ready to be compiled."""
+    sources, main = job.sources, target / job.request.what
+    if isinstance(sources.main, CompileSource):
+        place(sources.main, main, project.store)
+    else:
+        unpack_sdist(downloaded(project, sources.main), main)
+    for source in sources.dependencies:
+        try:
+            place(source, target / source.name, project.store)
+        except SourceUnreachableError as error:
+            raise _with_way_round(job, source, error) from None
+    if sources.carried is not None and sources.carried.wheel is not None:
+        carry(sources.carried.files, downloaded(project, sources.carried.wheel), main)
+    change(main, sources.mods, sources.left_out)
+
+
+def downloaded(project: CompileProject, locked: Published) -> Path:
+    """Return a locked file, downloading it unless the store has it."""
+    with requests.Session() as session:
+        return fetch(indexed_file(locked), project.store, session, lambda _: None)
+
+
+def _with_way_round(job: Job, source: CompileSource, error: SourceUnreachableError) -> SourceUnreachableError:
+    """Add to the remedies, if a graft can do without a source: leave out the extensions that need it."""
+    needing = source.settings.targets if source.settings else []
+    others = [name for name in job.request.targets if name not in needing]
+    if not (job.request.graft and needing and others):
+        return error
+    fix = f"{error.fix} Or leave {', '.join(needing)} as published: --only {','.join(others)}."
+    return SourceUnreachableError(error.what, where=error.where, why=error.why, fix=fix)
 
 
 def unpack_sdist(archive: Path, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""Benchmarks: 240, 241 and 247 to 249."""
+"""Benchmarks: 240, 241 and 247 to 248."""
 
 from __future__ import annotations
 
@@ -19,7 +19,3 @@ class NotComparableError(LibraryError, exit_code=247):
 
 class BenchResultError(LibraryError, exit_code=248):
     """A benchmark result or a file of benchmarks/ cannot be read, or is not plausible."""
-
-
-class ThroughputFellError(LibraryError, exit_code=249):
-    """An image generates fewer tokens per second than its baseline, by more than the declared share."""

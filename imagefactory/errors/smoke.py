@@ -1,4 +1,4 @@
-"""Smoke tests: 120 and 121; tracing: 243."""
+"""Smoke tests: 120 and 121."""
 
 from __future__ import annotations
 
@@ -11,7 +11,3 @@ class SmokeFailedError(LibraryError, exit_code=120):
 
 class SmokeRecordError(LibraryError, exit_code=121):
     """A record of smoke tests is missing, damaged, or belongs to another image."""
-
-
-class TraceError(LibraryError, exit_code=243):
-    """A program of the image failed while it was traced."""

@@ -18,7 +18,7 @@ Pattern = Annotated[str, StringConstraints(pattern=r"^[^/\s][^\s\\]*[^/\s\\]$")]
 
 
 class LeaveOut(BaseModel):
-    """A distribution that is not installed, or files of one; `invoke trace` finds candidates."""
+    """A distribution that is not installed, or files of one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

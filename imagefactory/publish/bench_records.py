@@ -1,4 +1,4 @@
-"""Benchmarks and publishing: results attached to images, and a promotion held when an image became slower."""
+"""Holds back images that became slower: their throughput is a smoke test of the gpu level."""
 
 from __future__ import annotations
 
@@ -7,49 +7,48 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final
 
+from imagefactory.bench.comparison import refuse_incomparable
 from imagefactory.bench.measuring import refuse_wrong_answers
 from imagefactory.bench.result import BenchResult
-from imagefactory.bench.submission import baseline_for, held_by, shared_results
+from imagefactory.bench.shared import baseline_for, shared_files
 from imagefactory.errors import FactoryError
 from imagefactory.locks.project import Project
-from imagefactory.oci.registry import referrers
-from imagefactory.oci.registry.artifacts import TITLE, Payload
-from imagefactory.oci.registry.descriptor import Descriptor
-from imagefactory.oci.registry.repository import Repository
-from imagefactory.smoke.record import LevelResult, SmokeRecord, TestResult
-from imagefactory.store.digests import Digest
+from imagefactory.smoke.record import LevelResult, SmokeRecord, TestOutcome, TestResult
 
-BENCH_TYPE: Final = "application/vnd.imagefactory.bench.v1+json"
 THROUGHPUT: Final = "throughput"
 _MEANS: Final = "The image generates fewer tokens per second than the one before."
-
-
-def attach_result(repository: Repository, result: BenchResult) -> Descriptor:
-    """Attach a benchmark result to its image in the registry."""
-    subject = repository.require_manifest(Digest(result.bound.digest)).descriptor()
-    payload = Payload(BENCH_TYPE, result.to_json().encode(), {TITLE: f"bench-{result.profile}.json"})
-    created = {"org.opencontainers.image.created": result.started.isoformat(timespec="seconds")}
-    return referrers.attach(repository, subject, BENCH_TYPE, [payload], created)
+_MAY_DIFFER: Final = ("image", "server", "mods", "model", "drafter", "tool", "kernel", "machine")
 
 
 def judged(project: Project, measure: Callable[[], BenchResult], share: float) -> TestResult:
     """Measure an image, and return a smoke test of its throughput against the newest shared result.
 
-    Without one, it passes; a benchmark that ends early or finds wrong answers fails.
+    Without one, it passes; a benchmark that ends early or finds wrong answers fails, and so does one that is slower
+    by more than `share`.
     """
     try:
         result = measure()
         refuse_wrong_answers(result, Path("build", "bench"))
-        baseline = baseline_for(result, shared_results(project.root))
-        message = (
-            held_by(result, baseline, share) if baseline else "there is no shared result to compare with"
-        )
+        shared = [BenchResult.read(project.root / file) for file in shared_files(project.root)]
+        baseline = baseline_for(result, shared)
+        if baseline:
+            refuse_incomparable(baseline, result, _MAY_DIFFER)
     except FactoryError as error:
-        return TestResult(
-            name=THROUGHPUT, outcome="failed", message=f"{error.what} {error.why}", means=_MEANS
-        )
-    measured = {"tokens_per_second": round(fmean(result.throughput()), 2)}
-    return TestResult(name=THROUGHPUT, outcome="passed", message=message, means=_MEANS, measured=measured)
+        return _test("failed", f"{error.what} {error.why}")
+    speed = fmean(result.throughput())
+    if baseline is None:
+        return _test("passed", "there is no shared result to compare with", speed)
+    before = fmean(baseline.throughput())
+    change = speed / before - 1
+    message = f"{speed:.1f} tokens/s, {change:+.1%} of {before:.1f} ({baseline.bound.digest[:19]})"
+    if change < -share:
+        return _test("failed", f"{message}; {share:.0%} less is allowed", speed)
+    return _test("passed", message, speed)
+
+
+def _test(outcome: TestOutcome, message: str, speed: float | None = None) -> TestResult:
+    measured = {} if speed is None else {"tokens_per_second": round(speed, 2)}
+    return TestResult(name=THROUGHPUT, outcome=outcome, message=message, means=_MEANS, measured=measured)
 
 
 def with_throughput(record: SmokeRecord, test: TestResult) -> SmokeRecord:

@@ -1,4 +1,4 @@
-"""The site for programs: JSON beside every page, index.json, llms.txt, and the data of the search."""
+"""The site for programs: JSON beside every page, index.json, llms.txt, the Atom feed, and the data of the search."""
 
 from __future__ import annotations
 
@@ -6,18 +6,29 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from imagefactory.site.markdown_tables import plain
+from pydantic import BaseModel
+
+from imagefactory.site.guides import plain
 from imagefactory.site.site_contents import SiteContents
+from imagefactory.site.status_page import Change
 from imagefactory.store.sizes import size
 
 FORMAT: Final = 1
 _LONGEST: Final = 240
+_ENTRIES: Final = 50
 
 
 def to_json(document: object) -> str:
     """Write JSON, the same for the same content."""
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(document, indent=1, ensure_ascii=False, default=_plain_value) + "\n"
+
+
+def _plain_value(value: object) -> object:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
 def as_script(name: str, document: object) -> str:
@@ -42,12 +53,12 @@ def page_documents(contents: SiteContents) -> dict[str, dict[str, Any]]:
     for packages in contents.packages:
         documents[f"packages/{packages.slug}"] = asdict(packages)
     documents["mods"] = {"mods": [asdict(mod) for mod in contents.mods]}
-    documents["configurations"] = {"choices": [asdict(choice) for choice in contents.guides.choices]}
+    documents["configurations"] = {"choices": contents.guides.choices}
     documents["troubles"] = {
         "troubles": [
             {"symptom": plain(one.symptom), "remedy": plain(one.remedy)} for one in contents.guides.troubles
         ],
-        "exit_codes": [asdict(code) for code in contents.guides.exit_codes],
+        "exit_codes": contents.guides.exit_codes,
     }
     documents["status"] = asdict(contents.status)
     return {path: {"format": FORMAT, **document} for path, document in documents.items()}
@@ -162,5 +173,38 @@ def _entries(contents: SiteContents) -> Iterator[tuple[str, str, str, str]]:
         yield "setting", setting.name, path, plain(setting.meaning)
     for number, trouble in enumerate(contents.guides.troubles, 1):
         yield "problem", plain(trouble.symptom), f"troubles.html#problem-{number}", plain(trouble.remedy)
-    for code in contents.guides.exit_codes:
-        yield "exit code", code.code, f"troubles.html#code-{code.code}", code.meaning
+    for code, meaning in contents.guides.exit_codes.items():
+        yield "exit code", str(code), f"troubles.html#code-{code}", meaning
+
+
+def feed(contents: SiteContents) -> str:
+    """Return the feed, newest image first; its times are those of the catalog."""
+    changes = [change for night in contents.status.nights for change in night.changes][:_ENTRIES]
+    root = Element("feed", xmlns="http://www.w3.org/2005/Atom")
+    _text(root, "title", f"{contents.title}: new images")
+    _text(root, "id", f"{contents.source}#images")
+    _text(root, "updated", changes[0].time if changes else "1970-01-01T00:00:00Z")
+    author = SubElement(root, "author")
+    _text(author, "name", contents.title)
+    SubElement(root, "link", rel="self", href="feed.xml")
+    for change in changes:
+        _entry(root, contents, change)
+    indent(root, " ")
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + tostring(root, encoding="unicode") + "\n"
+
+
+def _entry(root: Element, contents: SiteContents, change: Change) -> None:
+    entry = SubElement(root, "entry")
+    verb = "rolled back to" if change.kind == "rollback" else "published"
+    _text(entry, "title", f"{change.target} {verb}: {', '.join(change.changed)}")
+    _text(entry, "id", f"{contents.source}#{change.digest}-{change.time}")
+    _text(entry, "updated", change.time)
+    if change.slug:
+        SubElement(entry, "link", rel="alternate", type="text/html", href=f"images/{change.slug}.html")
+    text = f"{contents.stock.records.registry}@{change.digest} · {', '.join(change.tags)}"
+    _text(entry, "summary", text)
+
+
+def _text(parent: Element, name: str, text: str) -> None:
+    # XML has no way to write control characters, not even escaped.
+    SubElement(parent, name).text = "".join(max(sign, " ") for sign in text)

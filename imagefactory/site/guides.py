@@ -1,62 +1,64 @@
-"""The advice of docs/serving.md as data: which configuration, what to do when something is wrong, exit codes."""
+"""The advice in docs/advice.yaml, which docs/serving.md and the site show; texts are Markdown."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
-from imagefactory.site.markdown_tables import plain, table_below
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+from pydantic import BaseModel, ConfigDict
+
+from images.shipped.yamlfile import read_yaml
+
+MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
+for _part in ("link_open", "link_close"):  # links lead to other documents; the site shows their text alone
+    MARKDOWN.add_render_rule(_part, lambda *_: "")
 
 
-@dataclass(frozen=True)
-class Choice:
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Choice(_Value):
     """What to use in a situation."""
 
     situation: str
     use: str
     because: str
 
-    @property
-    def turboquant(self) -> bool:
-        """Whether it recommends to compress the KV cache."""
-        return "turboquant" in self.use.lower()
 
-
-@dataclass(frozen=True)
-class Symptom:
-    """A symptom, and what to do about it; both in Markdown."""
+class Symptom(_Value):
+    """A symptom, and what to do about it."""
 
     symptom: str
     remedy: str
 
 
-@dataclass(frozen=True)
-class ExitCode:
-    """An exit code of an image."""
-
-    code: str
-    meaning: str
-
-
-@dataclass(frozen=True)
-class Guides:
+class Guides(_Value):
     """What the documentation advises."""
 
-    choices: tuple[Choice, ...]
-    troubles: tuple[Symptom, ...]
-    exit_codes: tuple[ExitCode, ...]
+    choices: tuple[Choice, ...] = ()
+    troubles: tuple[Symptom, ...] = ()
+    exit_codes: dict[int, str] = {}
 
 
 def read_guides(root: Path) -> Guides:
-    """Read the tables of docs/serving.md; a table that is not there leaves its list empty."""
-    path = root / "docs" / "serving.md"
-    text = path.read_text("utf-8") if path.is_file() else ""
-    return Guides(
-        tuple(Choice(*map(plain, row[:3])) for row in _rows(text, "Which configuration?", 3)),
-        tuple(Symptom(*row[:2]) for row in _rows(text, "When something is wrong", 2)),
-        tuple(ExitCode(*map(plain, row[:2])) for row in _rows(text, "Exit codes", 2)),
-    )
+    """Read the advice of a checkout; without the file there is none."""
+    path = root / "docs" / "advice.yaml"
+    return Guides.model_validate(read_yaml(path).data) if path.is_file() else Guides()
 
 
-def _rows(text: str, heading: str, columns: int) -> list[tuple[str, ...]]:
-    return [row for row in table_below(text, heading) if len(row) >= columns]
+def inline(text: str) -> Markup:
+    """Return a line of Markdown as HTML."""
+    return Markup(MARKDOWN.renderInline(text))  # noqa: S704 - it escapes HTML
+
+
+def plain(text: str) -> str:
+    """Return a line of Markdown without its markup, for search and JSON."""
+    return inline(text).striptags()
+
+
+def table_rows(text: str, columns: int) -> list[list[str]]:
+    """Return the rows of a table in Markdown, without its head."""
+    cells = [token.content for token in MARKDOWN.parse(text) if token.type == "inline"]
+    return [cells[start : start + columns] for start in range(columns, len(cells), columns)]

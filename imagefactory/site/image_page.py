@@ -14,7 +14,7 @@ from imagefactory.publish.history import Line, history
 from imagefactory.publish.tags import fixed_tag, moving_tags
 from imagefactory.site.packages import PackageList
 from imagefactory.site.stock import Planned, Stock
-from imagefactory.smoke.record import LEVELS
+from imagefactory.smoke.record import LEVELS, TestResult
 
 NEIGHBOURS: Final = 6
 """How many other images a page compares its own with."""
@@ -53,16 +53,6 @@ class KernelRow:
 
 
 @dataclass(frozen=True)
-class SmokeTestRow:
-    """A smoke test."""
-
-    name: str
-    outcome: str
-    message: str
-    means: str
-
-
-@dataclass(frozen=True)
 class SmokeRow:
     """A level of smoke tests."""
 
@@ -70,7 +60,7 @@ class SmokeRow:
     required: bool
     outcome: str
     why: str
-    tests: tuple[SmokeTestRow, ...] = ()
+    tests: tuple[TestResult, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -185,7 +175,7 @@ def image_page(stock: Stock, planned: Planned, packages: PackageList, shared: Ma
         registry=stock.records.registry,
         digest=planned.digest,
         published_digest=now.digest if now else None,
-        published_on=_published_on(lines),
+        published_on=f"{lines[-1].time:%Y-%m-%d}" if lines else None,
         tags=tags,
         fixed_tag=now.tag if now else fixed_tag(cell, plan.key),
         bytes=sum(blob.size for blob in blobs) or None,
@@ -247,10 +237,6 @@ def _neighbours(stock: Stock, planned: Planned) -> tuple[Neighbour, ...]:
     return tuple(Neighbour(other.slug, str(other), count) for count, other in sorted(chosen))
 
 
-def _published_on(lines: list[Line]) -> str | None:
-    return f"{lines[-1].time:%Y-%m-%d}" if lines else None
-
-
 def _smoke(stock: Stock, cell: Cell) -> Iterator[SmokeRow]:
     """Yield every level that is required or was run."""
     required = stock.project.matrix.archs[cell.arch].smoke
@@ -259,10 +245,7 @@ def _smoke(stock: Stock, cell: Cell) -> Iterator[SmokeRow]:
     for level in LEVELS:
         result = record.levels.get(level) if record else None
         if result is not None:
-            tests = tuple(
-                SmokeTestRow(test.name, test.outcome, test.message, test.means) for test in result.tests
-            )
-            yield SmokeRow(level, level in required, result.outcome, result.why, tests)
+            yield SmokeRow(level, level in required, result.outcome, result.why, result.tests)
         elif published is not None and level in published.smoke:
             yield SmokeRow(
                 level, level in required, published.smoke[level], "from the catalog; no record is attached"

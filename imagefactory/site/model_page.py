@@ -7,19 +7,18 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
-from imagefactory.bench.published_figures import PublishedFigures
+from imagefactory.bench.profiles import PublishedFigure, PublishedFigures
 from imagefactory.bench.result import BenchResult, pooled_acceptance
 from imagefactory.build.start.preview import Preview
 from imagefactory.matrix.cells import Cell, drafter_exclusions
 from imagefactory.matrix.served_model import ServedModel
 from imagefactory.matrix.server_names import TITLES
+from imagefactory.site.guides import plain, table_rows
 from imagefactory.site.image_page import ImagePage
-from imagefactory.site.markdown_tables import plain, rows_of
 from imagefactory.site.stock import Stock
 
 CONTEXTS: Final = (8_192, 16_384, 32_768, 65_536, 131_072, 262_144)
 SESSIONS: Final = (1, 4, 16)
-_COLUMNS: Final = 4
 
 
 @dataclass(frozen=True)
@@ -99,19 +98,6 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Reported:
-    """A figure that somebody else published."""
-
-    source: str
-    gpu: str
-    drafter: str
-    kind: str
-    users: int
-    tokens_per_second: float
-    acceptance_length: float | None
-
-
-@dataclass(frozen=True)
 class ModelPage:
     """A model."""
 
@@ -131,7 +117,7 @@ class ModelPage:
     not_built: tuple[tuple[str, str], ...]
     """Combinations that are excluded, each with the reason."""
     measured: tuple[Measured, ...]
-    reported: tuple[Reported, ...]
+    reported: tuple[PublishedFigure, ...]
     environment: dict[str, str]
     flags: tuple[str, ...]
     """Flags that no setting covers."""
@@ -165,7 +151,6 @@ def model_page(
     home = _home(stock, name)
     image = images.get(home) if home else None
     served = stock.served(home) if home else None
-    figures = published.about(name)
     return ModelPage(
         name=name,
         repo=model.repo,
@@ -181,16 +166,7 @@ def model_page(
         not_built=_not_built(stock, name),
         measured=tuple(map(_measured, sorted(results, key=lambda one: one.started, reverse=True))),
         reported=tuple(
-            Reported(
-                source=published.sources[figure.source],
-                gpu=figure.gpu,
-                drafter=figure.drafter,
-                kind=figure.kind,
-                users=figure.users,
-                tokens_per_second=figure.tokens_per_second,
-                acceptance_length=figure.acceptance_length,
-            )
-            for figure in figures
+            one.model_copy(update={"source": published.sources[one.source]}) for one in published.about(name)
         ),
         environment=dict(served.extra) if served else {},
         flags=tuple(
@@ -212,10 +188,8 @@ def _settings(stock: Stock, cell: Cell) -> Iterator[SettingRow]:
     """Yield the settings that the image itself prints."""
     served = stock.served(cell)
     table = Preview(stock.project.root, served.description, served.model).markdown()
-    for row in rows_of(table):
-        if len(row) >= _COLUMNS:
-            name, default, allowed, meaning = row[:_COLUMNS]
-            yield SettingRow(plain(name), plain(default), plain(allowed), meaning)
+    for name, default, allowed, meaning in table_rows(table, 4):
+        yield SettingRow(plain(name), plain(default), plain(allowed), meaning)
 
 
 def _memory(model: ServedModel) -> MemoryFacts | None:

@@ -6,18 +6,16 @@ The browser applies the same rules.json as the containers do, to the same settin
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Protocol, get_args
+from typing import Any, Final, get_args
 
-from imagefactory.build.start.docker_run import HUB_CACHE, Launch, compose, docker_run
-from imagefactory.build.start.launcher_recipes import TEMPLATED, Format, recipe
+from imagefactory.build.start.docker_run import HUB_CACHE, Launch, compose_document, compose_text, docker_run
+from imagefactory.build.start.launcher_recipes import TEMPLATED, Format, recipe_document, recipe_text
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.matrix.matrix import Matrix
 from imagefactory.matrix.targets import default_target
 from imagefactory.mods.choose import choose_mods
-from imagefactory.plan.serve.description import Description
 from imagefactory.plan.serve.image_paths import MODEL_CACHE, program_folder
 from imagefactory.plan.serve.served import Served, describe
 from imagefactory.publish.tags import moving_tags
@@ -39,56 +37,26 @@ MEMORY: Final[Mapping[str, Mapping[str, Any]]] = {
 """The memory of each arch in bytes, and how much of it an idle machine has free; taken from documents, not measured."""
 
 
-class PickedImage(Protocol):
-    """A cell's image; its digest is None while a layer has never been built."""
-
-    @property
-    def digest(self) -> Digest | None:
-        """The digest, if it is known."""
-
-
-class PickedStock(Protocol):
-    """The images of a checkout."""
-
-    @property
-    def project(self) -> Project:
-        """The checkout."""
-
-    @property
-    def planned(self) -> Mapping[Cell, PickedImage]:
-        """Its cells that are locked."""
-
-
-def picker_data(stock: PickedStock) -> dict[str, Any]:
-    """Return all that the picker knows."""
-    project = stock.project
+def picker_data(project: Project, digests: Mapping[Cell, Digest | None]) -> dict[str, Any]:
+    """Return all that the picker knows; an image without a digest has never been built."""
     servers: dict[str, dict[str, Any]] = {}
     images = []
-    for cell, planned in stock.planned.items():
-        served = _served(project, cell)
+    for cell, digest in digests.items():
+        chosen = choose_mods(project.matrix, cell, project.mods)
+        kernels = project.wheel_lock(cell).kernels
+        served = describe(project.matrix, cell, project.model_lock, chosen, kernels)
         settings = served.description["settings"]
         server = servers.setdefault(cell.server, _server(server_of(cell)) | {"settings": settings})
-        images.append(_image(project.matrix, cell, served, server["settings"], planned.digest))
+        images.append(_image(project.matrix, cell, served, server["settings"], digest))
     return {
         "rules": _rules(project),
         "servers": servers,
-        "machines": list(_machines(project.matrix, list(stock.planned))),
+        "machines": list(_machines(project.matrix, list(digests))),
         "images": images,
         "not_offered": list(NOT_OFFERED),
         "model": default_target(project.matrix),
         "version": project.matrix.defaults.vllm,
     }
-
-
-def settings_document(data: Mapping[str, Any], image: Mapping[str, Any]) -> Description:
-    """Return the settings.json of an image, put together as the picker does."""
-    server = data["servers"][image["server"]]
-    settings = [
-        {**entry, "default": image["defaults"].get(entry["name"], entry["default"])}
-        for entry in server["settings"]
-    ]
-    refused = {"refused": server["refused"]} if server["refused"] else {}
-    return {"format": 1, "image": image["facts"], "settings": settings, **refused}
 
 
 def _rules(project: Project) -> dict[str, Any]:
@@ -106,11 +74,6 @@ def _server(server: Server) -> dict[str, Any]:
         "tensor_parallel": server.tensor_parallel,
         "templated": {setting.flag: setting.key for setting in server.settings if setting.name in TEMPLATED},
     }
-
-
-def _served(project: Project, cell: Cell) -> Served:
-    chosen = choose_mods(project.matrix, cell, project.mods)
-    return describe(project.matrix, cell, project.model_lock, chosen, project.wheel_lock(cell).kernels)
 
 
 def _image(
@@ -135,27 +98,24 @@ def _image(
         "options": [
             f"{HUB_CACHE}:{MODEL_CACHE}" if word.endswith(f":{MODEL_CACHE}") else word for word in words
         ],
-        "compose": _around(
-            compose(launch), r"(?P<before>.*^    environment:\n)(?:      [^\n]*\n)+(?P<after>.*)"
-        ),
+        "compose": _compose(launch),
         "recipes": dict(_recipes(launch, served)) if digest else {},
     }
 
 
-def _recipes(launch: Launch, served: Served) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the parts of recipes that settings do not change."""
-    pattern = r"(?P<before>.*?)^defaults:\n.*?(?P<env>^env:.*?)^command:.*?(?P<after>^metadata:.*)?\Z"
+def _compose(launch: Launch) -> str:
+    """Return a compose file with a word in the place of the settings."""
+    document = compose_document(launch)
+    document["services"][launch.cell.server]["environment"] = "SETTINGS"
+    return compose_text(document)
+
+
+def _recipes(launch: Launch, served: Served) -> Iterator[tuple[str, str]]:
+    """Yield recipes with words in the places of the parts that settings change."""
     for style in get_args(Format):
         if style in server_of(launch.cell).recipes:
-            text = recipe(style, launch, served.model, [launch.cell.server, "serve", "MODEL"], served.extra)
-            yield style, _around(text, pattern)
-
-
-def _around(text: str, pattern: str) -> dict[str, str]:
-    found = re.fullmatch(pattern, text, re.MULTILINE | re.DOTALL)
-    if found is None:
-        raise ValueError("a file for starting an image has another form than the picker knows")
-    return {name: part or "" for name, part in found.groupdict().items()}
+            document = recipe_document(style, launch, served.model, [], served.extra)
+            yield style, recipe_text({**document, "defaults": "DEFAULTS", "command": "COMMAND"})
 
 
 def _machine_name(matrix: Matrix, cell: Cell) -> str:

@@ -6,16 +6,10 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from pydantic import ValidationError
-
-from imagefactory.bench.result import BenchResult
 from imagefactory.errors import FactoryError
-from imagefactory.locks.lock import first_problem
-from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.publish.attest.attachments import STATEMENTS, attached_bundles, attached_contents
+from imagefactory.publish.attest.attachments import STATEMENTS, attached_bundles
 from imagefactory.publish.attest.bundles import BadBundleError, Statement
-from imagefactory.publish.bench_records import BENCH_TYPE
 from imagefactory.publish.catalog import Catalog, Published
 from imagefactory.publish.catalog_writes import read_catalog
 from imagefactory.publish.history import current_images
@@ -31,7 +25,6 @@ class Evidence:
     """What is attached to an image."""
 
     smoke: SmokeRecord | None = None
-    results: tuple[BenchResult, ...] = ()
     statements: tuple[str, ...] = ()
     """What somebody signed: signature, SBOM, provenance. Nobody has checked by whom."""
     problems: tuple[str, ...] = ()
@@ -66,28 +59,12 @@ def _evidence(repository: Repository, image: Published) -> Evidence:
         smoke = read_records(repository, image.digest, image.plan_key)
     except FactoryError as error:
         problems.append(f"smoke record: {error.what} {error.why}")
-    results: list[BenchResult] = []
     statements: list[str] = []
     try:
-        results = _results(repository, image.digest, problems)
         statements = _statements(repository, image.digest, problems)
     except FactoryError as error:
         problems.append(f"attachments: {error.what} {error.why}")
-    return Evidence(smoke, tuple(results), tuple(statements), tuple(problems))
-
-
-def _results(repository: Repository, digest: Digest, problems: list[str]) -> list[BenchResult]:
-    found: list[BenchResult] = []
-    for descriptor in referrers.find(repository, digest, BENCH_TYPE):
-        for _, content in attached_contents(repository, descriptor, BENCH_TYPE):
-            if isinstance(content, str):
-                problems.append(f"benchmark: {content}")
-                continue
-            try:
-                found.append(BenchResult.model_validate_json(content))
-            except ValidationError as error:
-                problems.append(f"benchmark: {first_problem(error)}")
-    return sorted(found, key=lambda result: result.started)
+    return Evidence(smoke, tuple(statements), tuple(problems))
 
 
 def _statements(repository: Repository, digest: Digest, problems: list[str]) -> list[str]:

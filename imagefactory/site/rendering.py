@@ -12,21 +12,20 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from imagefactory.publish.tags import short_digest
-from imagefactory.site.bars import Bar, bars
 from imagefactory.site.documents import (
     as_script,
+    feed,
     index_document,
     llms_text,
     page_documents,
     search_entries,
     to_json,
 )
-from imagefactory.site.feed import feed
+from imagefactory.site.guides import inline
 from imagefactory.site.image_page import ImagePage
-from imagefactory.site.layer_picture import PictureLayer, kind_class, layer_picture
-from imagefactory.site.markdown_tables import inline
 from imagefactory.site.model_page import ModelPage
 from imagefactory.site.picker import picker_data
+from imagefactory.site.pictures import Bar, PictureLayer, bars, kind_class, layer_picture
 from imagefactory.site.site_contents import SiteContents
 from imagefactory.store.sizes import size
 
@@ -47,14 +46,15 @@ def render(contents: SiteContents) -> dict[str, bytes]:
 
 
 def _texts(contents: SiteContents) -> Iterator[tuple[str, str]]:
-    documents = page_documents(contents)
+    documents, stock = page_documents(contents), contents.stock
+    digests = {cell: planned.digest for cell, planned in stock.planned.items()}
     yield from ((f"{path}.json", to_json(document)) for path, document in documents.items())
     yield "index.json", to_json(index_document(contents))
     yield "llms.txt", llms_text(contents)
     yield "feed.xml", feed(contents)
     yield "search-data.js", as_script("searchData", search_entries(contents))
     yield from ((f"{RECIPES}/{path}", text) for path, text in contents.recipes.items())
-    yield "picker-data.js", as_script("pickerData", picker_data(contents.stock))
+    yield "picker-data.js", as_script("pickerData", picker_data(stock.project, digests))
     yield from _pages(contents, documents)
 
 

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
-from imagefactory.bench.published_figures import PublishedFigures, load_published
+from imagefactory.bench.profiles import PublishedFigures, load_published
 from imagefactory.bench.result import BenchResult
-from imagefactory.bench.submission import submitted_files
+from imagefactory.bench.shared import shared_files
 from imagefactory.build.recipes.exporting import registry_of
 from imagefactory.errors import FactoryError
 from imagefactory.errors.recipes import NothingToExportError
@@ -67,7 +67,9 @@ def gather(stock: Stock) -> SiteContents:
     figures = _figures(stock, problems)
 
     def model(name: str) -> ModelPage:
-        return model_page(stock, name, pages, [one for one in results if _is_about(one, name)], figures)
+        return model_page(
+            stock, name, pages, [one for one in results if one.bound.matrix_model == name], figures
+        )
 
     with ThreadPoolExecutor() as pool:  # each page asks the serve program, which is a process of its own
         models = tuple(pool.map(model, project.matrix.models))
@@ -88,21 +90,13 @@ def gather(stock: Stock) -> SiteContents:
 
 
 def _results(stock: Stock, problems: list[str]) -> Iterator[BenchResult]:
-    """Yield the shared results and those attached to images, each once."""
-    seen: set[str] = set()
+    """Yield the shared results."""
     root = stock.project.root
-    shared: list[BenchResult] = []
-    for file in submitted_files(root):
+    for file in shared_files(root):
         try:
-            shared.append(BenchResult.read(root / file))
+            yield BenchResult.read(root / file)
         except FactoryError as error:
             problems.append(f"{file}: {error.what} {error.why}")
-    attached = [result for one in stock.records.evidence.values() for result in one.results]
-    for result in (*shared, *attached):
-        text = result.to_json()
-        if text not in seen:
-            seen.add(text)
-            yield result
 
 
 def _figures(stock: Stock, problems: list[str]) -> PublishedFigures:
@@ -111,10 +105,6 @@ def _figures(stock: Stock, problems: list[str]) -> PublishedFigures:
     except FactoryError as error:
         problems.append(f"published figures: {error.what} {error.why}")
         return PublishedFigures(sources={}, figures=())
-
-
-def _is_about(result: BenchResult, model: str) -> bool:
-    return result.bound.target.partition("@")[0] == model
 
 
 def _recipes(stock: Stock, problems: list[str]) -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from imagefactory.errors import FactoryError
 from imagefactory.locks.project import Project
@@ -73,10 +72,6 @@ class Stock:
         """Return how a cell starts; this needs no lock."""
         matrix, chosen = self.project.matrix, choose_mods(self.project.matrix, cell, self.project.mods)
         return describe(matrix, cell, self.project.model_lock, chosen, intended_kernels(matrix, cell))
-
-    def settings(self, cell: Cell) -> list[dict[str, Any]]:
-        """Return the entries of a cell's settings.json."""
-        return list(self.served(cell).description["settings"])
 
 
 def take_stock(project: Project, records: RegistryRecords) -> Stock:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
@@ -22,8 +23,7 @@ from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Layer
 from imagefactory.servers.known import server_of
 from imagefactory.smoke.containers import Containers
-from imagefactory.smoke.cpu_counterparts import cpu_counterparts
-from imagefactory.smoke.levels import has_gpu
+from imagefactory.smoke.levels import cpu_counterparts, has_gpu
 from imagefactory.smoke.record import Level
 from imagefactory.smoke.subject import (
     Subject,
@@ -77,43 +77,48 @@ class _CannotRunError(Exception):
 @contextmanager
 def assigned(project: Project, subject: Subject, levels: Sequence[Level]) -> Iterator[Assignment]:
     """Prepare an image for its tests; afterwards remove everything that was loaded into the daemon."""
-    run = uuid4().hex[:12]
-    preparing = _Preparing(project, subject, Containers(run))
+    preparing = _Preparing(project, subject, Containers(uuid4().hex[:12]))
     try:
         yield preparing.assignment(levels)
     finally:
-        preparing.clean_up()
-
-
-class _Preparing:
-    def __init__(self, project: Project, subject: Subject, containers: Containers) -> None:
-        self.project = project
-        self.subject = subject
-        self.containers = containers
-        self.engine: daemon.Daemon | None = None
-        self.loaded: list[str] = []
-
-    def assignment(self, levels: Sequence[Level]) -> Assignment:
-        found = Assignment(root=self.project.root, run=self.containers.run, subject=self.subject)
-        steps = {"container": self._for_containers, "serve": self._for_serving, "gpu": self._for_a_gpu}
-        for level, prepare in steps.items():
-            if level not in levels:
-                continue
-            try:
-                found = found.model_copy(update=prepare())
-            except (_CannotRunError, FactoryError) as error:
-                found = found.model_copy(update={"hindered": {**found.hindered, level: _reason(error)}})
-        if self.engine is not None:
-            found = found.model_copy(update={"engine": f"Docker {self.engine.version}"})
-        return found
-
-    def clean_up(self) -> None:
-        if self.engine is None:
-            return
-        self.containers.remove_all()
-        for name in self.loaded:
+        if preparing.engine is not None:
+            preparing.containers.remove_all()
+        for name in preparing.loaded:
             with suppress(FactoryError):
                 daemon.remove_name(name)
+
+
+@dataclass
+class _Preparing:
+    project: Project
+    subject: Subject
+    containers: Containers
+    engine: daemon.Daemon | None = None
+    loaded: list[str] = field(default_factory=list)
+
+    def assignment(self, levels: Sequence[Level]) -> Assignment:
+        facts: dict[str, object] = {}
+        hindered: dict[Level, str] = {}
+        steps: dict[Level, Callable[[], dict[str, object]]] = {
+            "container": self._for_containers,
+            "serve": self._for_serving,
+            "gpu": self._for_a_gpu,
+        }
+        for level, prepare in steps.items():
+            try:
+                facts |= prepare() if level in levels else {}
+            except _CannotRunError as error:
+                hindered[level] = str(error)
+            except FactoryError as error:
+                hindered[level] = f"{error.what} {' '.join(error.why.split())}"
+        made = Assignment(
+            root=self.project.root,
+            run=self.containers.run,
+            subject=self.subject,
+            hindered=hindered,
+            engine=f"Docker {self.engine.version}" if self.engine else "",
+        )
+        return made.model_copy(update=facts)
 
     def _for_containers(self) -> dict[str, object]:
         self._refuse_foreign(self.subject.platform)
@@ -209,14 +214,6 @@ def _built(project: Project, cell: Cell) -> Subject:
 class _Unwatched:
     """A watcher that ignores all reports."""
 
-    def layers(self, layers: Sequence[Layer]) -> None:
-        """Ignore the list of layers."""
+    def layers(self, layers: Sequence[Layer]) -> None: ...
 
-    def state(self, key: Sha256, state: LayerState, done: int, total: int) -> None:
-        """Ignore a layer's progress."""
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, FactoryError):
-        return f"{error.what} {' '.join(error.why.split())}"
-    return str(error)
+    def state(self, key: Sha256, state: LayerState, done: int, total: int) -> None: ...

@@ -7,11 +7,10 @@ import tarfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from isal import igzip
 
@@ -30,25 +29,9 @@ _IN_MEMORY = 1 << 20
 """Larger files are kept on disk."""
 
 
-class Contents(Protocol):
+class Contents(ABC):
     """An image's configuration and its files."""
 
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """The configuration document."""
-
-    @property
-    def files(self) -> Mapping[str, ListedPath]:
-        """Every path with its metadata, layers stacked."""
-
-    def read(self, paths: Iterable[str]) -> dict[str, bytes]:
-        """Read files; ignore paths that the image does not have."""
-
-    def copy(self, path: str, target: Path) -> None:
-        """Copy a file of any size."""
-
-
-class _OpenedContents(ABC):
     @cached_property
     @abstractmethod
     def _opened(self) -> Opened: ...
@@ -58,26 +41,29 @@ class _OpenedContents(ABC):
 
     @property
     def config(self) -> Mapping[str, Any]:
+        """The configuration document."""
         return self._opened.config
 
     @cached_property
     def files(self) -> Mapping[str, ListedPath]:
+        """Every path with its metadata, layers stacked."""
         return merged(self._opened.layers)
 
     def read(self, paths: Iterable[str]) -> dict[str, bytes]:
+        """Read files; ignore paths that the image does not have."""
         return {path: content.read() for path, content in self._open_each(self._existing(paths))}
 
     def copy(self, path: str, target: Path) -> None:
+        """Copy a file of any size."""
         for _, content in self._open_each(self._existing([path])):
             with target.open("wb") as file:
                 shutil.copyfileobj(content, file, 1 << 20)
 
     def _existing(self, paths: Iterable[str]) -> list[str]:
-        wanted = set(paths)
-        return sorted(path for path in wanted & self.files.keys() if self.files[path].kind in _FILES)
+        return sorted(path for path in {*paths} & self.files.keys() if self.files[path].kind in _FILES)
 
 
-class LayoutContents(_OpenedContents):
+class LayoutContents(Contents):
     """An image in an OCI layout; each layer is read once, and files of interest are kept on the way."""
 
     def __init__(
@@ -146,7 +132,10 @@ class LayoutContents(_OpenedContents):
             kept.seek(0)
             yield path, kept
         for digest, sources in wanted.items():
-            with _open_layer(self._layout.blob(digest)) as archive:
+            with (
+                igzip.open(self._layout.blob(digest), "rb") as stream,  # type: ignore[no-untyped-call]
+                tarfile.open(fileobj=stream, mode="r|") as archive,
+            ):
                 for member in archive:
                     name = member.name.removeprefix("./").rstrip("/")
                     for path in sources.pop(name, ()):
@@ -157,7 +146,7 @@ class LayoutContents(_OpenedContents):
                         break
 
 
-class DaemonContents(_OpenedContents):
+class DaemonContents(Contents):
     """An image that only the Docker daemon has; files are taken from an idle container."""
 
     def __init__(self, image: str) -> None:
@@ -169,12 +158,3 @@ class DaemonContents(_OpenedContents):
 
     def _open_each(self, paths: list[str]) -> Iterator[tuple[str, IO[bytes]]]:
         yield from files_of(self._image, paths)
-
-
-@contextmanager
-def _open_layer(blob: Path) -> Iterator[tarfile.TarFile]:
-    with (
-        igzip.open(blob, "rb") as stream,  # type: ignore[no-untyped-call]
-        tarfile.open(fileobj=stream, mode="r|") as archive,
-    ):
-        yield archive

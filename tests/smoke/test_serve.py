@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
+from imagefactory.build.layers.tiny_model import tiny_model
 from imagefactory.build.start.docker_run import STOP_SECONDS
 from imagefactory.plan.serve.image_paths import ENTRYPOINT
+from imagefactory.plan.serve.served import GENERATED_MODELS
 from imagefactory.servers.server import Server
 from imagefactory.smoke.assignment import Assignment
 from imagefactory.smoke.containers import Containers, RunningServer
-from imagefactory.smoke.on_cpu import on_cpu
 
 Applies = Callable[[bool, str], None]
 Measure = Callable[[str, object], None]
@@ -27,6 +29,9 @@ QUESTION: dict[str, object] = {
     "temperature": 0,
 }
 CHAT = "/v1/chat/completions"
+TINY = f"{GENERATED_MODELS}/tiny"
+PLACE = "/tmp/on-cpu"  # noqa: S108 - in a container of our own
+BROUGHT = ("smoke/on_cpu/serve.sh", "smoke/on_cpu/cpu_shim.py", "container/with_driver_stub.sh")
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +49,19 @@ def server(
         options += ("--volume", f"{assignment.root / 'mods'}:/mods:ro", "--env", f"MODS={mods}")
     with containers.serve(serving.image, folder, *arguments, options=options) as server:
         yield server
+
+
+def on_cpu(root: Path, folder: Path, variables: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return options and arguments with which an image for GPUs serves on a CPU; the model is written to `folder`."""
+    model = folder / "tiny"
+    model.mkdir(parents=True)
+    for name, data in tiny_model().items():
+        (model / name).write_bytes(data)
+    mounts = {model: TINY} | {root / "tests" / path: f"{PLACE}/{Path(path).name}" for path in BROUGHT}
+    options = [word for source, target in mounts.items() for word in ("--volume", f"{source}:{target}:ro")]
+    for name, value in {**variables, "MODEL_PATH": TINY}.items():
+        options += ["--env", f"{name}={value}"]
+    return (*options, "--entrypoint", "/bin/sh"), (f"{PLACE}/serve.sh",)
 
 
 def test_it_becomes_healthy(ready: tuple[RunningServer, float], record_property: Measure) -> None:

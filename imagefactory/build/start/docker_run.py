@@ -89,6 +89,16 @@ def shell_line(words: list[str]) -> str:
 
 def compose(launch: Launch) -> str:
     """Return a compose file. Its .env file can change settings, and set a key if there is no key file."""
+    return compose_text(compose_document(launch))
+
+
+def compose_text(document: Mapping[str, Any]) -> str:
+    """Write a compose file."""
+    return yaml.safe_dump(document, sort_keys=False, width=120)
+
+
+def compose_document(launch: Launch) -> dict[str, Any]:
+    """Return the content of a compose file."""
     service: dict[str, Any] = {
         "image": launch.image,
         "container_name": launch.container,
@@ -117,7 +127,7 @@ def compose(launch: Launch) -> str:
     if launch.key_file is not None:
         service["secrets"] = ["vllm_api_key"]
         document["secrets"] = {"vllm_api_key": {"file": str(launch.key_file).replace("$", "$$")}}
-    return yaml.safe_dump(document, sort_keys=False, width=120)
+    return document
 
 
 def _options(launch: Launch, *, detach: bool) -> Iterator[str]:

@@ -31,6 +31,18 @@ def recipe(
     style: Format, launch: Launch, model: Mapping[str, Any], command: Sequence[str], env: Mapping[str, str]
 ) -> str:
     """Return a recipe. `command` comes from `Preview.command`; `env` holds the model's own variables."""
+    return recipe_text(recipe_document(style, launch, model, command, env))
+
+
+def recipe_text(document: Mapping[str, Any]) -> str:
+    """Write a recipe."""
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=1000)
+
+
+def recipe_document(
+    style: Format, launch: Launch, model: Mapping[str, Any], command: Sequence[str], env: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the content of a recipe."""
     if launch.key_file is not None:
         raise KeyNotPassedError(
             "A recipe cannot contain the API key.",
@@ -74,7 +86,7 @@ def recipe(
     }
     if style == "sparkrun":
         document["metadata"] = _metadata(launch.description)
-    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=1000)
+    return document
 
 
 def _template(server: Server, command: Sequence[str], defaults: dict[str, object]) -> list[str]:

@@ -8,7 +8,7 @@ from statistics import fmean
 from rich.table import Table
 
 from imagefactory.bench.comparison import Compared
-from imagefactory.bench.published_figures import PublishedFigures
+from imagefactory.bench.profiles import PublishedFigures
 from imagefactory.bench.result import BenchResult, Measurement, mean_spread, pooled_acceptance
 
 

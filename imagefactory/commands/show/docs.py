@@ -6,7 +6,7 @@ import io
 import json
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -36,7 +36,8 @@ from imagefactory.plan.serve.description import Description, describe_image, ima
 from imagefactory.plan.serve.served import serve_document
 from imagefactory.plan.status import PlanStatus, plan_status
 from imagefactory.servers.known import SERVERS
-from imagefactory.site.layer_picture import PictureLayer, layer_file
+from imagefactory.site.guides import read_guides
+from imagefactory.site.pictures import PictureLayer, layer_file
 from imagefactory.store.atomic import write_text
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
@@ -101,6 +102,13 @@ def with_tables(root: Path) -> dict[Path, str]:
     for server in SERVERS:
         if server != VLLM and (table := model_table(root, server)):
             text = replace_between(text, f"{server} models", table)
+    advice = read_guides(root)
+    rows: Iterable[Iterable[str]] = ((str(code), meaning) for code, meaning in advice.exit_codes.items())
+    text = replace_between(text, "codes of images", markdown_table(rows, "code", "meaning"))
+    rows = ((one.situation, one.use, one.because) for one in advice.choices)
+    text = replace_between(text, "choices", markdown_table(rows, "you have", "use", "because"))
+    rows = ((one.symptom, one.remedy) for one in advice.troubles)
+    text = replace_between(text, "troubles", markdown_table(rows, "symptom", "reason and remedy"))
     return {
         serving: text,
         codes: replace_between(codes.read_text("utf-8"), "exit codes", exit_code_table()),

@@ -9,15 +9,13 @@ from dataclasses import dataclass, field
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 from rich.table import Column, Table
 from rich.text import Text
 
 from imagefactory.build.watch import LayerState
 from imagefactory.commands.show.terminal import err
-from imagefactory.compile.estimate import ObjectWork
-from imagefactory.compile.ninja_progress import CompileProgress, duration
 from imagefactory.plan.plan import Layer
 from imagefactory.store.digests import Digest, Sha256
 from imagefactory.store.sizes import size
@@ -132,27 +130,14 @@ def watching(console: Console = err) -> Iterator[LiveDisplay | PlainDisplay]:
         yield display
 
 
-def work_left(work: ObjectWork) -> str:
-    """Describe the work that is left of a compile, with the standard error of the estimate."""
-    return f"{work.left / 60:.0f} core-minutes ±{work.doubt:.0%}"
-
-
-def compile_progress(progress: CompileProgress) -> str:
-    """Describe a compile's progress in one line."""
-    left = "" if progress.left is None else f", about {duration(progress.left)} left"
-    if progress.work is not None:
-        left += f" ({work_left(progress.work)})"
-    return f"{progress.done} of {progress.total} objects, {duration(progress.elapsed)} so far{left}"
-
-
 class PlainCompile(PlainDisplay):
     """One line for each finished layer of the toolchain, then from time to time one for the compiled objects."""
 
-    def step(self, progress: CompileProgress) -> None:
+    def step(self, done: int, total: int) -> None:
         """Report how many objects are compiled."""
-        if time.monotonic() - self._spoke > self._every or progress.done == progress.total:
+        if time.monotonic() - self._spoke > self._every or done == total:
             self._spoke = time.monotonic()
-            self._console.print(compile_progress(progress))
+            self._console.print(f"{done} of {total} objects")
 
 
 class LiveCompile:
@@ -161,8 +146,8 @@ class LiveCompile:
     def __init__(self, bar: Bar) -> None:
         self._bar = bar
         self._ready: set[Sha256] = set()
-        self._layers = bar.add_task("toolchain", total=None, left="")
-        self._objects = bar.add_task("objects", total=None, left="", visible=False)
+        self._layers = bar.add_task("toolchain", total=None)
+        self._objects = bar.add_task("objects", total=None, visible=False)
 
     def layers(self, layers: Sequence[Layer]) -> None:
         """Start with the layers of the toolchain."""
@@ -174,14 +159,9 @@ class LiveCompile:
             self._ready.add(key)
             self._bar.update(self._layers, completed=len(self._ready))
 
-    def step(self, progress: CompileProgress) -> None:
+    def step(self, done: int, total: int) -> None:
         """Report how many objects are compiled."""
-        left = "" if progress.left is None else f"about {duration(progress.left)} left"
-        if progress.work is not None:
-            left += f" ({work_left(progress.work)})"
-        self._bar.update(
-            self._objects, total=progress.total, completed=progress.done, left=left, visible=True
-        )
+        self._bar.update(self._objects, total=total, completed=done, visible=True)
 
 
 @contextmanager
@@ -190,6 +170,6 @@ def watching_compile(console: Console = err) -> Iterator[PlainCompile | LiveComp
     if not console.is_terminal:
         yield PlainCompile(console)
         return
-    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), "{task.fields[left]}")
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Bar(*columns, console=console) as bar:
         yield LiveCompile(bar)

@@ -30,12 +30,11 @@ if TYPE_CHECKING:
     from imagefactory.publish.history import CurrentImage, Line
     from imagefactory.publish.promote import Promoted
     from imagefactory.publish.prune import Pruning
+    from imagefactory.resolve.audit.auditing import Audited
     from imagefactory.resolve.audit.reaching import Reached
-    from imagefactory.resolve.audit.side_by_side import Audited
     from imagefactory.resolve.doctor import Diagnosis
     from imagefactory.resolve.wheelhouse.share import ListedWheel
     from imagefactory.smoke.record import SmokeRecord
-    from imagefactory.smoke.trace import Trace
 
 _SHOWN_CHANGES = 4
 
@@ -239,15 +238,6 @@ def ownership_table(ownership: Ownership, root: Path) -> Table:
     if ownership.lock:
         table.add_row("locked in", str(ownership.lock.relative_to(root)))
         table.add_row("needed by", ", ".join(ownership.needed_by))
-    return table
-
-
-def untouched_table(trace: Trace) -> Table:
-    """Show what nothing touched while an image was traced."""
-    table = Table("wheel", "untouched", "files", "unpacked", box=None)
-    for one in (*trace.distributions, *trace.files):
-        what = one.name if one.name != one.owner else "everything"
-        table.add_row(one.owner.partition("-")[0], what, str(one.files), size(one.size))
     return table
 
 

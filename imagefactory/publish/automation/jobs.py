@@ -58,29 +58,11 @@ class Compile:
     arch: str
     platform: str
     reason: str
-    groups: int = 1
-    """Into how many jobs its objects are divided before another job links them; 1 means that one job does it all."""
 
     def as_json(self) -> dict[str, str]:
         """Describe a job of a matrix."""
         name = f"{self.what} {self.vllm} for {self.arch}"
-        fields = {key: value for key, value in vars(self).items() if key != "groups"}
-        return {"name": name, "runner": RUNNERS[self.platform], **fields}
-
-    def object_jobs(self) -> list[dict[str, str]]:
-        """Describe the jobs that compile its objects; there are none if one job does it all."""
-        numbers = range(1, self.groups + 1) if self.groups > 1 else ()
-        whole = self.as_json()
-        return [
-            whole
-            | {
-                "name": f"{whole['name']}, {number} of {self.groups}",
-                "group": f"{number}/{self.groups}",
-                # Part of the name of the job's artifact, which cannot contain a slash.
-                "id": f"{self.what}-{self.vllm}-{self.arch}-{number}-of-{self.groups}",
-            }
-            for number in numbers
-        ]
+        return {"name": name, "runner": RUNNERS[self.platform], **vars(self)}
 
 
 @dataclass(frozen=True)
@@ -125,10 +107,7 @@ class Night:
 
     def jobs(self) -> dict[str, list[dict[str, str]]]:
         """Return all jobs."""
-        found = {
-            "objects": [job for own in self.compiles for job in own.object_jobs()],
-            "compile": [job.as_json() for job in self.compiles],
-        }
+        found = {"compile": [job.as_json() for job in self.compiles]}
         found |= {need: self.matrix(need) for need in NEEDS}
         found["adopt"] = [{"name": "locks", "targets": " ".join(self.adopt)}] if self.adopt else []
         return found

@@ -10,19 +10,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from imagefactory.compile.capacity import groups_for
 from imagefactory.compile.git_sources import head_of
-from imagefactory.compile.settings import load_settings
 from imagefactory.environment.progress import Say
 from imagefactory.errors.kernels import SourceUnreachableError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell, compiled_distributions
-from imagefactory.matrix.compile_choices import choice_for
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.attest.licence_record import update_licences
 from imagefactory.publish.automation.jobs import Compile
 from imagefactory.resolve.making import make_locks
-from imagefactory.resolve.wheelhouse.adopt import mods_of_sources, why_not_for
+from imagefactory.resolve.wheelhouse.adopt import chips_of, mods_of_sources, why_not_for
 from imagefactory.resolve.wheelhouse.remote import RemoteWheel, remote_wheels
 
 Heads = Callable[[str, str], str | None]
@@ -47,8 +44,6 @@ def find_compiles(
     shared = remote_wheels(repository) if repository and wanted else []
     commits: dict[str, str | None] = {}
     jobs: dict[tuple[str, str, str, str], Compile] = {}
-    costs = load_settings(project.root).costs if wanted else {}
-    groups: dict[str, int] = {what: groups_for(cost) for what, cost in costs.items()}
     for cell, names in wanted.items():
         version = project.matrix.versions[cell.version]
         if version.git and cell.version not in commits:
@@ -60,9 +55,7 @@ def find_compiles(
             wheel, why = _choose(project, cell, name, shared, commits.get(cell.version))
             if wheel is None:
                 what = "flashinfer" if name.startswith("flashinfer") else name
-                kind, _ = choice_for(version.compile, cell.arch)
-                count = 1 if kind == "graft" else groups[what]  # a graft has a sixth of the objects
-                job = Compile(what, cell.version, cell.arch, cell.platform, why, count)
+                job = Compile(what, cell.version, cell.arch, cell.platform, why)
                 jobs.setdefault((what, cell.version, cell.arch, cell.platform), job)
             else:
                 keys.append(wheel.key)
@@ -91,13 +84,11 @@ def _choose(
     project: Project, cell: Cell, name: str, shared: Sequence[RemoteWheel], commit: str | None
 ) -> tuple[RemoteWheel | None, str]:
     """Return the wheel that a cell needs, or the reason why it must be compiled."""
-    arch = project.matrix.archs[cell.arch]
-    chips = arch.flashinfer_cuda_arch_list if name.startswith("flashinfer") else arch.torch_cuda_arch_list
+    wanted = (name, cell.platform, chips_of(project, cell, name))
     mine = [
         wheel
         for wheel in shared
-        if (wheel.inputs.name, wheel.inputs.platform, wheel.inputs.arch_list)
-        == (name, cell.platform, chips or "")
+        if (wheel.inputs.name, wheel.inputs.platform, wheel.inputs.arch_list) == wanted
         and why_not_for(project, cell, wheel.inputs) is None
     ]
     if name != "vllm":

@@ -30,8 +30,7 @@ from imagefactory.publish.history import astray
 from imagefactory.publish.smoke_records import read_records
 from imagefactory.publish.tags import NIGHTLY_VERSION, is_home, moving_tags, staging_tag
 from imagefactory.servers.known import server_of
-from imagefactory.smoke.cpu_counterparts import serving_elsewhere
-from imagefactory.smoke.levels import has_gpu, required_levels
+from imagefactory.smoke.levels import has_gpu, required_levels, serving_elsewhere
 from imagefactory.smoke.record import SmokeRecord
 
 UNFIT = (

@@ -6,7 +6,7 @@ import json
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from zipfile import ZipFile, is_zipfile
 
@@ -17,7 +17,7 @@ from imagefactory.errors.kernels import AuditError, AuditFailedError
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.system import FileMissingError
 from imagefactory.errors.wheelhouse import KernelRecordError
-from imagefactory.locks.files import LockedSource, LockedWheel
+from imagefactory.locks.files import Graft, LockedSource, LockedWheel
 from imagefactory.locks.gpu_libraries import KernelLock, LibraryKernels, WheelKernels
 from imagefactory.locks.indexed_files import configured_indexes, indexed_file, offers_of
 from imagefactory.locks.kernels import GpuCode, KernelVerdict, audited_wheels, judge
@@ -27,6 +27,7 @@ from imagefactory.matrix.matrix import Arch, CubinPolicy
 from imagefactory.matrix.targets import Selector, host_machine, select, select_one, unknown_name
 from imagefactory.oci.layout import Layout
 from imagefactory.resolve.audit.libraries import GpuLibrary, from_file, from_layout, from_wheel, read_kernels
+from imagefactory.resolve.wheelhouse.graft_record import graft_of
 from imagefactory.resolve.wheelhouse.keep import find
 from imagefactory.store.atomic import writing
 from imagefactory.store.digests import file_sha256, sha256_of
@@ -104,6 +105,50 @@ def _of_release(project: Project, release: str) -> Iterator[GpuLibrary]:
             fix=did_you_mean(release, project.matrix.vllm).capitalize(),
         )
     return _of_wheel(project, locked)
+
+
+@dataclass(frozen=True)
+class Audited:
+    """A subject, how its libraries fare, and which of them were compiled in place of published ones."""
+
+    subject: str
+    verdicts: tuple[KernelVerdict, ...]
+    grafted: frozenset[str]
+
+    @property
+    def title(self) -> str:
+        """The subject, or the name of its file."""
+        return Path(self.subject).name if Path(self.subject).exists() else self.subject
+
+    def about(self, library: str) -> str:
+        """Return what there is to say about a library, or nothing if the subject has no GPU code in it."""
+        for verdict in self.verdicts:
+            if verdict.library == library:
+                whose = "compiled, " if library in self.grafted else ""
+                return f"{whose}{verdict.outcome}: {verdict.why}"
+        return ""
+
+
+def audit_all(project: Project, subjects: Sequence[str], arch: str) -> list[Audited]:
+    """Audit several subjects for one arch."""
+    return [
+        Audited(subject, tuple(audit(project, subject, arch)), grafted_libraries(project, subject))
+        for subject in subjects
+    ]
+
+
+def grafted_libraries(project: Project, subject: str) -> frozenset[str]:
+    """List the files of a wheel or target that were compiled in place of published ones."""
+    path = Path(subject)
+    grafts: list[Graft] = []
+    if subject in project.matrix.vllm or (path / "index.json").exists():
+        return frozenset()
+    if path.is_file():
+        grafts = [graft] if is_zipfile(path) and (graft := graft_of(path)) else []
+    else:
+        wheels = project.wheel_lock(select_one(project.matrix, subject)).wheels
+        grafts = [wheel.graft for wheel in wheels if wheel.graft is not None]
+    return frozenset(file.path for graft in grafts for file in graft.replaced)
 
 
 def refuse_failing(subject: str, verdicts: Sequence[KernelVerdict]) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 import struct
-import subprocess
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from imagefactory.errors.kernels import AuditError
+from imagefactory.resolve.audit.libraries import run_cuobjdump
 
 _PIECE = re.compile(r"^Fatbin (elf|ptx) code:\n=+\narch = (sm_\d+)([af]?)$", re.MULTILINE)
 _KERNEL = re.compile(r"\bSTO_ENTRY\s+(\S+)$", re.MULTILINE)
-_NOTHING = "does not contain device code"
 _TEXT = b".text."
 
 
@@ -32,7 +31,7 @@ def read_names(
     library: Path, cuobjdump: Path, accepted: Collection[str], capability: str, scratch: Path
 ) -> KernelNames:
     """List the kernels of a library: those in cubins that a chip accepts, and those in PTX that is not newer."""
-    listed = _run(cuobjdump, library, scratch, "-symbols")
+    listed = run_cuobjdump(cuobjdump, library, "-symbols", folder=scratch)
     _, *parts = _PIECE.split(listed)
     pieces = list(zip(*(iter(parts),) * 4, strict=True))  # kind, chip, suffix, symbols
     exact: defaultdict[str, list[str]] = defaultdict(list)
@@ -58,7 +57,7 @@ def _sizes(
     """Yield the kernels in accepted cubins of a chip: cuobjdump does not tell 120 and 120f apart, its list does."""
     folder.mkdir()
     chip = chips[0].rstrip("af")
-    _run(cuobjdump, library, folder, "-xelf", "all", "-arch", chip)
+    run_cuobjdump(cuobjdump, library, "-xelf", "all", "-arch", chip, folder=folder)
     found = sorted(folder.glob("*.cubin"), key=lambda path: int(path.name.split(".")[-3]))
     if len(found) != len(chips):
         raise AuditError(
@@ -82,22 +81,3 @@ def kernels_of(cubin: bytes) -> Iterator[tuple[str, int]]:
         name = cubin[start : cubin.index(b"\0", start)]
         if name.startswith(_TEXT):
             yield name.removeprefix(_TEXT).decode(), section[5]
-
-
-def _run(cuobjdump: Path, library: Path, folder: Path, *options: str) -> str:
-    done = subprocess.run(  # noqa: S603 - a pinned program on a file of ours
-        [cuobjdump, *options, library],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if done.returncode and _NOTHING not in done.stdout + done.stderr:
-        raise AuditError(
-            f"{library.name} cannot be inspected.",
-            where=library,
-            why=(done.stderr.strip() or done.stdout.strip())[:200],
-            fix="Check that the file is a complete shared library.",
-        )
-    return done.stdout

@@ -110,8 +110,23 @@ def read_kernels(library: Path, cuobjdump: Path) -> GpuCode:
     """
     with suppress(NotUnderstoodError):
         return _count(library)
+    found = _CODE.findall(run_cuobjdump(cuobjdump, library))
+    return GpuCode(
+        cubins=dict(sorted(Counter(arch for kind, arch in found if kind == "elf").items())),
+        ptx=dict(sorted(Counter(arch for kind, arch in found if kind == "ptx").items())),
+        fp4=_mentions(library, b"nvfp4"),
+    )
+
+
+def run_cuobjdump(program: Path, library: Path, *options: str, folder: Path | None = None) -> str:
+    """Return what NVIDIA's program prints about a library; files that it extracts go to the folder."""
     done = subprocess.run(  # noqa: S603 - a pinned program on a file of ours
-        [cuobjdump, library], capture_output=True, text=True, errors="replace", check=False
+        [program, *options, library],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
     )
     said = done.stderr.strip() or done.stdout.strip()
     if done.returncode and _NOTHING not in done.stdout + done.stderr:
@@ -121,12 +136,7 @@ def read_kernels(library: Path, cuobjdump: Path) -> GpuCode:
             why=said[:200] or f"cuobjdump ended with {done.returncode}",
             fix="Check that the file is a complete shared library.",
         )
-    found = _CODE.findall(done.stdout)
-    return GpuCode(
-        cubins=dict(sorted(Counter(arch for kind, arch in found if kind == "elf").items())),
-        ptx=dict(sorted(Counter(arch for kind, arch in found if kind == "ptx").items())),
-        fp4=_mentions(library, b"nvfp4"),
-    )
+    return done.stdout
 
 
 def _count(library: Path) -> GpuCode:

@@ -41,7 +41,7 @@ def choose_compiled(
 
     A wheel whose key starts with one of the `asked` prefixes is preferred to the one that the lock names already.
     """
-    wanted = (canonicalize_name(name), cell.platform, _chips(project, cell, name))
+    wanted = (canonicalize_name(name), cell.platform, chips_of(project, cell, name))
     unfit: dict[str, str] = {}
 
     def fits(wheel: KeptWheel | RemoteWheel) -> bool:
@@ -176,7 +176,8 @@ def _refuse_other_cuda(project: Project, cell: Cell, wheel: LockedWheel, lock: W
             raise _unfit(cell, wheel.name, {kept.key: why})
 
 
-def _chips(project: Project, cell: Cell, name: str) -> str:
+def chips_of(project: Project, cell: Cell, name: str) -> str:
+    """Return the chips that a package has to be compiled for."""
     arch = project.matrix.archs[cell.arch]
     chips = arch.flashinfer_cuda_arch_list if name.startswith("flashinfer") else arch.torch_cuda_arch_list
     return chips or ""

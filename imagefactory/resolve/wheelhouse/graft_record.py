@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from zipfile import BadZipFile, ZipFile
@@ -46,6 +47,14 @@ def read_graft(wheel: Path, inputs: CompileInputs) -> Graft:
     ):
         raise _wrong(wheel, f"Its {RECORD} is about another compile.")
     return graft
+
+
+def graft_of(wheel: Path) -> Graft | None:
+    """Return what a wheel says about itself, unchecked; None if it is no graft."""
+    with ZipFile(wheel) as archive, suppress(StopIteration, KeyError, TypeError, ValueError):
+        place = next(name for name in archive.namelist() if name.endswith(f".dist-info/{RECORD}"))
+        return Graft.model_validate(json.loads(archive.read(place))["graft"])
+    return None
 
 
 def _wrong(wheel: Path, why: str) -> WrongWheelError:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 from packaging.utils import canonicalize_name
+from pydantic import TypeAdapter
 
 from imagefactory.environment.file_lock import exclusive
 from imagefactory.errors.wheelhouse import DamagedWheelError
@@ -52,29 +53,15 @@ class CompileInputs:
 
     def as_json(self) -> dict[str, Any]:
         """Return the inputs as plain values."""
-        data = asdict(self) | {
-            "name": canonicalize_name(self.name),
-            "sources": dict(sorted(self.sources.items())),
-            "mods": list(self.mods),
-            "flags": list(self.flags),
-            "system": dict(sorted(self.system.items())),
-        }
-        unset = {"kind": "whole", "system": {}}  # left out, as in keys from before these existed
-        return {name: value for name, value in data.items() if name not in unset or value != unset[name]}
+        return {**_PARSER.dump_python(self, mode="json"), "name": canonicalize_name(self.name)}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> CompileInputs:
-        """Parse the result of `as_json`; raise KeyError, TypeError or ValueError for anything else."""
-        texts = {name: str(data[name]) for name in ("name", "version", "toolchain", "arch_list", "platform")}
-        sources, system = (
-            {str(name): str(value) for name, value in dict(found).items()}
-            for found in (data["sources"], data.get("system", {}))
-        )
-        mods, flags = (tuple(str(item) for item in data[name]) for name in ("mods", "flags"))
-        kind = next((kind for kind in get_args(CompiledKind) if kind == data.get("kind", "whole")), None)
-        if kind is None:
-            raise ValueError(f"there is no kind {data['kind']}")
-        return cls(**texts, sources=sources, mods=mods, flags=flags, kind=kind, system=system)
+    def from_json(cls, data: object) -> CompileInputs:
+        """Parse the result of `as_json`; raise ValueError for anything else."""
+        return _PARSER.validate_python(data)
+
+
+_PARSER: Final = TypeAdapter(CompileInputs)
 
 
 @dataclass(frozen=True)

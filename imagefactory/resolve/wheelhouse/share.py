@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from packaging.utils import canonicalize_name
 
 from imagefactory.environment.index_config import IndexConfig
+from imagefactory.errors.registry import RegistryError
 from imagefactory.errors.wheelhouse import NoRegistryError, WheelNotKeptError
 from imagefactory.locks.files import LockedWheel
 from imagefactory.locks.project import Project, locked_cells
+from imagefactory.matrix.matrix import Matrix
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.resolve.wheelhouse.keep import CompiledWheel, all_kept, find
 from imagefactory.resolve.wheelhouse.remote import RemoteWheel, pull, push, remote_wheels, shared_at, tag_of
+from imagefactory.store.digests import Digest, Sha256
 from imagefactory.store.indexes import local_wheels
 
 
@@ -53,10 +57,7 @@ def listing(project: Project, *, name: str = "", key: str = "", remote: bool = F
     everything: dict[str, CompiledWheel] = {**shared, **kept}
     rows = [
         ListedWheel(
-            filename=wheel.filename,
-            sha256=wheel.sha256,
-            size=wheel.size,
-            inputs=wheel.inputs,
+            *(wheel.filename, wheel.sha256, wheel.size, wheel.inputs),
             here=wheel.key in kept,
             shared=wheel.key in shared if remote else None,
             locked=wheel.key in locked,
@@ -122,6 +123,27 @@ def compiled_locations(project: Project, wheel: LockedWheel) -> list[str]:
     return found
 
 
+def from_archive(matrix: Matrix, sha256: Sha256, size: int) -> Callable[[Path], str] | None:
+    """Return a function that takes a file from the registry, or tells why it cannot; None without a registry.
+
+    `wheels.archive` puts locked files there for the day on which an index loses them. A registry finds content by its
+    digest, so it does not matter for which target the file was archived.
+    """
+    where = shared_at(matrix)
+    if where is None:
+        return None
+
+    def take(path: Path) -> str:
+        try:
+            with Repository.open(where) as repository:
+                repository.download(Digest(f"sha256:{sha256}"), size, path)
+        except RegistryError as error:
+            return f"{where}: {error.what}"
+        return ""
+
+    return take
+
+
 def _locked_keys(project: Project) -> set[str]:
     return {
         wheel.compiled
@@ -137,7 +159,7 @@ def _wanted(wheel: CompiledWheel, name: str, key: str) -> bool:
 
 
 def registry_of(project: Project) -> str:
-    """Return the repository that compiled wheels and objects are shared in."""
+    """Return the repository that compiled wheels are shared in."""
     where = shared_at(project.matrix)
     if where is None:
         raise NoRegistryError(

@@ -37,12 +37,12 @@
       const plain = !/[{}$]/.test(value);
       lines.push(`${name}: ${scalar(plain ? `\${${name}:-${value}}` : value.replaceAll("$", "$$$$"))}`);
     }
-    return image.compose.before + lines.map((line) => `      ${line}\n`).join("") + image.compose.after;
+    return image.compose.replace(" SETTINGS\n", () => `\n${lines.map((line) => `      ${line}\n`).join("")}`);
   }
 
   function recipe(style, image, command) {
-    const parts = image.recipes[style];
-    if (!parts) return missing(style, image);
+    const template = image.recipes[style];
+    if (!template) return missing(style, image);
     const defaults = { host: "0.0.0.0", port: "8000", tensor_parallel: "1" };
     const rest = [image.server, "serve", ...command.words];
     const words = [];
@@ -58,7 +58,7 @@
     words.push("--host", { name: "host" }, "--port", { name: "port" }, image.about.tensor_parallel, { name: "tensor_parallel" });
     const shown = Object.entries(defaults).map(([name, value]) => `  ${name}: ${/^[\d.]+$/.test(value) ? value : scalar(value)}\n`);
     const folded = fold(words, style === "eugr").map((line) => `  ${line}\n`);
-    return `${parts.before}defaults:\n${shown.join("")}${parts.env}command: |\n${folded.join("")}${parts.after}`;
+    return template.replace(" DEFAULTS\n", () => `\n${shown.join("")}`).replace(" COMMAND\n", () => ` |\n${folded.join("")}`);
   }
 
   function fold(words, doubled) {

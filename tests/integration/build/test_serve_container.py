@@ -155,14 +155,8 @@ def measure_once(server: RunningServer, folder: Path) -> None:
     endpoint = Endpoint(server.address, server.key, server.container)
     path = folder / "result.json"
     with recording(path, result(measurements=(), complete=False, why="new")) as record:
-        measure(
-            record,
-            endpoint,
-            Course("quick", short, load_prompts(REPOSITORY), START_LIMIT),
-            served=endpoint.models(),
-            command=command_in(server.container.name, REPOSITORY),
-            say=lambda _: None,
-        )
+        course = Course(short, load_prompts(REPOSITORY), START_LIMIT)
+        measure(record, endpoint, course, command_in(server.container.name, REPOSITORY), lambda _: None)
     found = BenchResult.read(path)
     assert found.complete
     assert [one.kind for one in found.measurements] == ["name", "prose", "dialogue", "maths", "tools"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from pathlib import Path
@@ -77,6 +76,7 @@ class Workshop:
         self.project, self.image, self.folder = project, image, folder
         self.heard: list[str] = []
         self.interrupt_at = ""
+        self.variables: dict[str, str] = {}
         self.key = f"test-{os.getpid()}"
         for name in ("build", "out", "ccache", "src"):
             (folder / name).mkdir()
@@ -93,7 +93,12 @@ class Workshop:
                 Mount(self.folder / "ccache", "/ccache"),
                 Mount(REPOSITORY / "images" / "compile", "/factory/tools", read_only=True),
             ],
-            environment={"CCACHE_DIR": "/ccache", "CCACHE_NOHASHDIR": "1", "HOME": "/factory/build"},
+            environment={
+                "CCACHE_DIR": "/ccache",
+                "CCACHE_NOHASHDIR": "1",
+                "HOME": "/factory/build",
+                **self.variables,
+            },
             log=self.folder / "log",
             hear=self.hear,
         )
@@ -143,57 +148,23 @@ def test_interrupted_compile_resumes_with_the_next_object(workshop: Workshop) ->
     assert [line for line in workshop.heard if line.startswith("[")] == ["[1/1] second"]
 
 
-OBJECTS = """\
-rule compile
-  command = /factory/tools/seeded gcc -O2 -c /factory/src/$source.c -o $out
-  description = Building C object $out
-rule link
-  command = gcc -shared $in -Wl,--build-id=none,-s -o $out
-build a.o: compile
-  source = a
-build b.o: compile
-  source = b
-build c.o: compile
-  source = c
-build all.so: link a.o b.o c.o
+OBJECT = """\
+mkdir -p /factory/build/tree && cd /factory/build/tree && rm -f one.o && ccache -z &&
+/factory/tools/seeded gcc -O2 -c /factory/src/one.c -o one.o &&
+ccache --print-stats | grep -E '^(cache_miss|direct_cache_hit|remote_storage_hit)\\s'
 """
 
 
-def test_groups_compiled_on_machines_of_their_own_are_linked_out_of_the_cache(workshop: Workshop) -> None:
-    for name in "abc":
-        (workshop.folder / "src" / f"{name}.c").write_text(f"int {name}(void) {{ return 7; }}\n")
-
-    def ninja(group: str) -> int:
-        """Compile in a fresh tree, as on a machine that has nothing but the sources and the cache."""
-        weights = {
-            "rules": [["*", 1, 1]],
-            "learnt": {},
-            "jobs": 2,
-            "memory_gb": 8,
-            "job_gb": 1,
-            "large_gb": 1,
-        }
-        group_of = [int(part) for part in group.split("/")] if group else None
-        (workshop.folder / "build" / "weights.json").write_text(json.dumps(weights | {"group": group_of}))
-        (workshop.folder / "build" / "objects.ninja").write_text(OBJECTS)
-        workshop.heard.clear()
-        return workshop.run(
-            "rm -rf /factory/build/tree && mkdir /factory/build/tree && cd /factory/build/tree && ccache -z && "
-            "cp ../objects.ninja build.ninja && "
-            "PATH=/factory/tools:$PATH FACTORY_WEIGHTS=/factory/build/weights.json ninja all.so; status=$?; "
-            "ccache --print-stats | grep -E '^(cache_miss|direct_cache_hit)\\s'; cp all.so /factory/out; exit $status"
-        ).status
-
-    for group in ("1/2", "2/2"):
-        ninja(group)
-        assert f"FACTORY-GROUP {group} is compiled; nothing is linked" in workshop.heard
-        assert not (workshop.folder / "out" / "all.so").exists()
-    assert ninja("") == 0, workshop.heard
-    assert workshop.heard[-2:] == ["cache_miss\t0", "direct_cache_hit\t3"], workshop.heard
-    first = (workshop.folder / "out" / "all.so").read_bytes()
-    assert workshop.run("rm -rf /ccache/*").status == 0
-    assert ninja("") == 0
-    assert (workshop.folder / "out" / "all.so").read_bytes() == first
+def test_object_of_another_machine_comes_from_the_storage_that_they_share(workshop: Workshop) -> None:
+    (workshop.folder / "src" / "one.c").write_text("int one(void) { return 7; }\n")
+    (workshop.folder / "build" / "shared").mkdir()
+    workshop.variables = {"CCACHE_REMOTE_STORAGE": "file:/factory/build/shared"}
+    assert workshop.run(OBJECT).status == 0, workshop.heard
+    first = (workshop.folder / "build" / "tree" / "one.o").read_bytes()
+    workshop.heard.clear()
+    assert workshop.run(f"rm -rf /ccache/*; {OBJECT}").status == 0, workshop.heard
+    assert "cache_miss\t0" in workshop.heard, workshop.heard
+    assert (workshop.folder / "build" / "tree" / "one.o").read_bytes() == first
 
 
 def containers(workshop: Workshop) -> bytes:

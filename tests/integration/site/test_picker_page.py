@@ -63,10 +63,7 @@ def test_a_contradiction_is_said_while_typing(tabs: Tabs, picker_page: Path) -> 
     expect(page.locator("#picker-copy")).to_be_disabled()
     page.locator("#picker-set-DFLASH_NUM_SPEC_TOKENS").fill("")
     assert verdict(page) == "ok"
-
-
-def test_memory_that_does_not_fit_is_shown(tabs: Tabs, picker_page: Path) -> None:
-    page = tabs(picker_page.as_uri() + START)
+    # So is memory that does not fit.
     expect(page.locator("#picker-memory figcaption")).to_contain_text("KV cache")
     change(page, "GPU_MEMORY_UTILIZATION", "0.99")
     assert verdict(page) == "fail"
@@ -144,10 +141,9 @@ def test_hostile_addresses_are_text(tabs: Tabs, picker_page: Path) -> None:
     assert page.locator("#picker img").count() == 0
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_picker_fits_a_phone_and_axe_finds_nothing(tabs: Tabs, address: str, scheme: str) -> None:
+def test_the_picker_fits_a_phone_and_axe_finds_nothing(tabs: Tabs, address: str) -> None:
     size = {"width": 390, "height": 844}
-    page = tabs(address + START, color_scheme=scheme, viewport=size)
+    page = tabs(address + START, color_scheme="light", viewport=size)
     page.locator("#picker-more summary").click()
     assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
     assert violations(page) == []

@@ -48,7 +48,7 @@ def record_at(done: subprocess.CompletedProcess[str]) -> tuple[SmokeRecord, Path
     return SmokeRecord.read(path), path.parent
 
 
-def test_a_failure_is_recorded_with_its_reason_and_meaning(factory: SmallFactory) -> None:
+def test_results_are_recorded_level_by_level(factory: SmallFactory) -> None:
     done = smoke(factory, "--target", "tiny", "--level", "static")
     assert done.returncode == SmokeFailedError.exit_code, done.stderr
     assert "Traceback" not in done.stderr
@@ -69,35 +69,26 @@ def test_a_failure_is_recorded_with_its_reason_and_meaning(factory: SmallFactory
     cases = ET.parse(folder / "junit.xml").getroot().findall(".//testcase")  # noqa: S314 - our own file
     assert len(cases) == len(static.tests)
     assert [case.get("name") for case in cases if case.find("failure") is not None]
-
-
-def test_levels_with_containers_are_not_run_without_an_engine(factory: SmallFactory) -> None:
+    # Without an engine, other levels cannot run; the record keeps the first.
     done = smoke(factory, "--target", "tiny", "--level", "container", "--level", "serve")
     assert done.returncode == SmokeFailedError.exit_code, done.stderr
     record, folder = record_at(done)
-    assert record.summary == "container: not-run, serve: not-run"
+    assert record.summary == "static: failed, container: not-run, serve: not-run"
     assert "The Docker daemon does not answer" in record.levels["container"].why
-    assert [text.split(":")[0] for text in record.missing(["container"])] == ["container"]
+    assert [text.split(":")[0] for text in record.missing(["container"])] == ["container", "static"]
     cases = ET.parse(folder / "junit.xml").getroot().findall(".//testcase")  # noqa: S314 - our own file
     assert cases
     assert all(case.find("skipped") is not None for case in cases)
 
 
-def test_levels_of_two_runs_are_merged_into_one_record(factory: SmallFactory) -> None:
-    smoke(factory, "--target", "tiny", "--level", "static")
-    record, _ = record_at(smoke(factory, "--target", "tiny", "--level", "container"))
-    assert list(record.levels) == ["static", "container"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--target", "tiny", "--level", "statik"], "There is no level 'statik'"),
         (["--target", "other"], "There is no image here"),
         (["--image", "registry.example/none:1"], "is not available"),
     ],
 )
-def test_an_unknown_level_target_or_image_is_refused(
+def test_an_unknown_target_or_image_is_refused(
     factory: SmallFactory, arguments: list[str], words: str
 ) -> None:
     done = smoke(factory, *arguments)

@@ -87,7 +87,9 @@ def test_a_failing_tool_is_explained(
 ) -> None:
     monkeypatch.setattr(arena, "_PROGRAM", program)
     with pytest.raises(ToolError, match=reason):
-        arena._run(["llama-benchy", "--save-result", str(tmp_path / "r.json")], 3)
+        arena._run(
+            ["llama-benchy", "--save-result", str(tmp_path / "r.json")], 0.5 if reason == "hangs" else 30
+        )
 
 
 def test_the_key_is_not_among_the_arguments_of_a_process(

@@ -67,7 +67,7 @@ def measured(count: int) -> list[Any]:
 
 
 def course(name: str = "quick") -> Course:
-    return Course(name, load_profiles(REPOSITORY).named(name), PROMPTS, 20)
+    return Course(load_profiles(REPOSITORY).named(name), PROMPTS, 20)
 
 
 def test_a_server_is_asked_about_itself(serve: Serve) -> None:
@@ -113,7 +113,7 @@ def test_depths_are_filled_with_text_that_shares_no_prefix(serve: Serve) -> None
     roomy = ServedAs("tiny", "", 10_000)
     found = fit(serve(good), roomy, load_profiles(REPOSITORY).named("long"), PROMPTS)
     assert found.depths == (4096, 8192)
-    jobs = course("long").jobs(found, 128)
+    jobs = course("long").jobs(found)[1:]
     assert [job.depth for job in jobs] == [4096, 8192] * 3
     first, second = jobs[0].prompts
     assert first[:8] != second[:8]
@@ -122,7 +122,7 @@ def test_depths_are_filled_with_text_that_shares_no_prefix(serve: Serve) -> None
 
 def measure_with(endpoint: Endpoint, path: Path, command: list[str]) -> None:
     with recording(path, result(measurements=(), complete=False, why="new")) as record:
-        measure(record, endpoint, course(), served=SERVED, command=command, say=lambda _: None)
+        measure(record, endpoint, course(), command, lambda _: None)
 
 
 def test_a_whole_run_is_complete_and_its_warm_up_is_not_recorded(serve: Serve, tmp_path: Path) -> None:
@@ -149,12 +149,12 @@ def test_what_was_measured_before_a_failure_is_kept(
     path = tmp_path / "a.json"
     lines = measured(2) + last
     endpoint = serve(good)
-    hasty = Course("quick", course().profile, PROMPTS, 3)
+    hasty = Course(course().profile, PROMPTS, 1)
     with (
         pytest.raises(BenchIncompleteError, match=reason),
         recording(path, result(measurements=(), complete=False, why="new")) as record,
     ):
-        measure(record, endpoint, hasty, served=SERVED, command=tool(lines, ending), say=lambda _: None)
+        measure(record, endpoint, hasty, tool(lines, ending), lambda _: None)
     found = BenchResult.read(path)
     assert (found.complete, len(found.measurements)) == (False, 2)
     assert reason in found.why

@@ -1,12 +1,11 @@
-"""What a run adds to its settings, and which images it refuses."""
+"""In what the sides of a comparison differ, and which images a run refuses."""
 
 from __future__ import annotations
 
 import pytest
 
 from imagefactory.bench.endpoint import Endpoint
-from imagefactory.bench.interleaving import Side, asked_differences
-from imagefactory.bench.running import Bench, bench_url, reaching_settings, refuse_other_servers
+from imagefactory.bench.running import Bench, Side, asked_differences, bench_url, refuse_other_servers
 from imagefactory.errors.commands import OptionError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.targets import select_one
@@ -29,30 +28,10 @@ def bench(**settings: str) -> Bench:
     return Bench(Project(REPOSITORY), "quick", settings)
 
 
-def test_a_number_of_threads_reaches_vllm_on_a_cpu() -> None:
-    given = bench(OMP_NUM_THREADS="2")
-    assert reaching_settings(given, subject()) == {
-        "OMP_NUM_THREADS": "2",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    }
-    assert reaching_settings(given, subject("gb10")) == {"OMP_NUM_THREADS": "2"}
-    assert reaching_settings(bench(PORT="1"), subject()) == {"PORT": "1"}
-
-
-def test_a_binding_that_the_user_chose_is_kept() -> None:
-    chosen = {"OMP_NUM_THREADS": "2", "VLLM_CPU_OMP_THREADS_BIND": "0-1"}
-    assert reaching_settings(bench(**chosen), subject()) == chosen
-
-
 @pytest.mark.parametrize(
     ("left", "right", "asked"),
     [
-        ({"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "2"}, {"setting OMP_NUM_THREADS"}),
-        (
-            {},
-            {"OMP_NUM_THREADS": "2"},
-            {"setting OMP_NUM_THREADS", "setting VLLM_CPU_OMP_THREADS_BIND"},
-        ),
+        ({"MAX_NUM_SEQS": "1"}, {"MAX_NUM_SEQS": "2"}, {"setting MAX_NUM_SEQS"}),
         ({}, {"DFLASH_DRAFTER": "off"}, {"setting DFLASH_DRAFTER", "drafter"}),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors.bench import BenchResultError, NotComparableError, ThroughputFellError
+from imagefactory.errors.bench import BenchResultError, NotComparableError
 from imagefactory.errors.commands import OptionError
 from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.errors.system import FileMissingError
@@ -50,19 +50,10 @@ def test_results_are_plotted(results: Inv) -> None:
     ]
 
 
-def test_a_result_of_an_unknown_image_is_not_shared(results: Inv) -> None:
-    assert "no image of this repository" in results.fails(BenchResultError, "bench.submit", "a.json")
+def test_a_result_of_an_unknown_image_is_refused(results: Inv) -> None:
     assert results("bench.check").returncode == 0
-
-
-def test_a_slower_image_is_held(results: Inv) -> None:
-    shared = results.root / "benchmarks" / "results" / "x.json"
-    earlier = result([128, 129]).model_dump(mode="json") | {"started": "2026-11-01T00:00:00Z"}
-    shared.parent.mkdir()
-    shared.write_text(json.dumps(earlier))
-    assert "10% less is allowed" in results.fails(ThroughputFellError, "bench.hold", "a.json")
-    shared.unlink()
-    assert results("bench.hold", "a.json").returncode == 0
+    result().write(results.root / "benchmarks" / "results" / "a.json")
+    assert "no image of this repository" in results.fails(BenchResultError, "bench.check")
 
 
 def test_wrong_options_are_explained_before_anything_starts(results: Inv) -> None:

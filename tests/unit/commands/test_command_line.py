@@ -42,7 +42,6 @@ NUMBERS = [
     ("build", "--workers"),
     ("push", "--workers"),
     ("compile", "--jobs"),
-    ("objects.push", "--most-gb"),
     ("clean", "--older-than"),
     ("clean", "--larger-than"),
     ("prune", "--staging"),

@@ -149,17 +149,3 @@ def test_commands_act_on_the_checkout_that_they_were_collected_for(
     assert capsys.readouterr().out == "mods/a-mod/mod.yaml\n"
     assert (locked_checkout.root / "mods" / "a-mod" / "mod.yaml").is_file()
     assert not (tmp_path / "another").exists()
-
-
-def test_status_of_compiles_names_what_is_left_and_how_to_go_on(own_inv: Inv, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    empty = own_inv("compile", "--status", FACTORY_CACHE=str(cache))
-    assert empty.stdout == "no compile is running or interrupted\n"
-    folder = cache / "compile" / "0123"
-    (folder / "src").mkdir(parents=True)
-    (folder / "log").write_text("[1/9] a.o\n[2/9] b.o\n")
-    told = own_inv("compile", "--status", FACTORY_CACHE=str(cache)).stdout
-    assert told.startswith("unknown for an unknown arch: interrupted\n")
-    assert "log:      [2/9] b.o\n" in told
-    [one] = json.loads(own_inv("compile", "--json", FACTORY_CACHE=str(cache)).stdout)
-    assert (one["state"], one["work"], one["folder"]) == ("interrupted", None, str(folder))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.compile.capacity import BuildMachine, groups_for, jobs_for, refuse_full_disk
+from imagefactory.compile.capacity import BuildMachine, jobs_for, refuse_full_disk
 from imagefactory.compile.settings import Cost
 from imagefactory.errors.kernels import NotEnoughRoomError
 
@@ -22,20 +22,6 @@ def test_jobs_depend_on_cores_memory_and_the_request(
     cores: int, memory: float, asked: int, jobs: int
 ) -> None:
     assert jobs_for(BuildMachine(cores, memory), COST, asked) == jobs
-
-
-def test_one_compiler_with_a_large_object_fits_besides_the_others() -> None:
-    cost = Cost(job_gb=2, large_gb=5, disk_gb=40)
-    assert jobs_for(BuildMachine(64, 15), cost) == 6
-    assert jobs_for(BuildMachine(64, 5), cost) == 1
-    with pytest.raises(NotEnoughRoomError) as caught:
-        jobs_for(BuildMachine(64, 4.9), cost)
-    assert "and 5 GB for the one with a large object" in caught.value.why
-
-
-@pytest.mark.parametrize(("minutes", "groups"), [(None, 1), (20, 1), (450, 1), (451, 2), (820, 2), (1900, 5)])
-def test_groups_of_objects_fit_into_a_job(minutes: float | None, groups: int) -> None:
-    assert groups_for(Cost(job_gb=2, large_gb=5, disk_gb=40, minutes=minutes)) == groups
 
 
 def test_more_compilers_than_fit_into_memory_are_refused() -> None:

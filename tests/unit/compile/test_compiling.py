@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,14 @@ from zipfile import ZipFile
 
 import pytest
 
-from imagefactory.compile.job import Request, work_out
-from imagefactory.compile.power_loss import MARK
+from imagefactory.build.engines.docker import daemon
+from imagefactory.compile import container, toolchain
+from imagefactory.compile.compiling import REMOTE, provide
+from imagefactory.compile.job import work_out
+from imagefactory.compile.request import Request
 from imagefactory.compile.toolchain import CompileProject
 from imagefactory.errors import FactoryError
+from imagefactory.errors.commands import OptionError
 from imagefactory.errors.kernels import (
     AuditFailedError,
     CompileBusyError,
@@ -29,7 +32,7 @@ from imagefactory.errors.kernels import (
 from imagefactory.errors.locks import LockMissingError
 from imagefactory.errors.store import DiskFullError
 from imagefactory.resolve.wheelhouse.keep import all_kept
-from tests.fixtures.fake_compiler import FITTING, FOREIGN, FakeCompiler, Machine, compile_it, source
+from tests.fixtures.fake_compiler import FITTING, FOREIGN, FakeCompiler, Machine, Watch, compile_it, source
 from tests.fixtures.platforms import MACHINE, wheel_tag
 from tests.fixtures.wheels import make_wheel
 
@@ -60,7 +63,7 @@ def whole(tmp_path: Path) -> Request:
 @pytest.fixture
 def part(whole: Request) -> Request:
     """A request for one module of FlashInfer."""
-    return replace(whole, targets=("norm",))
+    return replace(whole, targets=("norm",), inspects=True)
 
 
 def test_wheel_is_kept_and_never_compiled_twice(project: CompileProject, whole: Request) -> None:
@@ -129,26 +132,6 @@ def test_interrupted_compile_is_resumed(project: CompileProject, whole: Request)
     assert compile_it(project, whole, FakeCompiler(resumed)).wheel is not None
 
 
-def test_objects_that_a_power_failure_may_have_damaged_are_made_again(
-    project: CompileProject, whole: Request
-) -> None:
-    def cut_off(build: Path, _: Path) -> int:
-        (build / "a.o").write_text("half")
-        shutil.copy(build.parent / MARK, build.parent / "saved")
-        raise KeyboardInterrupt
-
-    def resumed(build: Path, out: Path) -> int:
-        assert not (build / "a.o").exists()
-        return wheel(out)
-
-    with pytest.raises(KeyboardInterrupt):
-        compile_it(project, whole, FakeCompiler(cut_off))
-    folder = work_out(project, whole).folder(project.store)
-    said = json.loads((folder / "saved").read_text())
-    (folder / MARK).write_text(json.dumps({**said, "boot": "another"}))
-    assert compile_it(project, whole, FakeCompiler(resumed)).wheel is not None
-
-
 def test_full_disk_is_named_and_what_is_compiled_is_kept(project: CompileProject, whole: Request) -> None:
     def full(build: Path, _: Path) -> int:
         (build / "99.o").write_text("object")
@@ -210,12 +193,53 @@ def test_container_gets_the_gpu_and_fixed_paths(project: CompileProject, part: R
     }  # fmt: skip
 
 
+def test_objects_are_shared_through_the_storage_that_the_user_names(
+    project: CompileProject, part: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = FakeCompiler(lambda _, out: library(out))
+
+    def asked(remote: str) -> tuple[str, str, list[Path]]:
+        monkeypatch.setenv(REMOTE, remote)
+        compile_it(project, part, compiler)
+        run = compiler.asked[-1]
+        shared = [mount.folder for mount in run["mounts"] if mount.place == str(mount.folder)]
+        return run["environment"].get("CCACHE_REMOTE_STORAGE", ""), run["network"], shared
+
+    assert asked("") == ("", "none", [])
+    http, folder = "http://10.0.0.5:8080/objects|layout=bazel", f"file:{tmp_path}|umask=002"
+    assert asked(http) == (http, "bridge", [])
+    assert asked(folder) == (folder, "none", [tmp_path])
+
+
+def test_storage_that_is_no_folder_is_refused(
+    project: CompileProject, part: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(REMOTE, "file:///nowhere/at/all")
+    with pytest.raises(OptionError, match="folder for shared objects") as caught:
+        compile_it(project, part, FakeCompiler(lambda _, out: library(out)))
+    assert REMOTE in str(caught.value.where)
+
+
+def test_toolchain_is_refused_where_docker_has_no_room_for_it(
+    project: CompileProject, whole: Request, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plan, refused = work_out(project, whole).plan, list[str]()
+    monkeypatch.setattr(daemon, "ask", lambda: None)
+    monkeypatch.setattr(daemon, "refuse_foreign", lambda _, platform: refused.append(platform))
+    monkeypatch.setattr(daemon, "image_id", lambda _: None)
+    monkeypatch.setattr(container, "root_folder", lambda: tmp_path)
+    monkeypatch.setattr(toolchain, "provide", lambda *_: "toolchain")
+    with pytest.raises(NotEnoughRoomError, match="disk space for the toolchain's image"):
+        provide(project, plan, Watch(), Machine(4, 64.0, free=1.0))
+    assert provide(project, plan, Watch(), Machine(4, 64.0)) == "toolchain"
+    assert refused == [plan.platform] * 2
+
+
 @pytest.mark.parametrize(
     ("machine", "missing"),
     [
         (Machine(4, 2.0), "memory for 1 compiler"),
         (Machine(4, 64.0, free=7.9), "disk space for the objects"),
-        (Machine(4, 64.0, free_for_images=1.0), "disk space for the toolchain's image"),
     ],
 )
 def test_too_little_memory_or_disk_is_reported_before_any_work(
@@ -273,7 +297,7 @@ def test_folder_in_place_of_the_sdist_keeps_the_version_that_vllm_requires(
 def test_key_covers_everything_that_affects_the_result(project: CompileProject, tmp_path: Path) -> None:
     header = "include/cutlass/cutlass.h"
     folders = (source(tmp_path, "cutlass", header), source(tmp_path, "qutlass", "qutlass/csrc/bindings.cpp"))
-    base = replace(WHOLE, what="vllm", targets=("_qutlass_C",), sources=folders)
+    base = replace(WHOLE, what="vllm", targets=("_qutlass_C",), inspects=True, sources=folders)
 
     def key(**changes: Any) -> str:
         return work_out(project, replace(base, **changes)).inputs.key

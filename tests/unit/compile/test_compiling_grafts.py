@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.compile.job import Request
-from imagefactory.compile.request import requests_of
+from imagefactory.compile.request import Request, requests_of
 from imagefactory.compile.toolchain import CompileProject
-from imagefactory.compile.under_way import command_of
 from imagefactory.errors.kernels import (
     AuditFailedError,
     CompileFailedError,
@@ -54,9 +52,13 @@ def graft(project: CompileProject, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     sources = tuple(source(tmp_path, name, marker) for name, marker in markers.items())
     (tmp_path / "vllm" / "cmake" / "external_projects").mkdir(parents=True)
     [request] = requests_of(
-        project, what="", vllm="0.28.0-graft", arch="gb10", targets="", only=",".join(names), sources=sources,
-        without_mods=list(project.mods), jobs=0,
-    )  # fmt: skip
+        project,
+        vllm="0.28.0-graft",
+        arch="gb10",
+        only=",".join(names),
+        sources=sources,
+        without_mods=list(project.mods),
+    )
     return request
 
 
@@ -71,7 +73,7 @@ def test_grafted_wheel_is_kept_and_shares_the_objects_of_an_inspection(
     project: CompileProject, graft: Request
 ) -> None:
     compiler = FakeCompiler(lambda _, out: libraries(out, [*graft.targets, "_C_stable_libtorch_other"]))
-    inspected = compile_it(project, replace(graft, graft=False), compiler)
+    inspected = compile_it(project, replace(graft, inspects=True), compiler)
     made = compile_it(project, graft, compiler)
     assert compile_it(project, graft, compiler).log is None
     assert inspected.wheel is None
@@ -87,13 +89,6 @@ def test_grafted_wheel_is_kept_and_shares_the_objects_of_an_inspection(
     assert inputs.system == {"python": "3.13", "glibc": "2.41", "cuda": "13.0"}
     recorded = read_graft(made.wheel.path, inputs)
     assert [file.path for file in recorded.replaced] == [f"vllm/{name}.abi3.so" for name in graft.targets]
-
-
-def test_command_that_continues_a_graft_makes_the_same_request(graft: Request) -> None:
-    words = command_of(graft).split()
-    assert words[words.index("--only") + 1] == ",".join(graft.targets)
-    assert "--targets" not in words
-    assert words[words.index("--vllm") + 1] == "0.28.0-graft"
 
 
 def test_graft_that_does_not_run_on_the_gpu_is_not_kept(project: CompileProject, graft: Request) -> None:

@@ -16,16 +16,14 @@ import pytest
 from installer.sources import WheelFile
 
 from imagefactory.compile.extensions import read_extension, without_search_path
-from imagefactory.compile.graft import grafted_version, make_graft, published_wheel
+from imagefactory.compile.graft import grafted_version, make_graft
 from imagefactory.compile.packing import repack
-from imagefactory.compile.toolchain import CompileProject
 from imagefactory.errors.kernels import GraftBaseError, GraftMismatchError
 from imagefactory.errors.wheelhouse import WrongWheelError
 from imagefactory.resolve.wheelhouse.fit import refuse_misfit
 from imagefactory.resolve.wheelhouse.graft_record import RECORD, read_graft
 from imagefactory.resolve.wheelhouse.keep import CompileInputs
 from imagefactory.store.digests import file_sha256, sha256_of
-from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.extensions import NEEDED, OPERATORS, extension
 from tests.fixtures.platforms import PLATFORM, wheel_tag
 from tests.fixtures.wheelhouse import INPUTS
@@ -213,15 +211,6 @@ def test_record_that_is_not_true_is_refused(bench: Bench, tmp_path: Path) -> Non
     with pytest.raises(WrongWheelError) as caught:
         read_graft(changed, bench.inputs)
     assert "vllm/_C.abi3.so is not the file" in caught.value.why
-
-
-def test_published_wheel_is_the_locked_one_of_the_platform() -> None:
-    project = CompileProject(REPOSITORY)
-    found = published_wheel(project, "0.28.0", "linux/arm64")
-    assert found.file == "vllm-0.28.0-cp38-abi3-manylinux_2_28_aarch64.whl"
-    with pytest.raises(GraftBaseError, match=r"vLLM 0\.1 for linux/arm64 is locked") as caught:
-        published_wheel(project, "0.1", "linux/arm64")
-    assert "invoke lock" in caught.value.fix
 
 
 def test_key_of_digits_gives_a_normal_version() -> None:

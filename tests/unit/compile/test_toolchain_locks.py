@@ -6,8 +6,6 @@ from itertools import product
 
 import pytest
 
-from imagefactory.compile.job import Request, work_out
-from imagefactory.compile.request import requests_of
 from imagefactory.compile.toolchain import (
     CompileProject,
     identity,
@@ -24,8 +22,6 @@ from imagefactory.compile.toolchain_locks import (
     make_toolchain_locks,
     pinned,
 )
-from imagefactory.compile.under_way import command_of
-from imagefactory.errors.commands import OptionError
 from imagefactory.errors.kernels import CompileDataError
 from imagefactory.errors.matrix import UnknownNameError
 from tests.fixtures.checkouts import REPOSITORY
@@ -104,69 +100,6 @@ def test_unknown_version_is_refused_with_the_nearest(project: CompileProject) ->
     assert "0.32.0" in caught.value.fix or "0.2" in caught.value.fix
 
 
-OPTIONS = {"what": "vllm,flashinfer", "vllm": "", "arch": "", "targets": ""}
-
-
-@pytest.mark.parametrize(
-    ("options", "sources", "unknown"),
-    [
-        ({"vllm": "0.18"}, [], "vLLM version '0.18'"),
-        ({"arch": "gb100"}, [], "arch 'gb100'"),
-        ({"arch": "toolchain-trixie"}, [], "arch 'toolchain-trixie'"),
-        ({"what": "torch"}, [], "project to compile 'torch'"),
-        ({}, ["cutlas=/x"], "source 'cutlas'"),
-        ({"what": "vllm", "vllm": "0.28.0-graft", "only": "_qutlas_C"}, [], "extension '_qutlas_C'"),
-    ],
-)
-def test_unknown_name_is_refused(
-    project: CompileProject, options: dict[str, str], sources: list[str], unknown: str
-) -> None:
-    with pytest.raises(UnknownNameError, match=unknown):
-        requests_of(project, **{**OPTIONS, **options}, sources=sources, without_mods=[], jobs=0)
-
-
-def test_graft_replaces_the_extensions_of_its_version_or_those_named(project: CompileProject) -> None:
-    def requests(**options: str) -> list[Request]:
-        known = {**OPTIONS, "what": "", "vllm": "0.28.0-graft", **options}
-        return requests_of(project, **known, sources=[], without_mods=[], jobs=0)
-
-    [every] = requests()
-    assert (every.what, every.graft, every.inspects) == ("vllm", True, False)
-    assert every.targets == ("_C_stable_libtorch", "_moe_C_stable_libtorch", "_qutlass_C", "_flashkda_C")
-    [some] = requests(only="_qutlass_C, _C_stable_libtorch")
-    assert some.targets == ("_C_stable_libtorch", "_qutlass_C")
-    [looked_at, _] = requests(targets="_qutlass_C", what="vllm,flashinfer")
-    assert (looked_at.targets, looked_at.graft, looked_at.inspects) == (("_qutlass_C",), False, True)
-    with pytest.raises(OptionError, match="is not grafted for gb10"):
-        requests(vllm="0.28.0", what="vllm", only="_qutlass_C")
-
-
-def test_wheel_of_flashinfer_has_the_modules_of_its_arch_or_those_named(project: CompileProject) -> None:
-    def requests(only: str, what: str = "flashinfer") -> list[Request]:
-        known = {**OPTIONS, "what": what, "vllm": "0.28.0-graft", "only": only}
-        return requests_of(project, **known, sources=[], without_mods=[], jobs=0)
-
-    [every] = requests("")
-    [some] = requests("fp4_gemm_cutlass_sm120,sampling")
-    assert work_out(project, every).modules == ("sampling", "fp4_gemm_cutlass_sm120", "fused_moe_120")
-    assert work_out(project, some).modules == ("sampling", "fp4_gemm_cutlass_sm120")
-    assert work_out(project, some).inputs.key != work_out(project, every).inputs.key
-    assert "--only sampling,fp4_gemm_cutlass_sm120" in command_of(some)
-    vllm, flashinfer = requests("_qutlass_C,sampling", "vllm,flashinfer")
-    assert (vllm.targets, vllm.modules, flashinfer.modules) == (("_qutlass_C",), (), ("sampling",))
-    with pytest.raises(OptionError, match="names no module"):
-        requests("_qutlass_C", "vllm,flashinfer")
-    with pytest.raises(UnknownNameError, match="module 'sampler'"):
-        requests("sampler")
-
-
 def test_graft_shares_the_compilers_of_its_release(project: CompileProject) -> None:
     assert toolchain_cells(project, "0.28.0-graft") == toolchain_cells(project, "0.28.0")
     assert locked_flashinfer(project, "0.28.0-graft") == locked_flashinfer(project, "0.28.0")
-
-
-def test_request_has_the_sources_of_its_project(project: CompileProject) -> None:
-    sources = ["cutlass=/c", "flashinfer=/f"]
-    vllm, flashinfer = requests_of(project, **OPTIONS, sources=sources, without_mods=[], jobs=3)
-    assert (vllm.what, vllm.sources, vllm.vllm, vllm.arch) == ("vllm", ("cutlass=/c",), "0.32.0", "gb10")
-    assert (flashinfer.what, flashinfer.sources, flashinfer.jobs) == ("flashinfer", ("flashinfer=/f",), 3)

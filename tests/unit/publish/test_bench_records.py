@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from imagefactory.bench.result import BenchResult
-from imagefactory.bench.submission import submit
+from imagefactory.bench.shared import RESULTS
 from imagefactory.errors.bench import BenchIncompleteError
 from imagefactory.locks.project import Project
 from imagefactory.publish.bench_records import judged, with_throughput
 from imagefactory.smoke.record import TestResult
-from tests.fixtures.benchmarks import BOUND, result
+from tests.fixtures.benchmarks import result
 from tests.unit.smoke.test_record import record
 
 CHECKED = ({"name": "no answer is empty", "outcome": "passed"},)
@@ -28,7 +28,7 @@ def measuring(speed: float) -> Callable[[], BenchResult]:
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """A checkout with a shared result of 100 tokens per second."""
-    submit(tmp_path, result([100, 100], sanity=CHECKED), {BOUND.digest})
+    result([100, 100], sanity=CHECKED).write(tmp_path / RESULTS / "a.json")
     return Project(tmp_path)
 
 
@@ -45,6 +45,7 @@ def test_an_image_that_became_slower_fails_its_gpu_level(project: Project) -> No
     assert found.levels["gpu"].outcome == "failed"
     [why] = [line for line in found.missing(()) if line.startswith("gpu")]
     assert "-20.0% of 100.0" in why
+    assert "10% less is allowed" in why
 
 
 def test_a_first_measurement_passes(tmp_path: Path) -> None:

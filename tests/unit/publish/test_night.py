@@ -44,7 +44,7 @@ from imagefactory.publish.automation.run_summary import (
 from imagefactory.publish.catalog import ImagePart
 from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.promote import Promotion
-from imagefactory.smoke.cpu_counterparts import cpu_counterparts, serving_elsewhere
+from imagefactory.smoke.levels import cpu_counterparts, serving_elsewhere
 from imagefactory.store.digests import checksum
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.platforms import MACHINE, PLATFORMS
@@ -143,17 +143,6 @@ def test_a_night_without_work_has_no_jobs() -> None:
 def test_a_night_with_a_broken_cell_is_not_empty() -> None:
     outputs = Night("r", broken=(Trouble("a", "It broke.", "Because."),)).outputs()
     assert (outputs["empty"], outputs["broken"], outputs["image"]) == ("false", "1", "[]")
-
-
-def test_objects_of_a_small_compile_need_no_jobs_of_their_own() -> None:
-    small = Compile("flashinfer", "nightly", "gb10", "linux/arm64", "main moved")
-    night = Night(
-        "r", compiles=(small, Compile("vllm", "nightly", "gb10", "linux/arm64", "main moved", groups=3))
-    )
-    jobs = night.jobs()
-    assert [job["group"] for job in jobs["objects"]] == ["1/3", "2/3", "3/3"]
-    assert len({job["id"] for job in jobs["objects"]}) == 3
-    assert [job["what"] for job in jobs["compile"]] == ["flashinfer", "vllm"]
 
 
 def test_a_first_night_does_not_ask_the_registry(small_factory: SmallFactory) -> None:

@@ -13,8 +13,7 @@ from imagefactory.locks.kernels import GpuCode
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
 from imagefactory.resolve.audit import auditing
-from imagefactory.resolve.audit.auditing import audit
-from imagefactory.resolve.audit.side_by_side import Audited, audit_all, grafted_libraries
+from imagefactory.resolve.audit.auditing import Audited, audit, audit_all, grafted_libraries
 from imagefactory.store.digests import Sha256
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.inv import Inv

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from typing import Any
 
 from imagefactory.build.start.launcher_recipes import TEMPLATED
+from imagefactory.matrix.cells import Cell
 from imagefactory.plan.make import make_plan
 from imagefactory.servers.known import SERVERS
-from imagefactory.site.picker import NOT_OFFERED, picker_data, settings_document
-from tests.fixtures.picker import DIGEST, PickerStock, PlannedImage
+from imagefactory.site.picker import NOT_OFFERED, picker_data
+from tests.fixtures.picker import DIGEST, PROJECT, settings_document
 
 
 def test_images_have_the_settings_that_they_are_built_with(
-    picker_stock: PickerStock, picker: dict[str, Any]
+    picker_cells: list[Cell], picker: dict[str, Any]
 ) -> None:
-    cells = list(picker_stock.planned)
-    assert [image["target"] for image in picker["images"]] == [str(cell) for cell in cells]
-    for cell, image in list(zip(cells, picker["images"], strict=True))[::9]:
-        plan = make_plan(picker_stock.project, cell)
+    assert [image["target"] for image in picker["images"]] == [str(cell) for cell in picker_cells]
+    for cell, image in list(zip(picker_cells, picker["images"], strict=True))[::9]:
+        plan = make_plan(PROJECT, cell)
         [layer] = [layer for layer in plan.layers if layer.kind == "model"]
         assert settings_document(picker, image) == layer.settings.description
         assert image["document"] == layer.settings.model
@@ -33,20 +31,18 @@ def test_every_image_is_for_a_machine(picker: dict[str, Any]) -> None:
         assert bool(machine["capability"]) == ("total" in machine)
 
 
-def test_an_image_without_a_digest_is_named_by_its_tag_and_has_no_recipes(picker_stock: PickerStock) -> None:
-    cell = next(
-        cell for cell in picker_stock.planned if cell.model == "gemma4-31b" and cell.version == "0.32.0"
-    )
-    [built] = picker_data(replace(picker_stock, planned={cell: PlannedImage()}))["images"]
-    [other] = picker_data(replace(picker_stock, planned={cell: PlannedImage(None)}))["images"]
+def test_an_image_without_a_digest_is_named_by_its_tag_and_has_no_recipes(picker_cells: list[Cell]) -> None:
+    cell = next(cell for cell in picker_cells if cell.model == "gemma4-31b" and cell.version == "0.32.0")
+    [built] = picker_data(PROJECT, {cell: DIGEST})["images"]
+    [other] = picker_data(PROJECT, {cell: None})["images"]
     assert built["reference"].endswith(f"@{DIGEST}")
     assert set(built["recipes"]) == {"eugr", "sparkrun"}
     assert other["reference"].endswith(":gemma4-31b-v0.32.0")
     assert other["recipes"] == {}
 
 
-def test_the_picker_of_a_checkout_without_locks_has_no_images(picker_stock: PickerStock) -> None:
-    data = picker_data(replace(picker_stock, planned={}))
+def test_the_picker_of_a_checkout_without_locks_has_no_images() -> None:
+    data = picker_data(PROJECT, {})
     assert data["images"] == data["machines"] == []
 
 
@@ -62,7 +58,3 @@ def test_recipes_know_the_flags_that_users_may_override(picker: dict[str, Any]) 
     for name, server in picker["servers"].items():
         assert len(server["templated"]) == len(TEMPLATED)
         assert server["tensor_parallel"] == SERVERS[name].tensor_parallel
-
-
-def test_the_same_checkout_gives_the_same_data(picker_stock: PickerStock, picker: dict[str, Any]) -> None:
-    assert json.dumps(picker_data(picker_stock)) == json.dumps(picker)

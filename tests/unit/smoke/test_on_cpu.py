@@ -17,9 +17,9 @@ import pytest
 from imagefactory.build.start.preview import Preview
 from imagefactory.matrix.cells import Cell
 from imagefactory.servers.known import SERVERS
-from imagefactory.smoke.cpu_counterparts import serving_elsewhere
-from imagefactory.smoke.on_cpu import TINY, on_cpu
+from imagefactory.smoke.levels import serving_elsewhere
 from tests.fixtures.checkouts import REPOSITORY
+from tests.smoke.test_serve import TINY, on_cpu
 
 Images = Callable[..., Preview]
 SHIM = REPOSITORY / "tests" / "smoke" / "on_cpu" / "cpu_shim.py"

@@ -5,26 +5,29 @@ from __future__ import annotations
 import base64
 import hashlib
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from importlib.util import MAGIC_NUMBER, source_hash
-from pathlib import Path
-from typing import Any, NoReturn
+from io import BytesIO
+from typing import IO, Any
 
 import pytest
 
+from imagefactory.oci.compare import Opened
 from imagefactory.oci.format import MTIME, VENV
 from imagefactory.oci.listing import ListedPath
 from imagefactory.plan.plan import Plan
+from imagefactory.smoke.contents import Contents
 from tests.smoke import test_static as smoke
 
 SITE = f"{VENV}/lib/python3.11/site-packages"
 
 
-class Image:
+class Image(Contents):
     """An image in memory; files are valid by default."""
 
     def __init__(self) -> None:
-        self.config: dict[str, Any] = {
+        self.document: dict[str, Any] = {
             "config": {"Env": ["PATH=/bin"], "Labels": {"imagefactory.mods": "none"}}
         }
         self.listed: dict[str, ListedPath] = {}
@@ -32,9 +35,16 @@ class Image:
         for folder in smoke.SHARED_FOLDERS:
             self.add(folder, kind="directory", mode="1777")
 
-    @property
+    @cached_property
+    def _opened(self) -> Opened:
+        return Opened(self.document, [])
+
+    @cached_property
     def files(self) -> Mapping[str, ListedPath]:
         return self.listed
+
+    def _open_each(self, paths: list[str]) -> Iterator[tuple[str, IO[bytes]]]:
+        yield from ((path, BytesIO(self.data[path])) for path in paths)
 
     def add(self, path: str, data: bytes = b"", **other: Any) -> None:
         fields: dict[str, Any] = {"kind": "file", "mode": "0644", "mtime": MTIME, "target": ""}
@@ -42,12 +52,6 @@ class Image:
         sha256 = hashlib.sha256(data).hexdigest() if fields["kind"] == "file" else ""
         self.listed[path] = ListedPath(path=path, size=len(data), sha256=sha256, **fields)
         self.data[path] = data
-
-    def read(self, paths: Iterable[str]) -> dict[str, bytes]:
-        return {path: self.data[path] for path in paths if path in self.data}
-
-    def copy(self, path: str, target: Path) -> NoReturn:
-        raise NotImplementedError
 
 
 @pytest.fixture
@@ -137,9 +141,9 @@ def test_secrets_are_found_by_name(image: Image, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "VLLM_API_KEY", "DB_PASSWORD"])
 def test_secrets_in_variables_are_found(image: Image, name: str) -> None:
-    image.config["config"]["Env"] += ["MAX_NUM_BATCHED_TOKENS=5", f"{name}="]
+    image.document["config"]["Env"] += ["MAX_NUM_BATCHED_TOKENS=5", f"{name}="]
     smoke.test_it_contains_no_secrets(image, {}, [])
-    image.config["config"]["Env"].append(f"{name}=x")
+    image.document["config"]["Env"].append(f"{name}=x")
     assert name in found_by(smoke.test_it_contains_no_secrets, image, {}, [])
 
 
@@ -206,5 +210,5 @@ def test_broken_and_circular_links_lead_to_no_file(image: Image) -> None:
 
 def test_a_wrong_label_of_mods_is_found(image: Image) -> None:
     smoke.test_mods_are_recorded(image, {}, [], SITE)
-    image.config["config"]["Labels"]["imagefactory.mods"] = "marker"
+    image.document["config"]["Labels"]["imagefactory.mods"] = "marker"
     assert "the label says marker" in found_by(smoke.test_mods_are_recorded, image, {}, [], SITE)

@@ -218,7 +218,7 @@ def test_layers_are_read_once_and_give_up_what_is_kept(
 ) -> None:
     wanted = ["etc/motd", "opt/models/tiny/config.json", "usr/lib/base/data"]
     expected = LayoutContents(built.layout, small_factory.project.store).read(wanted)
-    monkeypatch.setattr(smoke_contents, "_open_layer", None)
+    monkeypatch.setattr(smoke_contents, "igzip", None)
     monkeypatch.setattr(smoke_contents, "_IN_MEMORY", 10)
     contents = LayoutContents(
         built.layout, small_factory.project.store, keep=wanted.__contains__, scratch=small_factory.folder

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.compile.carried import Carried, carry, find_carried
-from imagefactory.compile.job import Request, work_out
+from imagefactory.compile.job import work_out
+from imagefactory.compile.published import Carried, carry, find_carried, published_wheel
+from imagefactory.compile.request import Request
 from imagefactory.compile.toolchain import CompileProject
-from imagefactory.errors.kernels import NothingToCarryError
+from imagefactory.errors.kernels import GraftBaseError, NothingToCarryError
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.platforms import MACHINE, PLATFORMS
@@ -24,7 +25,7 @@ def project(tmp_path: Path) -> CompileProject:
 
 
 def found(project: CompileProject, vllm: str, platform: str, targets: tuple[str, ...] = ()) -> Carried | None:
-    return find_carried(project, vllm, project.matrix.vllm[vllm], platform, targets)
+    return find_carried(project, vllm, platform, targets)
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
@@ -42,10 +43,11 @@ def test_programs_in_rust_come_from_the_published_wheel_of_the_platform(
 
 def test_key_covers_the_published_wheel(project: CompileProject) -> None:
     job = work_out(project, Request(what="vllm", vllm="0.32.0", arch="gb10"))
-    assert job.carried is not None
-    assert job.carried.wheel is not None
+    carried = job.sources.carried
+    assert carried is not None
+    assert carried.wheel is not None
     assert job.inputs.platform.endswith(MACHINE)
-    assert job.inputs.sources["published"] == f"wheel:{job.carried.wheel.sha256}"
+    assert job.inputs.sources["published"] == f"wheel:{carried.wheel.sha256}"
 
 
 def test_nothing_is_taken_over_by_single_targets_or_releases_without_rust(project: CompileProject) -> None:
@@ -56,7 +58,7 @@ def test_nothing_is_taken_over_by_single_targets_or_releases_without_rust(projec
 def test_git_reference_is_said_to_lack_them(project: CompileProject) -> None:
     carried = found(project, "nightly", "linux/arm64")
     assert carried is not None
-    assert (carried.sources, carried.environment) == ({}, {})
+    assert carried.wheel is None
     assert str(carried).startswith("left out, since there is no published wheel")
 
 
@@ -73,7 +75,7 @@ def test_files_are_copied_as_programs(tmp_path: Path) -> None:
         "vllm/_C.abi3.so": b"c",
     }
     wheel = make_wheel(tmp_path, "vllm", "1.0", files=files)
-    carry(Carried(RUST, None), wheel, tmp_path / "src")
+    carry(RUST, wheel, tmp_path / "src")
     assert sorted(path.name for path in (tmp_path / "src" / "vllm").iterdir()) == [
         "_rust_a.abi3.so",
         "vllm-rs",
@@ -85,4 +87,12 @@ def test_files_are_copied_as_programs(tmp_path: Path) -> None:
 def test_wheel_without_them_is_refused(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path, "vllm", "1.0", files={"vllm/_C.abi3.so": b"c"})
     with pytest.raises(NothingToCarryError, match="has none of the files"):
-        carry(Carried(RUST, None), wheel, tmp_path / "src")
+        carry(RUST, wheel, tmp_path / "src")
+
+
+def test_published_wheel_is_the_locked_one_of_the_platform(project: CompileProject) -> None:
+    found = published_wheel(project, "0.28.0", "linux/arm64")
+    assert found.file == "vllm-0.28.0-cp38-abi3-manylinux_2_28_aarch64.whl"
+    with pytest.raises(GraftBaseError, match=r"vLLM 0\.1 for linux/arm64 is locked") as caught:
+        published_wheel(project, "0.1", "linux/arm64")
+    assert "invoke lock" in caught.value.fix

@@ -1,4 +1,4 @@
-"""Sharing: what may be submitted, and what holds a promotion."""
+"""What may be shared, and what a new result is compared with."""
 
 from __future__ import annotations
 
@@ -9,16 +9,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from imagefactory.bench.published_figures import PublishedFigures, load_published
+from imagefactory.bench.profiles import PublishedFigures, load_published
 from imagefactory.bench.result import BenchResult
-from imagefactory.bench.submission import (
-    baseline_for,
-    check_submitted,
-    held_by,
-    shared_results,
-    submit,
-)
-from imagefactory.errors.bench import BenchResultError, NotComparableError, ThroughputFellError
+from imagefactory.bench.shared import RESULTS, baseline_for, check_shared, unchanged_files
+from imagefactory.errors.bench import BenchResultError
 from imagefactory.matrix.matrix import load_matrix
 from tests.fixtures.benchmarks import BOUND, MACHINE, SPREAD, measurement
 from tests.fixtures.benchmarks import result as made_up
@@ -32,13 +26,14 @@ def result(*speeds: float, **changes: Any) -> BenchResult:
     return made_up(speeds or (64, 65, 63), **{"sanity": CHECKED, **changes})
 
 
-def test_a_submitted_result_passes_the_check_of_ci(tmp_path: Path) -> None:
-    path = submit(tmp_path, result(), KNOWN)
-    assert (
-        path == tmp_path / "benchmarks/results/tiny-0.32.0-cpu-arm64/quick-aaaaaaaaaaaa-20261116T073000.json"
-    )
-    assert check_submitted(tmp_path, KNOWN) == [path.relative_to(tmp_path)]
-    assert shared_results(tmp_path) == [result()]
+def share(root: Path, result: BenchResult, name: str = "a.json") -> Path:
+    result.write(root / RESULTS / name)
+    return RESULTS / name
+
+
+def test_a_good_result_passes_the_check_of_ci(tmp_path: Path) -> None:
+    share(tmp_path, result())
+    assert check_shared(tmp_path, KNOWN) == 1
 
 
 @pytest.mark.parametrize(
@@ -61,23 +56,22 @@ def test_a_submitted_result_passes_the_check_of_ci(tmp_path: Path) -> None:
     ],
 )
 def test_implausible_results_are_refused(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(BenchResultError, match=reason):
-        submit(tmp_path, result(**changes), KNOWN)
-    assert list(tmp_path.iterdir()) == []
+    share(tmp_path, result(**changes))
+    with pytest.raises(BenchResultError, match=rf"a\.json: .*{reason}"):
+        check_shared(tmp_path, KNOWN)
 
 
-def test_a_result_under_another_name_is_found(tmp_path: Path) -> None:
-    path = submit(tmp_path, result(), KNOWN)
-    path.rename(path.with_name("best.json"))
-    with pytest.raises(BenchResultError, match=r"best\.json: its name has to be"):
-        check_submitted(tmp_path, KNOWN)
-
-
-def test_images_of_earlier_results_may_be_gone_from_the_locks(tmp_path: Path) -> None:
-    path = submit(tmp_path, result(), KNOWN).relative_to(tmp_path)
-    with pytest.raises(BenchResultError, match="no image of this repository"):
-        check_submitted(tmp_path, ())
-    assert check_submitted(tmp_path, (), {path}) == [path]
+def test_images_of_unchanged_results_may_be_gone_from_the_locks(tmp_path: Path) -> None:
+    root, earlier = tmp_path / "now", tmp_path / "earlier"
+    path, new = share(root, result()), share(root, result(70), "new.json")
+    share(earlier, result())
+    share(earlier, result(60), "new.json")
+    share(earlier, result(), "gone.json")
+    unchanged = unchanged_files(root, earlier)
+    assert unchanged == {path}
+    with pytest.raises(BenchResultError, match=rf"{new}: no image of this repository") as caught:
+        check_shared(root, (), unchanged)
+    assert str(path) not in caught.value.why
 
 
 def later(*speeds: float, **changes: Any) -> BenchResult:
@@ -92,19 +86,6 @@ def test_the_newest_result_of_the_same_kind_is_the_baseline() -> None:
     newest = later(1, 1).model_copy(update={"started": new.started + timedelta(days=1)})
     assert baseline_for(new, [other_machine, old, other_settings, newest]) == old
     assert baseline_for(new, [other_machine, other_settings]) is None
-
-
-def test_a_promotion_is_held_by_the_declared_share() -> None:
-    old = result(100, 100)
-    assert "+5.0% of 100.0" in held_by(later(105, 105), old, 0.1)
-    assert "-9.0%" in held_by(later(91, 91), old, 0.1)
-    with pytest.raises(ThroughputFellError, match=r"-11\.0% of 100\.0 .*; 10% less is allowed"):
-        held_by(later(89, 89), old, 0.1)
-
-
-def test_an_incomplete_result_promotes_nothing() -> None:
-    with pytest.raises(NotComparableError):
-        held_by(later(complete=False, why="it was interrupted"), result(), 0.1)
 
 
 def test_published_figures_have_sources_and_are_about_models_of_the_matrix() -> None:
