@@ -1,6 +1,7 @@
 """A pytest plugin that lists skipped tests; with `--require-engine` only listed tests may be skipped.
 
-The list is tests/allowed_skips.toml. With pytest-xdist, workers run the tests and the controller reads their reports.
+The list is tests/allowed_skips.toml. Tests that `-m "not slow"` leaves out are no skips, but they are counted. With
+pytest-xdist, workers run the tests and the controller reads their reports.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class Skips:
     allowed: Sequence[Allowed]
     found: set[Skip] = field(default_factory=set)
     collected: set[str] = field(default_factory=set)
+    slow: set[str] = field(default_factory=set)
+    """The slow tests that this run leaves out."""
 
     @property
     def refused(self) -> set[Skip]:
@@ -67,7 +70,7 @@ class Skips:
         """The entries that match no test; known only if all tests were collected."""
         if not self.collected or not _is_full(self.config):
             return []
-        return [entry for entry in self.allowed if not any(map(entry.matches, self.collected))]
+        return [entry for entry in self.allowed if not any(map(entry.matches, self.collected | self.slow))]
 
     def allows(self, skip: Skip) -> bool:
         return any(entry.skip in skip.reason and entry.matches(skip.test) for entry in self.allowed)
@@ -75,13 +78,15 @@ class Skips:
     def lines(self) -> Iterator[str]:
         """Write the table: for each reason the number of tests, and their files."""
         if not self.found:
-            yield "0 skipped: every test that was collected ran."
+            yield "0 skipped: every test that was selected ran."
         for reason in sorted({skip.reason for skip in self.found}):
             skips = {skip for skip in self.found if skip.reason == reason}
             yield f"{len(skips):>5}  {reason}"
             yield from (f"       NOT ALLOWED: {skip.test}" for skip in sorted(skips & self.refused))
             files = Counter(skip.test.partition("::")[0] for skip in skips - self.refused)
             yield from (f"       {path} ({number})" for path, number in sorted(files.items()))
+        if self.slow:
+            yield f"{len(self.slow)} slow tests were left out; `./inv test --all` runs them."
         if self.refused:
             yield f"--require-engine allows only the skips in {LIST}: fix the machine or the tests."
         for entry in self.stale:
@@ -100,14 +105,18 @@ class Skips:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.collected.update(_plain(item.nodeid) for item in session.items)
 
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        self.slow.update(_slow(items))
+
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
         self.collected.update(map(_plain, ids))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        skips = getattr(node, "workeroutput", {}).get("skipped modules", ())
-        self.found.update(Skip(*skip) for skip in skips)
+        output = getattr(node, "workeroutput", {})
+        self.found.update(Skip(*skip) for skip in output.get("skipped modules", ()))
+        self.slow.update(output.get("slow", ()))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -129,11 +138,15 @@ class Skips:
 
 
 class Worker:
-    """Reports modules that are skipped as a whole to the controller of pytest-xdist, which does not ask for them."""
+    """Reports skipped modules and slow tests to the controller of pytest-xdist, which does not ask for them."""
 
     def __init__(self, output: dict[str, Any]) -> None:
         self.skipped: list[list[str]] = []
-        output["skipped modules"] = self.skipped
+        self.slow: list[str] = []
+        output.update({"skipped modules": self.skipped, "slow": self.slow})
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        self.slow += _slow(items)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.skipped:
@@ -164,10 +177,18 @@ def read_list(path: Path) -> list[Allowed]:
 
 
 def _is_full(config: pytest.Config) -> bool:
-    """Whether the command line selects all tests."""
-    chosen = ("keyword", "markexpr", "deselect", "ignore", "ignore_glob", "lf")
+    """Whether the command line selects all tests, or all that are not slow."""
+    chosen = ("keyword", "deselect", "ignore", "ignore_glob", "lf")
     full = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-    return full and not any(config.getoption(name, None) for name in chosen)
+    return (
+        full
+        and config.getoption("markexpr", "") in {"", "not slow"}
+        and not any(config.getoption(name, None) for name in chosen)
+    )
+
+
+def _slow(items: Sequence[pytest.Item]) -> list[str]:
+    return [_plain(item.nodeid) for item in items if item.get_closest_marker("slow")]
 
 
 def _plain(test: str) -> str:

@@ -72,7 +72,7 @@ def assemble(
         project.store.sweep()
         inputs = None
         if not locked_only:
-            plans, inputs = _replace_vanished(project, plans, watch, say, known)
+            plans, inputs = _replace_vanished(project, plans, watch, say)
         blobs = make_layers(project, plans, watch, say, known=known, workers=workers, inputs=inputs)
         built = [_lay_out(plan, blobs, project, folders[plan.cell]) for plan in plans]
     if known is not None:
@@ -122,13 +122,13 @@ def lay_out_if_here(project: Project, plan: Plan, image: Image) -> bool:
 
 
 def _replace_vanished(
-    project: Project, plans: Sequence[Plan], watch: Watcher, say: Say, known: KnownLayers | None
+    project: Project, plans: Sequence[Plan], watch: Watcher, say: Say
 ) -> tuple[Sequence[Plan], LayerInputs | None]:
     """Plan anew where a Debian package has vanished from every mirror; without a base to build, do nothing."""
-    if all(_find_blob(plan.layers[0], project.store, known) for plan in plans):
+    if all(read_blob_record(plan.layers[0].key, project.store) for plan in plans):
         return plans, None
     watch.layers(_layers(plans))
-    inputs = _find_inputs(project, plans, _recall(plans, project.store, None, known)[1], say)
+    inputs = _find_inputs(project, plans, _recall(plans, project.store, None)[1], say)
     bases = inputs.successors(plans, watch, say)
     if not bases:
         return plans, inputs
@@ -156,7 +156,7 @@ def make_layers(
     if known is not None:
         known.refuse_unwritable(plans)
     watch.layers(_layers(plans))
-    blobs, missing = _recall(plans, project.store, elsewhere, known)
+    blobs, missing = _recall(plans, project.store, elsewhere)
     if any(layer.inputs for layer in missing):
         inputs = inputs or _find_inputs(project, plans, missing, say)
     for key, blob in blobs.items():
@@ -198,13 +198,13 @@ def _layers(plans: Iterable[Plan]) -> list[Layer]:
 
 
 def _recall(
-    plans: Sequence[Plan], store: Store, elsewhere: Elsewhere | None, known: KnownLayers | None
+    plans: Sequence[Plan], store: Store, elsewhere: Elsewhere | None
 ) -> tuple[dict[Sha256, Blob], list[Layer]]:
     """Split the layers of plans into those that are here or need not be, and those that have to be built."""
     blobs: dict[Sha256, Blob] = {}
     missing: list[Layer] = []
     for layer in _layers(plans):
-        blob = _find_blob(layer, store, known)
+        blob = read_blob_record(layer.key, store)
         if blob is None:
             missing.append(layer)
         else:
@@ -215,12 +215,3 @@ def _recall(
         blobs |= spared
         missing = [layer for layer in missing if layer.key not in spared]
     return blobs, missing
-
-
-def _find_blob(layer: Layer, store: Store, known: KnownLayers | None) -> Blob | None:
-    """Return the blob of a layer that was built here, or that others put into a shared cache if it is on record."""
-    blob = read_blob_record(layer.key, store)
-    if blob is None and store.is_shared and known is not None:
-        recorded = known.blob(layer.key)
-        blob = recorded if recorded and store.blob(recorded.digest).exists() else None
-    return blob

@@ -28,9 +28,10 @@ from dataclasses import dataclass, field
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, Protocol
 
+from filelock import FileLock
+
 from imagefactory.build.layers.layer_blob import build_layer
 from imagefactory.build.watch import Watcher
-from imagefactory.environment.file_lock import exclusive
 from imagefactory.errors.layers import WorkerLostError
 from imagefactory.locks.gpu_libraries import SlimLock, SlimmedWheel
 from imagefactory.oci.blob import Blob
@@ -300,7 +301,9 @@ def _build(layer: Layer, store: Store, expected: Blob | None, prepared: _Prepare
     """Build one layer in a worker; two builds on one store that want the same layer take turns."""
     record = store.layer(layer.key)
     _reports.put((layer.key, 0))
-    with translating_disk_full(record), exclusive(record.with_suffix(".lock")):
+    with translating_disk_full(record):
+        record.parent.mkdir(parents=True, exist_ok=True)
+    with translating_disk_full(record), FileLock(record.with_suffix(".lock")):
         blob = read_blob_record(layer.key, store)
         if blob is None:
             files = {item.sha256: store.download(item.sha256) for item in layer.inputs}

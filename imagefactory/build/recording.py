@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from imagefactory.environment.file_lock import exclusive
+from filelock import FileLock
+
 from imagefactory.errors.layers import NotReproducibleError
 from imagefactory.locks.gpu_libraries import SlimLock, SlimmedWheel
 from imagefactory.locks.project import Project
@@ -46,7 +47,7 @@ def remember(
     needed = {layer.key for layer in locked_layers}
     needed |= {item.sha256 for layer in locked_layers if layer.kind == "mod" for item in layer.inputs}
     # Another build may have added to the record since this one read it.
-    with exclusive(project.store.root / ".recording"):
+    with FileLock(project.store.root / ".recording"):
         KnownLayers(project.known_layers).record(found, needed, wheels)
         _record_slimmed(project, slimmed, locked_layers)
 

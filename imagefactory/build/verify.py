@@ -48,7 +48,7 @@ def verify(project: Project, cell: Cell, watch: Watcher, say: Say, *, digest: st
 def _empty_layers(store: Store, scratch: Path) -> Store:
     """Make a store that shares the inputs of layers with another one, and nothing else."""
     scratch.joinpath("store").mkdir()
-    for folder in (store.root / "downloads", store.own / "wheelhouse"):
+    for folder in (store.root / "downloads", store.root / "wheelhouse"):
         folder.mkdir(parents=True, exist_ok=True)
         scratch.joinpath("store", folder.name).symlink_to(folder)
     return Store(scratch / "store")

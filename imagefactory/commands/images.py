@@ -26,8 +26,8 @@ if TYPE_CHECKING:
         "workers": options.WORKERS,
         "engine": "embedded (default), or docker: build the rendered Dockerfile and leave the image in the daemon",
         "builder": "docker only: use this buildx builder, such as one on another machine or in Kubernetes",
-        "cache_from": "docker only: read the build cache in this registry repository; repeatable (see docs/engines.md)",
-        "cache_to": "docker only: write the build cache to this registry repository; repeatable",
+        "cache_from": "docker only: read the build cache there, as buildx takes it; repeatable (see docs/engines.md)",
+        "cache_to": "docker only: write the build cache there, as buildx takes it; repeatable",
     },
 )
 def build(

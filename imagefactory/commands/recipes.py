@@ -1,4 +1,4 @@
-"""Commands for recipes of other launchers: take theirs over, and write ours."""
+"""Commands for recipes of other launchers."""
 
 from __future__ import annotations
 
@@ -9,25 +9,6 @@ from imagefactory.commands.command import command, say
 
 if TYPE_CHECKING:
     from imagefactory.locks.project import Project
-
-
-@command(
-    name="import",
-    positional=["file"],
-    help={
-        "file": "a recipe of eugr/spark-vllm-docker (version 1) or of sparkrun (version 2)",
-        "name": "the name of the model in matrix.yaml (default: the recipe's)",
-    },
-)
-def import_(project: Project, file: str, name: str = "") -> None:
-    """Print the entry for matrix.yaml that a recipe stands for, and say what has no counterpart."""
-    from imagefactory.build.recipes.importing import import_recipe
-    from imagefactory.build.recipes.recipe_file import read_recipe
-
-    imported = import_recipe(project, read_recipe(options.existing("FILE", file, folder=False)), name)
-    print(imported.text(), end="")
-    for line in imported.account:
-        say(f"- {line}")
 
 
 @command(

@@ -7,11 +7,14 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn, Protocol
+from typing import Final, Protocol
 from urllib.parse import urlsplit
+
+from filelock import FileLock, Timeout
 
 from imagefactory.build.engines.docker import daemon
 from imagefactory.build.watch import Watcher
@@ -24,7 +27,6 @@ from imagefactory.compile.packing import repack
 from imagefactory.compile.request import Request
 from imagefactory.compile.source_tree import downloaded, fill, prepare
 from imagefactory.compile.toolchain import CompileProject
-from imagefactory.environment.file_lock import exclusive
 from imagefactory.environment.progress import Say
 from imagefactory.errors import did_you_mean
 from imagefactory.errors.commands import OptionError
@@ -99,7 +101,7 @@ def compile_kernels(
     _announce(job, say)
     with (
         project.store.in_use(),
-        exclusive(folder / ".lock", busy=lambda: _refuse_second(folder)),
+        _alone(folder),
         translating_disk_full(folder),
     ):
         image = provide(project, job.plan, watch, machine)
@@ -128,21 +130,25 @@ def _announce(job: Job, say: Say) -> None:
         say(f"left out, since no target needs them: {', '.join(sources.left_out)}")
 
 
-def _refuse_second(folder: Path) -> NoReturn:
+def _alone(folder: Path) -> AbstractContextManager[object]:
     """Refuse a second run of the same compile, rather than let it wait for hours."""
-    raise CompileBusyError(
-        "The same compile is already running.",
-        where=folder,
-        why="Its inputs are the same to the last byte, and both would write to one tree.",
-        fix="Wait for it; its result will be in the wheelhouse.",
-    )
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        return FileLock(folder / ".lock").acquire(blocking=False)
+    except Timeout:
+        raise CompileBusyError(
+            "The same compile is already running.",
+            where=folder,
+            why="Its inputs are the same to the last byte, and both would write to one tree.",
+            fix="Wait for it; its result will be in the wheelhouse.",
+        ) from None
 
 
 def _run(
     project: CompileProject, job: Job, jobs: int, watch: CompileWatcher, run: Callable[..., Ended]
 ) -> Ended:
     folder = job.folder(project.store)
-    ccache = project.store.own / "ccache" / job.inputs.toolchain.removeprefix("sha256:")[:16]
+    ccache = project.store.root / "ccache" / job.inputs.toolchain.removeprefix("sha256:")[:16]
     shutil.rmtree(folder / "out", ignore_errors=True)
     places = {
         folder / "src": "/factory/src",

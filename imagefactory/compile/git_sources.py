@@ -165,7 +165,7 @@ def fetch(source: CompileSource, store: Store) -> Path:
     """Fetch a repository at its commit, unless the store has it, and return the source's folder."""
     settings = source.settings
     repository, _, commit = source.digest.rpartition("@")
-    folder = store.own / "sources" / repository.replace("/", "+") / commit
+    folder = store.root / "sources" / repository.replace("/", "+") / commit
     part = folder / settings.folder if settings and settings.folder else folder
     if not folder.exists():
         with store.scratch() as scratch, translating_disk_full(scratch):

@@ -83,7 +83,7 @@ class Job:
 
     def folder(self, store: Store) -> Path:
         """Return the folder that keeps its tree, so that a second run can resume."""
-        return store.own / "compile" / self.tree.key
+        return store.root / "compile" / self.tree.key
 
 
 def work_out(project: CompileProject, request: Request) -> Job:

@@ -33,7 +33,6 @@ def _render_compile(project: Project, cell: Cell) -> Rendered:
     above = copied_layers([serve_layer(project.root), model_layer(cell, served)], project.root)
     (serve, _), (model, _) = above
     mods = _mods(installed)
-    copies = (serve, *(copy for copy, _ in mods), model)
     dependencies = load_settings(project.root).sources_of(cell.version, version)
     programs = tools(project.root, project.tool_lock.find("uv", cell.machine))
     files = [
@@ -61,7 +60,7 @@ def _render_compile(project: Project, cell: Cell) -> Rendered:
             for name, item in dependencies.items()
             if item.is_option
         ],
-        "copies": copies,
+        "copies": (serve, *(copy for copy, _ in mods), model),
         "not_locked": _not_locked(project, cell, version),
     }
     described = {
@@ -80,11 +79,8 @@ def _toolchain(project: Project, cell: Cell, version: ServerVersion) -> str:
     compiling = CompileProject(project.root, project.store)
     name = compiling.settings.toolchain_for("vllm", version)
     toolchain = compiling.cell(name, cell.version, cell.platform)
-    return (
-        image_name(toolchain_plan(compiling, toolchain))
-        if compiling.is_locked(toolchain)
-        else f"{IMAGE}:{name}"
-    )
+    locked = compiling.is_locked(toolchain)
+    return image_name(toolchain_plan(compiling, toolchain)) if locked else f"{IMAGE}:{name}"
 
 
 def _not_locked(project: Project, cell: Cell, version: ServerVersion) -> list[str]:

@@ -5,16 +5,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from imagefactory.environment.file_lock import exclusive
 from imagefactory.environment.index_config import IndexConfig, environment_for_uv, options_for_uv, redact
 from imagefactory.environment.progress import Say
 from imagefactory.environment.sets import RUN, SETS, LockedSet
@@ -46,10 +47,8 @@ def ensure(root: Path, name: str, say: Say) -> bool:
 
 def set_up(root: Path, prefix: Path, names: Iterable[str], say: Say) -> None:
     """Install exactly the named sets and those that an environment already has."""
-    # Next to the environment, because creating it again empties the folder.
-    lock = prefix.with_name(f"{prefix.name}.lock")
     try:
-        with exclusive(lock, busy=lambda: say("another set-up is running; waiting for it")):
+        with _alone(prefix, say):
             _set_up(root, prefix, names, say)
     except OSError as error:
         raise SetUpError(
@@ -58,6 +57,19 @@ def set_up(root: Path, prefix: Path, names: Iterable[str], say: Say) -> None:
             why=error.strerror or str(error),
             fix="Check that the checkout is writable and that the disk has free space.",
         ) from None
+
+
+@contextmanager
+def _alone(prefix: Path, say: Say) -> Iterator[None]:
+    """Wait until no other process sets up the environment; no package that could help is installed yet."""
+    # Next to the environment, because creating it again empties the folder.
+    with prefix.with_name(f"{prefix.name}.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another set-up is running; waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _set_up(root: Path, prefix: Path, names: Iterable[str], say: Say) -> None:

@@ -1,20 +1,8 @@
-"""Recipes of other launchers: 229 to 231, 234 and 235."""
+"""Recipes of other launchers: 234 and 235."""
 
 from __future__ import annotations
 
 from imagefactory.errors import LibraryError
-
-
-class RecipeFormatError(LibraryError, exit_code=229):
-    """A recipe cannot be read: it is of an unknown format, or lacks what every recipe has."""
-
-
-class RecipeCommandError(LibraryError, exit_code=230):
-    """A recipe's command needs a shell, so that nobody can tell what it starts."""
-
-
-class RecipeNotImportableError(LibraryError, exit_code=231):
-    """A recipe is for a server or a machine that the factory makes no images for."""
 
 
 class RegistryFolderError(LibraryError, exit_code=234):

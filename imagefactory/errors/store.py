@@ -1,4 +1,4 @@
-"""Downloads, the cache and the disk: 40 to 43, 220 and 221."""
+"""Downloads, the cache and the disk: 40 to 43 and 220."""
 
 from __future__ import annotations
 
@@ -23,7 +23,3 @@ class OutputError(LibraryError, exit_code=43):
 
 class DamagedCacheError(LibraryError, exit_code=220):
     """A file in the cache, or an image laid out from it, does not have the sha256 in its name."""
-
-
-class SharedCacheError(LibraryError, exit_code=221, about_the_machine=True):
-    """Others can write to the cache, and the user has not said that it is shared."""

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imagefactory.environment.file_lock import exclusive
+from filelock import FileLock
+
 from imagefactory.errors.layers import ImageMissingError
 from imagefactory.errors.store import OutputError
 from imagefactory.oci.entry import Bytes, Content, Entry, EntryKind, ImagePath, RawSlice
@@ -102,7 +103,7 @@ def write_layout(image: Image, name: str, store: Store, folder: Path) -> Layout:
         _refuse_foreign(folder)
         layout.blob(image.digest).parent.mkdir(parents=True, exist_ok=True)
         # Two builds may write to the same folder.
-        with exclusive(folder / ".lock"):
+        with FileLock(folder / ".lock"):
             _put(folder / "oci-layout", lambda path: path.write_bytes(_VERSION))
             for digest in digests:
                 _provide(store.blob(digest), layout.blob(digest), hashed)

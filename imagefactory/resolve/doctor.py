@@ -17,7 +17,6 @@ from imagefactory.environment.index_config import IndexConfig, redact
 from imagefactory.environment.sets import RUN, SETS
 from imagefactory.environment.setup import STAMPS, is_current
 from imagefactory.errors import FactoryError
-from imagefactory.errors.store import SharedCacheError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.bases import Base
 from imagefactory.resolve.mirrors import DebianMirrors, fetch
@@ -157,11 +156,7 @@ def _cache(store: Store) -> Result:
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         remedy = "Set FACTORY_CACHE to a folder that you can write to."
         return "failed", f"{store.root} is not a writable folder", remedy
-    try:
-        own = store.own
-    except SharedCacheError as error:
-        return "failed", f"{error.where}: {error.why}", error.fix
-    return "ok", f"{store.root}, shared; {own} for the rest" if store.is_shared else str(own), ""
+    return "ok", str(store.root), ""
 
 
 def _disk(store: Path) -> Result:

@@ -67,7 +67,7 @@ def _files(store: Store) -> list[tuple[Path, float, int]]:
     """List the store's files with their last use and size."""
     status = {path: path.stat() for path in _everything(store) if not _is_leftover(path)}
     files = [(path, max(stat.st_atime, stat.st_mtime), stat.st_size) for path, stat in status.items()]
-    folders = (folder for pattern in _TREES for folder in store.own.glob(pattern) if folder.is_dir())
+    folders = (folder for pattern in _TREES for folder in store.root.glob(pattern) if folder.is_dir())
     return [*files, *map(_tree, folders)]
 
 
@@ -101,5 +101,4 @@ def _is_leftover(path: Path) -> bool:
 
 
 def _everything(store: Store) -> Iterator[Path]:
-    folders = (root / part for root in {store.root, store.own} for part in _PARTS)
-    return (path for folder in folders for path in folder.glob("**/*") if path.is_file())
+    return (path for part in _PARTS for path in (store.root / part).glob("**/*") if path.is_file())

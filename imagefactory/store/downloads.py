@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import requests
+from filelock import FileLock, Timeout
 
-from imagefactory.environment.file_lock import exclusive
 from imagefactory.environment.index_config import redact
 from imagefactory.environment.progress import Progress
 from imagefactory.errors import FactoryError
@@ -86,7 +86,7 @@ def fetch(
         with translating_disk_full(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             _Transfer(wanted, target, session, progress, stopped or threading.Event()).run()
-    return store.whole_download(wanted.sha256) or target
+    return target
 
 
 @dataclass
@@ -105,7 +105,12 @@ class _Transfer:
         self.mismatch = False
 
     def run(self) -> None:
-        with exclusive(self.target.with_suffix(".lock"), stopped=self.stopped):
+        lock = FileLock(self.target.with_suffix(".lock"))
+        try:
+            alone = lock.acquire(poll_interval=0.2, cancel_check=self.stopped.is_set)
+        except Timeout:
+            raise CancelledError from None
+        with alone:
             # Another build may have downloaded it meanwhile.
             if self.target.exists() or any(map(self._fetch_from, self.wanted.locations())):
                 return

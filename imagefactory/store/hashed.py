@@ -48,14 +48,13 @@ def sound_blocks(path: Path) -> Iterator[bytes]:
 class HashedFiles:
     """Files named by their sha256 that were hashed before, and what they looked like then."""
 
-    def __init__(self, memory: Path | None) -> None:
-        """Read what is remembered; without a `memory`, every file is hashed every time."""
+    def __init__(self, memory: Path) -> None:
+        """Read what is remembered."""
         self._memory = memory
         self._seen: dict[str, object] = {}
-        if memory is not None:
-            with suppress(FileNotFoundError, ValueError, RecursionError):  # missing or damaged
-                seen = json.loads(memory.read_bytes())
-                self._seen = seen if isinstance(seen, dict) else {}
+        with suppress(FileNotFoundError, ValueError, RecursionError):  # missing or damaged
+            seen = json.loads(memory.read_bytes())
+            self._seen = seen if isinstance(seen, dict) else {}
 
     def refuse_changed(self, paths: Iterable[Path]) -> None:
         """Raise DamagedCacheError if a file is not what its name says; hash those that are not known."""
@@ -73,7 +72,7 @@ class HashedFiles:
     def remember(self, paths: Iterable[Path]) -> None:
         """Remember what files look like now that are certain to be what their names say; forget files that are gone."""
         looks = {str(path): _look(path) for path in paths}
-        if self._memory is None or not looks:
+        if not looks:
             return
         seen = {name: look for name, look in (self._seen | looks).items() if Path(name).exists()}
         if seen != self._seen:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import random
-import re
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 import requests
+import urllib3
 
 T = TypeVar("T")
 
@@ -116,20 +114,15 @@ def judge_status(status: int, headers: Mapping[str, str]) -> Again | None:
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds in the Retry-After header; None if it is missing or malformed."""
-    value = headers.get("Retry-After", "").strip()
-    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", value):
-        return float(value)
     try:
-        return max((parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds(), 0.0)
-    except (ValueError, TypeError, OverflowError):
+        return urllib3.Retry().parse_retry_after(headers.get("Retry-After", ""))
+    except (urllib3.exceptions.InvalidHeader, ValueError, TypeError, OverflowError):
         return None
 
 
 def _is_unreachable(error: Exception) -> bool:
     """Return whether no server was reached (refused, no such name, no route)."""
-    if isinstance(error, requests.ConnectTimeout | requests.exceptions.ProxyError):
-        return True
-    text = repr(error)
-    return isinstance(error, requests.ConnectionError) and (
-        "NewConnectionError" in text or "NameResolutionError" in text
+    cause = error.args[0] if error.args else None
+    return isinstance(error, requests.ConnectTimeout | requests.exceptions.ProxyError) or isinstance(
+        getattr(cause, "reason", cause), urllib3.exceptions.NewConnectionError
     )

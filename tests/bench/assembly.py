@@ -27,7 +27,6 @@ import deflate
 from debian.arfile import ArFile
 from isal import igzip_lib
 
-from imagefactory.build.engines.docker.buildx import find_builder
 from imagefactory.build.parallel import available_cores
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
@@ -220,13 +219,13 @@ def with_docker(plan: Plan, base: Path, folder: Path) -> tuple[float, float]:
         "--no-compile-bytecode --link-mode copy --python /opt/venv/bin/python /context/wheels/*.whl\n"
     )
     subprocess.run(["docker", "import", str(base), "bench-base"], check=True, capture_output=True)
-    builder = find_builder(None, plan.platform)
     with running_registry(folder) as address:
         name = f"{address}/bench:wheels"
         try:
-            build = [*builder.command, "--no-cache", "--network", "none", "--tag", name, str(context)]
+            build = ["docker", "buildx", "build", "--load", "--no-cache", "--network", "none"]
+            build += ["--tag", name, str(context)]
             built, pushed = (
-                timed(lambda: subprocess.run(words, env=builder.environment, check=True, capture_output=True))  # noqa: B023
+                timed(lambda: subprocess.run(words, check=True, capture_output=True))  # noqa: B023
                 for words in (build, ["docker", "push", name])
             )
             return built.seconds, pushed.seconds

@@ -10,14 +10,12 @@ import argparse
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from imagefactory.build.assemble import assemble
 from imagefactory.locks.project import Project
 from imagefactory.oci.layout import archive
 from imagefactory.plan.make import make_plan
-from imagefactory.store.cache import Store
 from imagefactory.store.digests import file_sha256
 from tests.bench.measuring import Spent, middle, row, timed
 from tests.fixtures.small_factory import CELL, RecordingWatcher, SmallFactory
@@ -42,7 +40,6 @@ def measure(factory: SmallFactory, rounds: int) -> None:
     project = factory.project
     [built] = factory.build()
     blobs = [project.store.blob(blob.digest) for blob in built.image.layers]
-    shared = replace(project, store=Store(factory.cache, own=factory.folder / "own"))
 
     def forgotten() -> None:
         (factory.cache / "facts" / "hashed.json").unlink()
@@ -55,7 +52,6 @@ def measure(factory: SmallFactory, rounds: int) -> None:
     steps: dict[str, Callable[[], object]] = {
         "unchanged build": lambda: build(project),
         "unchanged build that hashes every layer": forgotten,
-        "unchanged build with a shared cache": lambda: build(shared),
         "reading and hashing the layers, one after the other": lambda: [*map(file_sha256, blobs)],
         "export, to nowhere": export,
     }

@@ -1,10 +1,9 @@
-"""The rooms of the library: imports only go down, and never form a circle."""
+"""The rooms of the library and the programs of images: imports only go down, and never form a circle."""
 
 from __future__ import annotations
 
 import ast
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from importlib.util import resolve_name
@@ -14,7 +13,7 @@ import pytest
 
 from tests.fixtures.checkouts import REPOSITORY
 
-SHIPPED = "images.shipped"
+LIBRARY, IMAGES = "imagefactory", "images"
 ROOMS = (
     "errors",
     "environment",
@@ -36,15 +35,14 @@ ROOMS = (
     "site",
     "commands",
 )
-"""Lowest first. A module may import its own room and those before it; images.shipped imports only itself."""
+"""Lowest first. A module may import its own room and those before it; images import nothing of the library."""
 
 
 class Modules:
     """The modules of a tree, and what each imports: at the top, in functions, or for annotations alone."""
 
-    def __init__(self, root: Path) -> None:
-        folders = (root / "imagefactory", root.joinpath(*SHIPPED.split(".")))
-        paths = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    def __init__(self, root: Path, *trees: str) -> None:
+        paths = [path for tree in trees or (LIBRARY, IMAGES) for path in sorted((root / tree).rglob("*.py"))]
         self.paths = {_name(root, path): path for path in paths}
         self.imports = {name: sorted(self._imported(name)) for name in self.paths}
 
@@ -58,10 +56,13 @@ class Modules:
             elif isinstance(node, ast.ImportFrom):
                 module = resolve_name("." * node.level + (node.module or ""), package)
                 named += [f"{module}.{alias.name}" for alias in node.names]
-        return {self._module(name) for name in named} - {importer, ""}
+        return {self._module(name, package) for name in named} - {importer, ""}
 
-    def _module(self, name: str) -> str:
+    def _module(self, name: str, package: str) -> str:
         """Return the module of an import: `a.b.c` is the module a.b.c, or a name in the module a.b."""
+        # Programs of images import their neighbours without a package: Python starts in their folder.
+        if package.startswith(IMAGES) and f"{package}.{name.partition('.')[0]}" in self.paths:
+            name = f"{package}.{name}"
         while name and name not in self.paths:
             name = name.rpartition(".")[0]
         return name
@@ -73,10 +74,11 @@ class Modules:
                 if _floor(name) > _floor(importer):
                     yield f"{importer} imports {name}"
 
-    def circle(self) -> list[str]:
-        """Return the modules of a circle, if there is one."""
+    def circle(self, tree: str) -> list[str]:
+        """Return the modules of a circle below a folder, if there is one."""
+        inside = {name: found for name, found in self.imports.items() if name.partition(".")[0] == tree}
         try:
-            TopologicalSorter(self.imports).prepare()
+            TopologicalSorter(inside).prepare()
         except CycleError as error:
             return list(error.args[1])
         return []
@@ -88,10 +90,10 @@ def _name(root: Path, path: Path) -> str:
 
 
 def _floor(module: str) -> int:
-    """Number the rooms; images.shipped is below all, and the package itself above, so that no room imports it."""
-    if module == SHIPPED or module.startswith(f"{SHIPPED}."):
+    """Number the rooms; images are below all, and the package itself above, so that no room imports it."""
+    tree, _, inside = module.partition(".")
+    if tree == IMAGES:
         return -1
-    _, _, inside = module.partition(".")
     return ROOMS.index(inside.partition(".")[0]) if inside else len(ROOMS)
 
 
@@ -101,57 +103,55 @@ def modules() -> Modules:
 
 
 def test_imports_only_go_down_and_form_no_circle(modules: Modules) -> None:
-    upward, circle = list(modules.upward()), modules.circle()
+    upward, circle = list(modules.upward()), modules.circle(LIBRARY)
     counts = f"modules: {len(modules.paths)}, upward imports: {len(upward)}, circles: {1 if circle else 0}"
-    sys.stdout.write(f"{' < '.join((SHIPPED, *ROOMS))}\n{counts}\n")
+    sys.stdout.write(f"{' < '.join((IMAGES, *ROOMS))}\n{counts}\n")
     assert upward == []
     assert circle == []
 
 
-def test_the_library_consists_of_rooms_with_docstrings() -> None:
-    library = REPOSITORY / "imagefactory"
-    entries = {path.name for path in library.iterdir() if path.name != "__pycache__"}
+def test_programs_of_images_form_no_circle(modules: Modules) -> None:
+    assert modules.circle(IMAGES) == []
+
+
+def test_the_library_consists_of_rooms() -> None:
+    entries = {path.name for path in (REPOSITORY / LIBRARY).iterdir() if path.name != "__pycache__"}
     assert entries == {*ROOMS, "__init__.py", "py.typed"}
-    for room in ROOMS:
-        assert ast.get_docstring(ast.parse((library / room / "__init__.py").read_text("utf-8")))
 
 
-@pytest.mark.parametrize(
-    ("importer", "line"),
-    [
-        ("imagefactory/errors/matrix.py", "from imagefactory.store.cache import Store"),
-        ("imagefactory/plan/make.py", "def f():\n    from imagefactory.build import assemble"),
-        ("imagefactory/oci/tar.py", "if TYPE_CHECKING:\n    from imagefactory.plan.plan import Plan"),
-        ("images/shipped/yamlfile.py", "import imagefactory.errors"),
-    ],
-)
-def test_upward_imports_are_found(tmp_path: Path, modules: Modules, importer: str, line: str) -> None:
-    for path in modules.paths.values():
-        copy = tmp_path / path.relative_to(REPOSITORY)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text("", "utf-8")
-    (tmp_path / importer).write_text(line, "utf-8")
-    [found] = Modules(tmp_path).upward()
-    assert found.startswith(_name(tmp_path, tmp_path / importer))
+def tree(root: Path, files: dict[str, str]) -> Modules:
+    """Write modules and read them."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    return Modules(root)
 
 
-def test_circles_are_found_even_inside_functions(tmp_path: Path) -> None:
-    room = tmp_path / "imagefactory" / "store"
-    room.mkdir(parents=True)
-    (tmp_path / "images" / "shipped").mkdir(parents=True)
-    (room / "one.py").write_text("from imagefactory.store import two", "utf-8")
-    (room / "two.py").write_text("def f():\n    from imagefactory.store.one import name", "utf-8")
-    assert set(Modules(tmp_path).circle()) == {"imagefactory.store.one", "imagefactory.store.two"}
+def test_upward_imports_are_found(tmp_path: Path) -> None:
+    upward = {
+        "imagefactory/errors/matrix.py": "from imagefactory.store.cache import Store",
+        "imagefactory/plan/make.py": "def f():\n    from imagefactory.build import assemble",
+        "imagefactory/oci/tar.py": "if TYPE_CHECKING:\n    from imagefactory.plan.plan import Plan",
+        "images/shipped/yamlfile.py": "import imagefactory.errors",
+    }
+    below = ("store/cache", "build/assemble", "plan/plan", "errors/__init__")
+    found = tree(tmp_path, dict.fromkeys((f"imagefactory/{name}.py" for name in below), "") | upward).upward()
+    assert sorted(line.partition(" ")[0] for line in found) == [
+        "imagefactory.errors.matrix", "imagefactory.oci.tar", "imagefactory.plan.make", "images.shipped.yamlfile"
+    ]  # fmt: skip
 
 
-def test_names_of_modules_and_classes_are_unique(modules: Modules) -> None:
-    # Errors and commands are sorted by subject, so their modules may have the names of others.
-    sorted_by_subject = ("imagefactory.errors.", "imagefactory.commands.")
-    places: dict[str, list[str]] = defaultdict(list)
-    for module, path in modules.paths.items():
-        if path.name != "__init__.py" and not module.startswith(sorted_by_subject):
-            places[path.stem].append(module)
-        for node in ast.parse(path.read_text("utf-8")).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places[node.name].append(module)
-    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+def test_circles_are_found_even_inside_functions_and_between_neighbours(tmp_path: Path) -> None:
+    modules = tree(
+        tmp_path,
+        {
+            "imagefactory/store/one.py": "from imagefactory.store import two",
+            "imagefactory/store/two.py": "def f():\n    from imagefactory.store.one import name",
+            "images/compile/one.py": "from two import make",
+            "images/compile/two.py": "import one",
+            "images/compile/ast.py": "import os",
+        },
+    )
+    for place in ("imagefactory.store", "images.compile"):
+        assert set(modules.circle(place.partition(".")[0])) == {f"{place}.one", f"{place}.two"}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.fixtures.checkouts import REPOSITORY
+from tests.skips import read_list
 
 TESTS = """
 import pytest
@@ -24,18 +27,24 @@ GPU = '[[allowed]]\ntest = "tests/test_some.py::test_on_a_*"\nskip = "no GPU"\nb
 TOOL = (
     '[[allowed]]\ntest = "tests/test_some.py::test_with_a_tool"\nskip = "no tool"\nbecause = "it is rare"\n'
 )
-both_ways = pytest.mark.parametrize("way", [(), ("-p", "xdist", "-n", "2")], ids=["alone", "xdist"])
+GONE = GPU.replace("on_a_*", "gone")
+STALE = (
+    "tests/allowed_skips.toml: 'tests/test_some.py::test_gone' matches no test any more; remove the entry."
+)
+NO_MODULE = "import pytest\npytest.importorskip('no_such_module')\ndef test_it(): pass\n"
+SLOW = "import pytest\n@pytest.mark.slow\ndef test_long(): pass\n"
+LEFT_OUT = "1 slow tests were left out; `./inv test --all` runs them."
 
 
 class Suite:
-    """A small project whose tests run in a process of their own."""
+    """A small project with tests."""
 
     def __init__(self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pytester = pytester
         self.tests = pytester.mkdir("tests")
         monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
         monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-        pytester.makeini("[pytest]\ntestpaths = tests\naddopts = -ra --import-mode=importlib")
+        pytester.makeini("[pytest]\ntestpaths = tests\naddopts = -ra --import-mode=importlib\nmarkers = slow")
         self.write(TESTS)
         self.allow("")
 
@@ -47,7 +56,10 @@ class Suite:
 
     def run(self, *options: str) -> tuple[int, list[str]]:
         """Run the tests; return the exit code and the table of skips."""
-        done = self.pytester.runpytest_subprocess("-p", "tests.skips", *options)
+        start = (
+            self.pytester.runpytest_subprocess if "xdist" in options else self.pytester.runpytest_inprocess
+        )
+        done = start("-p", "tests.skips", *options)
         lines = done.outlines
         starts = [number for number, line in enumerate(lines) if line.strip("= ") == "skipped tests"]
         assert len(starts) == 1, lines
@@ -69,22 +81,26 @@ def test_skips_are_counted_by_reason_and_file(suite: Suite) -> None:
 
 def test_a_run_without_skips_has_one_line_and_no_table(suite: Suite) -> None:
     suite.write("def test_runs(): pass\n")
-    done = suite.pytester.runpytest_subprocess("-p", "tests.skips", "--require-engine")
+    done = suite.pytester.runpytest_inprocess("-p", "tests.skips", "--require-engine")
     assert done.ret == pytest.ExitCode.OK
-    assert done.outlines[-2] == "0 skipped: every test that was collected ran."
+    assert done.outlines[-2] == "0 skipped: every test that was selected ran."
     assert "skipped tests" not in done.stdout.str()
 
 
-@both_ways
-def test_an_unlisted_skip_fails_the_run_and_is_named(suite: Suite, way: tuple[str, ...]) -> None:
-    suite.allow(GPU)
-    code, table = suite.run(*way, "--require-engine")
+@pytest.mark.parametrize("way", [(), ("-p", "xdist", "-n", "2")], ids=["alone", "xdist"])
+def test_unlisted_skips_are_named_and_slow_tests_counted(suite: Suite, way: tuple[str, ...]) -> None:
+    suite.allow(GPU + GONE)
+    suite.write(NO_MODULE, "test_more.py")
+    suite.write(SLOW, "test_slow.py")
+    code, table = suite.run(*way, "--require-engine", "-m", "not slow")
     assert code == pytest.ExitCode.TESTS_FAILED
     assert [line for line in table if "NOT ALLOWED" in line] == [
+        "NOT ALLOWED: tests/test_more.py",
         "NOT ALLOWED: tests/test_some.py::test_with_a_tool[other@1.0]",
         "NOT ALLOWED: tests/test_some.py::test_with_a_tool[tiny@1.0]",
     ]
     assert "tests/test_some.py (1)" in table, "allowed skips are listed as always"
+    assert table[-3:] == [LEFT_OUT, table[-2], STALE]
 
 
 def test_listed_skips_are_allowed_for_the_listed_reason(suite: Suite) -> None:
@@ -94,41 +110,35 @@ def test_listed_skips_are_allowed_for_the_listed_reason(suite: Suite) -> None:
     assert len(table) == 4
     suite.allow(GPU + TOOL.replace("no tool", "no licence"))
     assert suite.run("--require-engine")[0] == pytest.ExitCode.TESTS_FAILED
-
-
-@both_ways
-def test_an_entry_without_a_test_fails_a_full_run(suite: Suite, way: tuple[str, ...]) -> None:
-    suite.allow(GPU + TOOL + GPU.replace("on_a_*", "gone"))
-    code, table = suite.run(*way)
-    assert code == pytest.ExitCode.TESTS_FAILED
-    assert table[-1] == (
-        "tests/allowed_skips.toml: 'tests/test_some.py::test_gone' matches no test any more; remove the entry."
-    )
-
-
-@pytest.mark.parametrize("part", [("tests/test_some.py",), ("-k", "gpu"), ("-m", "not slow")], ids=str)
-def test_a_partial_run_ignores_entries_without_a_test(suite: Suite, part: tuple[str, ...]) -> None:
-    suite.allow(GPU + TOOL + GPU.replace("on_a_*", "gone"))
-    assert suite.run(*part, "--require-engine")[0] == pytest.ExitCode.OK
-
-
-@both_ways
-def test_an_unlisted_skip_of_a_module_fails_the_run(suite: Suite, way: tuple[str, ...]) -> None:
     suite.allow(GPU + TOOL)
-    suite.write("import pytest\npytest.importorskip('no_such_module')\ndef test_it(): pass\n", "test_more.py")
-    code, table = suite.run(*way, "--require-engine")
-    assert code == pytest.ExitCode.TESTS_FAILED
-    assert "NOT ALLOWED: tests/test_more.py" in table
+    suite.write(NO_MODULE, "test_more.py")
+    assert suite.run("--require-engine")[0] == pytest.ExitCode.TESTS_FAILED
+
+
+def test_an_entry_without_a_test_fails_a_full_run_alone(suite: Suite) -> None:
+    suite.allow(GPU + TOOL + GONE)
+    for part in ((), ("-m", "not slow")):
+        code, table = suite.run(*part)
+        assert (code, table[-1]) == (pytest.ExitCode.TESTS_FAILED, STALE), part
+    for some in (["tests/test_some.py"], ["-k", "gpu"], ["-m", "slow or not slow"]):
+        assert suite.run(*some, "--require-engine")[0] == pytest.ExitCode.OK, some
+
+
+def test_a_slow_test_that_is_left_out_keeps_its_entry(suite: Suite) -> None:
+    suite.allow(GPU + TOOL + GPU.replace("test_some.py::test_on_a_*", "test_slow.py::test_long"))
+    suite.write(SLOW, "test_slow.py")
+    code, table = suite.run("-m", "not slow", "--require-engine")
+    assert (code, table[-1]) == (pytest.ExitCode.OK, LEFT_OUT)
 
 
 def test_failures_keep_their_own_exit_code(suite: Suite) -> None:
     suite.write(TESTS + "\ndef test_fails():\n    raise KeyboardInterrupt\n")
-    assert suite.run("--require-engine")[0] == pytest.ExitCode.INTERRUPTED
+    done = suite.pytester.runpytest_subprocess("-p", "tests.skips", "--require-engine")
+    assert done.ret == pytest.ExitCode.INTERRUPTED
 
 
-@pytest.mark.parametrize("entry", [GPU.replace("because", "why"), GPU.replace("none has one", "")])
-def test_an_entry_without_a_reason_is_refused(suite: Suite, entry: str) -> None:
-    suite.allow(entry)
-    done = suite.pytester.runpytest_subprocess("-p", "tests.skips")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    assert "because, skip, test" in "".join(done.errlines)
+def test_an_entry_without_a_reason_is_refused(tmp_path: Path) -> None:
+    for entry in (GPU.replace("because", "why"), GPU.replace("none has one", "")):
+        (tmp_path / "list.toml").write_text(entry)
+        with pytest.raises(pytest.UsageError, match="because, skip, test"):
+            read_list(tmp_path / "list.toml")

@@ -1,1 +1,1 @@
-"""Recipes of other launchers: reading theirs, and writing registries of ours."""
+"""Registries of recipes for other launchers."""

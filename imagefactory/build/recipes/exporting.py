@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Final
 
 import yaml
 
+from imagefactory.build.start.launcher_recipes import Format
 from imagefactory.build.start.prepare import prepare
 from imagefactory.errors.recipes import NothingToExportError, RegistryFolderError
 from imagefactory.locks.project import Project
@@ -23,23 +24,14 @@ from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Digest
 
 MANIFEST: Final = ".sparkrun/registry.yaml"
-FOLDERS: Final = {"sparkrun": "recipes", "eugr": "eugr"}
+FOLDERS: Final[Mapping[Format, str]] = {"sparkrun": "recipes", "eugr": "eugr"}
 SPARK: Final = "12.1"
 """The launchers are for machines with this GPU."""
 RESERVED: Final = (
-    *(
-        "arena",
-        "spark-arena",
-        "sparkarena",
-        "sparkrun",
-        "official",
-        "experimental",
-        "transitional",
-        "community",
-    ),
-    *("eugr", "dbotwinick", "raphaelamorim", "scitrera", "atlas"),
+    *("arena", "spark-arena", "sparkarena", "sparkrun", "official", "experimental", "transitional"),
+    *("community", "eugr", "dbotwinick", "raphaelamorim", "scitrera", "atlas"),
 )
-"""How the names of registries may begin only if they are sparkrun's own."""
+"""Prefixes that sparkrun keeps for the names of its own registries."""
 MADE = "# Made by `invoke recipes.export`; a later export replaces the files beside it.\n"
 
 
@@ -58,42 +50,35 @@ def registry_of(
 
     `known` has the digests, if the caller has looked them up already.
     """
-    exported = Exported()
     spark = [cell for cell in cells if project.matrix.archs[cell.arch].capability == SPARK]
     digests = _digests(project, spark) if known is None else known
-    references = {cell: _reference(project, digests.get(cell)) for cell in spark}
-    # Each recipe asks the serve program, which is a process of its own.
-    with ThreadPoolExecutor() as pool:
-        recipes = pool.map(
-            lambda item: dict(_recipes(project, *item)),
-            [(cell, reference) for cell, reference in references.items() if reference],
-        )
-        for files in recipes:
-            exported.files |= files
-    left_out: dict[str, list[str]] = {}
-    unpinned: set[str] = set()
-    for cell in cells:
-        if cell not in references:
-            left_out.setdefault("not for the DGX Spark", []).append(str(cell))
-        elif references[cell] is None:
-            left_out.setdefault("not built yet, so without a digest", []).append(str(cell))
-        else:
-            model = project.matrix.models[cell.model]
-            unpinned |= {repo for repo in model.repositories if project.model_lock.commit_of(repo) is None}
-    exported.account += [f"{why}: {', '.join(names)}" for why, names in left_out.items()]
-    if not exported.files:
+    built = [cell for cell in spark if digests.get(cell)]
+    exported = Exported()
+    for why, left_out in (
+        ("not for the DGX Spark", [cell for cell in cells if cell not in spark]),
+        ("not built yet, so without a digest", [cell for cell in spark if cell not in built]),
+    ):
+        if left_out:
+            exported.account.append(f"{why}: {', '.join(map(str, left_out))}")
+    if not built:
         raise NothingToExportError(
             "No recipe can be written.",
             where="the targets",
             why=f"Of the targets, these are {'; '.join(exported.account)}.",
             fix="Name targets for the DGX Spark that are locked and built; `invoke plan` shows their digests.",
         )
+    # Each recipe asks the serve program, which is a process of its own.
+    with ThreadPoolExecutor() as pool:
+        for files in pool.map(lambda cell: _recipes(project, cell, digests[cell]), built):
+            exported.files |= files
+    exported.files[MANIFEST] = _manifest(project)
+    repositories = {repo for cell in built for repo in project.matrix.models[cell.model].repositories}
+    unpinned = sorted(repo for repo in repositories if project.model_lock.commit_of(repo) is None)
     if unpinned:
-        named = ", ".join(sorted(unpinned))
+        named = ", ".join(unpinned)
         exported.account.append(f"without a pinned revision (`invoke lock --models`): {named}")
     if "OWNER" in project.matrix.effective_registry:
         exported.account.append("OWNER in the names of images is a placeholder; set FACTORY_REGISTRY")
-    exported.files[MANIFEST] = _manifest(project)
     return exported
 
 
@@ -103,50 +88,44 @@ def write_registry(files: dict[str, str], folder: Path) -> None:
         present = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
         present = {name for name in present if not name.startswith(".git/")}
         # Somebody may have cloned it to publish it, with a README of their own.
-        kept = {name for name in present if "/" not in name}
+        below = {name for name in present if "/" in name}
         manifest = folder / MANIFEST
         own = manifest.is_file() and manifest.read_text("utf-8").startswith(MADE)
-        beside = sorted(
-            name for name in present - kept if not name.startswith((*FOLDERS.values(), ".sparkrun/"))
-        )
-        if present and (not own or beside):
+        foreign = sorted(name for name in below if not name.startswith((*FOLDERS.values(), ".sparkrun/")))
+        if present and (not own or foreign):
             raise RegistryFolderError(
                 "The folder is not a registry of this factory.",
                 where=folder,
-                why=f"It holds {(beside or sorted(present))[0]}, which an export would mix with its own files.",
+                why=f"It holds {(foreign or sorted(present))[0]}, which an export would mix with its own files.",
                 fix="Name a new or empty folder, or one that an earlier export wrote.",
             )
-        for name in present - kept - set(files):
+        for name in below - set(files):
             (folder / name).unlink()
         for name, text in files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             write_text(folder / name, text)
 
 
-def _digests(project: Project, cells: Iterable[Cell]) -> dict[Cell, Digest | None]:
+def _digests(project: Project, cells: Sequence[Cell]) -> dict[Cell, Digest | None]:
     """Look up the images of locked cells; None if a layer is not on record."""
     layers = KnownLayers(project.known_layers)
     images = {cell: layers.image(make_plan(project, cell)) for cell in cells if project.is_locked(cell)}
     return {cell: image.digest if image else None for cell, image in images.items()}
 
 
-def _reference(project: Project, digest: Digest | None) -> str | None:
-    return f"{project.matrix.effective_registry}@{digest}" if digest else None
-
-
-def _recipes(project: Project, cell: Cell, reference: str) -> Iterator[tuple[str, str]]:
-    start = prepare(project, cell, reference, given={}, environment={"HOME": os.environ.get("HOME", "/")})
-    if "sparkrun" in server_of(cell).recipes:
-        yield f"{FOLDERS['sparkrun']}/{cell.model_and_version}.yaml", start.recipe("sparkrun")
-    if "eugr" in server_of(cell).recipes:
-        yield f"{FOLDERS['eugr']}/{cell.model_and_version}.yaml", start.recipe("eugr")
+def _recipes(project: Project, cell: Cell, digest: Digest | None) -> dict[str, str]:
+    image = f"{project.matrix.effective_registry}@{digest}"
+    start = prepare(project, cell, image, given={}, environment={"HOME": os.environ.get("HOME", "/")})
+    return {
+        f"{folder}/{cell.model_and_version}.yaml": start.recipe(style)
+        for style, folder in FOLDERS.items()
+        if style in server_of(cell).recipes
+    }
 
 
 def _manifest(project: Project) -> str:
     *_, owner, name = project.matrix.source.rstrip("/").removesuffix(".git").split("/")
-    reserved = name.lower().startswith(RESERVED)
     registry = {
-        "name": f"images-{name}" if reserved else name,
+        "name": f"images-{name}" if name.lower().startswith(RESERVED) else name,
         "description": f"Images of {owner}/{name} by digest, one recipe for each",
         "recipes": FOLDERS["sparkrun"],
         "enabled": True,

@@ -69,7 +69,7 @@ def _new(before: Mapping[Sha256, _Record], now: Mapping[Sha256, _Record]) -> dic
 def check_records(project: Project, changed: ChangedRecords, watch: Watcher, say: Say) -> None:
     """Rebuild what changed; raise RecordRefutedError with every record that something else comes out for."""
     parts = list(_parts(project, changed.layers))
-    refuse_full(project.store.own, _space_needed(project, changed, parts))
+    refuse_full(project.store.root, _space_needed(project, changed, parts))
     # Wheels first: the layers of mods are made from files that are checked against these records.
     refuted = list(_refuted_wheels(project, changed.wheels)) or list(
         _refuted_layers(project, changed.layers, parts, watch, say)

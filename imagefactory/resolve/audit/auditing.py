@@ -262,7 +262,7 @@ def _kernels(project: Project, library: GpuLibrary) -> GpuCode:
 def cuobjdump(project: Project) -> Path:
     """Return the pinned cuobjdump for this machine, downloading it once."""
     tool = project.tool_lock.find(CUOBJDUMP, host_machine())
-    program = project.store.own / "tools" / tool.sha256 / "cuobjdump"
+    program = project.store.root / "tools" / tool.sha256 / "cuobjdump"
     if not program.exists():
         with (
             requests.Session() as session,

@@ -185,7 +185,7 @@ def chips_of(project: Project, cell: Cell, name: str) -> str:
 
 def _compile_needed(project: Project, cell: Cell, name: str, version: str) -> CompileNeededError:
     registry = shared_at(project.matrix)
-    searched = f"the wheelhouse {project.store.own / 'wheelhouse'}" + (f", {registry}" if registry else "")
+    searched = f"the wheelhouse {project.store.root / 'wheelhouse'}" + (f", {registry}" if registry else "")
     others = [wheel for wheel in all_kept(project.store) if canonicalize_name(wheel.inputs.name) == name]
     kept = ", ".join(f"{wheel.inputs.version} for {wheel.inputs.arch_list}" for wheel in others)
     usual = replace(cell, version=project.matrix.defaults.vllm)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from filelock import FileLock
 from packaging.utils import canonicalize_name
 from pydantic import TypeAdapter
 
-from imagefactory.environment.file_lock import exclusive
 from imagefactory.errors.wheelhouse import DamagedWheelError
 from imagefactory.resolve.wheelhouse.fit import refuse_misfit
 from imagefactory.store.atomic import writing
@@ -88,13 +88,13 @@ class KeptWheel(CompiledWheel):
 
 def find(store: Store, key: str) -> KeptWheel | None:
     """Return the wheel with this key, or None if the store does not have it."""
-    record = store.own / "wheelhouse" / key / _RECORD
+    record = store.root / "wheelhouse" / key / _RECORD
     return _read(record) if record.exists() else None
 
 
 def all_kept(store: Store) -> Iterator[KeptWheel]:
     """List the wheels in the store, by name and version."""
-    found = map(_read, (store.own / "wheelhouse").glob(f"*/{_RECORD}"))
+    found = map(_read, (store.root / "wheelhouse").glob(f"*/{_RECORD}"))
     yield from sorted(found, key=lambda wheel: (wheel.inputs.name, wheel.inputs.version, wheel.key))
 
 
@@ -104,8 +104,9 @@ def keep(store: Store, inputs: CompileInputs, wheel: Path) -> KeptWheel:
     The record is written last, and a wheel without a record does not count, so an interrupted copy is never used.
     """
     refuse_misfit(inputs.name, inputs.version, inputs.platform, wheel)
-    folder = store.own / "wheelhouse" / inputs.key
-    with exclusive(folder / ".lock"):
+    folder = store.root / "wheelhouse" / inputs.key
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".lock"):
         if (folder / _RECORD).exists():
             return _read(folder / _RECORD)
         target = folder / wheel.name

@@ -24,6 +24,7 @@ from tests.fixtures.small_factory import RecordingWatcher
 from tests.fixtures.wheels import WheelFactory
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
+# A replay is a container per release: a few run always, the others are slow, and `.ci/run` runs them as well.
 BODY = "".join(f"step_{number} = function({number})\n" for number in range(12))
 OLD = {"vllm/__init__.py": "raise ImportError('torch')\n", "vllm/x.py": BODY, "vllm/y.py": "why = 1\n"}
 NEW = {**OLD, "vllm/x.py": BODY.replace("step_5 = function(5)\n", "step_5 = function(5, fast=True)\n")}
@@ -129,6 +130,7 @@ def test_a_patch_becomes_a_mod_and_is_upstream_where_it_is_there_already(replay:
     assert edit.model_dump(exclude_none=True)["replace"] == "step_5 = function(5, fast=True)\n"
 
 
+@pytest.mark.slow
 def test_git_apply_behind_a_check_becomes_a_mod(replay: Replayed) -> None:
     script = """cd $ROOT
 p=$OLDPWD/a.patch
@@ -138,6 +140,7 @@ elif git apply --check $p; then git apply $p; else exit 1; fi
     assert outcomes(replay(script, a_patch=PATCH)) == ["changes", "nothing"]
 
 
+@pytest.mark.slow
 def test_python_finds_the_packages_without_running_them(replay: Replayed) -> None:
     script = """file=$(python -c 'import vllm.y as m; print(m.__file__)')
 python3 - "$file" <<'PY'
@@ -154,6 +157,7 @@ PY
     assert [variant.versions for variant in imported.draft.manifest.variants] == [">=1.0,<2.0", ">=2.0"]
 
 
+@pytest.mark.slow
 def test_python_knows_the_names_of_modules_and_decides_nothing_by_their_values(replay: Replayed) -> None:
     script = """python3 - <<'PY'
 import importlib
@@ -171,6 +175,7 @@ sed -i s/why/because_of/ $ROOT/vllm/y.py
     assert outcomes(replay(script.replace("&& exit 1", "2>/dev/null && exit 1"))) == ["changes", "changes"]
 
 
+@pytest.mark.slow
 def test_a_file_beside_the_server_is_added_with_its_flag(replay: Replayed) -> None:
     imported = replay("cp a.jinja $WORKSPACE_DIR/mine.jinja", a_jinja="{{ messages | some_filter }}\n")
     assert imported.draft.manifest.settings.flags == {"chat_template": f"{IMAGE_FILES}mine.jinja"}
@@ -186,6 +191,7 @@ def test_a_supplied_file_takes_the_place_of_a_download(replay: Replayed) -> None
     assert imported.draft.attempts[0].outcome == "changes"
 
 
+@pytest.mark.slow
 def test_a_download_is_supplied_by_its_address_and_through_a_pipe_that_bash_names(replay: Replayed) -> None:
     script = """cd $ROOT
 git apply <(curl -fsSL https://git.example/a/fix.diff)
@@ -199,12 +205,14 @@ patch -p1 < <(wget -qO- https://git.example/b/fix.diff)
     assert "https://git.example/a/fix.diff: sha256" in imported.manifest.read_text()
 
 
+@pytest.mark.slow
 def test_a_repository_that_a_script_clones_is_named(replay: Replayed) -> None:
     with pytest.raises(MissingDownloadError) as caught:
         replay("git clone https://git.example/tools.git || true")
     assert caught.value.where == "https://git.example/tools.git"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "apply",
     [
@@ -222,6 +230,7 @@ def test_a_patch_that_is_there_already_is_upstream_whatever_the_script_says(
     assert imported.draft.manifest.upstreamed_in == "2.0"
 
 
+@pytest.mark.slow
 def test_questions_about_packages_are_answered_from_the_lock(replay: Replayed) -> None:
     script = """[ "$(pip show other | grep '^Version:')" = "Version: 7.0" ]
 pip install -q "other>=6,<8"
@@ -237,6 +246,7 @@ echo 'locked = function(7)' >> $ROOT/vllm/y.py
 # --- failures that a script goes on after ---------------------------------------------------------------
 
 
+@pytest.mark.slow
 @on_one_release
 @pytest.mark.parametrize(
     ("script", "why"),
@@ -283,6 +293,7 @@ def test_fuzz_is_not_allowed(replay: Replayed) -> None:
 # --- hostile ones -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @on_one_release
 @pytest.mark.parametrize(
     ("script", "why"),
@@ -345,6 +356,7 @@ def test_a_hostile_script_is_bounded_and_leaves_nothing(replay: Replayed, script
     assert why in replay.refusal(f"set +e\n{script}\n", seconds=5)
 
 
+@pytest.mark.slow
 def test_changed_permissions_are_accounted_for(replay: Replayed) -> None:
     imported = replay(
         "echo 'more = function(7)' >> $ROOT/vllm/y.py; chmod 000 $ROOT/vllm/y.py; chmod 000 $ROOT/vllm"

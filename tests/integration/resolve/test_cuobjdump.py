@@ -44,6 +44,7 @@ def test_library_without_kernels_is_accepted(project: Project, tmp_path: Path) -
     assert read_kernels(library, cuobjdump(project)) == GpuCode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "word", "outcome"),
     [
@@ -66,6 +67,7 @@ def test_gpu_targets_decide_how_kernels_run_on_a_spark(
     assert verdict.outcome == outcome
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "found_as"),
     [

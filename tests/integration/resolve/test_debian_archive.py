@@ -37,7 +37,7 @@ def lock(debian: str, platform: str, *packages: str) -> BaseLock:
     )
 
 
-@pytest.mark.parametrize("platform", ["linux/arm64", "linux/amd64"])
+@pytest.mark.parametrize("platform", ["linux/arm64", pytest.param("linux/amd64", marks=pytest.mark.slow)])
 def test_locking_the_archive_twice_gives_the_same_lock(platform: str) -> None:
     first, second = (lock("trixie", platform, "python3", "gcc", "ca-certificates") for _ in range(2))
     assert first == second
@@ -48,6 +48,7 @@ def test_locking_the_archive_twice_gives_the_same_lock(platform: str) -> None:
     assert deb_locations(first.debs[0], first.suites, mirrors)[0].endswith(first.debs[0].file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("debian", sorted({base.debian for base in BASES.values()}))
 def test_declared_accounts_are_those_of_base_passwd(tmp_path: Path, debian: str) -> None:
     locked = lock(debian, "linux/arm64", "base-passwd")

@@ -7,28 +7,22 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import requests
 
-from imagefactory.build.assemble import Built, assemble
+from imagefactory.build.assemble import Built
 from imagefactory.build.engines.docker import daemon
-from imagefactory.build.inputs import LayerInputs
 from imagefactory.build.verify import verify
 from imagefactory.errors.layers import NotReproducibleError
 from imagefactory.errors.store import DamagedCacheError
-from imagefactory.locks.project import Project
 from imagefactory.oci.layout import archive, write_archive
 from imagefactory.oci.tar import END
-from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Layer
 from imagefactory.store import hashed
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, file_sha256, sha256_of
-from imagefactory.store.downloads import fetch
 from tests.fixtures.small_factory import CELL, SmallFactory
 from tests.unit.build.test_verify import flip
 
@@ -238,70 +232,3 @@ def test_without_a_memory_everything_is_hashed(
     file.write_text(memory)
     small_factory.build()
     assert len(set(read)) == len(built.image.layers) + 2
-
-
-# --- a cache that is shared with others ----------------------------------------------------------
-
-
-@pytest.fixture
-def shared(small_factory: SmallFactory, built: Built, tmp_path: Path) -> Project:
-    """Make a project of another user, whose cache is the one that somebody has built with."""
-    assert built
-    return replace(small_factory.project, store=Store(small_factory.cache, own=tmp_path / "own"))
-
-
-def build(project: Project, factory: SmallFactory) -> Built:
-    factory.watch.told.clear()
-    [again] = assemble(project, [make_plan(project, CELL)], factory.watch, factory.said.append)
-    return again
-
-
-def test_shared_layers_that_are_on_record_are_used(
-    shared: Project, small_factory: SmallFactory, built: Built
-) -> None:
-    assert build(shared, small_factory).image == built.image
-    assert {state for _, state in small_factory.watch.told} == {"cached"}
-
-
-def test_shared_layers_that_are_not_on_record_are_built_again(
-    shared: Project, small_factory: SmallFactory, built: Built, store: Store
-) -> None:
-    """Somebody may have recorded another layer there."""
-    shared.known_layers.unlink()
-    one, other = (store.layer(layer.key) for layer in built.plan.layers[:2])
-    one.write_bytes(other.read_bytes())
-    assert build(shared, small_factory).image == built.image
-    assert {name for name, state in small_factory.watch.told if state == "done"} == set(
-        small_factory.watch.names.values()
-    )
-
-
-def test_shared_files_are_hashed_every_time(
-    shared: Project, small_factory: SmallFactory, built: Built, store: Store, read: list[Path]
-) -> None:
-    for _ in range(2):
-        read.clear()
-        build(shared, small_factory)
-        assert {path.name for path in read} >= {
-            blob.digest.removeprefix("sha256:") for blob in built.image.layers
-        }
-    blob = store.blob(built.image.layers[2].digest)
-    poison(blob)
-    refused(lambda: build(shared, small_factory), blob)
-
-
-def test_shared_download_is_hashed(shared: Project, small_factory: SmallFactory) -> None:
-    shared.known_layers.unlink()
-    refused(lambda: build(shared, small_factory), poison_deb(small_factory))
-    [deb] = [deb for deb in shared.base_lock(CELL).debs if deb.name == "base"]
-    wanted = LayerInputs(shared, [CELL]).deb(shared.base_lock(CELL), deb)
-    with requests.Session() as session:
-        refused(
-            lambda: fetch(wanted, shared.store, session, lambda _: None), shared.store.download(deb.sha256)
-        )
-
-
-def test_verifying_with_a_shared_cache_gives_the_same_image(
-    shared: Project, small_factory: SmallFactory, built: Built
-) -> None:
-    assert verify(shared, CELL, small_factory.watch, small_factory.said.append) == built.image.digest

@@ -9,8 +9,6 @@ import stat
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from docker.errors import DockerException
@@ -18,14 +16,13 @@ from docker.errors import DockerException
 from imagefactory.build.engines.by_name import ENGINES, engine_named
 from imagefactory.build.engines.docker import daemon
 from imagefactory.build.engines.docker.build_context import copied_layers, layer_tree
-from imagefactory.build.engines.docker.buildx import (
-    Builder,
-    build_arguments,
-    find_builder,
-    refuse_unsupported,
-)
 from imagefactory.build.engines.docker.dockerfile import plan_context
-from imagefactory.build.engines.docker.engine import _run, build_image
+from imagefactory.build.engines.docker.engine import (
+    _run,
+    build_arguments,
+    build_image,
+    refuse_unfit_builder,
+)
 from imagefactory.build.engines.options import BuildOptions
 from imagefactory.errors import FactoryError
 from imagefactory.errors.docker import (
@@ -47,143 +44,68 @@ from tests.fixtures.platforms import FOREIGN, machine_of
 from tests.fixtures.small_factory import CELL, RecordingWatcher, SmallFactory
 
 AMD64 = "linux/amd64"
-BUILDX = """
-case "$2" in
-  version) echo v0.20 ;;
-  inspect) {inspect} ;;
-  ls) printf 'NAME/NODE DRIVER\\nfarm* docker-container\\n \\\\_ farm0 x\\ndefault docker\\n' ;;
-esac
-"""
-UNKNOWN = 'echo "ERROR: no builder" >&2; exit 1'
-FARM = 'printf "Name: farm\\nDriver: docker-container\\nPlatforms: linux/arm64*, linux/amd64\\n"'
-Docker = Callable[..., Path]
+FARM = 'printf "Name: farm\\nDriver: kubernetes\\nPlatforms: linux/arm64*, linux/amd64\\n"'
 
 
 @pytest.fixture
-def fake_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Docker:
-    """Make docker commands that answer as told, in folders that become PATH."""
-    folders: list[str] = []
-    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+def fake_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Make a docker command whose `buildx version` and `buildx inspect` run these lines."""
+    monkeypatch.setenv("PATH", str(tmp_path))
 
-    def make(version: str, buildx: str | None = None) -> Path:
-        command = tmp_path / f"bin{len(folders)}" / "docker"
-        command.parent.mkdir()
-        answer = BUILDX.format(inspect=buildx) if buildx is not None else "exit 1"
-        command.write_text(
-            f'#!/bin/sh\ncase "$1" in\n--version) echo "Docker version {version}, build x" ;;\n'
-            f"buildx) {answer} ;;\nesac\n"
-        )
+    def make(version: str = "echo v0.20", inspect: str = FARM) -> None:
+        command = tmp_path / "docker"
+        command.write_text(f'#!/bin/sh\ncase "$2" in\nversion) {version} ;;\ninspect) {inspect} ;;\nesac\n')
         command.chmod(0o755)
-        folders.append(str(command.parent))
-        monkeypatch.setenv("PATH", os.pathsep.join([*folders, "/usr/bin", "/bin"][: len(folders)]))
-        return command
 
     return make
 
 
-def test_old_command_builds_with_its_own_buildkit(fake_docker: Docker) -> None:
-    command = fake_docker("20.10.24")
-    builder = find_builder(None, AMD64)
-    assert builder == Builder((str(command), "build"), buildx=False)
-    assert builder.environment["DOCKER_BUILDKIT"] == "1"
-
-
-def test_new_command_without_buildx_is_passed_over_for_an_older_one(fake_docker: Docker) -> None:
-    fake_docker("28.2.2")
-    old = fake_docker("20.10.24")
-    assert find_builder(None, AMD64).command[0] == str(old)
-
-
-def test_buildx_is_preferred_wherever_it_is(fake_docker: Docker) -> None:
-    fake_docker("20.10.24")
-    other = fake_docker("27.0.1", FARM)
-    builder = find_builder("farm", AMD64)
-    assert builder == Builder(
-        (str(other), "buildx", "build"), buildx=True, name="farm", driver="docker-container"
-    )
-    assert builder.is_remote
+def test_builder_for_the_platform_is_accepted(fake_docker: Callable[..., None]) -> None:
+    fake_docker()
+    refuse_unfit_builder("farm", AMD64)
+    fake_docker(inspect="echo Name: farm")  # one that does not tell
+    refuse_unfit_builder("farm", AMD64)
 
 
 @pytest.mark.parametrize(
-    ("command", "builder", "error", "says"),
+    ("answers", "error", "says"),
     [
-        (None, None, EngineError, "no docker command"),
-        (
-            ("28.2.2",),
-            None,
-            EngineTooOldError,
-            "cannot build with BuildKit.*Install the docker-buildx plugin",
-        ),
-        (("20.10.24",), "farm", EngineTooOldError, "--builder needs buildx"),
-        (
-            ("27.0.1", UNKNOWN),
-            "frm",
-            BuilderMissingError,
-            "builder frm.*no builder.*Known builders: default, farm",
-        ),
-        (("27.0.1", 'echo "Platforms: linux/arm64"'), None, ForeignPlatformError, AMD64),
+        (None, EngineError, "no docker command"),
+        ({"version": "exit 1"}, EngineTooOldError, "no buildx.*Install the plugin"),
+        ({"inspect": 'echo "ERROR: no builder" >&2; exit 1'}, BuilderMissingError, "farm.*no builder"),
+        ({"inspect": 'echo "Platforms: linux/arm64"'}, ForeignPlatformError, AMD64),
     ],
-    ids=["no command", "no buildx", "a builder without buildx", "an unknown builder", "a foreign builder"],
+    ids=["no command", "no buildx", "an unknown builder", "a foreign builder"],
 )
-def test_command_that_cannot_build_is_refused(
-    fake_docker: Docker,
-    command: tuple[str, ...] | None,
-    builder: str | None,
-    error: type[FactoryError],
-    says: str,
+def test_docker_that_cannot_build_is_refused(
+    fake_docker: Callable[..., None], answers: dict[str, str] | None, error: type[FactoryError], says: str
 ) -> None:
-    if command:
-        fake_docker(*command)
+    if answers is not None:
+        fake_docker(**answers)
     with pytest.raises(error) as caught:
-        find_builder(builder, AMD64)
+        refuse_unfit_builder("farm", AMD64)
     assert re.search(says, f"{caught.value.what} {caught.value.why} {caught.value.fix}")
 
 
-def command_line(builder: Builder, **options: Any) -> str:
-    files = {"dockerfile": Path("/b/Dockerfile"), "context": Path("/b/context")}
-    given: dict[str, Any] = {"platform": AMD64, "tag": "name:tag", "base": None}
-    return shlex.join(build_arguments(builder, **given | files | options))
+def command_line(factory: SmallFactory, options: BuildOptions) -> str:
+    [built] = factory.build()
+    return shlex.join(build_arguments(built.plan, options, Path("/b/Dockerfile"), "name:tag", built.layout))
 
 
-OLD = Builder(("docker", "build"), buildx=False)
-NEW = Builder(("docker", "buildx", "build"), buildx=True, name="farm", driver="kubernetes")
-
-
-def test_build_has_no_network_and_a_fixed_time() -> None:
-    assert command_line(OLD) == (
-        "docker build --file /b/Dockerfile --platform linux/amd64 --tag name:tag --network none "
-        "--build-arg SOURCE_DATE_EPOCH=315619200 /b/context"
+def test_build_has_no_network_and_a_fixed_time(small_factory: SmallFactory) -> None:
+    assert command_line(small_factory, BuildOptions()) == (
+        "docker buildx build --builder default --progress plain --file /b/Dockerfile "
+        f"--platform {CELL.platform} --tag name:tag --network none --build-arg SOURCE_DATE_EPOCH=315619200 "
+        "--load --provenance=false"
     )
 
 
-def test_remote_builder_gets_the_base_as_a_layout_and_loads_the_image() -> None:
-    line = command_line(NEW, base=("imagefactory/base:1", "/b/base@sha256:2"))
-    assert "--load --provenance=false --builder farm" in line
-    assert "--build-context imagefactory/base:1=oci-layout:///b/base@sha256:2" in line
-
-
-def test_cache_without_type_is_a_name_in_a_registry() -> None:
-    line = command_line(NEW, cache_from=["r/cache", "type=local,src=c"], cache_to=["r/cache"])
-    assert "--cache-from type=registry,ref=r/cache --cache-from type=local,src=c" in line
-    assert "--cache-to type=registry,ref=r/cache,mode=max" in line
-
-
-def test_cache_is_only_read_without_buildx() -> None:
-    assert "--cache-from r/cache" in command_line(OLD, cache_from=["r/cache"])
-    with pytest.raises(EngineTooOldError, match="--cache-to"):
-        refuse_unsupported(OLD, ["r/cache"])
-    refuse_unsupported(NEW, ["r/cache"])
-
-
-def test_daemon_without_mounts_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = {"Version": "20.10.24+dfsg1", "Arch": "arm64"}
-    client = SimpleNamespace(version=lambda: said, close=lambda: None)
-    monkeypatch.setattr("docker.from_env", lambda **_: client)
-    assert daemon.ask() == daemon.Daemon("20.10.24+dfsg1", "arm64")
-    for version in ("19.03.15", "18.09"):
-        said["Version"] = version
-        with pytest.raises(EngineTooOldError, match=version):
-            daemon.ask()
+def test_other_builders_get_the_base_as_a_layout_and_caches_as_given(small_factory: SmallFactory) -> None:
+    options = BuildOptions(builder="farm", cache_from=("r/cache",), cache_to=("type=local,dest=c",))
+    line = command_line(small_factory, options)
+    assert " --builder farm " in line
+    assert re.search(r"--build-context imagefactory/base:\w{16}=oci-layout:///.+@sha256:\w{64} ", line)
+    assert line.endswith(" --cache-from r/cache --cache-to type=local,dest=c")
 
 
 def test_missing_daemon_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +121,7 @@ def test_missing_daemon_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatc
 
 def test_foreign_platform_needs_emulation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon, "EMULATORS", tmp_path)
-    here = daemon.Daemon("20.10", "amd64")
+    here = daemon.Daemon("28.2.2", "amd64")
     daemon.refuse_foreign(here, AMD64)
     with pytest.raises(ForeignPlatformError, match="linux/arm64"):
         daemon.refuse_foreign(here, "linux/arm64")
@@ -208,11 +130,10 @@ def test_foreign_platform_needs_emulation(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_foreign_platform_is_refused_before_anything_is_fetched(
-    fake_docker: Docker, monkeypatch: pytest.MonkeyPatch, small_factory: SmallFactory
+    fake_docker: Callable[..., None], monkeypatch: pytest.MonkeyPatch, small_factory: SmallFactory
 ) -> None:
-    fake_docker("20.10.24")
-    monkeypatch.setattr(daemon, "EMULATORS", small_factory.folder)
-    monkeypatch.setattr(daemon, "ask", lambda: daemon.Daemon("20.10.24", machine_of(FOREIGN)))
+    fake_docker(inspect=f"echo Platforms: {FOREIGN}")
+    monkeypatch.setattr(daemon, "ask", lambda: daemon.Daemon("28.2.2", machine_of(FOREIGN)))
     project = small_factory.project
     with pytest.raises(ForeignPlatformError):
         build_image(project, make_plan(project, CELL), BuildOptions(), RecordingWatcher(), lambda _: None)
@@ -226,7 +147,7 @@ def test_failed_build_shows_its_last_lines_and_logs_all_of_them(step: str, tmp_p
         f"echo '#5 {step} RUN --mount=type=bind,source=wheels/01-torch,target=/srv x'; echo 'uv: no'; exit 3"
     )
     with pytest.raises(ImageBuildError) as caught:
-        _run(["sh", "-c", script], OLD, tmp_path / "log", said.append)
+        _run(["sh", "-c", script], tmp_path / "log", said.append)
     assert caught.value.why.endswith("uv: no")
     assert "uv: no" in (tmp_path / "log").read_text()
     assert said[1:] == ["step 2/13: wheels/01-torch"]

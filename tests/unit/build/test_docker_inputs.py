@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 from pathlib import Path
@@ -10,7 +11,6 @@ import pytest
 
 from imagefactory.build.engines.docker import daemon, engine
 from imagefactory.build.engines.docker.build_context import TOOLS
-from imagefactory.build.engines.docker.buildx import Builder
 from imagefactory.build.engines.options import BuildOptions, BuiltImage
 from imagefactory.errors.store import DamagedCacheError
 from imagefactory.locks.files import LockedSource, ToolLock
@@ -44,9 +44,9 @@ class DockerFactory:
             f'#!/bin/sh\nfor last; do :; done\ncp -RL "$last" {shlex.quote(str(self.received))}\n'
         )
         docker.chmod(0o755)
-        self.way = Builder((str(docker), "build"), buildx=False)
-        monkeypatch.setattr(engine, "find_builder", lambda *_: self.way)
-        monkeypatch.setattr(daemon, "ask", lambda: daemon.Daemon("20.10.24", MACHINE))
+        monkeypatch.setenv("PATH", str(docker.parent), prepend=os.pathsep)
+        monkeypatch.setattr(engine, "refuse_unfit_builder", lambda *_: None)
+        monkeypatch.setattr(daemon, "ask", lambda: daemon.Daemon("28.2.2", MACHINE))
         monkeypatch.setattr(daemon, "image_id", lambda _: "sha256:somewhere")
         monkeypatch.setattr(daemon, "load", self._load)
 
@@ -61,21 +61,19 @@ class DockerFactory:
     def plan(self) -> Plan:
         return make_plan(self.project, CELL)
 
-    def build(self) -> BuiltImage:
-        factory = self.factory
-        return engine.build_image(
-            self.project, self.plan(), BuildOptions(), factory.watch, factory.said.append
-        )
+    def build(self, builder: str = "") -> BuiltImage:
+        factory, options = self.factory, BuildOptions(builder=builder)
+        return engine.build_image(self.project, self.plan(), options, factory.watch, factory.said.append)
 
     def _load(self, layout: Layout, name: str) -> str:
         assert list(archive(layout, name))
         self.loaded.append(name)
         return "sha256:loaded"
 
-    def refuse(self, changed: Path) -> None:
+    def refuse(self, changed: Path, builder: str = "") -> None:
         """Build, and expect that a changed file is named before Docker gets anything."""
         with pytest.raises(DamagedCacheError) as caught:
-            self.build()
+            self.build(builder)
         assert caught.value.where == str(changed.resolve())
         assert not self.received.exists()
 
@@ -124,13 +122,12 @@ def test_changed_deb_does_not_reach_the_base_that_docker_loads(
     assert docker_factory.loaded == []
 
 
-@pytest.mark.parametrize("driver", ["docker", "docker-container"])
+@pytest.mark.parametrize("builder", ["", "farm"])
 def test_changed_base_is_neither_loaded_nor_passed_to_a_remote_builder(
-    docker_factory: DockerFactory, driver: str
+    docker_factory: DockerFactory, builder: str
 ) -> None:
     [built] = docker_factory.factory.build()
-    docker_factory.way = Builder(docker_factory.way.command, buildx=driver != "docker", driver=driver)
     base = docker_factory.store.blob(built.image.layers[0].digest)
     poison(base)
-    docker_factory.refuse(base)
+    docker_factory.refuse(base, builder)
     assert docker_factory.loaded == []

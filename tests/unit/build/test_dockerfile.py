@@ -27,7 +27,6 @@ CELLS = {
     "gemma4-31b": Cell("gemma4-31b", "0.32.0", "gb10", "linux/arm64"),
     "gemma4-31b-0.19.1": Cell("gemma4-31b", "0.19.1", "gb10", "linux/arm64"),
     "tiny-cpu": Cell("tiny", "0.32.0", "cpu", "linux/amd64"),
-    "tiny-cpu-arm64": Cell("tiny", "0.32.0", "cpu", "linux/arm64"),
 }
 
 

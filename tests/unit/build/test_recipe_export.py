@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from imagefactory.build.recipes.exporting import MANIFEST, RESERVED, registry_of, write_registry
-from imagefactory.build.recipes.recipe_file import KNOWN
 from imagefactory.errors.recipes import NothingToExportError, RegistryFolderError
 from imagefactory.locks.files import LockedRevision, ModelLock
 from imagefactory.locks.project import Project
@@ -25,6 +24,12 @@ PROJECT = Project(REPOSITORY)
 TARGETS = ["gemma4-31b", "gemma4-31b@sglang-0.5.21", "qwen3.5-35b-a3b-int4", "gemma4-31b@0.32.0/rtx5090"]
 QUANTIZATIONS = {"none", "fp8", "nvfp4", "mxfp4", "auto-round", "awq"}
 """Names that sparkrun has for weights."""
+BOTH = {"recipe_version", "name", "description", "model", "container", "defaults", "env", "command"}
+KNOWN = {
+    "1": BOTH | {"solo_only"},
+    "2": BOTH | {"model_revision", "runtime", "runtime_version", "min_nodes", "max_nodes", "metadata"},
+}
+"""The keys of each format that recipes of images may have."""
 
 
 @pytest.fixture(scope="module")

@@ -82,7 +82,8 @@ def test_compile_killed_three_times_has_the_result_of_one_that_was_not(
     )
 
     undisturbed = CompileProject(compile_checkout.root, Store(tmp_path / "other"))
-    (undisturbed.store.own / "tools").symlink_to(compile_checkout.store.root / "tools")
+    undisturbed.store.root.mkdir()
+    (undisturbed.store.root / "tools").symlink_to(compile_checkout.store.root / "tools")
     other, _ = compile_with_ninja(undisturbed, sources)
     assert made.wheel is not None
     assert other.wheel is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,8 @@ def test_an_imported_mod_is_updated_for_the_next_version_or_its_conflict_is_show
     assert "not tried" in (inv.root / "mods/one/mod.yaml").read_text("utf-8")
     assert inv("mods.update", "one", "--vllm=2.0").stdout == "2.0: rebased from 1.0\n"
     assert '- versions: ">=99.dev0"\n' in (inv.root / "mods/one/mod.yaml").read_text("utf-8")
-    assert inv("mods.check", "--name=one").returncode == 0
+    checked = json.loads(inv("mods.check", "--name=one", "--json").stdout)
+    assert [(one["version"], one["status"]) for one in checked] == [("1.0", "applies"), ("2.0", "applies")]
     done = inv("mods.update", "three", "--vllm=2.0")
     assert done.returncode == RebaseError.exit_code
     assert "three = function(33)" in done.stdout

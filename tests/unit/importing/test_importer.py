@@ -49,7 +49,15 @@ diff --git a/tests/test_x.py b/tests/test_x.py
 -one
 +two
 """
-FAST = "--- a/flash_thing/__init__.py\n+++ b/flash_thing/__init__.py\n@@ -1 +1 @@\n-SLOW = True\n+SLOW = 0\n"
+GIT_X = "diff --git a/vllm/x.py b/vllm/x.py\n"
+
+
+def edit(path: str, old: str, new: str) -> str:
+    """Write the diff of a file of one line."""
+    return f"--- a/{path}\n+++ b/{path}\n@@ -1 +1 @@\n-{old}\n+{new}\n"
+
+
+FAST = edit("flash_thing/__init__.py", "SLOW = True", "SLOW = 0")
 
 
 @pytest.fixture
@@ -99,8 +107,8 @@ def test_a_diff_becomes_a_mod_that_knows_where_it_holds_and_where_it_is_upstream
     mod = fresh.mods["extra-step"].manifest
     [variant] = mod.variants
     assert (variant.versions, mod.why) == (">=1.0,<3.0", "https://github.com/vllm-project/vllm/pull/77")
-    [edit] = variant.changes
-    assert edit.model_dump(exclude_none=True) == {
+    [change] = variant.changes
+    assert change.model_dump(exclude_none=True) == {
         "edit": "vllm/x.py",
         "anchor": "step_5 = function(5)\n",
         "after": "step_5 += extra_step\n",
@@ -187,27 +195,12 @@ def test_a_file_is_added_with_the_flag_that_uses_it(
     ("diff", "why"),
     [
         (DIFF.replace(" step_4 = function(4)\n", " step_4 = fnction(4)\n"), "matches no single place"),
-        (
-            "diff --git a/vllm/x.py b/vllm/y.py\nsimilarity index 100%\nrename from vllm/x.py\nrename to vllm/y.py\n",
-            "renames",
-        ),
-        (
-            "diff --git a/vllm/x.py b/vllm/x.py\ndeleted file mode 100644\n--- a/vllm/x.py\n+++ /dev/null\n",
-            "deletes",
-        ),
-        (
-            "diff --git a/vllm/icon.png b/vllm/icon.png\nGIT binary patch\nliteral 1\nIcmZ\n",
-            "has binary parts for vllm/icon.png",
-        ),
-        (
-            "diff --git a/vllm/x.py b/vllm/x.py\nold mode 100644\nnew mode 100755\n",
-            "changes the permissions of vllm/x.py",
-        ),
-        (
-            "--- a/csrc/kernel.cu\n+++ b/csrc/kernel.cu\n@@ -1 +1 @@\n-x\n+y\n",
-            "changes what is compiled: csrc/kernel.cu",
-        ),
-        ("--- a/docs/a.md\n+++ b/docs/a.md\n@@ -1 +1 @@\n-x\n+y\n", "changes nothing that images have"),
+        (f"{GIT_X}similarity index 100%\nrename from vllm/x.py\nrename to vllm/y.py\n", "renames"),
+        (f"{GIT_X}deleted file mode 100644\n--- a/vllm/x.py\n+++ /dev/null\n", "deletes"),
+        (f"{GIT_X}GIT binary patch\nliteral 1\nIcmZ\n", "has binary parts for vllm/x.py"),
+        (f"{GIT_X}old mode 100644\nnew mode 100755\n", "changes the permissions of vllm/x.py"),
+        (edit("csrc/kernel.cu", "x", "y"), "changes what is compiled: csrc/kernel.cu"),
+        (edit("docs/a.md", "x", "y"), "changes nothing that images have"),
         (DIFF.replace("+step_5 += extra_step", "+step_5 += extra step ("), "breaks vllm/x.py"),
         (
             "--- /dev/null\n+++ b/vllm/evil.pth\n@@ -0,0 +1 @@\n+import os\n",
@@ -215,7 +208,7 @@ def test_a_file_is_added_with_the_flag_that_uses_it(
         ),
         ("--- /dev/null\n+++ b/vllm/../../etc/passwd\n@@ -0,0 +1 @@\n+root\n", "is outside the distribution"),
         (
-            f"{FAST}--- a/vllm/__init__.py\n+++ b/vllm/__init__.py\n@@ -1 +1 @@\n-VERSION = 1\n+VERSION = 2\n",
+            FAST + edit("vllm/__init__.py", "VERSION = 1", "VERSION = 2"),
             "it changes several distributions",
         ),
     ],
@@ -231,10 +224,7 @@ def test_what_no_mod_can_do_says_why_and_leaves_nothing(
 
 
 def test_another_distribution_can_be_changed(tmp_path: Path, project: Project) -> None:
-    diff = (
-        "--- a/flash_thing/__init__.py\n+++ b/flash_thing/__init__.py\n@@ -1 +1 @@\n-SLOW = True\n+SLOW = 0\n"
-    )
-    imported = run(project, write(tmp_path, {"fast.patch": diff}) / "fast.patch")
+    imported = run(project, write(tmp_path, {"fast.patch": FAST}) / "fast.patch")
     assert imported.draft.manifest.distribution == "flash-thing"
 
 

@@ -59,15 +59,14 @@ def test_unchanged_lock_is_not_written_again(path: Path) -> None:
     assert (path.stat().st_mtime_ns, path.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"), [("ab" * 32, "ac" * 32), ("size = 1000", "size = 1001"), ("gb10", "b200")]
-)
-def test_manual_edit_is_refused(path: Path, old: str, new: str) -> None:
-    path.write_text(path.read_text().replace(old, new))
-    with pytest.raises(LockEditedError) as failure:
-        WheelLock.read(path)
-    line = int(failure.value.where.rpartition(":")[2])
-    assert path.read_text().splitlines()[line - 1].startswith("integrity")
+def test_manual_edit_is_refused(path: Path) -> None:
+    written = path.read_text()
+    for old, new in (("ab" * 32, "ac" * 32), ("size = 1000", "size = 1001"), ("gb10", "b200")):
+        path.write_text(written.replace(old, new))
+        with pytest.raises(LockEditedError) as failure:
+            WheelLock.read(path)
+        line = int(failure.value.where.rpartition(":")[2])
+        assert path.read_text().splitlines()[line - 1].startswith("integrity")
 
 
 def test_added_comment_is_accepted(path: Path) -> None:

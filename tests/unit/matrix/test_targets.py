@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefactory.errors import FactoryError
@@ -86,13 +86,12 @@ def test_machine_that_no_matching_arch_has_is_refused(matrix: Matrix) -> None:
         select(matrix, ["large/sp*/amd64"])
 
 
-@pytest.mark.parametrize("target", ["", "@", "a@", "a@b@c", "a/", "a//b", "a/b/c/d", "/spark"])
-def test_malformed_target_is_refused_with_the_syntax(matrix: Matrix, target: str) -> None:
-    with pytest.raises(UnknownNameError, match="MODEL"):
-        select(matrix, [target])
+def test_malformed_target_is_refused_with_the_syntax(matrix: Matrix) -> None:
+    for target in ("", "@", "a@", "a@b@c", "a/", "a//b", "a/b/c/d", "/spark"):
+        with pytest.raises(UnknownNameError, match="MODEL"):
+            select(matrix, [target])
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(target=st.text(st.sampled_from("large@3.0/*?[]!cpu "), max_size=20))
 def test_any_text_selects_cells_or_raises_a_factory_error(matrix: Matrix, target: str) -> None:
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefactory.mods.exact_edits import exact_edits
@@ -66,7 +66,6 @@ def test_edits_give_exactly_the_new_text(before: str, after: str) -> None:
 LINES = st.lists(st.sampled_from(["a\n", "b\n", "\n", "    return x\n", "long_enough_to_tell\n"]), min_size=1)
 
 
-@settings(max_examples=200, deadline=None)
 @given(LINES, LINES)
 def test_edits_of_any_two_texts_give_the_second(old: list[str], new: list[str]) -> None:
     before, after = "".join(old), "".join(new)

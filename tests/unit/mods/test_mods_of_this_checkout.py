@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from pathlib import Path
+from itertools import product
 
 import jsonschema
 import pytest
@@ -16,73 +16,54 @@ from imagefactory.matrix.targets import select
 from imagefactory.mods.choose import choose_mods
 from imagefactory.mods.compatibility import refuse_idle_variants
 from imagefactory.mods.readme_table import BEGIN, END
-from images.shipped.mods.load import load_mod, load_mods
-from images.shipped.mods.manifest import STAGES, Mod
+from images.shipped.mods.load import load_mods
+from images.shipped.mods.manifest import STAGES
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.mods import table_in
 
 ROOT = REPOSITORY / "mods"
 FOLDERS = sorted(path for path in ROOT.iterdir() if path.is_dir() and path.name[0] not in "._")
+MODS = load_mods(ROOT)
 
-each_mod = pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 
-
-@each_mod
-def test_mod_yaml_matches_the_schema_and_names_it_for_editors(folder: Path) -> None:
-    text = (folder / "mod.yaml").read_text("utf-8")
-    assert text.startswith("# yaml-language-server: $schema=../../docs/schemas/mod.schema.json\n")
+def test_every_mod_yaml_matches_the_schema_and_names_it_for_editors() -> None:
     schema = json.loads((REPOSITORY / "docs" / "schemas" / "mod.schema.json").read_text("utf-8"))
-    jsonschema.validate(yaml.safe_load(text), schema, jsonschema.Draft202012Validator)
+    for folder in FOLDERS:
+        text = (folder / "mod.yaml").read_text("utf-8")
+        assert text.startswith("# yaml-language-server: $schema=../../docs/schemas/mod.schema.json\n"), folder
+        jsonschema.validate(yaml.safe_load(text), schema, jsonschema.Draft202012Validator)
 
 
-@each_mod
-def test_digests_are_stable(folder: Path) -> None:
-    mod, again = load_mod(folder), load_mod(folder)
-    for variant, same in zip(mod.manifest.variants, again.manifest.variants, strict=True):
-        assert mod.digest(variant) == again.digest(same)
-        carried = Mod.from_data(json.loads(json.dumps(mod.data(variant))))
-        assert carried.digest(carried.manifest.variants[0]) == mod.digest(variant)
-
-
-@each_mod
-def test_mod_covers_every_version_of_the_matrix(folder: Path) -> None:
-    mod, matrix = load_mod(folder), Project(REPOSITORY).matrix
-    refuse_idle_variants([mod], matrix)
-    for name, vllm in matrix.vllm.items():
+def test_every_mod_covers_every_version_of_the_matrix() -> None:
+    matrix = Project(REPOSITORY).matrix
+    refuse_idle_variants(list(MODS.values()), matrix)
+    for mod, (name, vllm) in product(MODS.values(), matrix.vllm.items()):
         covered = any(mod.variant(vllm.version, stage) for stage in STAGES)
         retired = mod.is_upstream(vllm.version) or mod.reason_not_needed(vllm.version) is not None
         assert covered or retired, f"{mod.name} says nothing about {name}"
 
 
-@each_mod
-def test_every_file_of_the_folder_is_used(folder: Path) -> None:
-    mod = load_mod(folder)
-    used = {name for variant in mod.manifest.variants for name in variant.own_files} | {"mod.yaml"}
-    there = {
-        path.relative_to(folder).as_posix()
-        for path in folder.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
-    assert there == used
+def test_every_file_of_a_mod_is_used_and_its_python_parses() -> None:
+    for folder in FOLDERS:
+        variants = MODS[folder.name].manifest.variants
+        used = {name for variant in variants for name in variant.own_files} | {"mod.yaml"}
+        files = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+        assert {path.relative_to(folder).as_posix() for path in files} == used
+        for path in files:
+            if path.suffix == ".py":
+                assert ast.get_docstring(ast.parse(path.read_text("utf-8"))), path
 
 
-@each_mod
-def test_added_python_files_parse_and_have_docstrings(folder: Path) -> None:
-    for path in folder.rglob("*.py"):
-        assert ast.get_docstring(ast.parse(path.read_text("utf-8")))
-
-
-@each_mod
-def test_every_edited_file_is_checked(folder: Path) -> None:
+def test_every_edited_file_is_checked() -> None:
     """A change that no check covers could be lost unnoticed."""
-    mod = load_mod(folder)
-    for variant in mod.manifest.variants:
-        changed = {change.edit for change in variant.changes if hasattr(change, "edit")}
-        assert changed <= {check.file for check in variant.checks}
+    for mod in MODS.values():
+        for variant in mod.manifest.variants:
+            changed = {change.edit for change in variant.changes if hasattr(change, "edit")}
+            assert changed <= {check.file for check in variant.checks}, mod.name
 
 
 def test_all_mods_load_together() -> None:
-    assert list(load_mods(ROOT)) == [folder.name for folder in FOLDERS]
+    assert list(MODS) == [folder.name for folder in FOLDERS]
 
 
 def test_readme_has_one_table_of_every_mod_and_release() -> None:

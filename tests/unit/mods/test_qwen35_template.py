@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
+from jinja2 import Template
 from jinja2.exceptions import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -24,8 +25,9 @@ TOOL = {
 }
 
 
-def render(*messages: dict[str, Any], generate: bool = True, **options: Any) -> str:
-    """Render a chat with the environment that transformers makes for chat templates."""
+@cache
+def template() -> Template:
+    """Compile the template in the environment that transformers makes for chat templates."""
 
     def raise_exception(message: str) -> None:
         raise TemplateError(message)
@@ -33,8 +35,11 @@ def render(*messages: dict[str, Any], generate: bool = True, **options: Any) -> 
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     environment.globals["raise_exception"] = raise_exception
-    template = environment.from_string(TEMPLATE.read_text("utf-8"))
-    return template.render(messages=list(messages), add_generation_prompt=generate, **options)
+    return environment.from_string(TEMPLATE.read_text("utf-8"))
+
+
+def render(*messages: dict[str, Any], generate: bool = True, **options: Any) -> str:
+    return template().render(messages=list(messages), add_generation_prompt=generate, **options)
 
 
 def turn(role: str, content: str) -> str:

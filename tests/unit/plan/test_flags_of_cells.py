@@ -20,7 +20,7 @@ from tests.fixtures.checkouts import REPOSITORY
 
 PROJECT = Project(REPOSITORY)
 WITHOUT_RECORD = {name for name, version in PROJECT.matrix.versions.items() if version.git is not None}
-CELLS = [cell for cell in buildable(PROJECT.matrix) if cell.version not in WITHOUT_RECORD]
+SHARES = {"vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-static"}
 
 
 def command_of(cell: Cell, folder: Path) -> tuple[list[str], dict[str, str]]:
@@ -35,13 +35,23 @@ def command_of(cell: Cell, folder: Path) -> tuple[list[str], dict[str, str]]:
     return list(server_of(image).build(image, settings).arguments), served.extra
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{cell}/{cell.machine}")
-def test_server_accepts_the_flags_and_variables_of_the_cell(cell: Cell, tmp_path: Path) -> None:
-    flags = flags_of(PROJECT, cell.version)
-    assert flags is not None
-    command, variables = command_of(cell, tmp_path)
-    assert command
-    assert list(flags.refused(command, variables)) == []
+def test_every_cell_has_a_complete_command_that_its_server_accepts(tmp_path: Path) -> None:
+    cells, matrix, wrong = 0, PROJECT.matrix, []
+    for cell in buildable(matrix):
+        command, variables = command_of(cell, tmp_path)
+        model = matrix.models[cell.model]
+        assert model.repo is None or model.repo in command, cell
+        if matrix.archs[cell.arch].capability is not None:
+            shapes = model.shapes(cell.server, cell.arch)
+            [*_, share] = [shape.gpu_memory_utilization for shape in shapes if shape.gpu_memory_utilization]
+            assert command[command.index(SHARES[cell.server]) + 1] == str(share), cell
+        if cell.version not in WITHOUT_RECORD:
+            flags = flags_of(PROJECT, cell.version)
+            assert flags is not None, cell
+            wrong += [f"{cell}/{cell.machine}: {refused}" for refused in flags.refused(command, variables)]
+            cells += 1
+    assert wrong == []
+    assert cells > 100
 
 
 def test_only_git_references_have_no_record_of_flags() -> None:

@@ -19,7 +19,7 @@ def built(small_factory: SmallFactory) -> Built:
     return built
 
 
-def test_the_configuration_describes_the_start(built: Built) -> None:
+def test_the_configuration_describes_start_content_and_history(built: Built) -> None:
     config = json.loads(built.image.config)
     assert (config["os"], config["architecture"]) == ("linux", MACHINE)
     run = config["config"]
@@ -29,10 +29,7 @@ def test_the_configuration_describes_the_start(built: Built) -> None:
     assert run["ExposedPorts"] == {"8000/tcp": {}}
     assert run["Env"] == sorted(run["Env"])
     assert any(variable.startswith("PATH=/opt/venv/bin:") for variable in run["Env"])
-
-
-def test_labels_describe_the_content(built: Built) -> None:
-    labels = json.loads(built.image.config)["config"]["Labels"]
+    labels = run["Labels"]
     assert list(labels) == sorted(labels)
     assert labels["imagefactory.plan"] == built.plan.key
     assert labels["imagefactory.locked"] == "yes"
@@ -40,17 +37,7 @@ def test_labels_describe_the_content(built: Built) -> None:
         assert labels[f"org.opencontainers.image.{name}"]
     for name in ("vllm", "arch", "kernels", "model"):
         assert labels[f"imagefactory.{name}"]
-
-
-def test_annotations_repeat_the_standard_labels(built: Built) -> None:
-    manifest, config = json.loads(built.image.manifest), json.loads(built.image.config)
-    labels = config["config"]["Labels"].items()
-    standard = {name: value for name, value in labels if name.startswith("org.opencontainers.image.")}
-    assert manifest["annotations"] == standard
-
-
-def test_every_layer_has_a_history_entry_with_a_fixed_time(built: Built) -> None:
-    config = json.loads(built.image.config)
+    # Every layer has an entry, with a fixed time.
     assert len(config["history"]) == len(config["rootfs"]["diff_ids"]) == len(built.plan.layers)
     times = {config["created"], *(line["created"] for line in config["history"])}
     assert times == {"1980-01-02T00:00:00Z"}
@@ -59,13 +46,11 @@ def test_every_layer_has_a_history_entry_with_a_fixed_time(built: Built) -> None
         assert "empty_layer" not in line
 
 
-def test_documents_are_canonical(built: Built) -> None:
-    for document in (built.image.config, built.image.manifest):
-        assert canonical_json(json.loads(document)) == document
-
-
-def test_the_manifest_lists_blobs_by_digest_size_and_type(built: Built) -> None:
+def test_the_manifest_lists_blobs_and_repeats_the_standard_labels(built: Built) -> None:
     manifest = json.loads(built.image.manifest)
+    labels = json.loads(built.image.config)["config"]["Labels"].items()
+    standard = {name: value for name, value in labels if name.startswith("org.opencontainers.image.")}
+    assert manifest["annotations"] == standard
     assert manifest["mediaType"] == "application/vnd.oci.image.manifest.v1+json"
     assert manifest["config"]["size"] == len(built.image.config)
     for layer, blob in zip(manifest["layers"], built.image.layers, strict=True):
@@ -74,7 +59,6 @@ def test_the_manifest_lists_blobs_by_digest_size_and_type(built: Built) -> None:
             "digest": blob.digest,
             "size": blob.size,
         }
-
-
-def test_the_same_plan_results_in_the_same_image(built: Built) -> None:
+    for document in (built.image.config, built.image.manifest):
+        assert canonical_json(json.loads(document)) == document
     assert make_image(built.plan, built.image.layers) == built.image

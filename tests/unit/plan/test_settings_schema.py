@@ -126,9 +126,12 @@ def test_containers_and_services_are_named_after_their_server(
     assert service["environment"]["MAX_MODEL_LEN"] == "${MAX_MODEL_LEN:-16384}"
 
 
-def test_every_server_keeps_its_cache_in_the_volume() -> None:
+def test_every_server_keeps_its_caches_in_the_volume() -> None:
     for name, server in SERVERS.items():
-        assert cache_environment(server)[server.cache] == f"/var/cache/imagefactory/{name}"
+        places = cache_environment(server)
+        assert places.pop("HF_HOME")
+        assert all(path.startswith("/var/cache/imagefactory/") for path in places.values())
+        assert places[server.cache] == f"/var/cache/imagefactory/{name}"
 
 
 def test_a_cpu_image_runs_without_gpu_options(served_image: Images, serving_matrix: Matrix) -> None:
@@ -184,13 +187,6 @@ def test_the_serve_layer_has_python_files_and_rules_only() -> None:
     assert "usr/share/imagefactory/serve/hook/sitecustomize.py" in files
     assert "usr/share/imagefactory/serve/program/servers/vllm/rules.json" in files
     assert all(path.endswith((".py", "/rules.json")) for path in files)
-
-
-def test_every_cache_is_in_the_cache_volume() -> None:
-    places = cache_environment(SERVERS["vllm"])
-    assert all(
-        path.startswith("/var/cache/imagefactory/") for name, path in places.items() if name != "HF_HOME"
-    )
 
 
 def test_the_table_of_models_has_only_differing_settings(served_image: Images) -> None:

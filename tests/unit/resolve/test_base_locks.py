@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pysequoia
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefactory.errors.locks import ArchiveSignatureError, DebianPackageError, MirrorError
@@ -16,6 +16,9 @@ from imagefactory.resolve.base_locks import closure, deb_locations, security_upd
 from imagefactory.resolve.debian_index import read_keys
 from imagefactory.resolve.mirrors import KEYS
 from tests.fixtures.debian_archive import DebianArchive, stanza
+
+AWKS = {"gawk": "optional", "mawk": "required"}
+APIS = {"any": "api", "old": "api (= 1)", "right": "api (= 2.1)"}
 
 
 def test_dependencies_are_locked_with_the_packages_that_need_them(archive: DebianArchive) -> None:
@@ -56,42 +59,43 @@ def test_highest_version_of_all_suites_wins(archive: DebianArchive) -> None:
     archive.suites["bookworm-security"] = [stanza("openssl", "3.0.10-1"), stanza("tzdata", "3.0")]
     lock = archive.lock("openssl", "tzdata")
     assert [(deb.version, deb.archive) for deb in lock.debs] == [("3.0.10-1", "security"), ("1:2.0", "main")]
+    archive.suites["bookworm"] = archive.suites["bookworm-security"] = [stanza("openssl")]
+    assert archive.lock("openssl").debs[0].archive == "main", "in both, in the same version"
 
 
-def test_version_in_main_and_security_comes_from_main(archive: DebianArchive) -> None:
-    archive.suites["bookworm"] = [stanza("openssl")]
-    archive.suites["bookworm-security"] = [stanza("openssl")]
-    assert archive.lock("openssl").debs[0].archive == "main"
-
-
-def selected(archive: DebianArchive, *stanzas: str) -> list[str]:
-    """List what the package `app` gets from an archive."""
-    archive.suites["bookworm"] = list(stanzas)
-    return [deb.name for deb in archive.lock("app").debs]
-
-
-def test_first_alternative_that_exists_is_selected(archive: DebianArchive) -> None:
-    app = stanza("app", Depends="gone | b (>= 2) | c | d")
-    assert selected(archive, app, *map(stanza, "bcd")) == ["app", "c"]
-
-
-def test_alternative_that_is_selected_anyway_is_preferred(archive: DebianArchive) -> None:
-    # `z` is found late and deep, yet before the choice is made.
-    needs_z = stanza("y", Depends="x"), stanza("x", Depends="z")
-    app = stanza("app", Depends="a | z, y")
-    assert selected(archive, app, *needs_z, *map(stanza, "az")) == ["app", "x", "y", "z"]
-
-
-def test_provider_with_the_highest_priority_is_selected(archive: DebianArchive) -> None:
-    gawk = stanza("gawk", Provides="awk", Priority="optional")
-    mawk = stanza("mawk", Provides="awk", Priority="required")
-    assert selected(archive, stanza("app", Pre_Depends="awk"), gawk, mawk) == ["app", "mawk"]
-
-
-def test_unversioned_provides_does_not_satisfy_a_version(archive: DebianArchive) -> None:
-    provided = {"any": "api", "old": "api (= 1)", "right": "api (= 2.1)"}
-    providers = [stanza(name, Provides=what) for name, what in provided.items()]
-    assert selected(archive, stanza("app", Depends="api (>= 2)"), *providers) == ["app", "right"]
+@pytest.mark.parametrize(
+    ("app", "others", "selected"),
+    [
+        (stanza("app", Depends="gone | b (>= 2) | c | d"), [*map(stanza, "bcd")], "app c"),
+        # `z` is found late and deep, yet before the choice is made.
+        (
+            stanza("app", Depends="a | z, y"),
+            [stanza("y", Depends="x"), stanza("x", Depends="z"), *map(stanza, "az")],
+            "app x y z",
+        ),
+        (
+            stanza("app", Pre_Depends="awk"),
+            [stanza(name, Provides="awk", Priority=how) for name, how in AWKS.items()],
+            "app mawk",
+        ),
+        (
+            stanza("app", Depends="api (>= 2)"),
+            [stanza(name, Provides=what) for name, what in APIS.items()],
+            "app right",
+        ),
+    ],
+    ids=[
+        "the first that exists",
+        "one that is selected anyway",
+        "the highest priority",
+        "a version provided",
+    ],
+)
+def test_one_of_several_alternatives_is_selected(
+    archive: DebianArchive, app: str, others: list[str], selected: str
+) -> None:
+    archive.suites["bookworm"] = [app, *others]
+    assert [deb.name for deb in archive.lock("app").debs] == selected.split()
 
 
 def test_unknown_package_is_refused_with_the_nearest_name(archive: DebianArchive) -> None:
@@ -262,7 +266,6 @@ TANGLE = [
 ]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)
 @given(order=st.permutations(range(len(TANGLE))), roots=st.permutations(["a", "d"]))
 def test_order_of_index_and_roots_does_not_matter(
     archive: DebianArchive, order: Sequence[int], roots: Sequence[str]

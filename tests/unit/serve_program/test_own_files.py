@@ -28,7 +28,7 @@ def test_a_note_is_for_its_owner_only(place: Path) -> None:
     health.leave_note(ADDRESS)
     assert place.stat().st_mode & 0o777 == 0o700
     assert (place / health.NOTE).stat().st_mode & 0o777 == 0o600
-    assert health.address({}) == ADDRESS
+    assert health.address({"PORT": "1"}) == ADDRESS
     health.leave_note(OTHER)
     assert health.address({}) == OTHER
 
@@ -78,7 +78,7 @@ def answering(answer: bytes) -> Iterator[health.Address]:
         def serve() -> None:
             connection, _ = server.accept()
             with connection:
-                connection.recv(65536)
+                assert connection.recv(65536).startswith(b"GET /health ")
                 connection.sendall(answer)
 
         thread = threading.Thread(target=serve)
@@ -107,3 +107,9 @@ def test_an_answer_without_a_status_is_not_healthy(answer: bytes) -> None:
 def test_status_200_is_healthy() -> None:
     with answering(b"HTTP/1.1 200 OK\r\n\r\n") as address:
         assert health.is_well(address)
+    assert not health.is_well(health.Address("127.0.0.1", 1), timeout=1)
+
+
+def test_without_a_note_the_setting_names_the_port(place: Path) -> None:
+    assert not place.exists()
+    assert health.address({"PORT": "1234"}) == ADDRESS

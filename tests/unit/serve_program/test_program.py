@@ -6,21 +6,15 @@ import json
 import re
 import signal
 import socket
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import pytest
-
 from imagefactory.site.guides import read_guides
-from images.serve.program import health, own_files
 from images.serve.program.errors import EXIT_CODES
 from images.serve.program.flags import known, unknown
 from images.serve.program.readings import read as read_machine
 from images.serve.program.servers.vllm.server import SERVER as VLLM
 from tests.fixtures.failures import refused
-from tests.fixtures.serve_process import Start, finished, recorded, wait_for
+from tests.fixtures.serve_process import QuickStart, Start, finished, recorded, wait_for
 from tests.fixtures.serving import READINGS, REPOSITORY
 
 
@@ -77,40 +71,22 @@ def test_the_companion_reports_the_steps_of_a_start(start: Start) -> None:
     assert out == ""  # standard output is vLLM's
 
 
-def test_the_key_reaches_vllm_through_its_environment_only(start: Start, tmp_path: Path) -> None:
-    key = tmp_path / "key"
-    key.write_text("s3cret")
-    ran = finished(start(VLLM_API_KEY_FILE=str(key)))
-    record = recorded(tmp_path)
-    assert record["environment"]["VLLM_API_KEY"] == "s3cret"
-    assert "VLLM_API_KEY_FILE" not in record["environment"]
-    assert "s3cret" not in " ".join(record["arguments"]) + ran.stdout + ran.stderr
-
-
-def test_a_command_that_starts_with_a_model_is_passed_on_unchanged(start: Start, tmp_path: Path) -> None:
-    words = ["some/model", "--max-model-len", "99", "--odd=1 2"]
-    finished(start(*words, MAX_MODEL_LEN="nonsense"))
-    assert recorded(tmp_path)["arguments"] == ["serve", *words]
-
-
-def test_flags_alone_are_added_to_the_recommended_command(start: Start, tmp_path: Path) -> None:
-    finished(start("--seed", "7", "--max-model-len", "99"))
-    arguments = recorded(tmp_path)["arguments"]
-    assert arguments[1] == str(tmp_path / "model")
+def test_arguments_are_added_to_the_recommended_command_or_replace_it(
+    quick_start: QuickStart, tmp_path: Path
+) -> None:
+    own = ["some/model", "--max-model-len", "99", "--odd=1 2"]
+    assert quick_start(*own, MAX_MODEL_LEN="nonsense").became[1:] == ["serve", *own]
+    assert quick_start("--help=all").became[1:] == ["serve", "--help=all"]
+    arguments = quick_start("--seed", "7", "--max-model-len", "99").became
+    assert arguments[2] == str(tmp_path / "model")
     assert arguments[-2:] == ["--seed", "7"]
     assert arguments[arguments.index("--max-model-len") + 1] == "99"
 
 
-def test_help_is_passed_on_to_vllm(start: Start, tmp_path: Path) -> None:
-    finished(start("--help=all"))
-    assert recorded(tmp_path)["arguments"] == ["serve", "--help=all"]
-
-
-def test_a_dry_run_starts_nothing(start: Start, tmp_path: Path) -> None:
-    ran = finished(start("--dry-run", "--json", FACTORY_READINGS=str(READINGS / "no-gpu.json")))
-    assert ran.returncode == 0
+def test_a_dry_run_starts_nothing(quick_start: QuickStart) -> None:
+    ran = quick_start("--dry-run", "--json", FACTORY_READINGS=str(READINGS / "no-gpu.json"))
+    assert (ran.returncode, ran.became) == (0, [])
     assert json.loads(ran.stdout)["command"][:2] == ["vllm", "serve"]
-    assert not (tmp_path / "record").exists()
 
 
 def test_a_failed_check_stops_the_start_with_one_message(start: Start, tmp_path: Path) -> None:
@@ -123,34 +99,34 @@ def test_a_failed_check_stops_the_start_with_one_message(start: Start, tmp_path:
     assert finished(start(SKIP_CHECKS="model")).returncode == 0
 
 
-def test_the_check_command_reports_and_fails(start: Start, tmp_path: Path) -> None:
-    ran = finished(start("check"))
+def test_the_check_command_reports_and_fails(quick_start: QuickStart, tmp_path: Path) -> None:
+    ran = quick_start("check")
     assert ran.returncode == 0
     assert "ok    model" in ran.stdout
     (tmp_path / "model" / "tokenizer.json").unlink()
-    ran = finished(start("check", "--json"))
+    ran = quick_start("check", "--json")
     assert ran.returncode == EXIT_CODES["model"]
     assert {finding["name"]: finding["result"] for finding in json.loads(ran.stdout)}["model"] == "fail"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "variables", "name"),
-    [
+def test_each_mistake_has_its_exit_code(quick_start: QuickStart) -> None:
+    for arguments, variables, name in (
         (["settings", "--yaml"], {}, "bad-option"),
         (["check", "--verbose", "--json"], {}, "bad-option"),
         ([], {"FACTORY_SHARE": "/nowhere"}, "broken-image"),
-        ([], {"FACTORY_VLLM": "/nowhere/vllm"}, "broken-image"),
         ([], {"MODS": "some-mod"}, "mod-failed"),
         ([], {"CHAT_TEMPLATE": "/nowhere/x.jinja"}, "model"),
-    ],
-)
-def test_each_mistake_has_its_exit_code(
-    start: Start, arguments: list[str], variables: dict[str, str], name: str
-) -> None:
-    ran = finished(start(*arguments, **variables))
-    assert refused(ran, name)
+    ):
+        ran = quick_start(*arguments, **variables)
+        assert refused(ran, name), variables
+        assert "remedy" in ran.stderr
+        assert "Traceback" not in ran.stderr
+
+
+def test_a_server_that_cannot_be_run_is_reported(start: Start) -> None:
+    ran = finished(start(FACTORY_VLLM="/nowhere/vllm"))
+    assert refused(ran, "broken-image")
     assert "remedy" in ran.stderr
-    assert "Traceback" not in ran.stderr
 
 
 def test_mods_are_applied_by_the_images_module(start: Start, tmp_path: Path) -> None:
@@ -171,35 +147,6 @@ def test_mods_are_applied_by_the_images_module(start: Start, tmp_path: Path) -> 
     ran = finished(start(MODS="bad"))
     assert refused(ran, "mod-failed")
     assert "anchor not found" in ran.stderr
-
-
-@pytest.fixture
-def server() -> Iterator[int]:
-    """Serve /health as vLLM does; return the port."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200 if self.path == "/health" else 404)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as serving:
-        threading.Thread(target=serving.serve_forever, daemon=True).start()
-        yield serving.server_address[1]
-        serving.shutdown()
-
-
-def test_health_uses_the_noted_port_else_the_setting(
-    server: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(own_files, "PLACE", str(tmp_path))
-    assert health.address({"PORT": str(server)}) == health.Address("127.0.0.1", server)
-    assert health.is_well(health.Address("127.0.0.1", server))
-    assert not health.is_well(health.Address("127.0.0.1", 1), timeout=1)
-    health.leave_note(health.Address("127.0.0.1", server))
-    assert health.address({"PORT": "1"}).port == server
 
 
 def test_the_flags_of_vllm_are_read_from_its_sources(tmp_path: Path) -> None:

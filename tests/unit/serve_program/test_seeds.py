@@ -6,17 +6,14 @@ Each entry holds the command as published and our differences, with the reason.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from imagefactory.build.start.preview import Preview
-from imagefactory.matrix.cells import buildable
-from imagefactory.matrix.matrix import Matrix
+from tests.fixtures.serving import Images
 
-SHARES = {"vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-static"}
 SWITCHES = {"--enforce-eager", "--enable-auto-tool-choice", "--enable-prefix-caching", "--trust-remote-code"}
 
 
@@ -156,25 +153,21 @@ SHAPES = {
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_default_command_is_the_published_one_with_the_listed_differences(
-    real_image: Callable[..., Preview], name: str
+    real_image: Images, name: str
 ) -> None:
     shape = SHAPES[name]
     expected = {flag: value for flag, value in shape.published.items() if flag not in shape.left_out}
     assert flags_of(real_image(shape.target).command(shape.given)) == expected | shape.ours
 
 
-def test_every_gpu_cell_has_a_complete_command_without_settings(
-    real_image: Callable[..., Preview], real_matrix: Matrix
-) -> None:
-    for cell in buildable(real_matrix):
-        if real_matrix.archs[cell.arch].capability is None:
-            continue
-        command = real_image(str(cell)).command()
-        assert real_matrix.models[cell.model].repo in command
-        shares = {word: command[place + 1] for place, word in enumerate(command) if word in SHARES.values()}
-        shapes = real_matrix.models[cell.model].shapes(cell.server, cell.arch)
-        wanted = [shape.gpu_memory_utilization for shape in shapes if shape.gpu_memory_utilization]
-        assert shares == {SHARES[cell.server]: str(wanted[-1])}
+def test_a_process_prints_what_the_program_prints_here(real_image: Images) -> None:
+    here = real_image("gemma4-31b")
+    process = Preview(here.root, here.description, here.model)
+    for arguments in (("--dry-run", "--json"), ("settings", "--markdown"), ("check", "--nonsense")):
+        ran, expected = (one.run(*arguments, variables={"CHECKS": "off"}) for one in (process, here))
+        assert (ran.returncode, ran.stdout, ran.stderr) == (
+            expected.returncode, expected.stdout, expected.stderr
+        )  # fmt: skip
 
 
 def flags_of(command: list[str]) -> dict[str, Any]:

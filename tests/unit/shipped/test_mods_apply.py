@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefactory.errors import FactoryError
@@ -58,8 +58,11 @@ def test_an_edit_inserts_before_or_after_its_anchor_or_replaces_it(
     assert applied(tmp_path, manifest("m", edit(FILE, "two = 2\n", **action), checks=[check])) == text
 
 
-def test_an_anchor_may_be_a_part_of_a_line(tmp_path: Path) -> None:
-    assert applied(tmp_path, one_edit("= 2", "0")) == TREE[FILE].replace("= 2", "= 20")
+def test_an_anchor_may_be_a_part_of_a_line_and_keeps_line_ends(tmp_path: Path) -> None:
+    assert applied(tmp_path / "part", one_edit("= 2", "0")) == TREE[FILE].replace("= 2", "= 20")
+    data = manifest("m", edit(FILE, "two", replace="TWO"), checks=[has(FILE, "TWO")])
+    ends = {FILE: "one\r\ntwo\r\nthree\x0c"}
+    assert applied(tmp_path / "ends", data, ends) == "one\r\nTWO\r\nthree\x0c"
 
 
 @pytest.mark.parametrize(
@@ -84,11 +87,6 @@ def test_an_anchor_that_does_not_occur_once_is_refused_with_mod_variant_file_and
 def test_overlapping_occurrences_of_an_anchor_count(tmp_path: Path) -> None:
     with pytest.raises(AnchorError, match="occurs 2 times"):
         applied(tmp_path, one_edit("aXa", "!"), {FILE: "aXaXa\n"})
-
-
-def test_an_edit_keeps_line_ends(tmp_path: Path) -> None:
-    data = manifest("m", edit(FILE, "two", replace="TWO"), checks=[has(FILE, "TWO")])
-    assert applied(tmp_path, data, {FILE: "one\r\ntwo\r\nthree\x0c"}) == "one\r\nTWO\r\nthree\x0c"
 
 
 def test_an_edit_of_a_missing_file_is_refused(tmp_path: Path) -> None:
@@ -210,6 +208,8 @@ def test_a_mod_may_change_the_text_of_a_required_mod(tmp_path: Path) -> None:
     results = apply_mods([upper, base], reader(TREE))
     assert [result.mod.name for result in results] == ["zz-base", "aa-upper"]
     assert results[-1].files[FILE] == TREE[FILE].replace("two = 2\n", "two = 2\n# zz-base\n# aa-upper\n")
+    indirect = on_lines(tmp_path, "a-top", "# zz-base\n# aa-upper\n", requires=["aa-upper"])
+    assert "# aa-upper\n# a-top\n" in apply_mods([indirect, upper, base], reader(TREE))[-1].files[FILE]
 
 
 def test_a_mod_must_not_change_the_text_of_another_mod(tmp_path: Path) -> None:
@@ -222,15 +222,6 @@ def test_a_mod_must_not_change_the_text_of_another_mod(tmp_path: Path) -> None:
         apply_mods(mods, reader(TREE))
     assert caught.value.what == "The mods stranger and upper touch the same lines."
     assert caught.value.where == f"{FILE}:3"
-
-
-def test_a_mod_may_change_the_text_of_an_indirectly_required_mod(tmp_path: Path) -> None:
-    mods = [
-        on_lines(tmp_path, "a", "two = 2\n"),
-        on_lines(tmp_path, "b", "four = 4\n", requires=["a"]),
-        on_lines(tmp_path, "c", "# a\n", requires=["b"]),
-    ]
-    assert apply_mods(mods, reader(TREE))[-1].files[FILE].splitlines()[2:4] == ["# a", "# c"]
 
 
 def test_each_result_has_the_hashes_before_and_after_the_mod(tmp_path: Path) -> None:
@@ -274,7 +265,6 @@ def disjoint_edits(draw: st.DrawFn) -> tuple[str, list[Data]]:
     return text, mods
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(disjoint_edits(), st.randoms(use_true_random=False))
 def test_the_order_of_mods_on_different_lines_does_not_matter(
     drawn: tuple[str, list[Data]], shuffle: random.Random
@@ -296,7 +286,6 @@ def outcome(results: list[Applied]) -> list[tuple[str, dict[str, str]]]:
     return [(result.mod.name, result.files) for result in results]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.integers(0, 9), st.integers(0, 9), st.integers(1, 4), st.integers(1, 4))
 def test_mods_conflict_if_and_only_if_they_share_a_line(one: int, two: int, long: int, wide: int) -> None:
     lines = [f"line_{number:02} = {number}\n" for number in range(14)]
@@ -365,8 +354,8 @@ def test_a_new_source_file_may_be_anywhere_in_the_sources(tmp_path: Path) -> Non
     assert result.added == ["csrc/new.h"]
 
 
-@pytest.mark.parametrize("deep", ["-" * 100_000 + "1", "+".join(["1"] * 20_000)])
-def test_a_change_that_is_nested_too_deeply_is_refused(tmp_path: Path, deep: str) -> None:
+def test_a_change_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    deep = "-" * 100_000 + "1"
     data = manifest("m", edit(FILE, "two = 2\n", after=f"x = {deep}\n"), checks=[has(FILE, "x =")])
     with pytest.raises(ModSyntaxError, match="breaks") as caught:
         applied(tmp_path, data)

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,21 @@ def test_a_mod_that_does_not_apply_changes_no_file(
     assert snapshot(here) == before
 
 
+def failing_at(number: int, error: BaseException) -> Callable[[Any], Any]:
+    """Return a wrapper for functions: of all their calls together, one raises an error."""
+    calls = iter(range(100))
+
+    def wrap(real: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if next(calls) == number:
+                raise error
+            return real(*args, **kwargs)
+
+        return call
+
+    return wrap
+
+
 @pytest.mark.parametrize("failing", range(8))
 def test_a_write_error_at_any_point_changes_no_file(
     here: Installation, mods: Path, monkeypatch: pytest.MonkeyPatch, failing: int
@@ -204,19 +220,9 @@ def test_a_write_error_at_any_point_changes_no_file(
     ]
     write_mod(mods, data, {"new.py": "new = 1\n"})
     before = {path: data for path, data in snapshot(here).items() if not path.endswith(".pyc")}
-    calls = iter(range(100))
-    replace, make = Path.replace, tempfile.mkstemp
-
-    def fails(real: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if next(calls) == failing:
-                raise OSError(30, "Read-only file system", "vllm/x.py")
-            return real(*args, **kwargs)
-
-        return call
-
-    monkeypatch.setattr(Path, "replace", fails(replace))
-    monkeypatch.setattr(tempfile, "mkstemp", fails(make))
+    wrap = failing_at(failing, OSError(30, "Read-only file system", "vllm/x.py"))
+    monkeypatch.setattr(Path, "replace", wrap(Path.replace))
+    monkeypatch.setattr(tempfile, "mkstemp", wrap(tempfile.mkstemp))
     with pytest.raises(ModFileError, match="cannot be changed; none was") as caught:
         apply_installed(mods, ["m"], here)
     assert "Read-only file system" in caught.value.why
@@ -230,29 +236,15 @@ def test_a_start_that_is_killed_leaves_no_stale_bytecode(
     data = one("m")
     data["variants"][0]["changes"] += [edit("vllm/y.py", "y = 1", after="0")]
     write_mod(mods, data)
-    before = snapshot(here)
-    calls = iter(range(100))
-
-    def killed(real: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if next(calls) == killed_at:
-                raise KeyboardInterrupt
-            return real(*args, **kwargs)
-
-        return call
-
-    monkeypatch.setattr(Path, "replace", killed(Path.replace))
-    monkeypatch.setattr(Path, "unlink", killed(Path.unlink))
+    before, wrap = snapshot(here), failing_at(killed_at, KeyboardInterrupt())
+    monkeypatch.setattr(Path, "replace", wrap(Path.replace))
+    monkeypatch.setattr(Path, "unlink", wrap(Path.unlink))
     with pytest.raises(KeyboardInterrupt):
         apply_installed(mods, ["m"], here)
     after = snapshot(here)
-    stale = {
-        name
-        for name in ("x", "y")
-        if after[f"site/vllm/{name}.py"] != before[f"site/vllm/{name}.py"]
-        and f"site/vllm/__pycache__/{name}.cpython-311.pyc" in after
-    }
-    assert stale == set()
+    for name in ("x", "y"):
+        changed = after[f"site/vllm/{name}.py"] != before[f"site/vllm/{name}.py"]
+        assert not (changed and f"site/vllm/__pycache__/{name}.cpython-311.pyc" in after)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -177,28 +176,23 @@ def misapplied(case: str, name: str) -> str:
         ("wrong-hunk", "attn_backend=FlashAttentionBackend"),
     ],
 )
-class TestKnownMisapplications:
-    """Three changes of vLLM that GNU patch silently puts into the wrong place of a later release."""
-
-    def test_gnu_patch_applies_it_with_fuzz(self, tmp_path: Path, case: str, inserted: str) -> None:
-        need("patch")
-        target = tmp_path / "vllm" / "file.py"
-        target.parent.mkdir()
-        shutil.copy(MISAPPLIED / case / "later.txt", target)
-        command = ["patch", "-p1", "-i", str(MISAPPLIED / case / "change.diff")]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-        assert "with fuzz" in done.stdout
-        assert target.read_text().count(inserted) == misapplied(case, "later.txt").count(inserted) + 1
-
-    def test_we_apply_it_to_its_own_release(self, tmp_path: Path, case: str, inserted: str) -> None:
-        text, diff = misapplied(case, "earlier.txt"), misapplied(case, "change.diff")
-        assert inserted in applied(tmp_path, text, diff, name="vllm/file.py", check=inserted)
-
-    @pytest.mark.parametrize("offset", [0, 1000])
-    def test_we_refuse_it(self, tmp_path: Path, case: str, inserted: str, offset: int) -> None:
-        text, diff = misapplied(case, "later.txt"), misapplied(case, "change.diff")
+def test_a_diff_that_gnu_patch_puts_into_the_wrong_place_is_refused(
+    tmp_path: Path, case: str, inserted: str
+) -> None:
+    """Three changes of vLLM that GNU patch silently misapplies to a later release."""
+    need("patch")
+    earlier, later, diff = (misapplied(case, name) for name in ("earlier.txt", "later.txt", "change.diff"))
+    target = tmp_path / "vllm" / "file.py"
+    target.parent.mkdir()
+    target.write_text(later)
+    command = ["patch", "-p1", "-i", str(MISAPPLIED / case / "change.diff")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "with fuzz" in done.stdout
+    assert target.read_text().count(inserted) == later.count(inserted) + 1
+    assert inserted in applied(tmp_path / "own", earlier, diff, name="vllm/file.py", check=inserted)
+    for offset in (0, 1000):
         with pytest.raises(PatchError, match="does not fit there"):
-            applied(tmp_path, text, diff, name="vllm/file.py", check=inserted, offset=offset)
+            applied(tmp_path / str(offset), later, diff, name="vllm/file.py", check=inserted, offset=offset)
 
 
 def test_a_diff_with_too_little_context_is_caught_by_its_check(tmp_path: Path) -> None:

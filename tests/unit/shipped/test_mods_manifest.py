@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 import pytest
-from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from packaging.version import Version
 
@@ -170,7 +170,6 @@ def test_a_path_that_no_mod_may_bring_is_refused(tmp_path: Path, path: str, said
     assert caught.value.where.startswith("mods/m/mod.yaml:")
 
 
-@settings(suppress_health_check=[HealthCheck.filter_too_much])  # most texts are no paths
 @given(path=st.text(st.characters() | st.sampled_from("/.\0\n"), min_size=1, max_size=300))
 @example(path="vllm/__init__.py\0.txt")
 @example(path=f"vllm/{'ä' * 100}/x")
@@ -207,9 +206,8 @@ def test_a_mod_with_a_package_of_its_own_stays_in_it(tmp_path: Path, path: str, 
         load_mod(write_mod(tmp_path, data).parent)
 
 
-@pytest.mark.parametrize("deep", ["-" * 100_000 + "1", "+".join(["1"] * 20_000), "(" * 1000 + ")" * 1000])
-def test_an_expression_that_is_nested_too_deeply_is_refused(tmp_path: Path, deep: str) -> None:
-    check = {"file": "vllm/x.py", "function": "f", "returns": deep}
+def test_an_expression_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    check = {"file": "vllm/x.py", "function": "f", "returns": "(" * 1000 + ")" * 1000}
     data = manifest("m", edit("vllm/x.py", "x", after="!"), checks=[check])
     with pytest.raises(ModManifestError, match="is wrong"):
         load_mod(write_mod(tmp_path, data).parent)
@@ -221,15 +219,12 @@ def test_a_file_without_a_mapping_is_refused(tmp_path: Path, text: str) -> None:
         load_mod(written(tmp_path, text))
 
 
-def test_a_folder_without_mod_yaml_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_mod_yaml_is_refused_and_a_missing_one_has_no_mods(tmp_path: Path) -> None:
+    assert load_mods(tmp_path / "nothing") == {}
     (tmp_path / "half-done").mkdir()
     (tmp_path / ".hidden").mkdir()
     with pytest.raises(ModManifestError, match=r"mods/half-done has no mod\.yaml"):
         load_mods(tmp_path)
-
-
-def test_a_missing_folder_has_no_mods(tmp_path: Path) -> None:
-    assert load_mods(tmp_path / "nothing") == {}
 
 
 def test_a_file_outside_the_folder_or_not_text_is_refused(tmp_path: Path) -> None:
@@ -262,12 +257,9 @@ def test_a_cycle_of_requirements_is_refused(tmp_path: Path) -> None:
     requires = {"a": "b", "b": "c", "c": "a"}
     assert all(requires[one] == other for one, other in pairwise(shown))
     assert caught.value.where.startswith(f"mods/{shown[0]}/mod.yaml:")
-
-
-def test_a_mod_that_requires_itself_is_a_cycle(tmp_path: Path) -> None:
-    mods_that_require(tmp_path, a=["a"])
+    mods_that_require(tmp_path / "itself", a=["a"])
     with pytest.raises(ModCycleError, match="a -> a"):
-        load_mods(tmp_path)
+        load_mods(tmp_path / "itself")
 
 
 @pytest.mark.parametrize("key", ["requires", "conflicts"])

@@ -9,14 +9,15 @@ from pathlib import Path
 from imagefactory.plan.make import serve_layer
 from imagefactory.plan.serve.image_paths import serve_files
 from tests.fixtures.checkouts import REPOSITORY, Checkout
-from tests.unit.test_rooms import SHIPPED, Modules
+from tests.unit.test_rooms import Modules
 
+SHIPPED = "images.shipped"
 IN_EVERY_ENVIRONMENT = {"packaging", "pydantic", "pydantic_core", "yaml"}
 """Requirements of vLLM itself."""
 
 
 def test_every_shipped_module_is_used_in_an_image() -> None:
-    imports = Modules(REPOSITORY).imports
+    imports = Modules(REPOSITORY, "images").imports
     needed, waiting = set[str](), [f"{SHIPPED}.mods.at_start"]
     while waiting:
         name = waiting.pop()

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import requests
+from filelock import FileLock
 
-from imagefactory.environment.file_lock import exclusive
 from imagefactory.errors.store import DigestMismatchError, DownloadError
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, sha256_of
@@ -255,8 +255,9 @@ def test_interruption_stops_downloads_and_keeps_partial_files(store: Store) -> N
 
 def test_wait_for_another_build_can_be_stopped(store: Store, session: requests.Session) -> None:
     target = store.download(Sha256("a" * 64))
+    target.parent.mkdir(parents=True)
     stopped = threading.Event()
-    with exclusive(target.with_suffix(".lock")), ThreadPoolExecutor(1) as pool:
+    with FileLock(target.with_suffix(".lock")), ThreadPoolExecutor(1) as pool:
         item = Wanted("x", Sha256("a" * 64), 1, list)
         future = pool.submit(fetch, item, store, session, lambda _: None, stopped)
         stopped.set()

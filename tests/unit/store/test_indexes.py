@@ -13,10 +13,16 @@ from imagefactory.environment.index_config import IndexConfig, redact
 from imagefactory.errors.locks import IndexUnreachableError
 from imagefactory.store.bounded import get_bounded
 from imagefactory.store.indexes import Indexes, local_label, local_wheels, reachable
+from imagefactory.store.retry import Retry
 from tests.fixtures.servers import Answer, SimpleIndex, serving
 from tests.fixtures.wheels import WheelFactory, sha256_of_file
 
 JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imagefactory.store.indexes.RETRY", Retry(pause=0))
 
 
 @pytest.fixture

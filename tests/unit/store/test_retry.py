@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import CancelledError
 
 import pytest
 import requests
 
-from imagefactory.store.retry import Again, Retry, judge, retry_after
+from imagefactory.store.retry import Again, Retry, judge
 
 FAST = Retry(attempts=4, connects=2, pause=0.001, longest=0.002)
 
@@ -84,45 +83,34 @@ def test_unreachable_server_is_retried_less_often() -> None:
     assert attempts.made == FAST.connects
 
 
-def test_server_may_ask_for_a_wait_but_not_for_hours() -> None:
-    started = time.monotonic()
-    FAST.run(Attempts(response(429, Retry_After="0.15"), response(200)), later=judge)
-    assert time.monotonic() - started >= 0.15
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Do not wait, but note for how long."""
+    found: list[float] = []
+    monkeypatch.setattr(threading.Event, "wait", lambda _, seconds: found.append(seconds))
+    return found
+
+
+def test_server_may_ask_for_a_wait_but_not_for_hours(waits: list[float]) -> None:
+    FAST.run(Attempts(response(429, Retry_After="15"), response(200)), later=judge)
+    assert waits == [15.0]
     attempts = Attempts(response(429, Retry_After="7200"))
     assert FAST.run(attempts, later=judge) is attempts.outcomes[0]
     assert attempts.made == 1
 
 
-def test_all_waits_of_a_request_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[float] = []
-    monkeypatch.setattr(threading.Event, "wait", lambda _, seconds: waits.append(seconds))
+def test_all_waits_of_a_request_together_are_bounded(waits: list[float]) -> None:
     attempts = Attempts(response(503, Retry_After="50"))
     assert Retry(attempts=100).run(attempts, later=judge) is attempts.outcomes[0]
     assert waits == [50.0, 50.0]
 
 
 @pytest.mark.parametrize(
-    "value",
-    [
-        *("86400", "9" * 400, "1e400", "-5", "nan", "\N{SUPERSCRIPT TWO}"),
-        *(
-            "Fri, 31 Dec 9999 23:59:59 GMT",
-            "Fri, 31 Dec 9999 23:59:59 -2359",
-            "Fri, 31 Dec 99999 23:59:59 GMT",
-        ),
-        f"Fri, 31 Dec 2026 23:59:59 +{'9' * 400}",
-    ],
+    "value", ["86400", "9" * 5000, "-5", "soon", "\N{SUPERSCRIPT TWO}", "Fri, 31 Dec 9999 23:59:59 GMT"]
 )
-def test_no_wait_that_a_server_asks_for_is_long(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[float] = []
-    monkeypatch.setattr(threading.Event, "wait", lambda _, seconds: waits.append(seconds))
+def test_no_wait_that_a_server_asks_for_is_long(value: str, waits: list[float]) -> None:
     FAST.run(Attempts(response(503, Retry_After=value)), later=judge)
     assert sum(waits) < 1
-
-
-@pytest.mark.parametrize(("value", "seconds"), [("3", 3.0), ("", None), ("soon", None), ("-1", None)])
-def test_wait_is_parsed_or_ignored(value: str, seconds: float | None) -> None:
-    assert retry_after({"Retry-After": value}) == seconds
 
 
 def test_attempts_continue_while_there_is_progress() -> None:
@@ -136,12 +124,9 @@ def test_attempts_continue_while_there_is_progress() -> None:
     assert left == []
 
 
-@pytest.mark.parametrize(
-    "stop", [lambda stopped: stopped.set(), lambda stopped: threading.Timer(0.05, stopped.set).start()]
-)
-def test_wait_can_be_stopped(stop: Callable[[threading.Event], None]) -> None:
+def test_wait_can_be_stopped() -> None:
     stopped = threading.Event()
-    stop(stopped)
+    threading.Timer(0.05, stopped.set).start()
     started = time.monotonic()
     with pytest.raises(CancelledError):
         FAST.run(Attempts(response(429, Retry_After="60")), later=judge, stopped=stopped)

@@ -44,8 +44,6 @@ TOOLS = "tools"
 UV = "/scripts/uv"
 """The end of uv's path inside its wheel."""
 SETTLE = "images/docker/settle.py"
-REQUIREMENTS = "requirements.txt"
-LIST = "modules.txt"
 ModFilesByKey = Mapping[Sha256, ModFiles]
 
 
@@ -58,17 +56,14 @@ class Piece:
     """Everything it needs is in the store, or among the files of mods."""
 
 
-def locked_file(path: str, origin: str, sha256: Sha256) -> Piece:
-    """Return a file that a lock names; it is linked, or copied where links are not possible."""
-
+def _locked_file(path: str, origin: str, sha256: Sha256) -> Piece:
     def put(folder: Path, store: Store, _: object) -> None:
         link_or_copy(store.download(sha256), _with_parent(folder / path))
 
     return Piece([{"path": path, "from": origin, "sha256": sha256}], put)
 
 
-def written_file(path: str, origin: str, data: bytes) -> Piece:
-    """Return a file whose content is known."""
+def _written_file(path: str, origin: str, data: bytes) -> Piece:
     entry = Entry(ImagePath(path), EntryKind.FILE, 0o644, Bytes(data))
     described = {"path": path, "from": origin, "sha256": sha256_of(data)}
     return Piece([described], lambda folder, *_: _write_tree(folder, [entry]))
@@ -91,7 +86,7 @@ def tools(root: Path, uv: LockedSource) -> list[Piece]:
         "made_from": [{"name": uv.file, "sha256": uv.sha256}],
     }
     programs = [
-        written_file(f"{TOOLS}/{name.rpartition('/')[2]}", name, (root / name).read_bytes())
+        _written_file(f"{TOOLS}/{Path(name).name}", name, (root / name).read_bytes())
         for name in (SETTLE, COMPILER)
     ]
     return [Piece([described], put), *programs]
@@ -107,9 +102,7 @@ def layer_tree(folder: str, origin: str, entries: Sequence[Entry]) -> Piece:
     return Piece(described, lambda context, *_: _write_tree(context / folder, entries))
 
 
-def modded(folder: str, layer: ModLayer) -> Piece:
-    """Return the files of a mod's layer."""
-
+def _modded(folder: str, layer: ModLayer) -> Piece:
     def put(context: Path, store: Store, mod_files: ModFilesByKey) -> None:
         wheels = {item.sha256: store.download(item.sha256) for item in layer.inputs}
         _write_tree(context / folder, mod_files[layer.key].confirmed_by(wheels))
@@ -125,34 +118,26 @@ def modded(folder: str, layer: ModLayer) -> Piece:
     return Piece([described], put)
 
 
-def compiled(folder: str, layer: BytecodeLayer, root: Path) -> Piece:
+def _module_list(path: str, layer: BytecodeLayer, root: Path) -> Piece:
     """Return the list of modules that a layer of bytecode is compiled from in the image."""
     settings = layer.settings
     if not settings.files:
         lists = [item.name for item in layer.inputs if is_list(item.name)]
         lines = "".join(f"{path}\n" for path in listed_paths(root, settings.python, settings.venv, lists))
-        return written_file(f"{folder}/{LIST}", MODULES, lines.encode())
+        return _written_file(path, MODULES, lines.encode())
 
     def put(context: Path, _: Store, mod_files: ModFilesByKey) -> None:
         modded = mod_files[layer.key].entries if settings.mods else ()
         lines = sorted({*settings.files.values(), *(entry.path for entry in modded)})
-        _with_parent(context / folder / LIST).write_text("".join(f"{path}\n" for path in lines), "utf-8")
+        _with_parent(context / path).write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
     described = {
-        "path": f"{folder}/{LIST}",
+        "path": path,
         "from": "the paths of the serve program and of what mods change",
         "layer": layer.key,
         "made_from": [item.model_dump() for item in layer.inputs],
     }
     return Piece([described], put)
-
-
-@dataclass(frozen=True)
-class Yielding:
-    """A wheel that leaves some of its paths to another one (matrix.yaml `conflicts`)."""
-
-    requirements: str
-    paths: str
 
 
 @dataclass(frozen=True)
@@ -162,8 +147,9 @@ class Step:
     title: str
     key: Sha256
     folder: str
-    requirements: str | None
-    yielding: tuple[Yielding, ...]
+    yielding: tuple[str, ...]
+    """Wheels that leave some of their paths to others (matrix.yaml `conflicts`)."""
+    has_others: bool
     metadata: str | None
 
 
@@ -219,11 +205,13 @@ def copied_layers(layers: Iterable[Layer], root: Path) -> list[tuple[Copy, Piece
         if isinstance(layer, ModLayer):
             number += 1
             folder = f"mods/{number:02}-{layer.name}"
-            found.append((Copy(f"mod {layer.name}", f"layer key {layer.key}", folder), modded(folder, layer)))
+            found.append(
+                (Copy(f"mod {layer.name}", f"layer key {layer.key}", folder), _modded(folder, layer))
+            )
         elif isinstance(layer, BytecodeLayer):
             folder = f"bytecode/{layer.name.partition(' ')[0]}"
             copy = Copy(f"bytecode of {layer.name}", f"layer key {layer.key}", folder, compiles=True)
-            found.append((copy, compiled(folder, layer, root)))
+            found.append((copy, _module_list(f"{folder}/modules.txt", layer, root)))
         elif isinstance(layer, ServeLayer | ModelLayer):
             files = {item.sha256: root / item.name for item in layer.inputs}
             entries = [entry for _, entry in layer_entries(layer, files, root)]
@@ -234,33 +222,28 @@ def copied_layers(layers: Iterable[Layer], root: Path) -> list[tuple[Copy, Piece
     return found
 
 
-def _requirement(wheel: Input) -> str:
+def _requirement(wheel: Input) -> bytes:
     name, version, _, _ = parse_wheel_filename(wheel.name)
-    return f"{name}=={version} --hash=sha256:{wheel.sha256}\n"
+    return f"{name}=={version} --hash=sha256:{wheel.sha256}\n".encode()
 
 
 def _wheel_step(number: int, layer: WheelLayer, lock: str) -> tuple[Step, list[Piece]]:
     label = layer.name if layer.kind == "wheel" else layer.kind
     folder = f"wheels/{number:02}-{label}"
     without, second_name = layer.settings.without, layer.settings.second_name
-    pieces = [locked_file(f"{folder}/{item.name}", lock, item.sha256) for item in layer.inputs]
+    pieces = [_locked_file(f"{folder}/{item.name}", lock, item.sha256) for item in layer.inputs]
     # Wheels that yield paths are installed one at a time, because uv installs those of one call in any order.
-    yielding: list[Yielding] = []
+    yielding: list[str] = []
     for item in (item for item in layer.inputs if item.name in without):
         name = str(parse_wheel_filename(item.name)[0])
-        files = Yielding(f"{name}.txt", f"{name}.yields")
-        yielding.append(files)
-        lines = "".join(f"{path}\n" for path in without[item.name])
-        pieces.append(written_file(f"{folder}/{files.requirements}", lock, _requirement(item).encode()))
-        pieces.append(
-            written_file(
-                f"{folder}/{files.paths}", f"{lock}, conflicts and leave_out of matrix.yaml", lines.encode()
-            )
-        )
-    rest = [item for item in layer.inputs if item.name not in without]
-    if rest:
-        text = "".join(map(_requirement, rest))
-        pieces.append(written_file(f"{folder}/{REQUIREMENTS}", lock, text.encode()))
+        yielding.append(name)
+        pieces.append(_written_file(f"{folder}/{name}.txt", lock, _requirement(item)))
+        lines = "".join(f"{path}\n" for path in without[item.name]).encode()
+        origin = f"{lock}, conflicts and leave_out of matrix.yaml"
+        pieces.append(_written_file(f"{folder}/{name}.yields", origin, lines))
+    others = b"".join(_requirement(item) for item in layer.inputs if item.name not in without)
+    if others:
+        pieces.append(_written_file(f"{folder}/requirements.txt", lock, others))
     metadata = None
     if second_name is not None:
         metadata = f"metadata/{number:02}-{label}"
@@ -269,8 +252,7 @@ def _wheel_step(number: int, layer: WheelLayer, lock: str) -> tuple[Step, list[P
         pieces.append(layer_tree(metadata, origin, metadata_entries(second_name, environment)))
     count = f"{len(layer.inputs)} wheels" if layer.kind != "wheel" else "1 wheel"
     title = f"{label}: {count}, {layer.download / 1e6:.1f} MB"
-    step = Step(title, layer.key, folder, REQUIREMENTS if rest else None, tuple(yielding), metadata)
-    return step, pieces
+    return Step(title, layer.key, folder, tuple(yielding), bool(others), metadata), pieces
 
 
 def _with_parent(path: Path) -> Path:

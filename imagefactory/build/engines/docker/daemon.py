@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -14,17 +13,14 @@ from typing import IO, TYPE_CHECKING, Any
 import docker
 import requests
 from docker.errors import DockerException, ImageNotFound
-from packaging.version import Version
 
-from imagefactory.errors.docker import EngineTooOldError, ForeignPlatformError
+from imagefactory.errors.docker import ForeignPlatformError
 from imagefactory.errors.layers import EngineError, ImageMissingError
 from imagefactory.oci.layout import Layout, archive
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-OLDEST = Version("20.10")
-"""The first Docker whose own BuildKit knows `RUN --mount` without fetching a newer frontend."""
 EMULATORS = Path("/proc/sys/fs/binfmt_misc")
 _QEMU = {"arm64": "qemu-aarch64", "amd64": "qemu-x86_64"}
 _TIMEOUT = 600
@@ -45,19 +41,10 @@ class Daemon:
 
 
 def ask() -> Daemon:
-    """Return what the daemon reports; raise an error if it is too old."""
+    """Return what the daemon reports; raise an error if none answers."""
     with client_for("docker version", _SILENT) as client:
         said = client.version()
-    daemon = Daemon(str(said["Version"]), str(said["Arch"]))
-    number = re.match(r"\d+(\.\d+)*", daemon.version)
-    if number is not None and Version(number[0]) < OLDEST:
-        raise EngineTooOldError(
-            f"Docker {daemon.version} is too old.",
-            where="the Docker daemon",
-            why=f"Wheels are mounted into the build, which needs Docker {OLDEST} or newer.",
-            fix="Update Docker, or build without it: `invoke build --engine embedded`.",
-        )
-    return daemon
+    return Daemon(str(said["Version"]), str(said["Arch"]))
 
 
 def refuse_foreign(daemon: Daemon, platform: str) -> None:

@@ -36,7 +36,7 @@ def render_compile(
     root: Path, base: Layer, config: ImageConfig, values: Mapping[str, Any], context: Mapping[str, Any]
 ) -> Rendered:
     """Render a Dockerfile that compiles first, because there is no lock to plan from."""
-    filled = {**values, **config_values(config, None), "base": _base(base)}
+    filled = {**values, **_config_values(config, None), "base": _base(base)}
     return Rendered(_fill(root, "compile.j2", filled), _json(context))
 
 
@@ -50,7 +50,19 @@ def render_plan(project: Project, plan: Plan) -> Rendered:
         "base": {"image": base_image(plan.layers[0]), "layer": plan.layers[0].key},
         "files": described_files(context.pieces),
     }
-    return Rendered(_fill(project.root, "Dockerfile.j2", _values(plan, context)), _json(described))
+    values = {
+        "target": plan.target,
+        "platform": plan.platform,
+        "plan": plan.key,
+        "base": _base(plan.layers[0]),
+        "epoch": MTIME,
+        "venv": VENV,
+        "install": INSTALL,
+        "steps": context.steps,
+        "copies": context.copies,
+        **_config_values(plan.config, plan.key),
+    }
+    return Rendered(_fill(project.root, "Dockerfile.j2", values), _json(described))
 
 
 def plan_context(project: Project, plan: Plan) -> BuildContext:
@@ -72,28 +84,12 @@ def write(rendered: Rendered, folder: Path) -> tuple[Path, Path]:
     return folder / DOCKERFILE, folder / CONTEXT
 
 
-def config_values(config: ImageConfig, plan_key: str | None) -> dict[str, Any]:
-    """Return the values for the end of every Dockerfile, which sets the image's configuration."""
+def _config_values(config: ImageConfig, plan_key: str | None) -> dict[str, Any]:
     labels = config.labels | ({"imagefactory.plan": plan_key} if plan_key else {})
     return {
         "config": config,
         "labels": dict(sorted(labels.items())),
         "healthcheck": _healthcheck(config.healthcheck),
-    }
-
-
-def _values(plan: Plan, context: BuildContext) -> dict[str, Any]:
-    return {
-        "target": plan.target,
-        "platform": plan.platform,
-        "plan": plan.key,
-        "base": _base(plan.layers[0]),
-        "epoch": MTIME,
-        "venv": VENV,
-        "install": INSTALL,
-        "steps": context.steps,
-        "copies": context.copies,
-        **config_values(plan.config, plan.key),
     }
 
 

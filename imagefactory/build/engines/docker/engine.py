@@ -10,21 +10,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from imagefactory.build.engines.docker import daemon
-from imagefactory.build.engines.docker.buildx import (
-    Builder,
-    build_arguments,
-    find_builder,
-    refuse_unsupported,
-)
 from imagefactory.build.engines.docker.dockerfile import base_image, plan_context, render_plan, write
 from imagefactory.build.engines.options import BuildOptions, BuiltImage
 from imagefactory.build.inputs import LayerInputs
 from imagefactory.build.parallel import build_layers
 from imagefactory.build.watch import Watcher
 from imagefactory.environment.progress import Say
-from imagefactory.errors.docker import ImageBuildError
+from imagefactory.errors.docker import BuilderMissingError, EngineTooOldError, ImageBuildError
+from imagefactory.errors.layers import EngineError
 from imagefactory.locks.project import Project
 from imagefactory.matrix.cells import Cell
+from imagefactory.oci.format import MTIME
 from imagefactory.oci.layout import Layout, write_layout
 from imagefactory.plan.built_layers import read_blob_record
 from imagefactory.plan.image_documents import make_image
@@ -35,7 +31,8 @@ from imagefactory.store.downloads import Downloader, Wanted
 from imagefactory.store.hashed import refuse_changed
 
 LOG = "docker-build.log"
-CONTEXT_FOLDER = "context"
+DAEMON = "default"
+"""The builder of the daemon itself."""
 _TOLD = 12
 """Lines of a failed build to show; the log has all of them."""
 _STEP = re.compile(r"#\d+ \[(?:\S+ )?\s*(\d+/\d+)\] (.*)")
@@ -52,38 +49,27 @@ def docker_name(project: Project, cell: Cell) -> str:
 def build_image(project: Project, plan: Plan, options: BuildOptions, watch: Watcher, say: Say) -> BuiltImage:
     """Build the image of a plan from its rendered Dockerfile."""
     cell = plan.cell
-    way = find_builder(options.builder or None, cell.platform)
-    refuse_unsupported(way, options.cache_to)
-    engine = daemon.ask()
-    if not way.buildx:
-        daemon.refuse_foreign(engine, cell.platform)
+    daemon.ask()
+    refuse_unfit_builder(options.builder or DAEMON, cell.platform)
     folder = project.build_folder(cell)
+    context = folder / "context"
     name = docker_name(project, cell)
     with project.store.in_use():
         sources = LayerInputs(project, [cell])
         sources.apply_mods(plan.layers, say)
         watch.layers([plan.layers[0]])
         base = _base_layout(project, plan, sources, watch)
-        context = plan_context(project, plan)
         _fetch(project, plan, sources)
         dockerfile, _ = write(render_plan(project, plan), folder)
-        arguments = build_arguments(
-            way,
-            dockerfile=dockerfile,
-            context=folder / CONTEXT_FOLDER,
-            platform=cell.platform,
-            tag=name,
-            base=_provide_base(way, base, plan, say),
-            cache_from=options.cache_from,
-            cache_to=options.cache_to,
-        )
+        _provide_base(base, plan, options.builder, say)
+        arguments = build_arguments(plan, options, dockerfile, name, base)
         wheels = sum(len(layer.inputs) for layer in plan.layers if isinstance(layer, WheelLayer))
         say(f"putting the build context together: {wheels} wheels as hard links")
         try:
-            context.put_together(folder / CONTEXT_FOLDER, project.store, sources.mod_files)
-            _run(arguments, way, folder / LOG, say)
+            plan_context(project, plan).put_together(context, project.store, sources.mod_files)
+            _run([*arguments, str(context)], folder / LOG, say)
         finally:
-            shutil.rmtree(folder / CONTEXT_FOLDER, ignore_errors=True)
+            shutil.rmtree(context, ignore_errors=True)
     found = daemon.image_id(name)
     if found is None:
         raise ImageBuildError(
@@ -93,6 +79,63 @@ def build_image(project: Project, plan: Plan, options: BuildOptions, watch: Watc
             fix="Check that DOCKER_HOST and the builder belong together.",
         )
     return BuiltImage(plan, found, name)
+
+
+def refuse_unfit_builder(name: str, platform: str) -> None:
+    """Raise an error if there is no buildx or no such builder, or if it cannot run programs of a platform."""
+    if _buildx("version").returncode:
+        raise EngineTooOldError(
+            "Docker has no buildx.",
+            where="docker buildx version",
+            why="The Docker engine runs `docker buildx build`, which is a plugin of its own.",
+            fix="Install the plugin (docker-buildx-plugin in Docker's repository, docker-buildx in those of Debian 13 "
+            "and Ubuntu), or build without Docker: `invoke build --engine embedded`.",
+        )
+    found = _buildx("inspect", "--bootstrap", name)
+    if found.returncode:
+        raise BuilderMissingError(
+            f"The builder {name} does not exist or does not start.",
+            where="docker buildx inspect",
+            why=found.stderr.strip().rpartition("\n")[2],
+            fix="`docker buildx ls` lists the builders, and `docker buildx create --name ...` makes one.",
+        )
+    lines = re.findall(r"^Platforms:\s*(.+)$", found.stdout, flags=re.MULTILINE)
+    platforms = [word.strip(" *") for line in lines for word in line.split(",")]
+    if platforms and platform not in platforms:
+        raise daemon.foreign(platform, f"the builder {name}, for {', '.join(platforms)}")
+
+
+def _buildx(*words: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(["docker", "buildx", *words], capture_output=True, text=True, check=False)  # noqa: S603, S607
+    except FileNotFoundError:
+        raise EngineError(
+            "There is no docker command.",
+            where="PATH",
+            why="The Docker engine runs `docker buildx build`.",
+            fix="Install Docker, or build without it: `invoke build --engine embedded`.",
+        ) from None
+
+
+def build_arguments(
+    plan: Plan, options: BuildOptions, dockerfile: Path, name: str, base: Layout
+) -> list[str]:
+    """Return the command line of a build, without the folder of its context at the end."""
+    arguments = [
+        *("docker", "buildx", "build", "--builder", options.builder or DAEMON, "--progress", "plain"),
+        *("--file", str(dockerfile), "--platform", plan.platform, "--tag", name),
+        *("--network", "none", "--build-arg", f"SOURCE_DATE_EPOCH={MTIME}"),
+        # Provenance holds the time of the build; without it, `--load` gives one plain image.
+        *("--load", "--provenance=false"),
+    ]
+    if options.builder not in ("", DAEMON):
+        layout = f"oci-layout://{base.folder}@{base.manifest_digest()}"
+        arguments += ["--build-context", f"{base_image(plan.layers[0])}={layout}"]
+    for cache in options.cache_from:
+        arguments += ["--cache-from", cache]
+    for cache in options.cache_to:
+        arguments += ["--cache-to", cache]
+    return arguments
 
 
 def _base_layout(project: Project, plan: Plan, sources: LayerInputs, watch: Watcher) -> Layout:
@@ -121,15 +164,12 @@ def _base_layout(project: Project, plan: Plan, sources: LayerInputs, watch: Watc
     return write_layout(image, layer.name, project.store, project.root / "build" / "bases" / layer.key[:16])
 
 
-def _provide_base(way: Builder, base: Layout, plan: Plan, say: Say) -> tuple[str, str] | None:
-    """Make the base available to the builder: load it into the daemon, or pass its layout to a remote builder."""
+def _provide_base(base: Layout, plan: Plan, builder: str, say: Say) -> None:
+    """Load the base into the daemon; other builders cannot see its images and get the layout (build_arguments)."""
     name = base_image(plan.layers[0])
-    if way.is_remote:
-        return name, f"{base.folder}@{base.manifest_digest()}"
-    if daemon.image_id(name) != base.config_digest():
+    if builder in ("", DAEMON) and daemon.image_id(name) != base.config_digest():
         say(f"loading the base as {name}")
         daemon.load(base, name)
-    return None
 
 
 def _fetch(project: Project, plan: Plan, sources: LayerInputs) -> None:
@@ -141,31 +181,20 @@ def _fetch(project: Project, plan: Plan, sources: LayerInputs) -> None:
     uv = project.tool_lock.find("uv", plan.cell.machine)
     wanted[uv.sha256] = sources.wheel(uv)
     with Downloader(project.store) as downloader:
-        futures = [
-            downloader.submit(item, lambda _: None)
-            for item in wanted.values()
-            if not project.store.download(item.sha256).exists()
-        ]
-        for future in futures:
-            future.result()
-    files = {sha256: project.store.download(sha256) for sha256 in wanted}
+        futures = {sha256: downloader.submit(item, lambda _: None) for sha256, item in wanted.items()}
+        files = {sha256: future.result() for sha256, future in futures.items()}
     refuse_changed(files)
     project.store.mark_used(*files.values())
 
 
-def _run(arguments: Sequence[str], way: Builder, log: Path, say: Say) -> None:
+def _run(arguments: Sequence[str], log: Path, say: Say) -> None:
     """Run the build, report its steps, and keep its whole output in a log."""
     last: deque[str] = deque(maxlen=_TOLD)
     say(f"$ {' '.join(arguments)}")
     with (
         log.open("w", encoding="utf-8") as file,
         subprocess.Popen(  # noqa: S603 - our own words, and a command of the user's PATH
-            arguments,
-            env=way.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
+            arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         ) as process,
     ):
         try:
