@@ -108,10 +108,6 @@ def test_imports_only_go_down_and_form_no_circle(modules: Modules) -> None:
     assert circle == []
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the serve program has a circle: command, settings, servers, server; remove this mark when it is gone",
-)
 def test_programs_of_images_form_no_circle(modules: Modules) -> None:
     assert modules.circle(IMAGES) == []
 

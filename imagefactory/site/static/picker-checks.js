@@ -5,7 +5,7 @@
   const { python, matching, read, build, serverFacts, Refusal } = ImagePicker;
   const CHECKS = ["gpu", "driver", "kernels", "model", "drafter", "disk", "memory", "shm", "flags", "combination", "port", "api-key"];
   const finding = (name, result, detail, more = {}) => ({
-    name, result, detail, setting: "", value: "", allowed: "", remedy: "", error: "KnownFailureError", ...more,
+    name, result, detail, setting: "", value: "", allowed: "", remedy: "", ...more,
   });
   const gb = (count) => `${python.tenths(count / 1e9)} GB`;
   const hundredths = (share) => Math.ceil(share * 100) / 100;
@@ -56,11 +56,11 @@
     const { image, machine } = start;
     if (!image.facts.capability || !machine.capability) return [finding("memory", "skipped", "no GPU: only its memory is checked")];
     if (!machine.total || machine.free === null || machine.free === undefined) {
-      return [finding("memory", "warn", "the machine's memory is unknown", { remedy: "Check it with `free -g`.", error: "KnownFailureError" })];
+      return [finding("memory", "warn", "the machine's memory is unknown", { remedy: "Check it with `free -g`." })];
     }
     const plan = budget(start);
     const { need, whole, utilization, most, fixed, taken, asked, contents } = plan;
-    const fail = (detail, setting, value, allowed, remedy) => [finding("memory", "fail", detail, { setting, value, allowed, remedy, error: "MemoryShortError" })];
+    const fail = (detail, setting, value, allowed, remedy) => [finding("memory", "fail", detail, { setting, value, allowed, remedy })];
     const share = python.float(utilization);
     const limit = `up to ${python.float(most)}`;
     if (utilization > most) {
@@ -82,7 +82,7 @@
       const detail = `${asked} tokens do not fit into the KV cache: ${contents} (${gb(fixed)}) leave room for ${fitting}`;
       return fail(detail, "MAX_MODEL_LEN", String(asked), `up to ${fitting}`, `Set MAX_MODEL_LEN=${fitting} or lower${other}.`);
     }
-    return [finding("memory", "ok", fits(machine, plan), { error: "MemoryShortError" })];
+    return [finding("memory", "ok", fits(machine, plan))];
   }
 
   function tooMuch(machine, { share, known, whole, utilization, taken }) {
@@ -112,13 +112,13 @@
     if (!wanted) return [finding("gpu", "ok", "not needed by this image")];
     if (!machine.capability) {
       const remedy = "Install the NVIDIA Container Toolkit on the host; start with `docker run --gpus all`.";
-      return [finding("gpu", "fail", "no NVIDIA GPU is visible in the container", { remedy, error: "GpuError" })];
+      return [finding("gpu", "fail", "no NVIDIA GPU is visible in the container", { remedy })];
     }
     if (machine.capability === wanted) return [finding("gpu", "ok", `${machine.title}, compute capability ${wanted}`)];
     const kin = machine.capability.split(".")[0] === wanted.split(".")[0] && image.facts.kernels !== "compiled";
     const detail = `${machine.title} has compute capability ${machine.capability}; the image is for ${wanted}`;
     const remedy = `Use the image for your GPU; this one is for ${image.facts.arch}.`;
-    return [finding("gpu", kin ? "warn" : "fail", detail, { allowed: `compute capability ${wanted}`, remedy, error: "GpuError" })];
+    return [finding("gpu", kin ? "warn" : "fail", detail, { allowed: `compute capability ${wanted}`, remedy })];
   }
 
   const facts = ({ image, settings }, more) => ({
@@ -144,19 +144,19 @@
     if (length && most && length > most) {
       found.push(finding("model", "fail", `the model's context is limited to ${most} tokens`, {
         setting: "MAX_MODEL_LEN", value: String(length), allowed: `up to ${most}`,
-        remedy: `Set MAX_MODEL_LEN=${most} or lower.`, error: "OutOfRangeError",
+        remedy: `Set MAX_MODEL_LEN=${most} or lower.`,
       }));
     }
     if (image.document.generated && settings.text("LOAD_FORMAT") !== "dummy") {
       // A model that the factory generates has no weights.
       return [...found, finding("model", "fail", `${command.model} lacks *.safetensors`, {
         setting: "MODEL", value: command.model, allowed: "a complete model folder",
-        remedy: "Download the model again; the last download was probably interrupted.", error: "ModelMissingError",
+        remedy: "Download the model again; the last download was probably interrupted.",
       })];
     }
     if (command.model.startsWith("/")) return [...found, finding("model", "ok", command.model)];
     const remedy = "Unset HF_HUB_OFFLINE, or mount the model and set MODEL_PATH.";
-    const more = { setting: "MODEL", value: command.model, remedy, error: "ModelMissingError" };
+    const more = { setting: "MODEL", value: command.model, remedy };
     return [...found, finding("model", "ok", `${command.model} is not downloaded yet`, more)];
   }
 
@@ -166,7 +166,7 @@
     if (/^[/.~]/.test(named)) {
       return [finding("drafter", "fail", `${named} has no config.json`, {
         setting: "DFLASH_DRAFTER", value: named, allowed: "a drafter that was trained for the model",
-        remedy: "Set DFLASH_DRAFTER to the model's own drafter, or to off.", error: "DrafterMismatchError",
+        remedy: "Set DFLASH_DRAFTER to the model's own drafter, or to off.",
       })];
     }
     if ((image.document.drafters ?? []).some((entry) => entry.repo === named)) {
@@ -194,7 +194,7 @@
     const skipped = settings.values.SKIP_CHECKS ?? [];
     const unknown = skipped.find((name) => !CHECKS.includes(name));
     if (unknown !== undefined) {
-      throw new Refusal("ValueRefusedError", `There is no check ${python.repr(unknown)}.`, {
+      throw new Refusal("bad-value", `There is no check ${python.repr(unknown)}.`, {
         setting: "SKIP_CHECKS", value: skipped.join(","), allowed: CHECKS.join(", "), remedy: "Name one of these checks.",
       });
     }

@@ -3,7 +3,7 @@
 (() => {
   const { python } = ImagePicker;
 
-  /** A start that the image would refuse; `error` is the class, which stands for an exit code. */
+  /** A start that the image would refuse; `error` is its name. */
   class Refusal extends Error {
     constructor(error, what, { setting = "", value = "", allowed = "", remedy = "" } = {}) {
       super(what);
@@ -81,7 +81,7 @@
   }
 
   function parse(image, setting, words) {
-    const refuse = (problem, remedy, error = "ValueRefusedError") => {
+    const refuse = (problem, remedy, error = "bad-value") => {
       const more = { setting: setting.name, value: words, allowed: allowed(image, setting), remedy };
       throw new Refusal(error, `${setting.name} ${problem}.`, more);
     };
@@ -108,7 +108,7 @@
     const value = python[setting.kind](words);
     if (value === null) refuse(`is not ${noun(setting)}`, remedy);
     if (!((setting.minimum ?? -Infinity) <= value && value <= (setting.maximum ?? Infinity))) {
-      refuse("is out of range", remedy, "OutOfRangeError");
+      refuse("is out of range", remedy, "out-of-range");
     }
     return value;
   }
@@ -137,7 +137,7 @@
     const since = setting.since_of[value];
     if (since && !image.atLeast(since)) {
       const what = `${setting.name}=${words} needs ${image.title} ${since}; this image has ${image.version}.`;
-      throw new Refusal("NotInThisServerError", what, {
+      throw new Refusal("not-in-this-server", what, {
         setting: setting.name,
         value: words,
         allowed: setting.choices.filter((other) => image.atLeast(setting.since_of[other] ?? "0")).join(", "),
@@ -153,7 +153,7 @@
       const value = python.strip(environment[name] ?? "");
       if (value) {
         const more = { setting: name, value, allowed: "unset", remedy: instead };
-        throw new Refusal("NotInThisServerError", `${name} is not a setting of ${image.title}.`, more);
+        throw new Refusal("not-in-this-server", `${name} is not a setting of ${image.title}.`, more);
       }
     }
     const values = {};
@@ -174,7 +174,7 @@
       if (setting.since && values[name] !== null && !image.atLeast(setting.since)) {
         const what = `${name} needs ${image.title} ${setting.since}; this image has ${image.version}.`;
         const remedy = `Leave ${name} out, or use an image with a newer version.`;
-        throw new Refusal("NotInThisServerError", what, { setting: name, value: python.str(values[name]), allowed: "unset", remedy });
+        throw new Refusal("not-in-this-server", what, { setting: name, value: python.str(values[name]), allowed: "unset", remedy });
       }
     }
   }
@@ -186,7 +186,7 @@
     const value = values[rule.against] ?? null;
     const shown = value === null ? "off" : typeof value === "boolean" ? Number(value) : value;
     const against = `${rule.against}=${shown}`;
-    throw new Refusal("ContradictionError", `${rule.setting} conflicts with ${against}: ${rule.why}.`, {
+    throw new Refusal("contradiction", `${rule.setting} conflicts with ${against}: ${rule.why}.`, {
       setting: rule.setting,
       value: python.str(values[rule.setting]),
       allowed: `a value that works with ${against}`,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import Any, NamedTuple
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "tiktoken.model")
@@ -24,37 +25,34 @@ class Shape(NamedTuple):
 
 def hub_cache(environment: dict[str, str] | os._Environ[str]) -> str:
     """Return the folder for downloaded models."""
-    home = environment.get("HF_HOME") or os.path.join(  # noqa: PTH118 - see image.py
-        environment.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"),  # noqa: PTH111
-        "huggingface",
-    )
-    return environment.get("HF_HUB_CACHE") or os.path.join(home, "hub")  # noqa: PTH118
+    caches = environment.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    home = environment.get("HF_HOME") or Path(caches, "huggingface")
+    return environment.get("HF_HUB_CACHE") or str(Path(home, "hub"))
 
 
 def is_path(model: str) -> bool:
     """Whether a model is a folder rather than a repository."""
-    return model.startswith(("/", ".", "~")) or os.path.isdir(model)  # noqa: PTH112
+    return model.startswith(("/", ".", "~")) or Path(model).is_dir()
 
 
 def locate(model: str, revision: str, cache: str) -> str | None:
     """Return the model if it is a folder, else its snapshot in the download cache; None if there is none."""
     if is_path(model):
         return model
-    repository = os.path.join(cache, "models--" + model.replace("/", "--"))  # noqa: PTH118
+    repository = Path(cache, "models--" + model.replace("/", "--"))
     if not revision:
         try:
-            with open(os.path.join(repository, "refs", "main"), encoding="ascii") as file:  # noqa: PTH118, PTH123
-                revision = file.read().strip()
+            revision = (repository / "refs" / "main").read_text("ascii").strip()
         except (OSError, ValueError):
             return None
-    folder = os.path.join(repository, "snapshots", revision)  # noqa: PTH118
-    return folder if os.path.isdir(folder) else None  # noqa: PTH112
+    folder = repository / "snapshots" / revision
+    return str(folder) if folder.is_dir() else None
 
 
 def missing_files(folder: str, *, weights: bool) -> list[str]:
     """List the files missing from a model's folder; `weights` says whether it needs any."""
     try:
-        present = set(os.listdir(folder))  # noqa: PTH208
+        present = {path.name for path in Path(folder).iterdir()}
     except OSError:
         return [folder]
     missing = [] if present & {"config.json", "params.json"} else ["config.json"]
@@ -62,7 +60,7 @@ def missing_files(folder: str, *, weights: bool) -> list[str]:
         missing.append("tokenizer.json")
     if not weights:
         return missing
-    index = read_json(os.path.join(folder, INDEX))  # noqa: PTH118
+    index = read_json(Path(folder, INDEX))
     if index is not None:
         shards = index.get("weight_map")
         names = sorted({str(name) for name in shards.values()}) if isinstance(shards, dict) else [INDEX]
@@ -75,8 +73,7 @@ def missing_files(folder: str, *, weights: bool) -> list[str]:
 def weights_size(folder: str) -> int | None:
     """Return the total size of the weight files; None if there are none."""
     try:
-        with os.scandir(folder) as entries:
-            sizes = [entry.stat().st_size for entry in entries if entry.name.endswith(WEIGHTS)]
+        sizes = [path.stat().st_size for path in Path(folder).iterdir() if path.name.endswith(WEIGHTS)]
     except OSError:
         return None
     return sum(sizes) or None
@@ -84,18 +81,17 @@ def weights_size(folder: str) -> int | None:
 
 def config_of(folder: str | None) -> dict[str, Any] | None:
     """Read config.json; values of the text model take precedence."""
-    config = read_json(os.path.join(folder, "config.json")) if folder else None  # noqa: PTH118
+    config = read_json(Path(folder, "config.json")) if folder else None
     if config is None:
         return None
     text = config.get("text_config")
     return {**config, **text} if isinstance(text, dict) else config
 
 
-def read_json(path: str) -> dict[str, Any] | None:
+def read_json(path: Path) -> dict[str, Any] | None:
     """Read a JSON object; None if the file has none."""
     try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123
-            value = json.load(file)
+        value = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

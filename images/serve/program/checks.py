@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from . import machine_checks, model_checks
-from .errors import ValueRefusedError
+from .errors import StartError
 from .findings import FAIL, SKIPPED, WARN, Finding, Start
 from .settings import Settings
 
@@ -35,7 +35,8 @@ def _skipped(settings: Settings) -> list[str]:
     names = settings.words("SKIP_CHECKS")
     unknown = [name for name in names if name not in CHECKS]
     if unknown:
-        raise ValueRefusedError(
+        raise StartError(
+            "bad-value",
             f"There is no check {unknown[0]!r}.",
             setting="SKIP_CHECKS",
             value=",".join(names),

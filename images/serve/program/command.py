@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .errors import ContradictionError
+from .errors import StartError
 from .hiding import masked
 from .image import Image
 from .settings import Settings
@@ -108,7 +108,8 @@ def refuse_second_drafter(settings: Settings, flag: str) -> None:
     """Refuse settings of the drafter beside a flag that describes it."""
     both = [name for name in DRAFT_SETTINGS if name in settings.given]
     if both:
-        raise ContradictionError(
+        raise StartError(
+            "contradiction",
             f"{both[0]} and {flag} both describe the drafter.",
             setting=both[0],
             value=settings.text(both[0]) or "off",

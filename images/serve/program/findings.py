@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from . import checkpoint, memory, rules
 from .command import Command, option
-from .errors import KnownFailureError, StartError
+from .errors import StartError
 from .image import Image, Json
 from .readings import Readings
+from .servers.server import Server
 from .settings import Settings
-
-if TYPE_CHECKING:
-    from .servers.server import Server
 
 OK, WARN, FAIL, SKIPPED = "ok", "warn", "fail", "skipped"
 
@@ -28,12 +26,12 @@ class Finding(NamedTuple):
     value: str = ""
     allowed: str = ""
     remedy: str = ""
-    error: type[StartError] = KnownFailureError
 
     def refusal(self) -> StartError:
         """Return the error that refuses the start because of this finding."""
-        return self.error(
-            f"{self.name}: {self.detail}",
+        return StartError(
+            self.name,
+            self.detail,
             setting=self.setting,
             value=self.value,
             allowed=self.allowed,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 SITE = "/opt/venv/lib"
 _OPTION = re.compile(r"[\"'](--?[A-Za-z][\w.-]*)[\"']")
@@ -17,16 +18,8 @@ _FIELD = re.compile(r"^    ([a-z]\w*): ", re.MULTILINE)
 
 def find_package(name: str, site: str = SITE) -> str | None:
     """Return the folder of a package of the image; None if there is none."""
-    site = os.environ.get("FACTORY_SITE", site)
-    try:
-        pythons = sorted(os.listdir(site))  # noqa: PTH208 - see image.py
-    except OSError:
-        return None
-    for python in pythons:
-        folder = os.path.join(site, python, "site-packages", name)  # noqa: PTH118
-        if os.path.isdir(folder):  # noqa: PTH112
-            return folder
-    return None
+    found = sorted(Path(os.environ.get("FACTORY_SITE", site)).glob(f"*/site-packages/{name}/"))
+    return str(found[0]) if found else None
 
 
 def known(folder: str, files: Iterable[str]) -> set[str]:
@@ -34,8 +27,7 @@ def known(folder: str, files: Iterable[str]) -> set[str]:
     found: set[str] = set()
     for path in _paths(folder, files):
         try:
-            with open(path, encoding="utf-8") as file:  # noqa: PTH123
-                text = file.read()
+            text = path.read_text("utf-8")
         except (OSError, ValueError):
             continue
         found.update(option.replace("_", "-") for option in _OPTION.findall(text))
@@ -44,15 +36,11 @@ def known(folder: str, files: Iterable[str]) -> set[str]:
     return found
 
 
-def _paths(folder: str, names: Iterable[str]) -> Iterator[str]:
+def _paths(folder: str, names: Iterable[str]) -> Iterator[Path]:
     """Yield the paths of files, and of the modules of folders."""
     for name in names:
-        path = os.path.join(folder, name)  # noqa: PTH118
-        if os.path.isdir(path):  # noqa: PTH112
-            modules = sorted(module for module in os.listdir(path) if module.endswith(".py"))  # noqa: PTH208
-            yield from (os.path.join(path, module) for module in modules)  # noqa: PTH118
-        else:
-            yield path
+        path = Path(folder, name)
+        yield from sorted(path.glob("*.py")) if path.is_dir() else [path]
 
 
 def unknown(arguments: tuple[str, ...], flags: set[str]) -> list[str]:

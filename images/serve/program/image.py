@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from .errors import BrokenImageError
+from .errors import StartError
 
 SHARE = "/usr/share/imagefactory"
 """The folder of settings.json and model.json; tests override it with FACTORY_SHARE."""
+
+TITLES = {"vllm": "vLLM", "sglang": "SGLang"}
+"""The servers, and what people call them."""
 
 Json = dict[str, Any]
 
@@ -48,6 +52,11 @@ class Image(NamedTuple):
         return str(self.model.get("server", "vllm"))
 
     @property
+    def title(self) -> str:
+        """The server as people call it."""
+        return TITLES[self.server]
+
+    @property
     def version(self) -> str:
         """The version of the server."""
         return str(self.facts[self.server])
@@ -78,14 +87,23 @@ def load(share: str | None = None) -> Image:
     """Read settings.json and model.json."""
     folder = share or os.environ.get("FACTORY_SHARE") or SHARE
     described, model = read_object(folder, "settings.json"), read_object(folder, "model.json")
+    server = model.get("server", "vllm")
+    if server not in TITLES:
+        raise StartError(
+            "broken-image",
+            f"model.json names the server {server!r}, which this program does not know.",
+            remedy="Pull the image again.",
+        )
     try:
-        default = f"{model.get('server', 'vllm')}_default"
+        default = f"{server}_default"
         settings = {entry["name"]: _setting(entry, default) for entry in described["settings"]}
         image = Image(described["image"], settings, model, described.get("refused", {}))
         str(image.version), str(model["model"])
     except (KeyError, TypeError) as error:
-        raise BrokenImageError(
-            f"{folder}/settings.json or model.json lacks {error}.", remedy="Pull the image again."
+        raise StartError(
+            "broken-image",
+            f"{folder}/settings.json or model.json lacks {error}.",
+            remedy="Pull the image again.",
         ) from None
     return image
 
@@ -103,12 +121,13 @@ def _release(version: str) -> tuple[int, ...]:
 
 def read_object(folder: str, name: str) -> Json:
     """Read a JSON object that belongs to the image."""
-    path = os.path.join(folder, name)  # noqa: PTH118 - pathlib costs 15 ms of every start
+    path = Path(folder, name)
     try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123
-            value = json.load(file)
+        value = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise BrokenImageError(f"{path} cannot be read: {error}.", remedy="Pull the image again.") from None
+        raise StartError(
+            "broken-image", f"{path} cannot be read: {error}.", remedy="Pull the image again."
+        ) from None
     if not isinstance(value, dict):
-        raise BrokenImageError(f"{path} is not a JSON object.", remedy="Pull the image again.")
+        raise StartError("broken-image", f"{path} is not a JSON object.", remedy="Pull the image again.")
     return value

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
-from .errors import ContradictionError, KeyFileError, UnprotectedError, ValueRefusedError
+from .errors import StartError
 from .hiding import HIDDEN, KEY_FLAG, TOKEN_FLAG, is_flag
 
 KEY, FILE = "VLLM_API_KEY", "VLLM_API_KEY_FILE"
@@ -52,7 +53,8 @@ def find(environment: Mapping[str, str], arguments: Iterable[str] = ()) -> Secre
             raise _unprotected(f"{name} is given, but empty", name)
     if len(given) > 1:
         first, second = list(given)[:2]
-        raise ContradictionError(
+        raise StartError(
+            "contradiction",
             f"{first} and {second} are both given.",
             setting=second,
             value=HIDDEN,
@@ -67,7 +69,8 @@ def find(environment: Mapping[str, str], arguments: Iterable[str] = ()) -> Secre
         words += [KEY_FLAG, *keys]  # a variable holds only one
     key = keys[0] if keys else _read(given[FILE]) if FILE in given else given.get(KEY, "")
     if not key.isprintable():
-        raise ValueRefusedError(
+        raise StartError(
+            "bad-value",
             "The API key contains a line break or another control character.",
             setting=next(iter(given)),
             value=HIDDEN,
@@ -105,8 +108,9 @@ def _refuse_lost(environment: Mapping[str, str]) -> None:
         )
 
 
-def _unprotected(problem: str, name: str) -> UnprotectedError:
-    return UnprotectedError(
+def _unprotected(problem: str, name: str) -> StartError:
+    return StartError(
+        "unprotected",
         f"{problem}: anyone who reaches the port could use the server.",
         setting=name,
         allowed=f"a key in {KEY}, or a file with it in {FILE}",
@@ -117,14 +121,15 @@ def _unprotected(problem: str, name: str) -> UnprotectedError:
 def _read(path: str) -> str:
     problem = "does not contain exactly one word"
     try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - see image.py
+        with Path(path).open(encoding="utf-8") as file:
             words = file.read(LONGEST).split()
     except (OSError, ValueError) as error:
         words, problem = [], f"cannot be read: {getattr(error, 'strerror', None) or 'not text'}"
     if len(words) != 1:
         # What is no path may be the key itself, by mistake.
         shown = path if path.startswith(("/", ".")) else HIDDEN
-        raise KeyFileError(
+        raise StartError(
+            "bad-key-file",
             f"The file with the API key {problem}.",
             setting=FILE,
             value=shown,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
+import socket
 from collections.abc import Iterator
 
 from . import memory as budget
-from .errors import DiskShortError, DriverError, GpuError, MemoryShortError, PortInUseError
 from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
 
 ADDRESS = "an address of this machine"
@@ -23,7 +23,6 @@ def gpu(start: Start) -> Iterator[Finding]:
             FAIL,
             "no NVIDIA GPU is visible in the container",
             remedy="Install the NVIDIA Container Toolkit on the host; start with `docker run --gpus all`.",
-            error=GpuError,
         )
         return
     gpu, wanted = start.readings.gpus[0], start.image.capability
@@ -39,7 +38,6 @@ def gpu(start: Start) -> Iterator[Finding]:
         f"{gpu.name} has compute capability {gpu.capability}; the image is for {wanted}",
         allowed=f"compute capability {wanted}",
         remedy=f"Use the image for your GPU; this one is for {start.image.facts.get('arch')}.",
-        error=GpuError,
     )
 
 
@@ -60,7 +58,6 @@ def driver(start: Start) -> Iterator[Finding]:
             f"{found}, needs {minimum} or newer",
             allowed=f"{minimum} or newer",
             remedy="Update the NVIDIA driver on the host.",
-            error=DriverError,
         )
     else:
         yield Finding("driver", OK, f"{found}, needs {minimum} or newer")
@@ -78,7 +75,7 @@ def kernels(start: Start) -> Iterator[Finding]:
     elif gpu is None:
         yield Finding("kernels", SKIPPED, "no GPU visible")
     else:
-        made = f"{start.image.facts.get('kernels', 'upstream')} kernels of {start.server.title} {start.image.version}"
+        made = f"{start.image.facts.get('kernels', 'upstream')} kernels of {start.image.title} {start.image.version}"
         yield Finding("kernels", OK, f"{made} for {start.image.capability}, GPU is {gpu.capability}")
 
 
@@ -103,7 +100,6 @@ def disk(start: Start) -> Iterator[Finding]:
             FAIL,
             f"{free / budget.GB:.0f} GB free in {start.cache}, needs {needed / budget.GB:.0f} GB",
             remedy="Free space there, or mount a larger disk: -v /path/on/the/host:/root/.cache/huggingface",
-            error=DiskShortError,
         )
     else:
         yield Finding("disk", OK, f"{free / budget.GB:.0f} GB free, needs {needed / budget.GB:.0f} GB")
@@ -129,7 +125,7 @@ def memory(start: Start) -> Iterator[Finding]:
         start.settings.fraction("GPU_MEMORY_UTILIZATION") or start.server.share.default,
         start.settings.number("MAX_MODEL_LEN"),
     )
-    yield Finding("memory", FAIL if verdict.setting else OK, *verdict, error=MemoryShortError)
+    yield Finding("memory", FAIL if verdict.setting else OK, *verdict)
 
 
 def shm(start: Start) -> Iterator[Finding]:
@@ -146,17 +142,14 @@ def shm(start: Start) -> Iterator[Finding]:
     yield Finding(
         "shm",
         FAIL if needed else WARN,
-        f"{size / 1e6:.0f} MB in /dev/shm, the processes of {start.server.title} need {needs / 1e6:.0f} MB",
+        f"{size / 1e6:.0f} MB in /dev/shm, the processes of {start.image.title} need {needs / 1e6:.0f} MB",
         allowed=f"{needs / 1e6:.0f} MB or more",
         remedy="Start with `docker run --ipc host`, or with `--shm-size 1g`.",
-        error=MemoryShortError,
     )
 
 
 def port(start: Start) -> Iterator[Finding]:
     """Try to listen on the port."""
-    import socket  # noqa: PLC0415 - the last check, and skipped by many
-
     host, port = start.settings.text("HOST") or "0.0.0.0", start.settings.number("PORT") or 8000  # noqa: S104
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -167,14 +160,14 @@ def port(start: Start) -> Iterator[Finding]:
         if error.errno == errno.EADDRINUSE:
             remedy = "Set PORT to a free one; with --network host, services of the host count too."
             setting = ("PORT", str(port), "a free port", remedy)
-            yield Finding("port", FAIL, f"port {port} is in use", *setting, error=PortInUseError)
+            yield Finding("port", FAIL, f"port {port} is in use", *setting)
         else:
             remedy = "Set HOST to 0.0.0.0, and PORT to 1024 or more unless the container runs as root."
             detail = f"cannot listen on {host}:{port}: {error.strerror or error}"
-            yield Finding("port", FAIL, detail, "HOST", host, ADDRESS, remedy, PortInUseError)
+            yield Finding("port", FAIL, detail, "HOST", host, ADDRESS, remedy)
     except UnicodeError:
         detail = f"{host!r} is not an address"
-        yield Finding("port", FAIL, detail, "HOST", host, ADDRESS, "Set HOST to 0.0.0.0.", PortInUseError)
+        yield Finding("port", FAIL, detail, "HOST", host, ADDRESS, "Set HOST to 0.0.0.0.")
     else:
         yield Finding("port", OK, f"{host}:{port} is free")
 

@@ -6,15 +6,32 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from traceback import format_exc
 from typing import NoReturn
 
-from . import checkpoint, checks, flags, health, keys, log_hook, own_files, readings, servers
+from . import (
+    checkpoint,
+    checks,
+    first_process,
+    flags,
+    health,
+    keys,
+    log_hook,
+    own_files,
+    readings,
+    show,
+    timeline,
+    watch,
+)
 from . import command as commands
 from . import image as images
 from . import settings as read_settings
-from .errors import BrokenImageError, ModError, ProgramError, StartError, UnprotectedError, UsageError
+from .errors import StartError
 from .findings import FAIL, WARN, Finding, Start
 from .hiding import hide, masked
+from .servers.known import server_of
 from .servers.server import Server
 
 MACHINE_CHECKS = ("gpu", "driver", "kernels", "flags")
@@ -36,11 +53,9 @@ def main(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return 0
     except Exception as error:  # noqa: BLE001 - Python would print secrets in its message
-        from traceback import format_exc  # noqa: PLC0415
-
         _report(format_exc())
-        what = f"The serve program made a mistake: {type(error).__name__}."
-        return _refuse(ProgramError(what, remedy="Report it, with the lines above."))
+        what = f"Internal error in the serve program: {type(error).__name__}."
+        return _refuse(StartError("internal", what, remedy="Report it, with the lines above."))
 
 
 def _refuse(error: StartError) -> int:
@@ -56,22 +71,20 @@ def _run(arguments: list[str]) -> int:
         return _check(arguments[1:])
     if first == "health":
         return _health(arguments[1:])
-    if first in (*SHELL_COMMANDS, *servers.KNOWN):
+    if first in (*SHELL_COMMANDS, *images.TITLES):
         _run_program(arguments)
     dry = "--dry-run" in arguments
     as_json = dry and "--json" in arguments
     if dry:
         arguments = [word for word in arguments if word not in {"--dry-run", "--json"}]
     if _asks_for_help(arguments):
-        server = servers.of(images.load())
+        server = server_of(images.load())
         secrets = keys.find(os.environ, arguments)
         environment = _help_environment(server, arguments) | secrets.environment(os.environ)
         return _become(server, secrets.words, environment)
     start = _prepare(arguments)
     findings = checks.run(start, MACHINE_CHECKS if _whole(arguments) else tuple(checks.CHECKS))
     if dry:
-        from . import show  # noqa: PLC0415 - most starts do not need it
-
         _print((show.dry_run_json if as_json else show.dry_run_text)(start, findings))
         return 0
     return _start(start, findings)
@@ -79,10 +92,11 @@ def _run(arguments: list[str]) -> int:
 
 def _run_program(arguments: list[str]) -> NoReturn:
     """Become another program, which gets the key as the server expects it."""
-    server = servers.of(images.load())
-    if arguments[0] in servers.KNOWN and arguments[0] != server.name:
-        raise UsageError(
-            f"This image has no {arguments[0]}: its server is {server.title}.",
+    server = server_of(images.load())
+    if arguments[0] in images.TITLES and arguments[0] != server.name:
+        raise StartError(
+            "bad-option",
+            f"This image has no {arguments[0]}: its server is {images.TITLES[server.name]}.",
             allowed=" ".join(server.command),
             remedy="Use an image with that server.",
         )
@@ -102,23 +116,20 @@ def _refuse_unread(server: Server, program: str, *, serves: bool) -> None:
     unread = [keys.FILE] if program in WAITING_COMMANDS else []
     if not server.reads_key and not serves:
         unread = [keys.FILE, keys.KEY]
-    for name in unread:
-        if name in os.environ:
-            start, starter = (
-                " ".join(server.command),
-                "docker exec" if program in WAITING_COMMANDS else program,
-            )
-            raise UnprotectedError(
-                f"A server that `{starter}` starts here would not know the key: {server.title} does not read {name}.",
-                setting=name,
-                value=os.environ[name] if name == keys.FILE else "",
-                allowed=f"the key itself, in {keys.KEY}"
-                if server.reads_key
-                else f"the key with `IMAGE {start} …`",
-                remedy=f"Set {keys.KEY} instead."
-                if server.reads_key
-                else f"Have the image start the server, with `IMAGE` or `IMAGE {start} …`.",
-            )
+    starter = "docker exec" if program in WAITING_COMMANDS else program
+    whole = f"`IMAGE {' '.join(server.command)} …`"
+    for name in (name for name in unread if name in os.environ):
+        title = images.TITLES[server.name]
+        raise StartError(
+            "unprotected",
+            f"A server that `{starter}` starts here would not know the key: {title} does not read {name}.",
+            setting=name,
+            value=os.environ[name] if name == keys.FILE else "",
+            allowed=f"the key itself, in {keys.KEY}" if server.reads_key else f"the key with {whole}",
+            remedy=f"Set {keys.KEY} instead."
+            if server.reads_key
+            else f"Have the image start the server, with `IMAGE` or {whole}.",
+        )
 
 
 def _asks_for_help(arguments: Sequence[str]) -> bool:
@@ -127,7 +138,7 @@ def _asks_for_help(arguments: Sequence[str]) -> bool:
 
 def _help_environment(server: Server, words: Sequence[str]) -> dict[str, str]:
     """Return the variables that the server's help needs here, if that is what a command asks for."""
-    if not _asks_for_help(words) or os.path.exists("/dev/nvidiactl"):  # noqa: PTH110 - pathlib costs 15 ms of every start
+    if not _asks_for_help(words) or Path("/dev/nvidiactl").exists():
         return {}
     return server.help_environment()
 
@@ -140,7 +151,7 @@ def _whole(arguments: list[str]) -> bool:
 def _prepare(arguments: list[str]) -> Start:
     """Read the image, the settings and the machine."""
     image = images.load()
-    server, environment = servers.of(image), os.environ
+    server, environment = server_of(image), os.environ
     if _whole(arguments):
         kept = {name: environment[name] for name in KEPT_SETTINGS if name in environment}
         secrets = keys.find(environment, arguments)
@@ -162,14 +173,10 @@ def _prepare(arguments: list[str]) -> Start:
 
 def _start(start: Start, findings: list[Finding]) -> int:
     """Print warnings, apply mods and become the server."""
-    from . import timeline  # noqa: PLC0415 - only for a real start
-
     failed = [finding for finding in findings if finding.result == FAIL]
     # The first failure is reported by the error.
     worth_showing = [finding for finding in findings if finding.result == WARN] + failed[1:]
     if worth_showing:
-        from . import show  # noqa: PLC0415
-
         _report(show.checks_text(worth_showing))
     if failed:
         raise failed[0].refusal()
@@ -192,15 +199,11 @@ def _start(start: Start, findings: list[Finding]) -> int:
 def _stay_first(server: Server) -> None:
     """Go on as a child of process 1, if this is process 1 and the server would end itself by a signal."""
     if server.kills_itself and os.getpid() == 1:
-        from . import first_process  # noqa: PLC0415
-
         first_process.stay()
 
 
 def _accompany(start: Start, where: health.Address, key_file: str, began: float | None) -> Mapping[str, str]:
     """Start the companion of the server; return variables that make the server record its choices for it."""
-    from . import watch  # noqa: PLC0415 - only for a real start
-
     try:
         choices = own_files.write(f"choices.{os.getpid()}", "")
     except OSError:
@@ -242,18 +245,17 @@ def apply_mods(start: Start, names: list[str], folder: str) -> None:
     """Apply the mods in MODS with the image's own module."""
     if not names:
         return
-    from importlib import import_module  # noqa: PLC0415 - only for mods
-
     path, _, name = str(start.image.facts["mods_module"]).rpartition("/")
     sys.path.insert(0, path)
     try:
         import_module(name).apply_mods(names, folder)
     except Exception as error:  # noqa: BLE001 - mods may raise anything
-        raise ModError(
+        raise StartError(
+            "mod-failed",
             f"A mod could not be applied: {error}",
             setting="MODS",
             value=",".join(names),
-            allowed=f"folders in {folder} that are made for {start.server.title} {start.image.version}",
+            allowed=f"folders in {folder} that are made for {start.image.title} {start.image.version}",
             remedy="Correct the mod, or leave it out of MODS.",
         ) from None
     finally:
@@ -266,27 +268,23 @@ def _become(server: Server, arguments: Sequence[str], environment: dict[str, str
     try:
         os.execve(program, [program, *server.command[1:], *arguments], environment)  # noqa: S606 - replaces this process
     except OSError as error:
-        raise BrokenImageError(
-            f"{program} cannot be run: {error.strerror}.", remedy="Pull the image again."
+        raise StartError(
+            "broken-image", f"{program} cannot be run: {error.strerror}.", remedy="Pull the image again."
         ) from None
 
 
 def _settings(options: list[str]) -> int:
-    from . import show  # noqa: PLC0415
-
     ways = {"--json": show.settings_json, "--markdown": show.settings_markdown, "": show.settings_text}
     _print(ways[_only(options, ways, "settings")](images.load()))
     return 0
 
 
 def _check(options: list[str]) -> int:
-    from . import show  # noqa: PLC0415
-
     way = _only(options, ("--json", ""), "check")
     findings = checks.run(_prepare([]), checks.CHECKS)
     _print(json.dumps(show.checks_value(findings), indent=2) if way else show.checks_text(findings))
     refused = next((finding for finding in findings if finding.result == FAIL), None)
-    return refused.error.exit_code if refused else 0
+    return refused.refusal().exit_code if refused else 0
 
 
 def _health(options: list[str]) -> int:
@@ -299,7 +297,8 @@ def _health(options: list[str]) -> int:
 
 def _only(options: list[str], known: Sequence[str] | Mapping[str, object], command: str) -> str:
     if len(options) > 1 or (options and options[0] not in known):
-        raise UsageError(
+        raise StartError(
+            "bad-option",
             f"`{command}` has no option {' '.join(masked(options))!r}.",
             allowed=", ".join(option for option in known if option) or "no options",
             remedy=f"Leave the option out: docker run --rm IMAGE {command}",

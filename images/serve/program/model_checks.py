@@ -5,20 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 from . import checkpoint
 from . import flags as server_flags
-from .errors import (
-    DrafterMismatchError,
-    ModelMissingError,
-    NotInThisServerError,
-    OutOfRangeError,
-    UsageError,
-)
 from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
 from .hiding import KEY_FLAG
 
-_missing = partial(Finding, "model", FAIL, error=ModelMissingError)
+_missing = partial(Finding, "model", FAIL)
 
 
 def model(start: Start) -> Iterator[Finding]:
@@ -35,11 +29,10 @@ def model(start: Start) -> Iterator[Finding]:
             setting="MODEL",
             value=model,
             remedy="Unset HF_HUB_OFFLINE, or mount the model and set MODEL_PATH.",
-            error=ModelMissingError,
         )
         return
     setting = "MODEL_PATH" if start.settings.text("MODEL_PATH") else "MODEL"
-    if not os.path.isdir(folder):  # noqa: PTH112 - see image.py
+    if not Path(folder).is_dir():
         yield _missing(
             f"{folder} does not exist in the container",
             setting=setting,
@@ -78,14 +71,13 @@ def _context(start: Start) -> Iterator[Finding]:
             value=str(length),
             allowed=f"up to {longest}",
             remedy=f"Set MAX_MODEL_LEN={longest} or lower.",
-            error=OutOfRangeError,
         )
 
 
 def _template(start: Start) -> Iterator[Finding]:
     path = start.settings.text("CHAT_TEMPLATE")
     # Servers also accept the template itself instead of a path.
-    if path and "{" not in path and not os.path.isfile(path):  # noqa: PTH113 - see image.py
+    if path and "{" not in path and not Path(path).is_file():
         yield _missing(
             f"the chat template {path} does not exist in the container",
             setting="CHAT_TEMPLATE",
@@ -136,13 +128,12 @@ def _drafter_failure(drafter: str, detail: str) -> Finding:
         value=drafter,
         allowed="a drafter that was trained for the model",
         remedy="Set DFLASH_DRAFTER to the model's own drafter, or to off.",
-        error=DrafterMismatchError,
     )
 
 
 def flags(start: Start) -> Iterator[Finding]:
     """Look up every flag in the installed server."""
-    server, version = start.server.title, start.image.version
+    server, version = start.image.title, start.image.version
     if start.package is None:
         yield Finding("flags", SKIPPED, f"{server} is not installed here")
         return
@@ -157,7 +148,6 @@ def flags(start: Start) -> Iterator[Finding]:
             value=unknown[0],
             allowed=f"the flags in `{start.server.all_flags}`",
             remedy=f"Correct the flag, or use an image whose {server} has it.",
-            error=NotInThisServerError,
         )
     else:
         count = sum(word.startswith("--") for word in start.command.arguments)
@@ -172,7 +162,7 @@ def combination(start: Start) -> Iterator[Finding]:
     hybrid = shape.hybrid if shape else bool((facts.get("memory") or {}).get("hybrid"))
     more = start.server.facts(start.settings, start.command) | {"capability": gpu, "hybrid": hybrid}
     found = [Finding("combination", **rule) for rule in start.matching("combinations", more)]
-    server = f"{start.server.title} {start.image.version}"
+    server = f"{start.image.title} {start.image.version}"
     yield from found or [Finding("combination", OK, f"none that is known to fail with {server}")]
 
 
@@ -188,7 +178,6 @@ def api_key(start: Start) -> Iterator[Finding]:
             remedy="Set VLLM_API_KEY_FILE instead."
             if flag == KEY_FLAG
             else "Log in with `hf auth login` instead.",
-            error=UsageError,
         )
     if not secrets.flags:
         open_to_all = "none: anyone who reaches the port can use the server"

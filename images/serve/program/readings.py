@@ -6,11 +6,13 @@ describes another machine.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from .errors import ValueRefusedError
+from .errors import StartError
 
 DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")
 _KIB = 1024
@@ -54,13 +56,13 @@ def read(cache: str) -> Readings:
 
 def _recorded(path: str) -> Readings:
     try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - see image.py
-            values: dict[str, Any] = json.load(file)
+        values: dict[str, Any] = json.loads(Path(path).read_text("utf-8"))
         values.pop("about", None)
         gpus = tuple(Gpu(**gpu) for gpu in values.pop("gpus", ()))
         return Readings(gpus=gpus, **values)
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise ValueRefusedError(
+        raise StartError(
+            "bad-value",
             f"The recorded readings cannot be used: {error}.",
             setting="FACTORY_READINGS",
             value=path,
@@ -73,11 +75,10 @@ def _memory() -> tuple[int | None, int | None]:
     """Return the host's total memory, and how much is available within the container's limit."""
     found: dict[str, int] = {}
     try:
-        with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123
-            for line in file:
-                name, _, rest = line.partition(":")
-                if name in {"MemTotal", "MemAvailable"}:
-                    found[name] = int(rest.split()[0]) * _KIB
+        for line in Path("/proc/meminfo").read_text("ascii").splitlines():
+            name, _, rest = line.partition(":")
+            if name in {"MemTotal", "MemAvailable"}:
+                found[name] = int(rest.split()[0]) * _KIB
     except (OSError, ValueError):
         return None, None
     total, available = found.get("MemTotal"), found.get("MemAvailable")
@@ -89,23 +90,19 @@ def _memory() -> tuple[int | None, int | None]:
 
 def _number(path: str) -> int | None:
     try:
-        with open(path, encoding="ascii") as file:  # noqa: PTH123
-            return int(file.read())
+        return int(Path(path).read_text("ascii"))
     except (OSError, ValueError):  # "max" means no limit
         return None
 
 
 def _disk(folder: str) -> int | None:
-    while True:
+    for place in (Path(folder), *Path(folder).parents):
         try:
-            found = os.statvfs(folder)
+            found = os.statvfs(place)
         except OSError:
-            parent = os.path.dirname(folder)  # noqa: PTH120 - see image.py
-            if parent == folder:
-                return None
-            folder = parent
-        else:
-            return found.f_bavail * found.f_frsize
+            continue
+        return found.f_bavail * found.f_frsize
+    return None
 
 
 def _shared_memory() -> int | None:
@@ -118,8 +115,6 @@ def _shared_memory() -> int | None:
 
 def _nvml() -> tuple[tuple[Gpu, ...], str]:
     """Ask NVML; a library or GPU that does not respond counts as absent."""
-    import ctypes  # noqa: PLC0415 - only where there is a GPU
-
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:

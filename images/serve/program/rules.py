@@ -6,13 +6,12 @@ name of a fact with words to compare it with. Settings are facts by their own na
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from .image import Json, read_object
-
-_read: dict[str, Json] = {}
 
 
 class Facts(NamedTuple):
@@ -48,10 +47,9 @@ def holds(condition: list[Any], facts: Facts) -> bool:
     return _VERBS[verb](facts, *rest)
 
 
+@cache
 def _load(name: str) -> Json:
-    if name not in _read:
-        _read[name] = read_object(os.path.dirname(__file__), name)  # noqa: PTH120 - see image.py
-    return _read[name]
+    return read_object(str(Path(__file__).parent), name)
 
 
 def _text(facts: Facts, name: str) -> str:

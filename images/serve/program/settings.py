@@ -10,16 +10,11 @@ import json
 import math
 import shlex
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from . import keys, rules, servers
-from .errors import (
-    ContradictionError,
-    NotInThisServerError,
-    OutOfRangeError,
-    StartError,
-    ValueRefusedError,
-)
+from . import keys, rules
+from .errors import StartError
 from .hiding import HIDDEN
 from .image import Image, Setting
 
@@ -91,8 +86,9 @@ def _refuse_lacking(image: Image, environment: Mapping[str, str]) -> None:
     """Refuse settings that the server lacks: ignoring them would not be what the user asked for."""
     for name, instead in image.refused.items():
         if environment.get(name, "").strip():
-            raise NotInThisServerError(
-                f"{name} is not a setting of {servers.of(image).title}.",
+            raise StartError(
+                "not-in-this-server",
+                f"{name} is not a setting of {image.title}.",
                 setting=name,
                 value=environment[name].strip(),
                 allowed="unset",
@@ -135,9 +131,10 @@ def _refused(
     text: str,
     problem: str,
     remedy: str,
-    error: type[StartError] = ValueRefusedError,
+    name: str = "bad-value",
 ) -> StartError:
-    return error(
+    return StartError(
+        name,
         f"{setting.name} {problem}.",
         setting=setting.name,
         value=_shown(setting, text),
@@ -167,7 +164,7 @@ def _number(setting: Setting, text: str) -> int | float:
     low = -math.inf if setting.minimum is None else setting.minimum
     high = math.inf if setting.maximum is None else setting.maximum
     if not low <= number <= high:
-        raise _refused(setting, text, "is out of range", remedy, OutOfRangeError)
+        raise _refused(setting, text, "is out of range", remedy, "out-of-range")
     return number
 
 
@@ -203,8 +200,9 @@ def _choice(setting: Setting, text: str, image: Image) -> str:
         raise _refused(setting, text, f"does not accept {text!r}", _nearest(value, setting.choices) or remedy)
     since = setting.since_of.get(value, "")
     if since and not image.at_least(since):
-        raise NotInThisServerError(
-            f"{setting.name}={text} needs {servers.of(image).title} {since}; this image has {image.version}.",
+        raise StartError(
+            "not-in-this-server",
+            f"{setting.name}={text} needs {image.title} {since}; this image has {image.version}.",
             setting=setting.name,
             value=text,
             allowed=", ".join(
@@ -216,8 +214,6 @@ def _choice(setting: Setting, text: str, image: Image) -> str:
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
-    from difflib import get_close_matches  # noqa: PLC0415 - only for a message
-
     near = get_close_matches(word, list(known), n=2, cutoff=0.6)
     return f"Did you mean {' or '.join(near)}?" if near else ""
 
@@ -248,7 +244,8 @@ def _take_flags(image: Image, words: Iterable[str], values: dict[str, Value], gi
         else:
             text = inline if equals else next(remaining, None)
         if text is None:
-            raise ValueRefusedError(
+            raise StartError(
+                "bad-value",
                 f"{flag} has no value.",
                 setting="EXTRA_ARGS",
                 value=word,
@@ -257,7 +254,8 @@ def _take_flags(image: Image, words: Iterable[str], values: dict[str, Value], gi
             )
         value = _parse(setting, text, image)
         if setting.name in given and values[setting.name] != value:
-            raise ContradictionError(
+            raise StartError(
+                "contradiction",
                 f"{setting.name} is set to {values[setting.name]}, but {flag} says {text}.",
                 setting=setting.name,
                 value=str(values[setting.name]),
@@ -273,8 +271,9 @@ def _check_versions(image: Image, values: Mapping[str, Value], given: set[str]) 
     for name in sorted(given):
         setting = image.settings[name]
         if setting.since and values[name] is not None and not image.at_least(setting.since):
-            raise NotInThisServerError(
-                f"{name} needs {servers.of(image).title} {setting.since}; this image has {image.version}.",
+            raise StartError(
+                "not-in-this-server",
+                f"{name} needs {image.title} {setting.since}; this image has {image.version}.",
                 setting=name,
                 value=_shown(setting, str(values[name])),
                 allowed="unset",
@@ -289,7 +288,8 @@ def _check_contradictions(image: Image, values: Mapping[str, Value], given: set[
         name, other = rule["setting"], rule["against"]
         value = values.get(other)
         against = f"{other}={'off' if value is None else int(value) if isinstance(value, bool) else value}"
-        raise ContradictionError(
+        raise StartError(
+            "contradiction",
             f"{name} conflicts with {against}: {rule['why']}.",
             setting=name,
             value=str(values.get(name)),

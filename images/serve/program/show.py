@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 
 from . import command as commands
-from . import servers
+from .errors import EXIT_CODES
 from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
 from .hiding import masked
 from .image import Image, Setting
@@ -26,9 +26,7 @@ def settings_text(image: Image) -> str:
     for row, (*_, description) in zip(rows, [HEADINGS, *_rows(image)], strict=True):
         cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         lines.append(f"{cells}  {description}")
-    title = (
-        f"{image.model['model']} with {servers.of(image).title} {image.version} on {image.facts.get('arch')}"
-    )
+    title = f"{image.model['model']} with {image.title} {image.version} on {image.facts.get('arch')}"
     return "\n".join([title, "", *lines])
 
 
@@ -84,13 +82,12 @@ def checks_value(findings: Iterable[Finding]) -> list[dict[str, str]]:
     rows = []
     for finding in findings:
         row = finding._asdict()
-        code = row.pop("error").exit_code
-        rows.append({**row, "exit_code": code if finding.result == FAIL else 0})
+        rows.append({**row, "exit_code": EXIT_CODES[finding.name] if finding.result == FAIL else 0})
     return rows
 
 
 def _rows(image: Image) -> list[tuple[str, str, str, str]]:
-    title = servers.of(image).title
+    title = image.title
     return [
         (setting.name, setting.default or setting.unset, allowed(setting), _description(setting, title))
         for setting in image.settings.values()

@@ -34,6 +34,7 @@ from imagefactory.project.matrix import Matrix
 from imagefactory.project.servers.known import SERVERS
 from imagefactory.project.targets import select
 from tests.fixtures.benchmarks import result
+from tests.fixtures.failures import refused
 from tests.fixtures.serving import REPOSITORY, model_document
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
@@ -87,29 +88,29 @@ def test_dry_run_prints_the_command_and_the_checks(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variables", "code", "words"),
+    ("variables", "name", "words"),
     [
-        ({"MAX_MODEL_LEN": "many"}, 65, "MAX_MODEL_LEN=many"),
-        ({"MAX_NUM_SEQS": "0"}, 66, "from 1 to"),
-        ({"EXTRA_ARGS": "--max-modle-len 5"}, 68, "--max-modle-len"),
-        ({"MODEL_PATH": "/models/none"}, 70, "does not exist"),
-        ({"VLLM_API_KEY_FILE": "/run/secrets/none"}, 69, "VLLM_API_KEY_FILE"),
-        ({"VLLM_API_KEY": ""}, 80, "anyone who reaches the port"),
+        ({"MAX_MODEL_LEN": "many"}, "bad-value", "MAX_MODEL_LEN=many"),
+        ({"MAX_NUM_SEQS": "0"}, "out-of-range", "from 1 to"),
+        ({"EXTRA_ARGS": "--max-modle-len 5"}, "not-in-this-server", "--max-modle-len"),
+        ({"MODEL_PATH": "/models/none"}, "model", "does not exist"),
+        ({"VLLM_API_KEY_FILE": "/run/secrets/none"}, "bad-key-file", "VLLM_API_KEY_FILE"),
+        ({"VLLM_API_KEY": ""}, "unprotected", "anyone who reaches the port"),
     ],
 )
 def test_bad_settings_are_named_before_vllm_starts(
-    engine: Engine, variables: dict[str, str], code: int, words: str
+    engine: Engine, variables: dict[str, str], name: str, words: str
 ) -> None:
     options = tuple(word for name, value in variables.items() for word in ("--env", f"{name}={value}"))
     ran = engine.run(options=options)
-    assert ran.returncode == code
+    assert refused(ran, name)
     assert words in ran.stderr
     assert "Traceback" not in ran.stderr
 
 
 def test_too_little_shared_memory_is_named_before_vllm_starts(engine: Engine) -> None:
     ran = engine.run(options=("--ipc", "private", "--shm-size", "64m"))
-    assert ran.returncode == 74
+    assert refused(ran, "memory")
     assert "--ipc host" in ran.stderr
 
 
@@ -158,7 +159,7 @@ def measure_once(server: RunningServer, folder: Path) -> None:
         measure(record, endpoint, course, command_in(server.container.name, REPOSITORY), lambda _: None)
     found = BenchResult.read(path)
     assert found.complete
-    assert [one.kind for one in found.measurements] == ["code", "prose", "dialogue", "maths", "tools"]
+    assert [one.kind for one in found.measurements] == ["name", "prose", "dialogue", "maths", "tools"]
     assert all(one.tokens_per_second > 0 and not one.failed for one in found.measurements)
     assert [check.outcome for check in found.sanity] == ["passed", "passed", "not-applicable"]
     assert found.peak_memory > 0

@@ -15,9 +15,9 @@ from uuid import uuid4
 
 import pytest
 import yaml
+from imagefactory.smoke.containers import docker
 from playwright.sync_api import Browser, Page
 
-from imagefactory.check.smoke.containers import docker
 from imagefactory.launch.docker_run import Launch, compose, docker_run, shell_line
 from imagefactory.launch.recipes import Format, recipe
 from imagefactory.mods.choose import choose_mods
@@ -26,10 +26,11 @@ from imagefactory.plan.serve.image_paths import ENTRYPOINT
 from imagefactory.plan.serve.served import describe
 from imagefactory.project.cells import Cell
 from imagefactory.project.servers.known import server_of
-from images.serve.program import checks, errors, readings, servers
+from images.serve.program import checks, errors, readings
 from images.serve.program import image as program_images
 from images.serve.program import settings as program_settings
 from images.serve.program.findings import Start
+from images.serve.program.servers.known import server_of as program_server
 from tests.fixtures.picker import DIGEST, PROJECT, SITE, settings_document
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.random_settings import MACHINES, random_environment
@@ -109,7 +110,7 @@ def judged_by_program(
     own = (None, None) if machine["unified"] else (machine["total"], machine["free"])
     gpus = (readings.Gpu(machine["title"], machine["capability"], *own),) if machine["capability"] else ()
     found = readings.Readings(gpus, "580.95.05", machine["total"], machine["free"])
-    server = servers.of(image)
+    server = program_server(image)
     try:
         settings = program_settings.read(image, environment)
         command = server.build(image, settings)
@@ -117,15 +118,11 @@ def judged_by_program(
         findings = [finding._asdict() for finding in checks.run(start, JUDGED)]
     except errors.StartError as error:
         names = ("what", "setting", "value", "allowed", "remedy")
-        return {"refusal": {"error": type(error).__name__, **{name: getattr(error, name) for name in names}}}
+        return {"refusal": {"error": error.name, **{name: getattr(error, name) for name in names}}}
     return {
         "words": list(command.arguments),
         "remarks": list(command.remarks),
-        "findings": [
-            finding | {"error": finding["error"].__name__}
-            for finding in findings
-            if finding["setting"] != "CHAT_TEMPLATE"
-        ],
+        "findings": [finding for finding in findings if finding["setting"] != "CHAT_TEMPLATE"],
     }
 
 
@@ -139,11 +136,11 @@ def test_the_picker_and_the_serve_program_agree_on_random_settings(
     for case, judged in zip(cases, in_browser, strict=True):
         expected = judged_by_program(programs[case["image"]], case["machine"], case["environment"])
         assert judged == expected, case
-        failed = [finding["error"] for finding in expected.get("findings", ()) if finding["result"] == "fail"]
+        failed = [finding["name"] for finding in expected.get("findings", ()) if finding["result"] == "fail"]
         outcomes[expected["refusal"]["error"] if "refusal" in expected else (failed or ["accepted"])[0]] += 1
     # Most kinds of refusal were among them, all among many; and enough that was accepted.
-    kinds = {"ValueRefusedError", "OutOfRangeError", "ContradictionError", "MemoryShortError", "GpuError"}
-    rare = {"NotInThisServerError", "KnownFailureError", "DrafterMismatchError"}
+    kinds = {"bad-value", "out-of-range", "contradiction", "memory", "gpu"}
+    rare = {"not-in-this-server", "combination", "drafter"}
     assert set(outcomes) >= kinds | (rare if count == MANY else set()), outcomes
     assert outcomes["accepted"] > count // 10, outcomes
 
@@ -187,7 +184,7 @@ def test_commands_and_files_are_those_that_the_factory_prints(
         assert texts["docker"] == line.replace("/home/somebody/", "~/") + "\n"
         assert yaml.safe_load(texts["compose"]) == yaml.safe_load(compose(launch))
         assert environment or texts["compose"] == compose(launch)
-        server = servers.of(image)
+        server = program_server(image)
         command = [*server.command, *server.build(image, program_settings.read(image, environment)).arguments]
         for style in get_args(Format):
             if style in server_of(cell).recipes:

@@ -14,8 +14,8 @@ from imagefactory.project.cells import Cell, buildable, intended_kernels
 from imagefactory.project.locks.server_flags import FlagLock, flags_of
 from imagefactory.project.project import Project
 from images.serve.program import image as images
-from images.serve.program import servers
 from images.serve.program import settings as program_settings
+from images.serve.program.servers.known import server_of
 from tests.fixtures.checkouts import REPOSITORY
 
 PROJECT = Project(REPOSITORY)
@@ -32,7 +32,7 @@ def command_of(cell: Cell, folder: Path) -> tuple[list[str], dict[str, str]]:
     (folder / "model.json").write_text(json.dumps(served.model), "utf-8")
     image = images.load(str(folder))
     settings = program_settings.read(image, image_environment(served.description), ())
-    return list(servers.of(image).build(image, settings).arguments), served.extra
+    return list(server_of(image).build(image, settings).arguments), served.extra
 
 
 def test_every_cell_has_a_complete_command_that_its_server_accepts(tmp_path: Path) -> None:

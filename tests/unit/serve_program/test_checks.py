@@ -13,6 +13,7 @@ import pytest
 
 from imagefactory.launch.preview import Preview
 from images.serve.program.checks import CHECKS
+from tests.fixtures.failures import refused
 from tests.fixtures.serving import READINGS, SIZES
 
 Images = Callable[..., Preview]
@@ -55,7 +56,7 @@ def test_every_check_reports_a_fact(checks: Checks) -> None:
 def test_a_share_that_would_freeze_a_gb10_is_refused_with_one_that_fits(checks: Checks) -> None:
     found = checks(QWEN, "gb10", {"MAX_MODEL_LEN": "262144", "GPU_MEMORY_UTILIZATION": "0.95"})["memory"]
     assert found["result"] == "fail"
-    assert found["exit_code"] == 74
+    assert found["exit_code"] == 67
     assert found["setting"] == "GPU_MEMORY_UTILIZATION"
     assert found["allowed"] == "up to 0.87"
     assert "GPU_MEMORY_UTILIZATION=0.87" in found["remedy"]
@@ -98,21 +99,21 @@ def test_dockers_default_shared_memory_is_refused_where_it_is_needed(
         check = next(check for check in ran["checks"] if check["name"] == "shm")
         return check["result"], check["exit_code"]
 
-    assert found("tiny") == ("fail", 74)
+    assert found("tiny") == ("fail", 67)
     assert found("gemma4-31b") == ("warn", 0)
-    assert found("gemma4-31b", "--tensor-parallel-size 2") == ("fail", 74)
+    assert found("gemma4-31b", "--tensor-parallel-size 2") == ("fail", 67)
 
 
 def test_memory_used_by_other_programs_on_a_gb10_counts(checks: Checks) -> None:
     found = checks(QWEN, "gb10-busy")
     assert found["memory"]["allowed"] == "up to 0.46"
-    assert found["disk"]["exit_code"] == 75
+    assert found["disk"]["exit_code"] == 67
 
 
 def test_an_rtx_5090_with_an_old_driver_and_too_long_a_context_is_refused(checks: Checks) -> None:
     given = {"MAX_MODEL_LEN": "65536", "GPU_MEMORY_UTILIZATION": "0.85"}
     found = checks(f"{QWEN}@0.32.0/rtx5090", "rtx5090", given)
-    assert found["driver"]["exit_code"] == 73
+    assert found["driver"]["exit_code"] == 67
     assert found["memory"]["setting"] == "MAX_MODEL_LEN"
     assert found["gpu"]["result"] == "ok"
 
@@ -126,16 +127,16 @@ def test_the_gpu_of_another_chip_family_or_container_is_judged(checks: Checks) -
     assert checks("gemma4-31b", "rtx5090")["gpu"]["result"] == "warn", "of the same family"
     assert checks("gemma4-31b", "rtx5090", kernels="compiled")["gpu"]["result"] == "fail"
     other = checks("gemma4-31b", "h100")["gpu"]
-    assert (other["result"], other["exit_code"]) == ("fail", 72)
+    assert (other["result"], other["exit_code"]) == ("fail", 67)
     assert "9.0" in other["detail"]
     assert "12.1" in other["detail"]
     none = checks("gemma4-31b", "no-gpu")["gpu"]
-    assert none["exit_code"] == 72
+    assert none["exit_code"] == 67
     assert "--gpus all" in none["remedy"]
 
 
 def test_kernels_for_120a_do_not_load_on_a_gb10(checks: Checks) -> None:
-    assert checks("gemma4-31b@0.19.1", "gb10", kernels="upstream")["kernels"]["exit_code"] == 77
+    assert checks("gemma4-31b@0.19.1", "gb10", kernels="upstream")["kernels"]["exit_code"] == 67
     assert checks("gemma4-31b@0.19.1", "gb10", kernels="compiled")["kernels"]["result"] == "ok"
     assert checks("gemma4-31b@0.32.0", "gb10")["kernels"]["result"] == "ok"
 
@@ -179,7 +180,7 @@ def test_known_bad_combinations_are_reported(
     assert found["result"] == result
     assert words in found["detail"] or not words
     if result == "fail":
-        assert found["exit_code"] == 77
+        assert found["exit_code"] == 64
         assert found["remedy"]
 
 
@@ -194,12 +195,12 @@ def test_a_port_in_use_is_refused(checks: Checks) -> None:
     with socket.create_server(("0.0.0.0", 0)) as server:  # noqa: S104
         port = server.getsockname()[1]
         found = checks("gemma4-31b", "gb10", {"PORT": str(port)})["port"]
-    assert (found["result"], found["exit_code"], found["value"]) == ("fail", 76, str(port))
+    assert (found["result"], found["exit_code"], found["value"]) == ("fail", 67, str(port))
 
 
 def test_a_model_folder_must_exist_and_be_complete(checks: Checks, tmp_path: Path) -> None:
     missing = checks("gemma4-31b", "gb10", {"MODEL_PATH": str(tmp_path / "none")})["model"]
-    assert missing["exit_code"] == 70
+    assert missing["exit_code"] == 66
     folder = model_folder(tmp_path / "model", {"vocab_size": 10, "hidden_size": 8})
     (folder / "model.safetensors.index.json").write_text(
         json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}})
@@ -221,7 +222,7 @@ def test_a_drafter_for_another_model_is_refused(checks: Checks, tmp_path: Path) 
         drafter = model_folder(tmp_path / words, config)
         given = {"MODEL_PATH": str(model), "DFLASH_DRAFTER": str(drafter)}
         found = checks(QWEN, "gb10", given)["drafter"]
-        assert found["exit_code"] == 71
+        assert found["exit_code"] == 66
         assert words in found["detail"]
     fitting = model_folder(tmp_path / "fitting", {"vocab_size": 248320, "hidden_size": 5120})
     given = {"MODEL_PATH": str(model), "DFLASH_DRAFTER": str(fitting)}
@@ -240,7 +241,7 @@ def test_unknown_checks_and_unreadable_readings_are_refused(served_image: Images
         ("FACTORY_READINGS", str(tmp_path / "bad.json"), "FACTORY_READINGS"),
     ):
         ran = served_image("gemma4-31b").run("check", variables={name: value})
-        assert ran.returncode == 65
+        assert refused(ran, "bad-value")
         assert word in ran.stderr
 
 

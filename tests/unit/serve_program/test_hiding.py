@@ -77,7 +77,7 @@ def test_a_traceback_has_no_secrets(
     monkeypatch.setattr("sys.argv", ["serve", *arguments])
     if not arguments:
         monkeypatch.setenv("HF_TOKEN", SECRET)
-    assert main.main(arguments) == 81
+    assert main.main(arguments) == 68
     said = capsys.readouterr().err
     assert "KeyError" in said
     assert "Traceback" in said

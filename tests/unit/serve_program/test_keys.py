@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.failures import refused
 from tests.fixtures.serve_process import QuickStart, Start, finished, recorded
 
 KEY = "hunter2-hunter2"
@@ -107,7 +108,7 @@ def test_a_server_that_would_not_require_its_key_is_refused(
     quick_start: QuickStart, arguments: list[str], variables: dict[str, str]
 ) -> None:
     ran = quick_start(*arguments, CHECKS="off", **variables)
-    assert (ran.returncode, ran.became) == (80, []), ran.stderr
+    assert refused(ran, "unprotected"), ran.stderr
     assert "anyone who reaches the port" in ran.stderr
     assert "remedy" in ran.stderr
     assert KEY not in ran.stdout + ran.stderr
@@ -118,7 +119,7 @@ def test_a_container_that_waits_for_docker_exec_needs_the_key_itself(
 ) -> None:
     for command in (["sleep", "0"], ["tail", "/dev/null"]):
         ran = quick_start(*command, VLLM_API_KEY_FILE=key_file)
-        assert (ran.returncode, ran.became) == (80, [])
+        assert refused(ran, "unprotected")
         assert "docker exec" in ran.stderr
         assert quick_start(*command, VLLM_API_KEY=KEY).became == command
         assert quick_start(*command).became == command
@@ -127,7 +128,7 @@ def test_a_container_that_waits_for_docker_exec_needs_the_key_itself(
 def test_a_missing_key_file_is_refused_however_vllm_is_started(quick_start: QuickStart) -> None:
     for arguments in (["vllm", "serve", MODEL], ["bash", "-c", "vllm serve"], [MODEL], []):
         ran = quick_start(*arguments, VLLM_API_KEY_FILE="/nowhere/key")
-        assert (ran.returncode, ran.became) == (69, []), arguments
+        assert refused(ran, "bad-key-file"), arguments
 
 
 def test_two_keys_are_refused(quick_start: QuickStart, key_file: str) -> None:
@@ -137,14 +138,14 @@ def test_two_keys_are_refused(quick_start: QuickStart, key_file: str) -> None:
         ([], {"VLLM_API_KEY_FILE": key_file}),
     ):
         ran = quick_start(*arguments, VLLM_API_KEY="another-key", **variables)
-        assert (ran.returncode, ran.became) == (67, []), ran.stderr
+        assert refused(ran, "contradiction"), ran.stderr
         assert "another" not in ran.stderr
         assert KEY not in ran.stderr
 
 
 def test_a_key_cannot_add_headers_to_requests(quick_start: QuickStart) -> None:
     ran = quick_start("vllm", "serve", MODEL, VLLM_API_KEY="one\r\nX-Header: two")
-    assert ran.returncode == 65
+    assert refused(ran, "bad-value")
     assert "X-Header" not in ran.stderr
 
 

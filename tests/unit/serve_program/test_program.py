@@ -8,10 +8,12 @@ import signal
 import socket
 from pathlib import Path
 
-from images.serve.program.errors import StartError
+from imagefactory.site.guides import read_guides
+from images.serve.program.errors import EXIT_CODES
 from images.serve.program.flags import known, unknown
 from images.serve.program.readings import read as read_machine
 from images.serve.program.servers.vllm.server import SERVER as VLLM
+from tests.fixtures.failures import refused
 from tests.fixtures.serve_process import QuickStart, Start, finished, recorded, wait_for
 from tests.fixtures.serving import READINGS, REPOSITORY
 
@@ -90,7 +92,7 @@ def test_a_dry_run_starts_nothing(quick_start: QuickStart) -> None:
 def test_a_failed_check_stops_the_start_with_one_message(start: Start, tmp_path: Path) -> None:
     (tmp_path / "model" / "config.json").unlink()
     ran = finished(start())
-    assert ran.returncode == 70
+    assert refused(ran, "model")
     assert ran.stderr.count("config.json") == 1
     assert "SKIP_CHECKS=model" in ran.stderr
     assert "Traceback" not in ran.stderr
@@ -103,27 +105,27 @@ def test_the_check_command_reports_and_fails(quick_start: QuickStart, tmp_path: 
     assert "ok    model" in ran.stdout
     (tmp_path / "model" / "tokenizer.json").unlink()
     ran = quick_start("check", "--json")
-    assert ran.returncode == 70
+    assert ran.returncode == EXIT_CODES["model"]
     assert {finding["name"]: finding["result"] for finding in json.loads(ran.stdout)}["model"] == "fail"
 
 
 def test_each_mistake_has_its_exit_code(quick_start: QuickStart) -> None:
-    for arguments, variables, code in (
-        (["settings", "--yaml"], {}, 64),
-        (["check", "--verbose", "--json"], {}, 64),
-        ([], {"FACTORY_SHARE": "/nowhere"}, 78),
-        ([], {"MODS": "some-mod"}, 79),
-        ([], {"CHAT_TEMPLATE": "/nowhere/x.jinja"}, 70),
+    for arguments, variables, name in (
+        (["settings", "--yaml"], {}, "bad-option"),
+        (["check", "--verbose", "--json"], {}, "bad-option"),
+        ([], {"FACTORY_SHARE": "/nowhere"}, "broken-image"),
+        ([], {"MODS": "some-mod"}, "mod-failed"),
+        ([], {"CHAT_TEMPLATE": "/nowhere/x.jinja"}, "model"),
     ):
         ran = quick_start(*arguments, **variables)
-        assert (ran.returncode, ran.became) == (code, []), variables
+        assert refused(ran, name), variables
         assert "remedy" in ran.stderr
         assert "Traceback" not in ran.stderr
 
 
 def test_a_server_that_cannot_be_run_is_reported(start: Start) -> None:
     ran = finished(start(FACTORY_VLLM="/nowhere/vllm"))
-    assert ran.returncode == 78
+    assert refused(ran, "broken-image")
     assert "remedy" in ran.stderr
 
 
@@ -143,7 +145,7 @@ def test_mods_are_applied_by_the_images_module(start: Start, tmp_path: Path) -> 
     assert finished(start(MODS="one,two", MODS_PATH="/my-mods")).returncode == 0
     assert (tmp_path / "applied").read_text() == "one two /my-mods"
     ran = finished(start(MODS="bad"))
-    assert ran.returncode == 79
+    assert refused(ran, "mod-failed")
     assert "anchor not found" in ran.stderr
 
 
@@ -164,8 +166,8 @@ def test_this_machine_can_be_read() -> None:
     assert found.disk_free
 
 
-def test_the_document_lists_every_exit_code() -> None:
-    text = (REPOSITORY / "docs" / "serving.md").read_text("utf-8")
-    for error in StartError.__subclasses__():
-        meaning = (error.__doc__ or "").rstrip(".")
-        assert f"| {error.exit_code} | {meaning[0].lower()}{meaning[1:]} |" in text
+def test_the_advice_names_every_reason_with_its_exit_code() -> None:
+    advice = read_guides(REPOSITORY).exit_codes
+    assert advice.keys() == set(EXIT_CODES.values())
+    for name, code in EXIT_CODES.items():
+        assert f"`{name}`" in advice[code]

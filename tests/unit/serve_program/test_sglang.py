@@ -12,14 +12,16 @@ import pytest
 from imagefactory.errors.serving import SettingRefusedError
 from imagefactory.launch.preview import Preview
 from imagefactory.project.servers.known import SERVERS
-from images.serve.program import errors, flags, main, servers
+from images.serve.program import errors, flags, main
 from images.serve.program import settings as read_settings
 from images.serve.program.command import Command
 from images.serve.program.findings import Start
-from images.serve.program.image import Image
+from images.serve.program.image import Image, load
 from images.serve.program.readings import Readings
+from images.serve.program.servers.known import server_of
 from images.serve.program.servers.sglang.server import SERVER
 from images.serve.program.timeline import Moments, describe
+from tests.fixtures.failures import refuses
 from tests.fixtures.serving import READINGS, REPOSITORY
 
 Images = Callable[..., Image]
@@ -28,7 +30,7 @@ GEMMA, QWEN = "gemma4-31b@sglang-0.5.21", "qwen3.5-27b-nvfp4@sglang-0.5.21"
 
 
 def build(image: Image, **environment: str) -> Command:
-    return servers.of(image).build(image, read_settings.read(image, environment))
+    return server_of(image).build(image, read_settings.read(image, environment))
 
 
 def test_the_launch_of_the_model_card_is_what_the_settings_give(served_image: Previews) -> None:
@@ -93,9 +95,7 @@ def test_what_sglang_does_by_itself_gets_no_flag(
 def test_a_setting_that_sglang_lacks_is_refused_by_name(program_image: Images) -> None:
     image = program_image(QWEN)
     for name in SERVERS["sglang"].refused:
-        with pytest.raises(
-            errors.NotInThisServerError, match=rf"{name} is not a setting of SGLang"
-        ) as caught:
+        with refuses("not-in-this-server", match=rf"{name} is not a setting of SGLang") as caught:
             build(image, **{name: "1"})
         assert caught.value.setting == name
         assert "TurboQuant" in caught.value.remedy
@@ -120,47 +120,47 @@ def test_a_setting_that_sglang_lacks_is_refused_by_name(program_image: Images) -
 def test_a_flag_of_vllm_is_refused_by_name_with_what_to_use(
     program_image: Images, flag: str, instead: str
 ) -> None:
-    with pytest.raises(errors.NotInThisServerError, match="is a flag of vLLM") as caught:
+    with refuses("not-in-this-server", match="is a flag of vLLM") as caught:
         build(program_image(QWEN), EXTRA_ARGS=flag)
     assert instead in caught.value.remedy
     assert flag.replace("_", "-").startswith(caught.value.value)
 
 
 @pytest.mark.parametrize(
-    ("environment", "code", "setting"),
+    ("environment", "name", "setting"),
     [
-        ({"SERVED_MODEL_NAME": "one,two"}, 65, "SERVED_MODEL_NAME"),
-        ({"SERVED_MODEL_NAME": "model:latest"}, 65, "SERVED_MODEL_NAME"),
-        ({"ATTENTION_BACKEND": "cpu_attn"}, 65, "ATTENTION_BACKEND"),
-        ({"KV_CACHE_DTYPE": "turboquant_k8v4"}, 65, "KV_CACHE_DTYPE"),
+        ({"SERVED_MODEL_NAME": "one,two"}, "bad-value", "SERVED_MODEL_NAME"),
+        ({"SERVED_MODEL_NAME": "model:latest"}, "bad-value", "SERVED_MODEL_NAME"),
+        ({"ATTENTION_BACKEND": "cpu_attn"}, "bad-value", "ATTENTION_BACKEND"),
+        ({"KV_CACHE_DTYPE": "turboquant_k8v4"}, "bad-value", "KV_CACHE_DTYPE"),
         (
             {"DFLASH_NUM_SPEC_TOKENS": "7", "EXTRA_ARGS": "--speculative-algorithm NGRAM"},
-            67,
+            "contradiction",
             "DFLASH_NUM_SPEC_TOKENS",
         ),
-        ({"EXTRA_ARGS": "--admin-api-key x"}, 65, "EXTRA_ARGS"),
-        ({"EXTRA_ARGS": "--admin x"}, 65, "EXTRA_ARGS"),
-        ({"EXTRA_ARGS": "--api-key one two"}, 65, "--api-key"),
-        ({"EXTRA_ARGS": "--api dashed"}, 65, "--api-key"),
-        ({"VLLM_API_KEY": "-dashed"}, 65, "--api-key"),
-        ({"VLLM_API_KEY": "key", "EXTRA_ARGS": "--config mine.yaml"}, 67, "EXTRA_ARGS"),
-        ({"SGLANG_API_KEY": "key"}, 80, "SGLANG_API_KEY"),
+        ({"EXTRA_ARGS": "--admin-api-key x"}, "bad-value", "EXTRA_ARGS"),
+        ({"EXTRA_ARGS": "--admin x"}, "bad-value", "EXTRA_ARGS"),
+        ({"EXTRA_ARGS": "--api-key one two"}, "bad-value", "--api-key"),
+        ({"EXTRA_ARGS": "--api dashed"}, "bad-value", "--api-key"),
+        ({"VLLM_API_KEY": "-dashed"}, "bad-value", "--api-key"),
+        ({"VLLM_API_KEY": "key", "EXTRA_ARGS": "--config mine.yaml"}, "contradiction", "EXTRA_ARGS"),
+        ({"SGLANG_API_KEY": "key"}, "unprotected", "SGLANG_API_KEY"),
     ],
     ids=str,
 )
 def test_bad_input_is_refused(
-    program_image: Images, environment: dict[str, str], code: int, setting: str
+    program_image: Images, environment: dict[str, str], name: str, setting: str
 ) -> None:
     with pytest.raises(errors.StartError) as caught:
         build(program_image(QWEN), **environment)
-    assert (caught.value.exit_code, caught.value.setting) == (code, setting)
+    assert (caught.value.name, caught.value.setting) == (name, setting)
     assert caught.value.remedy
     assert "dashed" not in str(caught.value)
 
 
 def test_a_drafter_method_that_sglang_lacks_is_refused(program_image: Images) -> None:
     image = program_image(QWEN, drafters=[{"repo": "z-lab/Qwen3.5-27B-DFlash", "method": "mtp", "tokens": 3}])
-    with pytest.raises(errors.NotInThisServerError, match="does not draft by the method 'mtp'"):
+    with refuses("not-in-this-server", match="does not draft by the method 'mtp'"):
         build(image)
 
 
@@ -187,7 +187,7 @@ def check(preview: Preview, name: str, machine: str = "gb10", **given: str) -> d
 def test_the_share_is_one_of_the_free_memory_beside_the_working_memory(served_image: Previews) -> None:
     """Of 128.5 GB, 122.4 are free; the host keeps 16, and 4 are for activations and graphs: 108.5 of 122.4 is 0.88."""
     found = check(served_image(QWEN), "memory", GPU_MEMORY_UTILIZATION="0.95")
-    assert (found["result"], found["allowed"], found["exit_code"]) == ("fail", "up to 0.88", 74)
+    assert (found["result"], found["allowed"], found["exit_code"]) == ("fail", "up to 0.88", 67)
     assert "0.95 of 122.4 GB" in found["detail"]
     assert check(served_image(QWEN), "memory", GPU_MEMORY_UTILIZATION="0.88")["result"] == "ok"
     # vLLM takes its share of everything, and its working memory from that.
@@ -277,17 +277,19 @@ def test_the_health_check_of_a_command_without_a_port_asks_at_the_servers_own(
     program_image: Images, target: str, port: int
 ) -> None:
     image = program_image(target)
-    server, settings = servers.of(image), read_settings.read(image, {})
+    server, settings = server_of(image), read_settings.read(image, {})
     for words, wanted in ((("org/model",), port), (("org/model", "--port", "9000"), 9000)):
         command = server.build(image, settings)._replace(arguments=words)
         start = Start(server, image, settings, command, Readings(), "", None)
         assert main._address(start).port == wanted
 
 
-def test_an_image_of_an_unknown_server_is_broken(program_image: Images) -> None:
-    image = program_image(QWEN)
-    with pytest.raises(errors.BrokenImageError, match="'other'"):
-        servers.of(image._replace(model=image.model | {"server": "other"}))
+def test_an_image_of_an_unknown_server_is_broken(program_image: Images, tmp_path: Path) -> None:
+    program_image(QWEN)
+    described = tmp_path / "share" / "model.json"
+    described.write_text(described.read_text("utf-8").replace('"sglang"', '"other"'), "utf-8")
+    with refuses("broken-image", match="'other'"):
+        load(str(described.parent))
 
 
 def test_the_document_lists_every_setting_whose_flag_differs() -> None:

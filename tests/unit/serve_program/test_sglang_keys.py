@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from images.serve.program.keys import KEY
+from tests.fixtures.failures import refused
 from tests.fixtures.serve_process import Start, finished, recorded, wait_for
 
 SECRET = "s3cret-key'\"\\ä"  # noqa: S105
@@ -87,7 +88,7 @@ def test_a_program_whose_server_would_not_know_the_key_is_refused(
     sglang_start: Start, tmp_path: Path, command: list[str]
 ) -> None:
     ran = finished(sglang_start(*command, **{KEY: "s3cret-key"}))
-    assert ran.returncode == 80
+    assert refused(ran, "unprotected")
     assert "SGLang does not read VLLM_API_KEY" in ran.stderr
     assert "s3cret" not in ran.stderr
     assert not (tmp_path / "record").exists()
@@ -96,5 +97,5 @@ def test_a_program_whose_server_would_not_know_the_key_is_refused(
 
 def test_the_program_of_another_server_is_refused(sglang_start: Start) -> None:
     ran = finished(sglang_start("vllm", "serve", "m"))
-    assert ran.returncode == 64
+    assert refused(ran, "bad-option")
     assert "its server is SGLang" in ran.stderr

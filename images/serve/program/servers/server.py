@@ -48,7 +48,6 @@ class Server(ABC):
 
     name: str
     """Also its package, its program, its loggers, and the name of its version among the image's facts."""
-    title: str
     all_flags: str
     """The command that lists its flags."""
     argument_files: tuple[str, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ... import errors, rules
+from ... import rules
 from ...command import (
     Command,
     drafter_of,
@@ -15,7 +15,7 @@ from ...command import (
     refuse_second_drafter,
     served_names,
 )
-from ...errors import NotInThisServerError, StartError
+from ...errors import StartError
 from ...image import Image, Setting
 from ...settings import Settings, Value
 from . import keys
@@ -132,8 +132,7 @@ def _refuse(image: Image, settings: Settings, names: tuple[str, ...], drafter: d
     }
     facts = rules.Facts(values, settings.given, image.at_least)
     for rule in rules.matching(rules.of_server("sglang")["refusals"], facts):
-        error: type[StartError] = getattr(errors, rule.pop("error"))
-        raise error(rule.pop("what"), **rule)
+        raise StartError(rule.pop("error"), rule.pop("what"), **rule)
 
 
 def _refuse_foreign(image: Image, settings: Settings) -> None:
@@ -146,7 +145,8 @@ def _refuse_foreign(image: Image, settings: Settings) -> None:
         setting = of_settings.get(flag.replace("--no-", "--", 1), "")
         if flag in OTHERS or (setting and flag not in own):
             instead = OTHERS.get(flag) or f"the setting {setting}"
-            raise NotInThisServerError(
+            raise StartError(
+                "not-in-this-server",
                 f"{flag} is a flag of vLLM; this image serves with SGLang {image.version}.",
                 setting="EXTRA_ARGS",
                 value=flag,

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from ... import log_hook, own_files
-from ...errors import ContradictionError, KeyFileError, ValueRefusedError
+from ...errors import StartError
 from ...hiding import HIDDEN, KEY_FLAG
 from ...keys import Secrets
 from ..server import Handover, Server
@@ -26,7 +26,8 @@ def check(words: Sequence[str], secrets: Secrets) -> None:
     names = [word.partition("=")[0].replace("_", "-") for word in words]
     cut = [name for name in names if len(name) >= SHORTEST]  # argparse takes what is not ambiguous
     if any(ADMIN_FLAG.startswith(name) for name in cut):
-        raise ValueRefusedError(
+        raise StartError(
+            "bad-value",
             f"{ADMIN_FLAG} would be in every list of processes, and in SGLang's log.",
             setting="EXTRA_ARGS",
             value=ADMIN_FLAG,
@@ -34,7 +35,8 @@ def check(words: Sequence[str], secrets: Secrets) -> None:
             remedy=f"Leave {ADMIN_FLAG} out; with a key, the endpoints for administrators need it too.",
         )
     if any(KEY_FLAG.startswith(name) for name in cut) or secrets.api_key.startswith("-"):
-        raise ValueRefusedError(
+        raise StartError(
+            "bad-value",
             "SGLang takes one key, which does not begin with a hyphen; and the flag is not to be cut short.",
             setting=KEY_FLAG,
             value=HIDDEN,
@@ -42,7 +44,8 @@ def check(words: Sequence[str], secrets: Secrets) -> None:
             remedy="Make a key with `openssl rand -hex 32`, and put it into VLLM_API_KEY_FILE.",
         )
     if secrets.api_key and CONFIG_FLAG in names:
-        raise ContradictionError(
+        raise StartError(
+            "contradiction",
             f"SGLang reads one file of {CONFIG_FLAG}, and the key needs it.",
             setting="EXTRA_ARGS",
             value=CONFIG_FLAG,
@@ -64,7 +67,8 @@ def hand_over(
             f"key.{os.getpid()}.yaml", json.dumps({"api-key": secrets.api_key}, ensure_ascii=False)
         )
     except OSError as error:
-        raise KeyFileError(
+        raise StartError(
+            "bad-key-file",
             f"The API key cannot be written to a file for SGLang: {error.strerror or error}.",
             setting="VLLM_API_KEY",
             allowed=f"a folder in {own_files.PLACE} that belongs to the container's user",

@@ -17,7 +17,6 @@ class Sglang(Server):
     """SGLang."""
 
     name = "sglang"
-    title = "SGLang"
     all_flags = "sglang serve --model-type llm --help"
     argument_files = ("srt/server_args.py", "srt/arg_groups/fields", "cli/serve.py")
     parallel = (

@@ -17,7 +17,6 @@ class Vllm(Server):
     """vLLM."""
 
     name = "vllm"
-    title = "vLLM"
     all_flags = "vllm serve --help=all"
     argument_files = (
         "engine/arg_utils.py",
