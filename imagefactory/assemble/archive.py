@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from imagefactory.assemble.inputs import LayerInputs
-from imagefactory.errors.store import DownloadError
-from imagefactory.errors.wheelhouse import ArchiveIncompleteError
+from imagefactory.errors import NetworkError
 from imagefactory.lock.wheelhouse.share import registry_of
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry.artifacts import TITLE, Payload, artifact_manifest
@@ -82,12 +81,13 @@ def _upload(project: Project, cell: Cell, repository: Repository, absent: Iterab
         for file, future in futures:
             try:
                 path = future.result()
-            except DownloadError:
+            except NetworkError:
                 lost.append(file.file)
             else:
                 repository.upload(_digest(file), file.size, Payload(MEDIA_TYPE, path).open)
     if lost:
-        raise ArchiveIncompleteError(
+        raise NetworkError(
+            "archive-incomplete",
             f"{len(lost)} locked file{'s' if len(lost) > 1 else ''} of {cell} cannot be archived.",
             where=", ".join(lost[:5]) + (" and more" if lost[5:] else ""),
             why="No configured index, folder or mirror has them any more; the others are in the registry now.",

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from imagefactory.assemble.recording import confirm, remember
 from imagefactory.assemble.watch import Watcher
-from imagefactory.errors.locks import RecordNotWrittenError
-from imagefactory.errors.store import DiskFullError
+from imagefactory.errors import LockError, MachineError
 from imagefactory.oci.image import Blob, Image
 from imagefactory.oci.layout import Layout, refuse_unusable, write_layout, writing_output
 from imagefactory.plan.built_layers import mark_layers_used, read_blob_record
@@ -213,10 +212,11 @@ def record(run: BuildRun) -> BuildRun:
         return run
     try:
         remember(run.project, run.known, run.plans, run.blobs)
-    except (OSError, DiskFullError) as error:
+    except (OSError, MachineError) as error:
         images = ", ".join(f"{one.image.digest} in {one.layout.folder}" for one in run.built)
-        reason = error.why if isinstance(error, DiskFullError) else error.strerror or str(error)
-        raise RecordNotWrittenError(
+        reason = error.why if isinstance(error, MachineError) else error.strerror or str(error)
+        raise LockError(
+            "record-not-written",
             "The image is built, but could not be recorded.",
             where=run.project.known_layers,
             why=f"{reason}. Built: {images}.",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from imagefactory.errors.layers import PathNotFoundError
+from imagefactory.errors import UsageError
 from imagefactory.lock.wheel_contents import recorded_contents
 from imagefactory.oci.format import VENV
 from imagefactory.plan.built_layers import read_owners
@@ -51,11 +51,12 @@ def explain(project: Project, cell: Cell, path: str) -> Ownership:
     left_out = _left_out(project, cell, wanted)
     if left_out is not None:
         return left_out
-    raise PathNotFoundError(
+    raise UsageError(
+        "path-not-in-image",
         f"Nothing in {cell} owns /{wanted}.",
         where=str(cell),
         why="No layer that was built here has this path." if built else "The image has not been built here.",
-        fix=_nearest(wanted, known) if built else f"Run `invoke build --target {cell}` first.",
+        fix=_nearest(wanted, known) if built else f"Run `./inv build --target {cell}` first.",
     )
 
 

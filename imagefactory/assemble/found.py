@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from imagefactory.errors.layers import ImageMissingError
+from imagefactory.errors import BuildError
 from imagefactory.oci.layout import Layout
 from imagefactory.plan.changes import last_plan
 from imagefactory.plan.make import make_plan
@@ -39,9 +39,10 @@ def built_layouts(
 def _refuse_stale(project: Project, cell: Cell) -> None:
     built, current = last_plan(project.build_folder(cell)), make_plan(project, cell)
     if built is None or built.key != current.key:
-        raise ImageMissingError(
+        raise BuildError(
+            "no-image",
             f"The image of {cell} is not up to date.",
             where=project.build_folder(cell),
-            why="Its inputs changed after it was built (`invoke plan --diff` shows how).",
-            fix=f"Run `invoke build --target {cell}` again.",
+            why="Its inputs changed after it was built (`./inv plan --diff` shows how).",
+            fix=f"Run `./inv build --target {cell}` again.",
         )

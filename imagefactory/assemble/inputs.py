@@ -11,7 +11,7 @@ from typing import Self
 
 from imagefactory.assemble.layers.bytecode_layer import needed_packages
 from imagefactory.assemble.watch import Watcher
-from imagefactory.errors.layers import NoPythonError
+from imagefactory.errors import BuildError
 from imagefactory.lock.base_locks import deb_locations
 from imagefactory.lock.mirrors import DebianMirrors
 from imagefactory.lock.wheelhouse.share import compiled_locations, from_archive
@@ -28,12 +28,12 @@ from imagefactory.store.index_config import IndexConfig
 from imagefactory.store.indexes import Indexes, reachable
 
 NOT_SHARED = (
-    "Pull it where it was pushed (`invoke wheels.pull`, FACTORY_REGISTRY names the registry), or put it into a folder "
-    "that PIP_FIND_LINKS names. A new compile gives a new file: adopt that with `invoke lock --upgrade`."
+    "Pull it where it was pushed (`./inv wheels.pull`, FACTORY_REGISTRY names the registry), or put it into a folder "
+    "that PIP_FIND_LINKS names. A new compile gives a new file: adopt that with `./inv lock --upgrade`."
 )
 VANISHED = (
-    "Check the network and the configured mirror (`invoke doctor`). If a security update replaced the package, "
-    "lock its successor: `invoke lock --upgrade base`."
+    "Check the network and the configured mirror (`./inv doctor`). If a security update replaced the package, "
+    "lock its successor: `./inv lock --upgrade base`."
 )
 
 
@@ -74,11 +74,12 @@ class LayerInputs:
             if found is not None and _has_python(found, layer):
                 return found
         base = bases[0].base
-        raise NoPythonError(
+        raise BuildError(
+            "no-python",
             f"The bytecode of {base} for another platform cannot be compiled on this machine.",
             where=BaseLock.path(self.project.locks, base, here),
             why=f"It takes Python {layer.settings.package} for {here}, which this lock does not have.",
-            fix="Lock both platforms together (`invoke lock --upgrade base`), or build on the image's platform.",
+            fix="Lock both platforms together (`./inv lock --upgrade base`), or build on the image's platform.",
         )
 
     def locate(self, item: Input) -> Wanted:

@@ -23,8 +23,7 @@ from filelock import FileLock
 
 from imagefactory.assemble.layers.layer_blob import LayerWork, build_layer
 from imagefactory.assemble.watch import Watcher
-from imagefactory.errors import FactoryError
-from imagefactory.errors.layers import WorkerLostError
+from imagefactory.errors import BuildError, FactoryError
 from imagefactory.oci.image import Blob
 from imagefactory.plan.built_layers import read_blob_record
 from imagefactory.plan.plan import Layer
@@ -150,8 +149,9 @@ def _start_forkserver() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
-def _lost(layer: Layer) -> WorkerLostError:
-    return WorkerLostError(
+def _lost(layer: Layer) -> BuildError:
+    return BuildError(
+        "worker-lost",
         "A process that built a layer was killed.",
         where=f"layer {layer.kind} {layer.name}",
         why="It did not stop by itself; usually the system kills a process because memory ran out.",

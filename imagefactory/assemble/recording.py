@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from filelock import FileLock
 
-from imagefactory.errors.layers import NotReproducibleError
+from imagefactory.errors import TrustError
 from imagefactory.oci.image import Blob
 from imagefactory.plan.built_layers import read_slimmed
 from imagefactory.plan.known_layers import KnownLayers
@@ -23,7 +23,7 @@ def confirm(known: KnownLayers, plans: Iterable[Plan], blobs: Mapping[Sha256, Bl
     for layer in (layer for plan in plans for layer in plan.layers):
         try:
             known.confirm(layer, blobs[layer.key])
-        except NotReproducibleError:
+        except TrustError:
             store.layer(layer.key).unlink(missing_ok=True)
             raise
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from imagefactory.assemble.assemble import BuildRun, Built, assemble
 from imagefactory.assemble.recording import confirm
 from imagefactory.assemble.watch import Watcher
-from imagefactory.errors.layers import DamagedFileError, VerificationError
+from imagefactory.errors import InputError, TrustError
 from imagefactory.oci.compare import diff_layers
 from imagefactory.oci.layout import Layout
 from imagefactory.plan.known_layers import KnownLayers
@@ -79,7 +79,7 @@ def _compare_layers(layout: Layout, rebuilt: Built, store: Store) -> None:
 def _first_difference(path: Path, expected: Path, store: Store, digests: tuple[Digest, Digest]) -> str:
     try:
         differences = diff_layers(path, expected, store, digests)
-    except DamagedFileError as error:
+    except InputError as error:
         return f"it cannot be read: {error.why}"
     if not differences:
         return "its bytes differ, but its content does not (another compression)"
@@ -92,10 +92,11 @@ def _digest_of(path: Path) -> Digest | None:
     return Digest(f"sha256:{file_sha256(path)}") if path.exists() else None
 
 
-def _not_the_same(where: str, why: str) -> VerificationError:
-    return VerificationError(
+def _not_the_same(where: str, why: str) -> TrustError:
+    return TrustError(
+        "rebuild-differs",
         "The image is not what its lock says.",
         where=where,
         why=why,
-        fix="Do not use it: remove it (`invoke clean --everything`), build again, and report it if it happens again.",
+        fix="Do not use it: remove it (`./inv clean --everything`), build again, and report it if it happens again.",
     )

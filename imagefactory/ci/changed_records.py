@@ -13,8 +13,7 @@ from imagefactory.assemble.assemble import BuildRun, make_layers
 from imagefactory.assemble.watch import Watcher
 from imagefactory.ci.jobs import MARGIN, refuse_full, space_needed
 from imagefactory.ci.pull_request import worktree
-from imagefactory.errors import FactoryError
-from imagefactory.errors.publishing import RecordRefutedError
+from imagefactory.errors import FactoryError, TrustError
 from imagefactory.oci.image import Blob
 from imagefactory.plan.built_layers import read_slimmed
 from imagefactory.plan.known_layers import KnownLayers, RecordedLayer
@@ -54,11 +53,12 @@ def check_records(project: Project, changed: Mapping[Sha256, RecordedLayer], wat
     refuse_full(project.store.root, max([MARGIN, *(space_needed([part]) for part in parts)]))
     refuted = list(_refuted_layers(project, changed, parts, watch))
     if refuted:
-        raise RecordRefutedError(
+        raise TrustError(
+            "record-refuted",
             f"{len(refuted)} changed record{'s do' if len(refuted) > 1 else ' does'} not hold.",
             where=project.known_layers,
             why="; ".join(refuted),
-            fix="Do not merge this. Restore the file from the base commit, run `invoke build --target` with each "
+            fix="Do not merge this. Restore the file from the base commit, run `./inv build --target` with each "
             "changed target, and commit what it records.",
         )
 

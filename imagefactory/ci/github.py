@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import requests
 
-from imagefactory.errors.ci import GitHubError, NotOnGitHubError
+from imagefactory.errors import NetworkError, UsageError
 from imagefactory.store.http import Retry, judge
 
 API: Final = "https://api.github.com"
@@ -43,7 +43,8 @@ class GitHub:
         """Read GITHUB_REPOSITORY, GITHUB_TOKEN and GITHUB_API_URL; FACTORY_GITHUB_API overrides the last."""
         missing = [name for name in ("GITHUB_REPOSITORY", "GITHUB_TOKEN") if not environment.get(name)]
         if missing:
-            raise NotOnGitHubError(
+            raise UsageError(
+                "not-on-github",
                 "The GitHub repository or the token to use is not known.",
                 where="the environment of this command",
                 why=f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} not set.",
@@ -119,7 +120,8 @@ class GitHub:
             if answer.ok:
                 return answer.json() if answer.content else None
         except requests.RequestException as error:  # also for what is no JSON
-            raise GitHubError(
+            raise NetworkError(
+                "github-failed",
                 "GitHub does not answer.",
                 where=f"{method} {url}",
                 why=str(error),
@@ -128,7 +130,8 @@ class GitHub:
         fix = "Read GitHub's message; run the job again if the problem is on GitHub's side."
         if answer.status_code in _REFUSED:
             fix = "Check the job's `permissions:` in the workflow, and the repository's name."
-        raise GitHubError(
+        raise NetworkError(
+            "github-failed",
             f"GitHub refused a request about {self.repository}.",
             where=f"{method} {path}",
             why=f"It answered {answer.status_code}: {answer.text[:200]}",

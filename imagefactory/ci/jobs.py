@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from imagefactory.errors.ci import NoRoomError
+from imagefactory.errors import MachineError
 from imagefactory.plan.plan import Plan
 from imagefactory.project.cells import Cell
 
@@ -213,10 +213,11 @@ def refuse_full(folder: Path, need_gb: float) -> float:
         folder = folder.parent
     free = shutil.disk_usage(folder).free / 1e9
     if free < need_gb:
-        raise NoRoomError(
+        raise MachineError(
+            "no-room",
             f"There are {free:.1f} GB free; {need_gb:.1f} GB are needed.",
             where=folder,
             why="GitHub promises 14 GB on its machines, and most have more.",
-            fix="Run the job again: another machine may have more. On your own, `invoke clean` frees the cache.",
+            fix="Run the job again: another machine may have more. On your own, `./inv clean` frees the cache.",
         )
     return free

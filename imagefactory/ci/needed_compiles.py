@@ -12,7 +12,7 @@ from pathlib import Path
 
 from imagefactory.ci.jobs import Compile
 from imagefactory.compile.git_sources import head_of
-from imagefactory.errors.kernels import SourceUnreachableError
+from imagefactory.errors import NetworkError
 from imagefactory.lock.making import make_locks
 from imagefactory.lock.wheelhouse.adopt import chips_of, mods_of_sources, why_not_for
 from imagefactory.lock.wheelhouse.remote import RemoteWheel, remote_wheels
@@ -48,7 +48,7 @@ def find_compiles(
         version = project.matrix.versions[cell.version]
         if version.git and cell.version not in commits:
             commits[cell.version] = None
-            with suppress(SourceUnreachableError):
+            with suppress(NetworkError):
                 commits[cell.version] = heads(version.git, version.ref or "HEAD")
         keys: list[str] = []
         for name in names:

@@ -14,10 +14,7 @@ from imagefactory.assemble.inputs import Downloads, LayerInputs
 from imagefactory.assemble.watch import Unwatched
 from imagefactory.check.smoke.record import SmokeRecord, has_gpu, required_levels, serving_elsewhere
 from imagefactory.ci.jobs import Need, Night, Trouble, Work, fitted
-from imagefactory.errors import FactoryError
-from imagefactory.errors import mods as mod_errors
-from imagefactory.errors.publishing import CatalogError
-from imagefactory.errors.registry import RegistryError
+from imagefactory.errors import FactoryError, RegistryError
 from imagefactory.oci.image import Image
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.known_layers import KnownLayers
@@ -34,16 +31,20 @@ from imagefactory.publish.records import read_records
 from imagefactory.publish.tags import NIGHTLY_VERSION, is_home, moving_tags, staging_tag
 from imagefactory.store.digests import Digest
 
-UNFIT = (
-    mod_errors.AnchorError,
-    mod_errors.PatchError,
-    mod_errors.ModFileError,
-    mod_errors.ModCheckError,
-    mod_errors.ModConflictError,
-    mod_errors.ModNotApplicableError,
-    mod_errors.ModPathError,
-    mod_errors.ModSyntaxError,
-    mod_errors.SourceMissingError,
+UNFIT = frozenset(
+    {
+        "anchor-misfit",
+        "patch-misfit",
+        "mod-file",
+        "check-failed",
+        "mod-conflict",
+        "not-applicable",
+        "bad-mod-path",
+        "forbidden-path",
+        "taken-path",
+        "broken-syntax",
+        "source-missing",
+    }
 )
 """Failures of a mod that retrying cannot fix."""
 
@@ -115,7 +116,7 @@ def plan_night(
             verdict = judge(project, catalog, plan, recorded, asked, retry=retry, gpu=gpu)
             if "image" in verdict.needs:
                 _refuse_unfit_mods(project, plan)
-        except (CatalogError, RegistryError):  # concerns every cell
+        except RegistryError:  # concerns every cell
             raise
         except FactoryError as error:
             broken.append(Trouble(target, error.what, f"{error.where}: {error.why}"))
@@ -268,7 +269,6 @@ def _refuse_unfit_mods(project: Project, plan: Plan) -> None:
     try:
         with Downloads(LayerInputs(project, [plan.cell]), (), Unwatched()) as downloads:
             apply_mods(plan.layers, downloads)
-    except UNFIT:
-        raise
-    except FactoryError:
-        return
+    except FactoryError as error:
+        if error.name in UNFIT:
+            raise

@@ -12,8 +12,7 @@ from tempfile import TemporaryDirectory
 from imagefactory.check.smoke.record import has_gpu
 from imagefactory.ci.jobs import RUNNERS
 from imagefactory.ci.run_summary import bounded
-from imagefactory.errors import FactoryError
-from imagefactory.errors.ci import RunFailedError
+from imagefactory.errors import BuildError, FactoryError
 from imagefactory.plan.changes import LayerChange, diff_plans
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
@@ -151,7 +150,8 @@ def _git(root: Path, *arguments: str) -> str:
         )
     except (OSError, subprocess.CalledProcessError) as error:
         said = getattr(error, "stderr", "") or str(error)
-        raise RunFailedError(
+        raise BuildError(
+            "run-failed",
             "The base commit is not available.",
             where=f"git {' '.join(arguments)}",
             why=said.strip().splitlines()[-1] if said.strip() else "",

@@ -17,11 +17,7 @@ from pathlib import Path
 
 from imagefactory.ci.pull_request import worktree
 from imagefactory.ci.run_summary import bounded, cell, table
-from imagefactory.errors import FactoryError
-from imagefactory.errors.ci import RunFailedError
-from imagefactory.errors.layers import VerificationError
-from imagefactory.errors.publishing import NeverPublishedError
-from imagefactory.errors.registry import AccessDeniedError, CredentialsError
+from imagefactory.errors import BuildError, FactoryError, RegistryError, TrustError, UsageError
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.project import Project
 from imagefactory.publish.attest import provenance
@@ -79,11 +75,12 @@ class Rebuilds:
         reasons = [
             f"{one.target}: {one.commit} gives {one.rebuilt}, published is {one.image}" for one in other
         ]
-        raise VerificationError(
+        raise TrustError(
+            "rebuild-differs",
             f"{len(other) + len(self.failed)} of {len(self.done) + len(self.failed)} images were not confirmed.",
             where=", ".join([*(one.image for one in other), *self.failed]),
             why="; ".join([*reasons, *self.failed.values()]),
-            fix="Compare the images (`invoke diff`), and tell the publisher: the build is not reproducible, or "
+            fix="Compare the images (`./inv diff`), and tell the publisher: the build is not reproducible, or "
             "the image is not from its commit.",
         )
 
@@ -102,7 +99,8 @@ def rebuild_published(
         except FactoryError as error:
             failed[tag] = f"{error.what} {error.why}"
     if not digests and not failed:
-        raise NeverPublishedError(
+        raise UsageError(
+            "never-published",
             "There is nothing to rebuild.",
             where=repository.reference.name,
             why="The catalog has no moving tag.",
@@ -145,7 +143,8 @@ def _rebuild(project: Project, checked: Checked, scratch: Path, say: Say) -> Reb
     if _DIGEST.fullmatch(result) and not done.returncode:
         return Rebuild(checked.digest, Digest(result), target, commit)
     why = re.search(r"^  why: +(.+)", said, re.MULTILINE)
-    raise RunFailedError(
+    raise BuildError(
+        "run-failed",
         f"{target} could not be rebuilt.",
         where=f"commit {commit}",
         why=why[1] if why else (said.strip().splitlines() or ["It printed no digest."])[-1],
@@ -177,7 +176,8 @@ def _fetch(project: Project, checked: Checked) -> str:
             if done.returncode == 0:
                 return commit
             why = (done.stderr.strip().splitlines() or [why])[-1]
-    raise RunFailedError(
+    raise BuildError(
+        "run-failed",
         "The commit of an image is not available.",
         where=checked.reference,
         why=why,
@@ -197,11 +197,12 @@ def read_rebuilds(path: Path) -> list[Rebuild]:
         why = f"{wrong[0]} has no digest."
     except (ValueError, TypeError) as error:
         why = f"{error}"
-    raise RunFailedError(
+    raise BuildError(
+        "run-failed",
         "The results of rebuilds cannot be read.",
         where=path,
         why=why,
-        fix="Name the file that `invoke rebuilds.check` wrote.",
+        fix="Name the file that `./inv rebuilds.check` wrote.",
     )
 
 
@@ -215,8 +216,9 @@ def attach_rebuilds(
         statement = result.statement(repository.reference.name, run)
         try:
             place = _attach(repository, repository, statement, signer)
-        except (AccessDeniedError, CredentialsError):
-            if own.reference.name == repository.reference.name:
+        except RegistryError as error:
+            denied = error.name in {"access-denied", "credentials-refused"}
+            if not denied or own.reference.name == repository.reference.name:
                 raise
             place = _attach(repository, own, statement, signer)
         attached.append((result, place))

@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from imagefactory.environment.locks import lock_environment
 from imagefactory.environment.setup import FOLDER, LockedSet
-from imagefactory.errors.ci import ReleaseError
+from imagefactory.errors import ConfigError
 from imagefactory.lock.making import make_locks
 from imagefactory.mods.compatibility import ModResult
 from imagefactory.mods.readme_table import markdown
@@ -80,7 +80,8 @@ def add_release(path: Path, release: str) -> None:
     lines = path.read_text("utf-8").splitlines(keepends=True)
     entries = list(_entries(lines))
     if not entries:
-        raise ReleaseError(
+        raise ConfigError(
+            "bad-release",
             "The release cannot be added to the matrix.",
             where=path,
             why="It has no block `vllm:` with each release on its own line.",

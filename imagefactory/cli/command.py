@@ -15,6 +15,7 @@ from invoke.tasks import task
 
 from imagefactory.cli.failures import in_words
 from imagefactory.environment.setup import RUN, ensure
+from imagefactory.errors import TrustError
 from imagefactory.store.http import trust_the_machine
 
 if TYPE_CHECKING:
@@ -97,18 +98,18 @@ def find_signer(project: Project, key: str, *, publisher: bool = True) -> Signer
 
 def find_publisher(project: Project, key: str, *, unsigned: bool) -> tuple[Signer | None, Verifier | None]:
     """Find who signs what is published, and whose signatures count; raise if nobody signs and nobody said so."""
-    from imagefactory.errors.supply import SigningError
     from imagefactory.publish.attest.signing import find_trust
 
     signer = find_signer(project, key)
     if unsigned:
         return signer, None
     if signer is None:
-        raise SigningError(
+        raise TrustError(
+            "cannot-sign",
             "Nobody would sign what is published.",
             where="--key, FACTORY_SIGNING_KEY and your configuration folder",
             why="There is no key, and this is not a CI job with an identity of its own.",
-            fix="Make a key with `invoke keys.new`. A private registry may go without: --unsigned.",
+            fix="Make a key with `./inv keys.new`. A private registry may go without: --unsigned.",
         )
     return signer, find_trust(project, signer=signer)
 

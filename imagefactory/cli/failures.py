@@ -18,7 +18,7 @@ from pathlib import Path
 
 from invoke.exceptions import Exit
 
-from imagefactory.errors import FactoryError
+from imagefactory.errors import FactoryError, InternalError
 from imagefactory.store.index_config import redact
 
 INTERRUPTED = 130  # as in shells: 128 plus the number of the signal
@@ -82,8 +82,7 @@ def prepare_streams() -> None:
 
 def _translated(error: Exception, where: str, root: Path) -> FactoryError:
     """Explain an unexpected exception: the system refused something, or it is a bug of ours."""
-    from imagefactory.errors.commands import InternalError
-    from imagefactory.errors.system import from_system
+    from imagefactory.cli.system_failures import from_system
     from imagefactory.store.cache import default_root
 
     try:
@@ -103,6 +102,7 @@ def _translated(error: Exception, where: str, root: Path) -> FactoryError:
     path = write_report(error, folders, where, root)
     saved = f"with {path} (look through it first)" if path else "the report could not be written anywhere"
     return InternalError(
+        "internal",
         "This is a bug in the factory.",
         where=where,
         why=hide(f"{type(error).__name__}: {error}")[:500],

@@ -47,7 +47,7 @@ def compile_(
     Where matrix.yaml says `compile: graft`, only the extensions that matter on the chip are compiled, and replace
     those of the published wheel.
 
-    `invoke lock --toolchain VERSION` pins the compilers. An interrupted compile resumes where it stopped, and a
+    `./inv lock --toolchain VERSION` pins the compilers. An interrupted compile resumes where it stopped, and a
     finished wheel is kept under a key of all its inputs, so nothing is compiled twice.
     See docs/compiling.md.
     """

@@ -47,7 +47,7 @@ def targets(project: Project, target: list[str], json: bool = False, excluded: b
         "models": "also pin the current revisions of models and drafters on the model hub",
         "environment": "instead, pin the factory's own packages from pyproject.toml (locks/environment/)",
         "flags": "instead, record the flags of every server version of the matrix, read from its wheel",
-        "toolchain": "instead, pin the compilers for this vLLM version (see `invoke compile`); repeatable",
+        "toolchain": "instead, pin the compilers for this vLLM version (see `./inv compile`); repeatable",
     },
 )
 def lock(

@@ -10,9 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from imagefactory.errors.commands import OptionError
-from imagefactory.errors.store import OutputError
-from imagefactory.errors.system import PathUnusableError, from_system
+from imagefactory.cli.system_failures import from_system
+from imagefactory.errors import MachineError, UsageError
 from imagefactory.store.paths import expand_home
 
 T = TypeVar("T", int, float)
@@ -54,7 +53,8 @@ def _number(option: str, text: str, kind: type[T], *, least: int, most: int) -> 
         # Python would accept 1_0 and the digits of every script.
         if text.isascii() and "_" not in text and least <= kind(text) <= most:
             return kind(text)
-    raise OptionError(
+    raise UsageError(
+        "bad-option",
         f"{option} cannot be {text[:_SHOWN]!r}.",
         where=f"the {option} option",
         why=f"It has to be a {'whole ' if kind is int else ''}number from {least} to {most}.",
@@ -69,7 +69,8 @@ def existing(option: str, text: str, *, folder: bool) -> Path:
     try:
         path.stat()
         if path.is_dir() != folder:
-            raise PathUnusableError(
+            raise MachineError(
+                "bad-path",
                 f"{_short(path)} is {'not a folder' if folder else 'a folder'}.",
                 where=option,
                 why=f"This option needs a {kind}.",
@@ -94,14 +95,15 @@ def new_file(option: str, text: str) -> Path:
     else:
         return path
     fix = "Name a file in a folder that exists and that you can write to."
-    raise OutputError(what, where=f"{option} {_short(path)}", why=why, fix=fix)
+    raise UsageError("output-unusable", what, where=f"{option} {_short(path)}", why=why, fix=fix)
 
 
 def at_most_one(**given: object) -> None:
     """Raise OptionError if several of these options were given; they are named as in Python."""
     named = [f"--{name.strip('_').replace('_', '-')}" for name, value in given.items() if value]
     if len(named) > 1:
-        raise OptionError(
+        raise UsageError(
+            "bad-option",
             f"{' and '.join(named)} cannot be used together.",
             where="the command line",
             why="They exclude each other.",
@@ -113,7 +115,9 @@ def _path(option: str, text: str) -> Path:
     if text.strip():
         return expand_home(text, option).absolute()
     fix = "Name a path, or leave the option out."
-    raise OptionError("The path is empty.", where=option, why="This option needs a path.", fix=fix)
+    raise UsageError(
+        "bad-option", "The path is empty.", where=option, why="This option needs a path.", fix=fix
+    )
 
 
 def _short(path: Path) -> str:

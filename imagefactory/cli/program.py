@@ -31,8 +31,7 @@ from imagefactory.cli import (
     wheels,
 )
 from imagefactory.cli.failures import in_words, prepare_streams
-from imagefactory.errors import did_you_mean
-from imagefactory.errors.commands import UsageError
+from imagefactory.errors import UsageError, did_you_mean
 
 
 def collection(root: Path) -> Collection:
@@ -128,6 +127,7 @@ class FactoryProgram(Program):
             known = flags if unknown[1].startswith("-") else map(str, self.collection.task_names)
             why = f"{why} {did_you_mean(unknown[1], list(known)).capitalize()}"
         return UsageError(
+            "bad-command-line",
             "The command line cannot be understood.",
             where=f"the command {context.name}" if context and context.name else "the command line",
             why=why,

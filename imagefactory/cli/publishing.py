@@ -162,7 +162,7 @@ def history(project: Project, target: str = "", json: bool = False) -> None:
         show(history_table(found.lines))
     for digest, event in found.held.items():
         since = f"rolled back on {event.time:%Y-%m-%d}"
-        say(f"{short_digest(digest)} is held back: {since}; only `invoke promote --again` can tag it again")
+        say(f"{short_digest(digest)} is held back: {since}; only `./inv promote --again` can tag it again")
     for tag in found.misplaced_tags:
         say(f"{tag} differs from the catalog: the last change was interrupted; run the same command again")
 

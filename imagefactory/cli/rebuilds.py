@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from imagefactory.cli import options, workflow
 from imagefactory.cli.command import command, find_signer, need, say
+from imagefactory.errors import TrustError
 
 if TYPE_CHECKING:
     from imagefactory.project.project import Project
@@ -50,7 +51,6 @@ def check(project: Project, tag: list[str], key: list[str], image: str = "", res
 def attest(project: Project, image: str = "", to: str = "", results: str = "", key: str = "") -> None:
     """Sign the results of rebuilds, and attach them to the images or to a repository of your own."""
     from imagefactory.ci.rebuilding import attach_rebuilds, read_rebuilds
-    from imagefactory.errors.supply import SigningError
     from imagefactory.oci.registry.repository import Repository
 
     found = read_rebuilds(
@@ -58,11 +58,12 @@ def attest(project: Project, image: str = "", to: str = "", results: str = "", k
     )
     signer = find_signer(project, key, publisher=False)
     if signer is None:
-        raise SigningError(
+        raise TrustError(
+            "cannot-sign",
             "There is nothing to sign with.",
             where="the --key option",
             why="A statement about a rebuild counts only if it is signed.",
-            fix="Make a key with `invoke keys.new`, or run in a GitHub job with `permissions: id-token: write`.",
+            fix="Make a key with `./inv keys.new`, or run in a GitHub job with `permissions: id-token: write`.",
         )
     own = to or project.matrix.effective_registry
     with (

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagefactory.cli.command import say
+from imagefactory.errors import UsageError
 
 if TYPE_CHECKING:
     from imagefactory.plan.plan import Plan
@@ -25,7 +26,6 @@ DRY_RUN = "only print what would be done"
 def cells_named(project: Project, target: list[str], *, nightly: bool = False) -> list[Cell]:
     """Return the cells that targets name; without targets those of a night, or raise UnknownNameError."""
     from imagefactory.ci.night import nightly_cells
-    from imagefactory.errors.matrix import UnknownNameError
     from imagefactory.project.targets import select
 
     words = [word for text in target for word in text.split()]
@@ -33,11 +33,12 @@ def cells_named(project: Project, target: list[str], *, nightly: bool = False) -
         return select(project.matrix, words)
     if nightly:
         return nightly_cells(project)
-    raise UnknownNameError(
+    raise UsageError(
+        "unknown-name",
         "No target was named.",
         where="the --target option",
         why="This command has no default target.",
-        fix="Name targets: --target 'MODEL@VLLM/ARCH/MACHINE ...'; `invoke ci.plan` lists them.",
+        fix="Name targets: --target 'MODEL@VLLM/ARCH/MACHINE ...'; `./inv ci.plan` lists them.",
     )
 
 

@@ -26,10 +26,7 @@ from imagefactory.compile.packing import repack
 from imagefactory.compile.request import Request
 from imagefactory.compile.source_tree import downloaded, fill, prepare
 from imagefactory.compile.toolchain import CompileProject
-from imagefactory.errors import did_you_mean
-from imagefactory.errors.commands import OptionError
-from imagefactory.errors.kernels import CompileBusyError, CompileFailedError, UnknownTargetError
-from imagefactory.errors.store import DiskFullError
+from imagefactory.errors import BuildError, MachineError, UsageError, did_you_mean
 from imagefactory.lock.audit.auditing import audit, grafted_libraries, refuse_failing
 from imagefactory.lock.wheelhouse.keep import CompileInputs, KeptWheel, find, keep
 from imagefactory.oci.format import MTIME
@@ -135,7 +132,8 @@ def _alone(folder: Path) -> AbstractContextManager[object]:
     try:
         return FileLock(folder / ".lock").acquire(blocking=False)
     except Timeout:
-        raise CompileBusyError(
+        raise BuildError(
+            "compile-busy",
             "The same compile is already running.",
             where=folder,
             why="Its inputs are the same to the last byte, and both would write to one tree.",
@@ -226,7 +224,8 @@ def _remote_storage() -> tuple[dict[str, str], list[Mount], str]:
     if url.scheme != "file":
         return variables, [], "bridge"
     if not Path(url.path).is_dir():
-        raise OptionError(
+        raise UsageError(
+            "bad-option",
             "The folder for shared objects does not exist.",
             where=f"the environment variable {REMOTE}",
             why=f"There is no folder {url.path}.",
@@ -293,7 +292,8 @@ def _failed(ended: Ended, log: Path, jobs: int) -> Exception:
     unknown = next((line for line in ended.telling if line.startswith("FACTORY-UNKNOWN ")), None)
     if unknown is not None:
         found = json.loads(unknown.partition(" ")[2])
-        return UnknownTargetError(
+        return UsageError(
+            "unknown-compile-target",
             f"There is no target {', '.join(found['unknown'])}.",
             where="the --targets option",
             why=f"These sources, for this arch, have {len(found['known'])} others.",
@@ -301,14 +301,16 @@ def _failed(ended: Ended, log: Path, jobs: int) -> Exception:
         )
     full = next((line for line in ended.telling if _DISK_FULL in line), None)
     if full is not None:
-        return DiskFullError(
+        return MachineError(
+            "disk-full",
             "The disk was full before the compile ended.",
             where=log.parent,
             why=full[:400],
-            fix="Make room (`invoke clean` removes old downloads) and run it again: what is compiled already is kept.",
+            fix="Make room (`./inv clean` removes old downloads) and run it again: what is compiled already is kept.",
         )
     killed = ended.status == _KILLED or any("Killed" in line for line in ended.telling)
-    return CompileFailedError(
+    return BuildError(
+        "compile-failed",
         "The compile failed.",
         where=log,
         why="\n         ".join(line[:400] for line in ended.telling),

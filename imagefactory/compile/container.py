@@ -17,7 +17,7 @@ from docker.errors import DockerException
 from imagefactory.assemble.engines.docker.daemon import client_for
 from imagefactory.assemble.parallel import available_cores
 from imagefactory.compile.settings import Cost
-from imagefactory.errors.kernels import NotEnoughRoomError
+from imagefactory.errors import MachineError
 from imagefactory.store.progress import Say
 from imagefactory.store.signals import ending_in_order
 
@@ -161,7 +161,8 @@ def jobs_for(machine: BuildMachine, cost: Cost, asked: int = 0) -> int:
     jobs = asked or min(machine.cores, fitting)
     if jobs < 1 or jobs > fitting:
         wanted = max(jobs, 1)
-        raise NotEnoughRoomError(
+        raise MachineError(
+            "no-room",
             f"There is not enough memory for {wanted} compiler{'s' if wanted > 1 else ''} at once.",
             where="this machine's memory",
             why=f"{machine.memory_gb:.1f} GB are available; {wanted} x {cost.job_gb:g} GB are needed.",
@@ -174,11 +175,12 @@ def refuse_full_disk(machine: BuildMachine, folder: Path, needed_gb: float, what
     """Raise an error if the disk of a folder has too little space."""
     free = machine.free_gb(folder)
     if free < needed_gb:
-        raise NotEnoughRoomError(
+        raise MachineError(
+            "no-room",
             f"There is not enough disk space for {what}.",
             where=folder,
             why=f"{free:.1f} GB are free; about {needed_gb:.1f} GB are needed.",
-            fix="Free some space, run `invoke clean`, or set FACTORY_CACHE to a folder on a larger disk.",
+            fix="Free some space, run `./inv clean`, or set FACTORY_CACHE to a folder on a larger disk.",
         )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imagefactory.compile.settings import FILE, CompileSettings, SourceSettings
-from imagefactory.errors.kernels import SourceUnreachableError, WrongSourceError
+from imagefactory.errors import InputError, NetworkError
 from imagefactory.project.server_versions import ServerVersion
 from imagefactory.store.atomic import translating_disk_full
 from imagefactory.store.cache import Store
@@ -61,7 +61,8 @@ def read_replacements(texts: Sequence[str]) -> dict[str, Path]:
     for text in texts:
         name, sign, folder = text.partition("=")
         if not sign or not folder:
-            raise WrongSourceError(
+            raise InputError(
+                "wrong-source",
                 f"--source {text} names no folder.",
                 where="the --source option",
                 why="It is read as NAME=DIR.",
@@ -74,14 +75,16 @@ def read_replacements(texts: Sequence[str]) -> dict[str, Path]:
 def check_folder(name: str, folder: Path, marker: str) -> None:
     """Raise an error unless a folder holds the project that it is said to hold."""
     if not folder.is_dir():
-        raise WrongSourceError(
+        raise InputError(
+            "wrong-source",
             f"The folder for {name} does not exist.",
             where=folder,
             why="--source takes a checked-out or unpacked source tree.",
             fix="Check the path.",
         )
     if not (folder / marker).exists():
-        raise WrongSourceError(
+        raise InputError(
+            "wrong-source",
             f"The folder is not {name}.",
             where=folder,
             why=f"It has no {marker}.",
@@ -142,7 +145,8 @@ def resolve(source: CompileSource) -> CompileSource:
     repository, _, ref = source.digest.rpartition("@")
     commit = head_of(repository, ref)
     if commit is None:
-        raise SourceUnreachableError(
+        raise NetworkError(
+            "source-unreachable",
             f"{repository} has no {ref}.",
             where=f"matrix.yaml, vllm: git {repository}, ref {ref}",
             why="The repository lists no such branch, tag or pull request.",
@@ -193,7 +197,8 @@ def _clone(source: CompileSource, repository: str, commit: str, folder: Path) ->
     git("checkout", "--quiet", "FETCH_HEAD")
     found = git("rev-parse", "HEAD").strip()
     if _COMMIT.fullmatch(commit) and found != commit:
-        raise SourceUnreachableError(
+        raise NetworkError(
+            "source-unreachable",
             f"{repository} returned another commit for {source.name}.",
             where=f"{FILE}, sources.{source.name}",
             why=f"Asked for {commit}, it returned {found}.",
@@ -221,7 +226,8 @@ def _git(source: str, where: str, *words: str, timeout: float | None = None) -> 
         why = "There is no git on this machine."
     except subprocess.TimeoutExpired:
         why = f"The host did not answer within {timeout:g} seconds."
-    raise SourceUnreachableError(
+    raise NetworkError(
+        "source-unreachable",
         f"The source {source} cannot be fetched.",
         where=where,
         why=why or "git gave no reason.",

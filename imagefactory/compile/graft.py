@@ -23,7 +23,7 @@ from elftools.elf.sections import SymbolTableSection
 from packaging.version import Version
 
 from imagefactory.compile.packing import repack
-from imagefactory.errors.kernels import GraftBaseError, GraftMismatchError
+from imagefactory.errors import BuildError, InputError
 from imagefactory.lock.wheelhouse.graft_record import FORMAT, RECORD
 from imagefactory.lock.wheelhouse.keep import CompileInputs
 from imagefactory.project.locks.files import Graft, ReplacedFile
@@ -94,7 +94,8 @@ def refuse_other_chips(replaced: Iterable[str], verdicts: Iterable[KernelVerdict
     for path in sorted(replaced):
         found = outcomes.get(path)
         if found is None or found.outcome != "native":
-            raise GraftMismatchError(
+            raise BuildError(
+                "graft-mismatch",
                 f"The compiled {path} has no code for {arch}.",
                 where=path,
                 why=f"It has {found.why if found else 'no GPU code at all'}.",
@@ -105,7 +106,8 @@ def refuse_other_chips(replaced: Iterable[str], verdicts: Iterable[KernelVerdict
 def _place_of(archive: ZipFile, library: str, file: str) -> str:
     places = [path for path in archive.namelist() if path.rpartition("/")[2] == library]
     if len(places) != 1:
-        raise GraftBaseError(
+        raise InputError(
+            "bad-graft-base",
             f"The published wheel has {'no' if not places else 'more than one'} {library}.",
             where=file,
             why="A graft replaces libraries of the published wheel, and adds none.",
@@ -150,7 +152,8 @@ def read_extension(data: bytes, name: str) -> Extension:
         texts = b"\0".join(section.data() for section in sections if section.name.startswith(".rodata"))
         needed: list[str] = [tag.needed for tag in dynamic.iter_tags("DT_NEEDED")]  # type: ignore[attr-defined]
     except (ELFError, ValueError, KeyError, struct.error) as error:
-        raise GraftMismatchError(
+        raise BuildError(
+            "graft-mismatch",
             f"{name} is not an extension.",
             where=name,
             why=f"It cannot be read as a shared library: {error}.",
@@ -189,7 +192,8 @@ def refuse_other_interface(
         *(f"it also needs {library}" for library in sorted(compiled.needed - published.needed)),
     ]
     if differences:
-        raise GraftMismatchError(
+        raise BuildError(
+            "graft-mismatch",
             f"{name} cannot take the place of the published one.",
             where=name,
             why="; ".join(differences) + ".",

@@ -20,8 +20,7 @@ from imagefactory.compile.published import Carried, Published, find_carried, pub
 from imagefactory.compile.request import Request
 from imagefactory.compile.settings import FILE, What
 from imagefactory.compile.toolchain import CompileProject, identity, locked_flashinfer, toolchain_plan
-from imagefactory.errors.kernels import CompileDataError, ToolchainMisfitError
-from imagefactory.errors.locks import LockMissingError
+from imagefactory.errors import BuildError, ConfigError, LockError
 from imagefactory.lock.wheelhouse.fit import MACHINES
 from imagefactory.lock.wheelhouse.graft_record import published_source
 from imagefactory.lock.wheelhouse.keep import CompileInputs
@@ -136,14 +135,16 @@ def _toolchain(project: CompileProject, request: Request, platform: str) -> Plan
     arch, compilers = matrix.archs[request.arch], project.settings.toolchains[name]
     base = matrix.bases[arch.base]
     if not (arch.torch_cuda_arch_list if request.what == "vllm" else arch.flashinfer_cuda_arch_list):
-        raise CompileDataError(
+        raise ConfigError(
+            "bad-compile-data",
             f"{request.arch} has no GPU to compile for.",
             where=f"matrix.yaml, archs.{request.arch}",
             why="It has no arch list.",
             fix="Name an arch with a GPU.",
         )
     if not request.inspects and not compilers.runs_on(base):
-        raise ToolchainMisfitError(
+        raise BuildError(
+            "toolchain-misfit",
             f"A wheel of {request.what} {request.vllm} would not run in the images of {request.arch}.",
             where=f"{FILE}, toolchains.{name}",
             why=f"It would be compiled with Python {compilers.python} and glibc {compilers.glibc}; "
@@ -153,11 +154,12 @@ def _toolchain(project: CompileProject, request: Request, platform: str) -> Plan
         )
     cell = project.cell(name, request.vllm, platform)
     if not project.is_locked(cell):
-        raise LockMissingError(
+        raise LockError(
+            "no-lock",
             f"The compilers of vLLM {request.vllm} are not pinned.",
             where=project.wheel_lock_path(cell),
             why="The compilers determine the result as much as the sources do.",
-            fix=f"Run `invoke lock --toolchain {request.vllm}` and commit the result.",
+            fix=f"Run `./inv lock --toolchain {request.vllm}` and commit the result.",
         )
     return toolchain_plan(project, cell)
 
@@ -190,11 +192,12 @@ def _vllm_source(project: CompileProject, version: ServerVersion) -> LockedSourc
         return resolve(CompileSource("vllm", f"{version.git}@{version.ref}", None))
     sdist = project.source_lock.find(version.release, ".tar.gz")
     if sdist is None:
-        raise CompileDataError(
+        raise ConfigError(
+            "bad-compile-data",
             f"The sources of vLLM {version.release} are not locked.",
             where="locks/sources.toml",
             why="JobSources must be pinned before they are compiled.",
-            fix="Run `invoke lock`, or pass --source vllm=DIR.",
+            fix="Run `./inv lock`, or pass --source vllm=DIR.",
         )
     return sdist
 

@@ -11,7 +11,7 @@ from zipfile import ZipFile
 
 from imagefactory.compile.settings import FILE
 from imagefactory.compile.toolchain import CompileProject
-from imagefactory.errors.kernels import GraftBaseError, NothingToCarryError
+from imagefactory.errors import InputError
 from imagefactory.lock.wheelhouse.fit import MACHINES
 from imagefactory.project.locks.files import LockedSource, LockedWheel
 from imagefactory.project.project import Project, locked_cells
@@ -34,11 +34,12 @@ def published_wheel(project: CompileProject, release: str, platform: str) -> Pub
     """Return the published wheel that a graft replaces libraries of."""
     found = find_published(project, release, platform)
     if found is None:
-        raise GraftBaseError(
+        raise InputError(
+            "bad-graft-base",
             f"No published wheel of vLLM {release} for {platform} is locked.",
             where="locks/",
             why="A graft replaces some libraries of the published wheel, which has to be pinned.",
-            fix=f"Run `invoke lock` for a target that uses the published vLLM {release} on {platform}.",
+            fix=f"Run `./inv lock` for a target that uses the published vLLM {release} on {platform}.",
         )
     return found
 
@@ -68,11 +69,12 @@ def find_carried(project: CompileProject, vllm: str, platform: str, targets: Seq
         return Carried(files, None)
     published = find_published(project, version.release, platform)
     if published is None:
-        raise NothingToCarryError(
+        raise InputError(
+            "nothing-to-carry",
             f"The published wheel of vLLM {version.release} for {platform} is not locked.",
             where=f"{FILE}, carried",
             why=f"A whole compile takes {' and '.join(files)} from it, which the toolchain has no compiler for.",
-            fix=f"Run `invoke lock --target '*@{vllm}'` for an arch on {platform} that uses the published wheel.",
+            fix=f"Run `./inv lock --target '*@{vllm}'` for an arch on {platform} that uses the published wheel.",
         )
     return Carried(files, published)
 
@@ -88,7 +90,8 @@ def carry(files: Sequence[str], wheel: Path, target: Path) -> None:
                 shutil.copyfileobj(source, file)
             path.chmod(0o755)
     if not names:
-        raise NothingToCarryError(
+        raise InputError(
+            "nothing-to-carry",
             f"{wheel.name} has none of the files that a compile takes over.",
             where=f"{FILE}, carried",
             why=f"It has neither {' nor '.join(files)}.",

@@ -39,7 +39,7 @@ def _render_compile(project: Project, cell: Cell) -> Rendered:
         *described_files([*programs, *(piece for _, piece in above)]),
         *_described_sources(project, cell, sources, dependencies),
         *(described for _, described in mods),
-        {"path": "wheels/", "from": _lock_path(project, cell), "not_locked": "made by `invoke lock`"},
+        {"path": "wheels/", "from": _lock_path(project, cell), "not_locked": "made by `./inv lock`"},
     ]
     values = {
         "target": str(cell),
@@ -110,7 +110,7 @@ def _described_sources(
     if locked is not None:
         vllm["made_from"] = [{"name": locked.file, "sha256": locked.sha256}]
     else:
-        vllm["not_locked"] = "a branch moves; `invoke lock` pins its commit"
+        vllm["not_locked"] = "a branch moves; `./inv lock` pins its commit"
     vllm["mods"] = [
         {"name": mod.name, "sha256": mod.digest(variant), "changes": sorted(variant.paths)}
         for mod, variant in mods.mods

@@ -24,7 +24,7 @@ import images
 from imagefactory.assemble.engines.docker.daemon import client_for
 from imagefactory.assemble.watch import Watcher
 from imagefactory.compile.toolchain import CompileProject, locked_toolchains, provide, toolchain_plan
-from imagefactory.errors.mods import ReplayError
+from imagefactory.errors import EngineError
 from imagefactory.mods.importing.replays import Order, Report
 from imagefactory.project.targets import host_machine
 from imagefactory.store.http import parse_json
@@ -50,11 +50,12 @@ def provide_image(project: CompileProject, watch: Watcher) -> str:
     platform = f"linux/{host_machine()}"
     cell = next((cell for cell in locked_toolchains(project) if cell.platform == platform), None)
     if cell is None:
-        raise ReplayError(
+        raise EngineError(
+            "replay-failed",
             "There is no image to run the script in.",
             where=f"locks/*/toolchain-*-{platform.replace('/', '-')}.toml",
             why="Scripts run in the Debian of the toolchain, which is not locked.",
-            fix="Lock it: `invoke lock --toolchain VERSION`.",
+            fix="Lock it: `./inv lock --toolchain VERSION`.",
         )
     return provide(project, toolchain_plan(project, cell, bare=True), watch)
 
@@ -96,7 +97,8 @@ def replay(image: str, order: Order, folder: Path) -> Report:
     try:
         return Report.model_validate(parse_json(said))
     except ValueError:
-        raise ReplayError(
+        raise EngineError(
+            "replay-failed",
             f"The script of {order.name} ended its container without a report.",
             where="docker run",
             why=f"What it left was not readable: {said[-300:].decode('utf-8', 'replace')!r}. "

@@ -1,4 +1,4 @@
-"""Turns the options of `invoke compile` into requests."""
+"""Turns the options of `./inv compile` into requests."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from dataclasses import dataclass
 
 from imagefactory.compile.settings import FILE, WHAT, What
 from imagefactory.compile.toolchain import CompileProject
-from imagefactory.errors import did_you_mean
-from imagefactory.errors.commands import OptionError
-from imagefactory.errors.kernels import CompileDataError
-from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors import ConfigError, UsageError, did_you_mean
 from imagefactory.project.compile_choices import choice_for
 
 
@@ -97,7 +94,8 @@ def _parts(project: CompileProject, item: What, vllm: str, arch: str) -> tuple[s
         return ()
     listed = project.settings.graft.extensions_of(version)
     if not listed:
-        raise CompileDataError(
+        raise ConfigError(
+            "bad-compile-data",
             f"There is nothing to graft into vLLM {vllm} for {arch}.",
             where=f"{FILE}, graft.extensions",
             why="No extension is listed for this version.",
@@ -113,7 +111,8 @@ def _refuse_wrong_parts(
         return
     known = [name for listed in parts.values() for name in listed]
     if not known:
-        raise OptionError(
+        raise UsageError(
+            "bad-option",
             f"vLLM {vllm} is not grafted for {arch}.",
             where="the --only option",
             why=f"It names extensions of a graft or modules of FlashInfer; none are compiled for {arch}.",
@@ -123,7 +122,8 @@ def _refuse_wrong_parts(
     for item, listed in parts.items():
         if listed and not set(only).intersection(listed):
             what = "extension" if item == "vllm" else "module"
-            raise OptionError(
+            raise UsageError(
+                "bad-option",
                 f"--only names no {what}.",
                 where="the --only option",
                 why=f"The {what}s of a compile cannot all be left out: {', '.join(listed)}.",
@@ -144,7 +144,8 @@ def _split(text: str) -> list[str]:
 def _refuse_unknown(what: str, names: Sequence[str], known: Collection[str], where: str) -> None:
     for name in names:
         if name not in known:
-            raise UnknownNameError(
+            raise UsageError(
+                "unknown-name",
                 f"Unknown {what} {name!r}.",
                 where=f"the {where} option",
                 why=f"Known: {', '.join(known)}.",

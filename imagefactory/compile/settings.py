@@ -8,7 +8,7 @@ from typing import Annotated, Literal, get_args
 from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from imagefactory.errors.kernels import CompileDataError
+from imagefactory.errors import ConfigError
 from imagefactory.project.bases import Base, DebianPackage
 from imagefactory.project.server_versions import ServerVersion
 from images.shipped.values import Distribution, HubRepo, Name, Specifier
@@ -172,7 +172,8 @@ class CompileSettings(_Model):
         for name, toolchain in self.toolchains.items():
             if need is None or toolchain.gcc >= need.gcc:
                 return name
-        raise CompileDataError(
+        raise ConfigError(
+            "bad-compile-data",
             f"No toolchain can compile {what} {version.version}.",
             where=f"{FILE}, toolchains",
             why=f"It needs GCC {need.gcc if need else ''}: {need.reason if need else ''}.",
@@ -203,7 +204,8 @@ def load_settings(root: Path) -> CompileSettings:
     except ValidationError as error:
         details = error.errors(include_url=False)
         first = min(details, key=lambda detail: source.location(detail["loc"]).line or 0)
-        raise CompileDataError(
+        raise ConfigError(
+            "bad-compile-data",
             f"{'.'.join(str(part) for part in first['loc'])} is wrong.",
             where=source.location(first["loc"]),
             why=first["msg"],

@@ -16,8 +16,7 @@ from imagefactory.compile.git_sources import CompileSource, place
 from imagefactory.compile.job import Job
 from imagefactory.compile.published import Published, carry
 from imagefactory.compile.toolchain import CompileProject
-from imagefactory.errors.kernels import SourceUnreachableError
-from imagefactory.errors.layers import DamagedFileError
+from imagefactory.errors import InputError, NetworkError
 from imagefactory.mods.source_files import FolderSource
 from imagefactory.project.locks.indexed_files import indexed_file
 from imagefactory.store.atomic import WRITING, translating_disk_full
@@ -28,7 +27,7 @@ from images.shipped.mods.manifest import Mod, Variant
 PARTS = "cmake/external_projects"
 _SAFELY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 """Python 3.11 before 3.11.4, as in Debian 12, has no filters for extracting."""
-LEFT_OUT = "# Left out by `invoke compile`: no target that is compiled needs it.\n"
+LEFT_OUT = "# Left out by `./inv compile`: no target that is compiled needs it.\n"
 
 
 def prepare(tree: Path, fill: Callable[[Path], None]) -> bool:
@@ -59,7 +58,7 @@ def fill(project: CompileProject, job: Job, target: Path) -> None:
     for source in sources.dependencies:
         try:
             place(source, target / source.name, project.store)
-        except SourceUnreachableError as error:
+        except NetworkError as error:
             raise _with_way_round(job, source, error) from None
     if sources.carried is not None and sources.carried.wheel is not None:
         carry(sources.carried.files, downloaded(project, sources.carried.wheel), main)
@@ -72,14 +71,14 @@ def downloaded(project: CompileProject, locked: Published) -> Path:
         return fetch(indexed_file(locked), project.store, session, lambda _: None)
 
 
-def _with_way_round(job: Job, source: CompileSource, error: SourceUnreachableError) -> SourceUnreachableError:
+def _with_way_round(job: Job, source: CompileSource, error: NetworkError) -> NetworkError:
     """Add to the remedies, if a graft can do without a source: leave out the extensions that need it."""
     needing = source.settings.targets if source.settings else []
     others = [name for name in job.request.targets if name not in needing]
     if not (job.request.graft and needing and others):
         return error
     fix = f"{error.fix} Or leave {', '.join(needing)} as published: --only {','.join(others)}."
-    return SourceUnreachableError(error.what, where=error.where, why=error.why, fix=fix)
+    return NetworkError("source-unreachable", error.what, where=error.where, why=error.why, fix=fix)
 
 
 def unpack_sdist(archive: Path, target: Path) -> None:
@@ -94,7 +93,8 @@ def unpack_sdist(archive: Path, target: Path) -> None:
                     _refuse_outside(member)
                     tar.extract(member, target, **_SAFELY)
     except (tarfile.TarError, EOFError) as error:
-        raise DamagedFileError(
+        raise InputError(
+            "damaged-file",
             "The sources cannot be unpacked.",
             where=archive,
             why=f"{type(error).__name__}: {error}",

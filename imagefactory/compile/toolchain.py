@@ -22,9 +22,7 @@ from imagefactory.assemble.assemble import BuildRun, make_layers
 from imagefactory.assemble.engines.docker import daemon
 from imagefactory.assemble.watch import Watcher
 from imagefactory.compile.settings import FILE, CompileSettings, load_settings
-from imagefactory.errors import did_you_mean
-from imagefactory.errors.kernels import CompileDataError
-from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors import ConfigError, UsageError, did_you_mean
 from imagefactory.lock.drift import (
     Expected,
     base_made_from,
@@ -203,11 +201,12 @@ def make_toolchain_locks(
         vllm = first_of_release(project.matrix, name)
         sdist = project.source_lock.find(release, ".tar.gz")
         if sdist is None:
-            raise CompileDataError(
+            raise ConfigError(
+                "bad-compile-data",
                 f"The sources of vLLM {release} are not locked.",
                 where="locks/sources.toml",
                 why="They specify which torch and FlashInfer to compile with.",
-                fix="Run `invoke lock` first.",
+                fix="Run `./inv lock` first.",
             )
         indexes = Indexes(IndexConfig.from_environment())
         source = ReleaseSource(sdist, indexes, project.store)
@@ -262,7 +261,8 @@ def build_requirements(pyproject: str | None, where: str) -> list[str]:
         found = tomllib.loads(pyproject or "")["build-system"]["requires"]
         return [str(Requirement(text)) for text in found]
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
-        raise CompileDataError(
+        raise ConfigError(
+            "bad-compile-data",
             "The build requirements cannot be read.",
             where=where,
             why=f"{type(error).__name__}: {error}",
@@ -280,7 +280,8 @@ def pinned(name: str, requirements: Sequence[str], where: str) -> str:
         exact = re.fullmatch(r"==\s*([^,*]+)", str(requirement.specifier))
         if canonicalize_name(requirement.name) == name and exact:
             return exact[1]
-    raise CompileDataError(
+    raise ConfigError(
+        "bad-compile-data",
         f"No version of {name} is pinned.",
         where=where,
         why="vLLM must pin the torch and the FlashInfer that it is compiled with.",
@@ -291,7 +292,8 @@ def pinned(name: str, requirements: Sequence[str], where: str) -> str:
 def _release(project: CompileProject, vllm: str) -> str:
     version = project.matrix.vllm.get(vllm)
     if version is None:
-        raise UnknownNameError(
+        raise UsageError(
+            "unknown-name",
             f"Unknown vLLM version {vllm!r}.",
             where="the --toolchain option",
             why="matrix.yaml has no vLLM version of that name.",

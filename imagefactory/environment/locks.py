@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from imagefactory.environment.setup import PYTHONS, SETS, LockedSet, checksum, extras
-from imagefactory.errors.locks import LockDriftError, ResolutionError
+from imagefactory.errors import LockError
 from imagefactory.store.atomic import write_text
 from imagefactory.store.index_config import environment_for_uv, options_for_uv, redact
 from imagefactory.store.progress import Say
@@ -40,7 +40,8 @@ def check_environment(root: Path) -> int:
     for name in SETS:
         locked = LockedSet.of(root, name)
         if not locked.path.exists() or locked.made_from() != checksum(root, name):
-            raise LockDriftError(
+            raise LockError(
+                "lock-drift",
                 "The lock of the factory's own environment does not match pyproject.toml.",
                 where=locked.path,
                 why="The requirements in pyproject.toml changed after the lock was made.",
@@ -67,7 +68,8 @@ def _resolve(root: Path, name: str, preferred: str) -> str:
             command, capture_output=True, text=True, check=False, env=environment_for_uv()
         )
         if done.returncode:
-            raise ResolutionError(
+            raise LockError(
+                "unresolvable",
                 "The factory's own environment cannot be resolved.",
                 where="pyproject.toml",
                 why=redact(" ".join(done.stderr.split())),

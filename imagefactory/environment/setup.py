@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from imagefactory.errors.commands import SetUpError
+from imagefactory.errors import NetworkError
 from imagefactory.store.index_config import IndexConfig, environment_for_uv, options_for_uv, redact
 from imagefactory.store.progress import Say
 
@@ -55,7 +55,8 @@ def set_up(root: Path, prefix: Path, names: Iterable[str], say: Say) -> None:
         with _alone(prefix, say):
             _set_up(root, prefix, names, say)
     except OSError as error:
-        raise SetUpError(
+        raise NetworkError(
+            "set-up-failed",
             "The environment cannot be created.",
             where=str(error.filename or prefix),
             why=error.strerror or str(error),
@@ -117,7 +118,8 @@ def _fetch_uv(locked: LockedSet, python: Path) -> str:
     pip = [sys.executable, "-m", "pip", "--python", str(python)]
     if not _succeeds([*pip, "--version"]):
         if not _succeeds([str(python), "-m", "ensurepip"]):
-            raise SetUpError(
+            raise NetworkError(
+                "set-up-failed",
                 "Neither uv nor pip is available to install packages.",
                 where=sys.executable,
                 why="Debian and Ubuntu ship Python without pip.",
@@ -141,7 +143,8 @@ def _run(command: list[str], purpose: str, env: Mapping[str, str] | None = None)
     )  # fmt: skip
     if done.returncode:
         said = " ".join(redact(done.stdout or "").split())[-600:]
-        raise SetUpError(
+        raise NetworkError(
+            "set-up-failed",
             f"The set-up could not {purpose}.",
             where=" ".join(redact(word) for word in command[:4]),
             why=said or f"It exited with code {done.returncode}; see its output above.",
@@ -179,8 +182,8 @@ def main() -> int:
 
     try:
         set_up(root, root / ".venv", (), say)
-    except SetUpError as error:
-        sys.stderr.write(f"error: {error}\n")
+    except NetworkError as error:
+        sys.stderr.write(f"error[{error.name}]: {error}\n")
         return error.exit_code
     except KeyboardInterrupt:
         say("interrupted; run ./inv again to continue")

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from imagefactory.errors.serving import KeyNotPassedError, UnpinnedImageError
+from imagefactory.errors import TrustError, UsageError
 from imagefactory.plan.serve.description import Description, image_environment
 from imagefactory.plan.serve.image_paths import CACHES, KEY_FILE, MODEL_CACHE
 from imagefactory.project.cells import Cell
@@ -62,11 +62,12 @@ class Launch:
 def pinned(reference: str) -> str:
     """Return a reference, or raise an error if it may name a different image tomorrow."""
     if not re.search(r"(^|@)sha256:[0-9a-f]{64}$", reference):
-        raise UnpinnedImageError(
+        raise UsageError(
+            "unpinned-image",
             f"{reference} does not name its image by digest.",
             where=reference,
             why="A tag can be moved; what others run should be what was tested.",
-            fix="Use registry/name@sha256:…, as `invoke push` or `docker image inspect` prints it.",
+            fix="Use registry/name@sha256:…, as `./inv push` or `docker image inspect` prints it.",
         )
     return reference
 
@@ -170,7 +171,8 @@ def find_key_file(folder: Path, given: Mapping[str, str], environment: Mapping[s
     for where, values in (("the --set option", given), ("the environment", environment)):
         names = [name for name in KEY_SETTINGS if name in values]
         if len(names) > 1:
-            raise KeyNotPassedError(
+            raise TrustError(
+                "key-not-passed",
                 f"{' and '.join(names)} are both given.",
                 where=where,
                 why="A server has one key.",
@@ -189,7 +191,8 @@ def find_key_file(folder: Path, given: Mapping[str, str], environment: Mapping[s
 def write_key_file(folder: Path, key: str, where: str = "the environment") -> Path:
     """Write an API key to a file that only its owner can read, for mounting into a container."""
     if not key.isprintable() or len(key.split()) != 1:
-        raise KeyNotPassedError(
+        raise TrustError(
+            "key-not-passed",
             "VLLM_API_KEY is empty or contains blanks.",
             where=where,
             why="Clients send the key as one word. Without a key, the server would be open to everyone.",
@@ -203,7 +206,8 @@ def write_key_file(folder: Path, key: str, where: str = "the environment") -> Pa
         with os.fdopen(descriptor, "w") as file:
             file.write(key)
     except OSError as error:
-        raise KeyNotPassedError(
+        raise TrustError(
+            "key-not-passed",
             "The API key cannot be written to a file.",
             where=path,
             why=str(error.strerror),
@@ -215,7 +219,8 @@ def write_key_file(folder: Path, key: str, where: str = "the environment") -> Pa
 def _existing(name: str, where: str) -> Path:
     path = expand_home(name, "VLLM_API_KEY_FILE").absolute()
     if not name.strip() or not os.access(path, os.R_OK) or not path.is_file():
-        raise KeyNotPassedError(
+        raise TrustError(
+            "key-not-passed",
             "VLLM_API_KEY_FILE names no readable file.",
             where=where,
             why="The container gets the key from this file of this machine.",

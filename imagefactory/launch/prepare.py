@@ -1,4 +1,4 @@
-"""Prepares `invoke run`: the image to start, its settings, and the command, compose file or recipe for it."""
+"""Prepares `./inv run`: the image to start, its settings, and the command, compose file or recipe for it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from typing import get_args
 
 from imagefactory.assemble.engines.docker.daemon import image_id, load
 from imagefactory.assemble.found import built_layouts
-from imagefactory.errors import did_you_mean
-from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.errors.serving import KeyNotPassedError, SettingRefusedError
+from imagefactory.errors import TrustError, UsageError, did_you_mean
 from imagefactory.launch.docker_run import (
     HUB_CACHE,
     Launch,
@@ -87,7 +85,8 @@ def prepare(
     with_key = settings | ({"VLLM_API_KEY_FILE": str(key_file)} if key_file else {})
     found = Preview(project.root, served.description, served.model).dry_run(with_key)
     if found["secrets"]:
-        raise KeyNotPassedError(
+        raise TrustError(
+            "key-not-passed",
             "A setting contains a key, token or password.",
             where="the --set option",
             why="Commands, compose files and recipes show it to everyone.",
@@ -101,7 +100,8 @@ def settings_from(words: Sequence[str], option: str = "--set") -> dict[str, str]
     """Parse settings given as NAME=VALUE."""
     for word in words:
         if not re.match(r"[A-Z][A-Z0-9_]*=", word):
-            raise SettingRefusedError(
+            raise UsageError(
+                "bad-setting",
                 f"{hidden_value(word)!r} is not a setting.",
                 where=f"the {option} option",
                 why="It is not written as NAME=VALUE.",
@@ -122,7 +122,8 @@ def recipe_format(name: str) -> Format:
     for style in known:
         if style == name:
             return style
-    raise UnknownNameError(
+    raise UsageError(
+        "unknown-name",
         f"There is no recipe format {name!r}.",
         where="the --recipe option",
         why="Recipes are written for two launchers.",

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imagefactory.errors import did_you_mean
-from imagefactory.errors.serving import SettingRefusedError
+from imagefactory.errors import UsageError, did_you_mean
 from imagefactory.plan.serve.description import Description, image_environment, settings_bytes
 from imagefactory.plan.serve.image_paths import program_folder
 
@@ -40,7 +39,8 @@ class Preview:
         # The program itself says what to do instead of a setting of another server.
         unknown = sorted(set(given) - {*names, *self.description.get("refused", {})})
         if unknown:
-            raise SettingRefusedError(
+            raise UsageError(
+                "bad-setting",
                 f"There is no setting {unknown[0]}.",
                 where=str(self.description["image"]["target"]),
                 why="Only settings of the schema reach the server.",
@@ -50,11 +50,12 @@ class Preview:
         ran = self.run("--dry-run", "--json", variables={**given, **extra})
         if ran.returncode:
             what, _, rest = ran.stderr.strip().partition("\n")
-            raise SettingRefusedError(
+            raise UsageError(
+                "bad-setting",
                 what or "The serve program failed.",
                 where=str(self.description["image"]["target"]),
                 why=" ".join(rest.split()),
-                fix="Change the setting; `invoke run --print` shows the result without starting anything.",
+                fix="Change the setting; `./inv run --print` shows the result without starting anything.",
             )
         found = json.loads(ran.stdout)
         if not isinstance(found, dict):

@@ -11,7 +11,7 @@ from typing import Final
 
 import yaml
 
-from imagefactory.errors.recipes import NothingToExportError, RegistryFolderError
+from imagefactory.errors import UsageError
 from imagefactory.launch.prepare import prepare
 from imagefactory.launch.recipes import Format
 from imagefactory.oci.layout import writing_output
@@ -32,7 +32,7 @@ RESERVED: Final = (
     *("community", "eugr", "dbotwinick", "raphaelamorim", "scitrera", "atlas"),
 )
 """Prefixes that sparkrun keeps for the names of its own registries."""
-MADE = "# Made by `invoke recipes.export`; a later export replaces the files beside it.\n"
+MADE = "# Made by `./inv recipes.export`; a later export replaces the files beside it.\n"
 
 
 @dataclass
@@ -61,11 +61,12 @@ def registry_of(
         if left_out:
             exported.account.append(f"{why}: {', '.join(map(str, left_out))}")
     if not built:
-        raise NothingToExportError(
+        raise UsageError(
+            "nothing-to-export",
             "No recipe can be written.",
             where="the targets",
             why=f"Of the targets, these are {'; '.join(exported.account)}.",
-            fix="Name targets for the DGX Spark that are locked and built; `invoke plan` shows their digests.",
+            fix="Name targets for the DGX Spark that are locked and built; `./inv plan` shows their digests.",
         )
     # Each recipe asks the serve program, which is a process of its own.
     with ThreadPoolExecutor() as pool:
@@ -76,7 +77,7 @@ def registry_of(
     unpinned = sorted(repo for repo in repositories if project.model_lock.commit_of(repo) is None)
     if unpinned:
         named = ", ".join(unpinned)
-        exported.account.append(f"without a pinned revision (`invoke lock --models`): {named}")
+        exported.account.append(f"without a pinned revision (`./inv lock --models`): {named}")
     if "OWNER" in project.matrix.effective_registry:
         exported.account.append("OWNER in the names of images is a placeholder; set FACTORY_REGISTRY")
     return exported
@@ -93,7 +94,8 @@ def write_registry(files: dict[str, str], folder: Path) -> None:
         own = manifest.is_file() and manifest.read_text("utf-8").startswith(MADE)
         foreign = sorted(name for name in below if not name.startswith((*FOLDERS.values(), ".sparkrun/")))
         if present and (not own or foreign):
-            raise RegistryFolderError(
+            raise UsageError(
+                "output-unusable",
                 "The folder is not a registry of this factory.",
                 where=folder,
                 why=f"It holds {(foreign or sorted(present))[0]}, which an export would mix with its own files.",

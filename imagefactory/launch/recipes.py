@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 import yaml
 
-from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.errors.serving import KeyNotPassedError
+from imagefactory.errors import TrustError, UsageError
 from imagefactory.launch.docker_run import Launch, pinned
 from imagefactory.plan.serve.description import Description, image_environment
 from imagefactory.project.servers.known import server_of
@@ -44,7 +43,8 @@ def recipe_document(
 ) -> dict[str, Any]:
     """Return the content of a recipe."""
     if launch.key_file is not None:
-        raise KeyNotPassedError(
+        raise TrustError(
+            "key-not-passed",
             "A recipe cannot contain the API key.",
             where="the --recipe option",
             why="Recipes are for sharing, and a server started from one would be open although you gave a key.",
@@ -53,7 +53,8 @@ def recipe_document(
     cell, facts = launch.cell, launch.description["image"]
     server = server_of(cell)
     if style not in server.recipes:
-        raise UnknownNameError(
+        raise UsageError(
+            "unknown-name",
             f"There is no recipe of the format {style!r} for {server.title}.",
             where="the --recipe option",
             why=f"That launcher does not start {server.title}.",

@@ -13,8 +13,7 @@ from difflib import get_close_matches
 
 from debian.debian_support import Version
 
-from imagefactory.errors import Location, did_you_mean
-from imagefactory.errors.locks import DebianPackageError
+from imagefactory.errors import Location, LockError, did_you_mean
 from imagefactory.lock.debian_index import Index, IndexedPackage
 from imagefactory.lock.debian_relations import Alternatives, Choices, parse_depends
 from imagefactory.lock.mirrors import SNAPSHOT_DATE, DebianMirrors, join
@@ -98,19 +97,23 @@ def _locked(package: IndexedPackage, needed_by: set[str]) -> LockedDeb:
     return LockedDeb(**shared, needed_by=tuple(sorted(needed_by)))
 
 
-def _no_such_package(name: str, index: Index, choices: Choices) -> DebianPackageError:
+def _no_such_package(name: str, index: Index, choices: Choices) -> LockError:
     providers = choices.providers(name)
     why = f"No suite of {index.debian} has it for {index.architecture}."
     fix = _nearest(name, index)
     if providers:
         why = f"{name} is a virtual package that others provide."
         fix = f"Name one of them: {', '.join(providers)}."
-    return DebianPackageError(
-        f"There is no Debian package {name}.", where=Location(file=ROOT), why=why, fix=fix
+    return LockError(
+        "no-debian-package",
+        f"There is no Debian package {name}.",
+        where=Location(file=ROOT),
+        why=why,
+        fix=fix,
     )
 
 
-def _unsatisfiable(package: IndexedPackage, alternatives: Alternatives, index: Index) -> DebianPackageError:
+def _unsatisfiable(package: IndexedPackage, alternatives: Alternatives, index: Index) -> LockError:
     wanted = " | ".join(str(alternative) for alternative in alternatives)
     available = []
     for name in dict.fromkeys(alternative.name for alternative in alternatives):
@@ -118,7 +121,8 @@ def _unsatisfiable(package: IndexedPackage, alternatives: Alternatives, index: I
         available.append(
             f"there is {name} {known.version}" if known else f"there is no {name}; {_nearest(name, index)}"
         )
-    return DebianPackageError(
+    return LockError(
+        "no-debian-package",
         f"{package.name} {package.version} needs {wanted}, which Debian {index.debian} does not have.",
         where=package.file,
         why="; ".join(available),

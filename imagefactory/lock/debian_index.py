@@ -19,7 +19,7 @@ import pysequoia
 from debian.deb822 import Release
 from debian.debian_support import Version
 
-from imagefactory.errors.locks import ArchiveSignatureError, MirrorError
+from imagefactory.errors import NetworkError, TrustError
 from imagefactory.lock.mirrors import SNAPSHOT_DATE, Archive, DebianMirrors, fetch, join
 from imagefactory.project.locks.files import LockedSuite
 from imagefactory.store.progress import Say
@@ -99,7 +99,8 @@ def read_keys(folder: Path, debian: str) -> list[pysequoia.Cert]:
     """Read the keys that may sign a release's archives."""
     files = sorted(folder.glob(f"{debian}-*.asc"))
     if not files:
-        raise ArchiveSignatureError(
+        raise TrustError(
+            "bad-archive-signature",
             f"There are no archive keys for Debian {debian}.",
             where=folder,
             why="An index is trusted only if a key that is committed here signed it.",
@@ -126,13 +127,14 @@ def _read_suite(
                 continue
             release = _verified_release(signed, certificates, suite, where=where)
             text = _fetch_packages(root, suite, architecture, release)
-        except MirrorError as error:
+        except NetworkError as error:
             tried.append(f"{error.where}: {error.why}")
             continue
         if text is not None:
             return release, _parse_packages(text, archive, architecture)
         tried.append(f"{root}: {suite} has no packages for {architecture}")
-    raise MirrorError(
+    raise NetworkError(
+        "mirror-unreachable",
         f"No Debian mirror has {suite} for {architecture}.",
         where="; ".join(tried) if tried else "FACTORY_DEBIAN_MIRROR, the host's apt sources",
         why="None of the mirrors has it." if tried else "No mirror is known that offers it.",
@@ -153,7 +155,8 @@ def _verified_release(
         raise _bad_signature(where, "it carries no signature")
     fields = Release(verified.bytes)
     if fields.get("Codename") != suite:
-        raise ArchiveSignatureError(
+        raise TrustError(
+            "bad-archive-signature",
             f"The mirror serves the index of {fields.get('Codename')} as {suite}.",
             where=where,
             why="The signature is good, but it was made for another suite.",
@@ -162,8 +165,9 @@ def _verified_release(
     return fields
 
 
-def _bad_signature(where: str, why: str) -> ArchiveSignatureError:
-    return ArchiveSignatureError(
+def _bad_signature(where: str, why: str) -> TrustError:
+    return TrustError(
+        "bad-archive-signature",
         "The Debian archive's index is not signed by Debian.",
         where=where,
         why=why,
@@ -191,7 +195,8 @@ def _fetch_packages(root: str, suite: str, architecture: str, release: Release) 
                 continue
             found = hashlib.sha256(data).hexdigest()
             if found != sha256 or len(data) != size:
-                raise ArchiveSignatureError(
+                raise TrustError(
+                    "bad-archive-signature",
                     f"The package index of {suite} is not the one that Debian signed.",
                     where=join(root, path),
                     why=f"Its sha256 is {found}; the signed Release file says {sha256}.",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagefactory.errors.locks import LockDriftError
+from imagefactory.errors import LockError
 from imagefactory.lock.flags.flag_records import flags_made_from
 from imagefactory.lock.left_out import refuse_unmatched
 from imagefactory.project.cells import VERSION_NEEDS, Cell, buildable, leave_out_of
@@ -88,11 +88,12 @@ def check_locks(project: Project, expected: Iterable[Expected]) -> list[Path]:
         else:
             drifts += [(relative, what) for what in _disagreements(project, known[path])]
     if drifts:
-        raise LockDriftError(
+        raise LockError(
+            "lock-drift",
             f"{len(drifts)} disagreement{'s' if len(drifts) > 1 else ''} between matrix.yaml and the locks.",
             where=", ".join(dict.fromkeys(str(path) for path, _ in drifts)),
             why="; ".join(f"{path}: {what}" for path, what in drifts),
-            fix="Run `invoke lock` and commit the result; delete locks that are no longer needed.",
+            fix="Run `./inv lock` and commit the result; delete locks that are no longer needed.",
         )
     refuse_unmatched(
         project.root / "matrix.yaml", (project.wheel_lock(cell) for cell in locked_cells(project))

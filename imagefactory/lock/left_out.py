@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from imagefactory.errors.locks import LeaveOutError
+from imagefactory.errors import ConfigError
 from imagefactory.lock.wheel_contents import WheelContents
 from imagefactory.project.leave_out import LeaveOut
 from imagefactory.project.locks.files import LeftOutFiles, LeftOutWheel, LockedWheel, WheelLock
@@ -87,11 +87,12 @@ def _size(content: str) -> int:
     return int(size) if size.isdecimal() else 0
 
 
-def _cannot(matrix: Path, entry: LeaveOut, key: str, why: str, number: int = 0) -> LeaveOutError:
+def _cannot(matrix: Path, entry: LeaveOut, key: str, why: str, number: int = 0) -> ConfigError:
     index = load_matrix(matrix).leave_out.index(entry)
-    return LeaveOutError(
+    return ConfigError(
+        "bad-leave-out",
         f"{entry.distribution} cannot be left out as matrix.yaml says.",
         where=read_yaml(matrix).location(("leave_out", index, key, number)),
         why=f"{why}.",
-        fix="Correct or remove the entry, or limit it with `archs`, `vllm` or `beside`; then run `invoke lock`.",
+        fix="Correct or remove the entry, or limit it with `archs`, `vllm` or `beside`; then run `./inv lock`.",
     )

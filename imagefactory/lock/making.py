@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from imagefactory.errors import did_you_mean
-from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors import UsageError, did_you_mean
 from imagefactory.lock.audit.auditing import look_into
 from imagefactory.lock.base_locks import lock_base, security_updates
 from imagefactory.lock.debian_index import read_index
@@ -219,7 +218,8 @@ def _check_upgrade_names(project: Project, cells: Sequence[Cell], upgrade: Seque
             known |= {deb.name for deb in project.base_lock(cell).debs}
     for name in upgrade:
         if name not in known:
-            raise UnknownNameError(
+            raise UsageError(
+                "unknown-name",
                 f"Nothing called {name!r} is locked.",
                 where="the --upgrade option",
                 why="It is neither a wheel, nor a Debian package, nor a base of these targets.",

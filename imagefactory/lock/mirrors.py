@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import requests
 from debian.deb822 import Deb822
 
-from imagefactory.errors.locks import MirrorError
+from imagefactory.errors import NetworkError
 from imagefactory.store.http import Retry, get_bounded, judge
 from imagefactory.store.paths import expand_home, split_address
 
@@ -163,7 +163,8 @@ def _download(url: str) -> bytes | None:
         if answer.status_code < _SERVER_ERROR and judge(answer) is None:
             return None
         why = f"it answered {answer.status_code} {answer.reason}"
-    raise MirrorError(
+    raise NetworkError(
+        "mirror-unreachable",
         "A Debian mirror does not answer.",
         where=url,
         why=f"{why} ({RETRY.attempts} attempts)",

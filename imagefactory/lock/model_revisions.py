@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import requests
 
-from imagefactory.errors.locks import ModelHubError
+from imagefactory.errors import NetworkError
 from imagefactory.project.locks.files import LockedRevision
 from imagefactory.store.http import parse_json
 from imagefactory.store.index_config import redact
@@ -40,7 +40,8 @@ def lock_revision(repo: str) -> LockedRevision:
             why = "The repository is private or gated, or does not exist. Gated repositories need HF_TOKEN."
         else:
             why = f"The hub answered {answer.status_code} {answer.reason}."
-    raise ModelHubError(
+    raise NetworkError(
+        "hub-unreachable",
         f"The revision of {repo} cannot be looked up.",
         where=redact(hub_endpoint()) or "HF_ENDPOINT",
         why=why,

@@ -13,7 +13,7 @@ from packaging.utils import (
 )
 from packaging.version import Version
 
-from imagefactory.errors.locks import WheelMissingError
+from imagefactory.errors import LockError
 from imagefactory.project.locks.files import LockedSource
 from imagefactory.project.matrix import Tool
 from imagefactory.store.digests import Sha256
@@ -57,11 +57,12 @@ def _lock(kind: str, project: str, release: str, indexes: Indexes, *, where: str
         and _version_of(offer.file) == Version(release)
     ]
     if not offers:
-        raise WheelMissingError(
+        raise LockError(
+            "no-wheel",
             f"The index lacks the {kind} of {project} {release}.",
             where=where,
             why=why,
-            fix="Choose another version, or check PIP_INDEX_URL and UV_INDEX_URL (`invoke doctor`).",
+            fix="Choose another version, or check PIP_INDEX_URL and UV_INDEX_URL (`./inv doctor`).",
         )
     offer = min(offers, key=lambda offer: offer.file)
     local = offer.local

@@ -18,8 +18,7 @@ from zipfile import BadZipFile, ZipFile
 import requests
 from packaging.utils import parse_wheel_filename
 
-from imagefactory.errors.locks import PathConflictError
-from imagefactory.errors.store import DownloadError
+from imagefactory.errors import LockError, NetworkError
 from imagefactory.project.locks.files import LockedWheel
 from imagefactory.project.matrix import Conflict
 from imagefactory.store.atomic import writing
@@ -110,7 +109,8 @@ def _read(location: WheelLocation, python: str, session: requests.Session) -> Wh
         why, fix = error, "Check the network and run the command again."
     except _DAMAGED as error:
         why, fix = error, "The file on the index is damaged; choose another version or another index."
-    raise DownloadError(
+    raise NetworkError(
+        "download-failed",
         f"The directory of {location.file} cannot be read.",
         where=redact(location.url),
         why=f"{type(why).__name__}: {redact(str(why))}",
@@ -173,11 +173,12 @@ def settle(
     ]
 
 
-def _refuse(unsettled: dict[frozenset[str], list[str]]) -> PathConflictError:
+def _refuse(unsettled: dict[frozenset[str], list[str]]) -> LockError:
     pair, paths = min(unsettled.items(), key=lambda item: sorted(item[0]))
     one, other = sorted(pair)
     more = "" if len(unsettled) == 1 else f" {len(unsettled) - 1} more pairs conflict."
-    return PathConflictError(
+    return LockError(
+        "path-conflict",
         f"{one} and {other} both install {min(paths)}, with different content.",
         where="matrix.yaml, `conflicts`",
         why=f"They share {len(paths)} such path{'s' if len(paths) > 1 else ''}; "

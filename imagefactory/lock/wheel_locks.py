@@ -17,14 +17,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import Version
 from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
-from imagefactory.errors import FactoryError
-from imagefactory.errors.locks import (
-    IncompatibleWheelError,
-    IndexUnreachableError,
-    ReleaseReplacedError,
-    ResolutionError,
-    WheelMissingError,
-)
+from imagefactory.errors import FactoryError, LockError, NetworkError
 from imagefactory.lock.left_out import leave_out
 from imagefactory.lock.wheel_contents import WheelContents, settle, wheel_contents
 from imagefactory.lock.wheelhouse.graft_record import read_graft
@@ -49,7 +42,7 @@ _UV_KNOWS = 40
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _FLASHINFER = "flashinfer-python"
 _CHOOSE_ANOTHER = "Choose another version or base in matrix.yaml, or override there what can be done without."
-_CHECK_INDEXES = "Check PIP_INDEX_URL, UV_INDEX_URL and PIP_FIND_LINKS; `invoke doctor` shows what is used."
+_CHECK_INDEXES = "Check PIP_INDEX_URL, UV_INDEX_URL and PIP_FIND_LINKS; `./inv doctor` shows what is used."
 Adopt = Callable[[str, str], KeptWheel]
 """Returns the compiled wheel of a package and version, or raises an error."""
 
@@ -217,7 +210,8 @@ def _refuse_other_release(request: WheelRequest, pins: Iterable[Pin]) -> None:
     """Raise an error if the server that was resolved is not the release that was asked for."""
     versions = [pin.version for pin in pins if pin.name == request.distribution]
     if [Version(version) for version in versions] != [Version(request.release)]:
-        raise ReleaseReplacedError(
+        raise LockError(
+            "release-replaced",
             f"{request.distribution} {request.release} was asked for, and uv chose {', '.join(versions) or 'none'}.",
             where=str(request),
             why="An override in matrix.yaml replaces the release itself.",
@@ -267,21 +261,24 @@ def choose_file(
         # min() returns the first of equals, so the preferred source of the same file wins.
         return min(fitting, key=lambda item: item[:3])[3]
     if unhashed:
-        raise WheelMissingError(
+        raise LockError(
+            "no-wheel",
             f"No index provides the sha256 of {unhashed[0]}.",
             where=str(request),
             why="A lock identifies files by their sha256, and this index does not provide it.",
             fix="Use an index with hashes, or put the wheel into a folder listed in PIP_FIND_LINKS.",
         )
     if of_version:
-        raise IncompatibleWheelError(
+        raise LockError(
+            "incompatible-wheel",
             f"No wheel of {pin.name} {pin.version} runs on this base.",
             where=str(request),
             why=f"Python {request.base.python} with glibc {request.base.glibc} takes none of: "
             f"{', '.join(sorted(set(of_version)))}.",
             fix=_CHOOSE_ANOTHER,
         )
-    raise WheelMissingError(
+    raise LockError(
+        "no-wheel",
         f"No index has a wheel of {pin.name} {pin.version}.",
         where=str(request),
         why="uv chose it, but the configured indexes do not have the file.",
@@ -375,22 +372,23 @@ def _resolution_failed(request: WheelRequest, config: IndexConfig, stderr: str) 
     why = redact(text.partition("error: ")[2] or text) or "uv gave no reason."
     misfit = re.search(r"(\S+==\S+) has no (?:wheels with a matching|usable wheels)", why)
     missing = re.search(r"there is no version of (\S+==[^\s,]+)|(\S+) was not found in the package", why)
-    kind: type[FactoryError]
+    kind: type[FactoryError] = LockError
     where = str(request)
     if _INDEX_FAILED.search(why):
-        kind, what, where = IndexUnreachableError, "The package index does not answer.", config.describe()
+        kind, name, where = NetworkError, "index-unreachable", config.describe()
+        what = "The package index does not answer."
         fix = "Check the network, or point PIP_INDEX_URL or UV_INDEX_URL at an index you can reach."
     elif misfit:
-        kind, what = (
-            IncompatibleWheelError,
+        name, what = (
+            "incompatible-wheel",
             f"No wheel of {misfit[1]} runs with Python {request.base.python} on this base.",
         )
         fix = _CHOOSE_ANOTHER
     elif missing:
-        kind, what = WheelMissingError, f"No index has a wheel of {missing[1] or missing[2]}."
+        name, what = "no-wheel", f"No index has a wheel of {missing[1] or missing[2]}."
         fix = _CHECK_INDEXES
     else:
-        kind, package = ResolutionError, f"{request.distribution} {request.release}"
+        name, package = "unresolvable", f"{request.distribution} {request.release}"
         what = f"{package} cannot be resolved for {request.cell.arch}."
         fix = "Choose another release in matrix.yaml, or make the missing wheels available (PIP_FIND_LINKS)."
-    return kind(what, where=where, why=why, fix=fix)
+    return kind(name, what, where=where, why=why, fix=fix)

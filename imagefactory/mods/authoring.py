@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from imagefactory.errors.mods import ModManifestError, ModNotApplicableError
+from imagefactory.errors import ModError
 from imagefactory.mods.choose import find_mod
 from imagefactory.mods.compatibility import refuse_unknown_version, variants_for
 from imagefactory.mods.source_files import Trees
@@ -75,7 +75,8 @@ def scaffold(project: Project, name: str) -> Path:
 def new_folder(project: Project, name: str) -> Path:
     """Return where a new mod belongs; raise ModManifestError if the name is taken, or none for a mod."""
     if not re.fullmatch(NAME, name):
-        raise ModManifestError(
+        raise ModError(
+            "bad-mod",
             f"{name!r} is not a valid name for a mod.",
             where="mods/",
             why="It becomes a folder and a label: use lower-case letters and digits, with `-`, `_`, `.` between them.",
@@ -83,7 +84,8 @@ def new_folder(project: Project, name: str) -> Path:
         )
     folder = project.root / "mods" / name
     if folder.exists():
-        raise ModManifestError(
+        raise ModError(
+            "bad-mod",
             f"The mod {name} already exists.",
             where=folder,
             why="A new mod needs a name of its own.",
@@ -99,11 +101,12 @@ def changes(project: Project, name: str, vllm: str) -> list[FileChange]:
     version = project.matrix.versions[vllm].version
     variants = variants_for(mod, version) if mod.manifest.of_server == server_name(vllm) else []
     if not variants:
-        raise ModNotApplicableError(
+        raise ModError(
+            "not-applicable",
             f"The mod {name} does nothing in {version_title(vllm)}.",
             where=mod.where("variants"),
             why=f"{why_not(mod, version)}.",
-            fix="`invoke mods.check` shows where it applies.",
+            fix="`./inv mods.check` shows where it applies.",
         )
     trees = Trees(project)
     found: list[FileChange] = []
@@ -138,7 +141,8 @@ def export(found: list[FileChange], folder: Path, python: str) -> list[str]:
     """Write the changed files; return the `docker run` options that mount them over an image without the mod."""
     mountable = [change for change in found if change.mountable]
     if not mountable:
-        raise ModNotApplicableError(
+        raise ModError(
+            "not-applicable",
             "The mod changes nothing that can be mounted over an image.",
             where=", ".join(change.path for change in found),
             why="It changes sources before they are compiled, or a package that it adds.",

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from imagefactory.errors import did_you_mean
-from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.errors.mods import ModNotApplicableError
+from imagefactory.errors import ModError, UsageError, did_you_mean
 from imagefactory.project.cells import Cell, buildable, condition_holds, intended_kernels, usable_drafters
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
@@ -35,14 +33,15 @@ def choose_mods(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> Chosen:
         if mod.variant(version) is not None:
             try:
                 picked |= with_requirements(mod, mods, version)
-            except ModNotApplicableError as error:
-                if not automatic:
+            except ModError as error:
+                if not automatic or error.name != "not-applicable":
                     raise
                 notes.append(f"{mod.name}: left out. {error.what}")
         elif automatic or (compiled and mod.variant(version, "source") is not None):
             notes.append(why_not(mod, version, compiled=compiled))
         else:
-            raise ModNotApplicableError(
+            raise ModError(
+                "not-applicable",
                 f"The mod {mod.name} does not apply to {cell}.",
                 where=_list_of_mods(cell),
                 why=f"{why_not(mod, version)}.",
@@ -75,7 +74,8 @@ def source_mods(project: Project, vllm: str, arch: str, without: Sequence[str]) 
 def find_mod(mods: Mapping[str, Mod], name: str, where: str = "mods/") -> Mod:
     """Return the mod of that name; if there is none, suggest the nearest."""
     if name not in mods:
-        raise UnknownNameError(
+        raise UsageError(
+            "unknown-name",
             f"There is no mod {name!r}.",
             where=where,
             why=f"There is no folder mods/{name}.",

@@ -9,20 +9,7 @@ from typing import Literal
 
 from packaging.version import Version
 
-from imagefactory.errors import did_you_mean
-from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.errors.mods import (
-    AnchorError,
-    ModCheckError,
-    ModClaimError,
-    ModConflictError,
-    ModFileError,
-    ModNotApplicableError,
-    ModPathError,
-    ModSyntaxError,
-    ModVersionsError,
-    PatchError,
-)
+from imagefactory.errors import ModError, UsageError, did_you_mean
 from imagefactory.mods.choose import find_mod
 from imagefactory.mods.source_files import FolderSource, Trees, git_source
 from imagefactory.project.cells import first_of_release
@@ -43,14 +30,18 @@ Status = Literal[
     "out of reach",
 ]
 BROKEN: tuple[Status, ...] = ("conflict", "file missing", "not covered")
-_UNFIT = (
-    AnchorError,
-    PatchError,
-    ModCheckError,
-    ModConflictError,
-    ModNotApplicableError,
-    ModPathError,
-    ModSyntaxError,
+_UNFIT = frozenset(
+    {
+        "anchor-misfit",
+        "patch-misfit",
+        "check-failed",
+        "mod-conflict",
+        "not-applicable",
+        "bad-mod-path",
+        "forbidden-path",
+        "taken-path",
+        "broken-syntax",
+    }
 )
 
 
@@ -101,7 +92,8 @@ def refuse_broken(results: Sequence[ModResult]) -> None:
     """Raise an error if a mod makes a wrong claim about a version."""
     broken = [result for result in results if not result.holds]
     if broken:
-        raise ModClaimError(
+        raise ModError(
+            "false-claim",
             f"{len(broken)} claim{'s of mods do' if len(broken) > 1 else ' of a mod does'} not hold.",
             where=", ".join(f"{result.mod} on {result.version}" for result in broken),
             why=" | ".join(f"{result.mod} on {result.version}: {result.detail}" for result in broken),
@@ -118,7 +110,8 @@ def refuse_idle_variants(mods: Iterable[Mod], matrix: Matrix) -> None:
                 version for name, version in matrix.versions.items() if server_name(name) == of_server
             )
             if not any(version.within(variant.versions) for version in versions):
-                raise ModVersionsError(
+                raise ModError(
+                    "bad-mod-versions",
                     f"A variant of the mod {mod.name} matches no version of the matrix.",
                     where=mod.where_in(variant, "versions"),
                     why=f"Its range is {variant.versions!r}; mistakes in a variant that nothing tests go unnoticed.",
@@ -129,7 +122,8 @@ def refuse_idle_variants(mods: Iterable[Mod], matrix: Matrix) -> None:
 def refuse_unknown_version(matrix: Matrix, name: str) -> None:
     """Raise an error that suggests the nearest version if the matrix has none of that name."""
     if name not in matrix.versions:
-        raise UnknownNameError(
+        raise UsageError(
+            "unknown-name",
             f"Unknown version {name!r}.",
             where="the --vllm option",
             why="matrix.yaml has no version of that name.",
@@ -168,9 +162,11 @@ def _try(mod: Mod, variant: Variant, name: str, trees: Trees) -> ModResult | Non
         return ModResult(mod.name, name, "out of reach", f"{variant.source.git} is not on this machine")
     try:
         trees.apply(mod, variant, name)
-    except ModFileError as error:
-        return ModResult(mod.name, name, "file missing", f"{error.what} ({error.where})")
-    except _UNFIT as error:
+    except ModError as error:
+        if error.name == "mod-file":
+            return ModResult(mod.name, name, "file missing", f"{error.what} ({error.where})")
+        if error.name not in _UNFIT:
+            raise
         return ModResult(mod.name, name, "conflict", f"{error.what} ({error.where}) {error.why}")
     return None
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from imagefactory.errors.mods import SourceMissingError
+from imagefactory.errors import NetworkError
 from imagefactory.mods.compatibility import ModResult
 from imagefactory.store.atomic import write_text
 
-BEGIN = "<!-- table: made by `invoke mods.check --write` -->"
+BEGIN = "<!-- table: made by `./inv mods.check --write` -->"
 END = "<!-- end of table -->"
 
 
@@ -38,11 +38,12 @@ def write_table(readme: Path, results: Sequence[ModResult]) -> bool:
     """Update the table in the README; return whether it changed."""
     missing = [result for result in results if result.status == "out of reach"]
     if missing:
-        raise SourceMissingError(
+        raise NetworkError(
+            "source-missing",
             "The table cannot be written: some sources are missing.",
             where=", ".join(f"{result.mod} on {result.version}" for result in missing),
             why="; ".join(dict.fromkeys(result.detail for result in missing)),
-            fix="Check out those sources and set the variable that `invoke mods.diff NAME` asks for.",
+            fix="Check out those sources and set the variable that `./inv mods.diff NAME` asks for.",
         )
     text = readme.read_text("utf-8")
     before, _, rest = text.partition(BEGIN)

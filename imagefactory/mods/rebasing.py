@@ -10,8 +10,7 @@ from typing import Literal
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imagefactory.errors import FactoryError
-from imagefactory.errors.mods import RebaseError
+from imagefactory.errors import FactoryError, ModError
 from imagefactory.mods.authoring import with_not_needed, with_variant
 from imagefactory.mods.choose import find_mod
 from imagefactory.mods.compatibility import check_mods, refuse_unknown_version
@@ -49,7 +48,7 @@ class Rebase:
         """Say in Markdown what came of it."""
         if self.outcome == "rebased":
             return (
-                f"`invoke mods.update {self.mod} --vllm {self.version}` rebases it from {self.base} exactly."
+                f"`./inv mods.update {self.mod} --vllm {self.version}` rebases it from {self.base} exactly."
             )
         if self.outcome == "upstream":
             return f"{self.version} has all its changes: set `upstreamed_in` if the checks agree."
@@ -168,7 +167,8 @@ def write(project: Project, done: Rebase, *, folder: FolderSource | None = None)
 def _refuse_unfit(project: Project, done: Rebase, folder: FolderSource | None) -> None:
     [result] = check_mods(project, [done.mod], [done.version], folder=folder)
     if result.status != "applies":
-        raise RebaseError(
+        raise ModError(
+            "not-rebasable",
             f"The rebased {done.mod} does not fit {done.version}.",
             where=f"mods/{done.mod}/{MANIFEST}",
             why=f"{result.status}: {result.detail}",
@@ -176,10 +176,11 @@ def _refuse_unfit(project: Project, done: Rebase, folder: FolderSource | None) -
         )
 
 
-def conflict_error(done: Rebase) -> RebaseError:
+def conflict_error(done: Rebase) -> ModError:
     """Return the error for a mod that cannot be rebased."""
     places = ", ".join(f"{path}:{conflict.line}" for path, conflict in done.conflicts)
-    return RebaseError(
+    return ModError(
+        "not-rebasable",
         f"The mod {done.mod} cannot be rebased onto {done.version} exactly.",
         where=places or f"mods/{done.mod}/{MANIFEST}",
         why=done.why or f"{done.version} changed the same lines as the mod, since {done.base}.",
@@ -192,7 +193,7 @@ def advice(project: Project, name: str, version: str, folder: FolderSource) -> s
     try:
         return rebase(project, name, version, folder=folder).describe()
     except FactoryError as error:
-        return f"Whether `invoke mods.update {name}` can rebase it is not known: {error.what}"
+        return f"Whether `./inv mods.update {name}` can rebase it is not known: {error.what}"
 
 
 def outdated(project: Project, name: str) -> Sequence[str]:

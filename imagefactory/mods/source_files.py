@@ -14,8 +14,7 @@ from zipfile import BadZipFile, ZipFile
 
 import requests
 
-from imagefactory.errors.mods import SourceMissingError
-from imagefactory.errors.store import DigestMismatchError
+from imagefactory.errors import InputError, NetworkError
 from imagefactory.project.locks.files import LockedSource, LockedWheel, WheelLock
 from imagefactory.project.locks.indexed_files import configured_indexes, offers_of
 from imagefactory.project.project import Project, locked_cells
@@ -125,11 +124,12 @@ class ReleaseSource:
     def _offers(self) -> list[WheelLocation]:
         offers = offers_of(self._locked, self._indexes)
         if not offers:
-            raise SourceMissingError(
+            raise NetworkError(
+                "source-missing",
                 f"{self._locked.file} is on no configured index.",
                 where=self._locked.file,
                 why="Its files are needed to check or apply a mod.",
-                fix="Check PIP_INDEX_URL and UV_INDEX_URL (`invoke doctor`), or use --source with a checkout.",
+                fix="Check PIP_INDEX_URL and UV_INDEX_URL (`./inv doctor`), or use --source with a checkout.",
             )
         return offers
 
@@ -147,7 +147,8 @@ def git_source(source: GitSource) -> FolderSource | None:
         return None
     found = package_hash(Path(folder), source.package)
     if found != source.sha256:
-        raise DigestMismatchError(
+        raise InputError(
+            "wrong-digest",
             f"The folder is not {source.git} at {source.commit[:12]}.",
             where=folder,
             why=f"The package {source.package} there has the hash {found}; the mod names {source.sha256}.",
@@ -160,7 +161,8 @@ def needed_git_source(mod: Mod, variant: Variant, source: GitSource) -> FolderSo
     """Return the sources that a mod adds, or raise an error that explains how to get them."""
     tree = git_source(source)
     if tree is None:
-        raise SourceMissingError(
+        raise NetworkError(
+            "source-missing",
             f"The sources of {source.git} are not on this machine.",
             where=mod.where_in(variant, "source"),
             why=f"The mod {mod.name} adds them to the image, and no package index has them.",
@@ -225,11 +227,12 @@ class Trees:
         else:
             found = self._locked_wheel(distribution, name)
         if found is None:
-            raise SourceMissingError(
+            raise NetworkError(
+                "source-missing",
                 f"The sources of {distribution} for {version_title(name)} are not locked.",
                 where="locks/sources.toml" if distribution == VLLM else f"locks/{name}",
                 why="Mods are checked on locked archives, and a git reference has none.",
-                fix="Run `invoke lock`, or check a checkout: `invoke mods.check --source DIR --vllm NAME`.",
+                fix="Run `./inv lock`, or check a checkout: `./inv mods.check --source DIR --vllm NAME`.",
             )
         return found
 

@@ -13,7 +13,7 @@ from typing import NewType, Protocol
 import deflate
 from isal import igzip_lib, isal_zlib
 
-from imagefactory.errors.layers import DamagedFileError
+from imagefactory.errors import InputError
 from imagefactory.oci.format import SPLICE_FROM
 from imagefactory.store.digests import Sha256, sha256_of
 
@@ -188,8 +188,9 @@ class Entry:
     gid: int = 0
 
 
-def _damaged(file: Path, name: str, why: str) -> DamagedFileError:
-    return DamagedFileError(
+def _damaged(file: Path, name: str, why: str) -> InputError:
+    return InputError(
+        "damaged-file",
         f"{name} cannot be read.",
         where=file,
         why=f"{why[0].upper()}{why[1:]}.",
@@ -197,8 +198,9 @@ def _damaged(file: Path, name: str, why: str) -> DamagedFileError:
     )
 
 
-def _record_lies(file: Path, name: str) -> DamagedFileError:
-    return DamagedFileError(
+def _record_lies(file: Path, name: str) -> InputError:
+    return InputError(
+        "damaged-file",
         f"{name} is not what its wheel's RECORD says.",
         where=file,
         why="The sha256 in RECORD differs from that of the file.",

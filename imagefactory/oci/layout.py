@@ -17,8 +17,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from imagefactory.errors.layers import ImageMissingError
-from imagefactory.errors.store import OutputError
+from imagefactory.errors import BuildError, UsageError
 from imagefactory.oci.entry import Bytes, Content, Entry, EntryKind, ImagePath, RawSlice
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE, Image
 from imagefactory.oci.tar import END, complete, header, padding
@@ -83,8 +82,8 @@ class Layout:
             what, why = "The image cannot be read.", f"Its documents are damaged ({type(error).__name__})."
         else:
             return
-        raise ImageMissingError(
-            what, where=self.folder, why=why, fix="Build the image: `invoke build --target ...`."
+        raise BuildError(
+            "no-image", what, where=self.folder, why=why, fix="Build the image: `./inv build --target ...`."
         )
 
 
@@ -162,7 +161,8 @@ def writing_output(place: Path) -> Iterator[None]:
         with translating_disk_full(place):
             yield
     except OSError as error:
-        raise OutputError(
+        raise UsageError(
+            "output-unusable",
             "The image cannot be written there.",
             where=place,
             why=f"{error.strerror or error}.",
@@ -176,7 +176,8 @@ def refuse_unusable(folder: Path) -> None:
         _refuse_foreign(folder)
         nearest = next(place for place in (folder, *folder.parents) if place.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise OutputError(
+        raise UsageError(
+            "output-unusable",
             "The image cannot be written there.",
             where=folder,
             why=f"{nearest} {'is not writable' if nearest.is_dir() else 'is not a folder'}.",
@@ -210,7 +211,8 @@ def _refuse_foreign(folder: Path) -> None:
     names = [path.name for path in folder.iterdir()] if folder.exists() else []
     foreign = sorted(name for name in names if not name.startswith(".") and name not in _BESIDE_AN_IMAGE)
     if foreign and "oci-layout" not in foreign and foreign != ["blobs"]:
-        raise OutputError(
+        raise UsageError(
+            "output-unusable",
             "The folder for the image contains something else.",
             where=folder,
             why=f"It contains {foreign[0]!r}, and is not an OCI layout.",

@@ -13,7 +13,7 @@ from typing import IO
 
 from isal import igzip
 
-from imagefactory.errors.layers import DamagedFileError
+from imagefactory.errors import InputError
 from imagefactory.oci.entry import INFLATE_ERROR
 from imagefactory.store.atomic import writing
 from imagefactory.store.cache import Store
@@ -64,13 +64,14 @@ def read_listing(blob: Path) -> Iterator[ListedPath]:
         raise unreadable(blob, f"{type(error).__name__}: {error}") from None
 
 
-def unreadable(blob: Path, why: str) -> DamagedFileError:
+def unreadable(blob: Path, why: str) -> InputError:
     """Return the error for a damaged layer."""
-    return DamagedFileError(
+    return InputError(
+        "damaged-file",
         "A layer cannot be read.",
         where=blob,
         why=why,
-        fix="Remove it from the cache (`invoke clean --everything`) and build again.",
+        fix="Remove it from the cache (`./inv clean --everything`) and build again.",
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from imagefactory.errors.layers import DuplicatePathError
+from imagefactory.errors import InputError
 from imagefactory.oci.entry import Entry, EntryKind, ImagePath
 from imagefactory.oci.format import MTIME
 
@@ -72,7 +72,8 @@ def complete(
     by_path: dict[ImagePath, Entry] = {}
     for entry in entries:
         if entry.path in by_path:
-            raise DuplicatePathError(
+            raise InputError(
+                "duplicate-path",
                 f"Two entries of one layer are /{entry.path}.",
                 where=owner,
                 why="A path may occur only once in a layer; which of the two an engine keeps is undefined.",
@@ -86,7 +87,8 @@ def complete(
             by_path[parent] = Entry(parent, EntryKind.DIRECTORY, mode, uid=uid, gid=gid)
             parent = ImagePath(parent.rpartition("/")[0])
         if parent and by_path[parent].kind is not EntryKind.DIRECTORY:
-            raise DuplicatePathError(
+            raise InputError(
+                "duplicate-path",
                 f"/{parent} is a {by_path[parent].kind.value} and a folder in one layer.",
                 where=owner,
                 why=f"It also contains /{path}.",

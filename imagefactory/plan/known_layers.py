@@ -3,7 +3,7 @@
 Beside it may be handed-on.toml, from the branch `records`: layers of cells whose locks move every night.
 
 With it the digest of an image is known before a build, and a build with another result fails. Builds trust the recorded
-`diff_id`; `invoke verify` and the smoke tests compute it again.
+`diff_id`; `./inv verify` and the smoke tests compute it again.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from pathlib import Path
 import tomli_w
 from pydantic import BaseModel, ConfigDict
 
-from imagefactory.errors.layers import NotReproducibleError
-from imagefactory.errors.locks import LockFormatError, RecordNotWrittenError
+from imagefactory.errors import LockError, TrustError
 from imagefactory.oci.image import Blob, Image
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.plan import Layer, Plan
@@ -26,9 +25,7 @@ from imagefactory.project.project import HANDED_ON
 from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Digest, Sha256
 
-HEADER = (
-    "# The digests of every layer. Written by `invoke build`; do not edit. `invoke verify` checks them.\n"
-)
+HEADER = "# The digests of every layer. Written by `./inv build`; do not edit. `./inv verify` checks them.\n"
 
 
 class RecordedLayer(BaseModel):
@@ -89,7 +86,8 @@ class KnownLayers:
         """Raise NotReproducibleError if a layer differs from its record."""
         known = self.blob(layer.key)
         if known is not None and known != blob:
-            raise NotReproducibleError(
+            raise TrustError(
+                "not-reproducible",
                 f"The layer {layer.kind} {layer.name} differs from its record.",
                 where=f"{self.path.name}, key {layer.key}",
                 why=f"Recorded: diff_id {known.diff_id}, digest {known.digest}; "
@@ -103,7 +101,8 @@ class KnownLayers:
             return
         # The file is replaced, so its folder must be writable too.
         if not all(os.access(_nearest(path), os.W_OK) for path in (self.path, self.path.parent)):
-            raise RecordNotWrittenError(
+            raise LockError(
+                "record-not-written",
                 f"{self.path.name} cannot be written to.",
                 where=self.path,
                 why="Builds record new layers there; the file or its folder is read-only.",
@@ -147,7 +146,8 @@ def _read(path: Path) -> _File:
     except FileNotFoundError:
         return _File()
     except (OSError, ValueError, RecursionError) as error:  # not TOML, not UTF-8, or other content
-        raise LockFormatError(
+        raise LockError(
+            "bad-lock",
             f"{path.name} cannot be read.",
             where=path,
             why=str(error).splitlines()[0],

@@ -6,11 +6,9 @@ A plan is a pure function of matrix.yaml, the locks, the mods and the shipped fi
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
-from imagefactory.errors.locks import TooManyLayersError
-from imagefactory.errors.mods import ModNotApplicableError
+from imagefactory.errors import ConfigError, ModError
 from imagefactory.gpu_code.slimming import RULE
 from imagefactory.mods.choose import Chosen, choose_mods
 from imagefactory.oci.format import BIG_WHEEL, CREATED, MAX_LAYERS, VENV
@@ -70,7 +68,8 @@ def make_plan(project: Project, cell: Cell, *, fat: bool = False) -> Plan:
         model_layer(cell, served),
     )
     if len(layers) > MAX_LAYERS:
-        raise TooManyLayersError(
+        raise ConfigError(
+            "too-many-layers",
             f"{cell} needs {len(layers)} layers; {MAX_LAYERS} are allowed.",
             where=project.wheel_lock_path(cell),
             why=f"Each wheel of {BIG_WHEEL // 1_000_000} MB or more has a layer of its own.",
@@ -104,8 +103,11 @@ def locked_plans(project: Project) -> list[Plan]:
     plans: list[Plan] = []
     for cell in buildable(project.matrix):
         if project.is_locked(cell):
-            with suppress(ModNotApplicableError):
+            try:
                 plans.append(make_plan(project, cell))
+            except ModError as error:
+                if error.name != "not-applicable":
+                    raise
     return plans
 
 
@@ -195,7 +197,8 @@ def _mod_layers(
         name = distribution if mod.manifest.distribution == "vllm" else mod.manifest.distribution
         found = next((wheel for wheel in lock.wheels if wheel.name == name), None)
         if found is None:
-            raise ModNotApplicableError(
+            raise ModError(
+                "not-applicable",
                 f"The mod {mod.name} changes {name}, which this image does not have.",
                 where=mod.where("distribution"),
                 why=f"No wheel of that name is locked for {version_title(lock.version)} on {lock.arch}.",

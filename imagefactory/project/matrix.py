@@ -21,8 +21,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from imagefactory.errors import FactoryError, did_you_mean
-from imagefactory.errors.matrix import MatrixError, SpecifierError, UnknownNameError
+from imagefactory.errors import ConfigError, FactoryError, UsageError, did_you_mean
 from imagefactory.oci.registry.reference import Reference
 from imagefactory.project.bases import Base, unique
 from imagefactory.project.leave_out import LeaveOut, arch_references
@@ -229,19 +228,20 @@ def _explain(source: YamlFile, details: list[ErrorDetails]) -> FactoryError:
     more = f" ({len(details) - 1} more after this one)" if len(details) > 1 else ""
     if first["type"] == "extra_forbidden":
         key, known = str(first["loc"][-1]), _known_keys(first["loc"][:-1])
-        return MatrixError(
+        return ConfigError(
+            "bad-matrix",
             f"Unknown key {key!r}{more}.",
             where=location,
             why=f"{_dotted(first['loc'][:-1]) or 'matrix.yaml'} has no such setting.",
             fix=did_you_mean(key, known).capitalize() if known else "Remove it, or check its indentation.",
         )
-    kind = SpecifierError if first["type"] == "specifier" else MatrixError
+    name = "bad-version-range" if first["type"] == "specifier" else "bad-matrix"
     fix = (
         'Write a PEP 440 version or range, such as ">=0.26" or ">=0.20,<0.24".'
-        if kind is SpecifierError
+        if name == "bad-version-range"
         else "Correct the value; docs/schemas/matrix.schema.json describes every key."
     )
-    return kind(f"{at} is wrong{more}.", where=location, why=first["msg"], fix=fix)
+    return ConfigError(name, f"{at} is wrong{more}.", where=location, why=first["msg"], fix=fix)
 
 
 def _known_keys(path: tuple[str | int, ...]) -> list[str]:
@@ -285,7 +285,8 @@ def _check_references(source: YamlFile, matrix: Matrix) -> None:
     ]
     for path, value, known, what in references:
         if value not in known:
-            raise UnknownNameError(
+            raise UsageError(
+                "unknown-name",
                 f"Unknown {what} {value!r}.",
                 where=source.location(path),
                 why=f"{_dotted(path)} refers to something that matrix.yaml does not define.",
@@ -294,7 +295,8 @@ def _check_references(source: YamlFile, matrix: Matrix) -> None:
     shared = set(matrix.versions) & set(matrix.bases)
     if shared:
         name = min(shared)
-        raise MatrixError(
+        raise ConfigError(
+            "bad-matrix",
             f"{name!r} is both a base and a version.",
             where=source.location(("bases", name)),
             why="Both keep their locks in the folder of that name.",

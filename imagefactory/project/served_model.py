@@ -63,7 +63,7 @@ class Serve(_Model):
     limit_mm_per_prompt: dict[str, Annotated[int, Field(ge=0, le=2**31 - 1)]] | None = None
     env: dict[Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")], str] = {}
     flags: Annotated[dict[FlagName, Scalar | dict[str, Any]], Field(exclude_if=not_)] = {}
-    """Flags that no setting covers, such as `moe_backend`; `invoke lock --flags` records which ones a server has."""
+    """Flags that no setting covers, such as `moe_backend`; `./inv lock --flags` records which ones a server has."""
 
     @field_validator("flags")
     @classmethod

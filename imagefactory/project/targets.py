@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from imagefactory.errors import did_you_mean
-from imagefactory.errors.matrix import ExcludedCellError, UnknownNameError
+from imagefactory.errors import UsageError, did_you_mean
 from imagefactory.project.cells import Cell, all_combinations, reason_excluded
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.server_names import TITLES, server_name, version_key, version_name
@@ -43,7 +42,8 @@ class Selector:
         arch, machine = (*rest, None, None)[:2]
         too_many = len(rest) > 2 or left.count("@") > 1  # noqa: PLR2004 - ARCH and MACHINE
         if too_many or not model or "" in rest or ("@" in left and not version):
-            raise UnknownNameError(
+            raise UsageError(
+                "unknown-name",
                 f"{text!r} is not a target.",
                 where="the --target option",
                 why="A part is empty, or there are too many.",
@@ -69,7 +69,8 @@ def select_one(matrix: Matrix, target: str) -> Cell:
     cells = select(matrix, [target] if target else [])
     if len(cells) > 1:
         names = [str(cell) for cell in cells]
-        raise UnknownNameError(
+        raise UsageError(
+            "unknown-name",
             f"The target matches {len(cells)} images; this command needs exactly one.",
             where=f"the target {target!r}",
             why=f"It matches {', '.join(names[:3])}{' and more' if names[3:] else ''}.",
@@ -97,19 +98,21 @@ def _cells_of(matrix: Matrix, selector: Selector) -> list[Cell]:
                     else:
                         excluded.append((cell, reason))
     if not cells and not excluded:
-        raise UnknownNameError(
+        raise UsageError(
+            "unknown-name",
             f"No arch of {selector.text!r} has the machine {selector.machine!r}.",
             where=f"the target {selector.text!r}",
             why="The archs it names run on other processors.",
-            fix="`invoke targets` lists the platform of every target.",
+            fix="`./inv targets` lists the platform of every target.",
         )
     if not cells:
         cell, reason = excluded[0]
-        raise ExcludedCellError(
+        raise UsageError(
+            "excluded",
             f"{cell} cannot be built.",
             where=f"the target {selector.text!r}",
             why=f"{reason}.",
-            fix=f"`invoke targets --target '{cell.model}@*/*'` lists what can be built.",
+            fix=f"`./inv targets --target '{cell.model}@*/*'` lists what can be built.",
         )
     return cells
 
@@ -121,7 +124,8 @@ def _refuse_other_server(matrix: Matrix, selector: Selector, wanted: str) -> Non
     for server, title in TITLES.items():
         name = version_name(server, version_key(wanted))
         if name in matrix.versions:
-            raise UnknownNameError(
+            raise UsageError(
+                "unknown-name",
                 f"{TITLES[server_name(wanted)]} has no version {version_key(wanted)}.",
                 where=f"the target {selector.text!r}",
                 why=f"{version_key(wanted)} is a version of {title}.",
@@ -148,11 +152,12 @@ def _matching(target: str, what: str, pattern: str, known: Iterable[str]) -> lis
     return found
 
 
-def unknown_name(what: str, name: str, known: Iterable[str], where: str) -> UnknownNameError:
+def unknown_name(what: str, name: str, known: Iterable[str], where: str) -> UsageError:
     """Return an error that suggests the nearest known names."""
-    return UnknownNameError(
+    return UsageError(
+        "unknown-name",
         f"Unknown {what} {name!r}.",
         where=where,
         why=f"matrix.yaml has no {what} of that name.",
-        fix=f"{did_you_mean(name, list(known)).capitalize()} `invoke targets` lists all.",
+        fix=f"{did_you_mean(name, list(known)).capitalize()} `./inv targets` lists all.",
     )

@@ -15,7 +15,7 @@ from typing import Final, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from imagefactory.errors.publishing import CatalogError, PromotionLostError
+from imagefactory.errors import RegistryError
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry.artifacts import TITLE, Payload, contents, upload_artifact
 from imagefactory.oci.registry.repository import Repository
@@ -209,7 +209,8 @@ class Catalog(_Value):
         try:
             return cls.model_validate_json(data)
         except ValidationError as error:
-            raise CatalogError(
+            raise RegistryError(
+                "bad-catalog",
                 "The catalog cannot be read.",
                 where=where,
                 why=f"{first_problem(error)}.",
@@ -259,7 +260,8 @@ def read_catalog(repository: Repository) -> Snapshot:
     where = str(repository.reference.tagged(CATALOG))
     held = [item for item in contents(repository, manifest) if item.media_type == CATALOG_TYPE]
     if len(held) != 1:
-        raise CatalogError(
+        raise RegistryError(
+            "bad-catalog",
             "The tag `catalog` does not hold a catalog.",
             where=where,
             why="Its manifest is of another kind.",
@@ -298,7 +300,8 @@ def write_catalog(
         # A random pause, so that two writers do not keep colliding.
         time.sleep(random.uniform(0, repository.window.wait * (attempt + 1)))  # noqa: S311 - not a secret
         latest = read_catalog(repository)
-    raise PromotionLostError(
+    raise RegistryError(
+        "race-lost",
         "The catalog could not be written.",
         where=str(repository.reference.tagged(CATALOG)),
         why=f"{ATTEMPTS} times somebody else wrote it at the same moment, or the registry took longer than "
@@ -319,18 +322,20 @@ def _refuse_lost(repository: Repository, first: Catalog, latest: Catalog, tags: 
     rival = next((event for event in latest.since(first) if set(tags) & set(event.moved)), None)
     if rival is not None:
         both = sorted(set(tags) & set(rival.moved))
-        raise PromotionLostError(
+        raise RegistryError(
+            "race-lost",
             "Another publish won the race.",
             where=", ".join(str(repository.reference.tagged(tag)) for tag in both),
             why=f"A {rival.kind} of {rival.image} moved {', '.join(both)} at {rival.time:%Y-%m-%d %H:%M:%S} UTC.",
-            fix="Look at `invoke history`; publish again if yours is newer. No tag was moved.",
+            fix="Look at `./inv history`; publish again if yours is newer. No tag was moved.",
         )
 
 
 def _refuse_pruned(repository: Repository, first: Catalog, latest: Catalog) -> None:
     """Raise if somebody pruned the registry since the first look."""
     if latest.pruned != first.pruned:
-        raise PromotionLostError(
+        raise RegistryError(
+            "race-lost",
             "Somebody pruned the registry at the same moment.",
             where=str(repository.reference.tagged(CATALOG)),
             why="What this command found there may be deleted.",

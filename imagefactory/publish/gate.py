@@ -8,7 +8,7 @@ from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from imagefactory.check.smoke.record import SmokeRecord, required_levels
-from imagefactory.errors.publishing import NotPromotableError, UnsignedError
+from imagefactory.errors import TrustError
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.plan import LOCKED_LABEL, Layer, Plan
 from imagefactory.project.locks.kernels import AUDIT_LABEL, recorded_audit
@@ -35,21 +35,23 @@ def pass_gate(project: Project, repository: Repository, staged: Staged, trust: V
     missing += [f"audit: {reason}" for reason in audit_verdict(project, plan)]
     unsigned = _unsigned(staged, trust) if trust else []
     if unsigned and not missing:
-        raise UnsignedError(
+        raise TrustError(
+            "unsigned",
             f"{plan.target} is not signed, and gets no tag.",
             where=f"{repository.reference.name}@{staged.digest}",
             why="; ".join(unsigned) + ".",
-            fix="Whoever publishes must sign: `invoke publish` does, with a key or as a CI job. A key that signed "
+            fix="Whoever publishes must sign: `./inv publish` does, with a key or as a CI job. A key that signed "
             "earlier must be in keys/*.pub. A private registry may go without: --unsigned.",
         )
     missing += unsigned
     if missing or record is None:
-        raise NotPromotableError(
+        raise TrustError(
+            "not-promotable",
             f"{plan.target} may not be published yet.",
             where=f"{repository.reference.name}@{staged.digest}",
             why="; ".join(missing).rstrip(".") + ".",
             fix="Fix what failed: the records attached to the image (and build/smoke) have the details. To run what "
-            f"was not run: `invoke publish --target {plan.target}/{plan.cell.machine}`.",
+            f"was not run: `./inv publish --target {plan.target}/{plan.cell.machine}`.",
         )
     return _describe(staged, record)
 
@@ -119,7 +121,7 @@ def audit_verdict(project: Project, plan: Plan) -> list[str]:
     audit = recorded_audit(lock, arch, project.kernel_lock)
     reasons = [f"{verdict.library}: {verdict.why}" for verdict in audit.verdicts if not verdict.passes]
     if audit.result == "not-audited":
-        reasons.append(f"{audit.summary}; `invoke lock` does that")
+        reasons.append(f"{audit.summary}; `./inv lock` does that")
     stated = plan.config.labels.get(AUDIT_LABEL)
     if stated != audit.result:
         reasons.append(f"the image says {stated or 'nothing'}, and the record now says {audit.result}")

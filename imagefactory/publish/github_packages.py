@@ -15,12 +15,7 @@ from urllib.parse import quote
 
 import requests
 
-from imagefactory.errors.registry import (
-    AccessDeniedError,
-    RegistryError,
-    RegistryUnreachableError,
-    UnboundedAnswerError,
-)
+from imagefactory.errors import RegistryError
 from imagefactory.oci.registry.credentials import find_credentials
 from imagefactory.oci.registry.reference import Reference, is_digest
 from imagefactory.store.digests import Digest
@@ -60,7 +55,8 @@ class GitHubPackages:
             return None
         found = find_credentials(reference.registry, reference.repository)
         if found is None:
-            raise AccessDeniedError(
+            raise RegistryError(
+                "access-denied",
                 "GitHub lists the versions of a package only for users who are logged in.",
                 where=reference.name,
                 why="There are no credentials for ghcr.io.",
@@ -94,6 +90,7 @@ class GitHubPackages:
             }
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RegistryError(
+                "registry-failed",
                 "GitHub's list of versions cannot be read.",
                 where=self._folders[0],
                 why=f"It is not a list of versions in JSON ({type(error).__name__}).",
@@ -127,28 +124,31 @@ class GitHubPackages:
         except TooLargeError as error:
             raise self._unbounded(f"{error}") from None
         except requests.RequestException as error:
-            raise RegistryUnreachableError(
+            raise RegistryError(
+                "registry-unreachable",
                 "GitHub's packages API does not answer.",
                 where=url,
                 why=f"{type(error).__name__}.",
                 fix="Check the network and run the command again; GITHUB_API_URL names another address.",
             ) from None
 
-    def _unbounded(self, why: str) -> UnboundedAnswerError:
-        return UnboundedAnswerError(
+    def _unbounded(self, why: str) -> RegistryError:
+        return RegistryError(
+            "oversized-answer",
             "GitHub's packages API sent an answer without bounds.",
             where=self._folders[0],
             why=f"About this answer: {why}.",
             fix="GitHub sends no such answers: check GITHUB_API_URL, and the proxy in between. Nothing was deleted.",
         )
 
-    def _failure(self, answer: requests.Response, doing: str) -> AccessDeniedError | RegistryError:
+    def _failure(self, answer: requests.Response, doing: str) -> RegistryError:
         denied = answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
         try:
             said = str(parse_json(answer.content).get("message", ""))
         except (ValueError, AttributeError):
             said = ""
-        return (AccessDeniedError if denied else RegistryError)(
+        return RegistryError(
+            "access-denied" if denied else "registry-failed",
             f"GitHub does not {doing} of {self._reference.name}.",
             where=self._reference.name,
             why=f"It answered {answer.status_code}: {said or answer.reason}.",

@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from imagefactory.errors.publishing import HandoverError, SwappedImageError, UnvouchedError
+from imagefactory.errors import TrustError
 from imagefactory.oci.image import Image
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers, RecordedLayer
@@ -58,7 +58,8 @@ class Handover(BaseModel):
             image = make_image(plan, [layer.blob for layer in self.layers])
             if Handover.of(plan, image) == self:
                 return image
-        raise HandoverError(
+        raise TrustError(
+            "bad-handover",
             f"The hand-over of {self.target} does not fit the plan.",
             where=f"{self.plan_key}.json",
             why=f"It says {self.digest} for the plan {self.plan_key}; the plan is {plan.key}, or its layers give "
@@ -85,15 +86,16 @@ def read_handovers(folders: Iterable[Path]) -> dict[Sha256, Handover]:
             handover = Handover.model_validate_json(path.read_bytes())
         except (OSError, ValueError) as error:
             why = str(error).splitlines()[0]
-            raise HandoverError(
-                "A hand-over cannot be read.", where=str(path), why=why, fix=_REMEDY
+            raise TrustError(
+                "bad-handover", "A hand-over cannot be read.", where=str(path), why=why, fix=_REMEDY
             ) from None
         if found.setdefault(handover.plan_key, handover) != handover:
-            raise HandoverError(
+            raise TrustError(
+                "bad-handover",
                 f"Two jobs handed on different images for {handover.target}.",
                 where=str(path),
                 why=f"One says {found[handover.plan_key].digest}, the other {handover.digest}.",
-                fix="The same plan must give the same image: run `invoke verify`. Nothing was published.",
+                fix="The same plan must give the same image: run `./inv verify`. Nothing was published.",
             )
     return found
 
@@ -120,12 +122,13 @@ class ExpectedImages:
         """Return the image that a plan must have; raise UnvouchedError if neither record nor hand-over says."""
         image = self.image(plan)
         if image is None:
-            raise UnvouchedError(
+            raise TrustError(
+                "no-record",
                 f"No record or hand-over says which image {plan.target} has.",
                 where=where,
                 why="Its layers are not on record, and no job that built it handed its digest on.",
                 fix="Start the workflow `nightly`, which builds it again and compares; or build and publish it here: "
-                f"`invoke publish --target {plan.target}/{plan.cell.machine}`.",
+                f"`./inv publish --target {plan.target}/{plan.cell.machine}`.",
             )
         return image
 
@@ -133,7 +136,8 @@ class ExpectedImages:
         """Return the image that a plan must have; raise SwappedImageError if another one was found in a registry."""
         image = self.require(plan, where)
         if found != image.digest:
-            raise SwappedImageError(
+            raise TrustError(
+                "swapped-image",
                 f"The registry has another image for {plan.target}.",
                 where=where,
                 why=f"It is {found}; what was built is {image.digest}.",
@@ -158,7 +162,8 @@ class ExpectedImages:
         for layer in handed.layers:
             recorded = self._known.blob(layer.key)
             if recorded not in (None, layer.blob):
-                raise HandoverError(
+                raise TrustError(
+                    "bad-handover",
                     f"The hand-over of {handed.target} contradicts the record.",
                     where=f"layer {layer.name}, key {layer.key}",
                     why=f"Recorded: {recorded}; handed on: {layer.blob}.",

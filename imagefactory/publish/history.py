@@ -8,7 +8,7 @@ from datetime import datetime
 from itertools import takewhile
 from typing import Literal
 
-from imagefactory.errors.publishing import NeverPublishedError
+from imagefactory.errors import UsageError
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
@@ -61,11 +61,12 @@ def read_history(project: Project, repository: Repository, cell: Cell) -> Histor
     catalog = read_catalog(repository).catalog
     lines = history(catalog, tags, cell.platform)
     if not lines:
-        raise NeverPublishedError(
+        raise UsageError(
+            "never-published",
             f"{cell} was never published.",
             where=repository.reference.name,
             why=f"The catalog has no image for {cell.platform} under {', '.join(tags)}.",
-            fix=f"`invoke publish --target {cell}/{cell.machine}` publishes it.",
+            fix=f"`./inv publish --target {cell}/{cell.machine}` publishes it.",
         )
     return History(lines, catalog.holds(tags), misplaced_tags(repository, catalog, tags))
 

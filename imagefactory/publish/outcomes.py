@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from imagefactory.errors import FactoryError
-from imagefactory.errors.ci import CellsFailedError
+from imagefactory.errors import BuildError, FactoryError
 from imagefactory.project.cells import Cell
 from imagefactory.store.progress import Say
 
@@ -47,7 +46,8 @@ class Outcomes(Generic[T]):
         total = len(self.failed) + len(self.finished)
         if total == 1:
             raise first
-        raise CellsFailedError(
+        raise BuildError(
+            "targets-failed",
             f"{len(self.failed)} of {total} could not be {doing}.",
             where=", ".join(f"{cell}/{cell.machine}" for cell in self.failed),
             why="; ".join(f"{cell}: {error.what} {error.why}" for cell, error in self.failed.items()),

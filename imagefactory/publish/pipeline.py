@@ -1,6 +1,6 @@
 """The steps from a plan to its tags: stage, smoke-test, attest, pass the gate, promote.
 
-Each step takes a `Staged` image and hands it on with what is attached to it, which is read once. `invoke publish` takes
+Each step takes a `Staged` image and hands it on with what is attached to it, which is read once. `./inv publish` takes
 all steps in one process. The nightly takes the same steps, one per job, and finds in the registry what an earlier job
 staged.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from imagefactory.assemble.assemble import lay_out_if_here
 from imagefactory.assemble.watch import Watcher
 from imagefactory.check.smoke.record import Level, SmokeRecord, required_levels
-from imagefactory.errors.smoke import SmokeRecordError
+from imagefactory.errors import CheckError
 from imagefactory.oci.registry.credentials import find_credentials
 from imagefactory.oci.registry.image_push import PushWatcher
 from imagefactory.oci.registry.repository import Repository
@@ -112,7 +112,7 @@ def _tested_here(project: Project, staged: Staged) -> SmokeRecord | None:
     """Return the record of an image in build/smoke, fit for publishing: without this machine's paths."""
     from imagefactory.check.smoke.runner import recorded  # noqa: PLC0415 - with Docker's client
 
-    with suppress(SmokeRecordError):  # there is none, or it is damaged
+    with suppress(CheckError):  # there is none, or it is damaged
         record = recorded(project, staged.digest)
         if (record.digest, record.plan_key) == (staged.digest, staged.plan.key):
             image = Path(record.image)

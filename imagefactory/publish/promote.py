@@ -13,13 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from imagefactory.errors import FactoryError
-from imagefactory.errors.publishing import (
-    BeingPrunedError,
-    HeldBackError,
-    PromotionLostError,
-    TagTakenError,
-)
+from imagefactory.errors import FactoryError, RegistryError, TrustError
 from imagefactory.oci.image import INDEX_TYPE
 from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.reference import Descriptor
@@ -105,7 +99,8 @@ def promote(
             # The rollback may have been interrupted before it moved them all.
             wrong = misplaced_tags(repository, catalog, tags.moving)
             set_tags(repository, Manifests(repository), snapshot, wrong, ())
-            raise HeldBackError(
+            raise TrustError(
+                "held-back",
                 f"{image.cell} was rolled back from this very image.",
                 where=image.digest,
                 why=f"On {held.time:%Y-%m-%d %H:%M} UTC its tags were set back to {held.image}.",
@@ -226,7 +221,8 @@ def set_tags(
             return
         latest = read_catalog(repository)
         if not all(latest.catalog.has_event(identity) for identity in own):
-            raise PromotionLostError(
+            raise RegistryError(
+                "race-lost",
                 "Somebody else overwrote the catalog.",
                 where=repository.reference.name,
                 why="The registry delayed a write for longer than two writers need to take turns.",
@@ -238,20 +234,22 @@ def _refuse_taken(repository: Repository, catalog: Catalog, image: Published, ta
     """Raise if the fixed tag belongs to another image."""
     owner = catalog.owner_of(tags.fixed) or repository.resolve(tags.fixed)
     if owner is not None and owner != image.digest:
-        raise TagTakenError(
+        raise TrustError(
+            "tag-taken",
             f"The tag {tags.fixed} belongs to another image, and never moves.",
             where=str(repository.reference.tagged(tags.fixed)),
             why=f"It names {owner}; this image is {image.digest}.",
-            fix="The same plan must give the same image: run `invoke verify`. Nothing was written.",
+            fix="The same plan must give the same image: run `./inv verify`. Nothing was written.",
         )
 
 
 def refuse_deleting(catalog: Catalog, image: Published) -> None:
     """Raise if a prune is deleting an image at this moment, or was interrupted while it did."""
     if image.digest in catalog.deleting:
-        raise BeingPrunedError(
+        raise TrustError(
+            "being-pruned",
             f"{image.tag} is being deleted.",
             where=image.digest,
             why="A prune found that nothing needed it, and has not finished.",
-            fix="Run `invoke prune --delete` to finish it, then `invoke publish`. No tag was moved.",
+            fix="Run `./inv prune --delete` to finish it, then `./inv publish`. No tag was moved.",
         )

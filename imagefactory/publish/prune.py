@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal
 
-from imagefactory.errors.publishing import PromotionLostError
+from imagefactory.errors import RegistryError
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.image_push import PARALLEL
 from imagefactory.oci.registry.reference import Descriptor
@@ -280,11 +280,12 @@ def _announce(repository: Repository, seen: Snapshot, pruning: Pruning) -> None:
 
     def mark(catalog: Catalog) -> Catalog:
         if catalog not in (seen.catalog, marked):
-            raise PromotionLostError(
+            raise RegistryError(
+                "race-lost",
                 "Somebody published while the registry was being examined.",
                 where=str(repository.reference.tagged(CATALOG)),
                 why="What was unused then may be in use now.",
-                fix="Run `invoke prune` again. Nothing was deleted.",
+                fix="Run `./inv prune` again. Nothing was deleted.",
             )
         return marked
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from imagefactory.errors.publishing import NeverPublishedError
+from imagefactory.errors import UsageError
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
@@ -103,11 +103,12 @@ def choose(catalog: Catalog, tags: Sequence[str], cell: Cell, to: str = "") -> P
     """
     promotions = catalog.promotions(tags, cell.platform)
     if not promotions:
-        raise NeverPublishedError(
+        raise UsageError(
+            "never-published",
             f"{cell} was never published.",
             where=f"the tags {', '.join(tags)}",
             why=f"The catalog has no image of it for {cell.platform}.",
-            fix="`invoke history --target ...` lists what was published; `invoke publish` publishes.",
+            fix="`./inv history --target ...` lists what was published; `./inv publish` publishes.",
         )
     held = catalog.holds(tags)
     if not to:
@@ -119,7 +120,7 @@ def choose(catalog: Catalog, tags: Sequence[str], cell: Cell, to: str = "") -> P
     raise _unusable(
         f"{to!r} is neither a digest nor a date.",
         why="It is neither a digest (or the start of one) nor a date.",
-        fix="Use a digest of `invoke history`, or a date such as 2026-11-05.",
+        fix="Use a digest of `./inv history`, or a date such as 2026-11-05.",
     )
 
 
@@ -133,12 +134,13 @@ def _previous(
         last = len(images) - 1 - images[::-1].index(current.digest)
         earlier = [digest for digest in images[:last] if digest != current.digest and digest not in held]
     if not earlier:
-        raise NeverPublishedError(
+        raise UsageError(
+            "never-published",
             f"There is no earlier image of {cell} to go back to.",
             where=f"the tags {', '.join(tags)}",
             why=f"{current.digest if current else 'The image that they name now'} is the first that was published, or "
             "all before it were rolled back too.",
-            fix="`invoke history` lists what was published; --to accepts the digest of any of it.",
+            fix="`./inv history` lists what was published; --to accepts the digest of any of it.",
         )
     return _image(catalog, earlier[-1])
 
@@ -170,7 +172,7 @@ def _named(catalog: Catalog, promotions: Sequence[Event], digits: str, cell: Cel
         raise _unusable(
             f"{'Several images begin' if found else 'No image begins'} with {digits!r}.",
             why=f"A rollback needs exactly one image that {cell}'s tags have named.",
-            fix="Use a digest of `invoke history`, with more digits if need be.",
+            fix="Use a digest of `./inv history`, with more digits if need be.",
         )
     return _image(catalog, found.pop())
 
@@ -180,5 +182,5 @@ def _image(catalog: Catalog, digest: Digest) -> Published:
     return next(image for image in catalog.images if image.digest == digest)
 
 
-def _unusable(what: str, *, why: str, fix: str) -> NeverPublishedError:
-    return NeverPublishedError(what, where="the --to option", why=why, fix=fix)
+def _unusable(what: str, *, why: str, fix: str) -> UsageError:
+    return UsageError("never-published", what, where="the --to option", why=why, fix=fix)

@@ -16,7 +16,7 @@ from imagefactory.assemble.assemble import BuildRun, make_layers
 from imagefactory.assemble.recording import remember
 from imagefactory.assemble.watch import Watcher
 from imagefactory.check.smoke.record import SmokeRecord
-from imagefactory.errors.publishing import NotStagedError
+from imagefactory.errors import RegistryError
 from imagefactory.oci.image import MANIFEST_TYPE, Blob, Image
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.image_push import PARALLEL, Pushable, Pushed, PushWatcher, push_image
@@ -137,11 +137,12 @@ def find_staged(
         where = str(repository.reference.tagged(tag))
         staged = repository.resolve(tag)
         if staged is None:
-            raise NotStagedError(
+            raise RegistryError(
+                "not-pushed",
                 f"{plan.target} has not been pushed in its current form.",
                 where=where,
                 why="The registry has no such tag; the matrix, a lock or a mod may have changed since the last push.",
-                fix=f"Run `invoke push --target {plan.target}/{plan.cell.machine}`, or `invoke publish`.",
+                fix=f"Run `./inv push --target {plan.target}/{plan.cell.machine}`, or `./inv publish`.",
             )
         image = expected.require_same(plan, staged, where)
         manifest = repository.require_manifest(image.digest)

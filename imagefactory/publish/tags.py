@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Final
 
-from imagefactory.errors.publishing import TagNameError
+from imagefactory.errors import ConfigError
 from imagefactory.project.cells import Cell, buildable
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.targets import default_target
@@ -111,7 +111,8 @@ def refuse_ambiguous(matrix: Matrix) -> None:
     for cell in buildable(matrix):
         for tag in moving_tags(matrix, cell):
             if _RESERVED.fullmatch(tag) and tag != LATEST:
-                raise TagNameError(
+                raise ConfigError(
+                    "bad-tag",
                     f"{cell} would be published as {tag!r}.",
                     where=f"matrix.yaml, models.{cell.model}",
                     why="Tags of that form are reserved for the factory.",
@@ -120,7 +121,8 @@ def refuse_ambiguous(matrix: Matrix) -> None:
             owner = owners.setdefault(tag, cell)
             # Platforms of one arch share a tag, which is then an index.
             if (owner.model, owner.version, owner.arch) != (cell.model, cell.version, cell.arch):
-                raise TagNameError(
+                raise ConfigError(
+                    "bad-tag",
                     f"{owner} and {cell} would both be published as {tag!r}.",
                     where=f"matrix.yaml, models.{owner.model} and models.{cell.model}",
                     why="Their names make the same tag.",
@@ -130,7 +132,8 @@ def refuse_ambiguous(matrix: Matrix) -> None:
 
 def _checked(tag: str, cell: Cell) -> str:
     if not _TAG.fullmatch(tag):
-        raise TagNameError(
+        raise ConfigError(
+            "bad-tag",
             f"Registries do not accept the tag of {cell}.",
             where=f"matrix.yaml, models.{cell.model}",
             why=f"{tag!r} is longer than 128 characters, or has characters that a tag may not have.",

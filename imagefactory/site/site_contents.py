@@ -10,8 +10,7 @@ from functools import cached_property
 
 from imagefactory.check.bench.profiles import PublishedFigures, load_published
 from imagefactory.check.bench.result import BenchResult, shared_files
-from imagefactory.errors import FactoryError
-from imagefactory.errors.recipes import NothingToExportError
+from imagefactory.errors import FactoryError, UsageError
 from imagefactory.launch.recipe_export import registry_of
 from imagefactory.project.targets import default_target
 from imagefactory.site.guides import Guides, read_guides
@@ -109,6 +108,6 @@ def _recipes(stock: Stock, problems: list[str]) -> dict[str, str]:
     try:
         digests = {cell: (stock.published(cell) or planned).digest for cell, planned in stock.planned.items()}
         return registry_of(stock.project, list(digests), digests).files
-    except NothingToExportError as error:
+    except UsageError as error:
         problems.append(f"recipes: {error.what} No image for the DGX Spark has a digest yet.")
         return {}

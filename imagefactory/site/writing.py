@@ -11,8 +11,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
-from imagefactory.errors.commands import OptionError
-from imagefactory.errors.store import OutputError
+from imagefactory.errors import UsageError
 from imagefactory.oci.layout import writing_output
 from imagefactory.store.atomic import WRITING
 
@@ -51,11 +50,12 @@ def refuse_foreign(folder: Path) -> None:
     with writing_output(folder):
         present = {path.name for path in folder.iterdir()} if folder.exists() else set()
     if present and not {MARK, "feed.xml", "index.html"} <= present:
-        raise OutputError(
+        raise UsageError(
+            "output-unusable",
             "The folder is not a site of the factory.",
             where=folder,
             why=f"It holds {min(present)}, which a new site would replace.",
-            fix="Name a new or empty folder, or one that `invoke site` wrote.",
+            fix="Name a new or empty folder, or one that `./inv site` wrote.",
         )
 
 
@@ -70,7 +70,8 @@ def site_server(folder: Path, port: int = 0) -> Iterator[ThreadingHTTPServer]:
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), partial(_Quiet, directory=folder))
     except (OSError, OverflowError) as error:
-        raise OptionError(
+        raise UsageError(
+            "bad-option",
             f"The port {port} cannot be used.",
             where="the --port option",
             why=f"{error}.",

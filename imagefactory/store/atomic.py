@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from imagefactory.errors.store import DiskFullError
+from imagefactory.errors import MachineError
 
 WRITING = ".writing-"
 """The prefix of unfinished files and folders."""
@@ -69,9 +69,10 @@ def translating_disk_full(target: Path) -> Iterator[None]:
     except OSError as error:
         if not is_disk_full(error):
             raise
-        raise DiskFullError(
+        raise MachineError(
+            "disk-full",
             "There is no space left on the disk.",
             where=target,
             why=str(error.strerror),
-            fix="Free some space, run `invoke clean`, or set FACTORY_CACHE to a folder on a larger disk.",
+            fix="Free some space, run `./inv clean`, or set FACTORY_CACHE to a folder on a larger disk.",
         ) from None

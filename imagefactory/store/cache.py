@@ -15,7 +15,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
-from imagefactory.errors.layers import StoreBusyError
+from imagefactory.errors import MachineError
 from imagefactory.store.atomic import WRITING, translating_disk_full
 from imagefactory.store.digests import Digest, HashedFiles, Sha256
 from imagefactory.store.paths import expand_home
@@ -125,11 +125,12 @@ class Store:
         try:
             alone = FileLock(self._in_use).acquire(blocking=False)
         except Timeout:
-            raise StoreBusyError(
+            raise MachineError(
+                "cache-busy",
                 "A build is running with this cache.",
                 where=self.root,
                 why="What is cleaned away could be what it is about to read.",
-                fix="Wait for the build to end, then run `invoke clean` again.",
+                fix="Wait for the build to end, then run `./inv clean` again.",
             ) from None
         with alone:
             yield
@@ -216,7 +217,7 @@ def folder_size(folder: Path) -> int:
 def _leftovers(store: Store) -> Iterator[Path]:
     """List old lock files and unfinished files of killed processes.
 
-    Recent ones stay, because `invoke lock` uses the cache without holding the store.
+    Recent ones stay, because `./inv lock` uses the cache without holding the store.
     """
     horizon = time.time() - HOUR
     return (path for path in _everything(store) if _is_leftover(path) and path.stat().st_mtime < horizon)

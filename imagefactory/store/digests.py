@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NewType
 
-from imagefactory.errors.store import DamagedCacheError
+from imagefactory.errors import TrustError
 from imagefactory.store.atomic import write_text
 from images.shipped.hashing import Sha256, canonical_json, checksum, sha256_of
 
@@ -102,10 +102,11 @@ def _look(path: Path) -> list[int] | None:
     return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
-def _damaged(path: Path, sha256: Sha256, found: Sha256) -> DamagedCacheError:
-    return DamagedCacheError(
+def _damaged(path: Path, sha256: Sha256, found: Sha256) -> TrustError:
+    return TrustError(
+        "damaged-cache",
         "A file is not what its name says.",
         where=path.resolve(),
         why=f"Its sha256 is {found}, not {sha256}: the disk is failing, or somebody changed the file.",
-        fix="Remove this file and run `invoke build` again. Find out who else can write to the cache.",
+        fix="Remove this file and run `./inv build` again. Find out who else can write to the cache.",
     )

@@ -16,8 +16,7 @@ from urllib.request import url2pathname
 import requests
 from filelock import FileLock, Timeout
 
-from imagefactory.errors import FactoryError
-from imagefactory.errors.store import DigestMismatchError, DownloadError
+from imagefactory.errors import FactoryError, InputError, NetworkError
 from imagefactory.store.atomic import adopt, is_disk_full, translating_disk_full
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, file_sha256
@@ -41,7 +40,7 @@ class Wanted:
     size: int
     locations: Callable[[], Sequence[str]]
     remedy: str = (
-        "Check the network and the configured index (`invoke doctor`), or put the file into a folder in "
+        "Check the network and the configured index (`./inv doctor`), or put the file into a folder in "
         "PIP_FIND_LINKS."
     )
     elsewhere: Callable[[Path], str] | None = None
@@ -195,13 +194,15 @@ class _Transfer:
     def _failure(self) -> FactoryError:
         tried = f"Tried: {'; '.join(dict.fromkeys(self.failures))}."
         if self.mismatch:
-            return DigestMismatchError(
+            return InputError(
+                "wrong-digest",
                 f"{self.wanted.file} is not the file that was locked.",
                 where=self.wanted.file,
                 why=f"It does not have the sha256 {self.wanted.sha256}. {tried}",
-                fix="Do not use this source; check the configured index or mirror (`invoke doctor`).",
+                fix="Do not use this source; check the configured index or mirror (`./inv doctor`).",
             )
-        return DownloadError(
+        return NetworkError(
+            "download-failed",
             f"{self.wanted.file} cannot be downloaded.",
             where=self.wanted.file,
             why=tried if self.failures else "No configured index, folder or mirror has a file of this name.",

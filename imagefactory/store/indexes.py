@@ -21,7 +21,7 @@ from pypi_simple import (
     UnsupportedRepoVersionError,
 )
 
-from imagefactory.errors.locks import IndexUnreachableError
+from imagefactory.errors import NetworkError
 from imagefactory.store.http import Retry, TooLargeError, get_bounded, judge, parse_json
 from imagefactory.store.index_config import IndexConfig, redact
 from imagefactory.store.paths import expand_home, split_address
@@ -90,7 +90,8 @@ class Indexes:
                 return []
             answer.raise_for_status()
         except requests.RequestException as error:
-            raise IndexUnreachableError(
+            raise NetworkError(
+                "index-unreachable",
                 "The package index does not respond.",
                 where=redact(index) or "the public default index",
                 why=_reason(error),
@@ -106,7 +107,8 @@ def _parse_json(answer: requests.Response, index: str) -> list[WheelLocation]:
     try:
         packages = ProjectPage.from_json_data(parse_json(answer.content), base_url=answer.url).packages
     except (ValueError, KeyError, TypeError, UnsupportedRepoVersionError) as error:
-        raise IndexUnreachableError(
+        raise NetworkError(
+            "index-unreachable",
             "The package index sent something other than an index page.",
             where=redact(index) or "the public default index",
             why=f"Its JSON cannot be read ({type(error).__name__}).",

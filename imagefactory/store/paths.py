@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from imagefactory.errors.commands import OptionError
-from imagefactory.errors.system import PathUnusableError
+from imagefactory.errors import MachineError, UsageError
 
 
 def expand_home(text: str, where: str) -> Path:
@@ -14,7 +13,8 @@ def expand_home(text: str, where: str) -> Path:
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        raise PathUnusableError(
+        raise MachineError(
+            "bad-path",
             f"{text.partition('/')[0]} has no home folder.",
             where=where,
             why="This machine has no such user, or the user has no home folder.",
@@ -27,7 +27,8 @@ def split_address(text: str, where: str) -> SplitResult:
     try:
         return urlsplit(text)
     except ValueError as error:
-        raise OptionError(
+        raise UsageError(
+            "bad-option",
             f"{text[:100]!r} is not a valid address.",
             where=where,
             why=f"{error}.",

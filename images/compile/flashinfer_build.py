@@ -1,7 +1,7 @@
 """Compiles modules of FlashInfer inside the toolchain container, and packs them into a wheel.
 
 FlashInfer compiles its kernels at first use and caches them, but first looks into a package called
-flashinfer_jit_cache. Run by `invoke compile` with a JSON job as the only argument.
+flashinfer_jit_cache. Run by `./inv compile` with a JSON job as the only argument.
 """
 
 from __future__ import annotations

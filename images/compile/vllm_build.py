@@ -1,6 +1,6 @@
 """Compiles vLLM inside the toolchain container: its whole wheel, or targets or single objects of its CMake.
 
-Run by `invoke compile` with a JSON job as the only argument. All paths are fixed, so that every machine compiles
+Run by `./inv compile` with a JSON job as the only argument. All paths are fixed, so that every machine compiles
 the same text; the build tree is kept between runs, so that ninja resumes where it was stopped.
 """
 

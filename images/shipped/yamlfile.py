@@ -10,7 +10,7 @@ import yaml
 import yaml.reader
 from yaml.constructor import SafeConstructor
 
-from images.shipped.errors import DuplicateKeyError, Location, YamlSyntaxError
+from images.shipped.errors import ConfigError, Location
 
 KeyPath = tuple[str | int, ...]
 
@@ -56,7 +56,8 @@ def read_yaml(path: Path, name: str = "") -> YamlFile:
         line = error.object[: error.start].count(b"\n") + 1
         raise _syntax_error(name, line, f"it is not UTF-8 text ({error.reason})") from None
     except OSError as error:
-        raise YamlSyntaxError(
+        raise ConfigError(
+            "bad-yaml",
             f"{name} cannot be read.",
             where=path,
             why=error.strerror or type(error).__name__,
@@ -130,7 +131,8 @@ def _construct_mapping(
         if not isinstance(key, str):
             raise _syntax_error(name, line, f"the key {key!r} is not text; put it in quotes")
         if key in result:
-            raise DuplicateKeyError(
+            raise ConfigError(
+                "duplicate-key",
                 f"{key!r} appears twice.",
                 where=Location(file=name, line=line),
                 why=f"It is also on line {lines[*path, key]}; YAML would keep only one.",
@@ -141,8 +143,9 @@ def _construct_mapping(
     return result
 
 
-def _syntax_error(name: str, line: int | None, why: str) -> YamlSyntaxError:
-    return YamlSyntaxError(
+def _syntax_error(name: str, line: int | None, why: str) -> ConfigError:
+    return ConfigError(
+        "bad-yaml",
         f"{name} is not valid YAML.",
         where=Location(file=name, line=line),
         why=why,

@@ -162,7 +162,7 @@ class Cache:
             (self.folder / "downloads").symlink_to(Store().root / "downloads")
 
     def build(self, cell: Cell) -> Spent:
-        """Run `invoke build` as a user does."""
+        """Run `./inv build` as a user does."""
         invoke = [sys.executable, "-m", "invoke", "--search-root", str(self.checkout)]
         command = [*invoke, "build", "--target", str(cell), "--output", str(self.folder / "out")]
         environment = {"FACTORY_CACHE": str(self.folder), "PYTHONPATH": str(self.checkout)}

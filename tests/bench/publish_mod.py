@@ -1,6 +1,6 @@
 """Measures pushing a changed mod from a machine with an empty cache to a registry that has the rest.
 
-Set FACTORY_REGISTRY to a registry that `invoke push --target TARGET` was run against from this checkout, and run
+Set FACTORY_REGISTRY to a registry that `./inv push --target TARGET` was run against from this checkout, and run
 `.venv/bin/python -m tests.bench.publish_mod`. It changes the target's last mod in a copy of the checkout, and counts
 the bytes that sockets carry, separately for the package index and the registry. Nothing is asserted.
 """

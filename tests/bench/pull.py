@@ -2,7 +2,7 @@
 
     .venv/bin/python -m tests.bench.pull fat=FOLDER slim=FOLDER [--rounds 3]
 
-Each image is named and given as an OCI layout (`invoke build --output FOLDER`) or as a target that is in the cache. The
+Each image is named and given as an OCI layout (`./inv build --output FOLDER`) or as a target that is in the cache. The
 first one is the baseline. Docker skips layers that it has, so each layer gets another digest for the same content:
 zeros after the end of its archive. Needs docker, docker-registry, and disk for each image three times.
 """

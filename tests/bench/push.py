@@ -3,7 +3,7 @@
     .venv/bin/python -m tests.bench.push [--target TARGET] [--other TARGET] [--rounds 3] [--docker]
 
 Prints a Markdown table. Each push goes to an empty docker-registry, which hashes and writes everything: compare the
-processor time to see how little of it is ours. Needs the image in the cache (run `invoke build` first),
+processor time to see how little of it is ours. Needs the image in the cache (run `./inv build` first),
 docker-registry, skopeo for its row and, with --docker, a daemon and 16 GB of disk. Nothing is asserted; compare ratios
 within one run between machines.
 """
@@ -49,7 +49,7 @@ def build(target: str, folder: Path) -> Layout:
 
 
 def push(address: str, layout: Layout) -> Pushed:
-    """Push as `invoke push` does."""
+    """Push as `./inv push` does."""
     manifest = layout.blob(layout.manifest_digest()).read_bytes()
     parts = [
         PushableBlob(digest, layout.size_of(digest), digest, opening(layout.blob, digest))

@@ -1,4 +1,4 @@
-"""Reads the assignment of a smoke run from a file of `invoke smoke`, and writes its results to another."""
+"""Reads the assignment of a smoke run from a file of `./inv smoke`, and writes its results to another."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_a_dry_run_shows_the_command(run: Callable[..., Any], plan: Plan, progra
     assert tuple(shown["command"][:2]) == program.command, would
     assert model["model"] in shown["command"][2:4], would
     results = {check["name"]: check["result"] for check in shown["checks"]}
-    assert results["flags"] == "ok", f"{program.title} does not accept its flags: {shown['checks']}"
+    assert results["flags"] == "ok", f"{program.name} does not accept its flags: {shown['checks']}"
 
 
 def test_the_server_can_be_imported(

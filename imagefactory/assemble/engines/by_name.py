@@ -9,9 +9,7 @@ from typing import Final
 from imagefactory.assemble.assemble import BuildRun, assemble
 from imagefactory.assemble.engines.options import BuildOptions, BuiltImage
 from imagefactory.assemble.watch import Watcher
-from imagefactory.errors import did_you_mean
-from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.errors.serving import SettingRefusedError
+from imagefactory.errors import UsageError, did_you_mean
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Plan
 from imagefactory.project.project import Project
@@ -38,7 +36,8 @@ def engine_named(name: str, options: BuildOptions) -> Engine:
     """Return the engine of this name, if it takes all the options that were given."""
     engine = ENGINES.get(name)
     if engine is None:
-        raise UnknownNameError(
+        raise UsageError(
+            "unknown-name",
             f"There is no engine {name!r}.",
             where="--engine",
             why=did_you_mean(name, ENGINES).capitalize(),
@@ -49,7 +48,8 @@ def engine_named(name: str, options: BuildOptions) -> Engine:
     if refused is not None:
         flag = f"--{refused.replace('_', '-')}"
         other = next(known for known, engine in ENGINES.items() if refused in engine.takes)
-        raise SettingRefusedError(
+        raise UsageError(
+            "bad-setting",
             f"The {name} engine does not take {flag}.",
             where=f"--engine {name}",
             why=f"The {name} engine {engine.summary}.",

@@ -11,7 +11,7 @@ from imagefactory.plan.plan import Plan
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """Options of `invoke build`; each engine takes some of them."""
+    """Options of `./inv build`; each engine takes some of them."""
 
     output: Path | None = None
     fat: bool = False

@@ -32,7 +32,7 @@ from imagefactory.assemble.layers.debian.settled import (
     refuse_apt_without_sources,
 )
 from imagefactory.assemble.layers.wheel_layer import Environment
-from imagefactory.errors.layers import DebFormatError
+from imagefactory.errors import InputError
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 
 
@@ -94,10 +94,11 @@ def _unpack_all(
 def _architecture(debs: Sequence[tuple[DebPackage, Path]]) -> str:
     found = sorted({deb.architecture for deb, _ in debs} - {"all"})
     if len(found) > 1:
-        raise DebFormatError(
+        raise InputError(
+            "bad-deb",
             f"The packages of one base are for several architectures: {', '.join(found)}.",
             where="the base's lock",
             why="An image has one architecture.",
-            fix="Make a new lock: `invoke lock`.",
+            fix="Make a new lock: `./inv lock`.",
         )
     return found[0] if found else "all"

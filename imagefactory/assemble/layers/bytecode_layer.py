@@ -19,7 +19,7 @@ from packaging.utils import parse_wheel_filename
 
 from imagefactory.assemble.layers.debian.deb import DebPackage, NamedDeb, open_deb, unpack
 from imagefactory.assemble.layers.debian.file_tree import FACTORY
-from imagefactory.errors.layers import BytecodeError
+from imagefactory.errors import BuildError
 from imagefactory.oci.entry import Entry, EntryKind, ImagePath, RawSlice, read_content
 from imagefactory.plan.bytecode import (
     COMPILER,
@@ -192,9 +192,10 @@ class DebianPython:
             raise cannot_run(self._program, f"{self._loader.name}: {error.strerror}") from None
 
 
-def cannot_run(program: Path | str, why: str) -> BytecodeError:
+def cannot_run(program: Path | str, why: str) -> BuildError:
     """Return the error for a Python that does not do its work on this machine."""
-    return BytecodeError(
+    return BuildError(
+        "bytecode-failed",
         "Debian's Python did not compile the bytecode of an image.",
         where=program,
         why=why,

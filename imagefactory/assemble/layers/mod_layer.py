@@ -10,7 +10,6 @@ from pathlib import Path
 
 from imagefactory.assemble.layers.slim_wheel import Slimmer
 from imagefactory.assemble.layers.wheel_layer import Environment, wheel_entries
-from imagefactory.errors.mods import ModForbiddenPathError, ModTakenPathError
 from imagefactory.mods.source_files import needed_git_source, package_files
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath, read_content
 from images.shipped.mods.apply import Applied, apply_mods, misplaced, refuse_taken
@@ -97,14 +96,12 @@ def _refuse_unsafe(applied: Sequence[Applied], trees: Mapping[str, InstalledWhee
         for path in added:
             fault = path_fault(path)
             if fault is not None:
-                raise misplaced(mod, variant, repr(path), f"The path {fault}.", ModForbiddenPathError)
+                raise misplaced(mod, variant, repr(path), f"The path {fault}.", "forbidden-path")
         distribution = mod.manifest.distribution
         refuse_taken(mod, variant, added, distribution, trees[distribution].paths)
         for path in result.added:
             if adders.setdefault(path, mod.name) != mod.name:
-                raise misplaced(
-                    mod, variant, path, f"The mod {adders[path]} adds it, too.", ModTakenPathError
-                )
+                raise misplaced(mod, variant, path, f"The mod {adders[path]} adds it, too.", "taken-path")
 
 
 def mod_entries(applied: Sequence[Applied], trees: Mapping[str, InstalledWheel]) -> tuple[Entry, ...]:

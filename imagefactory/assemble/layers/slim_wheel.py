@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final, Protocol
 
-from imagefactory.errors.layers import WrongSlimmingError
+from imagefactory.errors import TrustError
 from imagefactory.gpu_code.fatbins import NotUnderstoodError
 from imagefactory.gpu_code.slimming import Chip, Tally, chip_of, slim
 from imagefactory.oci.entry import Content, DeflatedSlice, RawSlice
@@ -181,8 +181,9 @@ def _by_path(record: SlimmedWheel | None) -> dict[str, SlimmedLibrary | Untouche
     return {library.path: library for library in libraries}
 
 
-def _wrong(name: str, why: str) -> WrongSlimmingError:
-    return WrongSlimmingError(
+def _wrong(name: str, why: str) -> TrustError:
+    return TrustError(
+        "wrong-slimming",
         f"{name} does not come out as recorded.",
         where="locks/slim.toml",
         why=why,

@@ -32,7 +32,7 @@ from installer.utils import Scheme
 from packaging.utils import parse_wheel_filename
 
 from imagefactory.assemble.layers.slim_wheel import NOTE, Slimmer, note_of
-from imagefactory.errors.layers import BadWheelError, UnsafeWheelError
+from imagefactory.errors import InputError
 from imagefactory.oci.entry import (
     Bytes,
     Content,
@@ -360,8 +360,9 @@ def _record_text(rows: Iterable[tuple[str, str, int]], itself: str) -> bytes:
     return text.getvalue().encode()
 
 
-def _bad(file: str, why: str) -> BadWheelError:
-    return BadWheelError(
+def _bad(file: str, why: str) -> InputError:
+    return InputError(
+        "bad-wheel",
         f"{file} cannot be installed.",
         where=file,
         why=f"{why[0].upper()}{why[1:]}.",
@@ -369,8 +370,9 @@ def _bad(file: str, why: str) -> BadWheelError:
     )
 
 
-def _unsafe(file: str, why: str) -> UnsafeWheelError:
-    return UnsafeWheelError(
+def _unsafe(file: str, why: str) -> InputError:
+    return InputError(
+        "unsafe-wheel",
         f"{file} must not be installed.",
         where=file,
         why=f"{why[0].upper()}{why[1:]}.",

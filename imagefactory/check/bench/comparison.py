@@ -14,7 +14,7 @@ from statistics import fmean, stdev, variance
 from typing import Final
 
 from imagefactory.check.bench.result import BenchResult, Measurement, pooled, users_text
-from imagefactory.errors.bench import NotComparableError
+from imagefactory.errors import UsageError
 
 SETTING: Final = "setting "
 """How a differing setting begins."""
@@ -146,7 +146,8 @@ def refuse_incomparable(left: BenchResult, right: BenchResult, asked: Collection
     for name, result in (("first", left), ("second", right)):
         wrong = _unusable(result)
         if wrong:
-            raise NotComparableError(
+            raise UsageError(
+                "not-comparable",
                 f"The {name} result cannot be compared.",
                 where=result.bound.target or result.bound.model,
                 why=wrong,
@@ -155,7 +156,8 @@ def refuse_incomparable(left: BenchResult, right: BenchResult, asked: Collection
     more = {name: words for name, words in differences(left, right).items() if name not in asked}
     if more:
         names = " ".join(f"--by {name!r}" for name in more)
-        raise NotComparableError(
+        raise UsageError(
+            "not-comparable",
             "The results differ in more than was asked.",
             where=f"{left.bound.target or left.bound.model} and {right.bound.target or right.bound.model}",
             why="; ".join(more.values()) + ".",

@@ -12,7 +12,7 @@ import requests
 
 from imagefactory.check.bench.result import SanityCheck
 from imagefactory.check.smoke.containers import Container
-from imagefactory.errors.bench import BenchIncompleteError
+from imagefactory.errors import CheckError
 
 _PATIENCE: Final = 300
 _REFUSED: Final = (401, 403)
@@ -42,7 +42,7 @@ class Endpoint:
         """Return the server's version, or an empty text if it does not say."""
         try:
             found = self._json("GET", "/version")
-        except BenchIncompleteError:
+        except CheckError:
             return ""
         return str(found.get("version", "")) if isinstance(found, dict) else ""
 
@@ -51,7 +51,7 @@ class Endpoint:
         try:
             found = self._json("POST", "/tokenize", {"model": model, "messages": _chat(prompt)})
             return int(found["count"])
-        except (BenchIncompleteError, KeyError, TypeError, ValueError):
+        except (CheckError, KeyError, TypeError, ValueError):
             return None
 
     def answer(self, model: str, prompt: str, tokens: int) -> str:
@@ -85,11 +85,11 @@ class Endpoint:
         except ValueError:
             raise self._odd(path, reply.text[:200]) from None
 
-    def _failed(self, path: str, why: str, fix: str) -> BenchIncompleteError:
+    def _failed(self, path: str, why: str, fix: str) -> CheckError:
         what = "The server cannot be measured."
-        return BenchIncompleteError(what, where=f"{self.address}{path}", why=why, fix=fix)
+        return CheckError("bench-incomplete", what, where=f"{self.address}{path}", why=why, fix=fix)
 
-    def _odd(self, path: str, answer: object) -> BenchIncompleteError:
+    def _odd(self, path: str, answer: object) -> CheckError:
         why = f"It answers nonsense: {str(answer)[:200]}"
         return self._failed(path, why, "Check that it is an OpenAI-compatible server.")
 

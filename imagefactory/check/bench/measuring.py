@@ -15,7 +15,7 @@ from imagefactory.check.bench.profiles import MIXED, Profile, Prompts, salted
 from imagefactory.check.bench.result import BenchResult
 from imagefactory.check.bench.tool import BenchJob, ToolError, running_tool
 from imagefactory.check.smoke.containers import ContainerError
-from imagefactory.errors.bench import BenchIncompleteError, WrongAnswersError
+from imagefactory.errors import CheckError
 from imagefactory.store.progress import Say
 
 _MARGIN: Final = 16
@@ -51,14 +51,15 @@ def recording(path: Path, result: BenchResult) -> Iterator[GrowingResult]:
         yield record
     except (ToolError, ContainerError) as error:
         record.add(why=str(error))
-        raise BenchIncompleteError(
+        raise CheckError(
+            "bench-incomplete",
             "The benchmark ended early.",
             where=path,
             why=str(error),
             fix=f"The file keeps what was measured ({len(record.result.measurements)}), marked as incomplete. "
             "Read the server's log, and measure again.",
         ) from None
-    except BenchIncompleteError as error:
+    except CheckError as error:
         record.add(why=f"{error.what} {error.why}")
         raise
     except (KeyboardInterrupt, SystemExit):
@@ -136,9 +137,10 @@ def fit(endpoint: Endpoint, served: ServedAs, profile: Profile, prompts: Prompts
     return Fit(output, depths, ratio, tuple(left_out))
 
 
-def does_not_fit(endpoint: Endpoint, why: str) -> BenchIncompleteError:
+def does_not_fit(endpoint: Endpoint, why: str) -> CheckError:
     """Return the error of a profile that needs more context than a server has."""
-    return BenchIncompleteError(
+    return CheckError(
+        "bench-incomplete",
         "The profile does not fit the server.",
         where=endpoint.address,
         why=why,
@@ -199,7 +201,8 @@ def refuse_wrong_answers(result: BenchResult, path: Path) -> None:
     """Raise if a check of the answers failed."""
     wrong = [f"{check.name}: {check.detail}" for check in result.sanity if check.outcome == "failed"]
     if wrong:
-        raise WrongAnswersError(
+        raise CheckError(
+            "wrong-answers",
             "The server answers, but not as it should; its speed means nothing.",
             where=path,
             why="; ".join(wrong) + ".",

@@ -17,7 +17,7 @@ from imagefactory.check.bench.result import (
     pooled_acceptance,
     users_text,
 )
-from imagefactory.errors.bench import BenchResultError
+from imagefactory.errors import InputError
 from imagefactory.store.atomic import writing
 
 if TYPE_CHECKING:
@@ -83,11 +83,12 @@ def plot(results: Sequence[BenchResult], folder: Path) -> list[Path]:
             written.append(folder / f"{name}-{theme.name}.svg")
             _write(written[-1], theme, chosen, draw)
     if not written:
-        raise BenchResultError(
+        raise InputError(
+            "bad-bench-result",
             "There is nothing to plot.",
             where=folder,
             why="The results have neither measurements nor starts.",
-            fix="Measure first: `invoke bench`.",
+            fix="Measure first: `./inv bench`.",
         )
     return written
 

@@ -8,9 +8,7 @@ from typing import Annotated, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from imagefactory.errors import did_you_mean
-from imagefactory.errors.bench import BenchResultError
-from imagefactory.errors.matrix import UnknownNameError
+from imagefactory.errors import InputError, UsageError, did_you_mean
 from imagefactory.project.locks.lock import first_problem
 from images.shipped.yamlfile import read_yaml
 
@@ -58,7 +56,8 @@ class Profiles(_Value):
     def named(self, name: str) -> Profile:
         """Find a profile by name."""
         if name not in self.profiles:
-            raise UnknownNameError(
+            raise UsageError(
+                "unknown-name",
                 f"There is no profile {name!r}.",
                 where="the --profile option",
                 why=f"{FOLDER}/profiles.yaml has {', '.join(self.profiles)}.",
@@ -168,7 +167,8 @@ def load_data(path: Path, model: type[Model]) -> Model:
     try:
         return model.model_validate(read_yaml(path).data)
     except ValidationError as error:
-        raise BenchResultError(
+        raise InputError(
+            "bad-bench-result",
             f"{path.name} cannot be used.",
             where=path,
             why=f"{first_problem(error)}.",

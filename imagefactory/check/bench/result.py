@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from imagefactory.check.bench.profiles import FOLDER
-from imagefactory.errors.bench import BenchResultError
+from imagefactory.errors import InputError
 from imagefactory.project.locks.lock import first_problem
 from imagefactory.store.atomic import write_text
 
@@ -213,10 +213,12 @@ class BenchResult(_Value):
         try:
             return cls.model_validate_json(path.read_bytes())
         except OSError as error:
-            why, fix = f"{error.strerror or error}.", "Name a file that `invoke bench` wrote."
+            why, fix = f"{error.strerror or error}.", "Name a file that `./inv bench` wrote."
         except ValidationError as error:
             why, fix = f"{first_problem(error)}.", "Measure again; docs/schemas has the format."
-        raise BenchResultError("The benchmark result cannot be read.", where=path, why=why, fix=fix)
+        raise InputError(
+            "bad-bench-result", "The benchmark result cannot be read.", where=path, why=why, fix=fix
+        )
 
     def write(self, path: Path) -> None:
         """Write the result to a file, atomically."""
@@ -287,7 +289,8 @@ def check_shared(root: Path, known: Collection[str], unchanged: Collection[Path]
         images = {*known, result.bound.digest} if file in unchanged else known
         wrong += [f"{file}: {problem}" for problem in problems(result, images)]
     if wrong:
-        raise BenchResultError(
+        raise InputError(
+            "bad-bench-result",
             "The benchmark cannot be shared.",
             where=str(RESULTS),
             why="; ".join(wrong) + ".",

@@ -24,7 +24,7 @@ from imagefactory.check.bench.tool import command_in
 from imagefactory.check.smoke.containers import Container, Containers, RunningServer
 from imagefactory.check.smoke.record import has_gpu
 from imagefactory.check.smoke.subject import Subject, bring_into_daemon, plan_of
-from imagefactory.errors.commands import OptionError
+from imagefactory.errors import UsageError
 from imagefactory.launch.docker_run import HUB_CACHE
 from imagefactory.mods.choose import choose_mods
 from imagefactory.plan.serve.image_paths import MODEL_CACHE
@@ -87,7 +87,8 @@ class Bench:
 def refuse_other_servers(bench: Bench, cell: Cell) -> None:
     """Raise if the profile's tool is missing in images of the cell's server."""
     if cell.server != VLLM and bench.profile.tool == "vllm":
-        raise OptionError(
+        raise UsageError(
+            "bad-option",
             f"The profile {bench.profile_name} needs an image with vLLM.",
             where=str(cell),
             why="Its tool is `vllm bench serve`, which runs inside the image.",
@@ -109,7 +110,8 @@ def bench_image(bench: Bench, subject: Subject, say: Say) -> tuple[BenchResult, 
 def bench_url(bench: Bench, endpoint: Endpoint, tool: Subject, say: Say) -> tuple[BenchResult, Path]:
     """Measure a running server; the image of a target brings the tool."""
     if bench.profile.tool == "none":
-        raise OptionError(
+        raise UsageError(
+            "bad-option",
             f"The profile {bench.profile_name} needs to start the server.",
             where="the --url option",
             why="It measures starts, and this server runs already.",

@@ -23,8 +23,7 @@ from imagefactory.check.smoke.subject import (
     subject_of_layout,
     subject_of_target,
 )
-from imagefactory.errors import FactoryError
-from imagefactory.errors.layers import ImageMissingError
+from imagefactory.errors import BuildError, FactoryError
 from imagefactory.oci.layout import Layout
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
@@ -205,7 +204,7 @@ def _built(project: Project, cell: Cell) -> Subject:
     """Return the image of a cell, building it if it is missing or out of date."""
     try:
         return subject_of_target(project, f"{cell}/{cell.machine}")
-    except ImageMissingError:
+    except BuildError:
         [built] = assemble(
             BuildRun(project, [make_plan(project, cell)], Unwatched(), KnownLayers(project.known_layers))
         )

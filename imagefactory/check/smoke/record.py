@@ -12,9 +12,7 @@ from typing import Final, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from imagefactory.errors import did_you_mean
-from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.errors.smoke import SmokeRecordError
+from imagefactory.errors import CheckError, UsageError, did_you_mean
 from imagefactory.project.cells import Cell, buildable
 from imagefactory.project.locks.lock import first_problem
 from imagefactory.project.matrix import Matrix
@@ -180,11 +178,12 @@ class SmokeRecord(_Value):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            raise SmokeRecordError(
+            raise CheckError(
+                "bad-smoke-record",
                 "The smoke record cannot be read.",
                 where=where,
                 why=f"{first_problem(error)}.",
-                fix="Remove it and run `invoke smoke` again.",
+                fix="Remove it and run `./inv smoke` again.",
             ) from None
 
     @classmethod
@@ -193,11 +192,12 @@ class SmokeRecord(_Value):
         try:
             return cls.from_json(path.read_bytes(), where=path)
         except OSError as error:
-            raise SmokeRecordError(
+            raise CheckError(
+                "bad-smoke-record",
                 "There is no smoke record for this image.",
                 where=path,
                 why=f"{error.strerror or error}.",
-                fix="Run `invoke smoke` first.",
+                fix="Run `./inv smoke` first.",
             ) from None
 
     def write(self, path: Path) -> None:
@@ -227,7 +227,8 @@ def levels_named(names: Iterable[str], matrix: Matrix, arch: str) -> tuple[Level
     names = [name.strip() for word in names for name in word.split(",") if name.strip()]
     for name in names:
         if name not in LEVELS:
-            raise UnknownNameError(
+            raise UsageError(
+                "unknown-name",
                 f"There is no level {name!r}.",
                 where="the --level option",
                 why=f"Smoke tests have the levels {', '.join(LEVELS)}.",

@@ -18,7 +18,7 @@ from typing import Any, Final
 from imagefactory.check.smoke.assignment import Assignment, assigned
 from imagefactory.check.smoke.record import Level, LevelResult, SmokeMachine, SmokeRecord, TestResult
 from imagefactory.check.smoke.subject import Subject
-from imagefactory.errors.smoke import SmokeFailedError, SmokeRecordError
+from imagefactory.errors import CheckError
 from imagefactory.project.project import Project
 from imagefactory.project.targets import host_machine
 from imagefactory.store.digests import Digest
@@ -68,7 +68,7 @@ def smoke(project: Project, subject: Subject, levels: Sequence[Level], say: Say)
         started=started,
         levels=found,
     )
-    with suppress(SmokeRecordError):  # there is none, or it is damaged
+    with suppress(CheckError):  # there is none, or it is damaged
         record = record.with_earlier(recorded(project, subject.digest))
     record.write(folder / RECORD)
     return record
@@ -79,7 +79,8 @@ def refuse_failed(record: SmokeRecord, ran: Sequence[Level], *, by_name: bool, f
     this_run = record.model_copy(update={"levels": {level: record.levels[level] for level in ran}})
     wrong = this_run.missing(ran if by_name else ())
     if wrong:
-        raise SmokeFailedError(
+        raise CheckError(
+            "smoke-failed",
             f"{record.target} did not pass its smoke tests.",
             where=record.image,
             why="; ".join(wrong),

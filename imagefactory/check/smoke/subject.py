@@ -18,8 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from imagefactory.assemble.engines.docker import daemon
 from imagefactory.assemble.found import built_layouts
-from imagefactory.errors.layers import EngineError, ImageMissingError
-from imagefactory.errors.smoke import SmokeRecordError
+from imagefactory.errors import BuildError, CheckError, EngineError
 from imagefactory.oci.layout import Layout
 from imagefactory.plan.changes import last_plan
 from imagefactory.plan.known_layers import KnownLayers
@@ -107,7 +106,8 @@ def bring_into_daemon(subject: Subject) -> tuple[str, str]:
         if daemon.inspect(known) is not None:
             return known, ""
     if subject.layout is None:
-        raise ImageMissingError(
+        raise BuildError(
+            "no-image",
             "The Docker daemon no longer has the image.",
             where=subject.name,
             why=f"No image has the id {subject.config}.",
@@ -129,7 +129,8 @@ def _pulled(project: Project, reference: str, auth: Mapping[str, str] | None) ->
     digest = Digest(found["digest"])
     described = daemon.in_registry(reference, auth=auth)
     if described["mediaType"] in _INDEXES:
-        raise ImageMissingError(
+        raise BuildError(
+            "no-image",
             f"{reference} is an index of several images.",
             where=reference,
             why="Smoke tests need a single image.",
@@ -158,7 +159,7 @@ def _layout_of(project: Project, digest: Digest) -> Layout | None:
     """Find an image among the local builds."""
     for index in sorted((project.root / "build").glob("*/index.json")):
         layout = Layout(index.parent)
-        with suppress(ImageMissingError):
+        with suppress(BuildError):
             if layout.manifest_digest() == digest:
                 return layout
     return None
@@ -166,6 +167,7 @@ def _layout_of(project: Project, digest: Digest) -> Layout | None:
 
 def _another(reference: str, why: str) -> EngineError:
     return EngineError(
+        "engine-failed",
         "The Docker daemon has another image than requested.",
         where=reference,
         why=why,
@@ -182,11 +184,12 @@ def _loaded(project: Project, name: str) -> Subject:
     """Return an image of the daemon, with the manifest digest from its layout or from locks/layers.toml."""
     known = daemon.inspect(name)
     if known is None:
-        raise ImageMissingError(
+        raise BuildError(
+            "no-image",
             f"Docker has no image {name}.",
             where="the Docker daemon",
             why="No OCI layout and no image of the daemon has this name.",
-            fix="Use a reference with a registry, or load the image: `invoke load --target ...`.",
+            fix="Use a reference with a registry, or load the image: `./inv load --target ...`.",
         )
     config = Digest(known["Id"])
     # Its manifest digest follows from the cell in its labels.
@@ -197,7 +200,8 @@ def _loaded(project: Project, name: str) -> Subject:
     image = KnownLayers(project.known_layers).image(make_plan(project, subject.cell))
     if image is not None and image.config_digest == config:
         return subject.model_copy(update={"digest": image.digest})
-    raise SmokeRecordError(
+    raise CheckError(
+        "bad-smoke-record",
         f"The manifest of {name} is unknown.",
         where=name,
         why="A daemon keeps no manifest of a loaded image, and no manifest of this checkout has the configuration "
@@ -228,12 +232,13 @@ def _subject(
     )
     if not known or not re.fullmatch(r"[0-9a-f]{64}", key):
         named = " ".join(filter(None, (cell.model, cell.version, cell.arch)))
-        raise ImageMissingError(
+        raise BuildError(
+            "no-image",
             f"{name} is not an image of this matrix.",
             where=name,
             why=f"Its labels name the cell {named or '(nothing)'} for {platform} "
             f"and the plan {key or '(nothing)'}.",
-            fix="Use an image of `invoke build`; `invoke targets` lists them.",
+            fix="Use an image of `./inv build`; `./inv targets` lists them.",
         )
     return Subject(
         **asdict(cell),
@@ -248,11 +253,12 @@ def _subject(
 def _refuse_other_bytes(layout: Layout, what: str, digest: Digest) -> None:
     data = layout.blob(digest).read_bytes() if layout.blob(digest).exists() else b""
     if f"sha256:{sha256_of(data)}" != digest:
-        raise ImageMissingError(
+        raise BuildError(
+            "no-image",
             f"The {what} of the image is damaged.",
             where=layout.folder,
             why=f"Its bytes are not those of {digest}.",
-            fix="Build it again: `invoke build --target ...`.",
+            fix="Build it again: `./inv build --target ...`.",
         )
     json.loads(data)
 

@@ -8,15 +8,12 @@ import re
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import Any
 
 from pydantic import BaseModel
 from rich.console import Console, RenderableType
 
-from imagefactory import errors
 from imagefactory.check.bench.result import BenchResult
 from imagefactory.cli.show.live import LiveDisplay
 from imagefactory.cli.show.tables import markdown_table, mods_table, plan_table
@@ -94,7 +91,7 @@ def _newest_cells(matrix: Matrix, server: str) -> list[Cell]:
 
 def with_tables(root: Path) -> dict[Path, str]:
     """Return the documents with up-to-date tables."""
-    serving, codes, models = (root / "docs" / f"{name}.md" for name in ("serving", "exit-codes", "models"))
+    serving, codes, models = (root / "docs" / f"{name}.md" for name in ("serving", "errors", "models"))
     readme = root / "README.md"
     text = replace_between(serving.read_text("utf-8"), "settings", settings_table(root))
     text = replace_between(text, "models", model_table(root))
@@ -117,18 +114,10 @@ def with_tables(root: Path) -> dict[Path, str]:
 
 
 def exit_code_table() -> str:
-    """Return the table of all exit codes, with the first line of each error's docstring."""
-    for module in iter_modules(errors.__path__):
-        import_module(f"{errors.__name__}.{module.name}")
-    kinds: list[type[FactoryError]] = [FactoryError]
-    for kind in kinds:
-        kinds += kind.__subclasses__()
-    meanings = {
-        kind.exit_code: (kind.__doc__ or "").partition("\n")[0]
-        for kind in kinds
-        if hasattr(kind, "exit_code")
-    }
-    return markdown_table([(str(code), meanings[code]) for code in sorted(meanings)], "code", "meaning")
+    """Return the table of exit codes, with the first line of each error's docstring."""
+    kinds = sorted(FactoryError.__subclasses__(), key=lambda kind: kind.exit_code)
+    rows = [(str(kind.exit_code), (kind.__doc__ or "").partition("\n")[0]) for kind in kinds]
+    return markdown_table(rows, "code", "meaning")
 
 
 def tag_table(root: Path) -> str:

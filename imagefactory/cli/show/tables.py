@@ -173,7 +173,7 @@ def _comparison(audited: Sequence[Audited]) -> list[list[str]]:
 def wheels_table(wheels: Sequence[ListedWheel]) -> RenderableType:
     """Show compiled wheels: the chips they are for, what they were compiled from, and where they are."""
     if not wheels:
-        hint = "no compiled wheels; `invoke compile` makes them, `invoke wheels.pull` fetches them"
+        hint = "no compiled wheels; `./inv compile` makes them, `./inv wheels.pull` fetches them"
         return Text(hint, "yellow")
     total = Column("size", justify="right")
     table = Table("wheel", "version", "chips", "platform", total, "mods", "key", "where", "locked", box=None)

@@ -19,7 +19,7 @@ err = Console(stderr=True, highlight=False, markup=False, emoji=False)
 def error_message(error: FactoryError) -> Text:
     """Lay out the four parts of an error."""
     return Text.assemble(
-        ("error: ", "bold red"),
+        (f"error[{error.name}]: ", "bold red"),
         (error.what, "bold"),
         ("\n  where: ", "dim"),
         error.where,

@@ -12,11 +12,7 @@ from zipfile import ZipFile, is_zipfile
 
 import requests
 
-from imagefactory.errors import did_you_mean
-from imagefactory.errors.kernels import AuditError, AuditFailedError
-from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.errors.system import FileMissingError
-from imagefactory.errors.wheelhouse import KernelRecordError
+from imagefactory.errors import CheckError, LockError, MachineError, UsageError, did_you_mean
 from imagefactory.lock.audit.libraries import GpuLibrary, from_file, from_layout, from_wheel, read_kernels
 from imagefactory.lock.wheelhouse.graft_record import graft_of
 from imagefactory.lock.wheelhouse.keep import find
@@ -68,25 +64,28 @@ def _refuse_compiled_version(project: Project, name: str) -> None:
     """Raise an error for a version of the matrix that has no published wheel of its own."""
     published = first_of_release(project.matrix, name)
     if published != name:
-        raise AuditError(
+        raise CheckError(
+            "not-auditable",
             f"vLLM {name} has no published wheel of its own.",
             where="the audit's argument",
             why=f"It is compiled from the same release as {published}, differently for every arch.",
-            fix=f"Name a target such as MODEL@{name}, a wheel (`invoke wheels.list`), or {published}.",
+            fix=f"Name a target such as MODEL@{name}, a wheel (`./inv wheels.list`), or {published}.",
         )
 
 
 def _refuse_missing_path(subject: str) -> None:
     """Raise an error for a subject that is clearly a path, not a target."""
     if subject and Path(subject).is_dir():
-        raise AuditError(
+        raise CheckError(
+            "not-auditable",
             f"{subject} is not an image.",
             where=subject,
             why="The folder has no index.json, as every OCI layout does.",
-            fix="Name a library, a wheel, or the folder that `invoke build` wrote.",
+            fix="Name a library, a wheel, or the folder that `./inv build` wrote.",
         )
     if subject.startswith(("/", ".", "~")) or subject.endswith((".whl", ".so", ".zip", ".tar")):
-        raise FileMissingError(
+        raise MachineError(
+            "no-file",
             f"There is no {subject}.",
             where="the audit's argument",
             why="Nothing of that name exists.",
@@ -98,7 +97,8 @@ def _of_release(project: Project, release: str) -> Iterator[GpuLibrary]:
     """Return the libraries of a release's published wheel, whether or not a cell uses it."""
     locked = project.source_lock.find(release, ".whl")
     if locked is None:
-        raise UnknownNameError(
+        raise UsageError(
+            "unknown-name",
             f"No wheel of vLLM {release} is locked.",
             where="locks/sources.toml",
             why="Only the releases in matrix.yaml are locked.",
@@ -155,7 +155,8 @@ def refuse_failing(subject: str, verdicts: Sequence[KernelVerdict]) -> None:
     """Raise an error if a library would not run on its arch."""
     failing = [verdict for verdict in verdicts if not verdict.passes]
     if failing:
-        raise AuditFailedError(
+        raise CheckError(
+            "audit-failed",
             f"{len(failing)} librar{'ies' if len(failing) > 1 else 'y'} of {subject} would not run.",
             where=", ".join(verdict.library for verdict in failing),
             why="; ".join(f"{verdict.library}: {verdict.why}" for verdict in failing),
@@ -172,13 +173,14 @@ def refuse_wrong_record(project: Project, target: str) -> int:
             recorded, found = project.kernel_lock.find(wheel.sha256), look_into(project, wheel)
             compared += 1
             if recorded != found:
-                raise KernelRecordError(
+                raise LockError(
+                    "no-kernel-record",
                     f"The record of the kernels in {wheel.file} is wrong.",
                     where=KernelLock.path(project.locks),
                     why="The wheel is not on record."
                     if recorded is None
                     else _first_difference(recorded, found),
-                    fix="Remove locks/kernels.toml, run `invoke lock`, and review what changed.",
+                    fix="Remove locks/kernels.toml, run `./inv lock`, and review what changed.",
                 )
     return compared
 
@@ -205,7 +207,8 @@ def settings_of(project: Project, arch: str) -> tuple[Arch, CubinPolicy]:
         raise unknown_name("arch", arch, project.matrix.archs, "the --arch option")
     settings = project.matrix.archs[arch]
     if settings.cubins is None or settings.capability is None:
-        raise AuditError(
+        raise CheckError(
+            "not-auditable",
             f"{arch} has no kernel policy.",
             where=f"matrix.yaml, archs.{arch}",
             why="It has no `cubins` or no `capability`, so there is no GPU.",
@@ -234,11 +237,12 @@ def _of_wheel(project: Project, wheel: LockedWheel | LockedSource) -> Iterator[G
         return
     offer = next(iter(offers_of(wheel, configured_indexes())), None)
     if offer is None:
-        raise AuditError(
+        raise CheckError(
+            "not-auditable",
             f"{wheel.file} is on no configured index.",
             where=wheel.file,
             why="The wheel's libraries have to be read.",
-            fix="Check PIP_INDEX_URL and UV_INDEX_URL (`invoke doctor`).",
+            fix="Check PIP_INDEX_URL and UV_INDEX_URL (`./inv doctor`).",
         )
     with requests.Session() as session:
         yield from from_wheel(ZipFile(RangeFile(offer.url, session)), wheel.sha256)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagefactory.errors.kernels import AuditError
+from imagefactory.errors import CheckError
 from imagefactory.lock.audit.libraries import run_cuobjdump
 
 _PIECE = re.compile(r"^Fatbin (elf|ptx) code:\n=+\narch = (sm_\d+)([af]?)$", re.MULTILINE)
@@ -60,7 +60,8 @@ def _sizes(
     run_cuobjdump(cuobjdump, library, "-xelf", "all", "-arch", chip, folder=folder)
     found = sorted(folder.glob("*.cubin"), key=lambda path: int(path.name.split(".")[-3]))
     if len(found) != len(chips):
-        raise AuditError(
+        raise CheckError(
+            "not-auditable",
             f"{library.name} cannot be taken apart.",
             where=library,
             why=f"cuobjdump lists {len(chips)} cubins of {chip}, and extracted {len(found)}.",

@@ -19,7 +19,7 @@ from zipfile import ZipFile, ZipInfo
 
 from isal import igzip
 
-from imagefactory.errors.kernels import AuditError
+from imagefactory.errors import CheckError
 from imagefactory.gpu_code.fatbins import NotUnderstoodError, containers
 from imagefactory.oci.layout import Layout
 from imagefactory.oci.listing import cached_listing
@@ -130,7 +130,8 @@ def run_cuobjdump(program: Path, library: Path, *options: str, folder: Path | No
     )
     said = done.stderr.strip() or done.stdout.strip()
     if done.returncode and _NOTHING not in done.stdout + done.stderr:
-        raise AuditError(
+        raise CheckError(
+            "not-auditable",
             f"{library.name} cannot be inspected.",
             where=library,
             why=said[:200] or f"cuobjdump ended with {done.returncode}",

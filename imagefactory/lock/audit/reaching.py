@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from imagefactory.errors.kernels import AuditError, NotReachedError
+from imagefactory.errors import CheckError
 from imagefactory.lock.audit.auditing import cuobjdump, libraries_of, settings_of
 from imagefactory.lock.audit.kernel_names import KernelNames, read_names
 from imagefactory.lock.audit.libraries import GpuLibrary
@@ -78,7 +78,8 @@ def reaches(project: Project, subject: str, arch: str = "") -> list[Reached]:
     if Path(subject).is_file() and subject.endswith(".so"):
         wanted = [call for call in wanted if fnmatchcase(Path(subject).name, call.library)]
     if not wanted:
-        raise AuditError(
+        raise CheckError(
+            "not-auditable",
             f"It is not known what {TITLES[server]} calls in {subject} on {arch}.",
             where=f"imagefactory/lock/audit/{FILE}",
             why=f"No call there concerns compute capability {settings.capability} and these libraries.",
@@ -106,7 +107,8 @@ def refuse_unreached(subject: str, found: Sequence[Reached]) -> None:
     """Raise an error if a call would not find its kernel."""
     failing = [one for one in found if not one.works]
     if failing:
-        raise NotReachedError(
+        raise CheckError(
+            "kernel-missing",
             f"{len(failing)} call{'s' if len(failing) > 1 else ''} would fail with {subject}.",
             where=", ".join(one.call.call for one in failing),
             why="; ".join(f"{one.call.call}: {one.why}" for one in failing),

@@ -7,13 +7,7 @@ from dataclasses import replace
 
 from packaging.utils import canonicalize_name
 
-from imagefactory.errors.locks import CompileNeededError
-from imagefactory.errors.wheelhouse import (
-    SeveralWheelsError,
-    UnfitWheelError,
-    WheelNotKeptError,
-    WrongWheelError,
-)
+from imagefactory.errors import InputError, LockError, UsageError
 from imagefactory.lock.audit.auditing import look_into, refuse_failing
 from imagefactory.lock.wheelhouse.fit import runs_with_cuda, same_version, why_unfit
 from imagefactory.lock.wheelhouse.keep import CompileInputs, KeptWheel, all_kept, find, refuse_damaged
@@ -88,11 +82,12 @@ def refuse_unknown(project: Project, asked: Sequence[str]) -> None:
             known += [wheel.key for wheel in remote_wheels(repository) if wheel.key not in known]
     for begin in asked:
         if not any(key.startswith(begin) for key in known):
-            raise WheelNotKeptError(
+            raise LockError(
+                "wheel-not-kept",
                 f"No compiled wheel has a key that begins with {begin!r}.",
                 where=f"the wheelhouse{f' and {where}' if where else ''}",
                 why=f"These {len(known)} exist: {', '.join(key[:16] for key in known) or 'none'}.",
-                fix="`invoke wheels.list` shows them.",
+                fix="`./inv wheels.list` shows them.",
             )
 
 
@@ -106,7 +101,8 @@ def refuse_unfit_kernels(project: Project, cell: Cell, lock: WheelLock) -> None:
         verdicts = verdicts_of([look_into(project, wheel)], arch, lock.python)
         refuse_failing(wheel.file, verdicts)
         if not any(verdict.outcome == "native" for verdict in verdicts):
-            raise WrongWheelError(
+            raise InputError(
+                "wrong-wheel",
                 f"{wheel.file} holds no kernels for {cell.arch}.",
                 where=wheel.file,
                 why=f"None of its libraries has code for compute capability {arch.capability}.",
@@ -133,11 +129,12 @@ def _one_of(
     documents = [wheel.inputs.as_json() for wheel in found]
     names = dict.fromkeys(name for data in documents for name in data)
     differing = [name for name in names if len({str(data.get(name)) for data in documents}) > 1]
-    raise SeveralWheelsError(
+    raise UsageError(
+        "several-wheels",
         f"{len(found)} compiled wheels fit {cell}.",
-        where="the wheelhouse (`invoke wheels.list`)",
+        where="the wheelhouse (`./inv wheels.list`)",
         why=f"They differ in {', '.join(differing)}: {', '.join(sorted(wheel.key[:16] for wheel in found))}.",
-        fix="Choose one: `invoke lock --wheel KEY`.",
+        fix="Choose one: `./inv lock --wheel KEY`.",
     )
 
 
@@ -155,11 +152,12 @@ def why_not_for(project: Project, cell: Cell, inputs: CompileInputs) -> str | No
     return why_unfit(inputs.system, matrix.bases[matrix.archs[cell.arch].base])
 
 
-def _unfit(cell: Cell, name: str, reasons: Mapping[str, str]) -> UnfitWheelError:
+def _unfit(cell: Cell, name: str, reasons: Mapping[str, str]) -> LockError:
     several = f"None of {len(reasons)} compiled wheels of {name} fits" if len(reasons) > 1 else None
-    return UnfitWheelError(
+    return LockError(
+        "unfit-wheel",
         f"{several or f'The compiled wheel of {name} does not fit'} {cell}.",
-        where="the wheelhouse (`invoke wheels.list`)",
+        where="the wheelhouse (`./inv wheels.list`)",
         why="; ".join(f"{key[:16]}: {why}" for key, why in sorted(reasons.items())) + ".",
         fix=f"Compile it for these images: `{_compile_command(cell, name)}`.",
     )
@@ -183,7 +181,7 @@ def chips_of(project: Project, cell: Cell, name: str) -> str:
     return chips or ""
 
 
-def _compile_needed(project: Project, cell: Cell, name: str, version: str) -> CompileNeededError:
+def _compile_needed(project: Project, cell: Cell, name: str, version: str) -> LockError:
     registry = shared_at(project.matrix)
     searched = f"the wheelhouse {project.store.root / 'wheelhouse'}" + (f", {registry}" if registry else "")
     others = [wheel for wheel in all_kept(project.store) if canonicalize_name(wheel.inputs.name) == name]
@@ -191,15 +189,16 @@ def _compile_needed(project: Project, cell: Cell, name: str, version: str) -> Co
     usual = replace(cell, version=project.matrix.defaults.vllm)
     needs_none = not compiled_distributions(project.matrix, usual)
     advice = f" Or use vLLM {usual.version}, which needs no compiled wheel." if needs_none else ""
-    return CompileNeededError(
+    return LockError(
+        "compile-needed",
         f"{name} {version} has to be compiled for {cell.arch}, and no such wheel is kept.",
         where=f"matrix.yaml, vllm.{cell.version}",
         why=f"Searched: {searched}." + (f" It has {kept}." if kept else ""),
-        fix=f"Run `{_compile_command(cell, name)}`, or `invoke wheels.pull` where another machine pushed it; then "
-        f"`invoke lock --target {cell}`.{advice}",
+        fix=f"Run `{_compile_command(cell, name)}`, or `./inv wheels.pull` where another machine pushed it; then "
+        f"`./inv lock --target {cell}`.{advice}",
     )
 
 
 def _compile_command(cell: Cell, name: str) -> str:
     what = "flashinfer" if name.startswith("flashinfer") else name
-    return f"invoke compile --vllm {cell.version} --arch {cell.arch} --what {what}"
+    return f"./inv compile --vllm {cell.version} --arch {cell.arch} --what {what}"

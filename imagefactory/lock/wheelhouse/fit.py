@@ -12,7 +12,7 @@ from zipfile import BadZipFile, ZipFile
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from imagefactory.errors.wheelhouse import WrongWheelError
+from imagefactory.errors import InputError
 from imagefactory.project.bases import Base
 
 MACHINES: Final = {"linux/arm64": ("aarch64", 183), "linux/amd64": ("x86_64", 62)}
@@ -92,8 +92,9 @@ def _foreign(archive: ZipFile, platform: str) -> Iterator[str]:
             yield info.filename
 
 
-def _wrong(wheel: Path, what: str, why: str) -> WrongWheelError:
-    return WrongWheelError(
+def _wrong(wheel: Path, what: str, why: str) -> InputError:
+    return InputError(
+        "wrong-wheel",
         what,
         where=wheel,
         why=why or "It cannot be read.",

@@ -10,7 +10,7 @@ from zipfile import BadZipFile, ZipFile
 
 from pydantic import ValidationError
 
-from imagefactory.errors.wheelhouse import WrongWheelError
+from imagefactory.errors import InputError
 from imagefactory.lock.wheelhouse.keep import CompileInputs
 from imagefactory.project.locks.files import Graft
 from imagefactory.store.digests import sha256_of
@@ -57,8 +57,9 @@ def graft_of(wheel: Path) -> Graft | None:
     return None
 
 
-def _wrong(wheel: Path, why: str) -> WrongWheelError:
-    return WrongWheelError(
+def _wrong(wheel: Path, why: str) -> InputError:
+    return InputError(
+        "wrong-wheel",
         f"{wheel.name} does not say which of its files were compiled.",
         where=wheel,
         why=why,

@@ -13,7 +13,7 @@ from filelock import FileLock
 from packaging.utils import canonicalize_name
 from pydantic import TypeAdapter
 
-from imagefactory.errors.wheelhouse import DamagedWheelError
+from imagefactory.errors import InputError
 from imagefactory.lock.wheelhouse.fit import refuse_misfit
 from imagefactory.store.atomic import writing
 from imagefactory.store.cache import Store
@@ -145,10 +145,11 @@ def _read(record: Path) -> KeptWheel:
     return kept
 
 
-def _damaged(path: Path, why: str) -> DamagedWheelError:
-    return DamagedWheelError(
+def _damaged(path: Path, why: str) -> InputError:
+    return InputError(
+        "damaged-wheel",
         f"The wheelhouse holds a damaged {path.name}.",
         where=path,
         why=why,
-        fix=f"Remove the folder {path.parent}, then run `invoke wheels.pull`, or compile it again.",
+        fix=f"Remove the folder {path.parent}, then run `./inv wheels.pull`, or compile it again.",
     )

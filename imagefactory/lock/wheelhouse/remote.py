@@ -6,8 +6,7 @@ from typing import Any, Final, Literal
 
 from packaging.utils import canonicalize_name
 
-from imagefactory.errors.registry import RepositoryMissingError
-from imagefactory.errors.wheelhouse import WheelArtifactError
+from imagefactory.errors import RegistryError
 from imagefactory.lock.wheelhouse.keep import CompiledWheel, CompileInputs, KeptWheel, keep, refuse_damaged
 from imagefactory.oci.registry.artifacts import TITLE, Payload, push_artifact
 from imagefactory.oci.registry.reference import Descriptor
@@ -54,12 +53,13 @@ def push(repository: Repository, wheel: KeptWheel) -> Literal["pushed", "present
     if there is not None:
         if there.sha256 == wheel.sha256:
             return "present"
-        raise WheelArtifactError(
+        raise RegistryError(
+            "bad-wheel-artifact",
             f"The registry has a different {wheel.filename} from the same inputs.",
             where=f"{repository.reference.name}:{tag}",
             why=f"Compilers do not always produce the same bytes: there {there.sha256[:16]}, here {wheel.sha256[:16]}. "
             "A lock may refer to the one in the registry.",
-            fix=f"Use that one: remove {wheel.path.parent} and run `invoke wheels.pull --key {wheel.key[:16]}`.",
+            fix=f"Use that one: remove {wheel.path.parent} and run `./inv wheels.pull --key {wheel.key[:16]}`.",
         )
     payload = Payload.file(wheel.path, MEDIA_TYPE, digest=Digest(f"sha256:{wheel.sha256}"))
     annotations = {
@@ -77,7 +77,9 @@ def remote_wheels(repository: Repository, name: str = "") -> list[RemoteWheel]:
     begin = f"{_PREFIX}{canonicalize_name(name)}-" if name else _PREFIX
     try:
         tags = [tag for tag in repository.tags() if tag.startswith(begin)]
-    except RepositoryMissingError:
+    except RegistryError as error:
+        if error.name != "no-repository":
+            raise
         return []
     found = (remote_wheel(repository, tag) for tag in sorted(tags))
     return [wheel for wheel in found if wheel is not None]  # a tag may have been deleted since it was listed
@@ -91,7 +93,8 @@ def remote_wheel(repository: Repository, tag: str) -> RemoteWheel | None:
     try:
         return _read(tag, manifest.document())
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise WheelArtifactError(
+        raise RegistryError(
+            "bad-wheel-artifact",
             f"{tag} is not a compiled wheel.",
             where=f"{repository.reference.name}:{tag}",
             why=f"{type(error).__name__}: {error}",
@@ -106,7 +109,8 @@ def pull(repository: Repository, remote: RemoteWheel, store: Store) -> KeptWheel
         repository.download(Digest(f"sha256:{remote.sha256}"), remote.size, file)
         kept = keep(store, remote.inputs, file)
     if kept.sha256 != remote.sha256:
-        raise WheelArtifactError(
+        raise RegistryError(
+            "bad-wheel-artifact",
             f"The wheelhouse has a different {remote.filename} from the same inputs.",
             where=kept.path,
             why=f"The registry's is {remote.sha256[:16]}, the one here {kept.sha256[:16]}.",

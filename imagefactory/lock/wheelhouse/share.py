@@ -9,8 +9,7 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from imagefactory.errors.registry import RegistryError
-from imagefactory.errors.wheelhouse import NoRegistryError, WheelNotKeptError
+from imagefactory.errors import LockError, RegistryError, UsageError
 from imagefactory.lock.wheelhouse.keep import CompiledWheel, all_kept, find
 from imagefactory.lock.wheelhouse.remote import RemoteWheel, pull, push, remote_wheels, shared_at, tag_of
 from imagefactory.oci.registry.repository import Repository
@@ -162,7 +161,8 @@ def registry_of(project: Project) -> str:
     """Return the repository that compiled wheels are shared in."""
     where = shared_at(project.matrix)
     if where is None:
-        raise NoRegistryError(
+        raise UsageError(
+            "no-registry",
             "No registry is configured.",
             where="matrix.yaml, registry",
             why=f"It still says {project.matrix.registry}.",
@@ -171,13 +171,14 @@ def registry_of(project: Project) -> str:
     return where
 
 
-def _nothing(project: Project, name: str, key: str, where: str) -> WheelNotKeptError:
+def _nothing(project: Project, name: str, key: str, where: str) -> LockError:
     what = " ".join(part for part in (name and f"of {name}", key and f"with the key {key}") if part)
     wheels = all_kept(project.store)
     kept = [f"{wheel.inputs.name} {wheel.inputs.version} ({wheel.key[:16]})" for wheel in wheels]
-    return WheelNotKeptError(
+    return LockError(
+        "wheel-not-kept",
         f"There is no compiled wheel {what}".rstrip() + ".",
         where=where,
         why=f"This machine has {', '.join(kept) or 'none'}.",
-        fix="`invoke wheels.list --remote` lists all wheels; `invoke compile` makes one.",
+        fix="`./inv wheels.list --remote` lists all wheels; `./inv compile` makes one.",
     )

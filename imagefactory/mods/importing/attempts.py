@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Literal
 
+from imagefactory.errors import ModError
 from imagefactory.mods.source_files import ReleaseSource
-from images.shipped.errors import ModFileError
 from images.shipped.mods.manifest import IMAGE_FILES, path_fault
 from images.shipped.mods.text import decoded
 
@@ -97,7 +97,7 @@ def _change(path: str, data: bytes, owner: Distribution | None) -> TextChange | 
     try:
         before = owner.release.read(path) if owner is not None and path in owner.paths else None
         after = decoded(data, path)
-    except ModFileError:
+    except ModError:
         return f"it changes {path}, which is not text"
     if before == "" or not after:
         return f"{path} is empty, before or after: an edit needs text"

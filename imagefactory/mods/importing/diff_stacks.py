@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from imagefactory.errors.mods import ImportSourceError
+from imagefactory.errors import ModError
 from imagefactory.mods.importing.attempts import Attempt, Distribution, settle
-from images.shipped.errors import ModFileError
 from images.shipped.mods.diffs import NOWHERE, Hunk, parse_diff, split_lines
 
 _COMPILED = re.compile(r"^(csrc/|cmake/|CMakeLists\.txt|setup\.py)|\.(cu|cuh|cpp|cc|c|h|hpp|cmake)$")
@@ -39,7 +38,8 @@ def read_diffs(diffs: Mapping[str, str]) -> list[tuple[str, list[Section]]]:
     stack = [(name, [_section(name, part) for part in _parts(text)]) for name, text in diffs.items()]
     for name, sections in stack:
         if not any(section.path for section in sections):
-            raise ImportSourceError(
+            raise ModError(
+                "bad-import-source",
                 f"{name} is not a diff.",
                 where=name,
                 why="It names no file to change.",
@@ -64,7 +64,7 @@ def try_diffs(
         if fault is None:
             try:
                 before = {section.path: _read(section.path, texts, distributions) for section in inside}
-            except ModFileError as error:
+            except ModError as error:
                 return Attempt(version, "fails", f"{name}: {error.what}")
             fault = _apply(name, inside, before, texts)
             if fault is not None and all(_is_there(section, before[section.path]) for section in inside):
@@ -193,7 +193,8 @@ def _section(name: str, part: list[str]) -> Section:
     try:
         hunks = parse_diff("".join(part))
     except ValueError as error:
-        raise ImportSourceError(
+        raise ModError(
+            "bad-import-source",
             f"{name} is not a diff that can be applied.",
             where=name,
             why=f"{error}.",

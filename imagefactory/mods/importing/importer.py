@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from imagefactory.errors.mods import MissingDownloadError, NotImportableError, UnfitDraftError
+from imagefactory.errors import ModError
 from imagefactory.mods.authoring import NO_REASON, manifest_text, new_folder
 from imagefactory.mods.compatibility import check_mods, refuse_unknown_version
 from imagefactory.mods.exact_edits import blocks
@@ -156,11 +156,12 @@ class Importer:
             result for result in results if (result.status == "applies") is not (result.version in expected)
         ]
         if wrong:
-            raise UnfitDraftError(
+            raise ModError(
+                "unfit-draft",
                 f"The draft of {source.name} does not hold.",
                 where=", ".join(result.version for result in wrong),
                 why=" | ".join(f"{result.version}: {result.status}, {result.detail}" for result in wrong),
-                fix="Write the mod by hand (`invoke mods.new`), and report this as a bug.",
+                fix="Write the mod by hand (`./inv mods.new`), and report this as a bug.",
             )
 
 
@@ -175,7 +176,7 @@ def without_old_copies(source: Source, attempts: Sequence[Attempt]) -> list[Atte
             why = f"it puts a whole file in the place of vLLM's own, made for another version ({size} lines differ)"
             found.append(Attempt(attempt.version, "fails", why))
         elif size:
-            note = f"it replaces whole files of vLLM; on {attempt.version}, {size} lines differ: see `invoke mods.diff`"
+            note = f"it replaces whole files of vLLM; on {attempt.version}, {size} lines differ: see `./inv mods.diff`"
             found.append(replace(attempt, notes=(*attempt.notes, note)))
         else:
             found.append(attempt)
@@ -211,17 +212,19 @@ def refuse_fruitless(source: Source, attempts: Sequence[Attempt]) -> None:
     why = "; ".join(f"on {', '.join(versions)}: {reason.rstrip('.')}" for reason, versions in reasons.items())
     addresses = dict.fromkeys(address for attempt in tried for address in attempt.addresses)
     if addresses:
-        raise MissingDownloadError(
+        raise ModError(
+            "download-not-supplied",
             f"{source.name} fetches what it needs.",
             where=", ".join(addresses),
             why=f"What an address has today may be something else tomorrow, and scripts run without a network: {why}.",
             fix="Download it, look at it, and supply it: `--with ADDRESS=FILE`.",
         )
-    raise NotImportableError(
+    raise ModError(
+        "not-importable",
         f"{source.name} cannot become a mod.",
         where=source.shown,
         why=f"{why}.",
-        fix="Port it to one of these versions first, or write what it means as a mod: `invoke mods.new`."
+        fix="Port it to one of these versions first, or write what it means as a mod: `./inv mods.new`."
         if any(attempt.outcome == "fails" for attempt in tried)
         else "Every version has it already, or it does nothing to installed files: there is nothing to import.",
     )
@@ -230,7 +233,7 @@ def refuse_fruitless(source: Source, attempts: Sequence[Attempt]) -> None:
 def provenance(source: Source, made: Draft, supplied: Mapping[str, bytes]) -> list[str]:
     """Return the comments that say where a mod comes from, and what is left to do."""
     licence = "no licence found" if source.licence == UNKNOWN else source.licence
-    lines = [f"Imported by `invoke mods.import` from {source.shown} ({licence})."]
+    lines = [f"Imported by `./inv mods.import` from {source.shown} ({licence})."]
     lines += [f"  {name}: sha256 {digest}" for name, digest in list(source.hashes.items())[:20]]
     lines += [f"  {name}: sha256 {sha256_of(data)}, supplied with --with" for name, data in supplied.items()]
     lines += [f"Note: {note}." for note in made.notes]

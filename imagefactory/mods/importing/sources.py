@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from imagefactory.errors.mods import ImportSourceError
+from imagefactory.errors import ModError
 from imagefactory.mods.authoring import NAME
 from imagefactory.store.digests import sha256_of
 
@@ -211,8 +211,9 @@ def _git(folder: Path, *words: str) -> bytes | None:
     return done.stdout if done.returncode == 0 else None
 
 
-def _unusable(source: str, why: str) -> ImportSourceError:
-    return ImportSourceError(
+def _unusable(source: str, why: str) -> ModError:
+    return ModError(
+        "bad-import-source",
         "This cannot be read as a mod.",
         where=source,
         why=why,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from imagefactory.errors.registry import RegistryError
+from imagefactory.errors import RegistryError
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository, StoredManifest
@@ -114,6 +114,7 @@ def contents(repository: Repository, manifest: StoredManifest) -> list[Descripto
         found = [Descriptor.of(layer) for layer in manifest.document()["layers"]]
     except (ValueError, KeyError, TypeError) as error:
         raise RegistryError(
+            "registry-failed",
             "That is not an artifact.",
             where=f"{repository.reference.name}@{manifest.digest}",
             why=f"Its manifest has no readable list of layers ({type(error).__name__}).",

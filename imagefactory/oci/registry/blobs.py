@@ -23,9 +23,7 @@ from typing import BinaryIO, Literal
 
 import requests
 
-from imagefactory.errors.layers import ImageMissingError
-from imagefactory.errors.registry import BlobTooLargeError, RegistryError
-from imagefactory.errors.store import DigestMismatchError
+from imagefactory.errors import BuildError, InputError, RegistryError
 from imagefactory.oci.registry.answers import BLOCK, Answer, RegistryRequest, judge_answer
 from imagefactory.oci.registry.connection import Connection
 from imagefactory.store.atomic import writing
@@ -242,6 +240,7 @@ class Upload:
         if most is None or seconds < most:
             return
         raise RegistryError(
+            "registry-failed",
             f"A layer of {self.size:,} bytes takes longer to upload than {registry} waits.",
             where=f"{self.connection.reference.name}@{self.digest}",
             why=f"It failed after {seconds:.0f} s; {registry} ends uploads after {most:.0f} s.",
@@ -253,7 +252,8 @@ class Upload:
         registry = self.connection.reference.registry
         largest = LARGEST.get(registry)
         if largest is not None and self.size > largest:
-            raise BlobTooLargeError(
+            raise RegistryError(
+                "blob-too-large",
                 f"A layer of {self.size:,} bytes is too large for {registry}.",
                 where=self.digest,
                 why=f"It accepts at most {largest:,} bytes per layer.",
@@ -268,7 +268,8 @@ class Upload:
             size = stream.seek(0, os.SEEK_END)
         if (size, found) == (self.size, self.digest):
             return
-        raise DigestMismatchError(
+        raise InputError(
+            "wrong-digest",
             "A blob does not match its digest.",
             where=getattr(stream, "name", None) or self.digest,
             why=f"It has {size:,} bytes with the digest {found}, not {self.digest}.",
@@ -318,11 +319,12 @@ class _Body:
         except OSError as error:
             raise self._unreadable(f"{error.strerror or error}.") from None
 
-    def _unreadable(self, why: str) -> ImageMissingError:
+    def _unreadable(self, why: str) -> BuildError:
         name = getattr(getattr(self, "stream", None), "name", None)
-        return ImageMissingError(
+        return BuildError(
+            "no-image",
             "A blob of the image cannot be read.",
             where=str(name or self._upload.digest),
             why=why,
-            fix="Build the image again: `invoke build --target ...`. The cache may have been cleaned meanwhile.",
+            fix="Build the image again: `./inv build --target ...`. The cache may have been cleaned meanwhile.",
         )

@@ -23,8 +23,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 import requests
 from requests.adapters import HTTPAdapter
 
-from imagefactory.errors import LibraryError
-from imagefactory.errors.registry import RegistryError
+from imagefactory.errors import FactoryError, RegistryError
 from imagefactory.oci.registry.answers import (
     BLOCK,
     Access,
@@ -108,7 +107,7 @@ class Connection:
             return answer.ok
         raise self.failure(answer, "look up a blob")
 
-    def failure(self, answer: Answer, doing: str) -> LibraryError:
+    def failure(self, answer: Answer, doing: str) -> FactoryError:
         """Return the error for an unsuccessful answer."""
         # A registry that issued a token knows the user, and still refuses this.
         refused = answer.status == HTTPStatus.UNAUTHORIZED and not self._is_basic
@@ -230,6 +229,7 @@ class Connection:
             value = None
         if not value or not isinstance(value, str):
             raise RegistryError(
+                "registry-failed",
                 "The registry's token server did not issue a token.",
                 where=challenge.realm,
                 why=f"It answered {answer.said()}.",

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from imagefactory.errors.registry import CredentialsError
+from imagefactory.errors import RegistryError
 from imagefactory.store.http import parse_json
 
 _KEYS = {"docker.io": "index.docker.io"}
@@ -141,8 +141,9 @@ def _from_helper(name: str, registry: str) -> Credentials | None:
     return Credentials(username, secret, program, identity_token=username == _IDENTITY)
 
 
-def _unusable(source: str, why: str) -> CredentialsError:
-    return CredentialsError(
+def _unusable(source: str, why: str) -> RegistryError:
+    return RegistryError(
+        "credentials-refused",
         "The stored credentials cannot be used.",
         where=source,
         why=why,

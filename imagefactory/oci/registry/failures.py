@@ -9,19 +9,7 @@ from typing import Any, Literal
 
 import requests
 
-from imagefactory.errors import LibraryError
-from imagefactory.errors.registry import (
-    AccessDeniedError,
-    ContentMissingError,
-    CredentialsError,
-    RegistryBusyError,
-    RegistryError,
-    RegistryUnreachableError,
-    RepositoryMissingError,
-    UnboundedAnswerError,
-    UnsafeAddressError,
-)
-from imagefactory.errors.store import DigestMismatchError
+from imagefactory.errors import FactoryError, InputError, RegistryError
 from imagefactory.oci.registry.answers import MOST_TEXT, Answer
 from imagefactory.oci.registry.credentials import Credentials
 from imagefactory.oci.registry.reference import Reference
@@ -36,59 +24,59 @@ FailureKind = Literal[
     "credentials", "denied", "missing", "busy", "failed",
     "unreachable", "unsafe", "oversized", "unusable", "absent", "mismatch",
 ]  # fmt: skip
-_FAILURES: dict[FailureKind, tuple[type[LibraryError], str, str]] = {
+_FAILURES: dict[FailureKind, tuple[str, str, str]] = {
     "credentials": (
-        CredentialsError,
+        "credentials-refused",
         "{registry} does not accept {who}.",
         "Log in: `docker login {registry}`, or set GITHUB_TOKEN for ghcr.io. A token may have expired.",
     ),
     "denied": (
-        AccessDeniedError,
+        "access-denied",
         "{registry} does not allow you to {doing}.",
         "Use a token that may read or write packages (`packages: write`), or log in: `docker login {registry}`.",
     ),
     "missing": (
-        RepositoryMissingError,
+        "no-repository",
         "{registry} has no repository {repository}.",
         "Check its name (`registry` in matrix.yaml, FACTORY_REGISTRY); the first tag creates it.",
     ),
     "busy": (
-        RegistryBusyError,
+        "registry-busy",
         "{registry} is busy, and wants to be asked again much later.",
         "Run the command again after that time: it continues where it stopped.",
     ),
     "failed": (
-        RegistryError,
+        "registry-failed",
         "{registry} failed to {doing}.",
         "Run the command again later: it continues where it stopped. If it persists, see the registry's status page.",
     ),
     "unreachable": (
-        RegistryUnreachableError,
+        "registry-unreachable",
         "{registry} cannot be reached, or does not respond.",
         "Check the name, the network, the proxy and the certificates (REQUESTS_CA_BUNDLE), then run the command again.",
     ),
     "unsafe": (
-        UnsafeAddressError,
+        "unsafe-address",
         "{registry} sends its clients to an unsafe address.",
         "Nothing was sent there. Do not use the registry, or the proxy in front of it, before its owner corrects that.",
     ),
     "oversized": (
-        UnboundedAnswerError,
+        "oversized-answer",
         "{registry} sent an oversized answer.",
         "Check the registry's address. Somebody may have pushed the content; then its owner has to delete it.",
     ),
     "unusable": (
-        RegistryError,
+        "registry-failed",
         "{registry} sent an unusable answer.",
         "Check that the address is that of a container registry; if it is, tell the registry's owner.",
     ),
     "absent": (
-        ContentMissingError,
+        "no-content",
         "{registry} does not have that content.",
-        "Check the tag or digest; `invoke history` lists what was published. Pushing uploads what is missing.",
+        "Check the tag or digest; `./inv history` lists what was published. Pushing uploads what is missing.",
     ),
     "mismatch": (
-        DigestMismatchError,
+        "wrong-digest",
         "{registry} has other content than its digest says.",
         "Try again; if it persists, do not use this registry or the proxy in front of it.",
     ),
@@ -114,18 +102,19 @@ class Failures:
     patience: float
     """The longest wait in seconds that a registry may ask for."""
 
-    def make(self, kind: FailureKind, where: str, why: str, *, doing: str = "") -> LibraryError:
+    def make(self, kind: FailureKind, where: str, why: str, *, doing: str = "") -> FactoryError:
         """Return an error with its remedy."""
-        error, what, fix = _FAILURES[kind]
+        name, what, fix = _FAILURES[kind]
+        error = InputError if kind == "mismatch" else RegistryError
         names = {
             "registry": self.reference.registry,
             "repository": self.reference.repository,
             "doing": doing,
             "who": self._who,
         }
-        return error(what.format(**names), where=where, why=why, fix=fix.format(**names))
+        return error(name, what.format(**names), where=where, why=why, fix=fix.format(**names))
 
-    def of(self, answer: Answer, doing: str, kind: FailureKind | None = None) -> LibraryError:
+    def of(self, answer: Answer, doing: str, kind: FailureKind | None = None) -> FactoryError:
         """Return the error for an unsuccessful answer."""
         again = answer.again()
         kind = kind or _STATUSES.get(answer.status)
@@ -155,7 +144,7 @@ class Failures:
             raise self.make(kind, _url_of(error) or self.reference.url, _innermost(error)) from None
 
     def parse(self, body: bytes, where: str) -> Any:  # noqa: ANN401 - anything may come
-        """Parse the JSON of an answer; raise ValueError if it is none, UnboundedAnswerError if it is too much."""
+        """Parse the JSON of an answer; raise ValueError if it is none, oversized-answer if it is too much."""
         if len(body) > MOST_TEXT:
             raise self.make("oversized", where, f"It has more than {MOST_TEXT:,} bytes.")
         try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import Any, NoReturn, Self
 
-from imagefactory.errors.registry import BadReferenceError
+from imagefactory.errors import RegistryError
 from imagefactory.store.digests import Digest
 
 _HOST = r"(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*|\[[0-9a-f:]+\])(?::[0-9]{1,5})?"
@@ -109,7 +109,8 @@ def is_digest(text: str) -> bool:
 
 def _refuse(text: str, why: str, origin: str = "") -> NoReturn:
     where = text.strip() or "(empty)"
-    raise BadReferenceError(
+    raise RegistryError(
+        "bad-reference",
         f"{text!r} does not name an image in a registry.",
         where=f"{origin}: {where}" if origin else where,
         why=why,

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from imagefactory.errors.registry import AttachmentLostError, ContentMissingError, RegistryError
+from imagefactory.errors import RegistryError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry.answers import RegistryRequest
 from imagefactory.oci.registry.artifacts import Payload, upload_artifact
@@ -93,9 +93,9 @@ def _push(
     )
     try:
         return body, *repository.write_manifest(body, MANIFEST_TYPE)
-    except ContentMissingError:
+    except RegistryError as error:
         # A registry may lose a blob that two clients finish at once, such as the empty configuration of all artifacts.
-        if not again:
+        if error.name != "no-content" or not again:
             raise
         return _push(repository, subject, one, again=False)
 
@@ -122,6 +122,7 @@ def _entries(repository: Repository, digest: Digest, body: bytes | None) -> list
         return [Descriptor.of(item) for item in listed.get("manifests") or []]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RegistryError(
+            "registry-failed",
             "The list of an image's referrers cannot be read.",
             where=f"{repository.reference.name}:{fallback_tag(digest)}",
             why=f"It is not an index ({type(error).__name__}).",
@@ -150,13 +151,17 @@ def enlist(repository: Repository, subject: Digest, *attached: Descriptor) -> No
             seen = index.digest if index else None
             try:
                 written = _write(repository, tag, seen, [*listed, *missing])
-            except ContentMissingError:  # somebody deleted what is listed, and not the list
+            except RegistryError as error:
+                if error.name != "no-content":
+                    raise
+                # Somebody deleted what is listed, and not the list.
                 there = [item for item in listed if repository.resolve(item.digest)]
                 written = _write(repository, tag, seen, [*there, *missing])
             if written:
                 return
             time.sleep(random.uniform(0, repository.window.wait * (attempt + 1)))  # noqa: S311 - not a secret
-    raise AttachmentLostError(
+    raise RegistryError(
+        "attachment-lost",
         "An artifact could not be added to the list of referrers.",
         where=f"{repository.reference.name}:{tag}",
         why=f"{_ATTEMPTS} times another process wrote the same list at the same moment, or the registry took longer "

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
 
-from imagefactory.errors.registry import BlobTooLargeError, RegistryError
+from imagefactory.errors import RegistryError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry import blobs
 from imagefactory.oci.registry.answers import Answer, RegistryRequest
@@ -132,7 +132,8 @@ class Repository:
         """Read a small blob into memory and check it."""
         data = self.read(digest, 0, limit + 1)
         if len(data) > limit:
-            raise BlobTooLargeError(
+            raise RegistryError(
+                "blob-too-large",
                 "A blob is larger than expected.",
                 where=f"{self.reference.name}@{digest}",
                 why=f"It has more than {limit:,} bytes.",
@@ -248,6 +249,7 @@ class Repository:
             return False
         if answer.status == HTTPStatus.METHOD_NOT_ALLOWED or answer.has_error("UNSUPPORTED"):
             raise RegistryError(
+                "registry-failed",
                 f"{self.reference.registry} does not delete manifests.",
                 where=f"{self.reference.name}@{name}",
                 why=f"It answered {answer.said()}.",

@@ -15,8 +15,7 @@ from typing import Annotated, ClassVar, Literal, Self
 import tomli_w
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
-from imagefactory.errors import Location
-from imagefactory.errors.locks import LockEditedError, LockFormatError, LockMissingError
+from imagefactory.errors import Location, LockError
 from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Sha256, checksum
 
@@ -56,11 +55,12 @@ class Lock(Frozen):
         try:
             raw = tomllib.loads(path.read_text("utf-8"))
         except FileNotFoundError:
-            raise LockMissingError(
+            raise LockError(
+                "no-lock",
                 f"There is no lock {path.name} yet.",
                 where=path,
                 why="Nothing can be planned or built before its files are pinned.",
-                fix="Run `invoke lock` for this target and commit the result.",
+                fix="Run `./inv lock` for this target and commit the result.",
             ) from None
         except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or absurd numbers
             raise _unreadable(path, str(error)) from None
@@ -71,11 +71,12 @@ class Lock(Frozen):
         except ValidationError as error:
             raise _unreadable(path, first_problem(error)) from None
         if lock.integrity != lock.content_checksum():
-            raise LockEditedError(
+            raise LockError(
+                "lock-edited",
                 f"The lock {path.name} was changed by hand.",
                 where=Location(file=str(path), line=_line_of_integrity(path)),
-                why=f"Its content no longer matches the checksum that `invoke {cls.maker}` wrote into it.",
-                fix=f"Undo the edit (git checkout), or change matrix.yaml and run `invoke {cls.maker}`.",
+                why=f"Its content no longer matches the checksum that `./inv {cls.maker}` wrote into it.",
+                fix=f"Undo the edit (git checkout), or change matrix.yaml and run `./inv {cls.maker}`.",
             )
         return lock
 
@@ -112,13 +113,14 @@ def first_problem(error: ValidationError) -> str:
     return f"{'.'.join(map(str, first['loc'])) or 'the document'}: {first['msg']}"
 
 
-def _unreadable(path: Path, why: str) -> LockFormatError:
+def _unreadable(path: Path, why: str) -> LockError:
     line = re.search(r"at line (\d+)", why)
-    return LockFormatError(
+    return LockError(
+        "bad-lock",
         f"The lock {path.name} cannot be read.",
         where=Location(file=str(path), line=int(line[1]) if line else None),
         why=why,
-        fix="Restore it from git, or delete it and run `invoke lock`.",
+        fix="Restore it from git, or delete it and run `./inv lock`.",
     )
 
 

@@ -9,8 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from imagefactory.errors.layers import VerificationError
-from imagefactory.errors.store import DigestMismatchError
+from imagefactory.errors import InputError, TrustError
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import TITLE, Payload, contents
 from imagefactory.oci.registry.reference import Descriptor
@@ -98,7 +97,8 @@ def attest_pushed(project: Project, cell: Cell, image: str, signer: Signer | Non
         manifest = repository.require_manifest(reference.digest or reference.tag or "latest")
         planned = _plan_label(repository, manifest)
         if planned != plan.key:
-            raise VerificationError(
+            raise TrustError(
+                "rebuild-differs",
                 f"The image is not {cell} as this checkout plans it.",
                 where=str(reference),
                 why=f"It was made from the plan {planned or '(none)'}; here it is {plan.key}.",
@@ -151,7 +151,7 @@ def attached_contents(
         for held in contents(repository, manifest):
             if held.media_type == media_type:
                 yield descriptor.digest, repository.blob(held.digest, _LARGEST_BUNDLE)
-    except DigestMismatchError as error:
+    except InputError as error:
         yield descriptor.digest, f"its bytes are not what its name says: {error.why}"
 
 

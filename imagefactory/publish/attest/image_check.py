@@ -7,16 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from imagefactory.errors import FactoryError
-from imagefactory.errors.layers import VerificationError
-from imagefactory.errors.registry import ContentMissingError
-from imagefactory.errors.store import DigestMismatchError
-from imagefactory.errors.supply import (
-    ImageSignatureError,
-    RecordDisagreesError,
-    TamperedError,
-    UnsignedImageError,
-)
+from imagefactory.errors import FactoryError, InputError, RegistryError, TrustError
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import contents
 from imagefactory.oci.registry.reference import Descriptor
@@ -104,47 +95,47 @@ def refuse_failing(checked: Checked) -> None:
     """Raise if a check failed: the error is about content first, then the record, the signature, and rebuilds."""
     failed = {finding.check for finding in checked.findings if finding.state == "failed"}
     shown = {"failed"}
-    kind: type[FactoryError]
     if not failed:
         return
     if failed & {"configuration", "provenance", "sbom", "layers"}:
-        kind = TamperedError
+        name = "tampered"
         what = "The image, or something attached to it, is not what was signed or recorded."
         fix = (
             "You: do not use it; pull it by its digest from a registry you trust, or build it yourself. The owner of "
             "the registry: find out who wrote there, delete what is wrong, and publish the image again."
         )
     elif "record" in failed:
-        kind, what = RecordDisagreesError, "This checkout records another image."
+        name, what = "record-disagrees", "This checkout records another image."
         fix = (
             "You: do not use it before you know whether locks/layers.toml was edited (`git diff`, `git log`). If it "
             "was not, tell whoever published the image: it is not what the locks give."
         )
     elif "signature" not in failed:
-        kind, what, shown = VerificationError, "Independent rebuilds disagree.", {"failed", "not counted"}
+        name, what, shown = "rebuild-differs", "Independent rebuilds disagree.", {"failed", "not counted"}
         fix = (
-            "You: do not use it, or rebuild it yourself (`invoke verify --rebuild`). Whoever published it: compare "
-            "the images (`invoke diff`)."
+            "You: do not use it, or rebuild it yourself (`./inv verify --rebuild`). Whoever published it: compare "
+            "the images (`./inv diff`)."
         )
     elif any(finding.check == "statement" for finding in checked.findings):
-        kind, what = ImageSignatureError, "The image is not signed by anybody who is trusted."
+        name, what = "no-trusted-signature", "The image is not signed by anybody who is trusted."
         shown = {"failed", "not counted"}
         fix = (
             "You: do not use it, unless you trust one of those who signed; then name the key (--key) or the workflow "
             "(`signers` in matrix.yaml). Whoever published it: sign it with a key or in a workflow that counts."
         )
     else:
-        kind, what = UnsignedImageError, "Nobody signed the image."
-        fix = "You: do not use it. Whoever published it: sign it (`invoke attest`), or publish it again."
+        name, what = "unsigned-image", "Nobody signed the image."
+        fix = "You: do not use it. Whoever published it: sign it (`./inv attest`), or publish it again."
     why = "; ".join(f"{one.check}: {one.detail}" for one in checked.findings if one.state in shown)
-    raise kind(what, where=checked.reference, why=why, fix=fix)
+    raise TrustError(name, what, where=checked.reference, why=why, fix=fix)
 
 
 def require_plan(checked: Checked) -> Plan:
     """Return the plan to rebuild an image from; raise if the image was made from another checkout."""
     if checked.plan is None:
         at = f"commit {checked.commit}" if checked.commit else "the commit that it was made from"
-        raise VerificationError(
+        raise TrustError(
+            "rebuild-differs",
             "This checkout cannot rebuild the image.",
             where=checked.reference,
             why="It plans another image: its matrix, locks, mods or serve program are not those of the image.",
@@ -196,7 +187,7 @@ class _Check:
             labels: Mapping[str, str] = config["config"]["Labels"]
             planned = labels["imagefactory.plan"]
             self.config = config
-        except DigestMismatchError as error:
+        except InputError as error:
             self._add("configuration", "failed", error.why)
             return
         except (ValueError, KeyError, TypeError) as error:
@@ -347,9 +338,11 @@ class _Check:
         with self.project.store.scratch() as scratch:
             try:
                 self.repository.download(layer.digest, layer.size, scratch / "layer")
-            except ContentMissingError:
+            except RegistryError as error:
+                if error.name != "no-content":
+                    raise
                 return missing
-            except DigestMismatchError as error:
+            except InputError as error:
                 return f"{layer.digest} has other bytes: {error.why}"
         return ""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from imagefactory.errors.supply import UnfitIndexError
+from imagefactory.errors import TrustError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import (
@@ -44,12 +44,13 @@ def images_of(
     return found
 
 
-def unfit_index(repository: Repository, index: StoredManifest, why: str) -> UnfitIndexError:
+def unfit_index(repository: Repository, index: StoredManifest, why: str) -> TrustError:
     """Return the error about an index that must not be used."""
-    return UnfitIndexError(
+    return TrustError(
+        "unfit-index",
         "The index is not one that the factory publishes.",
         where=str(repository.reference.at(index.digest)),
         why=f"About this index: {why}.",
-        fix="You: do not use it; `invoke history` lists the digests that were published, check one of those. Whoever "
-        "publishes: move the tag back (`invoke publish`), and find out who else may write to the repository.",
+        fix="You: do not use it; `./inv history` lists the digests that were published, check one of those. Whoever "
+        "publishes: move the tag back (`./inv publish`), and find out who else may write to the repository.",
     )

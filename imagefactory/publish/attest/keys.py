@@ -26,13 +26,13 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from platformdirs import user_config_path
 
-from imagefactory.errors.supply import SigningError
+from imagefactory.errors import TrustError
 from imagefactory.store.paths import expand_home
 
 KEY_VARIABLE: Final = "FACTORY_SIGNING_KEY"
 PASSWORD_VARIABLE: Final = "FACTORY_SIGNING_PASSWORD"  # noqa: S105 - the name of a variable
 _BEGINNING = "-----BEGIN"
-_NEW = "Make a pair with `invoke keys.new`."
+_NEW = "Make a pair with `./inv keys.new`."
 
 Private = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 Public = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
@@ -79,7 +79,8 @@ def new_key_pair(private: Path, public: Path) -> None:
     """Make a key pair; existing keys are never overwritten."""
     for path in (private, public):
         if path.exists():
-            raise SigningError(
+            raise TrustError(
+                "cannot-sign",
                 "A key exists already.",
                 where=path,
                 why="An overwritten key is lost for good.",
@@ -95,7 +96,8 @@ def new_key_pair(private: Path, public: Path) -> None:
             file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection))
         public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     except OSError as error:
-        raise SigningError(
+        raise TrustError(
+            "cannot-sign",
             "The key cannot be written.",
             where=str(error.filename or private),
             why=f"{error.strerror}.",
@@ -118,7 +120,7 @@ def read_private_key(given: str) -> Private:
 
 def read_public_key(path: Path) -> PublicKey:
     """Read a public key."""
-    fix = "It must be a public key in PEM, as `invoke keys.new`, cosign and openssl write it."
+    fix = "It must be a public key in PEM, as `./inv keys.new`, cosign and openssl write it."
     with _reading("The key to check with", str(path), fix):
         key = load_pem_public_key(_pem(str(path)))
     if isinstance(key, ed25519.Ed25519PublicKey) or (
@@ -134,7 +136,7 @@ def _reading(what: str, where: str, fix: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         why = str(error).partition("\n")[0] or type(error).__name__
-        raise SigningError(f"{what} cannot be read.", where=where, why=why, fix=fix) from None
+        raise TrustError("cannot-sign", f"{what} cannot be read.", where=where, why=why, fix=fix) from None
 
 
 def _password() -> bytes | None:
@@ -147,7 +149,8 @@ def _pem(given: str) -> bytes:
     try:
         return expand_home(given, "the key's path").read_bytes()
     except OSError as error:
-        raise SigningError(
+        raise TrustError(
+            "cannot-sign",
             "The key file cannot be read.",
             # The variable may hold a key that was damaged, which must not be printed.
             where=f"the variable {KEY_VARIABLE}" if given == os.environ.get(KEY_VARIABLE) else given,
@@ -156,8 +159,9 @@ def _pem(given: str) -> bytes:
         ) from None
 
 
-def _unknown_kind(where: str) -> SigningError:
-    return SigningError(
+def _unknown_kind(where: str) -> TrustError:
+    return TrustError(
+        "cannot-sign",
         "This kind of key is not supported.",
         where=where,
         why="Images are signed with ECDSA on the curve P-256, or with Ed25519.",

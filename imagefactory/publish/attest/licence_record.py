@@ -17,8 +17,7 @@ from zipfile import BadZipFile, ZipFile
 import requests
 
 from imagefactory.assemble.inputs import LayerInputs
-from imagefactory.errors.store import DownloadError
-from imagefactory.errors.supply import LicenceUnknownError
+from imagefactory.errors import LockError, NetworkError
 from imagefactory.project.locks.files import (
     BaseLock,
     LicenceLock,
@@ -57,11 +56,12 @@ class Licences:
         missing = sorted({_file_name(package) for package in packages if package.sha256 not in self.files})
         if missing:
             more = f" (and of {len(missing) - 1} more files)" if len(missing) > 1 else ""
-            raise LicenceUnknownError(
+            raise LockError(
+                "no-licence-record",
                 f"The licence of {missing[0]}{more} is not on record.",
                 where=self.path,
                 why="Files were locked after the licences were last recorded.",
-                fix="Run `invoke licences --update` and commit the result.",
+                fix="Run `./inv licences --update` and commit the result.",
             )
 
 
@@ -154,7 +154,8 @@ def _licence_from_afar(wanted: Wanted, session: requests.Session) -> DeclaredLic
                 return wheel_licence(archive)
         except (OSError, BadZipFile, EOFError, KeyError, StopIteration, ValueError, zlib.error) as error:
             failures.append(f"{redact(location)}: {type(error).__name__}")
-    raise DownloadError(
+    raise NetworkError(
+        "download-failed",
         f"The licence of {wanted.file} cannot be read.",
         where=wanted.file,
         why="; ".join(failures) or "No configured index or folder has the file.",

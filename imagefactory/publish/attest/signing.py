@@ -13,7 +13,7 @@ from typing import Any, Final
 from cryptography import x509
 from cryptography.hazmat import asn1
 
-from imagefactory.errors.supply import SigningError
+from imagefactory.errors import TrustError
 from imagefactory.project.project import Project
 from imagefactory.publish.attest import keys
 from imagefactory.publish.attest.bundles import (
@@ -154,7 +154,8 @@ class IdentitySigner:
             from sigstore.oidc import IdentityToken, detect_credential  # noqa: PLC0415
             from sigstore.sign import SigningContext  # noqa: PLC0415
         except ImportError:
-            raise SigningError(
+            raise TrustError(
+                "cannot-sign",
                 "Signing with an identity needs the package sigstore.",
                 where="the environment of this command",
                 why="It is not installed: this environment was not made by `./inv`, which adds it where it is needed.",
@@ -184,8 +185,9 @@ class IdentitySigner:
 Signer = KeySigner | IdentitySigner
 
 
-def _no_identity(error: Exception) -> SigningError:
-    return SigningError(
+def _no_identity(error: Exception) -> TrustError:
+    return TrustError(
+        "cannot-sign",
         "Nothing can be signed with this job's identity.",
         where="the environment of this command",
         why=f"{error}" or type(error).__name__,
@@ -223,7 +225,8 @@ def find_signer(project: Project, given: str = "", *, publisher: bool = True) ->
     if not signs_as_job():
         return None
     if publisher and own_identity() not in project.matrix.identities:
-        raise SigningError(
+        raise TrustError(
+            "cannot-sign",
             "This workflow is not trusted to sign images.",
             where=own_identity() or "the variable GITHUB_WORKFLOW_REF, which is not set",
             why=f"`source` and `signers` in matrix.yaml trust {', '.join(project.matrix.identities)}.",

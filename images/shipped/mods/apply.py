@@ -6,13 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 
-from images.shipped.errors import (
-    ModCheckError,
-    ModConflictError,
-    ModPathError,
-    ModSyntaxError,
-    ModTakenPathError,
-)
+from images.shipped.errors import ModError
 from images.shipped.hashing import Sha256, sha256_of
 from images.shipped.mods.checks import failing, syntax_fault
 from images.shipped.mods.edits import (
@@ -137,14 +131,13 @@ def refuse_taken(mod: Mod, variant: Variant, added: Iterable[str], owner: str, o
     folders = {folder for path in files for folder in folders_above(path)}
     for path in owned if files else ():
         if path in files or path in folders or not files.isdisjoint(folders_above(path)):
-            raise misplaced(mod, variant, path, f"{owner} installs it.", ModTakenPathError)
+            raise misplaced(mod, variant, path, f"{owner} installs it.", "taken-path")
 
 
-def misplaced(
-    mod: Mod, variant: Variant, path: str, why: str, kind: type[ModPathError] = ModPathError
-) -> ModPathError:
+def misplaced(mod: Mod, variant: Variant, path: str, why: str, name: str = "bad-mod-path") -> ModError:
     """Return the error for a path that is not a mod's to change."""
-    return kind(
+    return ModError(
+        name,
         f"The mod {mod.label(variant)} may not add, hide or change {path}.",
         where=mod.where_in(variant, "changes"),
         why=why,
@@ -159,7 +152,7 @@ def _refuse_misplaced(applied: Applied, texts: Texts, read: Reader) -> None:
         folders = folders_above(path)
         for folder in folders:
             if texts.get(folder) is not None or read(folder) is not None:
-                raise misplaced(mod, variant, path, f"{folder} is a file.", ModTakenPathError)
+                raise misplaced(mod, variant, path, f"{folder} is a file.", "taken-path")
         needs_package = variant.stage == "installed" and variant.source is None
         if path.startswith(IMAGE_FILES) or not needs_package:
             continue
@@ -174,7 +167,8 @@ def refuse_declared_conflicts(mods: Sequence[Mod]) -> None:
     for mod in mods:
         for index, other in enumerate(mod.manifest.conflicts):
             if other in names:
-                raise ModConflictError(
+                raise ModError(
+                    "mod-conflict",
                     f"The mods {mod.name} and {other} cannot be together.",
                     where=mod.where("conflicts", index),
                     why=f"{mod.name} declares the conflict.",
@@ -196,7 +190,8 @@ def _required_by(mod: Mod, mods: Sequence[Mod]) -> set[str]:
 def _refuse_redundant(mod: Mod, variant: Variant, texts: Texts) -> None:
     """Refuse a mod whose checks all pass without it."""
     if all(failing(check, texts[check.file]) is None for check in variant.checks):
-        raise ModCheckError(
+        raise ModError(
+            "check-failed",
             f"The checks of the mod {mod.label(variant)} hold without it.",
             where=mod.where_in(variant, "checks"),
             why="Either this version has the change, or the checks do not test it.",
@@ -209,7 +204,8 @@ def _refuse_broken(mod: Mod, variant: Variant, files: dict[str, str]) -> None:
         fault = syntax_fault(path, text)
         if fault is not None:
             index = next(index for index, change in enumerate(variant.changes) if path in change.paths)
-            raise ModSyntaxError(
+            raise ModError(
+                "broken-syntax",
                 f"The mod {mod.label(variant)} breaks {path}.",
                 where=mod.where_in(variant, "changes", index),
                 why=f"It does not compile: {fault}.",
@@ -221,7 +217,8 @@ def _refuse_untrue(mod: Mod, variant: Variant, texts: Texts) -> None:
     for index, check in enumerate(variant.checks):
         fault = failing(check, texts[check.file])
         if fault is not None:
-            raise ModCheckError(
+            raise ModError(
+                "check-failed",
                 f"A check of the mod {mod.label(variant)} does not hold.",
                 where=mod.where_in(variant, "checks", index),
                 why=f"{check}: {fault}.",

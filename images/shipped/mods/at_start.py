@@ -27,13 +27,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from images.shipped.errors import (
-    FactoryError,
-    ModFileError,
-    ModNotApplicableError,
-    UnknownNameError,
-    did_you_mean,
-)
+from images.shipped.errors import FactoryError, ModError, UsageError, did_you_mean
 from images.shipped.hashing import sha256_of
 from images.shipped.mods.apply import Applied, apply_mods, misplaced, refuse_taken
 from images.shipped.mods.load import load_mods
@@ -59,7 +53,8 @@ class Installation:
         try:
             vllm = Version(Version(installed_version("vllm")).public)
         except PackageNotFoundError:
-            raise ModNotApplicableError(
+            raise ModError(
+                "not-applicable",
                 "There is no vLLM to apply mods to.",
                 where=sys.prefix,
                 why="The package vllm is not installed in this Python environment.",
@@ -107,7 +102,8 @@ def apply_installed(folder: Path, names: Sequence[str], installation: Installati
     picked: Picked = {}
     for name in names:
         if name not in mods:
-            raise UnknownNameError(
+            raise UsageError(
+                "unknown-name",
                 f"There is no mod {name!r}.",
                 where=folder,
                 why="The folder has no mod of that name.",
@@ -117,7 +113,8 @@ def apply_installed(folder: Path, names: Sequence[str], installation: Installati
     said: list[str] = []
     for name, (mod, variant) in list(picked.items()):
         if variant.source is not None:
-            raise ModNotApplicableError(
+            raise ModError(
+                "not-applicable",
                 f"The mod {name} cannot be applied at start-up.",
                 where=mod.where_in(variant, "source"),
                 why="It needs other sources, which only a build can install.",
@@ -172,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for line in apply_installed(options.folder, options.name, Installation.here()):
             sys.stderr.write(f"mods: {line}\n")
     except FactoryError as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"error[{error.name}]: {error}\n")
         return error.exit_code
     return 0
 
@@ -190,7 +187,8 @@ def _is_applied(mod: Mod, digest: str, done: Record, installation: Installation)
     )
     if intact and entry.get("digest") == digest:
         return True
-    raise ModFileError(
+    raise ModError(
+        "mod-file",
         f"Another version of the mod {mod.name} is already applied.",
         where=installation.record,
         why="The mod has changed since." if intact else "A file that it changed has changed since.",
@@ -247,7 +245,8 @@ def _write_all(contents: Mapping[Path, bytes]) -> None:
         for path, temporary in ready.items():
             _restore(path, before[path], temporary)
         where = error.filename2 or error.filename or "the container"
-        raise ModFileError(
+        raise ModError(
+            "mod-file",
             "The installed files cannot be changed; none was.",
             where=where,
             why=f"{error.strerror or error}. Mods need a writable container that runs as root.",
@@ -289,7 +288,8 @@ def _read_record(record: Path) -> Record:
             return entries
     except (ValueError, LookupError, TypeError, RecursionError):
         pass
-    raise ModFileError(
+    raise ModError(
+        "mod-file",
         "The list of applied mods cannot be read.",
         where=record,
         why="It is not what a build or a start of the container writes.",

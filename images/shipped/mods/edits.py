@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from images.shipped.errors import AnchorError, ModConflictError, ModFileError, PatchError
+from images.shipped.errors import ModError
 from images.shipped.mods.diffs import Hunk, parse_diff, split_lines
 from images.shipped.mods.manifest import Edit, Mod, Patch, Variant
 
@@ -113,7 +113,8 @@ class _Place:
     def text(self, path: str) -> str:
         text = self.texts.get(path)
         if text is None:
-            raise ModFileError(
+            raise ModError(
+                "mod-file",
                 f"{path}, which the mod {self.label} changes, does not exist in this version.",
                 where=self.where,
                 why="A mod can only change an existing file.",
@@ -128,7 +129,8 @@ def _locate_edit(place: _Place, change: Edit) -> Span:
     found = [match.start() for match in re.finditer(f"(?={re.escape(change.anchor)})", text)]
     if len(found) != 1:
         lines = ", ".join(str(_line(text, start)) for start in found[:5])
-        raise AnchorError(
+        raise ModError(
+            "anchor-misfit",
             f"An anchor of the mod {place.label} occurs {len(found)} times in {change.edit}.",
             where=place.where,
             why=f"It must occur exactly once{f', but is on lines {lines}' if found else ''}."
@@ -146,7 +148,8 @@ def _locate_edit(place: _Place, change: Edit) -> Span:
 
 def _locate_new(place: _Place, path: str, text: str) -> Span:
     if place.texts.get(path) is not None:
-        raise ModFileError(
+        raise ModError(
+            "mod-file",
             f"The mod {place.label} adds {path}, which already exists.",
             where=place.where,
             why="Overwriting it would lose its content.",
@@ -199,7 +202,8 @@ def _refuse_own_overlaps(mod: Mod, variant: Variant, spans: Sequence[Span]) -> N
     """Refuse two changes of a mod at the same place: the result would depend on their order."""
     for one, other in combinations(sorted(spans, key=lambda span: (span.path, span.start, span.end)), 2):
         if one.path == other.path and (other.start < one.end or other.start == one.start):
-            raise ModConflictError(
+            raise ModError(
+                "mod-conflict",
                 f"Two changes of the mod {mod.label(variant)} are at the same place.",
                 where=mod.where_in(variant, "changes"),
                 why=f"Both change {one.path}:{other.lines[0]}, in no particular order.",
@@ -207,10 +211,9 @@ def _refuse_own_overlaps(mod: Mod, variant: Variant, spans: Sequence[Span]) -> N
             )
 
 
-def _conflict(
-    path: str, one: tuple[str, tuple[int, int]], other: tuple[str, tuple[int, int]]
-) -> ModConflictError:
-    return ModConflictError(
+def _conflict(path: str, one: tuple[str, tuple[int, int]], other: tuple[str, tuple[int, int]]) -> ModError:
+    return ModError(
+        "mod-conflict",
         f"The mods {one[0]} and {other[0]} touch the same lines.",
         where=f"{path}:{max(one[1][0], other[1][0])}",
         why=f"{one[0]} relies on lines {one[1][0]}-{one[1][1]}, {other[0]} on lines {other[1][0]}-{other[1][1]}.",
@@ -218,8 +221,9 @@ def _conflict(
     )
 
 
-def _patch_error(place: _Place, change: Patch, why: str) -> PatchError:
-    return PatchError(
+def _patch_error(place: _Place, change: Patch, why: str) -> ModError:
+    return ModError(
+        "patch-misfit",
         f"The diff {change.patch} of the mod {place.label} does not apply.",
         where=place.where,
         why=why,

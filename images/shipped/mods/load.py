@@ -10,18 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from images.shipped.conditions import Condition
-from images.shipped.errors import (
-    FactoryError,
-    ModCycleError,
-    ModForbiddenPathError,
-    ModKeyError,
-    ModLicenceError,
-    ModManifestError,
-    ModPathError,
-    ModTakenPathError,
-    ModVersionsError,
-    did_you_mean,
-)
+from images.shipped.errors import FactoryError, ModError, did_you_mean
 from images.shipped.mods.manifest import (
     MANIFEST,
     STAGES,
@@ -67,7 +56,8 @@ def load_mods(root: Path) -> dict[str, Mod]:
         for key, names in (("requires", mod.manifest.requires), ("conflicts", mod.manifest.conflicts)):
             for index, name in enumerate(names):
                 if name not in mods:
-                    raise ModManifestError(
+                    raise ModError(
+                        "bad-mod",
                         f"The mod {mod.name} {key} {name}, which does not exist.",
                         where=mod.where(key, index),
                         why=f"There is no folder mods/{name}.",
@@ -80,11 +70,12 @@ def load_mods(root: Path) -> dict[str, Mod]:
 def load_mod(folder: Path) -> Mod:
     """Load and check a mod."""
     if not (folder / MANIFEST).is_file():
-        raise ModManifestError(
+        raise ModError(
+            "bad-mod",
             f"The folder mods/{folder.name} has no {MANIFEST}.",
             where=f"mods/{folder.name}",
             why="Every folder in mods/ is a mod and needs that file.",
-            fix="Write it (`invoke mods.new` creates an example), or move the folder elsewhere.",
+            fix="Write it (`./inv mods.new` creates an example), or move the folder elsewhere.",
         )
     source = read_yaml(folder / MANIFEST, f"mods/{folder.name}/{MANIFEST}")
     try:
@@ -93,7 +84,8 @@ def load_mod(folder: Path) -> Mod:
         raise _explain(folder.name, source, error.errors(include_url=False)) from None
     mod = Mod(manifest, _read_files(folder, manifest, source), source)
     if manifest.name != folder.name:
-        raise ModManifestError(
+        raise ModError(
+            "bad-mod",
             f"The mod in mods/{folder.name} is named {manifest.name}.",
             where=source.location(("name",)),
             why="A mod has the name of its folder.",
@@ -105,7 +97,7 @@ def load_mod(folder: Path) -> Mod:
     return mod
 
 
-_PATHS = {"path": ModPathError, "forbidden path": ModForbiddenPathError, "taken path": ModTakenPathError}
+_PATHS = {"path": "bad-mod-path", "forbidden path": "forbidden-path", "taken path": "taken-path"}
 """The types of validation errors about paths."""
 
 
@@ -122,27 +114,28 @@ def _explain(name: str, source: YamlFile, details: list[ErrorDetails]) -> Factor
     if first["type"] == "extra_forbidden":
         owner = next((_PARTS[part] for part in reversed(path[:-1]) if part in _PARTS), Manifest)
         known = [field.alias or key for key, field in owner.model_fields.items()]
-        return ModKeyError(
+        return ModError(
+            "unknown-key",
             f"Unknown key {path[-1]!r} in the mod {name}.",
             where=where,
             why=f"{at} is not a key of mods.",
             fix=did_you_mean(path[-1], known).capitalize(),
         )
-    kind: type[FactoryError] = ModManifestError
+    failure = "bad-mod"
     what, why, fix = f"{at} of the mod {name} is wrong.", f"{at}: {first['msg']}.", f"Correct it; {help_}"
     if path[-1:] == ["licence"]:
-        kind, what = ModLicenceError, f"The mod {name} has no valid licence."
+        failure, what = "bad-licence", f"The mod {name} has no valid licence."
         why += " Images list the licences of everything in them."
         fix = "Write an SPDX expression, such as `licence: Apache-2.0`."
     elif first["type"] in _PATHS:
-        kind, what = _PATHS[first["type"]], f"The mod {name} names a path that is not allowed."
+        failure, what = _PATHS[first["type"]], f"The mod {name} names a path that is not allowed."
         fix = "The mod's author: name a file in a package of its distribution."
-        if kind is ModForbiddenPathError:
+        if failure == "forbidden-path":
             fix += " Whoever reviews it: no mod needs such a path, so ask what it is for."
     elif first["type"] == "specifier":
-        kind, what = ModVersionsError, f"The mod {name} has an invalid version range."
+        failure, what = "bad-mod-versions", f"The mod {name} has an invalid version range."
         fix = 'Write a PEP 440 range, such as ">=0.20,<0.24".'
-    return kind(what, where=where, why=why, fix=fix)
+    return ModError(failure, what, where=where, why=why, fix=fix)
 
 
 def _read_files(folder: Path, manifest: Manifest, source: YamlFile) -> dict[str, bytes]:
@@ -152,7 +145,8 @@ def _read_files(folder: Path, manifest: Manifest, source: YamlFile) -> dict[str,
             try:
                 files[name] = _read_file(folder, name)
             except (OSError, ValueError) as error:
-                raise ModManifestError(
+                raise ModError(
+                    "bad-mod",
                     f"The mod {manifest.name} names an unusable file: {name}.",
                     where=source.location(("variants", index, "changes")),
                     why=f"It must be a text file in the mod's folder ({error}).",
@@ -175,7 +169,8 @@ def _refuse_empty_ranges(mod: Mod) -> None:
     ranges += [(("not_needed", index), item.versions) for index, item in enumerate(mod.manifest.not_needed)]
     for path, versions in ranges:
         if not versions.strip() or common_version(versions) is None:
-            raise ModVersionsError(
+            raise ModError(
+                "bad-mod-versions",
                 f"A range of the mod {mod.name} matches {'no' if versions.strip() else 'every'} version.",
                 where=mod.where(*path, "versions"),
                 why=f"No version lies in {versions!r}."
@@ -203,7 +198,8 @@ def _refuse_contradictions(mod: Mod, stage: Stage) -> None:
         for also, others, _ in claims[index + 1 :]:
             both = common_version(versions, others)
             if both is not None:
-                raise ModVersionsError(
+                raise ModError(
+                    "bad-mod-versions",
                     f"The mod {mod.name} makes two statements about {both}.",
                     where=where,
                     why=f"It is {says} for {versions!r} and {also} for {others!r}.",
@@ -216,7 +212,8 @@ def _refuse_cycles(mods: dict[str, Mod]) -> None:
         TopologicalSorter({name: mod.manifest.requires for name, mod in mods.items()}).prepare()
     except CycleError as error:
         cycle: list[str] = error.args[1][::-1]
-        raise ModCycleError(
+        raise ModError(
+            "mod-cycle",
             f"Mods require each other in a cycle: {' -> '.join(cycle)}.",
             where=mods[cycle[0]].where("requires"),
             why="None of them could be applied first.",

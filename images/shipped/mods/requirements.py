@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from packaging.version import Version
 
-from images.shipped.errors import ModNotApplicableError
+from images.shipped.errors import ModError
 from images.shipped.mods.manifest import Mod, Stage, Variant
 
 Picked = dict[str, tuple[Mod, Variant]]
@@ -18,11 +18,12 @@ def with_requirements(
     """Pick the variants of a mod and of its requirements for a version, requirements first."""
     variant = mod.variant(version, stage)
     if variant is None:
-        raise ModNotApplicableError(
+        raise ModError(
+            "not-applicable",
             f"The mod {mod.name} does not apply to vLLM {version}.",
             where=mod.where("variants"),
             why=f"{why_not(mod, version)}.",
-            fix="Leave it out; `invoke mods.check` lists the versions it applies to.",
+            fix="Leave it out; `./inv mods.check` lists the versions it applies to.",
         )
     picked: Picked = {}
     for index, name in enumerate(mod.manifest.requires):
@@ -30,7 +31,8 @@ def with_requirements(
         if required.variant(version, stage) is not None:
             picked |= with_requirements(required, mods, version, stage)
         elif not required.is_upstream(version) and required.reason_not_needed(version) is None:
-            raise ModNotApplicableError(
+            raise ModError(
+                "not-applicable",
                 f"The mod {mod.name} requires {name}, which does not apply to vLLM {version}.",
                 where=mod.where("requires", index),
                 why=f"{why_not(required, version)}.",

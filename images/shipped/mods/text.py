@@ -6,7 +6,7 @@ import base64
 import hashlib
 from pathlib import Path
 
-from images.shipped.errors import ModFileError
+from images.shipped.errors import ModError
 
 
 def read_text(file: Path, path: str) -> str | None:
@@ -19,7 +19,8 @@ def decoded(data: bytes, path: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise ModFileError(
+        raise ModError(
+            "mod-file",
             f"{path} is not text.",
             where=f"{path}:{data[: error.start].count(10) + 1}",
             why=f"Mods can change only UTF-8 text ({error.reason}).",

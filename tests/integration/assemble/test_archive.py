@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from imagefactory.assemble.archive import archive, archive_tag
-from imagefactory.errors.store import DownloadError
-from imagefactory.errors.wheelhouse import ArchiveIncompleteError, NoRegistryError
 from imagefactory.oci.registry.repository import Repository
+from tests.fixtures.failures import raises
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
 
 
@@ -57,7 +56,7 @@ def test_file_that_nobody_has_is_named_and_the_others_are_kept(
 ) -> None:
     [lost] = small_factory.links.glob("platform-*.whl")
     kept = lost.rename(lost.with_suffix(".kept"))
-    with pytest.raises(ArchiveIncompleteError) as refused:
+    with raises("archive-incomplete") as refused:
         archive(small_factory.project, [CELL], small_factory.said.append)
     assert refused.value.where == lost.name
     with Repository.open(where) as repository:
@@ -70,7 +69,7 @@ def test_file_that_nobody_has_is_named_and_the_others_are_kept(
 def test_build_says_that_the_archive_lacks_a_file_too(small_factory: SmallFactory, where: str) -> None:
     [wheel] = small_factory.links.glob("platform-*.whl")
     wheel.unlink()
-    with pytest.raises(DownloadError) as refused:
+    with raises("download-failed") as refused:
         small_factory.build()
     assert where in refused.value.why
 
@@ -89,5 +88,5 @@ def test_wrong_file_on_the_index_does_not_hide_the_archived_one(small_factory: S
 
 def test_archive_needs_a_registry(small_factory: SmallFactory) -> None:
     small_factory.edit_matrix("registry.example/factory/small", "registry.example/OWNER/small")
-    with pytest.raises(NoRegistryError):
+    with raises("no-registry"):
         archive(small_factory.project, [CELL], small_factory.said.append)

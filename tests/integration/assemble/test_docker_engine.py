@@ -17,12 +17,12 @@ from imagefactory.assemble.engines.by_name import ENGINES
 from imagefactory.assemble.engines.differences import compare_named
 from imagefactory.assemble.engines.docker.daemon import image_id
 from imagefactory.assemble.engines.options import BuildOptions, BuiltImage
-from imagefactory.errors.docker import BuilderMissingError
 from imagefactory.mods.authoring import scaffold
 from imagefactory.plan.make import make_plan
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.failures import raises
 from tests.fixtures.platforms import PLATFORM
 from tests.fixtures.small_factory import RecordingWatcher
 
@@ -101,7 +101,7 @@ def test_second_build_takes_every_step_from_the_cache(project: Project, by_docke
 
 
 def test_unknown_builder_is_refused(project: Project, buildx: str) -> None:
-    with pytest.raises(BuilderMissingError, match="no-such-builder") as caught:
+    with raises("no-builder", match="no-such-builder") as caught:
         build_with_docker(project, builder="no-such-builder")
     assert "no-such-builder" in caught.value.why, buildx
 

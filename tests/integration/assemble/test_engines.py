@@ -14,9 +14,9 @@ import pytest
 
 from imagefactory.assemble.assemble import Built
 from imagefactory.assemble.engines.docker import load
-from imagefactory.errors.layers import EngineError
 from imagefactory.oci.layout import archive, write_archive
 from tests.fixtures.engines import need
+from tests.fixtures.failures import raises
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.small_factory import CELL, SmallFactory
 
@@ -103,7 +103,7 @@ def test_missing_daemon_is_an_error_with_a_remedy(
     built: Built, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
-    with pytest.raises(EngineError) as caught:
+    with raises("engine-failed") as caught:
         load(built.layout, "name:tag")
     assert "Start Docker" in caught.value.fix
     del caught

@@ -26,7 +26,7 @@ from tests.fixtures.fuse import Fuse
 from tests.fixtures.small_factory import CELL, RecordingWatcher, SmallFactory
 
 IN_PROCESS, WHOLE_PROGRAM = 16, 4
-"""Kills of a build that works in threads (quick), and of `invoke build` with its worker processes."""
+"""Kills of a build that works in threads (quick), and of `./inv build` with its worker processes."""
 
 
 def assert_whole(factory: SmallFactory, digest: str) -> None:

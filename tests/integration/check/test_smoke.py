@@ -15,11 +15,12 @@ from imagefactory.assemble.engines.docker.daemon import remove_name
 from imagefactory.check.smoke.contents import DaemonContents, LayoutContents
 from imagefactory.check.smoke.record import SmokeRecord
 from imagefactory.check.smoke.subject import Subject, bring_into_daemon, subject_of_image, subject_of_target
-from imagefactory.errors.smoke import SmokeFailedError
+from imagefactory.errors import CheckError
 from imagefactory.oci.layout import Layout
 from imagefactory.project.project import Project
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.engines import need
+from tests.fixtures.failures import refused
 from tests.fixtures.small_factory import SmallFactory
 from tests.fixtures.smoke import with_config
 
@@ -50,7 +51,7 @@ def record_at(done: subprocess.CompletedProcess[str]) -> tuple[SmokeRecord, Path
 
 def test_results_are_recorded_level_by_level(factory: SmallFactory) -> None:
     done = smoke(factory, "--target", "tiny", "--level", "static")
-    assert done.returncode == SmokeFailedError.exit_code, done.stderr
+    assert refused(done, "smoke-failed"), done.stderr
     assert "Traceback" not in done.stderr
     record, folder = record_at(done)
     [built] = factory.build()
@@ -71,7 +72,7 @@ def test_results_are_recorded_level_by_level(factory: SmallFactory) -> None:
     assert [case.get("name") for case in cases if case.find("failure") is not None]
     # Without an engine, other levels cannot run; the record keeps the first.
     done = smoke(factory, "--target", "tiny", "--level", "container", "--level", "serve")
-    assert done.returncode == SmokeFailedError.exit_code, done.stderr
+    assert refused(done, "smoke-failed"), done.stderr
     record, folder = record_at(done)
     assert record.summary == "static: failed, container: not-run, serve: not-run"
     assert "The Docker daemon does not answer" in record.levels["container"].why
@@ -92,7 +93,7 @@ def test_an_unknown_target_or_image_is_refused(
     factory: SmallFactory, arguments: list[str], words: str
 ) -> None:
     done = smoke(factory, *arguments)
-    assert done.returncode not in {0, 1, SmokeFailedError.exit_code}
+    assert done.returncode not in {0, 1, CheckError.exit_code}
     assert words in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -185,7 +186,7 @@ def test_a_broken_entrypoint_fails_with_its_reason_on_record(
         Layout(tiny.layout), tmp_path / "broken", lambda config: config["config"].update(entrypoint)
     )
     done = invoke(other_checkout, "smoke", "--image", str(broken.folder), "--level", "static,serve")
-    assert done.returncode == SmokeFailedError.exit_code, done.stdout + done.stderr
+    assert refused(done, "smoke-failed"), done.stdout + done.stderr
     record, folder = record_at(done)
     assert leftovers(folder) == []
     assert record.digest == broken.manifest_digest() != tiny.digest

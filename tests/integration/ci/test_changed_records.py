@@ -14,11 +14,10 @@ import tomli_w
 
 from imagefactory.ci.changed_records import changed_records, check_records
 from imagefactory.ci.jobs import MARGIN, refuse_full, space_needed
-from imagefactory.errors.ci import NoRoomError
-from imagefactory.errors.publishing import RecordRefutedError
 from imagefactory.plan.make import locked_plans
 from imagefactory.project.locks.gpu_libraries import SlimLock
 from imagefactory.publish.tags import staging_tag
+from tests.fixtures.failures import raises, refused
 from tests.fixtures.fake_github import commit_all
 from tests.fixtures.night_factory import ModdedFactory
 from tests.fixtures.publishing import Publisher
@@ -50,7 +49,7 @@ def check(factory: SmallFactory, base: str = "HEAD") -> int:
 
 
 def refusal(factory: SmallFactory) -> str:
-    with pytest.raises(RecordRefutedError) as refused:
+    with raises("record-refuted") as refused:
         check(factory)
     return refused.value.why
 
@@ -88,7 +87,7 @@ def test_a_full_disk_is_noticed_before_anything_is_fetched(
 
     monkeypatch.setattr("imagefactory.ci.changed_records.refuse_full", refuse)
     monkeypatch.setattr("imagefactory.ci.changed_records.make_layers", None)
-    with pytest.raises(NoRoomError):
+    with raises("no-room"):
         check(recorded)
     [part] = [plan for plan in locked_plans(recorded.project) if layer in {one.key for one in plan.layers}]
     assert MARGIN <= asked[0] < space_needed([part]), "only what changed counts"
@@ -153,7 +152,7 @@ def test_a_record_of_another_blob_would_be_pushed_and_the_command_refuses_it(pub
     assert swapped.digest != staged.digest
     assert publisher.repository.resolve(staging_tag(staged.plan.key)) == swapped.digest
     done = publisher.invoke("ci.check-records", "--base", "HEAD")
-    assert done.returncode == RecordRefutedError.exit_code, done.stderr
+    assert refused(done, "record-refuted"), done.stderr
     assert "model tiny" in done.stderr
     publisher.factory.root.joinpath("locks/layers.toml").unlink()
     done = publisher.invoke("ci.check-records", "--base", "HEAD")

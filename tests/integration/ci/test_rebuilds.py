@@ -12,10 +12,6 @@ from pathlib import Path
 import pytest
 
 from imagefactory.ci.rebuilding import Rebuilds, attach_rebuilds, rebuild_published
-from imagefactory.errors.layers import VerificationError
-from imagefactory.errors.publishing import NeverPublishedError
-from imagefactory.errors.registry import AccessDeniedError
-from imagefactory.errors.supply import ImageSignatureError
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.attest.attachments import attach_all
@@ -25,6 +21,7 @@ from imagefactory.publish.attest.rebuilds import Rebuild
 from imagefactory.publish.attest.signing import KeySigner, Signer, Verifier, find_trust
 from imagefactory.publish.staging import Staged
 from imagefactory.store.digests import Digest
+from tests.fixtures.failures import raises
 from tests.fixtures.fake_github import commit_all, git
 from tests.fixtures.inv import check_failure
 from tests.fixtures.local_sigstore import Job, JobSigner, LocalSigstore
@@ -135,7 +132,7 @@ def test_an_image_that_its_commit_does_not_give_is_named(published: PublishedCom
     done = published.rebuild()
     assert done.done == (replace(published.result, image=other.digest),)
     assert done.done[0].outcome == "other digest"
-    with pytest.raises(VerificationError, match=f"{published.commit} gives {published.staged.digest}"):
+    with raises("rebuild-differs", match=f"{published.commit} gives {published.staged.digest}"):
         done.refuse_differences()
 
 
@@ -145,7 +142,7 @@ def test_rebuilders_are_counted_by_name(published: PublishedCommit) -> None:
     assert rebuilds(published.check()).state == "not checked"
     first = published.attach(one)
     assert published.attach(one) == first
-    with pytest.raises(VerificationError, match=r"rebuilt by 1 other, same digest: one .*2 are required"):
+    with raises("rebuild-differs", match=r"rebuilt by 1 other, same digest: one .*2 are required"):
         refuse_failing(published.check(2))
     published.attach(two)
     finding = rebuilds(published.check(2))
@@ -162,7 +159,7 @@ def test_a_rebuilder_who_got_another_digest_is_heard(published: PublishedCommit)
     published.attach(one, rebuilt=OTHER)
     finding = rebuilds(published.check())
     assert (finding.state, "another digest: one" in finding.detail) == ("failed", True)
-    with pytest.raises(VerificationError):
+    with raises("rebuild-differs"):
         refuse_failing(published.check())
 
 
@@ -195,7 +192,7 @@ def test_a_rebuilder_cannot_publish(published: PublishedCommit) -> None:
     published.attach(one)
     checked = published.check()
     assert rebuilds(checked).state == "ok"
-    with pytest.raises(ImageSignatureError):
+    with raises("no-trusted-signature"):
         refuse_failing(checked)
 
 
@@ -207,7 +204,7 @@ def test_statements_can_be_in_a_registry_of_ones_own(
     with guarded_registry.repository(name, "reader") as theirs, guarded_registry.repository() as own:
         [(_, place)] = attach_rebuilds(project, theirs, own, [published.result], one)
         assert place.startswith(own.reference.name)
-        with pytest.raises(AccessDeniedError):
+        with raises("access-denied"):
             attach_rebuilds(project, theirs, theirs, [published.result], one)
         rebuilder = {"key": "rebuilders/one.pub", "statements": own.reference.name}
         published.trust_rebuilders({"one": rebuilder})
@@ -241,7 +238,7 @@ def test_an_image_that_nobody_signed_is_not_rebuilt(published: PublishedCommit) 
     done = published.rebuild()
     assert done.done == ()
     assert "not signed by anybody who is trusted" in done.failed[published.staged.digest]
-    with pytest.raises(VerificationError, match="1 of 1 images were not confirmed"):
+    with raises("rebuild-differs", match="1 of 1 images were not confirmed"):
         done.refuse_differences()
 
 
@@ -256,14 +253,14 @@ def test_a_tag_that_was_moved_by_hand_is_followed(published: PublishedCommit) ->
     assert done.done == ()
     assert "does not have that content" in done.failed["missing"]
     assert "Nobody signed the image" in done.failed[other.digest]
-    with pytest.raises(VerificationError, match="2 of 2"):
+    with raises("rebuild-differs", match="2 of 2"):
         done.refuse_differences()
 
 
 def test_an_empty_repository_confirms_nothing(publisher: Publisher) -> None:
     project = publisher.project
     publisher.push()
-    with pytest.raises(NeverPublishedError, match="nothing to rebuild"):
+    with raises("never-published", match="nothing to rebuild"):
         rebuild_published(project, publisher.repository, find_trust(project), print)
 
 
@@ -283,4 +280,4 @@ def test_the_commands_rebuild_attest_and_count(published: PublishedCommit) -> No
     done = published.publisher.invoke(*verify, "1")
     assert done.returncode == 0, done.stderr
     assert "rebuilt by 1 other, same digest: one (key " in done.stderr
-    check_failure(published.publisher.invoke(*verify, "2"), VerificationError)
+    check_failure(published.publisher.invoke(*verify, "2"), "rebuild-differs")

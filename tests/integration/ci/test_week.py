@@ -13,8 +13,6 @@ import pytest
 
 from imagefactory.check.smoke.record import Level, SmokeRecord
 from imagefactory.ci.night import plan_night
-from imagefactory.errors.publishing import HeldBackError
-from imagefactory.errors.registry import RegistryUnreachableError
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.publish.handovers import handover_folder
@@ -23,6 +21,7 @@ from imagefactory.publish.prune import Policy, prune
 from imagefactory.publish.records import attach_record, read_records
 from imagefactory.publish.staging import Staged, find_staged, stage
 from imagefactory.publish.tags import staging_tag
+from tests.fixtures.failures import is_failure, refused
 from tests.fixtures.fake_github import REPOSITORY, TOKEN, FakeGitHub
 from tests.fixtures.night_factory import NightFactory
 from tests.fixtures.platforms import MACHINE
@@ -157,7 +156,7 @@ def test_no_night_brings_back_an_image_that_a_second_rollback_left_behind(
         assert morning.held == ["tiny: rolled back"]
         night_factory.factory.build()  # so that the image is on record, and only the hold can stop it
         [refusal] = promote_cells(night_factory.project, night_factory.repository, CELL).refused
-        assert isinstance(refusal, HeldBackError)
+        assert is_failure(refusal, "held-back")
         assert night_factory.tags()["tiny"] == z
     told = json.loads(night_factory.invoke("history", "--json").stdout)
     assert {line["digest"]: line["held"] for line in told} == {z: False, a: True, b: True}
@@ -232,7 +231,7 @@ def test_the_plan_command_fails_with_its_own_code_when_the_registry_is_down(
     night_factory: NightFactory,
 ) -> None:
     done = night_factory.invoke("ci.plan", FACTORY_REGISTRY="127.0.0.1:9/acme/gone")
-    assert done.returncode == RegistryUnreachableError.exit_code
+    assert refused(done, "registry-unreachable")
     assert done.stdout == ""
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors.matrix import UnknownNameError
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.inv import check_failure
 
@@ -59,4 +58,4 @@ def test_the_committed_locks_match_the_committed_matrix(clone: Path) -> None:
 
 def test_inv_passes_on_messages_and_exit_codes(clone: Path) -> None:
     done = inv(clone, "plan", "--target", "gemma4-31b@0.18")
-    assert "Did you mean" in check_failure(done, UnknownNameError)
+    assert "Did you mean" in check_failure(done, "unknown-name")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors.kernels import AuditFailedError
 from imagefactory.lock.audit.auditing import audit, cuobjdump, refuse_failing
 from imagefactory.lock.audit.kernel_names import read_names
 from imagefactory.lock.audit.libraries import read_kernels
@@ -15,6 +14,7 @@ from imagefactory.project.locks.kernels import GpuCode, judge
 from imagefactory.project.project import Project
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.cuda import Nvcc
+from tests.fixtures.failures import raises
 from tests.fixtures.wheels import make_wheel
 
 pytestmark = pytest.mark.network
@@ -94,6 +94,6 @@ def test_local_wheel_is_audited(project: Project, nvcc: Nvcc, tmp_path: Path) ->
         tmp_path, "vllm", tag="cp38-abi3-linux_aarch64", files={"vllm/_C.abi3.so": library.read_bytes()}
     )
     verdicts = audit(project, str(wheel), "gb10")
-    with pytest.raises(AuditFailedError):
+    with raises("audit-failed"):
         refuse_failing(wheel.name, verdicts)
     assert [verdict.outcome for verdict in audit(project, str(wheel), "rtx5090")] == ["native"]

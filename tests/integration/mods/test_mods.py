@@ -14,9 +14,6 @@ import pytest
 from packaging.version import Version
 
 from imagefactory.compile.settings import load_settings
-from imagefactory.errors import FactoryError
-from imagefactory.errors.mods import AnchorError, ModCheckError, ModClaimError, ModConflictError
-from imagefactory.errors.store import DamagedCacheError
 from imagefactory.mods.authoring import scaffold
 from imagefactory.mods.compatibility import check_mods
 from imagefactory.mods.readme_table import markdown
@@ -25,6 +22,7 @@ from imagefactory.plan.make import make_plan
 from imagefactory.project.project import Project
 from images.shipped.mods.apply import apply_mods
 from tests.fixtures.checkouts import REPOSITORY, Checkout
+from tests.fixtures.failures import raises, refused
 from tests.fixtures.mods import Data, edit, has, manifest, table_in, write_mod
 from tests.fixtures.platforms import wheel_tag
 from tests.fixtures.small_factory import CELL, SmallFactory, noise, small_wheels, solid
@@ -67,15 +65,15 @@ def change(factory: SmallFactory, name: str, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("anchor", "error", "where"),
     [
-        ("no such line", AnchorError, "mods/b-second/mod.yaml:11"),
-        ("one = 1", ModConflictError, "vllm/x.py:1"),
+        ("no such line", "anchor-misfit", "mods/b-second/mod.yaml:11"),
+        ("one = 1", "mod-conflict", "vllm/x.py:1"),
     ],
 )
 def test_mod_that_does_not_fit_stops_the_build_before_anything_is_built(
-    factory: SmallFactory, anchor: str, error: type[FactoryError], where: str
+    factory: SmallFactory, anchor: str, error: str, where: str
 ) -> None:
     change(factory, "b-second", "two = 2", anchor)
-    with pytest.raises(error) as caught:
+    with raises(error) as caught:
         factory.build()
     assert caught.value.where == where
     assert not (factory.cache / "blobs").exists()
@@ -151,7 +149,7 @@ def test_mods_are_not_applied_to_a_changed_wheel_in_the_cache(factory: SmallFact
     shutil.copyfile(wheel, cached)
     change(factory, "b-second", "# b-second", "# b-changed")
     record = factory.project.known_layers.read_bytes()
-    with pytest.raises(DamagedCacheError) as caught:
+    with raises("damaged-cache") as caught:
         factory.build()
     assert caught.value.where == str(cached)
     assert factory.project.known_layers.read_bytes() == record
@@ -200,7 +198,7 @@ def test_variant_for_0_20_is_refused_on_0_19(project: Project) -> None:
     variant = mod.variant(Version("0.20.2"))
     assert variant is not None
     tree = Trees(project).tree(mod, variant, "0.19.1")
-    with pytest.raises(ModCheckError, match="does not hold") as caught:
+    with raises("check-failed", match="does not hold") as caught:
         apply_mods([(mod, variant)], tree.read)
     assert "Qwen3NextModel has base EagleModelMixin" in str(caught.value)
 
@@ -226,7 +224,7 @@ def test_mods_check_fails_and_names_the_place_of_a_wrong_claim(factory_checkout:
         .replace("<0.24", "<0.28")
     )
     bad = factory_checkout.invoke("mods.check", "--name", "eagle3-marker", "--markdown")
-    assert bad.returncode == ModClaimError.exit_code
+    assert refused(bad, "false-claim")
     assert "| applies | applies | conflict | upstream since 0.28.0 | upstream since 0.28.0 |" in bad.stdout
     assert "eagle3-marker on 0.24.0: " in bad.stderr
     assert "mods/eagle3-marker/mod.yaml:" in bad.stderr

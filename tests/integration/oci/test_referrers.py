@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from imagefactory.errors.registry import ContentMissingError
+from imagefactory.errors import RegistryError
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import Payload
 from imagefactory.oci.registry.image_push import push_image
@@ -17,6 +17,7 @@ from imagefactory.oci.registry.reference import Descriptor, is_digest
 from imagefactory.oci.registry.referrers import Attachment, fallback_tag
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.digests import Digest, digest_of
+from tests.fixtures.failures import raises
 from tests.fixtures.small_images import small_image
 
 LAYERS = [b"a layer"]
@@ -57,14 +58,14 @@ def test_an_attachment_whose_content_got_lost_is_sent_again(
         nonlocal losses
         if losses:
             losses -= 1
-            raise ContentMissingError("Lost.", where="here", why="A race.", fix="Again.")
+            raise RegistryError("no-content", "Lost.", where="here", why="A race.", fix="Again.")
         return write(*arguments, **options)
 
     monkeypatch.setattr(repository, "write_manifest", lose)
     attached = referrers.attach(repository, image, "application/vnd.test", [Payload("text/plain", b"a")])
     assert [item.digest for item in referrers.find(repository, image.digest)] == [attached.digest]
     losses = 2
-    with pytest.raises(ContentMissingError):
+    with raises("no-content"):
         referrers.attach(repository, image, "application/vnd.test", [Payload("text/plain", b"b")])
 
 

@@ -13,15 +13,6 @@ from typing import BinaryIO
 
 import pytest
 
-from imagefactory.errors.layers import ImageMissingError
-from imagefactory.errors.registry import (
-    AccessDeniedError,
-    ContentMissingError,
-    CredentialsError,
-    RegistryUnreachableError,
-    RepositoryMissingError,
-)
-from imagefactory.errors.store import DigestMismatchError, DiskFullError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.layout import Layout
 from imagefactory.oci.registry.artifacts import TITLE, Payload, contents, push_artifact
@@ -31,6 +22,7 @@ from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, digest_of
 from tests.fixtures.engines import need
+from tests.fixtures.failures import raises
 from tests.fixtures.fault_proxy import FaultProxy
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.registries import HURRIED, GuardedRegistry
@@ -46,7 +38,7 @@ def test_image_is_pushed_by_digest_and_not_tagged(repository: Repository) -> Non
     assert set(pushed.outcomes.values()) == {"uploaded"}
     assert what_is_missing(repository, pushed.digest) == []
     # This registry does not distinguish a repository without tags from a missing one.
-    with pytest.raises(RepositoryMissingError):
+    with raises("no-repository"):
         repository.tags()
 
 
@@ -85,7 +77,7 @@ def test_index_lists_images_of_several_platforms(repository: Repository) -> None
 
 
 def test_manifest_is_not_accepted_before_its_content(repository: Repository) -> None:
-    with pytest.raises(ContentMissingError, match="does not have that content"):
+    with raises("no-content", match="does not have that content"):
         repository.put_manifest(small_image(LAYERS).manifest, MANIFEST_TYPE, "latest")
     assert repository.manifest("latest") is None
 
@@ -166,7 +158,7 @@ def test_wrong_password_is_named_with_its_source(
 ) -> None:
     credentials = Credentials("writer", "mistyped", "the test's config.json")
     repository = Repository.open(f"{guarded_registry.address}/acme/x", credentials=credentials, retry=HURRIED)
-    with pytest.raises(CredentialsError, match="does not accept the credentials") as failure:
+    with raises("credentials-refused", match="does not accept the credentials") as failure:
         push_to(repository)
     assert "config.json" in failure.value.what
     assert "mistyped" not in str(failure.value)
@@ -174,7 +166,7 @@ def test_wrong_password_is_named_with_its_source(
 
 def test_read_only_token_cannot_push(guarded_registry: GuardedRegistry) -> None:
     repository = guarded_registry.repository("acme/readonly", "reader")
-    with pytest.raises(AccessDeniedError, match="does not allow") as failure:
+    with raises("access-denied", match="does not allow") as failure:
         push_to(repository)
     assert "packages: write" in failure.value.fix
     assert "'reader'" in failure.value.why
@@ -187,7 +179,7 @@ def test_anonymous_user_may_read_a_public_image_but_not_write(
     digest = push_image(guarded_registry.repository("public/image"), small_image(LAYERS), tag="latest").digest
     anonymous = Repository.open(f"{guarded_registry.address}/public/image", retry=HURRIED)
     assert anonymous.resolve("latest") == digest
-    with pytest.raises(CredentialsError, match="without credentials"):
+    with raises("credentials-refused", match="without credentials"):
         push_image(anonymous, small_image([b"new"]))
 
 
@@ -225,30 +217,30 @@ def test_token_is_replaced_before_it_expires(
 
 
 def test_missing_repository_is_named(repository: Repository) -> None:
-    with pytest.raises(RepositoryMissingError, match=repository.reference.repository):
+    with raises("no-repository", match=repository.reference.repository):
         repository.tags()
     assert repository.manifest("latest") is None
-    with pytest.raises(ContentMissingError):
+    with raises("no-content"):
         repository.blob(digest_of(b"x"))
 
 
 def test_unreachable_registry_is_named() -> None:
     repository = Repository.open("127.0.0.1:1/acme/x", retry=HURRIED)
-    with pytest.raises(RegistryUnreachableError, match=r"127\.0\.0\.1:1") as failure:
+    with raises("registry-unreachable", match=r"127\.0\.0\.1:1") as failure:
         repository.tags()
     assert "refused" in failure.value.why
 
 
 def test_damaged_file_is_named_when_the_registry_refuses_it(repository: Repository, tmp_path: Path) -> None:
     (tmp_path / "layer").write_bytes(b"damaged")
-    with pytest.raises(DigestMismatchError) as failure:
+    with raises("wrong-digest") as failure:
         repository.upload(digest_of(b"correct"), 7, lambda: (tmp_path / "layer").open("rb"))
     assert str(tmp_path / "layer") in failure.value.where
 
 
 def test_wrong_download_leaves_no_file(repository: Repository, tmp_path: Path) -> None:
     push_image(repository, small_image(LAYERS))
-    with pytest.raises(DigestMismatchError, match="other content"):
+    with raises("wrong-digest", match="other content"):
         repository.download(digest_of(LAYERS[0]), 17, tmp_path / "file")
     assert list(tmp_path.iterdir()) == []
 
@@ -262,7 +254,7 @@ def test_full_disk_is_named_and_leaves_no_file(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("imagefactory.store.atomic.os.fsync", full)
-    with pytest.raises(DiskFullError):
+    with raises("disk-full"):
         repository.download(digest_of(LAYERS[2]), len(LAYERS[2]), tmp_path / "file")
     assert list(tmp_path.iterdir()) == []
 
@@ -274,7 +266,7 @@ def test_first_failure_stops_the_push_before_the_tag(repository: Repository) -> 
     image = small_image(LAYERS)
     first, second, third, config = image.parts
     spoiled = replace(image, parts=(first, second, replace(third, open=broken), config))
-    with pytest.raises(ImageMissingError, match="cannot be read") as failure:
+    with raises("no-image", match="cannot be read") as failure:
         push_image(repository, spoiled, tag="latest")
     assert failure.value.why == f"{os.strerror(errno.EIO)}."
     assert repository.manifest("latest") is None

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
-from imagefactory.errors.store import DigestMismatchError
 from imagefactory.store.cache import Store
+from tests.fixtures.failures import raises
 from tests.fixtures.publishing import Publisher
 from tests.unit.assemble.test_changed_cache import poison
 
@@ -16,7 +14,7 @@ def test_changed_layer_is_not_pushed(publisher: Publisher) -> None:
     contents = [blob.read_bytes() for blob in blobs]
     for blob in blobs:
         poison(blob)
-    with pytest.raises(DigestMismatchError) as caught:
+    with raises("wrong-digest") as caught:
         publisher.push()
     assert caught.value.where in map(str, blobs)
     assert not any(publisher.repository.has_blob(layer.digest) for layer in built.image.layers)

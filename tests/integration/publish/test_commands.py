@@ -10,8 +10,7 @@ import pytest
 
 from imagefactory.check.smoke.record import Level, SmokeRecord
 from imagefactory.check.smoke.runner import RECORD, results_folder
-from imagefactory.errors.layers import EngineError
-from imagefactory.errors.publishing import NotPromotableError
+from imagefactory.errors import EngineError
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository
@@ -24,6 +23,7 @@ from imagefactory.publish.promote import Promotion
 from imagefactory.publish.records import read_records
 from imagefactory.publish.staging import Staged
 from imagefactory.store.digests import Digest, Sha256
+from tests.fixtures.failures import is_failure
 from tests.fixtures.publishing import Publisher, plans, smoke_record
 from tests.fixtures.small_factory import CELL, SECOND, RecordingWatcher
 
@@ -110,7 +110,7 @@ def publish_plans(
 def test_an_image_that_fails_its_tests_gets_no_tag_and_its_record_says_why(publisher: Publisher) -> None:
     ran: list[tuple[str, list[Level]]] = []
     [refusal] = publish_with(publisher, smoke_tests(["serve"], ran), CELL).refused
-    assert isinstance(refusal, NotPromotableError)
+    assert is_failure(refusal, "not-promotable")
     assert publisher.tags() == {}
     [(digest, _)] = ran
     record = read_records(publisher.repository, digest, publisher.key())  # type: ignore[arg-type]
@@ -149,7 +149,7 @@ def test_what_is_attached_to_an_image_is_read_once(
 
 
 def leave_record(publisher: Publisher, plan_key: str, levels: Sequence[Level]) -> None:
-    """Leave a record of the image of CELL in build/smoke, as `invoke smoke` does."""
+    """Leave a record of the image of CELL in build/smoke, as `./inv smoke` does."""
     [built] = publisher.factory.build()
     record = smoke_record(built.image.digest, plan_key, levels=levels)
     path = results_folder(publisher.project, built.image.digest) / RECORD
@@ -188,7 +188,9 @@ def test_a_local_record_of_another_plan_does_not_count(publisher: Publisher) -> 
 def test_an_image_that_cannot_be_tested_does_not_keep_others_from_their_tags(publisher: Publisher) -> None:
     def run(staged: Staged, levels: Sequence[Level]) -> SmokeRecord:
         if staged.plan.cell == CELL:
-            raise EngineError("Docker is gone.", where="here", why="It was stopped.", fix="Start it.")
+            raise EngineError(
+                "engine-failed", "Docker is gone.", where="here", why="It was stopped.", fix="Start it."
+            )
         return smoke_tests([], [])(staged, levels)
 
     outcome = publish_with(publisher, run, CELL, SECOND)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from imagefactory.errors.publishing import NotPromotableError
 from imagefactory.project.cells import Cell
 from imagefactory.project.locks.files import BaseLock, WheelLock
 from imagefactory.publish.prune import Policy, prune
+from tests.fixtures.failures import is_failure
 from tests.fixtures.platforms import FOREIGN, MACHINE, PLATFORM, machine_of
 from tests.fixtures.publishing import START, Publisher
 from tests.fixtures.small_factory import CELL
@@ -71,7 +71,7 @@ def test_publishing_for_the_other_platform_lifts_no_hold(two_platforms: Publishe
     two_platforms.publish(CELL, OTHER)
     two_platforms.rollback()
     two_platforms.promote(OTHER, again=True)
-    assert isinstance(two_platforms.refusal(), NotPromotableError)
+    assert is_failure(two_platforms.refusal(), "not-promotable")
 
 
 def test_pruning_keeps_the_images_of_an_index_in_use(two_platforms: Publisher) -> None:

@@ -10,14 +10,6 @@ import pytest
 
 from imagefactory.assemble.assemble import BuildRun, assemble
 from imagefactory.errors import FactoryError
-from imagefactory.errors.publishing import (
-    HeldBackError,
-    NotPromotableError,
-    NotStagedError,
-    PromotionLostError,
-    SwappedImageError,
-    TagTakenError,
-)
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry.image_push import Pushable, push_image
 from imagefactory.plan.make import make_plan
@@ -29,6 +21,7 @@ from imagefactory.publish.records import attach_record
 from imagefactory.publish.staging import Staged
 from imagefactory.publish.tags import fixed_tag, staging_tag
 from imagefactory.store.digests import Digest
+from tests.fixtures.failures import is_failure, raises
 from tests.fixtures.publishing import Publisher, promote_cells, smoke_record
 from tests.fixtures.small_factory import CELL, SECOND, RecordingWatcher
 
@@ -111,7 +104,7 @@ def test_an_image_that_did_not_pass_its_smoke_tests_gets_no_tag(
     if record is not None:
         publisher.vouch(staged, **record)
     refusal = publisher.refusal()
-    assert isinstance(refusal, NotPromotableError)
+    assert is_failure(refusal, "not-promotable")
     assert missing in refusal.why
     assert publisher.tags() == {}
 
@@ -122,7 +115,7 @@ def test_an_image_that_failed_the_audit_gets_no_tag(
     publisher.push_tested()
     monkeypatch.setattr(gate, "audit_verdict", lambda *_: ["vllm/_C.abi3.so: no code for 12.1"])
     refusal = publisher.refusal()
-    assert isinstance(refusal, NotPromotableError)
+    assert is_failure(refusal, "not-promotable")
     assert refusal.why == "audit: vllm/_C.abi3.so: no code for 12.1."
     assert publisher.tags() == {}
 
@@ -136,7 +129,7 @@ def test_an_image_with_unlocked_files_is_not_promoted(publisher: Publisher) -> N
     pushable = Pushable.of_image(built.image, project.store.blob)
     pushed = push_image(publisher.repository, pushable, tag=staging_tag(plan.key))
     attach_record(publisher.repository, smoke_record(built.image.digest, plan.key))
-    with pytest.raises(NotPromotableError) as refused:
+    with raises("not-promotable") as refused:
         gate.pass_gate(project, publisher.repository, Staged(plan, built.image, pushed), None)
     assert "locked: the image has files that the lock does not name" in refused.value.why
     assert publisher.tags() == {}
@@ -150,7 +143,7 @@ def test_a_smoke_record_of_another_image_does_not_count(publisher: Publisher) ->
 
 
 def test_an_image_that_was_not_pushed_is_not_promoted(publisher: Publisher) -> None:
-    assert isinstance(publisher.refusal(), NotStagedError)
+    assert is_failure(publisher.refusal(), "not-pushed")
 
 
 def test_another_image_under_the_staging_tag_is_not_promoted(publisher: Publisher) -> None:
@@ -159,7 +152,7 @@ def test_another_image_under_the_staging_tag_is_not_promoted(publisher: Publishe
     other = publisher.repository.require_manifest(staging_tag(publisher.key(SECOND)))  # type: ignore[arg-type]
     publisher.repository.put_manifest(other.body, MANIFEST_TYPE, staging_tag(staged.plan.key))
     refusal = publisher.refusal()
-    assert isinstance(refusal, SwappedImageError)
+    assert is_failure(refusal, "swapped-image")
     assert "has another image" in refusal.what
 
 
@@ -169,7 +162,7 @@ def test_a_tag_that_never_moves_is_never_overwritten(publisher: Publisher) -> No
     fixed = fixed_tag(CELL, staged.plan.key)
     publisher.repository.put_manifest(other.image.manifest, MANIFEST_TYPE, fixed)
     refusal = publisher.refusal()
-    assert isinstance(refusal, TagTakenError)
+    assert is_failure(refusal, "tag-taken")
     assert publisher.tags() == {fixed: other.digest}
 
 
@@ -208,7 +201,7 @@ def test_of_two_promotions_at_once_one_wins_and_the_other_fails(publisher: Publi
     at_once(run, candidates)
     [winner] = [digest for digest, errors in told.items() if not errors]
     [[loser]] = [errors for errors in told.values() if errors]
-    assert isinstance(loser, PromotionLostError)
+    assert is_failure(loser, "race-lost")
     assert tiny_images(publisher) == {winner}
     assert winner in loser.why
 
@@ -232,7 +225,7 @@ def test_an_image_that_was_rolled_back_is_promoted_only_with_again(publisher: Pu
     _, second = publisher.publish_changed(1024, 2048)
     publisher.rollback()
     refusal = publisher.refusal()
-    assert isinstance(refusal, HeldBackError)
+    assert is_failure(refusal, "held-back")
     assert "rolled back" in refusal.what
     assert publisher.promote(again=True).refused == []
     assert publisher.tags()["tiny"] == second
@@ -249,6 +242,6 @@ def test_a_rollback_during_a_promotion_is_not_undone_by_it(
         return passed(*arguments)
 
     monkeypatch.setattr("imagefactory.publish.promote.pass_gate", roll_back_then_pass)
-    with pytest.raises(PromotionLostError, match="won the race"):
+    with raises("race-lost", match="won the race"):
         publisher.promote()
     assert tiny_images(publisher) == {first}

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from imagefactory.errors import FactoryError
-from imagefactory.errors.publishing import BeingPrunedError, PromotionLostError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import Payload
@@ -18,6 +17,7 @@ from imagefactory.publish.github_packages import GitHubPackages
 from imagefactory.publish.prune import Policy, plan_pruning, prune, take_inventory
 from imagefactory.publish.records import SMOKE_TYPE, read_records
 from imagefactory.store.digests import Digest, Sha256
+from tests.fixtures.failures import raises
 from tests.fixtures.publishing import START, PowerCutError, Publisher
 
 LATER = START + timedelta(days=40)
@@ -122,7 +122,7 @@ def test_pruning_stops_when_somebody_publishes_meanwhile(
         return found
 
     monkeypatch.setattr("imagefactory.publish.prune.take_inventory", look_then_publish)
-    with pytest.raises(PromotionLostError, match="Somebody published"):
+    with raises("race-lost", match="Somebody published"):
         prune(publisher.repository, Policy(keep=1), delete=True, moment=LATER)
     assert before <= everything(publisher)
 
@@ -144,7 +144,7 @@ def test_pruning_does_not_forget_what_somebody_publishes_again_meanwhile(
         return found
 
     monkeypatch.setattr("imagefactory.publish.prune.take_inventory", look_then_publish)
-    with pytest.raises(PromotionLostError, match="Somebody published"):
+    with raises("race-lost", match="Somebody published"):
         prune(repository, Policy(), delete=True, moment=LATER)
     assert publisher.tags()["tiny"] == first
     assert publisher.catalog.image(first) is not None
@@ -199,7 +199,7 @@ def test_nobody_promotes_what_a_prune_is_deleting(
 
     def promote_then_delete(repository: Repository, digest: Digest) -> bool:
         if not refused:
-            with pytest.raises(BeingPrunedError) as refusal:
+            with raises("being-pruned") as refusal:
                 publisher.promote()
             refused.append(refusal.value)
         return delete(repository, digest)
@@ -225,7 +225,7 @@ def test_an_interrupted_prune_is_finished_by_the_next_one(
         patch.setattr(Repository, "delete", fail)
         with pytest.raises(PowerCutError):
             prune(publisher.repository, Policy(keep=1), delete=True, moment=LATER)
-    with pytest.raises(BeingPrunedError):
+    with raises("being-pruned"):
         publisher.rollback()
     prune(publisher.repository, Policy(keep=1), delete=True, moment=LATER)
     assert publisher.repository.manifest(first) is None

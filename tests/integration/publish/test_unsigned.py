@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors import FactoryError
-from imagefactory.errors.publishing import NotPromotableError, UnsignedError
-from imagefactory.errors.supply import SigningError
+from imagefactory.errors import FactoryError, TrustError
 from imagefactory.publish.attest.attachments import STATEMENTS, attach_statement
 from imagefactory.publish.attest.bundles import Statement
 from imagefactory.publish.attest.keys import default_key_path, new_key_pair, read_private_key
 from imagefactory.publish.attest.signing import KeySigner
 from imagefactory.publish.records import attach_record
 from imagefactory.publish.staging import Staged
+from tests.fixtures.failures import is_failure, refused
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.publishing import Publisher, smoke_record
 
@@ -33,15 +32,15 @@ def stranger(tmp_path: Path) -> KeySigner:
     return KeySigner(read_private_key(str(tmp_path / "other.key")), "somebody else's")
 
 
-def refused(publisher: Publisher) -> FactoryError:
+def refusal(publisher: Publisher) -> FactoryError:
     error = publisher.refusal()
     assert publisher.tags() == {}
     return error
 
 
 def test_an_unsigned_image_gets_no_tag(publisher: Publisher, tested: Staged) -> None:
-    error = refused(publisher)
-    assert isinstance(error, UnsignedError)
+    error = refusal(publisher)
+    assert is_failure(error, "unsigned")
     assert tested.digest in error.where
     assert all(f"no trusted {name}" in error.why for name in STATEMENTS.values())
 
@@ -52,7 +51,7 @@ def test_the_signatures_of_a_stranger_do_not_count(
     for kind in STATEMENTS:
         statement = Statement(kind, {}, tested.digest, "an image")
         attach_statement(publisher.repository, tested.pushed.descriptor, statement, stranger)
-    assert isinstance(refused(publisher), UnsignedError)
+    assert is_failure(refusal(publisher), "unsigned")
 
 
 @pytest.mark.parametrize("missing", STATEMENTS)
@@ -60,8 +59,8 @@ def test_each_statement_is_required(publisher: Publisher, tested: Staged, missin
     for kind in STATEMENTS.keys() - {missing}:
         statement = Statement(kind, {}, tested.digest, "an image")
         attach_statement(publisher.repository, tested.pushed.descriptor, statement, publisher.signer)
-    error = refused(publisher)
-    assert isinstance(error, UnsignedError)
+    error = refusal(publisher)
+    assert is_failure(error, "unsigned")
     assert error.why == f"signed: no trusted {STATEMENTS[missing]}."
 
 
@@ -72,20 +71,20 @@ def test_statements_about_another_image_do_not_count(publisher: Publisher, teste
         statement = Statement(kind, {}, tested.digest, "an image")
         attach_statement(publisher.repository, other.pushed.descriptor, statement, publisher.signer)
     attach_record(publisher.repository, smoke_record(other.digest, other.plan.key))
-    assert isinstance(refused(publisher), UnsignedError)
+    assert is_failure(refusal(publisher), "unsigned")
 
 
 def test_a_failed_test_is_named_beside_the_missing_signature(publisher: Publisher) -> None:
     publisher.push()
-    error = refused(publisher)
-    assert isinstance(error, NotPromotableError)
+    error = refusal(publisher)
+    assert is_failure(error, "not-promotable")
     assert "smoke: no record" in error.why
     assert "signed: no trusted signature" in error.why
 
 
 def test_only_unsigned_promotes_what_nobody_signed(publisher: Publisher, tested: Staged) -> None:
     done = publisher.invoke("promote", "--target", "tiny")
-    assert (done.returncode, publisher.tags()) == (UnsignedError.exit_code, {}), done.stderr
+    assert (done.returncode, publisher.tags()) == (TrustError.exit_code, {}), done.stderr
     assert "--unsigned" in done.stderr
     done = publisher.invoke("promote", "--target", "tiny", "--unsigned")
     assert done.returncode == 0, done.stderr
@@ -98,6 +97,6 @@ def test_publishing_without_a_key_is_refused_before_anything_is_pushed(
 ) -> None:
     default_key_path().unlink()
     done = publisher.invoke(command, "--target", f"tiny/cpu/{MACHINE}")
-    assert done.returncode == SigningError.exit_code, done.stderr
+    assert refused(done, "cannot-sign"), done.stderr
     assert "keys.new" in done.stderr
     assert publisher.repository.resolve("catalog") is None

@@ -15,9 +15,9 @@ from uuid import uuid4
 
 import pytest
 import yaml
-from imagefactory.smoke.containers import docker
 from playwright.sync_api import Browser, Page
 
+from imagefactory.check.smoke.containers import docker
 from imagefactory.launch.docker_run import Launch, compose, docker_run, shell_line
 from imagefactory.launch.recipes import Format, recipe
 from imagefactory.mods.choose import choose_mods

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from imagefactory.assemble.layers import mod_layer
-from imagefactory.errors.mods import ModFileError
 from images.shipped.mods.apply import Applied, Reader, apply_mods
 from images.shipped.mods.manifest import Mod, Variant
+from tests.fixtures.failures import raises
 from tests.fixtures.mods import edit, has, manifest, write_mod
 from tests.fixtures.small_factory import SmallFactory
 
@@ -56,6 +56,6 @@ def test_a_mod_that_does_not_fit_stops_the_build_before_any_layer(
     change = edit("pure/absent.py", "VALUE", replace="1")
     checks = [has("pure/absent.py", "1")]
     write_mod(mods, manifest("unfit", change, checks=checks, distribution="pure"))
-    with pytest.raises(ModFileError, match="does not exist"):
+    with raises("mod-file", match="does not exist"):
         small_factory.build()
     assert "splicing" not in {state for _, state in small_factory.watch.told}

@@ -8,13 +8,10 @@ from pathlib import Path
 import pytest
 
 from imagefactory.assemble.found import built_layouts
-from imagefactory.errors.layers import DuplicatePathError, ImageMissingError
-from imagefactory.errors.locks import RecordNotWrittenError
-from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.errors.store import DigestMismatchError, DownloadError, OutputError
 from imagefactory.lock.mirrors import DebianMirrors
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.store.http import Retry
+from tests.fixtures.failures import raises
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory, solid
 from tests.fixtures.wheels import make_wheel
@@ -62,7 +59,7 @@ def test_the_output_can_be_chosen(small_factory: SmallFactory, tmp_path: Path) -
 def test_an_output_that_holds_something_else_is_refused(small_factory: SmallFactory, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear ...")
-    with pytest.raises(OutputError):
+    with raises("output-unusable"):
         small_factory.build(CELL, output=tmp_path / "mine")
     assert (tmp_path / "mine" / "letter.txt").read_text() == "dear ..."
 
@@ -75,7 +72,7 @@ def test_a_wheel_that_is_another_than_the_locked_one_stops_the_build(small_facto
     [wheel] = small_factory.links.glob("platform-*")
     data = wheel.read_bytes()
     wheel.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    with pytest.raises(DigestMismatchError, match="platform-3"):
+    with raises("wrong-digest", match="platform-3"):
         small_factory.build()
     assert images_of(small_factory) == []
 
@@ -83,14 +80,14 @@ def test_a_wheel_that_is_another_than_the_locked_one_stops_the_build(small_facto
 def test_a_cut_wheel_stops_the_build(small_factory: SmallFactory) -> None:
     [wheel] = small_factory.links.glob("platform-*")
     wheel.write_bytes(wheel.read_bytes()[:1000])
-    with pytest.raises(DigestMismatchError, match="platform-3"):
+    with raises("wrong-digest", match="platform-3"):
         small_factory.build()
 
 
 def test_a_wheel_that_is_nowhere_stops_the_build(small_factory: SmallFactory) -> None:
     [wheel] = small_factory.links.glob("platform-*")
     wheel.unlink()
-    with pytest.raises(DownloadError, match="platform-3") as caught:
+    with raises("download-failed", match="platform-3") as caught:
         small_factory.build()
     assert "PIP_FIND_LINKS" in caught.value.fix
     assert images_of(small_factory) == []
@@ -102,7 +99,7 @@ def test_two_wheels_that_disagree_stop_the_build(small_factory: SmallFactory) ->
         for name in ("left", "right")
     ]
     small_factory.lock_wheels(more)
-    with pytest.raises(DuplicatePathError, match=r"both\.py"):
+    with raises("duplicate-path", match=r"both\.py"):
         small_factory.build()
     assert images_of(small_factory) == []
 
@@ -114,14 +111,14 @@ def test_a_vanished_package_stops_the_build_with_the_remedy(
     mirrors = DebianMirrors(main=(str(small_factory.mirror),), snapshots=None)
     monkeypatch.setattr("imagefactory.store.downloads.RETRY", Retry(pause=0))
     monkeypatch.setattr(DebianMirrors, "discover", lambda _: mirrors)
-    with pytest.raises(DownloadError, match=rf"more_2\.0_{MACHINE}\.deb") as caught:
+    with raises("download-failed", match=rf"more_2\.0_{MACHINE}\.deb") as caught:
         small_factory.build()
-    assert "invoke lock --upgrade base" in caught.value.fix
+    assert "./inv lock --upgrade base" in caught.value.fix
     assert images_of(small_factory) == []
 
 
 def test_built_images_are_found_by_target(small_factory: SmallFactory) -> None:
-    with pytest.raises(ImageMissingError):
+    with raises("no-image"):
         built_layouts(small_factory.project, ["tiny"])
     small_factory.build()
     [(cell, layout, name)] = built_layouts(small_factory.project, ["tiny"])
@@ -133,7 +130,7 @@ def test_built_images_are_found_by_target(small_factory: SmallFactory) -> None:
 
 
 def test_where_one_image_is_needed_several_are_refused(small_factory: SmallFactory) -> None:
-    with pytest.raises(UnknownNameError, match="matches 2 images"):
+    with raises("unknown-name", match="matches 2 images"):
         built_layouts(small_factory.project, ["all"], one=True)
 
 
@@ -150,7 +147,7 @@ def test_a_record_that_cannot_be_written_does_not_lose_the_image(
 
     with monkeypatch.context() as patched:
         patched.setattr("imagefactory.plan.known_layers.write_text", refuse)
-        with pytest.raises(RecordNotWrittenError) as failure:
+        with raises("record-not-written") as failure:
             small_factory.build()
     layout = small_factory.project.build_folder(CELL)
     digest = json.loads((layout / "index.json").read_text())["manifests"][0]["digest"]
@@ -166,6 +163,6 @@ def test_an_output_that_cannot_be_used_is_refused_before_anything_is_fetched(
 ) -> None:
     (tmp_path / "file").touch()
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(OutputError):
+        with raises("output-unusable"):
             small_factory.build(output=place)
     assert small_factory.watch.told == []

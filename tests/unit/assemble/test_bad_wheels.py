@@ -12,18 +12,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imagefactory.errors.layers import BadWheelError, DamagedFileError, DuplicatePathError, UnsafeWheelError
+from imagefactory.errors import InputError
+from tests.fixtures.failures import raises
 from tests.fixtures.wheels import WheelFactory
 from tests.unit.assemble.test_wheel_layer import entries_of, full_wheel, unpacked
 
 __all__ = ["full_wheel"]  # a fixture
 
 
-def refuse(wheel: Path, kind: type[BadWheelError] = BadWheelError) -> str:
+def refuse(wheel: Path, name: str = "bad-wheel") -> str:
     """Return why a wheel is refused."""
-    with pytest.raises(BadWheelError) as caught:
+    with raises(name) as caught:
         entries_of(wheel)
-    assert caught.type is kind
     assert caught.value.what.startswith(f"{wheel.name} ")
     return str(caught.value.why)
 
@@ -60,7 +60,7 @@ def rename(wheel: Path, old: str, new: str, mode: int = 0o100644) -> Path:
 )
 def test_unsafe_path_is_refused(wheel_factory: WheelFactory, path: str) -> None:
     wheel = wheel_factory("unsafe", files={"placeholder.py": ""})
-    assert "path" in refuse(rename(wheel, "placeholder.py", path), UnsafeWheelError)
+    assert "path" in refuse(rename(wheel, "placeholder.py", path), "unsafe-wheel")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_unsafe_path_is_refused(wheel_factory: WheelFactory, path: str) -> None:
 )
 def test_member_that_is_no_file_is_refused(wheel_factory: WheelFactory, kind: int) -> None:
     wheel = rename(wheel_factory("odd", files={"thing": "/etc/passwd"}), "thing", "thing", kind | 0o777)
-    assert "thing is a link or a device" in refuse(wheel, UnsafeWheelError)
+    assert "thing is a link or a device" in refuse(wheel, "unsafe-wheel")
 
 
 def test_duplicate_member_is_refused(wheel_factory: WheelFactory) -> None:
@@ -100,7 +100,7 @@ def test_duplicate_member_is_refused(wheel_factory: WheelFactory) -> None:
 )
 def test_wheel_cannot_replace_files_of_the_environment(wheel_factory: WheelFactory, path: str) -> None:
     wheel = wheel_factory("grabby", files={f"grabby-1.0.data/{path}": "mine\n"})
-    assert "of the environment" in refuse(wheel, UnsafeWheelError)
+    assert "of the environment" in refuse(wheel, "unsafe-wheel")
 
 
 def test_wheel_may_have_a_program_whose_name_begins_with_python(wheel_factory: WheelFactory) -> None:
@@ -133,7 +133,7 @@ def test_malformed_entry_point_is_refused(wheel_factory: WheelFactory, name: str
 def test_zip_bomb_is_refused(wheel_factory: WheelFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("imagefactory.assemble.layers.wheel_layer.MAX_UNPACKED", 1000)
     wheel = wheel_factory("endless", files={"zeros": bytes(2000)})
-    assert "claims to unpack to" in refuse(wheel, UnsafeWheelError)
+    assert "claims to unpack to" in refuse(wheel, "unsafe-wheel")
 
 
 @pytest.mark.parametrize(
@@ -187,5 +187,5 @@ def test_damaged_wheel_is_harmless_or_an_error_with_a_remedy(
     spoiled = tmp_path / "spoiled" / full_wheel.name
     spoiled.parent.mkdir(exist_ok=True)
     spoiled.write_bytes(bytes(data))
-    with suppress(BadWheelError, DamagedFileError, DuplicatePathError):
+    with suppress(InputError):
         unpacked(tmp_path, spoiled)

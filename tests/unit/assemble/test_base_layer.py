@@ -11,10 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imagefactory.errors.layers import DebFormatError, UndeclaredMetadataError, UnsafePathError
-from imagefactory.errors.locks import PathConflictError
 from imagefactory.oci.entry import Entry, EntryKind, read_content
 from tests.fixtures.debs import Base, Member, folder, hard_link, link, member
+from tests.fixtures.failures import raises
 from tests.unit.assemble.test_dpkg_records import MAWK
 
 SYMLINK, FILE = EntryKind.SYMLINK, EntryKind.FILE
@@ -85,7 +84,7 @@ def test_entries_are_sorted_by_the_bytes_of_their_paths(base: Base) -> None:
 )
 def test_unsafe_path_is_refused_with_package_and_path(base: Base, bad: Member) -> None:
     base.deb("evil", bad)
-    with pytest.raises(UnsafePathError) as caught:
+    with raises("unsafe-path") as caught:
         base.entries()
     assert caught.value.where == "pool/main/evil_1.0_arm64.deb"
     assert bad[0].name.removeprefix("./").split("/")[-1] in caught.value.why
@@ -94,7 +93,7 @@ def test_unsafe_path_is_refused_with_package_and_path(base: Base, bad: Member) -
 def test_path_below_another_packages_link_is_refused(base: Base) -> None:
     base.deb("one", link("./srv/www", "/etc"))
     base.deb("two", member("./srv/www/passwd"))
-    with pytest.raises(UnsafePathError, match="two ships /srv/www/passwd, but /srv/www is no directory"):
+    with raises("unsafe-path", match="two ships /srv/www/passwd, but /srv/www is no directory"):
         base.entries()
 
 
@@ -103,13 +102,13 @@ def test_packages_may_share_a_path_only_if_they_agree(base: Base) -> None:
     base.deb("b", member("./etc/same", b"x"))
     assert "etc/same" in base.image()
     base.deb("c", member("./etc/other", b"y"))
-    with pytest.raises(PathConflictError, match="a and c both own /etc/other"):
+    with raises("path-conflict", match="a and c both own /etc/other"):
         base.entries()
 
 
 def test_package_cannot_replace_the_accounts(base: Base) -> None:
     base.deb("evil", member("./etc/passwd", b"root::0:0::/:/bin/sh\n"))
-    with pytest.raises(PathConflictError, match="evil and the factory both own /etc/passwd"):
+    with raises("path-conflict", match="evil and the factory both own /etc/passwd"):
         base.entries()
 
 
@@ -138,7 +137,7 @@ def test_first_hard_link_by_path_has_the_content(base: Base) -> None:
 )
 def test_undeclared_owner_or_folder_mode_is_refused(base: Base, bad: Member, says: str) -> None:
     base.deb("app", bad)
-    with pytest.raises(UndeclaredMetadataError, match=says):
+    with raises("undeclared-metadata", match=says):
         base.entries()
 
 
@@ -231,7 +230,7 @@ def test_file_is_written_as_maintainer_scripts_would(
 
 def test_apt_without_a_mirror_is_refused(base: Base) -> None:
     base.deb("apt", member("./usr/bin/apt-get"))
-    with pytest.raises(DebFormatError, match="ships no example"):
+    with raises("bad-deb", match="ships no example"):
         base.image()
 
 

@@ -18,7 +18,6 @@ import pytest
 from imagefactory.assemble.assemble import Built
 from imagefactory.assemble.explain import explain
 from imagefactory.assemble.inputs import LayerInputs
-from imagefactory.errors.layers import BytecodeError, NoPythonError
 from imagefactory.oci.format import VENV
 from imagefactory.oci.listing import read_listing
 from imagefactory.plan.bytecode import (
@@ -32,6 +31,7 @@ from imagefactory.plan.bytecode import (
 from imagefactory.plan.make import make_plan
 from imagefactory.project.cells import Cell
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.failures import raises
 from tests.fixtures.lock_files import deb_entry, locked_wheel, write_base_lock, write_wheel_lock
 from tests.fixtures.mods import edit, has, manifest, write_mod
 from tests.fixtures.platforms import FOREIGN, PLATFORM
@@ -245,7 +245,7 @@ def test_a_base_without_python_has_no_bytecode(factory: SmallFactory) -> None:
 
 def test_a_python_that_fails_is_reported(factory: SmallFactory) -> None:
     with_python(factory, "echo Segmentation fault >&2; exit 139")
-    with pytest.raises(BytecodeError) as caught:
+    with raises("bytecode-failed") as caught:
         factory.build()
     assert caught.value.why == "Segmentation fault"
 
@@ -270,6 +270,6 @@ def test_another_platform_takes_the_same_python_here(
         found = {deb.architecture for layer in layers for deb in inputs.python_of(layer)}
         assert found == {PLATFORM.rpartition("/")[2]}
         return
-    with pytest.raises(NoPythonError) as caught:
+    with raises("no-python") as caught:
         inputs.python_of(layers[0])
     assert "3.11.0-1" in caught.value.why

@@ -15,14 +15,14 @@ import pytest
 from imagefactory.assemble.assemble import Built
 from imagefactory.assemble.engines.docker import daemon
 from imagefactory.assemble.verify import verify
-from imagefactory.errors.layers import NotReproducibleError
-from imagefactory.errors.store import DamagedCacheError
+from imagefactory.errors import FactoryError
 from imagefactory.oci.layout import archive, write_archive
 from imagefactory.oci.tar import END
 from imagefactory.plan.plan import Layer
 from imagefactory.store import digests as hashed
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, file_sha256, sha256_of
+from tests.fixtures.failures import raises
 from tests.fixtures.small_factory import CELL, SmallFactory
 from tests.unit.assemble.test_verify import flip
 
@@ -63,8 +63,8 @@ def forget(layers: tuple[Layer, ...], store: Store) -> None:
         store.layer(layer.key).unlink()
 
 
-def refused(step: Callable[[], object], file: Path) -> DamagedCacheError:
-    with pytest.raises(DamagedCacheError, match="not what its name says") as caught:
+def refused(step: Callable[[], object], file: Path) -> FactoryError:
+    with raises("damaged-cache", match="not what its name says") as caught:
         step()
     assert caught.value.where == str(file.resolve())
     return caught.value
@@ -145,7 +145,7 @@ def test_changed_copy_in_a_layout_is_replaced(
 def test_record_of_another_layer_is_refused(small_factory: SmallFactory, built: Built, store: Store) -> None:
     one, other = (store.layer(layer.key) for layer in built.plan.layers[:2])
     one.write_bytes(other.read_bytes())
-    with pytest.raises(NotReproducibleError):
+    with raises("not-reproducible"):
         small_factory.build()
 
 

@@ -24,22 +24,13 @@ from imagefactory.assemble.engines.docker.engine import (
     refuse_unfit_builder,
 )
 from imagefactory.assemble.engines.options import BuildOptions
-from imagefactory.errors import FactoryError
-from imagefactory.errors.docker import (
-    BuilderMissingError,
-    EngineTooOldError,
-    ForeignPlatformError,
-    ImageBuildError,
-)
-from imagefactory.errors.layers import EngineError
-from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.errors.serving import SettingRefusedError
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 from imagefactory.plan.make import make_plan
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.failures import raises
 from tests.fixtures.platforms import FOREIGN, machine_of
 from tests.fixtures.small_factory import CELL, RecordingWatcher, SmallFactory
 
@@ -70,19 +61,19 @@ def test_builder_for_the_platform_is_accepted(fake_docker: Callable[..., None]) 
 @pytest.mark.parametrize(
     ("answers", "error", "says"),
     [
-        (None, EngineError, "no docker command"),
-        ({"version": "exit 1"}, EngineTooOldError, "no buildx.*Install the plugin"),
-        ({"inspect": 'echo "ERROR: no builder" >&2; exit 1'}, BuilderMissingError, "farm.*no builder"),
-        ({"inspect": 'echo "Platforms: linux/arm64"'}, ForeignPlatformError, AMD64),
+        (None, "engine-failed", "no docker command"),
+        ({"version": "exit 1"}, "engine-too-old", "no buildx.*Install the plugin"),
+        ({"inspect": 'echo "ERROR: no builder" >&2; exit 1'}, "no-builder", "farm.*no builder"),
+        ({"inspect": 'echo "Platforms: linux/arm64"'}, "foreign-platform", AMD64),
     ],
     ids=["no command", "no buildx", "an unknown builder", "a foreign builder"],
 )
 def test_docker_that_cannot_build_is_refused(
-    fake_docker: Callable[..., None], answers: dict[str, str] | None, error: type[FactoryError], says: str
+    fake_docker: Callable[..., None], answers: dict[str, str] | None, error: str, says: str
 ) -> None:
     if answers is not None:
         fake_docker(**answers)
-    with pytest.raises(error) as caught:
+    with raises(error) as caught:
         refuse_unfit_builder("farm", AMD64)
     assert re.search(says, f"{caught.value.what} {caught.value.why} {caught.value.fix}")
 
@@ -113,7 +104,7 @@ def test_missing_daemon_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatc
         raise DockerException("Connection refused")
 
     monkeypatch.setattr("docker.from_env", fail)
-    with pytest.raises(EngineError, match="does not answer") as caught:
+    with raises("engine-failed", match="does not answer") as caught:
         daemon.ask()
     assert caught.value.why == "Connection refused"
     assert "embedded" in caught.value.fix
@@ -123,7 +114,7 @@ def test_foreign_platform_needs_emulation(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(daemon, "EMULATORS", tmp_path)
     here = daemon.Daemon("28.2.2", "amd64")
     daemon.refuse_foreign(here, AMD64)
-    with pytest.raises(ForeignPlatformError, match="linux/arm64"):
+    with raises("foreign-platform", match="linux/arm64"):
         daemon.refuse_foreign(here, "linux/arm64")
     (tmp_path / "qemu-aarch64").touch()
     daemon.refuse_foreign(here, "linux/arm64")
@@ -135,7 +126,7 @@ def test_foreign_platform_is_refused_before_anything_is_fetched(
     fake_docker(inspect=f"echo Platforms: {FOREIGN}")
     monkeypatch.setattr(daemon, "ask", lambda: daemon.Daemon("28.2.2", machine_of(FOREIGN)))
     project = small_factory.project
-    with pytest.raises(ForeignPlatformError):
+    with raises("foreign-platform"):
         build_image(project, make_plan(project, CELL), BuildOptions(), RecordingWatcher(), lambda _: None)
     assert not list(small_factory.cache.rglob("*"))
 
@@ -146,7 +137,7 @@ def test_failed_build_shows_its_last_lines_and_logs_all_of_them(step: str, tmp_p
     script = (
         f"echo '#5 {step} RUN --mount=type=bind,source=wheels/01-torch,target=/srv x'; echo 'uv: no'; exit 3"
     )
-    with pytest.raises(ImageBuildError) as caught:
+    with raises("docker-build-failed") as caught:
         _run(["sh", "-c", script], tmp_path / "log", said.append)
     assert caught.value.why.endswith("uv: no")
     assert "uv: no" in (tmp_path / "log").read_text()
@@ -156,13 +147,13 @@ def test_failed_build_shows_its_last_lines_and_logs_all_of_them(step: str, tmp_p
 def test_engine_is_found_by_name_and_takes_only_its_own_options() -> None:
     assert engine_named("docker", BuildOptions(builder="farm")) is ENGINES["docker"]
     assert engine_named("embedded", BuildOptions(workers=2)) is ENGINES["embedded"]
-    with pytest.raises(UnknownNameError, match="dokcer") as caught:
+    with raises("unknown-name", match="dokcer") as caught:
         engine_named("dokcer", BuildOptions())
     assert "docker" in caught.value.why
-    with pytest.raises(SettingRefusedError, match="--cache-from") as refused:
+    with raises("bad-setting", match="--cache-from") as refused:
         engine_named("embedded", BuildOptions(cache_from=("cache",)))
     assert "--engine docker" in refused.value.fix
-    with pytest.raises(SettingRefusedError, match="--output"):
+    with raises("bad-setting", match="--output"):
         engine_named("docker", BuildOptions(output=Path("there")))
 
 

@@ -12,7 +12,6 @@ import pytest
 from imagefactory.assemble.engines.docker import daemon, engine
 from imagefactory.assemble.engines.docker.build_context import TOOLS
 from imagefactory.assemble.engines.options import BuildOptions, BuiltImage
-from imagefactory.errors.store import DamagedCacheError
 from imagefactory.oci.layout import Layout, archive
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan, WheelLayer
@@ -20,6 +19,7 @@ from imagefactory.project.locks.files import LockedSource, ToolLock
 from imagefactory.project.project import Project
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, file_sha256
+from tests.fixtures.failures import raises
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.small_factory import CELL, SmallFactory
 from tests.fixtures.wheels import make_wheel
@@ -72,7 +72,7 @@ class DockerFactory:
 
     def refuse(self, changed: Path, builder: str = "") -> None:
         """Build, and expect that a changed file is named before Docker gets anything."""
-        with pytest.raises(DamagedCacheError) as caught:
+        with raises("damaged-cache") as caught:
             self.build(builder)
         assert caught.value.where == str(changed.resolve())
         assert not self.received.exists()

@@ -15,11 +15,11 @@ import pytest
 
 from imagefactory.assemble.engines.docker.dockerfile import Rendered, plan_context, quoted, write
 from imagefactory.compile.recipe import render
-from imagefactory.errors.locks import LockMissingError
 from imagefactory.plan.make import make_plan
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.failures import raises
 
 HADOLINT = Path(sysconfig.get_path("scripts")) / "hadolint"
 GOLDEN = REPOSITORY / "tests" / "golden" / "dockerfiles"
@@ -136,7 +136,7 @@ def test_wheel_that_yields_paths_is_installed_alone_and_restores_them(
 def test_dockerfile_with_a_compile_lists_what_is_not_locked(rendered: dict[str, Rendered]) -> None:
     value = rendered["gemma4-31b-0.19.1"]
     assert "locks/0.19.1/gb10-linux-arm64.toml" in value.dockerfile
-    assert "`invoke compile --vllm 0.19.1 --arch gb10`" in value.dockerfile
+    assert "`./inv compile --vllm 0.19.1 --arch gb10`" in value.dockerfile
     assert described(value)["plan"] is None
     [sources] = [file for file in described(value)["files"] if file["path"] == "sources/vllm/"]
     assert "gb10-cutlass-fallback" in [mod["name"] for mod in sources["mods"]]
@@ -149,7 +149,7 @@ def test_git_reference_is_listed_as_not_locked() -> None:
 
 
 def test_unlocked_cell_without_a_compile_is_refused() -> None:
-    with pytest.raises(LockMissingError):
+    with raises("no-lock"):
         render(Project(REPOSITORY), Cell("gemma4-31b", "0.28.0", "rtx5090", "linux/amd64"))
 
 

@@ -6,8 +6,8 @@ import lzma
 
 import pytest
 
-from imagefactory.errors.layers import DebFormatError, UnknownAlternativeError
 from tests.fixtures.debs import COMPRESSIONS, Base, ar_of, folder, member
+from tests.fixtures.failures import raises
 
 MAWK = """\
 #!/bin/sh
@@ -50,7 +50,7 @@ def test_alternative_in_an_old_folder_is_linked_in_the_merged_one(base: Base) ->
 )
 def test_undeclared_alternative_stops_the_build(base: Base, package: str, script: str) -> None:
     base.deb(package, member("./usr/bin/x"), control={"postinst": script})
-    with pytest.raises(UnknownAlternativeError) as caught:
+    with raises("unknown-alternative") as caught:
         base.entries()
     assert caught.value.what.startswith(f"{package} registers the alternative ")
     assert "alternatives.py" in caught.value.fix
@@ -113,7 +113,7 @@ def test_deb_is_read_in_every_compression(base: Base, suffix: str) -> None:
 )
 def test_damaged_deb_is_named_in_the_error(base: Base, data: bytes, why: str) -> None:
     base.raw("broken", data)
-    with pytest.raises(DebFormatError) as caught:
+    with raises("bad-deb") as caught:
         base.entries()
     assert caught.value.where == "pool/main/broken_1.0_arm64.deb"
     assert why in caught.value.why
@@ -122,5 +122,5 @@ def test_damaged_deb_is_named_in_the_error(base: Base, data: bytes, why: str) ->
 def test_base_of_two_architectures_is_refused(base: Base) -> None:
     base.deb("a", architecture="arm64")
     base.deb("b", architecture="amd64")
-    with pytest.raises(DebFormatError, match="several architectures: amd64, arm64"):
+    with raises("bad-deb", match="several architectures: amd64, arm64"):
         base.entries()

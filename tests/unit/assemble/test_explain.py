@@ -11,9 +11,9 @@ from rich.console import Console
 
 from imagefactory.assemble.explain import explain
 from imagefactory.cli.show.tables import ownership_table
-from imagefactory.errors.layers import PathNotFoundError
 from imagefactory.lock.wheel_contents import FACTS
 from imagefactory.store.digests import Sha256
+from tests.fixtures.failures import raises
 from tests.fixtures.small_factory import CELL, SmallFactory
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
@@ -109,12 +109,12 @@ def test_path_may_have_any_letter(built: SmallFactory) -> None:
     ],
 )
 def test_unknown_path_is_an_error_with_the_nearest(built: SmallFactory, path: str, hint: str) -> None:
-    with pytest.raises(PathNotFoundError, match=f"owns {path}") as caught:
+    with raises("path-not-in-image", match=f"owns {path}") as caught:
         explain(built.project, CELL, path)
     assert hint in caught.value.fix
 
 
 def test_error_before_the_build_suggests_to_build(small_factory: SmallFactory) -> None:
-    with pytest.raises(PathNotFoundError) as caught:
+    with raises("path-not-in-image") as caught:
         explain(small_factory.project, CELL, "/etc/motd")
-    assert "invoke build" in caught.value.fix
+    assert "./inv build" in caught.value.fix

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors.mods import ModFileError, ModForbiddenPathError, ModPathError, ModTakenPathError
+from tests.fixtures.failures import raises
 from tests.fixtures.mods import Data, edit, has, manifest, plugin_mod, write_mod
 from tests.fixtures.small_factory import SmallFactory
 
@@ -26,7 +26,7 @@ def test_a_file_of_another_distribution_stays_as_it_is(
     small_factory: SmallFactory, mods: Path, path: str
 ) -> None:
     write_mod(mods, adding(path), {"new": "new\n"})
-    with pytest.raises(ModTakenPathError, match=r"may not add, hide or change shared/two\.py") as caught:
+    with raises("taken-path", match=r"may not add, hide or change shared/two\.py") as caught:
         small_factory.build()
     assert caught.value.why == "sharing installs it."
     assert caught.value.where.startswith("mods/m/mod.yaml:")
@@ -34,7 +34,7 @@ def test_a_file_of_another_distribution_stays_as_it_is(
 
 def test_a_folder_of_another_distribution_is_not_hidden(small_factory: SmallFactory, mods: Path) -> None:
     write_mod(mods, adding("pure/long", "pure"), {"new": "new\n"})
-    with pytest.raises(ModTakenPathError, match="may not add, hide or change pure/long/"):
+    with raises("taken-path", match="may not add, hide or change pure/long/"):
         small_factory.build()
 
 
@@ -43,7 +43,7 @@ def test_a_file_in_no_package_of_the_distribution_is_refused(
     small_factory: SmallFactory, mods: Path, path: str
 ) -> None:
     write_mod(mods, adding(path), {"new": "new\n"})
-    with pytest.raises(ModPathError) as caught:
+    with raises("bad-mod-path") as caught:
         small_factory.build()
     assert "in no package of namespaced" in caught.value.why
 
@@ -61,7 +61,7 @@ def test_a_package_that_a_mod_brings_along_replaces_none(
     data = plugin_mod(tmp_path / "source", package=name, distribution="platform")
     write_mod(mods, data)
     monkeypatch.setenv("FACTORY_SOURCE_PLUGIN", str(tmp_path / "source"))
-    with pytest.raises(ModTakenPathError, match=f"{name}/__init__") as caught:
+    with raises("taken-path", match=f"{name}/__init__") as caught:
         small_factory.build()
     owners = {"pure": "pure", "shared": "namespaced", "platform_": "platform"}
     assert caught.value.why == f"{owners[name]} installs it."
@@ -74,7 +74,7 @@ def test_a_package_that_a_mod_brings_along_has_safe_names(
     folder = tmp_path / "source"
     write_mod(mods, plugin_mod(folder, extra=name, distribution="platform"))
     monkeypatch.setenv("FACTORY_SOURCE_PLUGIN", str(folder))
-    with pytest.raises(ModForbiddenPathError, match="may not add"):
+    with raises("forbidden-path", match="may not add"):
         small_factory.build()
 
 
@@ -84,7 +84,7 @@ def test_two_mods_of_different_distributions_do_not_add_the_same_file(
     path = "/usr/share/imagefactory/mods/t"
     for name, distribution in (("a", "pure"), ("b", "platform")):
         write_mod(mods, adding(path, distribution) | {"name": name}, {"new": "new\n"})
-    with pytest.raises(ModTakenPathError) as caught:
+    with raises("taken-path") as caught:
         small_factory.build()
     assert caught.value.why == "The mod a adds it, too."
 
@@ -92,5 +92,5 @@ def test_two_mods_of_different_distributions_do_not_add_the_same_file(
 def test_an_edit_of_another_distribution_is_refused(small_factory: SmallFactory, mods: Path) -> None:
     change = edit("pure/__init__.py", "VALUE = 1", replace="VALUE = 2")
     write_mod(mods, manifest("m", change, checks=[has("pure/__init__.py", "2")], distribution="namespaced"))
-    with pytest.raises(ModFileError, match="does not exist"):
+    with raises("mod-file", match="does not exist"):
         small_factory.build()

@@ -12,12 +12,12 @@ import pytest
 from imagefactory.assemble.engines.differences import DECLARED, compare_named, undeclared
 from imagefactory.assemble.engines.docker import daemon
 from imagefactory.assemble.engines.docker.saved_image import open_saved
-from imagefactory.errors.layers import DamagedFileError, ImageMissingError
 from imagefactory.oci.compare import Difference, diff_images
 from imagefactory.project.project import Project
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.debs import link, member, tar_of
+from tests.fixtures.failures import raises
 
 
 def tar(members: dict[str, bytes], links: dict[str, str] | None = None) -> bytes:
@@ -86,13 +86,13 @@ def test_old_and_new_daemons_save_the_same_image(tmp_path: Path) -> None:
     ids=["empty", "no tar", "cut", "no image", "no JSON"],
 )
 def test_stream_without_an_image_is_an_error(saved: bytes) -> None:
-    with pytest.raises(DamagedFileError, match="x cannot be read"):
+    with raises("damaged-file", match="x cannot be read"):
         open_saved(chunks(saved), "x")
 
 
 def test_image_that_docker_does_not_have_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon, "image_id", lambda _: None)
-    with pytest.raises(ImageMissingError, match="nothing:here"):
+    with raises("no-image", match="nothing:here"):
         compare_named(Project(REPOSITORY), "nothing:here", "nothing:there")
 
 

@@ -13,15 +13,13 @@ from zipfile import ZipFile
 import pytest
 
 from imagefactory.assemble.layers.layer_blob import LayerWork, build_layer
-from imagefactory.errors import FactoryError
-from imagefactory.errors.layers import BadWheelError, DamagedFileError, DuplicatePathError
-from imagefactory.errors.store import DamagedCacheError
 from imagefactory.oci.image import Blob
 from imagefactory.oci.listing import ListedPath, read_listing
 from imagefactory.plan.built_layers import read_blob_record, read_owners
 from imagefactory.plan.plan import Input, SecondName, WheelLayer, WheelSettings
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, sha256_of
+from tests.fixtures.failures import raises
 from tests.fixtures.wheels import WheelFactory
 from tests.unit.assemble.test_wheel_layer import lie
 
@@ -104,7 +102,7 @@ def test_wheels_that_disagree_about_a_path_are_refused(
     store: Store, wheel_factory: WheelFactory, other: dict[str, Any]
 ) -> None:
     wheels = wheel_factory("one", files={"shared.py": "ONE = 1\n"}), wheel_factory("two", **other)
-    with pytest.raises(DuplicatePathError, match=rf"/{SITE}/shared\.py") as caught:
+    with raises("duplicate-path", match=rf"/{SITE}/shared\.py") as caught:
         build(store, *wheels)
     assert caught.value.where == "layer pure-bundle 2 wheels"
     assert nothing_is_left(store)
@@ -120,7 +118,7 @@ def test_declared_winner_of_a_conflict_is_built(store: Store, wheel_factory: Whe
 def test_file_and_folder_of_one_path_are_refused(store: Store, wheel_factory: WheelFactory) -> None:
     one = wheel_factory("one", files={"thing": "a file"})
     two = wheel_factory("two", files={"thing/inside.py": ""})
-    with pytest.raises(DuplicatePathError, match="is a file and a folder"):
+    with raises("duplicate-path", match="is a file and a folder"):
         build(store, one, two)
 
 
@@ -132,17 +130,17 @@ def test_second_name_has_its_metadata(store: Store, wheel_factory: WheelFactory)
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"files": {"a.bin": LARGE}, "record": lie}, DamagedFileError),
-        ({"files": {"a.bin": b"x"}, "record": lie}, DamagedFileError),
-        ({"files": {"a.bin": LARGE}, "record": lie, "stored": True}, DamagedFileError),
-        ({"record": lambda _: None}, BadWheelError),
+        ({"files": {"a.bin": LARGE}, "record": lie}, "damaged-file"),
+        ({"files": {"a.bin": b"x"}, "record": lie}, "damaged-file"),
+        ({"files": {"a.bin": LARGE}, "record": lie, "stored": True}, "damaged-file"),
+        ({"record": lambda _: None}, "bad-wheel"),
     ],
     ids=["wrong hash, large", "wrong hash, small", "wrong hash, stored", "no RECORD"],
 )
 def test_failed_build_leaves_no_blob(
-    store: Store, wheel_factory: WheelFactory, options: dict[str, object], error: type[FactoryError]
+    store: Store, wheel_factory: WheelFactory, options: dict[str, object], error: str
 ) -> None:
-    with pytest.raises(error):
+    with raises(error):
         build(store, wheel_factory("wrong", "1.0", **options))
     assert nothing_is_left(store)
 
@@ -186,7 +184,7 @@ def test_damaged_file_of_a_known_layer_is_named(store: Store, mixed_wheel: Path,
     data[offset] ^= 0xFF
     mixed_wheel.write_bytes(data)
     other = Store(tmp_path / "other")
-    with pytest.raises(DamagedCacheError) as caught:
+    with raises("damaged-cache") as caught:
         build_layer(LayerWork(layer, files, expected), other, lambda _: None)
     assert caught.value.where == str(mixed_wheel)
     assert nothing_is_left(other)

@@ -18,7 +18,6 @@ from imagefactory.assemble.layers.mod_layer import (
     mod_entries,
 )
 from imagefactory.assemble.layers.wheel_layer import Environment, wheel_entries
-from imagefactory.errors.mods import ModNotApplicableError, SourceMissingError
 from imagefactory.mods.choose import Chosen
 from imagefactory.oci.entry import Entry, read_content
 from imagefactory.plan.make import _licences, _mod_layers
@@ -29,6 +28,7 @@ from images.shipped.mods.load import load_mod
 from images.shipped.mods.manifest import Mod, Variant
 from images.shipped.mods.text import record_row
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.failures import raises
 from tests.fixtures.mods import Data, edit, has, make_mod, manifest, plugin_mod
 from tests.fixtures.wheels import WheelFactory
 
@@ -247,9 +247,7 @@ def test_another_distribution_has_a_record_of_its_own(wheels: dict[str, Path], m
 
 def test_a_distribution_that_the_image_does_not_have_is_an_error(wheels: dict[str, Path], mods: Path) -> None:
     mod = make_mod(mods, one("m", "x", "other/x.py", distribution="other"))
-    with pytest.raises(
-        ModNotApplicableError, match="m changes other, which this image does not have"
-    ) as caught:
+    with raises("not-applicable", match="m changes other, which this image does not have") as caught:
         layers(wheels, mod)
     assert caught.value.where.startswith("mods/m/mod.yaml:")
 
@@ -266,7 +264,7 @@ def test_a_package_that_a_mod_brings_along_is_laid_beside_the_others(
 ) -> None:
     folder = tmp_path / "plugin-src"
     [layer] = layers(wheels, make_mod(mods, plugin_mod(folder)))
-    with pytest.raises(SourceMissingError, match="set FACTORY_SOURCE_PLUGIN"):
+    with raises("source-missing", match="set FACTORY_SOURCE_PLUGIN"):
         entries(layer, wheels)
     monkeypatch.setenv("FACTORY_SOURCE_PLUGIN", str(folder))
     found = contents(layer, wheels)

@@ -16,9 +16,9 @@ import pytest
 from imagefactory.assemble import parallel
 from imagefactory.assemble.layers.layer_blob import LayerWork
 from imagefactory.assemble.parallel import available_cores
-from imagefactory.errors.layers import BadWheelError, WorkerLostError
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.failures import raises
 from tests.fixtures.small_factory import SmallFactory, solid
 from tests.fixtures.wheels import make_wheel
 
@@ -60,7 +60,7 @@ def test_an_error_in_a_worker_arrives_whole(
 ) -> None:
     small_factory.lock_wheels([solid(make_wheel(small_factory.links, "bad", "1", files={"a/.wh.b": ""}))])
     monkeypatch.setattr(parallel, "SMALL_WORK", 0)
-    with pytest.raises(BadWheelError, match=r"bad-1-py3-none-any\.whl") as caught:
+    with raises("bad-wheel", match=r"bad-1-py3-none-any\.whl") as caught:
         small_factory.build()
     assert "delete files of other layers" in caught.value.why
     assert multiprocessing.active_children() == []
@@ -71,7 +71,7 @@ def test_a_worker_that_is_killed_is_an_error_with_a_remedy(
 ) -> None:
     monkeypatch.setattr(parallel, "SMALL_WORK", 0)
     monkeypatch.setattr(parallel, "_build", _die)
-    with pytest.raises(WorkerLostError) as caught:
+    with raises("worker-lost") as caught:
         small_factory.build()
     assert "--workers 1" in caught.value.fix
     assert [path.name for path in (small_factory.cache / "scratch").glob("[!.]*")] == []

@@ -9,11 +9,11 @@ import tomli_w
 
 from imagefactory.assemble.assemble import Built
 from imagefactory.assemble.recording import confirm, drop_unneeded, remember
-from imagefactory.errors.layers import NotReproducibleError
 from imagefactory.oci.image import Blob
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.project.locks.gpu_libraries import SlimLock
 from imagefactory.store.digests import Sha256
+from tests.fixtures.failures import raises
 from tests.fixtures.night_factory import ModdedFactory
 from tests.fixtures.small_factory import SmallFactory
 
@@ -92,7 +92,7 @@ def test_a_layer_that_differs_from_its_record_leaves_the_cache(factory: ModdedFa
     blobs = blobs_of(built)
     first, second, *_ = built.plan.layers
     confirm(known, [built.plan], blobs, store)
-    with pytest.raises(NotReproducibleError):
+    with raises("not-reproducible"):
         confirm(known, [built.plan], blobs | {second.key: blobs[first.key]}, store)
     assert store.layer(first.key).exists()
     assert not store.layer(second.key).exists()

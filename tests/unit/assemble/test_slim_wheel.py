@@ -16,7 +16,6 @@ from imagefactory.assemble.layers.layer_blob import LayerWork, build_layer
 from imagefactory.assemble.layers.mod_layer import InstalledWheel
 from imagefactory.assemble.layers.slim_wheel import NOTE, RecordedSlimming, WheelSlimmer
 from imagefactory.assemble.layers.wheel_layer import Environment
-from imagefactory.errors.layers import WrongSlimmingError
 from imagefactory.oci.entry import RawSlice, read_content
 from imagefactory.oci.image import Blob
 from imagefactory.plan.built_layers import read_slimmed
@@ -25,6 +24,7 @@ from imagefactory.project.locks.gpu_libraries import SlimmedWheel
 from imagefactory.store.atomic import adopt
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, sha256_of
+from tests.fixtures.failures import raises
 from tests.fixtures.fatbins import Entry, container, library
 from tests.fixtures.wheels import make_wheel
 
@@ -120,7 +120,7 @@ def test_wrong_record_is_named(bench: Bench) -> None:
     wrong = library_.model_copy(update={"sha256": Sha256("0" * 64)})
     lying = bench.record.model_copy(update={"libraries": (wrong,)})
     for expected in (None, first):
-        with pytest.raises(WrongSlimmingError, match=r"_C\.abi3\.so does not come out as recorded"):
+        with raises("wrong-slimming", match=r"_C\.abi3\.so does not come out as recorded"):
             bench.build(slimmed=(lying,), expected=expected)
 
 
@@ -130,7 +130,7 @@ def test_record_of_a_wheel_without_gpu_code_is_refused(bench: Bench, tmp_path: P
     plain = Bench(bench.store, Input(name=wheel.name, sha256=sha256_of(wheel.read_bytes())))
     adopt(wheel, bench.store.download(plain.item.sha256))
     lying = bench.record.model_copy(update={"file": wheel.name, "sha256": plain.item.sha256})
-    with pytest.raises(WrongSlimmingError, match=r"_C\.abi3\.so does not come out as recorded"):
+    with raises("wrong-slimming", match=r"_C\.abi3\.so does not come out as recorded"):
         plain.build(slimmed=(lying,))
 
 

@@ -13,13 +13,13 @@ from imagefactory.assemble.layers.layer_blob import LayerWork, build_layer
 from imagefactory.assemble.verify import verify
 from imagefactory.check.smoke.contents import LayoutContents
 from imagefactory.check.smoke.subject import subject_of_layout
-from imagefactory.errors.layers import ImageMissingError, NotReproducibleError, VerificationError
-from imagefactory.errors.store import DownloadError
+from imagefactory.errors import FactoryError
 from imagefactory.oci.image import Blob
 from imagefactory.oci.layout import Layout
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
 from imagefactory.store.progress import Progress
+from tests.fixtures.failures import raises
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
 from tests.smoke import test_static
 
@@ -34,8 +34,8 @@ def run(factory: SmallFactory, digest: str | None = None) -> Digest:
     return verify(factory.project, CELL, factory.watch, digest=digest)
 
 
-def refused(factory: SmallFactory, digest: str | None = None) -> VerificationError:
-    with pytest.raises(VerificationError, match="not what its lock says") as caught:
+def refused(factory: SmallFactory, digest: str | None = None) -> FactoryError:
+    with raises("rebuild-differs", match="not what its lock says") as caught:
         run(factory, digest)
     return caught.value
 
@@ -165,14 +165,14 @@ def test_given_digest_is_compared(small_factory: SmallFactory) -> None:
 def test_verifying_needs_an_image_or_a_digest(
     small_factory: SmallFactory,
 ) -> None:
-    with pytest.raises(ImageMissingError):
+    with raises("no-image"):
         run(small_factory)
 
 
 def test_record_that_differs_from_the_rebuild_is_an_error(small_factory: SmallFactory, built: Built) -> None:
     record = small_factory.project.known_layers
     record.write_text(record.read_text().replace(built.image.layers[0].diff_id, f"sha256:{'0' * 64}"))
-    with pytest.raises(NotReproducibleError):
+    with raises("not-reproducible"):
         run(small_factory)
 
 
@@ -198,5 +198,5 @@ def test_verifying_keeps_the_store_from_being_cleaned(small_factory: SmallFactor
 def test_missing_input_stops_verifying(small_factory: SmallFactory, built: Built) -> None:
     for file in (*small_factory.mirror.glob("**/*.deb"), *(small_factory.cache / "downloads").glob("*/*")):
         file.unlink()
-    with pytest.raises(DownloadError):
+    with raises("download-failed"):
         run(small_factory, built.image.digest)

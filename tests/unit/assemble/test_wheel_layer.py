@@ -17,12 +17,12 @@ from installer.records import RecordEntry, parse_record_file
 
 from imagefactory.assemble.layers.layer_blob import _write
 from imagefactory.assemble.layers.wheel_layer import Environment, metadata_entries, wheel_entries
-from imagefactory.errors.layers import BadWheelError, DamagedFileError
 from imagefactory.oci.entry import Bytes, DeflatedSlice, Entry, RawSlice
 from imagefactory.oci.tar import complete
 from imagefactory.plan.plan import SecondName
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import sha256_of
+from tests.fixtures.failures import raises
 from tests.fixtures.wheels import WheelFactory
 
 ENVIRONMENT = Environment(venv="opt/venv", python="3.11")
@@ -201,14 +201,14 @@ def test_wrong_hash_in_record_is_an_error(
     wheel_factory: WheelFactory, tmp_path: Path, content: bytes, *, stored: bool
 ) -> None:
     wheel = wheel_factory("liar", files={"file.bin": content}, record=lie, stored=stored)
-    with pytest.raises(DamagedFileError, match=r"file\.bin is not what its wheel's RECORD says") as caught:
+    with raises("damaged-file", match=r"file\.bin is not what its wheel's RECORD says") as caught:
         unpacked(tmp_path, wheel)
     assert caught.value.where == str(wheel)
 
 
 def test_wrong_hash_of_a_script_is_an_error(wheel_factory: WheelFactory) -> None:
     wheel = wheel_factory("liar", files={"liar-1.0.data/scripts/tool": "#!python\n"}, record=lie)
-    with pytest.raises(BadWheelError, match=r"liar-1\.0-py3-none-any\.whl") as caught:
+    with raises("bad-wheel", match=r"liar-1\.0-py3-none-any\.whl") as caught:
         entries_of(wheel)
     assert "tool is not what its RECORD says" in caught.value.why
 

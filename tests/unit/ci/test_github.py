@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from imagefactory.ci.github import RECORDS, GitHub
 from imagefactory.ci.report_mods import LABEL, report
-from imagefactory.errors.ci import GitHubError, NotOnGitHubError
 from imagefactory.mods.compatibility import ModResult
 from imagefactory.store.http import Retry
 from tests.fixtures.checkouts import REPOSITORY, Checkout
+from tests.fixtures.failures import raises
 from tests.fixtures.fake_github import REPOSITORY as GITHUB
 from tests.fixtures.fake_github import TOKEN, FakeGitHub
 from tests.fixtures.servers import Answer, scripted
@@ -38,7 +36,7 @@ def test_a_broken_mod_is_reported_once_with_the_evidence(fake_github: FakeGitHub
 
 
 def test_an_issue_says_what_an_update_would_come_to(fake_github: FakeGitHub) -> None:
-    advice = {"greeting": "`invoke mods.update greeting --vllm nightly` rebases it from 0.32.0 exactly."}
+    advice = {"greeting": "`./inv mods.update greeting --vllm nightly` rebases it from 0.32.0 exactly."}
     report(fake_github.client(), [BROKEN], known=["greeting"], advice=advice)
     [issue] = fake_github.issues
     assert f"\n{advice['greeting']}\n" in issue["body"]
@@ -104,7 +102,7 @@ def test_reads_are_retried_and_writes_are_not(fake_github: FakeGitHub) -> None:
     fake_github.failures = [502, 503]
     assert fake_github.client().get("")["default_branch"] == "main"
     fake_github.failures = [502]
-    with pytest.raises(GitHubError, match="refused") as caught:
+    with raises("github-failed", match="refused") as caught:
         fake_github.client().post("issues", {"title": "x", "body": "y"})
     assert "as the test wants it" in caught.value.why
     assert fake_github.issues == []
@@ -113,12 +111,12 @@ def test_reads_are_retried_and_writes_are_not(fake_github: FakeGitHub) -> None:
 def test_a_wrong_token_a_silent_server_and_a_missing_repository_are_explained(
     fake_github: FakeGitHub,
 ) -> None:
-    with pytest.raises(GitHubError) as caught:
+    with raises("github-failed") as caught:
         GitHub(GITHUB, "wrong", fake_github.url).get("")
     assert "permissions" in caught.value.fix
-    with pytest.raises(GitHubError, match="does not answer"):
+    with raises("github-failed", match="does not answer"):
         GitHub(GITHUB, TOKEN, "http://127.0.0.1:9", retry=Retry(pause=0.001)).get("")
-    with pytest.raises(NotOnGitHubError) as missing:
+    with raises("not-on-github") as missing:
         GitHub.from_environment({})
     assert "GITHUB_REPOSITORY and GITHUB_TOKEN" in missing.value.why
     assert TOKEN not in repr(fake_github.client())
@@ -127,14 +125,14 @@ def test_a_wrong_token_a_silent_server_and_a_missing_repository_are_explained(
 def test_an_answer_that_is_no_json_is_refused() -> None:
     with (
         scripted(lambda _: Answer(b"<html>")) as server,
-        pytest.raises(GitHubError, match="does not answer"),
+        raises("github-failed", match="does not answer"),
     ):
         GitHub(GITHUB, TOKEN, server.url).get("issues")
 
 
 def test_nobody_waits_as_long_as_github_pleases() -> None:
     with scripted(lambda _: Answer(b"{}", 429, {"Retry-After": "3600"})) as server:
-        with pytest.raises(GitHubError, match="refused"):
+        with raises("github-failed", match="refused"):
             GitHub(GITHUB, TOKEN, server.url).get("issues")
         assert len(server.log) == 1
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from imagefactory.ci.pull_request import changed_mods, find_changes
-from imagefactory.errors.ci import RunFailedError
 from imagefactory.project.project import Project
 from tests.fixtures.checkouts import Checkout
+from tests.fixtures.failures import raises
 from tests.fixtures.fake_github import commit_all
 from tests.fixtures.mods import edit, has, manifest, write_mod
 
@@ -52,6 +52,6 @@ def test_a_changed_model_without_a_gpu_gives_jobs_and_a_new_mod_is_found(committ
 
 
 def test_a_missing_base_commit_is_explained(committed: Checkout) -> None:
-    with pytest.raises(RunFailedError) as caught:
+    with raises("run-failed") as caught:
         find_changes(Project(committed.root), "0" * 40)
     assert "fetch-depth" in caught.value.fix

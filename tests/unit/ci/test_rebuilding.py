@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from imagefactory.ci.rebuilding import _fetch, _rebuild, passed_on
-from imagefactory.errors.ci import RunFailedError
 from imagefactory.project.project import Project
 from imagefactory.publish.attest.image_check import Checked
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
+from tests.fixtures.failures import raises
 from tests.fixtures.fake_github import commit_all, git
 from tests.fixtures.small_factory import CELL
 from tests.fixtures.small_matrix import MATRIX
@@ -96,7 +96,7 @@ def test_an_absent_commit_is_fetched_from_the_source_in_the_matrix(clone: Clone)
 
 @pytest.mark.parametrize("commit", ["0" * 40, "main", "--upload-pack=touch here", None], ids=str)
 def test_a_commit_that_nobody_has_or_that_is_none_is_refused(clone: Clone, commit: str | None) -> None:
-    with pytest.raises(RunFailedError, match="not available") as caught:
+    with raises("run-failed", match="not available") as caught:
         _fetch(clone.project, clone.checked(commit))
     assert SOURCE in caught.value.fix
     assert not (clone.project.root / "here").exists()
@@ -109,7 +109,7 @@ def test_nobody_is_asked_for_a_password(clone: Clone, monkeypatch: pytest.Monkey
     helper.chmod(0o755)
     monkeypatch.setenv("PATH", str(helper.parent), prepend=":")
     monkeypatch.setenv("GIT_CONFIG_KEY_0", "url.asking::.insteadOf")
-    with pytest.raises(RunFailedError):
+    with raises("run-failed"):
         _fetch(clone.project, clone.checked(clone.new))
     assert log.read_text() == "0"
 

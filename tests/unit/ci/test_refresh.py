@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from imagefactory.ci.refresh import Refreshed, add_release, newest_release, refresh
-from imagefactory.errors.ci import ReleaseError
 from imagefactory.lock.mirrors import DebianMirrors
 from imagefactory.mods.compatibility import ModResult
 from imagefactory.project.matrix import load_matrix
@@ -16,6 +15,7 @@ from imagefactory.store.index_config import IndexConfig
 from imagefactory.store.indexes import Indexes
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.debian_archive import DebianArchive, stanza
+from tests.fixtures.failures import raises
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.small_matrix import MATRIX
 from tests.fixtures.wheels import WheelFactory
@@ -42,7 +42,7 @@ def test_a_new_release_is_found_and_added_after_the_newest(
 def test_a_release_cannot_be_added_to_a_matrix_of_another_form(tmp_path: Path) -> None:
     file = tmp_path / "matrix.yaml"
     file.write_text('vllm: {"1.0": {release: "1.0"}}\n')
-    with pytest.raises(ReleaseError):
+    with raises("bad-release"):
         add_release(file, "2.0")
 
 

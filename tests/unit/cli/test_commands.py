@@ -12,25 +12,6 @@ from invoke.config import Config
 from invoke.context import Context
 
 from imagefactory.cli.program import collection
-from imagefactory.errors import FactoryError
-from imagefactory.errors.locks import (
-    CompileNeededError,
-    IndexUnreachableError,
-    LockDriftError,
-    LockEditedError,
-    LockFormatError,
-    LockMissingError,
-    ModelHubError,
-    WheelMissingError,
-)
-from imagefactory.errors.matrix import (
-    DuplicateKeyError,
-    ExcludedCellError,
-    MatrixError,
-    SpecifierError,
-    UnknownNameError,
-    YamlSyntaxError,
-)
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.inv import Inv, check_failure
 from tests.fixtures.servers import SimpleIndex
@@ -43,17 +24,15 @@ LOCK = Path("2.0") / "gpu-linux-arm64.toml"
 @pytest.mark.parametrize(
     ("old", "new", "kind"),
     [
-        ("weights: bf16", "wieghts: bf16", MatrixError),
-        ('vllm: "2.0", arch: gpu', 'vllm: "2.0", arch: cgu', UnknownNameError),
-        ("  tiny:", "  big:", DuplicateKeyError),
-        ("    generated: tiny", "    generated: {tiny", YamlSyntaxError),
-        ('vllm: ">=1.0"', 'vllm: ">>1.0"', SpecifierError),
+        ("weights: bf16", "wieghts: bf16", "bad-matrix"),
+        ('vllm: "2.0", arch: gpu', 'vllm: "2.0", arch: cgu', "unknown-name"),
+        ("  tiny:", "  big:", "duplicate-key"),
+        ("    generated: tiny", "    generated: {tiny", "bad-yaml"),
+        ('vllm: ">=1.0"', 'vllm: ">>1.0"', "bad-version-range"),
     ],
     ids=["typo in a key", "unknown arch", "duplicate model", "YAML syntax", "wrong specifier"],
 )
-def test_mistakes_in_the_matrix_are_located(
-    own_inv: Inv, old: str, new: str, kind: type[FactoryError]
-) -> None:
+def test_mistakes_in_the_matrix_are_located(own_inv: Inv, old: str, new: str, kind: str) -> None:
     own_inv.checkout.edit_matrix(old, new)
     assert re.search(r"where: matrix\.yaml:\d+\n", own_inv.fails(kind, "plan"))
 
@@ -61,7 +40,7 @@ def test_mistakes_in_the_matrix_are_located(
 def test_exclusions_are_explained(own_inv: Inv) -> None:
     rule = "exclude:\n  - when: {model: tiny, arch: gpu}\n    reason: the tiny model needs no GPU\n"
     own_inv.checkout.edit_matrix("conflicts:", f"{rule}conflicts:")
-    assert "needs no GPU" in own_inv.fails(ExcludedCellError, "plan", "--target", "tiny/gpu")
+    assert "needs no GPU" in own_inv.fails("excluded", "plan", "--target", "tiny/gpu")
     assert "needs no GPU" in own_inv("targets", "--excluded").stdout
 
 
@@ -69,25 +48,25 @@ def test_a_missing_an_edited_and_a_broken_lock_are_three_failures(own_inv: Inv) 
     path = own_inv.checkout.locks / LOCK
     text = path.read_text("utf-8")
     path.write_text(text.replace('python = "3.11"', 'python = "3.12"'), "utf-8")
-    own_inv.fails(LockEditedError, "plan")
+    own_inv.fails("lock-edited", "plan")
     path.write_text(text + "]", "utf-8")
-    assert f"{path}:{text.count(chr(10)) + 1}" in own_inv.fails(LockFormatError, "plan")
+    assert f"{path}:{text.count(chr(10)) + 1}" in own_inv.fails("bad-lock", "plan")
     path.unlink()
-    own_inv.fails(LockMissingError, "plan")
+    own_inv.fails("no-lock", "plan")
 
 
 def test_lock_check_finds_drift_and_names_the_model(own_inv: Inv) -> None:
     own_inv.checkout.edit_matrix('vllm: ">=1.0"', 'vllm: ">=1.5"')
-    assert "big" in own_inv.fails(LockDriftError, "lock", "--check")
+    assert "big" in own_inv.fails("lock-drift", "lock", "--check")
 
 
 @pytest.mark.parametrize(
     "case",
     [
-        (IndexUnreachableError, ["--target=big", "--upgrade=vllm"], {"PIP_INDEX_URL": UNREACHABLE}),
-        (WheelMissingError, ["--target=big", "--upgrade=vllm"], {}),
-        (CompileNeededError, ["--target=big@1.0"], {}),
-        (ModelHubError, ["--target=big", "--models"], {"HF_ENDPOINT": UNREACHABLE}),
+        ("index-unreachable", ["--target=big", "--upgrade=vllm"], {"PIP_INDEX_URL": UNREACHABLE}),
+        ("no-wheel", ["--target=big", "--upgrade=vllm"], {}),
+        ("compile-needed", ["--target=big@1.0"], {}),
+        ("hub-unreachable", ["--target=big", "--models"], {"HF_ENDPOINT": UNREACHABLE}),
     ],
     ids=repr,
 )
@@ -95,7 +74,7 @@ def test_locking_that_fails_leaves_the_lock_alone(
     locked_checkout: Checkout,
     simple_index: SimpleIndex,
     wheel_factory: WheelFactory,
-    case: tuple[type[FactoryError], list[str], dict[str, str]],
+    case: tuple[str, list[str], dict[str, str]],
 ) -> None:
     kind, line, env = case
     simple_index.add(wheel_factory("vllm", "1.9"))

@@ -20,8 +20,7 @@ from imagefactory.cli.show.docs import (
     with_tables,
     write_changed,
 )
-from imagefactory.errors.mods import AnchorError
-from imagefactory.errors.supply import UnsignedImageError
+from imagefactory.errors import ModError, TrustError
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import locked_plans, make_plan
 from imagefactory.project.project import Project
@@ -43,19 +42,19 @@ def test_the_digest_in_the_readme_matches_this_commit() -> None:
     plan = make_plan(project, select_one(project.matrix, ""))
     image = KnownLayers(project.known_layers).image(plan)
     assert image is not None, f"build {plan.target} and commit locks/layers.toml"
-    assert DIGEST.findall(README) == [image.digest], "run `invoke docs`"
+    assert DIGEST.findall(README) == [image.digest], "run `./inv docs`"
 
 
 def test_the_tables_are_up_to_date() -> None:
-    assert write_changed(with_tables(REPOSITORY), check=True) == [], "run `invoke docs`"
+    assert write_changed(with_tables(REPOSITORY), check=True) == [], "run `./inv docs`"
 
 
 def test_every_exit_code_is_explained() -> None:
     text = (REPOSITORY / "docs" / "exit-codes.md").read_text("utf-8")
-    assert replace_between(text, "exit codes", exit_code_table()) == text, "run `invoke docs`"
+    assert replace_between(text, "exit codes", exit_code_table()) == text, "run `./inv docs`"
     chosen, every = text.split("<!-- exit codes: begin -->")
     codes = {int(code) for code in re.findall(r"^\| (\d+) \|", every, re.MULTILINE)}
-    assert {10, UnsignedImageError.exit_code, AnchorError.exit_code} < codes
+    assert {10, TrustError.exit_code, ModError.exit_code} < codes
     named = {
         int(code)
         for row in re.findall(r"^\|.*", chosen, re.MULTILINE)

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors.commands import InternalError
-from imagefactory.errors.system import UnreadableTextError
 from tests.fixtures.inv import Inv
 
 SELECT = "imagefactory.project.targets.select"
@@ -29,7 +27,7 @@ def test_a_damaged_file_is_named_wherever_it_is_read(
         return json.loads(damaged.read_text("utf-8"))
 
     monkeypatch.setattr(SELECT, read)
-    said = inv.fails(UnreadableTextError, "plan")
+    said = inv.fails("unreadable-text", "plan")
     assert str(damaged) in said
     assert why in said
 
@@ -41,7 +39,7 @@ def test_a_bug_leaves_a_report_without_secrets(inv: Inv, monkeypatch: pytest.Mon
     monkeypatch.setattr("imagefactory.launch.prepare.settings_from", broken)
     image = "x@sha256:" + "0" * 64
     line = ("run", "--print", f"--image={image}", "--set", "VLLM_API_KEY=hunter22-on-the-line")
-    said = inv.fails(InternalError, *line, HF_TOKEN="s3cr3t-from-the-environment")  # noqa: S106
+    said = inv.fails("internal", *line, HF_TOKEN="s3cr3t-from-the-environment")  # noqa: S106
     assert "KeyError" in said
     assert "Issues" in said
     [path] = (Path(os.environ["FACTORY_CACHE"]) / "reports").iterdir()
@@ -60,7 +58,7 @@ def test_a_bug_is_reported_when_the_report_cannot_be_written(
 ) -> None:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(places / "file"))
     monkeypatch.setattr(SELECT, lambda *_: 1 / 0)
-    said = inv.fails(InternalError, "plan", FACTORY_CACHE=str(places / "file"))
+    said = inv.fails("internal", "plan", FACTORY_CACHE=str(places / "file"))
     assert "could not be written" in said
 
 
@@ -69,4 +67,4 @@ def test_endless_recursion_of_our_own_is_a_bug(inv: Inv, monkeypatch: pytest.Mon
         return endless()
 
     monkeypatch.setattr(SELECT, endless)
-    inv.fails(InternalError, "plan")
+    inv.fails("internal", "plan")

@@ -1,12 +1,10 @@
-"""`invoke site` from the command line."""
+"""`./inv site` from the command line."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from imagefactory.errors.commands import OptionError
-from imagefactory.errors.store import OutputError
 from tests.fixtures.inv import Inv
 
 
@@ -21,7 +19,7 @@ def test_site_is_written_and_counted(own_inv: Inv) -> None:
 
 
 def test_options_are_checked_before_any_work(inv: Inv, places: Path) -> None:
-    inv.fails(OptionError, "site", "--offline", "--registry", "a.example/b")
-    inv.fails(OptionError, "site", "--offline", "--port", "many")
-    inv.fails(OutputError, "site", "--offline", "--out", str(places / "full"))
+    inv.fails("bad-option", "site", "--offline", "--registry", "a.example/b")
+    inv.fails("bad-option", "site", "--offline", "--port", "many")
+    inv.fails("output-unusable", "site", "--offline", "--out", str(places / "full"))
     assert [path.name for path in (places / "full").iterdir()] == ["holiday.jpg"]

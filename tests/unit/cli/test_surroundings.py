@@ -15,12 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors import FactoryError
-from imagefactory.errors.locks import LockFormatError, RecordNotWrittenError
-from imagefactory.errors.matrix import UnknownNameError, YamlSyntaxError
-from imagefactory.errors.store import DiskFullError, OutputError
-from imagefactory.errors.system import NotPermittedError
+from imagefactory.errors import UsageError
 from tests.fixtures.checkouts import REPOSITORY, Checkout
+from tests.fixtures.failures import refused
 from tests.fixtures.inv import Done, check_failure
 from tests.fixtures.small_factory import CELL, SmallFactory
 
@@ -99,13 +96,13 @@ def test_commands_fail_when_the_output_has_no_room(root: Path, command: str, unb
     with Path("/dev/full").open("w") as full:
         env = {"PYTHONUNBUFFERED": unbuffered}
         done = run([*as_inv(root), command], root, stdout=full.fileno(), env=env)
-    assert "standard output" in check_failure(done, DiskFullError)
+    assert "standard output" in check_failure(done, "disk-full")
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_commands_run_with_closed_streams(root: Path, closed: str) -> None:
     shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *as_inv(root)]
-    for command, code in ((["targets"], 0), (WRONG, UnknownNameError.exit_code)):
+    for command, code in ((["targets"], 0), (WRONG, UsageError.exit_code)):
         done = run([*shell, *command], root)
         assert done.returncode == code
         assert "Traceback" not in done.stdout + done.stderr
@@ -114,7 +111,7 @@ def test_commands_run_with_closed_streams(root: Path, closed: str) -> None:
 def test_the_exit_code_survives_a_full_standard_error(root: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = run([*as_inv(root), *WRONG], root, stderr=full.fileno())
-    assert done.returncode == UnknownNameError.exit_code
+    assert refused(done, "unknown-name")
 
 
 def test_plain_invoke_has_the_same_commands(root: Path) -> None:
@@ -123,7 +120,7 @@ def test_plain_invoke_has_the_same_commands(root: Path) -> None:
         run([*plain, "targets", "--json"], root).stdout
         == run([*as_inv(root), "targets", "--json"], root).stdout
     )
-    check_failure(run([*plain, *WRONG], root), UnknownNameError)
+    check_failure(run([*plain, *WRONG], root), "unknown-name")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +141,7 @@ def test_every_character_is_printed_in_every_locale(
     root = locked_checkout.root
     shown = run([*as_inv(root), "targets", "--excluded"], root, env=env)
     assert shown.returncode == 0, shown.stderr
-    check_failure(run([*as_inv(root), "plan", "--target", "模型\udcff"], root, env=env), UnknownNameError)
+    check_failure(run([*as_inv(root), "plan", "--target", "模型\udcff"], root, env=env), "unknown-name")
 
 
 def test_commands_work_without_a_home(root: Path, tmp_path: Path) -> None:
@@ -176,23 +173,21 @@ def test_a_cache_without_permission_names_its_variable(
     (cache / "wheelhouse").mkdir(parents=True)
     with mode(cache, bits):
         done = run([*as_inv(root), command], root, env={"FACTORY_CACHE": str(cache)})
-    assert "FACTORY_CACHE" in check_failure(done, NotPermittedError)
+    assert "FACTORY_CACHE" in check_failure(done, "not-permitted")
 
 
 @pytest.mark.parametrize(
     ("kind", "path", "command"),
     [
-        (YamlSyntaxError, "matrix.yaml", ["plan"]),
-        (LockFormatError, "locks/2.0/gpu-linux-arm64.toml", ["plan"]),
-        (LockFormatError, "locks/layers.toml", ["plan"]),
-        (YamlSyntaxError, "mods/a-mod/mod.yaml", ["plan"]),
-        (NotPermittedError, "tree", ["mods.check", "--source", "tree"]),
+        ("bad-yaml", "matrix.yaml", ["plan"]),
+        ("bad-lock", "locks/2.0/gpu-linux-arm64.toml", ["plan"]),
+        ("bad-lock", "locks/layers.toml", ["plan"]),
+        ("bad-yaml", "mods/a-mod/mod.yaml", ["plan"]),
+        ("not-permitted", "tree", ["mods.check", "--source", "tree"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_files_without_permission_are_named(
-    root: Path, kind: type[FactoryError], path: str, command: list[str]
-) -> None:
+def test_files_without_permission_are_named(root: Path, kind: str, path: str, command: list[str]) -> None:
     place = root / path
     place.parent.mkdir(exist_ok=True)
     if path == "tree":
@@ -212,14 +207,14 @@ def test_outputs_without_permission_are_refused_first(root: Path, command: list[
     with mode(root / "locked", 0o555):
         done = run([*as_inv(root), *command], root)
     assert done.stdout == ""
-    assert "locked" in check_failure(done, OutputError)
+    assert "locked" in check_failure(done, "output-unusable")
 
 
 def test_a_build_does_not_start_when_its_record_cannot_be_written(small_factory: SmallFactory) -> None:
     with mode(small_factory.project.locks, 0o555):
         command = small_factory.command("build", "--target", str(CELL))
         done = run(command, small_factory.root, env=small_factory.environment())
-    assert "Nothing was built" in check_failure(done, RecordNotWrittenError)
+    assert "Nothing was built" in check_failure(done, "record-not-written")
     assert not (small_factory.root / "build").exists()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from imagefactory.compile.container import BuildMachine, jobs_for, refuse_full_disk
 from imagefactory.compile.settings import Cost
-from imagefactory.errors.kernels import NotEnoughRoomError
+from tests.fixtures.failures import raises
 
 COST = Cost(job_gb=5, disk_gb=40)
 
@@ -25,14 +25,14 @@ def test_jobs_depend_on_cores_memory_and_the_request(
 
 
 def test_more_compilers_than_fit_into_memory_are_refused() -> None:
-    with pytest.raises(NotEnoughRoomError) as caught:
+    with raises("no-room") as caught:
         jobs_for(BuildMachine(64, 24), COST, asked=8)
     assert "24.0 GB are available; 8 x 5 GB are needed." in caught.value.why
     assert "--jobs 4" in caught.value.fix
 
 
 def test_machine_without_memory_for_one_compiler_is_refused() -> None:
-    with pytest.raises(NotEnoughRoomError, match="not enough memory for 1 compiler") as caught:
+    with raises("no-room", match="not enough memory for 1 compiler") as caught:
         jobs_for(BuildMachine(8, 3.5), COST)
     assert "3.5 GB" in caught.value.why
 
@@ -45,7 +45,7 @@ class SmallDisk(BuildMachine):
 def test_full_disk_is_refused(tmp_path: Path) -> None:
     machine = SmallDisk(2, 24)
     refuse_full_disk(machine, tmp_path, 6.9, "the objects")
-    with pytest.raises(NotEnoughRoomError, match="disk space for the objects") as caught:
+    with raises("no-room", match="disk space for the objects") as caught:
         refuse_full_disk(machine, tmp_path, 40, "the objects")
     assert caught.value.why == "7.0 GB are free; about 40.0 GB are needed."
 

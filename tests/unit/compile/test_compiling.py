@@ -17,21 +17,8 @@ from imagefactory.compile.compiling import REMOTE, provide
 from imagefactory.compile.job import work_out
 from imagefactory.compile.request import Request
 from imagefactory.compile.toolchain import CompileProject
-from imagefactory.errors import FactoryError
-from imagefactory.errors.commands import OptionError
-from imagefactory.errors.kernels import (
-    AuditFailedError,
-    CompileBusyError,
-    CompileDataError,
-    CompileFailedError,
-    NotEnoughRoomError,
-    ToolchainMisfitError,
-    UnknownTargetError,
-    WrongSourceError,
-)
-from imagefactory.errors.locks import LockMissingError
-from imagefactory.errors.store import DiskFullError
 from imagefactory.lock.wheelhouse.keep import all_kept
+from tests.fixtures.failures import raises
 from tests.fixtures.fake_compiler import FITTING, FOREIGN, FakeCompiler, Machine, Watch, compile_it, source
 from tests.fixtures.platforms import MACHINE, wheel_tag
 from tests.fixtures.wheels import make_wheel
@@ -108,7 +95,7 @@ def test_failed_compile_keeps_its_tree_and_log_but_no_wheel(project: CompileProj
         wheel(out)
         return 1
 
-    with pytest.raises(CompileFailedError) as caught:
+    with raises("compile-failed") as caught:
         compile_it(project, whole, FakeCompiler(fail))
     assert "it broke" in caught.value.why
     assert Path(str(caught.value.where)).read_text().startswith("[1/2]")
@@ -143,7 +130,7 @@ def test_full_disk_is_named_and_what_is_compiled_is_kept(project: CompileProject
 
     compiler = FakeCompiler(full)
     compiler.failure = ("FAILED: 100.o", "fatal error: error writing to 100.o: No space left on device")
-    with pytest.raises(DiskFullError, match="disk was full") as caught:
+    with raises("disk-full", match="disk was full") as caught:
         compile_it(project, whole, compiler)
     assert "100.o" in caught.value.why
     assert "kept" in caught.value.fix
@@ -151,20 +138,20 @@ def test_full_disk_is_named_and_what_is_compiled_is_kept(project: CompileProject
 
 
 def test_killed_compiler_suggests_fewer_jobs(project: CompileProject, whole: Request) -> None:
-    with pytest.raises(CompileFailedError) as caught:
+    with raises("compile-failed") as caught:
         compile_it(project, whole, FakeCompiler(lambda *_: 137))
     assert "fewer than 4" in caught.value.fix
 
 
 def test_wheel_that_does_not_run_on_the_gpu_is_not_kept(project: CompileProject, whole: Request) -> None:
-    with pytest.raises(AuditFailedError, match="would not run"):
+    with raises("audit-failed", match="would not run"):
         compile_it(project, whole, FakeCompiler(lambda _, out: wheel(out, FOREIGN)))
     assert list(all_kept(project.store)) == []
 
 
 def test_second_run_of_the_same_compile_is_refused(project: CompileProject, whole: Request) -> None:
     def second(_: Path, out: Path) -> int:
-        with pytest.raises(CompileBusyError):
+        with raises("compile-busy"):
             compile_it(project, whole, FakeCompiler(lambda _, out: wheel(out)))
         return wheel(out)
 
@@ -174,7 +161,7 @@ def test_second_run_of_the_same_compile_is_refused(project: CompileProject, whol
 def test_unknown_target_is_refused_with_the_nearest(project: CompileProject, part: Request) -> None:
     compiler = FakeCompiler(lambda *_: 3)
     compiler.failure = ("FACTORY-UNKNOWN " + json.dumps({"unknown": ["nrom"], "known": ["norm", "page"]}),)
-    with pytest.raises(UnknownTargetError, match="no target nrom") as caught:
+    with raises("unknown-compile-target", match="no target nrom") as caught:
         compile_it(project, part, compiler)
     assert "norm" in caught.value.fix
 
@@ -215,7 +202,7 @@ def test_storage_that_is_no_folder_is_refused(
     project: CompileProject, part: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(REMOTE, "file:///nowhere/at/all")
-    with pytest.raises(OptionError, match="folder for shared objects") as caught:
+    with raises("bad-option", match="folder for shared objects") as caught:
         compile_it(project, part, FakeCompiler(lambda _, out: library(out)))
     assert REMOTE in str(caught.value.where)
 
@@ -229,7 +216,7 @@ def test_toolchain_is_refused_where_docker_has_no_room_for_it(
     monkeypatch.setattr(daemon, "image_id", lambda _: None)
     monkeypatch.setattr(container, "root_folder", lambda: tmp_path)
     monkeypatch.setattr(toolchain, "provide", lambda *_: "toolchain")
-    with pytest.raises(NotEnoughRoomError, match="disk space for the toolchain's image"):
+    with raises("no-room", match="disk space for the toolchain's image"):
         provide(project, plan, Watch(), Machine(4, 64.0, free=1.0))
     assert provide(project, plan, Watch(), Machine(4, 64.0)) == "toolchain"
     assert refused == [plan.platform] * 2
@@ -246,7 +233,7 @@ def test_too_little_memory_or_disk_is_reported_before_any_work(
     project: CompileProject, whole: Request, machine: Machine, missing: str
 ) -> None:
     compiler = FakeCompiler(lambda _, out: wheel(out), machine)
-    with pytest.raises(NotEnoughRoomError, match=missing):
+    with raises("no-room", match=missing):
         compile_it(project, whole, compiler)
     assert compiler.provided == []
     assert not (project.store.root / "compile").exists()
@@ -255,10 +242,10 @@ def test_too_little_memory_or_disk_is_reported_before_any_work(
 @pytest.mark.parametrize(
     ("changes", "error", "says"),
     [
-        ({"vllm": "0.19.1"}, LockMissingError, "invoke lock --toolchain 0.19.1"),
-        ({"what": "vllm", "arch": "cpu"}, CompileDataError, "cpu has no GPU to compile for"),
-        ({"what": "flashinfer", "arch": "cpu"}, CompileDataError, "cpu has no GPU to compile for"),
-        ({"sources": ("flashinfer=.",)}, WrongSourceError, "not flashinfer"),
+        ({"vllm": "0.19.1"}, "no-lock", "./inv lock --toolchain 0.19.1"),
+        ({"what": "vllm", "arch": "cpu"}, "bad-compile-data", "cpu has no GPU to compile for"),
+        ({"what": "flashinfer", "arch": "cpu"}, "bad-compile-data", "cpu has no GPU to compile for"),
+        ({"sources": ("flashinfer=.",)}, "wrong-source", "not flashinfer"),
     ],
     ids=[
         "toolchain not locked",
@@ -268,9 +255,9 @@ def test_too_little_memory_or_disk_is_reported_before_any_work(
     ],
 )
 def test_request_that_cannot_succeed_is_refused_before_any_work(
-    project: CompileProject, changes: dict[str, Any], error: type[FactoryError], says: str
+    project: CompileProject, changes: dict[str, Any], error: str, says: str
 ) -> None:
-    with pytest.raises(error) as caught:
+    with raises(error) as caught:
         work_out(project, replace(WHOLE, **changes))
     assert re.search(says, f"{caught.value.what} {caught.value.why} {caught.value.fix}")
 
@@ -279,7 +266,7 @@ def test_wheel_that_no_image_could_run_is_refused(project: CompileProject) -> No
     bases = project.matrix.bases
     older = project.matrix.model_copy(update={"bases": {**bases, "trixie": bases["bookworm"]}})
     vars(project)["matrix"] = older
-    with pytest.raises(ToolchainMisfitError) as caught:
+    with raises("toolchain-misfit") as caught:
         work_out(project, replace(WHOLE, what="vllm"))
     compiled, runs = caught.value.why.split("; ")
     assert "Python 3.13 and glibc 2.41" in compiled

@@ -11,17 +11,12 @@ import pytest
 
 from imagefactory.compile.request import Request, requests_of
 from imagefactory.compile.toolchain import CompileProject
-from imagefactory.errors.kernels import (
-    AuditFailedError,
-    CompileFailedError,
-    GraftMismatchError,
-    SourceUnreachableError,
-)
 from imagefactory.lock.wheelhouse.graft_record import read_graft
 from imagefactory.lock.wheelhouse.keep import all_kept
 from imagefactory.project.locks.files import LockedSource
 from imagefactory.store.digests import file_sha256
 from tests.fixtures.extensions import extension
+from tests.fixtures.failures import raises
 from tests.fixtures.fake_compiler import FITTING, FOREIGN, FakeCompiler, compile_it, source
 from tests.fixtures.fatbins import container
 from tests.fixtures.platforms import wheel_tag
@@ -92,20 +87,20 @@ def test_grafted_wheel_is_kept_and_shares_the_objects_of_an_inspection(
 
 
 def test_graft_that_does_not_run_on_the_gpu_is_not_kept(project: CompileProject, graft: Request) -> None:
-    with pytest.raises(AuditFailedError, match="would not run"):
+    with raises("audit-failed", match="would not run"):
         compile_it(project, graft, FakeCompiler(lambda _, out: libraries(out, graft.targets, FOREIGN)))
     assert list(all_kept(project.store)) == []
 
 
 def test_graft_of_a_library_for_other_chips_is_refused(project: CompileProject, graft: Request) -> None:
-    with pytest.raises(GraftMismatchError, match="has no code for gb10") as caught:
+    with raises("graft-mismatch", match="has no code for gb10") as caught:
         compile_it(project, graft, FakeCompiler(lambda _, out: libraries(out, graft.targets, "sm_100f")))
     assert "only sm_100f" in caught.value.why
     assert list(all_kept(project.store)) == []
 
 
 def test_graft_without_one_of_its_libraries_is_refused(project: CompileProject, graft: Request) -> None:
-    with pytest.raises(CompileFailedError, match="failed") as caught:
+    with raises("compile-failed", match="failed") as caught:
         compile_it(project, graft, FakeCompiler(lambda _, out: libraries(out, graft.targets[:1])))
     assert "_qutlass_C" in caught.value.why
 
@@ -115,6 +110,6 @@ def test_source_that_a_graft_can_do_without_is_named_with_the_way_round(
 ) -> None:
     monkeypatch.setenv("FACTORY_GIT_HOST", str(tmp_path / "nowhere"))
     sources = tuple(text for text in graft.sources if not text.startswith("qutlass"))
-    with pytest.raises(SourceUnreachableError) as caught:
+    with raises("source-unreachable") as caught:
         compile_it(project, replace(graft, sources=sources), FakeCompiler(lambda *_: 0))
     assert "Or leave _qutlass_C as published: --only _C_stable_libtorch." in caught.value.fix

@@ -22,10 +22,10 @@ from imagefactory.compile.git_sources import (
     tree_digest,
 )
 from imagefactory.compile.settings import SourceSettings, load_settings
-from imagefactory.errors.kernels import SourceUnreachableError, WrongSourceError
 from imagefactory.project.server_versions import ServerVersion
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.failures import raises
 
 SETTINGS = load_settings(REPOSITORY)
 NEW = ServerVersion(release="0.32.0")
@@ -49,18 +49,18 @@ def test_replacement_is_read_as_name_and_folder() -> None:
 
 @pytest.mark.parametrize("text", ["cutlass", "cutlass="])
 def test_replacement_without_a_folder_is_refused(text: str) -> None:
-    with pytest.raises(WrongSourceError, match="names no folder"):
+    with raises("wrong-source", match="names no folder"):
         read_replacements([text])
 
 
 def test_folder_of_another_project_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WrongSourceError, match="The folder is not cutlass") as caught:
+    with raises("wrong-source", match="The folder is not cutlass") as caught:
         check_folder("cutlass", tmp_path, "include/cutlass/cutlass.h")
     assert "include/cutlass/cutlass.h" in caught.value.why
 
 
 def test_missing_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WrongSourceError, match="does not exist"):
+    with raises("wrong-source", match="does not exist"):
         check_folder("cutlass", tmp_path / "nowhere", "x")
 
 
@@ -166,7 +166,7 @@ def test_unreachable_source_is_an_error_with_a_workaround(tmp_path: Path, host: 
     host.repository("o/cutlass", {"a.h": "x"})
     store = Store(tmp_path / "store")
     for digest in (f"o/cutlass@{'0' * 40}", "o/nothing@v1"):
-        with pytest.raises(SourceUnreachableError, match="cannot be fetched") as caught:
+        with raises("source-unreachable", match="cannot be fetched") as caught:
             fetch(fetched(digest), store)
         assert "--source cutlass=DIR" in caught.value.fix
     assert not list(store.root.glob("sources/*/*"))
@@ -174,7 +174,7 @@ def test_unreachable_source_is_an_error_with_a_workaround(tmp_path: Path, host: 
 
 def test_repository_without_the_marker_is_refused(tmp_path: Path, host: Host) -> None:
     host.repository("o/cutlass", {"b.h": "x"})
-    with pytest.raises(WrongSourceError, match="is not cutlass"):
+    with raises("wrong-source", match="is not cutlass"):
         fetch(fetched("o/cutlass@v1"), Store(tmp_path / "store"))
 
 
@@ -193,5 +193,5 @@ def test_ref_is_resolved_exactly_and_not_by_its_last_part(host: Host) -> None:
 def test_branch_is_pinned_to_its_commit(host: Host) -> None:
     commit = host.repository("o/vllm", {"vllm/envs.py": ""})
     assert resolve(CompileSource("vllm", "o/vllm@main", None)).digest == f"o/vllm@{commit}"
-    with pytest.raises(SourceUnreachableError, match="o/vllm has no nowhere"):
+    with raises("source-unreachable", match="o/vllm has no nowhere"):
         resolve(CompileSource("vllm", "o/vllm@nowhere", None))

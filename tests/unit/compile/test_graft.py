@@ -17,13 +17,12 @@ from installer.sources import WheelFile
 
 from imagefactory.compile.graft import grafted_version, make_graft, read_extension, without_search_path
 from imagefactory.compile.packing import repack
-from imagefactory.errors.kernels import GraftBaseError, GraftMismatchError
-from imagefactory.errors.wheelhouse import WrongWheelError
 from imagefactory.lock.wheelhouse.fit import refuse_misfit
 from imagefactory.lock.wheelhouse.graft_record import RECORD, read_graft
 from imagefactory.lock.wheelhouse.keep import CompileInputs
 from imagefactory.store.digests import file_sha256, sha256_of
 from tests.fixtures.extensions import NEEDED, OPERATORS, extension
+from tests.fixtures.failures import raises
 from tests.fixtures.platforms import PLATFORM, wheel_tag
 from tests.fixtures.wheelhouse import INPUTS
 from tests.fixtures.wheels import make_wheel
@@ -167,7 +166,7 @@ def test_search_path_of_the_compiling_machine_is_removed(bench: Bench) -> None:
 def test_library_that_offers_or_needs_something_else_is_refused(
     bench: Bench, changes: dict[str, Any], why: str
 ) -> None:
-    with pytest.raises(GraftMismatchError) as caught:
+    with raises("graft-mismatch") as caught:
         bench.graft(**changes)
     assert why in caught.value.why
     assert list((bench.folder / "out").iterdir()) == []
@@ -182,32 +181,32 @@ def test_graft_may_need_fewer_libraries(bench: Bench) -> None:
 
 
 def test_module_of_another_name_is_refused(bench: Bench) -> None:
-    with pytest.raises(GraftMismatchError, match="cannot take the place") as caught:
+    with raises("graft-mismatch", match="cannot take the place") as caught:
         bench.graft(file="_moe_C.abi3.so")
     assert "PyInit__C instead of PyInit__moe_C" in caught.value.why
 
 
 def test_what_is_no_library_is_refused() -> None:
     for data in (b"", b"\x7fELF", extension("_C")[:300], b"text" * 100):
-        with pytest.raises(GraftMismatchError, match="is not an extension"):
+        with raises("graft-mismatch", match="is not an extension"):
             read_extension(data, "_C.abi3.so")
 
 
 def test_library_that_the_published_wheel_lacks_is_refused(bench: Bench) -> None:
-    with pytest.raises(GraftBaseError, match=r"has no _D\.abi3\.so"):
+    with raises("bad-graft-base", match=r"has no _D\.abi3\.so"):
         bench.graft(file="_D.abi3.so")
 
 
 def test_record_that_is_not_true_is_refused(bench: Bench, tmp_path: Path) -> None:
     wheel = bench.graft()
-    with pytest.raises(WrongWheelError, match="does not say") as caught:
+    with raises("wrong-wheel", match="does not say") as caught:
         read_graft(bench.wheel, bench.inputs)
     assert "no imagefactory.json" in caught.value.why
-    with pytest.raises(WrongWheelError) as caught:
+    with raises("wrong-wheel") as caught:
         read_graft(wheel, replace(bench.inputs, toolchain="sha256:other"))
     assert "about another compile" in caught.value.why
     changed = repack(wheel, tmp_path, platform_tag=TAG, replaced={"vllm/_C.abi3.so": b"changed"})
-    with pytest.raises(WrongWheelError) as caught:
+    with raises("wrong-wheel") as caught:
         read_graft(changed, bench.inputs)
     assert "vllm/_C.abi3.so is not the file" in caught.value.why
 

@@ -10,9 +10,9 @@ from imagefactory.compile.job import work_out
 from imagefactory.compile.published import Carried, carry, find_carried, published_wheel
 from imagefactory.compile.request import Request
 from imagefactory.compile.toolchain import CompileProject
-from imagefactory.errors.kernels import GraftBaseError, NothingToCarryError
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.failures import raises
 from tests.fixtures.platforms import MACHINE, PLATFORMS
 from tests.fixtures.wheels import make_wheel
 
@@ -63,9 +63,9 @@ def test_git_reference_is_said_to_lack_them(project: CompileProject) -> None:
 
 
 def test_release_without_a_locked_wheel_is_refused(project: CompileProject) -> None:
-    with pytest.raises(NothingToCarryError, match=r"0\.28\.0 for linux/amd64 is not locked") as caught:
+    with raises("nothing-to-carry", match=r"0\.28\.0 for linux/amd64 is not locked") as caught:
         found(project, "0.28.0", "linux/amd64")
-    assert "invoke lock" in caught.value.fix
+    assert "./inv lock" in caught.value.fix
 
 
 def test_files_are_copied_as_programs(tmp_path: Path) -> None:
@@ -86,13 +86,13 @@ def test_files_are_copied_as_programs(tmp_path: Path) -> None:
 
 def test_wheel_without_them_is_refused(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path, "vllm", "1.0", files={"vllm/_C.abi3.so": b"c"})
-    with pytest.raises(NothingToCarryError, match="has none of the files"):
+    with raises("nothing-to-carry", match="has none of the files"):
         carry(RUST, wheel, tmp_path / "src")
 
 
 def test_published_wheel_is_the_locked_one_of_the_platform(project: CompileProject) -> None:
     found = published_wheel(project, "0.28.0", "linux/arm64")
     assert found.file == "vllm-0.28.0-cp38-abi3-manylinux_2_28_aarch64.whl"
-    with pytest.raises(GraftBaseError, match=r"vLLM 0\.1 for linux/arm64 is locked") as caught:
+    with raises("bad-graft-base", match=r"vLLM 0\.1 for linux/arm64 is locked") as caught:
         published_wheel(project, "0.1", "linux/arm64")
-    assert "invoke lock" in caught.value.fix
+    assert "./inv lock" in caught.value.fix

@@ -1,4 +1,4 @@
-"""The options of `invoke compile` become requests, or are refused with the closest names."""
+"""The options of `./inv compile` become requests, or are refused with the closest names."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 from imagefactory.compile.job import work_out
 from imagefactory.compile.request import requests_of
 from imagefactory.compile.toolchain import CompileProject
-from imagefactory.errors.commands import OptionError
-from imagefactory.errors.matrix import UnknownNameError
+from tests.fixtures.failures import raises
 
 GRAFT = "0.28.0-graft"
 
@@ -28,7 +27,7 @@ GRAFT = "0.28.0-graft"
     ],
 )
 def test_unknown_name_is_refused(project: CompileProject, options: dict[str, Any], unknown: str) -> None:
-    with pytest.raises(UnknownNameError, match=unknown):
+    with raises("unknown-name", match=unknown):
         requests_of(project, **options)
 
 
@@ -40,7 +39,7 @@ def test_graft_replaces_the_extensions_of_its_version_or_those_named(project: Co
     assert some.targets == ("_C_stable_libtorch", "_qutlass_C")
     [looked_at] = requests_of(project, vllm=GRAFT, targets="_qutlass_C", what="vllm")
     assert (looked_at.targets, looked_at.graft, looked_at.inspects) == (("_qutlass_C",), False, True)
-    with pytest.raises(OptionError, match="is not grafted for gb10"):
+    with raises("bad-option", match="is not grafted for gb10"):
         requests_of(project, vllm="0.28.0", what="vllm", only="_qutlass_C")
 
 
@@ -59,7 +58,7 @@ def test_wheel_of_flashinfer_has_the_modules_of_its_arch_or_those_named(project:
     assert whole.inputs.key != fewer.inputs.key
     vllm, flashinfer = requests_of(project, vllm=GRAFT, what="vllm,flashinfer", only="_qutlass_C,sampling")
     assert (vllm.targets, flashinfer.targets) == (("_qutlass_C",), ("sampling",))
-    with pytest.raises(OptionError, match="names no module"):
+    with raises("bad-option", match="names no module"):
         requests_of(project, vllm=GRAFT, what="vllm,flashinfer", only="_qutlass_C")
 
 

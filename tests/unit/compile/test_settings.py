@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from imagefactory.compile.settings import FILE, WHAT, load_settings
-from imagefactory.errors.kernels import CompileDataError
 from imagefactory.project.matrix import load_matrix
 from imagefactory.project.server_versions import ServerVersion
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.failures import raises
 
 SETTINGS = load_settings(REPOSITORY)
 MATRIX = load_matrix(REPOSITORY / "matrix.yaml")
@@ -32,7 +32,7 @@ def test_oldest_toolchain_with_a_new_enough_compiler_is_chosen() -> None:
 def test_source_that_needs_a_newer_compiler_than_any_is_an_error() -> None:
     need = SETTINGS.compilers[0].model_copy(update={"gcc": 99})
     settings = SETTINGS.model_copy(update={"compilers": [need]})
-    with pytest.raises(CompileDataError, match="No toolchain can compile vllm") as caught:
+    with raises("bad-compile-data", match="No toolchain can compile vllm") as caught:
         settings.toolchain_for("vllm", release("0.32.0"))
     assert "GCC 99" in caught.value.why
 
@@ -74,7 +74,7 @@ def test_mistake_is_reported_with_its_line(tmp_path: Path) -> None:
     line = text[: text.index("    gcc: 13")].count("\n") + 1
     (tmp_path / FILE).parent.mkdir()
     (tmp_path / FILE).write_text(text.replace("    gcc: 13", "    gcc: thirteen"), "utf-8")
-    with pytest.raises(CompileDataError) as caught:
+    with raises("bad-compile-data") as caught:
         load_settings(tmp_path)
     assert str(caught.value.where) == f"{FILE}:{line}"
 

@@ -10,11 +10,10 @@ import pytest
 
 from imagefactory.compile.source_tree import LEFT_OUT, change, prepare, unpack_sdist
 from imagefactory.compile.toolchain import CompileProject
-from imagefactory.errors.layers import DamagedFileError
-from imagefactory.errors.mods import AnchorError
 from imagefactory.mods.choose import source_mods
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.failures import raises
 
 CMAKE = """\
 set(CUDA_SUPPORTED_ARCHS "7.5;8.0;8.6;8.7;8.9;9.0;10.0;10.7;11.0;12.0")
@@ -50,7 +49,7 @@ def test_sdist_is_unpacked_without_its_top_folder(tmp_path: Path) -> None:
 def test_damaged_sdist_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "x.tar.gz"
     path.write_bytes(b"no archive")
-    with pytest.raises(DamagedFileError, match="cannot be unpacked"):
+    with raises("damaged-file", match="cannot be unpacked"):
         unpack_sdist(path, tmp_path / "x")
 
 
@@ -71,7 +70,7 @@ def test_sdist_cannot_write_outside_of_its_folder(
         member = tarfile.TarInfo(f"vllm-1/{name}")
         member.type, member.linkname = kind, target
         tar.addfile(member)
-    with pytest.raises(DamagedFileError, match="cannot be unpacked"):
+    with raises("damaged-file", match="cannot be unpacked"):
         unpack_sdist(tmp_path / "x.tar.gz", tmp_path / "sources" / "x")
     assert not (tmp_path / "sources" / "out").exists()
 
@@ -117,7 +116,7 @@ def test_mod_that_does_not_fit_stops_the_compile(tmp_path: Path, project: Compil
     tree = vllm(tmp_path / "vllm")
     (tree / "CMakeLists.txt").write_text("nothing of the kind\n")
     mods = [pair for pair in source_mods(project, "0.32.0", "gb10", ()) if pair[0].name == "preserve-sm121a"]
-    with pytest.raises(AnchorError):
+    with raises("anchor-misfit"):
         change(tree, mods, ())
 
 

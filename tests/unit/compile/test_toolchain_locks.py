@@ -20,9 +20,8 @@ from imagefactory.compile.toolchain import (
     toolchain_cells,
     toolchain_plan,
 )
-from imagefactory.errors.kernels import CompileDataError
-from imagefactory.errors.matrix import UnknownNameError
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.failures import raises
 
 PYPROJECT = """\
 [build-system]
@@ -43,12 +42,12 @@ def test_build_requirements_are_read() -> None:
 
 @pytest.mark.parametrize("text", [None, "", "[build-system]", "[build-system]\nrequires = 3", "]"])
 def test_sources_without_build_requirements_are_refused(text: str | None) -> None:
-    with pytest.raises(CompileDataError, match="cannot be read"):
+    with raises("bad-compile-data", match="cannot be read"):
         build_requirements(text, "x")
 
 
 def test_range_is_not_a_pin() -> None:
-    with pytest.raises(CompileDataError, match="No version of torch is pinned"):
+    with raises("bad-compile-data", match="No version of torch is pinned"):
         pinned("torch", ["torch>=2.13", "torchvision==1"], "x")
 
 
@@ -93,7 +92,7 @@ def test_identity_of_a_toolchain_depends_on_its_files_and_not_on_its_layers(
 
 
 def test_unknown_version_is_refused_with_the_nearest(project: CompileProject) -> None:
-    with pytest.raises(UnknownNameError) as caught:
+    with raises("unknown-name") as caught:
         list(make_toolchain_locks(project, ["0.23"], say=lambda _: None))
     assert "0.32.0" in caught.value.fix or "0.2" in caught.value.fix
 

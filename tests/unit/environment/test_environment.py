@@ -14,11 +14,10 @@ import pytest
 from imagefactory.environment import setup
 from imagefactory.environment.locks import check_environment, lock_environment
 from imagefactory.environment.setup import APART, SETS, LockedSet, checksum, ensure, is_current, set_up
-from imagefactory.errors.commands import SetUpError
-from imagefactory.errors.locks import LockDriftError, ResolutionError
 from imagefactory.store.http import VARIABLE, trust_the_machine
 from imagefactory.store.index_config import environment_for_uv, options_for_uv
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.failures import raises
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import make_wheel
 
@@ -133,13 +132,13 @@ def test_lock_names_no_host_and_detects_changed_requirements(small: Small) -> No
         assert "127.0.0.1" not in LockedSet.of(small.root, name).text()
     assert check_environment(small.root) == len(SETS)
     (small.root / "pyproject.toml").write_text(PROJECT.replace("alpha>=1", "alpha>=1.0"))
-    with pytest.raises(LockDriftError):
+    with raises("lock-drift"):
         check_environment(small.root)
 
 
 def test_unsatisfiable_requirements_are_refused(small: Small) -> None:
     (small.root / "pyproject.toml").write_text(PROJECT.replace("alpha>=1", "alpha>=7"))
-    with pytest.raises(ResolutionError, match="cannot be resolved"):
+    with raises("unresolvable", match="cannot be resolved"):
         small.lock()
 
 
@@ -175,7 +174,7 @@ def test_wheel_with_a_wrong_hash_is_refused(small: Small) -> None:
         archive.writestr("evil.py", "")
     small.index.files.clear()
     small.index.add(wheel)
-    with pytest.raises(SetUpError, match="could not install the packages") as caught:
+    with raises("set-up-failed", match="could not install the packages") as caught:
         small.set_up()
     assert "hash" in caught.value.why.lower()
     assert not is_current(small.root, small.prefix, {"run"})
@@ -200,7 +199,7 @@ def test_environment_is_created_again_when_its_python_is_gone(small: Small) -> N
 def test_unwritable_folder_is_named(small: Small) -> None:
     small.pin()
     (small.root / "file").write_text("")
-    with pytest.raises(SetUpError, match="cannot be created"):
+    with raises("set-up-failed", match="cannot be created"):
         set_up(small.root, small.root / "file" / ".venv", (), small.said.append)
 
 
@@ -209,7 +208,7 @@ def test_unreachable_index_is_named_without_its_password(
 ) -> None:
     small.pin()
     monkeypatch.setenv("PIP_INDEX_URL", "http://me:secret@127.0.0.1:9/simple")
-    with pytest.raises(SetUpError) as caught:
+    with raises("set-up-failed") as caught:
         small.set_up()
     assert "127.0.0.1:9" in str(caught.value)
     assert "secret" not in str(caught.value)
@@ -221,7 +220,7 @@ def test_remedy_names_packages_when_uv_and_pip_are_missing(
     small.pin()
     monkeypatch.setattr("shutil.which", lambda *_args, **_kwargs: None)
     monkeypatch.setattr(setup, "_succeeds", lambda command: "-c" in command)
-    with pytest.raises(SetUpError, match="Neither uv nor pip") as caught:
+    with raises("set-up-failed", match="Neither uv nor pip") as caught:
         small.set_up()
     assert "apt-get install python3-venv" in caught.value.fix
 

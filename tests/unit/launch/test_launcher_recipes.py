@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.errors.serving import UnpinnedImageError
 from imagefactory.launch.docker_run import Launch
 from imagefactory.launch.preview import Preview
 from imagefactory.launch.recipes import Format, recipe
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.targets import select
+from tests.fixtures.failures import raises
 
 IMAGE = "ghcr.io/somebody/spark-vllm@sha256:" + "cd" * 32
 TARGETS = ("gemma4-31b", "gpt-oss-120b")
@@ -60,7 +59,7 @@ def test_sparkrun_recipe_pins_image_and_revision(
 
 
 def test_recipe_refuses_an_image_without_digest(served_image: Images, real_matrix: Matrix) -> None:
-    with pytest.raises(UnpinnedImageError):
+    with raises("unpinned-image"):
         export("sparkrun", served_image("gemma4-31b"), real_matrix, image="spark-vllm:latest")
 
 
@@ -82,5 +81,5 @@ def test_a_recipe_for_sglang_names_its_runtime_and_its_flags(
 def test_a_launcher_for_vllm_only_gets_no_recipe_for_sglang(
     served_image: Images, serving_matrix: Matrix
 ) -> None:
-    with pytest.raises(UnknownNameError, match="no recipe of the format 'eugr' for SGLang"):
+    with raises("unknown-name", match="no recipe of the format 'eugr' for SGLang"):
         export("eugr", served_image("gemma4-31b@sglang-0.5.21"), serving_matrix)

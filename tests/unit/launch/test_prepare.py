@@ -1,16 +1,13 @@
-"""What `invoke run` prints for a real cell of this checkout."""
+"""What `./inv run` prints for a real cell of this checkout."""
 
 from __future__ import annotations
 
-import pytest
 import yaml
 
-from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.errors.mods import ModNotApplicableError
-from imagefactory.errors.serving import SettingRefusedError
 from imagefactory.launch.prepare import RuntimeMods, Start, prepare
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select
+from tests.fixtures.failures import raises
 from tests.fixtures.serving import REPOSITORY
 
 IMAGE = "ghcr.io/somebody/spark-vllm@sha256:" + "ef" * 32
@@ -34,7 +31,7 @@ def test_command_compose_file_and_recipes_agree() -> None:
 
 
 def test_setting_that_the_image_would_refuse_is_refused() -> None:
-    with pytest.raises(SettingRefusedError, match="MAX_NUM_SEQS is out of range"):
+    with raises("bad-setting", match="MAX_NUM_SEQS is out of range"):
         start(MAX_NUM_SEQS="0")
 
 
@@ -65,7 +62,7 @@ def test_the_users_settings_win_over_those_of_mods() -> None:
 
 
 def test_a_mod_that_is_not_for_the_version_is_refused() -> None:
-    with pytest.raises(ModNotApplicableError, match="eagle3-marker does not apply"):
+    with raises("not-applicable", match="eagle3-marker does not apply"):
         start("eagle3-marker")
-    with pytest.raises(UnknownNameError, match="no mod 'nothing'"):
+    with raises("unknown-name", match="no mod 'nothing'"):
         start("nothing")

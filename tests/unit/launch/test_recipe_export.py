@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 
-from imagefactory.errors.recipes import NothingToExportError, RegistryFolderError
 from imagefactory.launch.recipe_export import MANIFEST, RESERVED, registry_of, write_registry
 from imagefactory.lock.drift import models_made_from
 from imagefactory.plan.known_layers import KnownLayers
@@ -19,6 +18,7 @@ from imagefactory.project.locks.files import LockedRevision, ModelLock
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select
 from tests.fixtures.checkouts import REPOSITORY, Checkout
+from tests.fixtures.failures import raises
 
 PROJECT = Project(REPOSITORY)
 TARGETS = ["gemma4-31b", "gemma4-31b@sglang-0.5.21", "qwen3.5-35b-a3b-int4", "gemma4-31b@0.32.0/rtx5090"]
@@ -110,11 +110,11 @@ def test_model_and_drafter_are_pinned_by_revision(factory_checkout: Checkout) ->
 
 
 def test_target_without_an_image_for_a_spark_gives_no_registry() -> None:
-    with pytest.raises(NothingToExportError, match="No recipe"):
+    with raises("nothing-to-export", match="No recipe"):
         registry_of(PROJECT, select(PROJECT.matrix, ["tiny", "gemma4-31b@0.19.1"]))
 
 
-FILES = {MANIFEST: "# Made by `invoke recipes.export`; a later export replaces the files beside it.\n"}
+FILES = {MANIFEST: "# Made by `./inv recipes.export`; a later export replaces the files beside it.\n"}
 
 
 def test_later_export_replaces_an_earlier_one(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_export_leaves_the_folders_of_others_alone(tmp_path: Path, name: str) ->
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("mine", "utf-8")
-    with pytest.raises(RegistryFolderError, match="not a registry"):
+    with raises("output-unusable", match="not a registry"):
         write_registry(FILES, tmp_path)
     assert [found for found in tmp_path.rglob("*") if found.is_file()] == [path]
     assert path.read_text("utf-8") == "mine"
@@ -143,5 +143,5 @@ def test_export_refuses_a_registry_with_files_of_others_in_it(tmp_path: Path) ->
     write_registry(FILES, tmp_path)
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "mine").write_text("mine", "utf-8")
-    with pytest.raises(RegistryFolderError):
+    with raises("output-unusable"):
         write_registry(FILES, tmp_path)

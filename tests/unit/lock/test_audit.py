@@ -7,11 +7,11 @@ from zipfile import ZipFile
 
 import pytest
 
-from imagefactory.errors.kernels import AuditError, AuditFailedError
 from imagefactory.lock.audit.auditing import refuse_failing
 from imagefactory.lock.audit.libraries import from_file, from_wheel, read_kernels
 from imagefactory.project.locks.kernels import GpuCode, KernelVerdict, judge
 from imagefactory.project.matrix import Arch, CubinPolicy
+from tests.fixtures.failures import raises
 
 GB10 = Arch(
     capability="12.1",
@@ -77,7 +77,7 @@ def test_library_without_gpu_code_is_not_judged() -> None:
 
 def test_failing_library_is_reported_with_its_reason() -> None:
     refuse_failing("0.32.0", [verdict(GpuCode(cubins={"sm_120f": 1}))])
-    with pytest.raises(AuditFailedError) as caught:
+    with raises("audit-failed") as caught:
         refuse_failing("0.19.1", [verdict(GpuCode(cubins={"sm_120a": 16}))])
     assert C in caught.value.where
     assert "sm_120a" in caught.value.why
@@ -122,7 +122,7 @@ def test_library_without_device_code_has_no_kernels(tmp_path: Path) -> None:
 
 
 def test_damaged_library_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(AuditError) as caught:
+    with raises("not-auditable") as caught:
         read(tmp_path, b"garbage", "echo 'not an ELF file' >&2; exit 1")
     assert str(tmp_path / "lib.so") in caught.value.where
     assert "not an ELF file" in caught.value.why

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefactory.errors.locks import ArchiveSignatureError, DebianPackageError, MirrorError
+from imagefactory.errors import NetworkError
 from imagefactory.lock.base_locks import closure, deb_locations, security_updates
 from imagefactory.lock.debian_index import read_keys
 from imagefactory.lock.mirrors import KEYS
 from tests.fixtures.debian_archive import DebianArchive, stanza
+from tests.fixtures.failures import raises
 
 AWKS = {"gawk": "optional", "mawk": "required"}
 APIS = {"any": "api", "old": "api (= 1)", "right": "api (= 2.1)"}
@@ -100,7 +101,7 @@ def test_one_of_several_alternatives_is_selected(
 
 def test_unknown_package_is_refused_with_the_nearest_name(archive: DebianArchive) -> None:
     archive.suites["bookworm"] = [stanza("libnuma1"), stanza("bash")]
-    with pytest.raises(DebianPackageError) as caught:
+    with raises("no-debian-package") as caught:
         archive.lock("libnuma")
     assert caught.value.where == "matrix.yaml"
     assert "did you mean libnuma1?" in caught.value.fix
@@ -108,13 +109,13 @@ def test_unknown_package_is_refused_with_the_nearest_name(archive: DebianArchive
 
 def test_virtual_package_is_refused_with_its_providers(archive: DebianArchive) -> None:
     archive.suites["bookworm"] = [stanza("mawk", Provides="awk"), stanza("gawk", Provides="awk")]
-    with pytest.raises(DebianPackageError, match="Name one of them: gawk, mawk"):
+    with raises("no-debian-package", match="Name one of them: gawk, mawk"):
         archive.lock("awk")
 
 
 def test_unsatisfiable_dependency_is_refused_with_the_available_version(archive: DebianArchive) -> None:
     archive.suites["bookworm"] = [stanza("app", Depends="libc6 (>= 9)"), stanza("libc6", "2.36")]
-    with pytest.raises(DebianPackageError) as caught:
+    with raises("no-debian-package") as caught:
         archive.lock("app")
     assert caught.value.what == "app 1.0 needs libc6 (>= 9), which Debian bookworm does not have."
     assert caught.value.why == "there is libc6 2.36"
@@ -147,7 +148,7 @@ def test_index_that_debian_did_not_sign_is_refused(archive: DebianArchive, flaw:
             (suite / "main" / "binary-arm64" / "Packages.xz").write_bytes(packages)
         case _:
             archive.publish(codename="bullseye")
-    with pytest.raises(ArchiveSignatureError, match=what) as caught:
+    with raises("bad-archive-signature", match=what) as caught:
         archive.index()
     assert "\n" not in caught.value.why
 
@@ -155,7 +156,7 @@ def test_index_that_debian_did_not_sign_is_refused(archive: DebianArchive, flaw:
 def test_missing_mirror_is_reported_with_the_setting(archive: DebianArchive) -> None:
     archive.publish()
     nowhere = replace(archive.mirrors, main=(), security=())
-    with pytest.raises(MirrorError) as caught:
+    with raises("mirror-unreachable") as caught:
         archive.index(nowhere)
     assert "No mirror is known" in caught.value.why
     assert "FACTORY_DEBIAN_MIRROR" in caught.value.fix
@@ -185,7 +186,9 @@ def test_mirror_that_fails_halfway_is_skipped(
     def flaky(url: str) -> bytes:
         if url.endswith("InRelease"):
             return (archive.suite(url.split("/")[-2]) / "InRelease").read_bytes()
-        raise MirrorError("A Debian mirror does not answer.", where=url, why="reset", fix="Try again.")
+        raise NetworkError(
+            "mirror-unreachable", "A Debian mirror does not answer.", where=url, why="reset", fix="Try again."
+        )
 
     monkeypatch.setattr("imagefactory.lock.mirrors._download", flaky)
     both = replace(archive.mirrors, main=("http://flaky.example", *archive.mirrors.main))
@@ -194,7 +197,7 @@ def test_mirror_that_fails_halfway_is_skipped(
 
 
 def test_release_without_committed_keys_is_refused() -> None:
-    with pytest.raises(ArchiveSignatureError, match="no archive keys for Debian sid"):
+    with raises("bad-archive-signature", match="no archive keys for Debian sid"):
         read_keys(KEYS, "sid")
 
 

@@ -7,17 +7,18 @@ import re
 import pytest
 
 from imagefactory.compile.toolchain import FlashInferLock, check_all_locks
-from imagefactory.errors.locks import LockDriftError, LockEditedError, LockFormatError
+from imagefactory.errors import FactoryError
 from imagefactory.lock.drift import Expected, check_locks, expected_locks
 from imagefactory.project.project import Project
 from imagefactory.store.digests import sha256_of
 from tests.fixtures.checkouts import Checkout
+from tests.fixtures.failures import raises
 
 WHEELS = "2.0/gpu-linux-arm64.toml"
 
 
-def drift(checkout: Checkout) -> LockDriftError:
-    with pytest.raises(LockDriftError) as failure:
+def drift(checkout: Checkout) -> FactoryError:
+    with raises("lock-drift") as failure:
         check_all_locks(Project(checkout.root))
     return failure.value
 
@@ -84,7 +85,7 @@ def test_copied_flashinfer_lock_is_drift(locked_checkout: Checkout) -> None:
     path = FlashInferLock.path(project.locks, "2.0")
     FlashInferLock(made_from={"vllm.1.0": sha256_of(b"")}).write(path)
     expected = Expected(path, FlashInferLock, {"vllm.2.0": sha256_of(b"")})
-    with pytest.raises(LockDriftError) as failure:
+    with raises("lock-drift") as failure:
         check_locks(project, [*expected_locks(project), expected])
     assert failure.value.why == "locks/2.0/flashinfer.toml: is a copy of locks/1.0/flashinfer.toml"
 
@@ -93,8 +94,8 @@ def test_unreadable_and_edited_locks_are_told_from_drift(locked_checkout: Checko
     wheels = locked_checkout.locks / WHEELS
     text = wheels.read_text()
     wheels.write_bytes((locked_checkout.locks / "bookworm" / "linux-arm64.toml").read_bytes())
-    with pytest.raises(LockFormatError, match=re.escape(wheels.name)):
+    with raises("bad-lock", match=re.escape(wheels.name)):
         check_all_locks(Project(locked_checkout.root))
     wheels.write_text(text.replace('python = "3.11"', 'python = "3.12"'))
-    with pytest.raises(LockEditedError):
+    with raises("lock-edited"):
         check_all_locks(Project(locked_checkout.root))

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from imagefactory.errors.locks import LockDriftError
 from imagefactory.lock import drift
 from imagefactory.lock.flags import sglang_flags, vllm_flags
 from imagefactory.lock.flags.flag_records import flag_lock, flags_made_from
@@ -16,6 +15,7 @@ from imagefactory.project.locks.files import LockedSource, SourceLock
 from imagefactory.project.locks.server_flags import FlagLock, flags_of, recorded_version
 from imagefactory.project.project import Project
 from tests.fixtures.checkouts import REPOSITORY, Checkout
+from tests.fixtures.failures import raises
 
 VLLM = {
     "vllm/engine/arg_utils.py": """
@@ -184,7 +184,7 @@ def test_record_is_stale_once_its_wheel_changes(locked_checkout: Checkout) -> No
     assert known.has("--moe-backend")
     assert path in drift.check_locks(project, drift.expected_locks(project))
     flag_lock(name, dict.fromkeys(expected, "f" * 64), VLLM.get).write(path)
-    with pytest.raises(LockDriftError, match="disagreement"):
+    with raises("lock-drift", match="disagreement"):
         drift.check_locks(project, drift.expected_locks(project))
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from imagefactory.compile.toolchain import check_all_locks
 from imagefactory.errors import Location
-from imagefactory.errors.locks import LeaveOutError, LockDriftError
 from imagefactory.lock.drift import expected_locks
 from imagefactory.lock.left_out import Found, leave_out
 from imagefactory.lock.wheel_contents import WheelContents
@@ -19,6 +18,7 @@ from imagefactory.project.matrix import load_matrix
 from imagefactory.project.project import Project
 from imagefactory.store.digests import sha256_of
 from tests.fixtures.checkouts import Checkout
+from tests.fixtures.failures import raises
 from tests.fixtures.small_factory import CELL, MATRIX
 
 SITE = "lib/python3.11/site-packages"
@@ -111,14 +111,14 @@ def test_files_are_left_out_of_a_wheel_but_never_its_metadata(matrix: Path) -> N
 
 def test_pattern_that_matches_nothing_is_an_error_with_its_line(matrix: Path) -> None:
     entries = load_matrix(matrix).leave_out
-    with pytest.raises(LeaveOutError, match=r"shared-1.0-py3-none-any.whl has no file lib/\*\.a") as caught:
+    with raises("bad-leave-out", match=r"shared-1.0-py3-none-any.whl has no file lib/\*\.a") as caught:
         leave_out(FOUND, entries[:2], matrix)
     line = matrix.read_text().splitlines().index("      - lib/*.a") + 1
     assert caught.value.where == str(Location(file="matrix.yaml", line=line))
 
 
 def test_distribution_that_the_matrix_asks_for_cannot_be_left_out(matrix: Path) -> None:
-    with pytest.raises(LeaveOutError, match="yaml names it"):
+    with raises("bad-leave-out", match="yaml names it"):
         leave_out(FOUND, load_matrix(matrix).leave_out[2:], matrix)
 
 
@@ -145,7 +145,7 @@ def declare(checkout: Checkout, distribution: str) -> None:
 
 def test_new_entry_is_drift_on_its_archs_only(locked_checkout: Checkout) -> None:
     declare(locked_checkout, "numpy")
-    with pytest.raises(LockDriftError) as caught:
+    with raises("lock-drift") as caught:
         check_all_locks(Project(locked_checkout.root))
     assert caught.value.why == f"locks/{LOCK}: leave_out is new in matrix.yaml"
 
@@ -158,14 +158,14 @@ def test_entry_that_no_lock_follows_is_an_error_with_its_line(
     path = locked_checkout.locks / LOCK
     lock = WheelLock.read(path)
     gone = LeftOutWheel(**{**dict(lock.wheels[0]), "name": "left"}, reason=REASON)
-    with pytest.raises(LockDriftError):
+    with raises("lock-drift"):
         check_all_locks(Project(locked_checkout.root))
     made_from = {**lock.made_from, **_made_from(locked_checkout)}
     lock.model_copy(update={"left_out": (gone,), "made_from": made_from}).write(path)
     if fits:
         check_all_locks(Project(locked_checkout.root))
         return
-    with pytest.raises(LeaveOutError, match="lost cannot be left out") as caught:
+    with raises("bad-leave-out", match="lost cannot be left out") as caught:
         check_all_locks(Project(locked_checkout.root))
     line = locked_checkout.matrix.read_text().splitlines().index("  - distribution: lost") + 1
     assert caught.value.where == str(Location(file="matrix.yaml", line=line))

@@ -9,18 +9,12 @@ import pytest
 
 from imagefactory.compile.toolchain import check_all_locks
 from imagefactory.errors import FactoryError
-from imagefactory.errors.locks import (
-    IndexUnreachableError,
-    PathConflictError,
-    WheelMissingError,
-)
-from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.errors.store import DownloadError
 from imagefactory.lock.making import make_locks
 from imagefactory.project.locks.files import LockedWheel, WheelLock
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select
 from tests.fixtures.checkouts import Checkout
+from tests.fixtures.failures import raises
 from tests.fixtures.locked_checkout import GPU_TARGET
 from tests.fixtures.servers import Answer, SimpleIndex, serving
 from tests.fixtures.wheels import WheelFactory
@@ -124,7 +118,7 @@ def test_upgrade_base_means_every_debian_package(
 
 
 def test_upgrade_of_an_unknown_package_suggests_the_nearest(locked_checkout: Checkout) -> None:
-    with pytest.raises(UnknownNameError, match="torch"):
+    with raises("unknown-name", match="torch"):
         lock(locked_checkout, upgrade=("torhc",))
 
 
@@ -134,36 +128,34 @@ def broken(
     index: SimpleIndex,
     wheel_factory: WheelFactory,
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[type[FactoryError]]:
+) -> Iterator[str]:
     """Break the index in one way, and yield the error that causes."""
     match request.param:
         case "unreachable":
             monkeypatch.setenv("PIP_INDEX_URL", "http://user:secret@127.0.0.1:9/simple")
-            yield IndexUnreachableError
+            yield "index-unreachable"
         case "missing":
             index.files = {name: path for name, path in index.files.items() if not name.startswith("torch")}
-            yield WheelMissingError
+            yield "no-wheel"
         case "conflicting":
             index.add(wheel_factory("small", files={"torch.py": "mine"}))
-            yield PathConflictError
+            yield "path-conflict"
         case "breaking off":
             big = wheel_factory("small", files={"small.bin": bytes(range(256)) * 8192}, stored=True)
             index.add(big)
             index.ranges = False
-            yield DownloadError
+            yield "download-failed"
         case _:
             with serving(lambda *_: Answer(b"{", headers={"Content-Type": "application/json"})) as server:
                 monkeypatch.setenv("PIP_INDEX_URL", server.url)
-                yield IndexUnreachableError
+                yield "index-unreachable"
 
 
-def test_failed_lock_leaves_all_locks_unchanged(
-    locked_checkout: Checkout, broken: type[FactoryError]
-) -> None:
+def test_failed_lock_leaves_all_locks_unchanged(locked_checkout: Checkout, broken: str) -> None:
     before = {path: path.read_bytes() for path in locked_checkout.locks.rglob("*") if path.is_file()}
     with pytest.raises(FactoryError) as failure:
         lock(locked_checkout, upgrade=("vllm", "torch"))
-    assert type(failure.value) is broken, str(failure.value)
+    assert failure.value.name == broken, str(failure.value)
     assert "secret" not in str(failure.value)
     assert {path: path.read_bytes() for path in locked_checkout.locks.rglob("*") if path.is_file()} == before
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors.locks import MirrorError
 from imagefactory.lock import mirrors
 from imagefactory.lock.mirrors import DebianMirrors, fetch, join
 from imagefactory.store.http import Retry, get_bounded
+from tests.fixtures.failures import raises
 from tests.fixtures.servers import Answer, serving
 
 DEB822 = """\
@@ -126,7 +126,7 @@ def test_temporary_server_error_is_retried_but_not_a_missing_file() -> None:
 
 
 def test_unresponsive_mirror_is_reported_with_a_remedy() -> None:
-    with pytest.raises(MirrorError) as caught:
+    with raises("mirror-unreachable") as caught:
         fetch("http://127.0.0.1:9", "file")
     assert caught.value.where == "http://127.0.0.1:9/file"
     assert caught.value.why.endswith("Connection refused (3 attempts)")
@@ -136,7 +136,7 @@ def test_unresponsive_mirror_is_reported_with_a_remedy() -> None:
 def test_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirrors, "get_bounded", partial(get_bounded, limit=1000))
     with serving(lambda *_: Answer(b"x" * 2000)) as server:
-        with pytest.raises(MirrorError) as caught:
+        with raises("mirror-unreachable") as caught:
             fetch(server.url, "file")
         assert len(server.log) == 1
     assert "more than 1,000 bytes" in caught.value.why

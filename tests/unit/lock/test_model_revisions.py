@@ -7,8 +7,8 @@ from http import HTTPStatus
 
 import pytest
 
-from imagefactory.errors.locks import ModelHubError
 from imagefactory.lock.model_revisions import hub_endpoint, lock_revision
+from tests.fixtures.failures import raises
 from tests.fixtures.servers import Answer, serving
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -44,14 +44,14 @@ def test_unusable_response_is_reported_with_the_model(
 ) -> None:
     with serving(lambda *_: answer) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
-        with pytest.raises(ModelHubError, match=why) as failure:
+        with raises("hub-unreachable", match=why) as failure:
             lock_revision("a/b")
     assert "a/b" in failure.value.what
 
 
 def test_unreachable_hub_is_reported_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://user:secret@127.0.0.1:9")
-    with pytest.raises(ModelHubError) as failure:
+    with raises("hub-unreachable") as failure:
         lock_revision("a/b")
     assert failure.value.where == "http://127.0.0.1:9"
     assert "secret" not in str(failure.value)

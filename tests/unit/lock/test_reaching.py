@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors.kernels import AuditError, NotReachedError
 from imagefactory.lock.audit import reaching
 from imagefactory.lock.audit.kernel_names import kernels_of, read_names
 from imagefactory.lock.audit.reaching import Reached, calls, reaches, refuse_unreached
 from imagefactory.project.project import Project
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.failures import raises
 
 Kernels = dict[str, int]
 Piece = tuple[str, str, Kernels]
@@ -102,7 +102,7 @@ def test_only_cubins_that_the_chip_accepts_count(tmp_path: Path) -> None:
 def test_library_that_comes_apart_wrongly_is_an_error(tmp_path: Path) -> None:
     made = library(tmp_path, ("elf", "sm_120", {"a": FULL}), ("elf", "sm_120", {"b": FULL}))
     (tmp_path / "scratch").mkdir()
-    with pytest.raises(AuditError, match="taken apart"):
+    with raises("not-auditable", match="taken apart"):
         read_names(made, program(tmp_path, most=1), ACCEPTED, "12.1", tmp_path / "scratch")
 
 
@@ -124,7 +124,7 @@ def test_calls_find_native_translated_empty_and_no_kernels(project: Project, tmp
     assert outcome(found, "rms_norm") == "empty"
     assert outcome(found, "marlin_gemm, FP8 activations") == "missing"
     assert not [one for one in found if one.call.library.startswith("_moe_C")], "a library is judged alone"
-    with pytest.raises(NotReachedError) as caught:
+    with raises("kernel-missing") as caught:
         refuse_unreached("it", found)
     assert "rms_norm: 1 compiled to nothing: 384 bytes" in caught.value.why
     assert "gptq_marlin_repack" not in caught.value.where
@@ -132,14 +132,12 @@ def test_calls_find_native_translated_empty_and_no_kernels(project: Project, tmp
 
 
 def test_arch_without_known_calls_is_an_error(project: Project, tmp_path: Path) -> None:
-    with pytest.raises(AuditError, match="not known what vLLM calls"):
+    with raises("not-auditable", match="not known what vLLM calls"):
         reaches(project, str(library(tmp_path, ("elf", "sm_90a", {MARLIN: FULL}))), "h100")
 
 
 def test_calls_of_another_server_are_not_known(project: Project) -> None:
-    with pytest.raises(
-        AuditError, match=r"not known what SGLang calls in gemma4-31b@sglang-0\.5\.21 on gb10"
-    ):
+    with raises("not-auditable", match=r"not known what SGLang calls in gemma4-31b@sglang-0\.5\.21 on gb10"):
         reaches(project, "gemma4-31b@sglang-0.5.21")
 
 

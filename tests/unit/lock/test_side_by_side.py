@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors.kernels import AuditError
 from imagefactory.lock.audit import auditing
 from imagefactory.lock.audit.auditing import Audited, audit, audit_all, grafted_libraries
 from imagefactory.project.cells import Cell
@@ -16,6 +15,7 @@ from imagefactory.project.locks.kernels import GpuCode
 from imagefactory.project.project import Project
 from imagefactory.store.digests import Sha256
 from tests.fixtures.checkouts import Checkout
+from tests.fixtures.failures import raises
 from tests.fixtures.inv import Inv
 from tests.fixtures.wheels import make_wheel
 
@@ -78,7 +78,7 @@ def test_version_that_is_only_compiled_is_not_taken_for_a_published_one(
     locked_checkout.edit_matrix(
         '"2.0": {release: "2.0"}', '"2.0": {release: "2.0"}\n  own: {release: "2.0", compile: graft}'
     )
-    with pytest.raises(AuditError, match="no published wheel of its own") as caught:
+    with raises("not-auditable", match="no published wheel of its own") as caught:
         audit(Project(project.root), "own")
     assert "MODEL@own" in caught.value.fix
 

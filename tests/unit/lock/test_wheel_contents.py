@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 import requests
 
-from imagefactory.errors.locks import PathConflictError
-from imagefactory.errors.store import DownloadError
 from imagefactory.lock.wheel_contents import (
     WheelContents,
     console_scripts,
@@ -23,6 +21,7 @@ from imagefactory.project.matrix import Conflict
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, file_sha256
 from imagefactory.store.indexes import WheelLocation
+from tests.fixtures.failures import raises
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import WheelFactory
 
@@ -99,7 +98,7 @@ def test_server_that_refuses_ranges_is_reported_with_a_remedy(
 ) -> None:
     read.index.ranges = False
     wheel = wheel_factory("big", files={"big.bin": bytes(3_000_000)}, stored=True)
-    with pytest.raises(DownloadError, match="PIP_FIND_LINKS") as failure:
+    with raises("download-failed", match="PIP_FIND_LINKS") as failure:
         read(wheel)
     assert wheel.name in failure.value.where
 
@@ -115,7 +114,7 @@ def test_damaged_wheel_is_reported(read: Reader, wheel_factory: WheelFactory, fl
         wheel.write_bytes(content[: len(content) // 2])
     if flaw != "gone":
         read.index.add(wheel)
-    with pytest.raises(DownloadError, match=wheel.name):
+    with raises("download-failed", match=wheel.name):
         read.read(wheel, f"{read.index.server.url}/files/{wheel.name}")
 
 
@@ -145,7 +144,7 @@ def test_equal_content_is_no_conflict() -> None:
 
 
 def test_undecided_conflict_is_refused_with_the_entry_to_add() -> None:
-    with pytest.raises(PathConflictError) as failure:
+    with raises("path-conflict") as failure:
         without([wheel("b", x="1:1", y="1:1"), wheel("a", x="2:2", y="2:2")])
     assert "a and b both install x" in failure.value.what
     assert "2 such paths" in failure.value.why
@@ -160,7 +159,7 @@ def test_decided_conflict_removes_the_paths_from_the_loser() -> None:
 
 def test_conflict_of_three_wheels_needs_every_pair_decided() -> None:
     found = [wheel("a", x="1:1"), wheel("b", x="2:2"), wheel("c", x="3:3")]
-    with pytest.raises(PathConflictError, match="b and c"):
+    with raises("path-conflict", match="b and c"):
         without(found, rule("a", "b", "a"), rule("a", "c", "a"))
     settled = without(found, rule("a", "b", "a"), rule("a", "c", "a"), rule("b", "c", "c"))
     assert settled == {"a": (), "b": ("x",), "c": ("x",)}

@@ -7,15 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors import FactoryError
-from imagefactory.errors.locks import (
-    IncompatibleWheelError,
-    IndexUnreachableError,
-    PathConflictError,
-    ReleaseReplacedError,
-    ResolutionError,
-    WheelMissingError,
-)
 from imagefactory.lock.wheel_locks import Pin, WheelRequest, choose_file, lock_wheels, platform_tags
 from imagefactory.project.bases import Base
 from imagefactory.project.cells import Cell
@@ -26,6 +17,7 @@ from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
 from imagefactory.store.index_config import IndexConfig
 from imagefactory.store.indexes import WheelLocation
+from tests.fixtures.failures import raises
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import WheelFactory, sha256_of_file
 
@@ -92,7 +84,7 @@ def test_conflict_between_large_wheels_is_found_without_downloading_them(lock: L
         for name in ("one", "two")
     ]
     lock.add("vllm", requires=["one", "two"])
-    with pytest.raises(PathConflictError, match="one and two both install"):
+    with raises("path-conflict", match="one and two both install"):
         lock()
     settled = lock(conflicts=(Conflict(between=["one", "two"], wins="two", reason="a good reason"),))
     assert {wheel.name: wheel.without for wheel in settled} == {
@@ -177,24 +169,24 @@ def test_extra_index_with_part_of_a_version_does_not_hide_the_rest(lock: Locker)
 @pytest.mark.parametrize(
     ("wheels", "kind", "why"),
     [
-        ([], WheelMissingError, "vllm"),
-        ([{"version": "0.9"}], WheelMissingError, r"vllm==1\.0"),
-        ([{"tag": "cp311-cp311-manylinux_2_38_aarch64"}], IncompatibleWheelError, "manylinux_2_38"),
-        ([{"requires": ["dep<1", "dep>1"]}, {"name": "dep"}], ResolutionError, "dep"),
+        ([], "no-wheel", "vllm"),
+        ([{"version": "0.9"}], "no-wheel", r"vllm==1\.0"),
+        ([{"tag": "cp311-cp311-manylinux_2_38_aarch64"}], "incompatible-wheel", "manylinux_2_38"),
+        ([{"requires": ["dep<1", "dep>1"]}, {"name": "dep"}], "unresolvable", "dep"),
     ],
     ids=["no package", "another version", "newer glibc", "contradiction"],
 )
 def test_unresolvable_request_is_refused_with_the_reason(
-    lock: Locker, wheels: list[dict[str, str]], kind: type[FactoryError], why: str
+    lock: Locker, wheels: list[dict[str, str]], kind: str, why: str
 ) -> None:
     for wheel in wheels:
         lock.add(**{"name": "vllm", **wheel})
-    with pytest.raises(kind, match=why):
+    with raises(kind, match=why):
         lock()
 
 
 def test_unreachable_index_is_reported_without_its_password(lock: Locker) -> None:
-    with pytest.raises(IndexUnreachableError) as failure:
+    with raises("index-unreachable") as failure:
         lock(IndexConfig(indexes=("http://user:secret@127.0.0.1:9/simple",)))
     assert "secret" not in str(failure.value)
 
@@ -202,7 +194,7 @@ def test_unreachable_index_is_reported_without_its_password(lock: Locker) -> Non
 def test_file_without_a_hash_is_refused(lock: Locker) -> None:
     lock.add("vllm")
     lock.index.hashes = False
-    with pytest.raises(WheelMissingError, match="sha256"):
+    with raises("no-wheel", match="sha256"):
         lock()
 
 
@@ -241,7 +233,7 @@ def test_higher_build_number_wins_then_the_first_source() -> None:
 def test_override_replaces_what_a_package_requires(lock: Locker) -> None:
     lock.add("vllm", requires=["gone==1.0rc5"])
     lock.add("gone", "1.0")
-    with pytest.raises(WheelMissingError, match=r"gone==1\.0rc5"):
+    with raises("no-wheel", match=r"gone==1\.0rc5"):
         lock()
     wanted = replace(request(), overrides=["gone==1.0"])
     made = lock_wheels(wanted, config=lock.config, store=lock.store, say=lock.said.append)
@@ -263,7 +255,7 @@ def test_extra_of_the_server_brings_its_requirements(lock: Locker) -> None:
 def test_version_without_a_wheel_for_the_bases_python_is_refused(lock: Locker) -> None:
     lock.add("vllm", requires=["native==0.1"])
     lock.add("native", "0.1", tag="cp310-cp310-manylinux_2_17_aarch64")
-    with pytest.raises(IncompatibleWheelError, match=r"native==0\.1 runs with Python 3\.11") as refused:
+    with raises("incompatible-wheel", match=r"native==0\.1 runs with Python 3\.11") as refused:
         lock()
     assert "override" in refused.value.fix
 
@@ -273,7 +265,7 @@ def test_version_whose_wheels_have_vanished_is_refused(lock: Locker, tmp_path: P
     sdist = tmp_path / "gone-0.1.tar.gz"
     sdist.write_bytes(b"nobody builds it")
     lock.index.add(sdist)
-    with pytest.raises(IncompatibleWheelError, match=r"No wheel of gone==0\.1"):
+    with raises("incompatible-wheel", match=r"No wheel of gone==0\.1"):
         lock()
 
 
@@ -281,5 +273,5 @@ def test_override_of_the_server_itself_is_refused(lock: Locker) -> None:
     lock.add("vllm")
     lock.add("vllm", "0.2")
     wanted = replace(request(), overrides=["vllm==0.2"])
-    with pytest.raises(ReleaseReplacedError, match=r"vllm 1\.0 was asked for, and uv chose 0\.2"):
+    with raises("release-replaced", match=r"vllm 1\.0 was asked for, and uv chose 0\.2"):
         lock_wheels(wanted, config=lock.config, store=lock.store, say=lock.said.append)

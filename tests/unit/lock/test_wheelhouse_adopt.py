@@ -13,16 +13,6 @@ from imagefactory.assemble.inputs import LayerInputs
 from imagefactory.compile.graft import make_graft
 from imagefactory.compile.toolchain import check_all_locks
 from imagefactory.errors import FactoryError
-from imagefactory.errors.kernels import AuditFailedError
-from imagefactory.errors.locks import CompileNeededError
-from imagefactory.errors.store import DownloadError
-from imagefactory.errors.wheelhouse import (
-    DamagedWheelError,
-    SeveralWheelsError,
-    UnfitWheelError,
-    WheelNotKeptError,
-    WrongWheelError,
-)
 from imagefactory.lock.audit import auditing
 from imagefactory.lock.making import make_locks
 from imagefactory.lock.wheelhouse.adopt import mods_of_sources
@@ -38,6 +28,7 @@ from imagefactory.store.digests import file_sha256
 from imagefactory.store.downloads import fetch
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.extensions import extension
+from tests.fixtures.failures import raises
 from tests.fixtures.mods import edit, has, manifest, write_mod
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheelhouse import INPUTS, TAG
@@ -82,11 +73,11 @@ class Wheelhouse:
 
     def refused_after_keeping(self, inputs: CompileInputs) -> FactoryError:
         self.keep(inputs)
-        return self.refusal(UnfitWheelError)
+        return self.refusal("unfit-wheel")
 
-    def refusal(self, kind: type[FactoryError], *wheels: str) -> FactoryError:
+    def refusal(self, kind: str, *wheels: str) -> FactoryError:
         """Return the error of a lock that fails, and leaves no lock behind."""
-        with pytest.raises(kind) as caught:
+        with raises(kind) as caught:
             self.lock(*wheels)
         assert not self.path.exists()
         return caught.value
@@ -159,9 +150,9 @@ def test_lock_stays_when_the_wheelhouse_changes(wheelhouse: Wheelhouse) -> None:
 
 
 def test_missing_wheel_is_refused_with_the_command_that_compiles_it(wheelhouse: Wheelhouse) -> None:
-    error = wheelhouse.refusal(CompileNeededError)
-    assert "`invoke compile --vllm 1.0 --arch gpu --what vllm`" in error.fix
-    assert "invoke lock --target big@1.0/gpu" in error.fix
+    error = wheelhouse.refusal("compile-needed")
+    assert "`./inv compile --vllm 1.0 --arch gpu --what vllm`" in error.fix
+    assert "./inv lock --target big@1.0/gpu" in error.fix
 
 
 @pytest.mark.parametrize(
@@ -177,7 +168,7 @@ def test_wheel_for_something_else_is_not_adopted_but_mentioned(
     wheelhouse: Wheelhouse, other: dict[str, str], mentioned: str
 ) -> None:
     wheelhouse.keep(replace(INPUTS, **other))  # type: ignore[arg-type]
-    assert mentioned in wheelhouse.refusal(CompileNeededError).why
+    assert mentioned in wheelhouse.refusal("compile-needed").why
 
 
 def with_system(**changes: str) -> CompileInputs:
@@ -208,10 +199,10 @@ def test_wheel_for_another_system_or_of_another_kind_is_refused_with_the_reason(
         wheel_factory("nvidia-cuda-runtime", "13.0.96"),
     )
     kept = wheelhouse.keep(inputs)
-    for error in (wheelhouse.refusal(UnfitWheelError), wheelhouse.refusal(UnfitWheelError, kept.key)):
+    for error in (wheelhouse.refusal("unfit-wheel"), wheelhouse.refusal("unfit-wheel", kept.key)):
         assert reason in error.why
         assert kept.key[:16] in error.why
-        assert "invoke compile --vllm 1.0 --arch gpu --what vllm" in error.fix
+        assert "./inv compile --vllm 1.0 --arch gpu --what vllm" in error.fix
 
 
 def test_lock_says_which_files_of_a_graft_are_whose(wheelhouse: Wheelhouse) -> None:
@@ -273,14 +264,14 @@ def test_unfit_wheel_does_not_stand_in_the_way_of_one_that_fits(wheelhouse: Whee
 @pytest.mark.parametrize(
     ("kernels", "kind", "what"),
     [
-        (GpuCode(cubins={"sm_120a": 2}), AuditFailedError, "would not run"),
-        (GpuCode(), WrongWheelError, "no kernels for gpu"),
-        (GpuCode(cubins={"sm_90a": 1}), WrongWheelError, "no kernels for gpu"),
-        (GpuCode(ptx={"sm_80": 1}), WrongWheelError, "no kernels for gpu"),
+        (GpuCode(cubins={"sm_120a": 2}), "audit-failed", "would not run"),
+        (GpuCode(), "wrong-wheel", "no kernels for gpu"),
+        (GpuCode(cubins={"sm_90a": 1}), "wrong-wheel", "no kernels for gpu"),
+        (GpuCode(ptx={"sm_80": 1}), "wrong-wheel", "no kernels for gpu"),
     ],
 )
 def test_wheel_without_usable_kernels_is_refused(
-    wheelhouse: Wheelhouse, kernels: GpuCode, kind: type[FactoryError], what: str
+    wheelhouse: Wheelhouse, kernels: GpuCode, kind: str, what: str
 ) -> None:
     wheelhouse.keep()
     wheelhouse.kernels = kernels
@@ -290,7 +281,7 @@ def test_wheel_without_usable_kernels_is_refused(
 def test_damaged_wheel_is_refused(wheelhouse: Wheelhouse) -> None:
     kept = wheelhouse.keep()
     kept.path.write_bytes(bytes(kept.size))
-    wheelhouse.refusal(DamagedWheelError)
+    wheelhouse.refusal("damaged-wheel")
 
 
 def fetch_locked(wheelhouse: Wheelhouse) -> Path:
@@ -312,10 +303,10 @@ def test_locked_wheel_that_is_nowhere_is_reported_with_a_remedy(wheelhouse: Whee
     kept = wheelhouse.keep()
     wheelhouse.lock()
     shutil.rmtree(kept.path.parent)
-    with pytest.raises(DownloadError) as caught:
+    with raises("download-failed") as caught:
         fetch_locked(wheelhouse)
     assert caught.value.what.startswith(kept.filename)
-    assert "invoke wheels.pull" in caught.value.fix
+    assert "./inv wheels.pull" in caught.value.fix
 
 
 def test_locked_wheel_is_found_in_a_configured_folder(
@@ -334,7 +325,7 @@ def test_locked_wheel_is_found_in_a_configured_folder(
 def test_user_chooses_when_several_wheels_fit(wheelhouse: Wheelhouse) -> None:
     one = wheelhouse.keep(OTHER_MODS)
     other = wheelhouse.keep(replace(INPUTS, mods=("2" * 64,), flags=("-O1",)))
-    error = wheelhouse.refusal(SeveralWheelsError)
+    error = wheelhouse.refusal("several-wheels")
     assert "mods, flags" in error.why
     assert one.key[:16] in error.why
     assert find(wheelhouse.lock(other.key[:10])).compiled == other.key
@@ -360,7 +351,7 @@ def test_locked_wheel_stays_until_it_is_upgraded(wheelhouse: Wheelhouse) -> None
 
 def test_unknown_key_is_refused_before_any_work(wheelhouse: Wheelhouse) -> None:
     kept = wheelhouse.keep()
-    assert kept.key[:16] in wheelhouse.refusal(WheelNotKeptError, "ffff").why
+    assert kept.key[:16] in wheelhouse.refusal("wheel-not-kept", "ffff").why
     assert wheelhouse.said == []
 
 
@@ -372,8 +363,8 @@ def test_flashinfer_alone_is_adopted_in_the_version_that_vllm_requires(wheelhous
     wheelhouse.path.unlink()
     old = replace(INPUTS, name="flashinfer-jit-cache", version="0.6.0")
     wheelhouse.keep(old)
-    error = wheelhouse.refusal(CompileNeededError)
-    assert "invoke compile --vllm 2.0 --arch gpu --what flashinfer`" in error.fix
+    error = wheelhouse.refusal("compile-needed")
+    assert "./inv compile --vllm 2.0 --arch gpu --what flashinfer`" in error.fix
     kept = wheelhouse.keep(replace(old, version="0.7.0"))
     lock = wheelhouse.lock()
     assert find(lock, "flashinfer-jit-cache").compiled == kept.key

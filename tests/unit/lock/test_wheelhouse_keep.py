@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefactory.errors.wheelhouse import DamagedWheelError, WrongWheelError
 from imagefactory.lock.wheelhouse.keep import CompileInputs, all_kept, find, keep, refuse_damaged
 from imagefactory.store.cache import Store
+from tests.fixtures.failures import raises
 from tests.fixtures.wheelhouse import INPUTS, TAG
 from tests.fixtures.wheels import WheelFactory, make_wheel, sha256_of_file
 
@@ -92,7 +92,7 @@ def test_wheels_are_listed_by_name_and_version(store: Store, wheel_factory: Whee
 def test_local_version_label_is_ignored_unless_requested(store: Store, wheel_factory: WheelFactory) -> None:
     wheel = wheel_factory("vllm", "1.0+cu130", tag=TAG)
     assert keep(store, INPUTS, wheel).filename == wheel.name
-    with pytest.raises(WrongWheelError):
+    with raises("wrong-wheel"):
         keep(store, replace(INPUTS, version="1.0+cu129"), wheel)
 
 
@@ -111,7 +111,7 @@ def test_wrong_wheel_is_refused_and_not_kept(
 ) -> None:
     name, version, tag = what
     wheel = wheel_factory(name, version, tag=tag, files={"vllm/_C.abi3.so": elf(machine)})
-    with pytest.raises(WrongWheelError) as caught:
+    with raises("wrong-wheel") as caught:
         keep(store, INPUTS, wheel)
     assert reason in caught.value.why
     assert list(all_kept(store)) == []
@@ -119,7 +119,7 @@ def test_wrong_wheel_is_refused_and_not_kept(
 
 def test_renamed_wheel_is_refused(store: Store, wheel_factory: WheelFactory) -> None:
     wheel = wheel_factory("vllm", "2.0", tag=TAG)
-    with pytest.raises(WrongWheelError, match=r"is not vllm 1\.0"):
+    with raises("wrong-wheel", match=r"is not vllm 1\.0"):
         keep(store, INPUTS, wheel.rename(wheel.with_name(wheel.name.replace("2.0", "1.0"))))
 
 
@@ -131,7 +131,7 @@ def test_incomplete_wheel_is_refused(store: Store, wheel: Path, spoil: str) -> N
         content[30 + len("vllm/_C.abi3.so") + 2] ^= 0xFF
     spoiled: dict[str, bytes | bytearray] = {"truncated": content[:-40], "flipped": content, "empty": b""}
     wheel.write_bytes(spoiled[spoil])
-    with pytest.raises(WrongWheelError, match="whole"):
+    with raises("wrong-wheel", match="whole"):
         keep(store, INPUTS, wheel)
     assert list(all_kept(store)) == []
 
@@ -139,7 +139,7 @@ def test_incomplete_wheel_is_refused(store: Store, wheel: Path, spoil: str) -> N
 def test_file_that_is_not_a_wheel_is_refused(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "vllm.zip"
     file.write_bytes(b"")
-    with pytest.raises(WrongWheelError, match="not the name of a wheel"):
+    with raises("wrong-wheel", match="not the name of a wheel"):
         keep(store, INPUTS, file)
 
 
@@ -158,10 +158,10 @@ def test_interrupted_copy_does_not_count(store: Store, wheel: Path, monkeypatch:
 def test_changed_or_missing_wheel_is_reported_as_damaged(store: Store, wheel: Path) -> None:
     kept = keep(store, INPUTS, wheel)
     kept.path.write_bytes(bytes(kept.size))
-    with pytest.raises(DamagedWheelError, match="damaged"):
+    with raises("damaged-wheel", match="damaged"):
         refuse_damaged(kept)
     kept.path.unlink()
-    with pytest.raises(DamagedWheelError, match="damaged"):
+    with raises("damaged-wheel", match="damaged"):
         find(store, INPUTS.key)
 
 
@@ -170,7 +170,7 @@ def test_damaged_record_is_refused(store: Store, wheel: Path, text: str | None) 
     record = keep(store, INPUTS, wheel).path.with_name("inputs.json")
     other_key = record.read_text().replace("12.1a", "12.0a")
     record.write_text(other_key if text is None else text)
-    with pytest.raises(DamagedWheelError) as caught:
+    with raises("damaged-wheel") as caught:
         find(store, INPUTS.key)
     assert caught.value.where == str(record)
     assert ("another key" if text is None else "cannot be read") in caught.value.why

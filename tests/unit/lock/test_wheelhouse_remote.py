@@ -11,9 +11,7 @@ from typing import Any, BinaryIO
 import pytest
 
 from imagefactory.cli.show.tables import wheels_table
-from imagefactory.errors.registry import RepositoryMissingError
-from imagefactory.errors.store import DigestMismatchError
-from imagefactory.errors.wheelhouse import DamagedWheelError, WheelArtifactError, WrongWheelError
+from imagefactory.errors import InputError, RegistryError
 from imagefactory.lock.wheelhouse.keep import KeptWheel, all_kept, find, keep
 from imagefactory.lock.wheelhouse.remote import INPUTS as INPUTS_ANNOTATION
 from imagefactory.lock.wheelhouse.remote import pull, push, remote_wheel, remote_wheels, tag_of
@@ -22,6 +20,7 @@ from imagefactory.oci.registry.reference import Reference
 from imagefactory.oci.registry.repository import StoredManifest
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, canonical_json, sha256_of
+from tests.fixtures.failures import raises
 from tests.fixtures.wheelhouse import INPUTS, TAG
 from tests.fixtures.wheels import WheelFactory
 
@@ -52,7 +51,7 @@ class Shelf:
     def download(self, digest: Digest, size: int, path: Path) -> None:
         data = self.blobs[digest]
         if f"sha256:{sha256_of(data)}" != digest or len(data) != size:
-            raise DigestMismatchError("Other bytes.", where=digest, why="They are.", fix="Try again.")
+            raise InputError("wrong-digest", "Other bytes.", where=digest, why="They are.", fix="Try again.")
         path.write_bytes(data)
 
     def put_manifest(self, body: bytes, media_type: str, tag: str | None = None) -> Digest:
@@ -66,7 +65,7 @@ class Shelf:
 
     def tags(self) -> list[str]:
         if not self.there:
-            raise RepositoryMissingError("No.", where="here", why="It is not.", fix="Push.")
+            raise RegistryError("no-repository", "No.", where="here", why="It is not.", fix="Push.")
         return sorted(self.manifests)
 
 
@@ -123,7 +122,7 @@ def test_wheel_is_not_pushed_twice(shelf: Any, kept: KeptWheel) -> None:
 
 def test_damaged_wheel_is_not_pushed(shelf: Any, kept: KeptWheel) -> None:
     kept.path.write_bytes(bytes(kept.size))
-    with pytest.raises(DamagedWheelError):
+    with raises("damaged-wheel"):
         push(shelf, kept)
     assert shelf.manifests == {}
 
@@ -133,10 +132,10 @@ def test_different_wheel_of_the_same_inputs_is_neither_pushed_nor_pulled(
 ) -> None:
     push(shelf, kept)
     other = keep(there, WANTED, wheel_factory("vllm", "1.0+cu130", tag=TAG, files={"vllm/x.py": "other"}))
-    with pytest.raises(WheelArtifactError, match="The registry has a different"):
+    with raises("bad-wheel-artifact", match="The registry has a different"):
         push(shelf, other)
     [remote] = remote_wheels(shelf)
-    with pytest.raises(WheelArtifactError, match="The wheelhouse has a different"):
+    with raises("bad-wheel-artifact", match="The wheelhouse has a different"):
         pull(shelf, remote, there)
     assert find(there, other.key) == other
 
@@ -189,7 +188,7 @@ def change_manifest(shelf: Any, change: Change) -> str:
 def test_inconsistent_artifact_is_refused(shelf: Any, kept: KeptWheel, change: Change) -> None:
     push(shelf, kept)
     tag = change_manifest(shelf, change)
-    with pytest.raises(WheelArtifactError) as caught:
+    with raises("bad-wheel-artifact") as caught:
         remote_wheels(shelf)
     assert tag in caught.value.where
 
@@ -205,7 +204,7 @@ def test_wheel_that_contradicts_its_inputs_is_not_kept(
     change_manifest(shelf, lambda document: document.update(layers=[layer]))
     shelf.blobs[digest] = content
     [remote] = remote_wheels(shelf)
-    with pytest.raises(WrongWheelError, match="linux/arm64"):
+    with raises("wrong-wheel", match="linux/arm64"):
         pull(shelf, remote, there)
     assert list(all_kept(there)) == []
 
@@ -214,7 +213,7 @@ def test_corrupted_download_is_not_kept(shelf: Any, kept: KeptWheel, there: Stor
     push(shelf, kept)
     shelf.blobs[f"sha256:{kept.sha256}"] = bytes(kept.size)
     [remote] = remote_wheels(shelf)
-    with pytest.raises(DigestMismatchError):
+    with raises("wrong-digest"):
         pull(shelf, remote, there)
     assert list(all_kept(there)) == []
     assert list(there.root.rglob("*.whl")) == []

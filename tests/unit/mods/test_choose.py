@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.errors.mods import ModConflictError, ModNotApplicableError
 from imagefactory.mods.choose import Chosen, choose_mods
 from imagefactory.project.cells import Cell
 from imagefactory.project.matrix import load_matrix
 from images.shipped.mods.load import load_mods
+from tests.fixtures.failures import raises
 from tests.fixtures.mods import Data, edit, has, manifest, write_mod
 from tests.fixtures.small_matrix import HEAD
 
@@ -135,7 +134,7 @@ def test_named_mod_is_chosen_even_when_not_needed(root: Path) -> None:
 )
 def test_named_mod_that_does_not_apply_is_refused(root: Path, vllm: str, more: Any, why: str) -> None:
     write_mod(root, one("m", **more))
-    with pytest.raises(ModNotApplicableError) as caught:
+    with raises("not-applicable") as caught:
         choose(root, vllm=vllm, mods="[m]")
     assert caught.value.what == f"The mod m does not apply to big@{vllm}/gpu."
     assert caught.value.where == "matrix.yaml, models.big.mods"
@@ -144,7 +143,7 @@ def test_named_mod_that_does_not_apply_is_refused(root: Path, vllm: str, more: A
 
 def test_unknown_mod_suggests_the_nearest(root: Path) -> None:
     write_mod(root, one("eagle"))
-    with pytest.raises(UnknownNameError, match="no mod 'eagel'") as caught:
+    with raises("unknown-name", match="no mod 'eagel'") as caught:
         choose(root, mods="[eagel]")
     assert caught.value.fix == "Did you mean eagle?"
 
@@ -173,7 +172,7 @@ def test_mod_is_left_out_when_a_requirement_does_not_apply(root: Path) -> None:
     chosen = choose(root)
     assert chosen.mods == ()
     assert chosen.notes == ("a: left out. The mod a requires z, which does not apply to vLLM 1.5.",)
-    with pytest.raises(ModNotApplicableError, match="a requires z, which does not apply") as caught:
+    with raises("not-applicable", match="a requires z, which does not apply") as caught:
         choose(root, mods="[a]")
     assert caught.value.where.startswith("mods/a/mod.yaml:")
     assert caught.value.why == "z: has no variant for 1.5."
@@ -182,7 +181,7 @@ def test_mod_is_left_out_when_a_requirement_does_not_apply(root: Path) -> None:
 def test_conflicting_mods_are_refused(root: Path) -> None:
     write_mod(root, one("a", conflicts=["b"]))
     write_mod(root, one("b"))
-    with pytest.raises(ModConflictError, match="a and b cannot be together"):
+    with raises("mod-conflict", match="a and b cannot be together"):
         choose(root)
 
 

@@ -7,15 +7,6 @@ from typing import Any
 
 import pytest
 
-from imagefactory.errors.locks import IndexUnreachableError
-from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.errors.mods import (
-    ModClaimError,
-    ModManifestError,
-    ModNotApplicableError,
-    ModVersionsError,
-    SourceMissingError,
-)
 from imagefactory.mods.authoring import changes, export, scaffold, unified_diff
 from imagefactory.mods.compatibility import check_mods, refuse_broken
 from imagefactory.mods.readme_table import BEGIN, END, markdown, write_table
@@ -26,6 +17,7 @@ from imagefactory.project.project import Project
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
 from images.shipped.mods.load import load_mod
+from tests.fixtures.failures import raises
 from tests.fixtures.lock_files import MADE_FROM, locked_wheel, write_wheel_lock
 from tests.fixtures.mods import Data, edit, has, manifest, plugin_mod, table_in, write_mod
 from tests.fixtures.servers import SimpleIndex
@@ -106,7 +98,7 @@ def test_wrong_claims_fail_and_name_the_line_in_mod_yaml(project: Project) -> No
     assert "An anchor of the mod wide (>=1) occurs 0 times in vllm/x.py" in wide.detail
     assert "mods/wide/mod.yaml:" in wide.detail
     assert results["marker", "2.0"].status == "not covered"
-    with pytest.raises(ModClaimError) as caught:
+    with raises("false-claim") as caught:
         refuse_broken(list(results.values()))
     assert caught.value.where == "marker on 2.0, wide on 2.0"
 
@@ -188,7 +180,7 @@ def test_mod_of_another_distribution_is_checked_on_its_locked_wheel(project: Pro
     )
     SourceLock(made_from={}).write(project.locks / "2.0" / "a-lock-of-another-kind.toml")
     assert cells(project, versions=["2.0"]) == {"2.0": "applies"}
-    with pytest.raises(SourceMissingError, match=r"flash-thing for vLLM 1\.0 are not locked"):
+    with raises("source-missing", match=r"flash-thing for vLLM 1\.0 are not locked"):
         check_mods(project, versions=["1.0"])
 
 
@@ -196,7 +188,7 @@ def test_variant_without_a_version_in_the_matrix_is_refused(project: Project) ->
     data = marker()
     data["variants"].append({**data["variants"][0], "versions": ">=0.6,<0.9"})
     add(project, data)
-    with pytest.raises(ModVersionsError) as caught:
+    with raises("bad-mod-versions") as caught:
         check_mods(project, versions=["1.0"])
     assert "'>=0.6,<0.9'" in caught.value.why
     assert caught.value.where.startswith("mods/marker/mod.yaml:")
@@ -215,22 +207,22 @@ def test_source_tree_replaces_the_sources_of_a_version(project: Project, tmp_pat
 
 def test_unknown_mod_or_version_is_refused(project: Project) -> None:
     add(project, marker())
-    with pytest.raises(UnknownNameError, match="no mod 'maker'"):
+    with raises("unknown-name", match="no mod 'maker'"):
         check_mods(project, ["maker"])
-    with pytest.raises(UnknownNameError, match=r"Unknown version '1\.1'"):
+    with raises("unknown-name", match=r"Unknown version '1\.1'"):
         check_mods(project, versions=["1.1"])
 
 
 def test_git_version_needs_a_source_tree(project: Project) -> None:
     add(project, marker(upstreamed_in=None, versions=">=1"))
-    with pytest.raises(SourceMissingError, match="nightly are not locked"):
+    with raises("source-missing", match="nightly are not locked"):
         check_mods(project, versions=["nightly"])
 
 
 def test_check_fails_when_the_index_does_not_respond(project: Project, simple_index: SimpleIndex) -> None:
     add(project, marker())
     simple_index.close()
-    with pytest.raises(IndexUnreachableError):
+    with raises("index-unreachable"):
         check_mods(project)
 
 
@@ -251,11 +243,11 @@ def test_plugin_is_out_of_reach_until_its_sources_are_on_this_machine(
     assert [str(result) for result in results] == ["out of reach"]
     assert results[0].detail == "somebody/plugin is not on this machine"
     refuse_broken(results)
-    with pytest.raises(SourceMissingError, match="FACTORY_SOURCE_PLUGIN"):
+    with raises("source-missing", match="FACTORY_SOURCE_PLUGIN"):
         changes(project, "m", "1.0")
     readme = project.root / "README.md"
     readme.write_text(f"{BEGIN}\n{END}\n")
-    with pytest.raises(SourceMissingError, match="cannot be written"):
+    with raises("source-missing", match="cannot be written"):
         write_table(readme, results)
     monkeypatch.setenv("FACTORY_SOURCE_PLUGIN", str(folder))
     assert cells(project, versions=["1.0"]) == {"1.0": "applies"}
@@ -286,13 +278,13 @@ def test_scaffold_holds_on_every_version(project: Project) -> None:
     assert load_mod(path.parent).name == "my-mod"
     results = check_mods(project, ["my-mod"])
     assert [result.status for result in results] == ["not needed", "applies"]
-    with pytest.raises(ModManifestError, match="The mod my-mod already exists"):
+    with raises("bad-mod", match="The mod my-mod already exists"):
         scaffold(project, "my-mod")
 
 
 @pytest.mark.parametrize("name", ["../up", "My Mod", "", "-x"])
 def test_scaffold_refuses_invalid_names(project: Project, name: str) -> None:
-    with pytest.raises(ModManifestError, match="is not a valid name for a mod"):
+    with raises("bad-mod", match="is not a valid name for a mod"):
         scaffold(project, name)
     assert not (project.root / "mods").exists()
 
@@ -302,7 +294,7 @@ def test_diff_shows_the_exact_change(project: Project) -> None:
     assert unified_diff(changes(project, "marker", "1.0")) == (
         "--- a/vllm/x.py\n+++ b/vllm/x.py\n@@ -1,2 +1,2 @@\n-class A(Base):\n+class A(Base, Mixin):\n     pass\n"
     )
-    with pytest.raises(ModNotApplicableError) as caught:
+    with raises("not-applicable") as caught:
         changes(project, "marker", "2.0")
     assert caught.value.why == "marker: upstream since 2.0."
 
@@ -326,7 +318,7 @@ def test_export_refuses_changes_to_compiled_sources(project: Project, tmp_path: 
     add(project, manifest("m", change, checks=[has("CMakeLists.txt", "2")], variant={"stage": "source"}))
     found = changes(project, "m", "1.0")
     assert "+set(ARCHS 2)" in unified_diff(found)
-    with pytest.raises(ModNotApplicableError, match="nothing that can be mounted"):
+    with raises("not-applicable", match="nothing that can be mounted"):
         export(found, tmp_path / "out", "3.11")
     assert not (tmp_path / "out").exists()
 

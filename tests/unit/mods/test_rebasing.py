@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from imagefactory.errors.mods import RebaseError
 from imagefactory.mods.compatibility import check_mods
 from imagefactory.mods.rebasing import advice, conflict_error, outdated, rebase, write
 from imagefactory.mods.source_files import FolderSource
 from imagefactory.project.project import Project
+from tests.fixtures.failures import raises
 from tests.fixtures.mods import Data, edit, has, manifest, write_mod
 from tests.fixtures.releases import released
 from tests.fixtures.servers import SimpleIndex
@@ -91,7 +91,7 @@ def test_a_conflict_is_shown_with_all_three_texts(tmp_path: Path, project: Proje
     assert (done.outcome, done.base) == ("conflict", "1.0")
     for part in ("vllm/x.py, line 8 of 1.0", "+added = 1", "step_5 = five()"):
         assert part in done.describe()
-    with pytest.raises(RebaseError, match="cannot be rebased onto nightly exactly"):
+    with raises("not-rebasable", match="cannot be rebased onto nightly exactly"):
         write(project, done)
     assert (project.root / "mods" / "my-mod" / "mod.yaml").read_text("utf-8") == before
     assert "vllm/x.py:8" in str(conflict_error(done).where)
@@ -117,9 +117,9 @@ def test_advice_says_what_an_update_comes_to_or_why_that_is_not_known(
     tree = tmp_path / "tree"
     (tree / "vllm").mkdir(parents=True)
     (tree / "vllm" / "x.py").write_text(MOVED["vllm/x.py"])
-    assert "`invoke mods.update my-mod --vllm nightly` rebases it from 1.0 exactly" in advice(
+    assert "`./inv mods.update my-mod --vllm nightly` rebases it from 1.0 exactly" in advice(
         project, "my-mod", "nightly", FolderSource(tree)
     )
     (project.root / "locks" / "sources.toml").unlink()
     unknown = advice(Project(project.root, project.store), "my-mod", "nightly", FolderSource(tree))
-    assert unknown.startswith("Whether `invoke mods.update my-mod` can rebase it is not known: ")
+    assert unknown.startswith("Whether `./inv mods.update my-mod` can rebase it is not known: ")

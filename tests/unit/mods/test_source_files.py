@@ -12,9 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors.locks import WheelMissingError
-from imagefactory.errors.mods import ModFileError, SourceMissingError
-from imagefactory.errors.store import DigestMismatchError
 from imagefactory.lock.release_archives import lock_sources
 from imagefactory.mods.source_files import (
     FolderSource,
@@ -28,6 +25,7 @@ from imagefactory.store.cache import Store
 from imagefactory.store.index_config import IndexConfig
 from imagefactory.store.indexes import Indexes
 from images.shipped.mods.manifest import GitSource
+from tests.fixtures.failures import raises
 from tests.fixtures.mods import plugin_mod
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import WheelFactory, sha256_of_file
@@ -95,7 +93,7 @@ def test_lock_pins_one_wheel_and_the_sdist_of_a_release(release: Release) -> Non
 
 @pytest.mark.parametrize(("version", "missing"), [("0.9", "sdist"), ("0.8", "wheel")])
 def test_lock_refuses_an_incomplete_release(release: Release, version: str, missing: str) -> None:
-    with pytest.raises(WheelMissingError, match=rf"lacks the {missing} of vllm {re.escape(version)}"):
+    with raises("no-wheel", match=rf"lacks the {missing} of vllm {re.escape(version)}"):
         lock_sources("vllm", version, release.indexes)
 
 
@@ -135,15 +133,15 @@ def test_wheel_is_downloaded_and_verified_when_the_index_lacks_ranges_or_hashes(
 
 def test_other_file_of_the_same_name_is_refused(release: Release) -> None:
     other = release.locked[0].model_copy(update={"sha256": "0" * 64})
-    with pytest.raises(SourceMissingError, match="is on no configured index"):
+    with raises("source-missing", match="is on no configured index"):
         release.open(other).read("vllm/x.py")
     release.index.hashes = False
-    with pytest.raises(DigestMismatchError, match="is not the file that was locked"):
+    with raises("wrong-digest", match="is not the file that was locked"):
         release.open(other).read("vllm/x.py")
 
 
 def test_binary_file_is_refused(release: Release) -> None:
-    with pytest.raises(ModFileError, match=r"vllm/odd\.txt is not text") as caught:
+    with raises("mod-file", match=r"vllm/odd\.txt is not text") as caught:
         release.open(release.locked[0]).read("vllm/odd.txt")
     assert caught.value.where == "vllm/odd.txt:2"
 
@@ -166,7 +164,7 @@ def test_git_source_comes_from_a_variable_and_must_match_its_hash(
     assert found is not None
     assert found.read("plugin/code.py") == "x = 1\n"
     (tmp_path / "plugin/code.py").write_text("x = 2\n")
-    with pytest.raises(DigestMismatchError, match="is not somebody/plugin at aaaaaaaaaaaa"):
+    with raises("wrong-digest", match="is not somebody/plugin at aaaaaaaaaaaa"):
         git_source(source)
 
 

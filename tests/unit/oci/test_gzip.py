@@ -16,11 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imagefactory.errors.layers import DamagedFileError
 from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, RawSlice
 from imagefactory.oci.format import MEMBER_LIMIT, SPLICE_FROM
 from imagefactory.oci.gzip import LayerBlob
 from imagefactory.store.digests import Sha256, digest_of, sha256_of
+from tests.fixtures.failures import raises
 
 BIG = os.urandom(SPLICE_FROM) + bytes(3 * 1024 * 1024)
 SMALL = b"small " * 100
@@ -156,7 +156,7 @@ WRONG: dict[str, Spoil] = {
 @pytest.mark.parametrize("spoil", WRONG.values(), ids=WRONG)
 def test_member_is_refused_when_it_contradicts_its_wheel(tmp_path: Path, data: bytes, spoil: Spoil) -> None:
     content = spoil(deflated(tmp_path, data))
-    with pytest.raises(DamagedFileError, match="some/file") as caught:
+    with raises("damaged-file", match="some/file") as caught:
         written(content)
     assert caught.value.where == str(content.file)
     assert "RECORD" in caught.value.what or "cannot be read" in caught.value.what
@@ -164,14 +164,14 @@ def test_member_is_refused_when_it_contradicts_its_wheel(tmp_path: Path, data: b
 
 def test_bytes_after_a_copied_stream_are_refused(tmp_path: Path) -> None:
     content = deflated(tmp_path, BIG)
-    with pytest.raises(DamagedFileError):
+    with raises("damaged-file"):
         written(replace(content, deflated=content.deflated + 3))
 
 
 def test_bomb_is_refused_before_it_is_inflated(tmp_path: Path) -> None:
     bomb = deflated(tmp_path, bytes(200 * 1024 * 1024), level=9)
     blob = LayerBlob(io.BytesIO())
-    with pytest.raises(DamagedFileError):
+    with raises("damaged-file"):
         blob.add(replace(bomb, size=SPLICE_FROM), "bomb")
     assert blob.unpacked == 0
 
@@ -179,7 +179,7 @@ def test_bomb_is_refused_before_it_is_inflated(tmp_path: Path) -> None:
 def test_stored_content_is_checked(tmp_path: Path) -> None:
     path = tmp_path / "stored.whl"
     path.write_bytes(BIG)
-    with pytest.raises(DamagedFileError, match="not what its wheel's RECORD says"):
+    with raises("damaged-file", match="not what its wheel's RECORD says"):
         written(RawSlice(path, 0, len(BIG), Sha256("1" * 64)))
-    with pytest.raises(DamagedFileError, match="cannot be read"):
+    with raises("damaged-file", match="cannot be read"):
         written(RawSlice(path, 10, len(BIG), sha256_of(BIG)))

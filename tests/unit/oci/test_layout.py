@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors.layers import ImageMissingError
-from imagefactory.errors.store import DiskFullError, OutputError
 from imagefactory.oci.image import Image
 from imagefactory.oci.layout import Layout, archive, write_archive, write_layout
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import sha256_of
+from tests.fixtures.failures import raises
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
 
@@ -96,7 +95,7 @@ def test_folder_with_other_files_is_left_alone(image: Image, store: Store, tmp_p
     home = tmp_path / "home"
     home.mkdir()
     (home / "thesis.txt").write_text("years of work")
-    with pytest.raises(OutputError, match="contains something else") as caught:
+    with raises("output-unusable", match="contains something else") as caught:
         write_layout(image, "name", store, home)
     assert "thesis.txt" in caught.value.why
     assert [path.name for path in home.iterdir()] == ["thesis.txt"]
@@ -104,7 +103,7 @@ def test_folder_with_other_files_is_left_alone(image: Image, store: Store, tmp_p
 
 def test_unwritable_folder_is_named(image: Image, store: Store, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError) as caught:
+    with raises("output-unusable") as caught:
         write_layout(image, "name", store, tmp_path / "file" / "image")
     assert caught.value.where == str(tmp_path / "file" / "image")
 
@@ -138,14 +137,14 @@ def test_folder_has_one_of_two_images_when_stopped_at_any_step(
 @pytest.mark.parametrize("index", ["{", "{}", '{"manifests": []}'])
 def test_damaged_layout_is_named(tmp_path: Path, index: str) -> None:
     (tmp_path / "index.json").write_text(index)
-    with pytest.raises(ImageMissingError, match="cannot be read"):
+    with raises("no-image", match="cannot be read"):
         Layout(tmp_path).manifest_digest()
 
 
 def test_missing_layout_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ImageMissingError, match="There is no image here") as caught:
+    with raises("no-image", match="There is no image here") as caught:
         Layout(tmp_path).layer_digests()
-    assert "invoke build" in caught.value.fix
+    assert "./inv build" in caught.value.fix
 
 
 def test_archive_is_a_layout_that_docker_loads(image: Image, layout: Layout, tmp_path: Path) -> None:
@@ -186,13 +185,13 @@ def test_old_archive_stays_when_a_new_one_is_interrupted(layout: Layout, tmp_pat
 
 def test_full_disk_is_named_and_leaves_no_archive(layout: Layout, tmp_path: Path) -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(DiskFullError):
+    with raises("disk-full"):
         write_archive(failing_with(full, layout), tmp_path / "image.tar")
     assert not list(tmp_path.glob("*.tar*")) + list(tmp_path.glob(".*"))
 
 
 def test_missing_folder_for_an_archive_is_named(layout: Layout, tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="cannot be written there"):
+    with raises("output-unusable", match="cannot be written there"):
         write_archive(archive(layout, "a:b"), tmp_path / "nowhere" / "image.tar")
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imagefactory.errors.layers import DamagedFileError
+from imagefactory.errors import InputError
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 from imagefactory.oci.gzip import LayerBlob
 from imagefactory.oci.image import Blob
@@ -19,6 +19,7 @@ from imagefactory.oci.listing import cached_listing, read_layer, read_listing
 from imagefactory.oci.tar import END, complete, header, padding
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import digest_of, sha256_of
+from tests.fixtures.failures import raises
 
 
 def write(path: Path, *entries: Entry) -> Blob:
@@ -77,7 +78,7 @@ def test_damage_is_reported_or_harmless(layer: Path, tmp_path: Path, where: floa
     assert reading.digest == digest_of(bytes(data))
     try:
         assert tuple(read_listing(spoiled)) == reading.listing
-    except DamagedFileError as error:
+    except InputError as error:
         assert error.where == str(spoiled)  # noqa: PT017 - the error is optional
         assert reading.fault
 
@@ -87,7 +88,7 @@ def test_truncated_layer_is_named(layer: Path, tmp_path: Path, share: float) -> 
     data = layer.read_bytes()
     cut = tmp_path / "cut"
     cut.write_bytes(data[: int(len(data) * share)])
-    with pytest.raises(DamagedFileError, match="A layer cannot be read"):
+    with raises("damaged-file", match="A layer cannot be read"):
         list(read_listing(cut))
     reading = read_layer(cut)
     assert reading.fault

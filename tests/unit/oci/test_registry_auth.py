@@ -11,18 +11,14 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from imagefactory.errors.registry import (
-    AccessDeniedError,
-    CredentialsError,
-    RegistryError,
-    UnsafeAddressError,
-)
+from imagefactory.errors import RegistryError
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry.answers import Answer, Challenge, read_challenge
 from imagefactory.oci.registry.connection import Connection
 from imagefactory.oci.registry.credentials import Credentials
 from imagefactory.oci.registry.reference import Reference
 from imagefactory.oci.registry.repository import Repository
+from tests.fixtures.failures import raises
 from tests.fixtures.registries import HURRIED, opened
 from tests.fixtures.servers import Answer as Served
 from tests.fixtures.servers import Asked, ScriptedServer, scripted
@@ -145,7 +141,7 @@ def test_nothing_is_sent_again_once_it_is_too_late(registry: TokenRegistry) -> N
 
 def test_insufficient_token_is_not_requested_again(registry: TokenRegistry) -> None:
     registry.accepted = "another"
-    with pytest.raises(AccessDeniedError, match="does not allow you to read a manifest") as failure:
+    with raises("access-denied", match="does not allow you to read a manifest") as failure:
         registry.repository().manifest("latest")
     assert "'me' from the test" in failure.value.why
     assert len(registry.token_requests()) == 1
@@ -153,17 +149,17 @@ def test_insufficient_token_is_not_requested_again(registry: TokenRegistry) -> N
 
 def test_wrong_or_missing_credentials_are_named(registry: TokenRegistry) -> None:
     registry.token_status = 401
-    with pytest.raises(CredentialsError, match="does not accept the credentials") as failure:
+    with raises("credentials-refused", match="does not accept the credentials") as failure:
         registry.repository().manifest("latest")
     assert "'me' from the test" in failure.value.why
     assert "secret" not in str(failure.value)
-    with pytest.raises(CredentialsError, match="without credentials"):
+    with raises("credentials-refused", match="without credentials"):
         registry.repository(None).manifest("latest")
 
 
 def test_denied_token_is_reported_with_both_remedies(registry: TokenRegistry) -> None:
     registry.token_status = 403
-    with pytest.raises(AccessDeniedError, match="get a token for repository:o/n:pull") as failure:
+    with raises("access-denied", match="get a token for repository:o/n:pull") as failure:
         registry.repository().manifest("latest")
     assert "docker login" in failure.value.fix
     assert "packages: write" in failure.value.fix
@@ -190,7 +186,7 @@ def test_password_is_not_sent_to_a_token_server_without_tls() -> None:
     connection = Connection(Reference("ghcr.io", "o/n"), ME, HURRIED)
     challenge = {"WWW-Authenticate": 'Bearer realm="http://127.0.0.1:1/token"'}
     connection._learn(Answer(401, challenge, b"", ""), None)
-    with pytest.raises(UnsafeAddressError, match="unsafe address") as failure:
+    with raises("unsafe-address", match="unsafe address") as failure:
         connection._authorization("pull")
     assert "without TLS" in failure.value.why
 
@@ -212,7 +208,7 @@ def test_password_is_sent_to_a_registry_that_requires_it() -> None:
 
 
 def test_wrong_password_is_named() -> None:
-    with basic_registry("mistyped") as repository, pytest.raises(CredentialsError, match="does not accept"):
+    with basic_registry("mistyped") as repository, raises("credentials-refused", match="does not accept"):
         repository.manifest("latest")
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors.registry import CredentialsError
 from imagefactory.oci.registry.credentials import Credentials, find_credentials
+from tests.fixtures.failures import raises
 
 
 def packed(user: str, secret: str) -> dict[str, str]:
@@ -113,14 +113,14 @@ def test_failing_helper_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
 ) -> None:
     helper(tmp_path / "bin", "bad", script, monkeypatch)
-    with pytest.raises(CredentialsError) as failure:
+    with raises("credentials-refused") as failure:
         find_credentials("ghcr.io", "a/b", log_in(tmp_path, {"credsStore": "bad"}))
     assert why in failure.value.why
     assert failure.value.where == "docker-credential-bad"
 
 
 def test_missing_helper_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CredentialsError, match="cannot be used") as failure:
+    with raises("credentials-refused", match="cannot be used") as failure:
         find_credentials("ghcr.io", "a/b", log_in(tmp_path, {"credsStore": "nowhere-to-be-found"}))
     assert "not installed" in failure.value.why
 
@@ -129,6 +129,6 @@ def test_missing_helper_is_named(tmp_path: Path) -> None:
 def test_damaged_configuration_is_named(tmp_path: Path, text: str) -> None:
     log_in(tmp_path, {})
     (tmp_path / ".docker/config.json").write_text(text)
-    with pytest.raises(CredentialsError) as failure:
+    with raises("credentials-refused") as failure:
         find_credentials("ghcr.io", "a/b", {"HOME": str(tmp_path)})
     assert "config.json" in failure.value.where

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from imagefactory.errors.registry import BadReferenceError
 from imagefactory.oci.registry.reference import Reference, is_digest
 from imagefactory.store.digests import Digest
+from tests.fixtures.failures import raises
 
 DIGEST = Digest("sha256:" + "a1" * 32)
 
@@ -51,7 +51,7 @@ def test_reference_survives_a_round_trip(text: str, expected: Reference) -> None
     ],
 )
 def test_invalid_reference_is_refused_with_a_reason(text: str, why: str) -> None:
-    with pytest.raises(BadReferenceError) as failure:
+    with raises("bad-reference") as failure:
         Reference.parse(text)
     assert why in failure.value.why
 
@@ -77,7 +77,7 @@ def test_tag_and_digest_replace_each_other() -> None:
     reference = Reference.parse("ghcr.io/owner/name:old")
     assert str(reference.at(DIGEST)) == f"ghcr.io/owner/name@{DIGEST}"
     assert str(reference.at(DIGEST).tagged("new")) == "ghcr.io/owner/name:new"
-    with pytest.raises(BadReferenceError):
+    with raises("bad-reference"):
         reference.tagged("not a tag")
 
 

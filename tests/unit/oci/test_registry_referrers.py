@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from imagefactory.errors.registry import RegistryError
+from imagefactory.errors import RegistryError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import Payload, contents

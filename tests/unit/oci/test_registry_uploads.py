@@ -8,18 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors.layers import ImageMissingError
-from imagefactory.errors.registry import (
-    AccessDeniedError,
-    BlobTooLargeError,
-    RegistryBusyError,
-    RegistryError,
-)
-from imagefactory.errors.store import DigestMismatchError
+from imagefactory.errors import RegistryError
 from imagefactory.oci.registry.blobs import LONGEST
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.digests import digest_of
 from imagefactory.store.http import Retry
+from tests.fixtures.failures import raises
 from tests.fixtures.registries import HURRIED, opened
 from tests.fixtures.servers import Answer, Asked, ScriptedServer, scripted
 from tests.fixtures.small_images import registry_error
@@ -129,7 +123,7 @@ def test_upload_to_another_host_carries_no_secret() -> None:
 def test_upload_is_not_retried_when_it_is_denied() -> None:
     denied = Answer(registry_error("DENIED", "permission_denied"), 403)
     with scripted(lambda asked: Answer(status=404) if asked.method == "HEAD" else denied) as server:
-        with pytest.raises(AccessDeniedError) as failure:
+        with raises("access-denied") as failure:
             upload(server)
         assert "permission_denied" in failure.value.why
         assert len(server.log) == 2
@@ -146,14 +140,14 @@ def test_upload_gives_up_after_the_last_attempt() -> None:
 def test_upload_names_a_file_that_does_not_match_its_digest() -> None:
     uploads = Uploads(lambda _: Answer(registry_error("DIGEST_INVALID"), 400))
     with scripted(uploads) as server:
-        with pytest.raises(DigestMismatchError) as failure:
+        with raises("wrong-digest") as failure:
             upload(server, b"x" * len(DATA))
         assert "cache is damaged" in failure.value.fix
         assert uploads.puts == 1
 
 
 def test_upload_fails_when_the_file_is_too_short() -> None:
-    with scripted(Uploads()) as server, pytest.raises(ImageMissingError) as failure:
+    with scripted(Uploads()) as server, raises("no-image") as failure:
         upload(server, DATA[:5])
     assert failure.value.why == f"It ends after 5 of {len(DATA)} bytes."
 
@@ -166,14 +160,14 @@ def test_upload_sends_nothing_beyond_the_announced_length() -> None:
 
 def test_missing_file_is_not_mistaken_for_a_broken_network(tmp_path: Path) -> None:
     with scripted(Uploads()) as server:
-        with pytest.raises(ImageMissingError, match="cannot be read"):
+        with raises("no-image", match="cannot be read"):
             opened(server).upload(DIGEST, len(DATA), lambda: (tmp_path / "gone").open("rb"))
         assert [asked.method for asked in server.log] == ["HEAD", "POST"]
 
 
 def test_layer_too_large_for_ghcr_is_refused_before_any_request() -> None:
     repository = Repository.open("ghcr.io/o/n", retry=HURRIED)
-    with pytest.raises(BlobTooLargeError, match=r"10,000,000,001 bytes is too large for ghcr\.io"):
+    with raises("blob-too-large", match=r"10,000,000,001 bytes is too large for ghcr\.io"):
         repository.upload(DIGEST, 10_000_000_001, io.BytesIO)
 
 
@@ -210,7 +204,7 @@ def test_upload_does_not_wait_as_long_as_a_registry_pleases(
     monkeypatch.setattr(Retry, "wait", lambda _, __, again, ___: waits.append(again.after))
     uploads = Uploads(lambda _: Answer(status=503, headers={"Retry-After": seconds}))
     with scripted(uploads) as server:
-        with pytest.raises(RegistryBusyError, match="much later"):
+        with raises("registry-busy", match="much later"):
             upload(server)
         assert uploads.puts == 1
     assert sum(waits) == 0

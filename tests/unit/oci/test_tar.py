@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefactory.errors.layers import DuplicatePathError
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath, RawSlice
 from imagefactory.oci.format import MTIME
 from imagefactory.oci.tar import BLOCK, END, complete, header, padding
+from tests.fixtures.failures import raises
 
 
 def file(path: str, data: bytes = b"", mode: int = 0o644, owner: int = 0) -> Entry:
@@ -131,12 +131,12 @@ def test_entries_are_sorted_by_bytes_and_have_all_parents(paths: list[str]) -> N
 
 
 def test_path_occurring_twice_is_refused() -> None:
-    with pytest.raises(DuplicatePathError, match="Two entries of one layer are /a/b") as caught:
+    with raises("duplicate-path", match="Two entries of one layer are /a/b") as caught:
         complete([file("a/b"), file("a/b")], owner="layer x")
     assert caught.value.where == "layer x"
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_path_cannot_be_both_a_file_and_a_folder(order: int) -> None:
-    with pytest.raises(DuplicatePathError, match="/a is a file and a folder"):
+    with raises("duplicate-path", match="/a is a file and a folder"):
         complete([file("a"), file("a/b/c")][::order], owner="layer x")

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors.layers import NotReproducibleError
-from imagefactory.errors.locks import LockFormatError
 from imagefactory.oci.image import Blob
 from imagefactory.plan.built_layers import read_blob_record
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, Sha256
+from tests.fixtures.failures import raises
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
 
 BLOB = Blob(Digest(f"sha256:{'1' * 64}"), Digest(f"sha256:{'2' * 64}"), 3, 4)
@@ -50,7 +49,7 @@ def test_a_layer_with_another_digest_fails_the_build(small_factory: SmallFactory
     layer, blob = built.plan.layers[0], built.image.layers[0]
     text = record.read_text()
     record.write_text(text.replace(blob.diff_id, BLOB.diff_id))
-    with pytest.raises(NotReproducibleError, match="base bookworm differs from its record") as caught:
+    with raises("not-reproducible", match="base bookworm differs from its record") as caught:
         small_factory.build()
     assert layer.key in caught.value.where
     assert blob.diff_id in caught.value.why
@@ -66,7 +65,7 @@ def test_every_field_of_a_record_is_compared(tmp_path: Path, small_factory: Smal
     known = KnownLayers(tmp_path / "layers.toml")
     known.add({layer.key: ("a layer", BLOB)})
     known.confirm(layer, BLOB)
-    with pytest.raises(NotReproducibleError):
+    with raises("not-reproducible"):
         known.confirm(layer, replace(BLOB, **{field: 99 if field in {"size", "unpacked"} else "sha256:0"}))  # type: ignore[arg-type]
 
 
@@ -111,6 +110,6 @@ def test_a_build_keeps_layers_that_a_concurrent_build_recorded(
 def test_an_invalid_record_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "layers.toml"
     path.write_text(text)
-    with pytest.raises(LockFormatError, match=r"layers\.toml cannot be read") as caught:
+    with raises("bad-lock", match=r"layers\.toml cannot be read") as caught:
         KnownLayers(path)
     assert caught.value.where == str(path)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors.locks import LockMissingError, TooManyLayersError
 from imagefactory.oci.format import BIG_WHEEL, MAX_LAYERS
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.project.cells import Cell
 from imagefactory.project.locks.files import BaseLock, LeftOutFiles, LockedWheel, WheelLock
 from imagefactory.store.digests import Sha256
+from tests.fixtures.failures import raises
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
 
 Wheels = tuple[LockedWheel, ...]
@@ -146,7 +146,7 @@ def test_the_first_drafter_that_the_version_supports_is_used(small_factory: Smal
 
 def test_an_unlocked_cell_cannot_be_planned(small_factory: SmallFactory) -> None:
     small_factory.project.wheel_lock_path(CELL).unlink()
-    with pytest.raises(LockMissingError, match="invoke lock"):
+    with raises("no-lock", match="./inv lock"):
         plan(small_factory)
 
 
@@ -157,5 +157,5 @@ def test_too_many_layers_are_refused(small_factory: SmallFactory) -> None:
             changed(wheels[0], name=f"big{number}", size=BIG_WHEEL) for number in range(MAX_LAYERS)
         ),
     )
-    with pytest.raises(TooManyLayersError, match=f"{MAX_LAYERS} are allowed"):
+    with raises("too-many-layers", match=f"{MAX_LAYERS} are allowed"):
         plan(small_factory)

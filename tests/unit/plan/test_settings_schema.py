@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from imagefactory.cli.show.docs import defaults_by_model, model_table, replace_between
-from imagefactory.errors.serving import KeyNotPassedError, SettingRefusedError, UnpinnedImageError
 from imagefactory.launch.docker_run import Launch, compose, docker_run, pinned, shell_line, write_key_file
 from imagefactory.launch.preview import Preview
 from imagefactory.plan.serve.description import image_environment, settings_bytes
@@ -23,6 +22,7 @@ from imagefactory.project.servers.vllm_settings import NAMES, SCHEMA
 from imagefactory.project.targets import select
 from images.serve.program.checks import CHECKS
 from images.serve.program.image import Setting
+from tests.fixtures.failures import raises
 from tests.fixtures.serving import REPOSITORY
 
 DIGEST = "sha256:" + "ab" * 32
@@ -87,13 +87,13 @@ def test_the_description_of_skip_checks_lists_all_checks() -> None:
 def test_the_document_shows_the_table_of_settings(real_image: Images) -> None:
     text = (REPOSITORY / "docs" / "serving.md").read_text("utf-8")
     table = real_image("gemma4-31b").markdown()
-    assert text == replace_between(text, "settings", table), "run `invoke docs`"
+    assert text == replace_between(text, "settings", table), "run `./inv docs`"
 
 
 def test_the_document_shows_the_defaults_of_every_model() -> None:
     text = (REPOSITORY / "docs" / "serving.md").read_text("utf-8")
     for server in SERVERS:
-        assert model_table(REPOSITORY, server).strip() in text, "run `invoke docs`"
+        assert model_table(REPOSITORY, server).strip() in text, "run `./inv docs`"
 
 
 def test_docker_run_has_digest_gpu_caches_and_key_file_but_no_key(
@@ -155,21 +155,21 @@ def test_compose_has_the_same_settings_and_the_key_as_a_file(
 
 
 def test_an_image_without_a_digest_is_refused() -> None:
-    with pytest.raises(UnpinnedImageError):
+    with raises("unpinned-image"):
         pinned("ghcr.io/somebody/spark-vllm:latest")
     assert pinned(DIGEST) == DIGEST
 
 
 def test_an_unknown_setting_is_refused_with_the_nearest_name(served_image: Images) -> None:
-    with pytest.raises(SettingRefusedError) as caught:
+    with raises("bad-setting") as caught:
         served_image("gemma4-31b").command({"MAX_MODEL_LENGTH": "1"})
     assert "MAX_MODEL_LEN" in str(caught.value)
-    with pytest.raises(SettingRefusedError, match="out of range"):
+    with raises("bad-setting", match="out of range"):
         served_image("gemma4-31b").command({"PORT": "0"})
 
 
 def test_a_key_of_two_words_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(KeyNotPassedError):
+    with raises("key-not-passed"):
         write_key_file(tmp_path, "two words")
 
 

@@ -15,18 +15,12 @@ from hypothesis import strategies as st
 
 from imagefactory.cli.show.terminal import error_message
 from imagefactory.errors import FactoryError
-from imagefactory.errors.matrix import (
-    DuplicateKeyError,
-    MatrixError,
-    SpecifierError,
-    UnknownNameError,
-    YamlSyntaxError,
-)
 from imagefactory.lock.drift import wheels_made_from
 from imagefactory.project.cells import Cell, buildable, exclusions, reason_excluded
 from imagefactory.project.matrix import Matrix, load_matrix
 from imagefactory.project.targets import EVERYTHING, select
 from tests.fixtures.checkouts import REPOSITORY, Checkout
+from tests.fixtures.failures import raises
 from tests.fixtures.small_matrix import MATRIX
 
 
@@ -40,60 +34,65 @@ def test_committed_matrix_has_the_promised_archs_versions_and_models() -> None:
 
 
 LEFT = "leave_out: [{distribution: one, reason: nobody opens it"
-MISTAKES: list[tuple[str, str, type[FactoryError], str]] = [
+MISTAKES: list[tuple[str, str, str, str]] = [
     # the text, the mistake, the error, and part of its message
-    ("    weights: bf16", "    wieghts: bf16", MatrixError, "Did you mean weights"),
-    ("defaults: {vllm:", "defualts: {vllm:", MatrixError, "Did you mean defaults"),
-    ("      dtype: float32", "      dtpye: float32", MatrixError, "Did you mean dtype"),
-    ("  - when: {model: tiny, arch:", "  - when: {modle: tiny, arch:", MatrixError, "Did you mean model"),
-    ("    draft: optional", "    draft: sometimes", MatrixError, "required"),
-    ('{vllm: "3.0", arch: spark}', '{vllm: "3.0", arch: sprak}', UnknownNameError, "spark"),
-    ('{vllm: "3.0", arch: spark}', '{vllm: "3.1", arch: spark}', UnknownNameError, "3.0"),
-    ("    arch: cpu\n", "    arch: cpus\n", UnknownNameError, "cpu"),
-    ("bookworm\n    also:", "bokworm\n    also:", UnknownNameError, "bookworm"),
-    ("    draft: optional", "    memory: {weigths_gb: 1}", MatrixError, "Did you mean weights_gb"),
-    ("    draft: optional", "    serve_on: {cpu: {dtpye: auto}}", MatrixError, "Did you mean dtype"),
-    ('    capability: "9.0"', "    cubins: {acept: [sm_90]}", MatrixError, "Did you mean accept"),
-    ("  quantized:", "  large:", DuplicateKeyError, "line"),
-    ('  "3.0": {release: "3.0"}', '  "2.0": {release: "3.0"}', DuplicateKeyError, "twice"),
-    ('    vllm: ">=1.5"', '    vllm: "=>1.5"', SpecifierError, "not a version range"),
-    ('    vllm: ">=1.5"', '    vllm: ">=zero"', SpecifierError, "PEP 440"),
-    ('    capability: "9.0"', "    capability: hopper", SpecifierError, "not a version"),
-    ('    vllm: ">=1.5"', "    vllm: >=1.5", YamlSyntaxError, "YAML"),
-    ("    repo: somebody/large", "    repo: [somebody/large", YamlSyntaxError, "YAML"),
-    ("    repo: somebody/large", "    repo: large", MatrixError, "models.large.repo"),
-    ("    repo: somebody/large\n", "", MatrixError, "repo"),
-    ("    wins: two", "    wins: three", MatrixError, "between"),
-    ("\nconflicts:", f"\n{LEFT}, archs: [sprak]}}]\nconflicts:", UnknownNameError, "spark"),
-    ("\nconflicts:", f"\n{LEFT}, vllm: newest}}]\nconflicts:", SpecifierError, "newest"),
-    ("\nconflicts:", f"\n{LEFT}, files: [/absolute]}}]\nconflicts:", MatrixError, "leave_out.0.files.0"),
-    ("\nconflicts:", "\nleave_out: [{distribution: one}]\nconflicts:", MatrixError, "leave_out.0.reason"),
-    ("    generated: tiny", "    generated: huge", MatrixError, "tiny"),
-    ("  large:", "  LARGE ONE:", MatrixError, "LARGE ONE"),
-    ("    platforms: [linux/arm64]", "    platforms: [linux/arm64, linux/arm64]", MatrixError, "twice"),
-    ("    platforms: [linux/arm64]", "    platforms: [windows/arm64]", MatrixError, "linux/arm64"),
-    ("ref: main, counts_as", "counts_as", MatrixError, "ref"),
-    ("    compile: whole", "    compile: required", MatrixError, "`required` is written as `whole`"),
-    ("    compile: whole", "    compile: grafted", MatrixError, "did you mean graft"),
-    ("    compile: whole", "    compile: {spark: gratf}", MatrixError, "spark: there is no 'gratf'"),
-    ("    compile: whole", "    compile: {sprak: graft}", UnknownNameError, "spark"),
-    ("    compile: whole", "    compile: [graft, whole]", MatrixError, "choose one of"),
-    ("    compile: whole", "    compile: {}", MatrixError, "name an arch"),
-    ("    compile: whole", "    compile: 3", MatrixError, "a list of packages"),
-    ("ref: main, counts_as", "ref: main, compile: graft, counts_as", MatrixError, "published wheel to graft"),
-    ("ref: main, counts_as", "ref: main, extras: [fast], counts_as", MatrixError, "only a published wheel"),
-    ("    without: [torchvision,", "    without: ['torch vision',", MatrixError, "Python package"),
+    ("    weights: bf16", "    wieghts: bf16", "bad-matrix", "Did you mean weights"),
+    ("defaults: {vllm:", "defualts: {vllm:", "bad-matrix", "Did you mean defaults"),
+    ("      dtype: float32", "      dtpye: float32", "bad-matrix", "Did you mean dtype"),
+    ("  - when: {model: tiny, arch:", "  - when: {modle: tiny, arch:", "bad-matrix", "Did you mean model"),
+    ("    draft: optional", "    draft: sometimes", "bad-matrix", "required"),
+    ('{vllm: "3.0", arch: spark}', '{vllm: "3.0", arch: sprak}', "unknown-name", "spark"),
+    ('{vllm: "3.0", arch: spark}', '{vllm: "3.1", arch: spark}', "unknown-name", "3.0"),
+    ("    arch: cpu\n", "    arch: cpus\n", "unknown-name", "cpu"),
+    ("bookworm\n    also:", "bokworm\n    also:", "unknown-name", "bookworm"),
+    ("    draft: optional", "    memory: {weigths_gb: 1}", "bad-matrix", "Did you mean weights_gb"),
+    ("    draft: optional", "    serve_on: {cpu: {dtpye: auto}}", "bad-matrix", "Did you mean dtype"),
+    ('    capability: "9.0"', "    cubins: {acept: [sm_90]}", "bad-matrix", "Did you mean accept"),
+    ("  quantized:", "  large:", "duplicate-key", "line"),
+    ('  "3.0": {release: "3.0"}', '  "2.0": {release: "3.0"}', "duplicate-key", "twice"),
+    ('    vllm: ">=1.5"', '    vllm: "=>1.5"', "bad-version-range", "not a version range"),
+    ('    vllm: ">=1.5"', '    vllm: ">=zero"', "bad-version-range", "PEP 440"),
+    ('    capability: "9.0"', "    capability: hopper", "bad-version-range", "not a version"),
+    ('    vllm: ">=1.5"', "    vllm: >=1.5", "bad-yaml", "YAML"),
+    ("    repo: somebody/large", "    repo: [somebody/large", "bad-yaml", "YAML"),
+    ("    repo: somebody/large", "    repo: large", "bad-matrix", "models.large.repo"),
+    ("    repo: somebody/large\n", "", "bad-matrix", "repo"),
+    ("    wins: two", "    wins: three", "bad-matrix", "between"),
+    ("\nconflicts:", f"\n{LEFT}, archs: [sprak]}}]\nconflicts:", "unknown-name", "spark"),
+    ("\nconflicts:", f"\n{LEFT}, vllm: newest}}]\nconflicts:", "bad-version-range", "newest"),
+    ("\nconflicts:", f"\n{LEFT}, files: [/absolute]}}]\nconflicts:", "bad-matrix", "leave_out.0.files.0"),
+    ("\nconflicts:", "\nleave_out: [{distribution: one}]\nconflicts:", "bad-matrix", "leave_out.0.reason"),
+    ("    generated: tiny", "    generated: huge", "bad-matrix", "tiny"),
+    ("  large:", "  LARGE ONE:", "bad-matrix", "LARGE ONE"),
+    ("    platforms: [linux/arm64]", "    platforms: [linux/arm64, linux/arm64]", "bad-matrix", "twice"),
+    ("    platforms: [linux/arm64]", "    platforms: [windows/arm64]", "bad-matrix", "linux/arm64"),
+    ("ref: main, counts_as", "counts_as", "bad-matrix", "ref"),
+    ("    compile: whole", "    compile: required", "bad-matrix", "`required` is written as `whole`"),
+    ("    compile: whole", "    compile: grafted", "bad-matrix", "did you mean graft"),
+    ("    compile: whole", "    compile: {spark: gratf}", "bad-matrix", "spark: there is no 'gratf'"),
+    ("    compile: whole", "    compile: {sprak: graft}", "unknown-name", "spark"),
+    ("    compile: whole", "    compile: [graft, whole]", "bad-matrix", "choose one of"),
+    ("    compile: whole", "    compile: {}", "bad-matrix", "name an arch"),
+    ("    compile: whole", "    compile: 3", "bad-matrix", "a list of packages"),
+    (
+        "ref: main, counts_as",
+        "ref: main, compile: graft, counts_as",
+        "bad-matrix",
+        "published wheel to graft",
+    ),
+    ("ref: main, counts_as", "ref: main, extras: [fast], counts_as", "bad-matrix", "only a published wheel"),
+    ("    without: [torchvision,", "    without: ['torch vision',", "bad-matrix", "Python package"),
 ]
 
 
 @pytest.mark.parametrize(("old", "new", "kind", "word"), MISTAKES)
 def test_mistake_is_reported_with_its_line(
-    small_matrix: Checkout, old: str, new: str, kind: type[FactoryError], word: str
+    small_matrix: Checkout, old: str, new: str, kind: str, word: str
 ) -> None:
     line = small_matrix.edit_matrix(old, new)
     with pytest.raises(FactoryError) as failure:
         load_matrix(small_matrix.matrix)
-    assert type(failure.value) is kind
+    assert failure.value.name == kind
     assert word in str(failure.value)
     found = re.fullmatch(r"matrix\.yaml:(\d+)", failure.value.where)
     assert found
@@ -104,7 +103,7 @@ def test_mistake_is_reported_with_its_line(
 def test_first_of_several_mistakes_is_shown_and_the_rest_are_counted(small_matrix: Checkout) -> None:
     small_matrix.edit_matrix("    weights: bf16", "    wieghts: bf16")
     line = small_matrix.edit_matrix('    capability: "9.0"', "    capabilty: '9.0'")
-    with pytest.raises(MatrixError, match=r"capabilty.*\(1 more") as failure:
+    with raises("bad-matrix", match=r"capabilty.*\(1 more") as failure:
         load_matrix(small_matrix.matrix)
     assert failure.value.where == f"matrix.yaml:{line}"
 
@@ -112,7 +111,7 @@ def test_first_of_several_mistakes_is_shown_and_the_rest_are_counted(small_matri
 def test_model_may_be_named_like_a_setting(small_matrix: Checkout) -> None:
     small_matrix.edit_matrix("  large:", "  serve:")
     small_matrix.edit_matrix("    weights: bf16", "    weigths: bf16")
-    with pytest.raises(MatrixError, match="Did you mean weights"):
+    with raises("bad-matrix", match="Did you mean weights"):
         load_matrix(small_matrix.matrix)
 
 
@@ -120,7 +119,7 @@ def test_base_may_not_be_named_like_a_version(small_matrix: Checkout) -> None:
     text = small_matrix.matrix.read_text("utf-8")
     text = text.replace("base: bookworm", "base: nightly").replace("\n  bookworm:", "\n  nightly:")
     small_matrix.matrix.write_text(text, "utf-8")
-    with pytest.raises(MatrixError, match="both a base and a version"):
+    with raises("bad-matrix", match="both a base and a version"):
         load_matrix(small_matrix.matrix)
 
 
@@ -128,7 +127,7 @@ def test_file_without_a_matrix_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "matrix.yaml"
     for text in ("", "# nothing\n", "[]", "42", "registry: 1", "null"):
         path.write_text(text)
-        with pytest.raises(MatrixError):
+        with raises("bad-matrix"):
             load_matrix(path)
 
 
@@ -236,7 +235,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 
 def test_setting_among_the_flags_is_refused(small_matrix: Checkout) -> None:
     small_matrix.edit_matrix("    serve:\n", "    serve:\n      flags: {max_model_len: 1}\n")
-    with pytest.raises(MatrixError, match="serve") as refused:
+    with raises("bad-matrix", match="serve") as refused:
         load_matrix(small_matrix.matrix)
     assert "max_model_len is a setting" in refused.value.why
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from imagefactory.errors.matrix import ExcludedCellError, MatrixError, UnknownNameError
 from imagefactory.project.cells import (
     Cell,
     drafter_exclusions,
@@ -17,6 +16,7 @@ from imagefactory.project.matrix import Matrix, Rule, load_matrix
 from imagefactory.project.targets import select
 from images.shipped.conditions import Condition
 from tests.fixtures.checkouts import Checkout
+from tests.fixtures.failures import raises
 
 SPARK = Cell("large", "sglang-0.5.21", "spark", "linux/arm64")
 VERSIONS = """
@@ -68,7 +68,7 @@ def test_targets_select_versions_of_another_server(both: Matrix, target: str) ->
     ],
 )
 def test_target_that_mixes_servers_is_refused(both: Matrix, target: str, why: str, fix: str) -> None:
-    with pytest.raises(UnknownNameError) as refused:
+    with raises("unknown-name") as refused:
         select(both, [target])
     assert why in refused.value.why
     assert fix in refused.value.fix
@@ -82,7 +82,7 @@ def test_target_that_mixes_servers_is_refused(both: Matrix, target: str, why: st
     ],
 )
 def test_model_is_served_by_the_versions_it_names_only(both: Matrix, target: str, reason: str) -> None:
-    with pytest.raises(ExcludedCellError, match="cannot be built") as refused:
+    with raises("excluded", match="cannot be built") as refused:
         select(both, [target])
     assert refused.value.why == f"{reason}."
 
@@ -146,7 +146,7 @@ def test_other_server_takes_its_shape_from_its_own_entries(checkout: Checkout) -
 @pytest.mark.parametrize("key", ["sgland", "vllm/spark", "sglang/sparc", "vllm"])
 def test_shape_for_something_unknown_is_refused(checkout: Checkout, key: str) -> None:
     checkout.edit_matrix("  large:\n", f"  large:\n    serve_on: {{{key}: {{max_num_seqs: 1}}}}\n")
-    with pytest.raises(UnknownNameError, match=f"Unknown arch or server '{key}'"):
+    with raises("unknown-name", match=f"Unknown arch or server '{key}'"):
         load_matrix(checkout.matrix)
 
 
@@ -163,6 +163,6 @@ def test_version_that_cannot_be_resolved_is_refused(
     checkout: Checkout, old: str, new: str, message: str
 ) -> None:
     checkout.edit_matrix(old, new)
-    with pytest.raises(MatrixError) as refused:
+    with raises("bad-matrix") as refused:
         load_matrix(checkout.matrix)
     assert message in refused.value.why

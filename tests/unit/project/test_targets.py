@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefactory.errors import FactoryError
-from imagefactory.errors.matrix import ExcludedCellError, UnknownNameError
 from imagefactory.project.cells import Cell, buildable
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.targets import default_target, select, select_one
+from tests.fixtures.failures import raises
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_default_target_is_the_first_model(matrix: Matrix) -> None:
 
 
 def test_select_one_refuses_a_target_that_matches_several_images(matrix: Matrix) -> None:
-    with pytest.raises(UnknownNameError, match=r"matches \d+ images") as refused:
+    with raises("unknown-name", match=r"matches \d+ images") as refused:
         select_one(matrix, "large@*")
     assert refused.value.why.endswith(" and more.")
 
@@ -70,25 +70,25 @@ def test_cell_named_twice_is_selected_once(matrix: Matrix) -> None:
     ],
 )
 def test_unknown_name_suggests_the_nearest(matrix: Matrix, target: str, suggestion: str) -> None:
-    with pytest.raises(UnknownNameError) as failure:
+    with raises("unknown-name") as failure:
         select(matrix, [target])
     assert suggestion in failure.value.fix
     assert target in failure.value.where
 
 
 def test_excluded_combination_is_refused_with_its_reason(matrix: Matrix) -> None:
-    with pytest.raises(ExcludedCellError, match="without a GPU"):
+    with raises("excluded", match="without a GPU"):
         select(matrix, ["tiny/spark"])
 
 
 def test_machine_that_no_matching_arch_has_is_refused(matrix: Matrix) -> None:
-    with pytest.raises(UnknownNameError, match="amd64"):
+    with raises("unknown-name", match="amd64"):
         select(matrix, ["large/sp*/amd64"])
 
 
 def test_malformed_target_is_refused_with_the_syntax(matrix: Matrix) -> None:
     for target in ("", "@", "a@", "a@b@c", "a/", "a//b", "a/b/c/d", "/spark"):
-        with pytest.raises(UnknownNameError, match="MODEL"):
+        with raises("unknown-name", match="MODEL"):
             select(matrix, [target])
 
 

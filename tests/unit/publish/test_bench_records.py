@@ -10,7 +10,7 @@ import pytest
 
 from imagefactory.check.bench.result import RESULTS, BenchResult
 from imagefactory.check.smoke.record import TestResult
-from imagefactory.errors.bench import BenchIncompleteError
+from imagefactory.errors import CheckError
 from imagefactory.project.project import Project
 from imagefactory.publish.records import judged, with_throughput
 from tests.fixtures.benchmarks import result
@@ -53,7 +53,9 @@ def test_a_first_measurement_passes(tmp_path: Path) -> None:
 
 def test_a_benchmark_that_ends_early_passes_nothing(project: Project) -> None:
     def dies() -> BenchResult:
-        raise BenchIncompleteError("The benchmark ended early.", where="x", why="The server hangs.", fix="y")
+        raise CheckError(
+            "bench-incomplete", "The benchmark ended early.", where="x", why="The server hangs.", fix="y"
+        )
 
     test = judged(project, dies, 0.1)
     assert (test.outcome, test.message) == ("failed", "The benchmark ended early. The server hangs.")

@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from imagefactory.errors.publishing import CatalogError, NeverPublishedError
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell
 from imagefactory.publish.catalog import Catalog, Event, ImagePart, Pointer, Published, pointed_at
 from imagefactory.publish.history import changes, current_images, history, misplaced_tags
 from imagefactory.publish.rollback import choose
 from imagefactory.store.digests import Digest, Sha256
+from tests.fixtures.failures import raises
 
 CELL = Cell("gemma", "0.32.0", "gb10", "linux/arm64")
 OLDER = Cell("gemma", "0.28.0", "gb10", "linux/arm64")
@@ -87,7 +87,7 @@ def test_rollback_goes_to_the_image_before_or_to_a_day_or_a_digest(
 def test_a_second_rollback_goes_further_back_until_the_first_image(three: Catalog) -> None:
     back = rolled_back(three, image("b"), 5, digest("c"))
     assert choose(back, TAGS, CELL).digest == digest("a")
-    with pytest.raises(NeverPublishedError, match="no earlier image"):
+    with raises("never-published", match="no earlier image"):
         choose(rolled_back(back, image("a"), 6, digest("b")), TAGS, CELL)
 
 
@@ -105,14 +105,14 @@ def test_an_image_that_was_published_twice_counts_by_its_last_time(three: Catalo
     ],
 )
 def test_rollback_refuses_what_names_no_image(three: Catalog, to: str, says: str) -> None:
-    with pytest.raises(NeverPublishedError, match=says):
+    with raises("never-published", match=says):
         choose(three, TAGS, CELL, to)
 
 
 def test_rollback_refuses_an_ambiguous_digest() -> None:
     catalog = promoted(Catalog(), image("aaaaaaa1"), 0)
     catalog = promoted(catalog, image("aaaaaaa2"), 1)
-    with pytest.raises(NeverPublishedError, match="Several images begin"):
+    with raises("never-published", match="Several images begin"):
         choose(catalog, TAGS, CELL, "616161")
 
 
@@ -125,7 +125,7 @@ def test_rollback_to_another_version_moves_only_the_tags_that_it_had() -> None:
 
 
 def test_each_platform_has_its_own_history(three: Catalog) -> None:
-    with pytest.raises(NeverPublishedError, match="never published"):
+    with raises("never-published", match="never published"):
         choose(three, TAGS, Cell("gemma", "0.32.0", "gb10", "linux/amd64"))
 
 
@@ -191,7 +191,7 @@ def test_a_catalog_round_trips_through_json(three: Catalog) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"[]", b'{"format": 2}', b'{"format": 1, "images": [{}]}', b"\xff"])
 def test_a_malformed_catalog_is_refused(text: bytes) -> None:
-    with pytest.raises(CatalogError, match="cannot be read"):
+    with raises("bad-catalog", match="cannot be read"):
         Catalog.from_json(text, "here")
 
 

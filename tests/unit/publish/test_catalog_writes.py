@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from imagefactory.errors.publishing import CatalogError, PromotionLostError
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry import tag_writes
 from imagefactory.oci.registry.artifacts import Payload, upload_artifact
@@ -25,6 +24,7 @@ from imagefactory.publish.catalog import (
     write_catalog,
 )
 from imagefactory.store.digests import Digest, sha256_of
+from tests.fixtures.failures import raises
 
 DIGEST = Digest(f"sha256:{'a' * 64}")
 
@@ -145,7 +145,7 @@ def test_a_catalog_is_written_and_grows(shelf: Shelf) -> None:
 @pytest.mark.parametrize("moment", [("look", 1), ("look", 2)])
 def test_the_second_writer_of_a_tag_fails(shelf: Shelf, moment: tuple[str, int]) -> None:
     rival(shelf, "tiny", moment)
-    with pytest.raises(PromotionLostError, match="won the race") as lost:
+    with raises("race-lost", match="won the race") as lost:
         write(shelf, "mine", "tiny")
     assert "127.0.0.1:5000/a/b:tiny" in lost.value.where
 
@@ -166,7 +166,7 @@ def test_a_write_that_took_too_long_does_not_count(shelf: Shelf) -> None:
 
 def test_writing_gives_up_on_a_registry_that_is_always_too_slow(shelf: Shelf) -> None:
     slow_writes(shelf, catalog_writes.ATTEMPTS)
-    with pytest.raises(PromotionLostError, match="could not be written"):
+    with raises("race-lost", match="could not be written"):
         write(shelf, "mine", "tiny")
 
 
@@ -180,5 +180,5 @@ def test_another_artifact_under_the_tag_is_refused(shelf: Shelf) -> None:
         shelf.repository, "application/x", [Payload("application/x", b"1")], annotations={}
     )
     shelf.put_manifest(body, MANIFEST_TYPE, "catalog")
-    with pytest.raises(CatalogError, match="does not hold a catalog"):
+    with raises("bad-catalog", match="does not hold a catalog"):
         read_catalog(shelf.repository)

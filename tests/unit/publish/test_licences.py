@@ -10,7 +10,6 @@ from zipfile import ZipFile
 
 import pytest
 
-from imagefactory.errors.supply import LicenceUnknownError
 from imagefactory.plan.make import make_plan
 from imagefactory.project.locks.files import LicenceLock
 from imagefactory.project.project import Project
@@ -26,6 +25,7 @@ from imagefactory.publish.attest.declared_licences import (
 from imagefactory.publish.attest.licence_record import check_licences, update_licences
 from imagefactory.publish.attest.licence_summary import summarise
 from tests.fixtures.checkouts import REPOSITORY, Checkout
+from tests.fixtures.failures import raises, refused
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory, make_deb
 
@@ -159,11 +159,11 @@ def test_every_committed_lock_has_its_licences_on_record() -> None:
 
 
 def test_a_file_without_a_recorded_licence_is_named(locked_checkout: Checkout) -> None:
-    with pytest.raises(LicenceUnknownError, match=r"base_1\.0"):
+    with raises("no-licence-record", match=r"base_1\.0"):
         check_licences(Project(locked_checkout.root))
     done = locked_checkout.invoke("lock", "--check")
-    assert done.returncode == LicenceUnknownError.exit_code
-    assert "invoke licences --update" in done.stderr
+    assert refused(done, "no-licence-record")
+    assert "./inv licences --update" in done.stderr
 
 
 def test_updating_reads_missing_licences_and_drops_unused_ones(small_factory: SmallFactory) -> None:

@@ -14,8 +14,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from imagefactory.errors.matrix import MatrixError
-from imagefactory.errors.supply import SigningError
 from imagefactory.publish.attest.bundles import (
     PAYLOAD_TYPE,
     BadBundleError,
@@ -43,6 +41,7 @@ from imagefactory.publish.attest.signing import (
     read_trusted,
 )
 from imagefactory.store.digests import Digest
+from tests.fixtures.failures import raises
 from tests.fixtures.local_sigstore import Job, LocalSigstore
 from tests.fixtures.small_factory import SmallFactory
 
@@ -203,7 +202,7 @@ def test_a_fork_names_its_own_workflows(sigstore: LocalSigstore, small_factory: 
 )
 def test_a_workflow_that_may_sign_has_a_path_and_a_branch(small_factory: SmallFactory, signer: str) -> None:
     small_factory.edit_matrix("\ndefaults:", f"\nsigners: [{signer}]\ndefaults:")
-    with pytest.raises(MatrixError, match="signers"):
+    with raises("bad-matrix", match="signers"):
         find_trust(small_factory.project)
 
 
@@ -213,7 +212,7 @@ def test_a_workflow_that_may_sign_has_a_path_and_a_branch(small_factory: SmallFa
 )
 def test_a_rebuilder_has_a_key_or_a_workflow(small_factory: SmallFactory, rebuilder: str) -> None:
     small_factory.edit_matrix("\ndefaults:", f"\nrebuilders: {{one: {rebuilder}}}\ndefaults:")
-    with pytest.raises(MatrixError, match="rebuilders"):
+    with raises("bad-matrix", match="rebuilders"):
         find_trust(small_factory.project)
 
 
@@ -240,7 +239,7 @@ def test_a_job_that_nobody_would_trust_does_not_publish(
     monkeypatch.setenv(GITHUB_IDENTITY, "token")
     monkeypatch.setenv("GITHUB_SERVER_URL", "https://git.example")
     monkeypatch.setenv("GITHUB_WORKFLOW_REF", f"factory/.github/workflows/{workflow}")
-    with pytest.raises(SigningError, match="not trusted to sign") as caught:
+    with raises("cannot-sign", match="not trusted to sign") as caught:
         find_signer(small_factory.project)
     assert Job().identity in caught.value.why
 
@@ -272,7 +271,7 @@ def test_a_key_is_never_overwritten(key: Path) -> None:
         (key, key.with_name("new.pub")),
         (key.with_name("new.key"), key.with_suffix(".pub")),
     ):
-        with pytest.raises(SigningError, match="already"):
+        with raises("cannot-sign", match="already"):
             new_key_pair(private, public)
     assert key.read_bytes() == before
     assert not key.with_name("new.key").exists()
@@ -280,7 +279,7 @@ def test_a_key_is_never_overwritten(key: Path) -> None:
 
 def test_a_key_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SigningError, match="cannot be written"):
+    with raises("cannot-sign", match="cannot be written"):
         new_key_pair(tmp_path / "file/signing.key", tmp_path / "signing.pub")
 
 
@@ -292,22 +291,22 @@ def test_a_password_protects_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert signer_of(key).sign(STATEMENT)
     for password in ("wrong", ""):
         monkeypatch.setenv(PASSWORD_VARIABLE, password)
-        with pytest.raises(SigningError, match="cannot be read"):
+        with raises("cannot-sign", match="cannot be read"):
             read_private_key(str(key))
 
 
 def test_unusable_keys_are_refused(tmp_path: Path, key: Path) -> None:
-    with pytest.raises(SigningError, match="key file cannot be read"):
+    with raises("cannot-sign", match="key file cannot be read"):
         read_private_key(str(tmp_path / "missing"))
-    with pytest.raises(SigningError, match="cannot be read"):
+    with raises("cannot-sign", match="cannot be read"):
         read_private_key(str(key.with_suffix(".pub")))
-    with pytest.raises(SigningError, match="cannot be read"):
+    with raises("cannot-sign", match="cannot be read"):
         read_public_key(key)
     for unfit in (rsa.generate_private_key(65537, 2048), ec.generate_private_key(ec.SECP384R1())):
         other = pem(unfit, tmp_path)
-        with pytest.raises(SigningError, match="not supported"):
+        with raises("cannot-sign", match="not supported"):
             read_private_key(str(other))
-        with pytest.raises(SigningError, match="not supported"):
+        with raises("cannot-sign", match="not supported"):
             read_public_key(other.with_suffix(".pub"))
 
 
@@ -321,7 +320,7 @@ def test_signers_are_found_in_order(
     monkeypatch.setenv(GITHUB_IDENTITY, "token")
     monkeypatch.setenv("GITHUB_SERVER_URL", "https://git.example")
     monkeypatch.setenv("GITHUB_WORKFLOW_REF", Job().identity.removeprefix("https://git.example/"))
-    with pytest.raises(SigningError, match="needs the package sigstore"):
+    with raises("cannot-sign", match="needs the package sigstore"):
         find_signer(project)
     own = default_key_path()
     new_key_pair(own, own.with_suffix(".pub"))
@@ -341,5 +340,5 @@ def test_the_keys_of_a_checkout_are_trusted_unless_others_are_named(
     assert find_trust(project).check(bundle)
     with pytest.raises(NotTrustedError):
         find_trust(project, [str(key.with_suffix(".pub"))]).check(bundle)
-    with pytest.raises(SigningError):
+    with raises("cannot-sign"):
         find_trust(project, [str(tmp_path / "missing.pub")])

@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from imagefactory.check.smoke.record import Level
-from imagefactory.errors.publishing import TagNameError
 from imagefactory.project.cells import Cell
 from imagefactory.project.matrix import Matrix, SmokeLevel, load_matrix
 from imagefactory.publish.tags import fixed_tag, moving_tags, nightly_date, refuse_ambiguous, tags_of
 from imagefactory.store.digests import Sha256
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.failures import raises
 from tests.fixtures.small_matrix import MATRIX
 
 KEY = Sha256("0123456789abcdef" * 4)
@@ -82,13 +82,13 @@ def test_the_day_of_a_nightly_is_read_from_its_tag(tag: str, day: date | None) -
 
 
 def test_two_names_that_make_the_same_tag_are_refused() -> None:
-    with pytest.raises(TagNameError, match=r"would both be published as 'a-v3\.0'"):
+    with raises("bad-tag", match=r"would both be published as 'a-v3\.0'"):
         refuse_ambiguous(changed(models={"a": MODEL, "a-v3.0": MODEL}, exclude=[]))
 
 
 @pytest.mark.parametrize("name", ["catalog", "staging-x", "nightly-x", "sha256-x"])
 def test_a_reserved_name_is_refused(name: str) -> None:
-    with pytest.raises(TagNameError, match="would be published as"):
+    with raises("bad-tag", match="would be published as"):
         refuse_ambiguous(changed(models={"first": MODEL, name: MODEL}, exclude=[]))
 
 
@@ -98,7 +98,7 @@ def test_a_tag_that_is_too_long_is_refused() -> None:
         models={model: MODEL}, archs={arch: {"platforms": ["linux/amd64"], "base": "bookworm"}},
         vllm={vllm: {"release": "1.0"}}, exclude=[], defaults={"vllm": vllm, "arch": arch},
     )  # fmt: skip
-    with pytest.raises(TagNameError, match="do not accept the tag"):
+    with raises("bad-tag", match="do not accept the tag"):
         tags_of(long, Cell(model, vllm, arch, "linux/amd64"), KEY, DAY)
 
 

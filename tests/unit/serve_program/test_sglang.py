@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from imagefactory.errors.serving import SettingRefusedError
 from imagefactory.launch.preview import Preview
 from imagefactory.project.servers.known import SERVERS
 from images.serve.program import errors, flags, main
@@ -21,7 +20,7 @@ from images.serve.program.readings import Readings
 from images.serve.program.servers.known import server_of
 from images.serve.program.servers.sglang.server import SERVER
 from images.serve.program.timeline import Moments, describe
-from tests.fixtures.failures import refuses
+from tests.fixtures.failures import raises, refuses
 from tests.fixtures.serving import READINGS, REPOSITORY
 
 Images = Callable[..., Image]
@@ -173,9 +172,9 @@ def test_every_setting_is_known_or_refused_by_every_server() -> None:
 
 
 def test_invoke_run_refuses_a_setting_of_the_other_server_as_the_image_does(served_image: Previews) -> None:
-    with pytest.raises(SettingRefusedError, match="ENABLE_TURBOQUANT is not a setting of SGLang"):
+    with raises("bad-setting", match="ENABLE_TURBOQUANT is not a setting of SGLang"):
         served_image(QWEN).dry_run({"ENABLE_TURBOQUANT": "1"})
-    with pytest.raises(SettingRefusedError, match="There is no setting MAX_LEN"):
+    with raises("bad-setting", match="There is no setting MAX_LEN"):
         served_image(QWEN).dry_run({"MAX_LEN": "1"})
 
 

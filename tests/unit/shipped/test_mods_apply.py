@@ -12,19 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefactory.errors import FactoryError
-from imagefactory.errors.mods import (
-    AnchorError,
-    ModCheckError,
-    ModConflictError,
-    ModFileError,
-    ModPathError,
-    ModSyntaxError,
-    ModTakenPathError,
-)
+from imagefactory.errors import FactoryError, ModError
 from imagefactory.store.digests import sha256_of
 from images.shipped.mods.apply import Applied, apply_mods, in_levels, in_order
 from images.shipped.mods.manifest import Mod, Variant
+from tests.fixtures.failures import raises
 from tests.fixtures.mods import Data, edit, has, line_of, make_mod, manifest, reader
 
 FILE = "vllm/x.py"
@@ -76,7 +68,7 @@ def test_an_anchor_may_be_a_part_of_a_line_and_keeps_line_ends(tmp_path: Path) -
 def test_an_anchor_that_does_not_occur_once_is_refused_with_mod_variant_file_and_line(
     tmp_path: Path, text: str, count: int, lines: str
 ) -> None:
-    with pytest.raises(AnchorError) as caught:
+    with raises("anchor-misfit") as caught:
         applied(tmp_path, one_edit("two = 2\n", "half\n"), {FILE: text})
     assert caught.value.what == f"An anchor of the mod m (>=1,<2) occurs {count} times in {FILE}."
     assert caught.value.where == f"mods/m/mod.yaml:{line_of(tmp_path / 'm' / 'mod.yaml', 'edit: vllm')}"
@@ -85,19 +77,19 @@ def test_an_anchor_that_does_not_occur_once_is_refused_with_mod_variant_file_and
 
 
 def test_overlapping_occurrences_of_an_anchor_count(tmp_path: Path) -> None:
-    with pytest.raises(AnchorError, match="occurs 2 times"):
+    with raises("anchor-misfit", match="occurs 2 times"):
         applied(tmp_path, one_edit("aXa", "!"), {FILE: "aXaXa\n"})
 
 
 def test_an_edit_of_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModFileError, match=r"vllm/y\.py, which the mod m \(>=1,<2\) changes"):
+    with raises("mod-file", match=r"vllm/y\.py, which the mod m \(>=1,<2\) changes"):
         applied(tmp_path, one_edit("x", "!", path="vllm/y.py"))
 
 
 def test_a_new_file_must_not_exist(tmp_path: Path) -> None:
     data = manifest("m", {"add": FILE, "source": "x.py"}, checks=[has(FILE, "new")])
     assert applied(tmp_path / "free", data, {"vllm/__init__.py": ""}, {"x.py": "new = 1\n"}) == "new = 1\n"
-    with pytest.raises(ModFileError, match=r"adds vllm/x\.py, which already exists"):
+    with raises("mod-file", match=r"adds vllm/x\.py, which already exists"):
         applied(tmp_path / "taken", data, TREE, {"x.py": "new = 1\n"})
 
 
@@ -105,7 +97,7 @@ def test_an_edit_that_breaks_a_python_file_is_refused(tmp_path: Path) -> None:
     first = edit("vllm/y.py", "y", after=" = 1")
     bad = edit(FILE, "two = 2\n", after="  indented = 1\n")
     data = manifest("m", first, bad, checks=[has(FILE, "indented")])
-    with pytest.raises(ModSyntaxError) as caught:
+    with raises("broken-syntax") as caught:
         applied(tmp_path, data, {**TREE, "vllm/y.py": "y\n"})
     assert caught.value.what == f"The mod m (>=1,<2) breaks {FILE}."
     assert "line 3: unexpected indent" in caught.value.why
@@ -127,7 +119,7 @@ def test_other_languages_are_not_compiled(tmp_path: Path) -> None:
     ],
 )
 def test_two_changes_of_a_mod_at_the_same_place_are_refused(tmp_path: Path, one: Data, other: Data) -> None:
-    with pytest.raises(ModConflictError, match=r"Two changes of the mod m .* at the same place"):
+    with raises("mod-conflict", match=r"Two changes of the mod m .* at the same place"):
         applied(tmp_path, manifest("m", one, other, checks=[has(FILE, "a")]))
 
 
@@ -139,7 +131,7 @@ def test_adjacent_changes_of_a_mod_are_applied(tmp_path: Path) -> None:
 
 def test_a_failed_check_is_reported_with_its_line(tmp_path: Path) -> None:
     checks = [has(FILE, "half"), {"file": FILE, "function": "f", "returns": "1"}]
-    with pytest.raises(ModCheckError) as caught:
+    with raises("check-failed") as caught:
         applied(tmp_path, manifest("m", edit(FILE, "two = 2\n", after="half = 1\n"), checks=checks))
     assert caught.value.why == f"{FILE}: f returns 1: there is no function f."
     assert caught.value.where == f"mods/m/mod.yaml:{line_of(tmp_path / 'm' / 'mod.yaml', 'function: f') - 1}"
@@ -147,14 +139,14 @@ def test_a_failed_check_is_reported_with_its_line(tmp_path: Path) -> None:
 
 def test_a_mod_whose_checks_hold_without_it_is_refused(tmp_path: Path) -> None:
     data = manifest("m", edit(FILE, "two = 2\n", after="half = 1\n"), checks=[has(FILE, "two = 2")])
-    with pytest.raises(ModCheckError, match="hold without it"):
+    with raises("check-failed", match="hold without it"):
         applied(tmp_path, data)
 
 
 def test_a_later_mod_must_not_undo_an_earlier_one(tmp_path: Path) -> None:
     one = make_mod(tmp_path, manifest("one", edit(FILE, "two", replace="TWO"), checks=[has(FILE, "TWO")]))
     undo = manifest("undo", edit(FILE, "TWO", replace="zwei"), checks=[has(FILE, "zwei")], requires=["one"])
-    with pytest.raises(ModCheckError, match=r"A check of the mod one \(>=1,<2\) does not hold"):
+    with raises("check-failed", match=r"A check of the mod one \(>=1,<2\) does not hold"):
         apply_mods([one, make_mod(tmp_path, undo)], reader(TREE))
 
 
@@ -165,7 +157,7 @@ def on_lines(root: Path, name: str, anchor: str, **more: Any) -> tuple[Mod, Vari
 def test_two_mods_on_the_same_lines_conflict(tmp_path: Path) -> None:
     one, two = on_lines(tmp_path, "one", "one = 1\ntwo = 2\n"), on_lines(tmp_path, "two", "two = 2\n")
     for order in ([one, two], [two, one]):
-        with pytest.raises(ModConflictError) as caught:
+        with raises("mod-conflict") as caught:
             apply_mods(order, reader(TREE))
         assert caught.value.what == "The mods one and two touch the same lines."
         assert caught.value.where == f"{FILE}:2"
@@ -179,7 +171,7 @@ def test_a_conflict_is_found_across_another_change_of_the_mod(tmp_path: Path) ->
         edit(FILE, "two", replace="TWO"),
         checks=[has(FILE, "# long")],
     )
-    with pytest.raises(ModConflictError, match="long and short"):
+    with raises("mod-conflict", match="long and short"):
         apply_mods([make_mod(tmp_path, long), on_lines(tmp_path, "short", "four = 4\n")], reader(TREE))
 
 
@@ -188,7 +180,7 @@ def test_two_mods_that_add_the_same_file_conflict(tmp_path: Path) -> None:
         make_mod(tmp_path, manifest(name, {"add": FILE, "source": "x"}, checks=[has(FILE, "")]), {"x": ""})
         for name in ("one", "two")
     ]
-    with pytest.raises(ModConflictError, match="one and two"):
+    with raises("mod-conflict", match="one and two"):
         apply_mods(mods, reader({}))
 
 
@@ -197,7 +189,7 @@ def test_a_declared_conflict_counts_without_a_shared_line(tmp_path: Path) -> Non
         on_lines(tmp_path, "one", "one = 1\n", conflicts=["two"]),
         on_lines(tmp_path, "two", "four = 4\n"),
     ]
-    with pytest.raises(ModConflictError, match="one and two cannot be together") as caught:
+    with raises("mod-conflict", match="one and two cannot be together") as caught:
         apply_mods(mods, reader(TREE))
     assert caught.value.where.startswith("mods/one/mod.yaml:")
 
@@ -218,7 +210,7 @@ def test_a_mod_must_not_change_the_text_of_another_mod(tmp_path: Path) -> None:
         on_lines(tmp_path, "stranger", "two = 2\n"),
         on_lines(tmp_path, "upper", "# stranger\n", requires=["base"]),
     ]
-    with pytest.raises(ModConflictError) as caught:
+    with raises("mod-conflict") as caught:
         apply_mods(mods, reader(TREE))
     assert caught.value.what == "The mods stranger and upper touch the same lines."
     assert caught.value.where == f"{FILE}:3"
@@ -296,7 +288,7 @@ def test_mods_conflict_if_and_only_if_they_share_a_line(one: int, two: int, long
         failure: FactoryError | None = None
         try:
             apply_mods(mods, reader({FILE: "".join(lines)}))
-        except ModConflictError as error:
+        except ModError as error:
             failure = error
     assert (failure is not None) is bool(shared)
     if failure is not None:
@@ -325,9 +317,8 @@ def new_file(path: str, name: str = "m", **more: Any) -> Data:
 def test_a_new_file_outside_the_packages_or_below_a_file_is_refused(
     tmp_path: Path, path: str, why: str
 ) -> None:
-    with pytest.raises(ModPathError, match="may not add") as caught:
+    with raises("taken-path" if "is a file" in why else "bad-mod-path", match="may not add") as caught:
         apply_mods([make_mod(tmp_path, new_file(path), {"new": "new\n"})], reader(PACKAGE))
-    assert caught.type is (ModTakenPathError if "is a file" in why else ModPathError)
     assert caught.value.why.startswith(why)
     assert caught.value.where.startswith("mods/m/mod.yaml:")
 
@@ -338,7 +329,7 @@ def test_a_new_file_below_that_of_another_mod_is_refused(tmp_path: Path, root: s
         make_mod(tmp_path, new_file(f"{root}{path}", name), {"new": "new\n"})
         for name, path in (("a", "new/x.py"), ("b", "new"))
     ]
-    with pytest.raises(ModPathError, match=f"may not add, hide or change {root}new/x.py"):
+    with raises("bad-mod-path", match=f"may not add, hide or change {root}new/x.py"):
         apply_mods(chosen, reader(PACKAGE))
 
 
@@ -357,6 +348,6 @@ def test_a_new_source_file_may_be_anywhere_in_the_sources(tmp_path: Path) -> Non
 def test_a_change_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
     deep = "-" * 100_000 + "1"
     data = manifest("m", edit(FILE, "two = 2\n", after=f"x = {deep}\n"), checks=[has(FILE, "x =")])
-    with pytest.raises(ModSyntaxError, match="breaks") as caught:
+    with raises("broken-syntax", match="breaks") as caught:
         applied(tmp_path, data)
     assert "nested too deeply" in caught.value.why

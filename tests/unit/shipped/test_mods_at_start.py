@@ -15,21 +15,14 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from imagefactory.errors import FactoryError
-from imagefactory.errors.matrix import UnknownNameError
-from imagefactory.errors.mods import (
-    AnchorError,
-    ModConflictError,
-    ModFileError,
-    ModNotApplicableError,
-    ModPathError,
-)
+from imagefactory.errors import ModError
 from imagefactory.plan.serve.image_paths import serve_files
 from imagefactory.store.digests import sha256_of
 from images.shipped.mods import at_start
 from images.shipped.mods.at_start import Installation, apply_installed
 from images.shipped.mods.text import record_row
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.failures import raises
 from tests.fixtures.mods import Data, edit, has, manifest, write_mod
 
 FILES = {"vllm/__init__.py": "", "vllm/x.py": "one = 1\ntwo = 2\nthree = 3\n", "vllm/y.py": "y = 1\r\n"}
@@ -160,7 +153,7 @@ def test_a_mod_that_changed_after_it_was_applied_is_refused(here: Installation, 
     apply_installed(mods, ["m"], here)
     once = snapshot(here)
     path.write_text(path.read_text().replace("# m", "# other"))
-    with pytest.raises(ModFileError, match="Another version of the mod m is already applied"):
+    with raises("mod-file", match="Another version of the mod m is already applied"):
         apply_installed(mods, ["m"], here)
     assert snapshot(here) == once
 
@@ -169,27 +162,27 @@ def test_a_file_that_changed_after_the_mod_was_applied_is_refused(here: Installa
     write_mod(mods, one("m"))
     apply_installed(mods, ["m"], here)
     (here.site / "vllm/x.py").write_text("gone = 1\n")
-    with pytest.raises(ModFileError, match="A file that it changed has changed since"):
+    with raises("mod-file", match="A file that it changed has changed since"):
         apply_installed(mods, ["m"], here)
 
 
 @pytest.mark.parametrize(
     ("described", "kind"),
     [
-        ([one("a"), one("b", "not there\n")], AnchorError),
-        ([one("a"), one("b", "one = 1\ntwo = 2\n")], ModConflictError),
-        ([one("a"), one("b", "x", path="vllm/none.py")], ModFileError),
-        ([one("a"), one("b", versions="<1")], ModNotApplicableError),
-        ([one("a"), one("b", versions="<1", upstreamed_in="1.4")], ModNotApplicableError),
+        ([one("a"), one("b", "not there\n")], "anchor-misfit"),
+        ([one("a"), one("b", "one = 1\ntwo = 2\n")], "mod-conflict"),
+        ([one("a"), one("b", "x", path="vllm/none.py")], "mod-file"),
+        ([one("a"), one("b", versions="<1")], "not-applicable"),
+        ([one("a"), one("b", versions="<1", upstreamed_in="1.4")], "not-applicable"),
     ],
 )
 def test_a_mod_that_does_not_apply_changes_no_file(
-    here: Installation, mods: Path, described: list[Data], kind: type[FactoryError]
+    here: Installation, mods: Path, described: list[Data], kind: str
 ) -> None:
     for data in described:
         write_mod(mods, data)
     before = snapshot(here)
-    with pytest.raises(kind):
+    with raises(kind):
         apply_installed(mods, ["a", "b"], here)
     assert snapshot(here) == before
 
@@ -223,7 +216,7 @@ def test_a_write_error_at_any_point_changes_no_file(
     wrap = failing_at(failing, OSError(30, "Read-only file system", "vllm/x.py"))
     monkeypatch.setattr(Path, "replace", wrap(Path.replace))
     monkeypatch.setattr(tempfile, "mkstemp", wrap(tempfile.mkstemp))
-    with pytest.raises(ModFileError, match="cannot be changed; none was") as caught:
+    with raises("mod-file", match="cannot be changed; none was") as caught:
         apply_installed(mods, ["m"], here)
     assert "Read-only file system" in caught.value.why
     assert {path: data for path, data in snapshot(here).items() if not path.endswith(".pyc")} == before
@@ -253,14 +246,14 @@ def test_a_start_that_is_killed_leaves_no_stale_bytecode(
 def test_a_damaged_list_of_applied_mods_is_refused(here: Installation, mods: Path, text: str) -> None:
     write_mod(mods, one("m"))
     here.record.write_text(text)
-    with pytest.raises(ModFileError, match="cannot be read"):
+    with raises("mod-file", match="cannot be read"):
         apply_installed(mods, ["m"], here)
 
 
 def test_a_mod_with_sources_of_its_own_is_refused(here: Installation, mods: Path) -> None:
     source = {"git": "a/b", "commit": "a" * 40, "licence": "MIT", "package": "b", "sha256": "0" * 64}
     write_mod(mods, one("m", path="b/x.py", variant={"source": source}))
-    with pytest.raises(ModNotApplicableError, match="cannot be applied at start-up"):
+    with raises("not-applicable", match="cannot be applied at start-up"):
         apply_installed(mods, ["m"], here)
 
 
@@ -286,7 +279,7 @@ def test_a_mod_changes_only_packages_of_its_distribution(
     path = change.get("edit") or change["add"]
     write_mod(mods, manifest("m", change, checks=[has(path, "!")]), {"new": "new = '!'\n"})
     before = snapshot(here)
-    with pytest.raises(ModPathError) as caught:
+    with raises("bad-mod-path") as caught:
         apply_installed(mods, ["m"], here)
     assert said in caught.value.why
     assert snapshot(here) == before
@@ -294,7 +287,7 @@ def test_a_mod_changes_only_packages_of_its_distribution(
 
 def test_an_unknown_mod_is_refused_with_the_nearest_name(here: Installation, mods: Path) -> None:
     write_mod(mods, one("eagle"))
-    with pytest.raises(UnknownNameError, match="no mod 'eagel'") as caught:
+    with raises("unknown-name", match="no mod 'eagel'") as caught:
         apply_installed(mods, ["eagel"], here)
     assert caught.value.fix == "Did you mean eagle?"
 
@@ -307,12 +300,12 @@ def test_the_program_prints_the_error_and_exits_with_its_code(
     monkeypatch.setattr(Installation, "here", classmethod(lambda _: here))
     assert at_start.main(["--folder", str(mods), "--name", "good"]) == 0
     assert capsys.readouterr().err == "mods: good: applied (>=1,<2), 1 files\n"
-    assert at_start.main(["--folder", str(mods), "--name", "good", "--name", "bad"]) == AnchorError.exit_code
+    assert at_start.main(["--folder", str(mods), "--name", "good", "--name", "bad"]) == ModError.exit_code
     assert "An anchor of the mod bad (>=1,<2) occurs 0 times in vllm/x.py." in capsys.readouterr().err
 
 
 def test_an_environment_without_vllm_is_refused() -> None:
-    with pytest.raises(ModNotApplicableError, match="no vLLM to apply mods to"):
+    with raises("not-applicable", match="no vLLM to apply mods to"):
         Installation.here()
 
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefactory.errors.mods import ModCheckError, ModFileError, PatchError
 from images.shipped.mods.apply import apply_mods
 from images.shipped.mods.diffs import Hunk, parse_diff, split_lines
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.engines import need
+from tests.fixtures.failures import raises
 from tests.fixtures.mods import has, line_of, make_mod, manifest, reader
 
 MISAPPLIED = REPOSITORY / "tests" / "fixtures" / "misapplied"
@@ -136,7 +136,7 @@ def test_a_diff_fits_elsewhere_only_within_its_declared_offset(
     if fits:
         assert "two = 2\nhalf = 1\nthree" in applied(tmp_path, text, DIFF, offset=offset)
         return
-    with pytest.raises(PatchError) as caught:
+    with raises("patch-misfit") as caught:
         applied(tmp_path, text, DIFF, offset=offset)
     assert caught.value.what == "The diff x.diff of the mod m (>=1,<2) does not apply."
     assert f"The hunk for {FILE}:1 does not fit there" in caught.value.why
@@ -148,19 +148,19 @@ def test_a_diff_may_add_a_file_without_a_final_newline(tmp_path: Path) -> None:
         f"--- /dev/null\n+++ b/{FILE}\n@@ -0,0 +1,2 @@\n+half = 1\n+end = 2\n\\ No newline at end of file\n"
     )
     assert applied(tmp_path / "free", None, diff) == "half = 1\nend = 2"
-    with pytest.raises(ModFileError, match="already exists"):
+    with raises("mod-file", match="already exists"):
         applied(tmp_path / "taken", TEXT, diff)
 
 
 def test_a_diff_touches_exactly_its_declared_files(tmp_path: Path) -> None:
-    with pytest.raises(PatchError, match=r"touches vllm/x\.py, which `files` does not list"):
+    with raises("patch-misfit", match=r"touches vllm/x\.py, which `files` does not list"):
         applied(tmp_path / "more", TEXT, DIFF, files=["vllm/y.py"])
-    with pytest.raises(PatchError, match=r"does not touch vllm/y\.py, which `files` lists"):
+    with raises("patch-misfit", match=r"does not touch vllm/y\.py, which `files` lists"):
         applied(tmp_path / "less", TEXT, DIFF, files=[FILE, "vllm/y.py"])
 
 
 def test_an_invalid_diff_is_refused_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(PatchError, match="line 4 of the diff"):
+    with raises("patch-misfit", match="line 4 of the diff"):
         applied(tmp_path, TEXT, DIFF.replace(" one", "one"))
 
 
@@ -191,7 +191,7 @@ def test_a_diff_that_gnu_patch_puts_into_the_wrong_place_is_refused(
     assert target.read_text().count(inserted) == later.count(inserted) + 1
     assert inserted in applied(tmp_path / "own", earlier, diff, name="vllm/file.py", check=inserted)
     for offset in (0, 1000):
-        with pytest.raises(PatchError, match="does not fit there"):
+        with raises("patch-misfit", match="does not fit there"):
             applied(tmp_path / str(offset), later, diff, name="vllm/file.py", check=inserted, offset=offset)
 
 
@@ -204,5 +204,5 @@ def test_a_diff_with_too_little_context_is_caught_by_its_check(tmp_path: Path) -
     check = {"file": "vllm/file.py", "function": "FP8Kernel.is_supported", "contains": "(121)"}
     change = {"patch": "change.diff", "files": ["vllm/file.py"], "offset": 12}
     mod = make_mod(tmp_path, manifest("m", change, checks=[check]), {"change.diff": diff})
-    with pytest.raises(ModCheckError, match="does not hold"):
+    with raises("check-failed", match="does not hold"):
         apply_mods([mod], reader(tree))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors.matrix import DuplicateKeyError, YamlSyntaxError
 from images.shipped.yamlfile import parse_yaml, read_yaml
+from tests.fixtures.failures import raises
 
 
 def test_every_key_and_item_has_its_line() -> None:
@@ -24,7 +24,7 @@ def test_an_unknown_path_has_the_line_of_its_longest_known_part() -> None:
 
 
 def test_a_duplicate_key_is_refused_with_both_lines() -> None:
-    with pytest.raises(DuplicateKeyError) as failure:
+    with raises("duplicate-key") as failure:
         parse_yaml("models:\n  a: 1\n  b: 2\n  a: 3\n", "a.yaml")
     assert failure.value.where == "a.yaml:4"
     assert "line 2" in failure.value.why
@@ -50,7 +50,7 @@ def test_a_duplicate_key_is_refused_with_both_lines() -> None:
     ],
 )
 def test_unsupported_yaml_is_refused_with_its_line(text: str, line: int) -> None:
-    with pytest.raises(YamlSyntaxError) as failure:
+    with raises("bad-yaml") as failure:
         parse_yaml(text, "a.yaml")
     assert failure.value.why
     assert failure.value.where == f"a.yaml:{line}"
@@ -68,6 +68,6 @@ def test_a_missing_unreadable_or_binary_file_is_refused(tmp_path: Path) -> None:
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"a: 1\nb: \xff\xfe\n")
     for path, place in ((tmp_path / "none.yaml", "none.yaml"), (tmp_path, tmp_path.name), (binary, "yaml:2")):
-        with pytest.raises(YamlSyntaxError) as failure:
+        with raises("bad-yaml") as failure:
             read_yaml(path)
         assert failure.value.where.endswith(place)

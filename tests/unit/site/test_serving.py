@@ -6,11 +6,10 @@ import threading
 from http import HTTPStatus
 from pathlib import Path
 
-import pytest
 import requests
 
-from imagefactory.errors.commands import OptionError
 from imagefactory.site.writing import site_server
+from tests.fixtures.failures import raises
 
 
 def test_files_are_served_on_the_loopback_alone(tmp_path: Path) -> None:
@@ -26,7 +25,7 @@ def test_files_are_served_on_the_loopback_alone(tmp_path: Path) -> None:
 
 
 def test_port_that_is_taken_or_impossible_is_refused(tmp_path: Path) -> None:
-    with site_server(tmp_path) as server, pytest.raises(OptionError, match="--port"):
+    with site_server(tmp_path) as server, raises("bad-option", match="--port"):
         site_server(tmp_path, server.server_port).__enter__()
-    with pytest.raises(OptionError):
+    with raises("bad-option"):
         site_server(tmp_path, 70_000).__enter__()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors.store import DiskFullError
 from imagefactory.store.atomic import adopt, translating_disk_full, write_text, writing
+from tests.fixtures.failures import raises
 
 
 def test_file_appears_when_it_is_finished(tmp_path: Path) -> None:
@@ -50,9 +50,9 @@ def test_text_is_replaced_and_keeps_its_line_endings(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_full_disk_has_a_remedy(tmp_path: Path, number: int) -> None:
-    with pytest.raises(DiskFullError) as caught, translating_disk_full(tmp_path):
+    with raises("disk-full") as caught, translating_disk_full(tmp_path):
         raise OSError(number, os.strerror(number))
-    assert "invoke clean" in caught.value.fix
+    assert "./inv clean" in caught.value.fix
     assert caught.value.where == str(tmp_path)
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors.layers import StoreBusyError
 from imagefactory.store.cache import Store, default_root
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.failures import raises
 
 HOLDER = """
 import sys, time
@@ -109,7 +109,7 @@ def test_scratch_folder_of_a_running_build_stays(store: Store) -> None:
 
 def test_cleaning_is_refused_while_a_build_is_running(store: Store) -> None:
     with holder(store):
-        with pytest.raises(StoreBusyError, match="A build is running") as caught, store.for_cleaning():
+        with raises("cache-busy", match="A build is running") as caught, store.for_cleaning():
             pass
         assert caught.value.where == str(store.root)
         with store.in_use():

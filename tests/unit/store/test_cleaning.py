@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors.layers import StoreBusyError
 from imagefactory.oci.image import Blob
 from imagefactory.plan.built_layers import mark_layers_used, read_blob_record
 from imagefactory.store.cache import DAY, Store, clean
 from imagefactory.store.digests import Digest, Sha256
+from tests.fixtures.failures import raises
 from tests.fixtures.small_factory import SmallFactory
 
 
@@ -84,7 +84,7 @@ def test_leftovers_of_killed_builds_are_removed(store: Store) -> None:
 
 def test_nothing_is_removed_while_a_build_uses_the_store(store: Store) -> None:
     old = put(store, "old", days=40)
-    with store.in_use(), pytest.raises(StoreBusyError):
+    with store.in_use(), raises("cache-busy"):
         clean(store, older_than=30)
     assert old.exists()
 

@@ -14,11 +14,11 @@ import pytest
 import requests
 from filelock import FileLock
 
-from imagefactory.errors.store import DigestMismatchError, DownloadError
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, sha256_of
 from imagefactory.store.downloads import RETRY, Downloader, Wanted, fetch
 from imagefactory.store.http import Retry
+from tests.fixtures.failures import raises
 from tests.fixtures.servers import Answer, serving
 from tests.fixtures.small_factory import noise
 
@@ -126,9 +126,7 @@ def test_wrong_file_is_refused_after_one_attempt(
     store: Store, session: requests.Session, content: bytes
 ) -> None:
     with serving(lambda *_: Answer(content)) as server:
-        with pytest.raises(
-            DigestMismatchError, match=r"thing\.whl is not the file that was locked"
-        ) as caught:
+        with raises("wrong-digest", match=r"thing\.whl is not the file that was locked") as caught:
             get(store, session, f"{server.url}/thing")
         assert len(server.log) == 1
     assert sha256_of(DATA) in caught.value.why
@@ -151,7 +149,7 @@ def test_wrong_file_is_refused_after_one_attempt(
 def test_download_stops_at_the_locked_size(store: Store, session: requests.Session, endless: Answer) -> None:
     told: list[int] = []
     item = Wanted("thing.whl", sha256_of(DATA), 100, lambda: [f"{server.url}/thing"])
-    with serving(lambda *_: endless) as server, pytest.raises(DigestMismatchError, match="not the file"):
+    with serving(lambda *_: endless) as server, raises("wrong-digest", match="not the file"):
         fetch(item, store, session, told.append)
     assert max(told, default=0) <= 100
     assert not list((store.root / "downloads").glob("**/*.part"))
@@ -164,7 +162,7 @@ def test_continued_download_stops_at_the_locked_size(store: Store, session: requ
         answer = whole(path, headers)
         return Answer(answer.body + b"more", answer.status, answer.headers)
 
-    with serving(more) as server, pytest.raises(DigestMismatchError) as caught:
+    with serving(more) as server, raises("wrong-digest") as caught:
         get(store, session, f"{server.url}/thing")
     assert "more than the locked 3,000,000 bytes" in caught.value.why
 
@@ -174,7 +172,7 @@ def test_local_file_that_is_larger_than_the_locked_size_is_not_copied(
 ) -> None:
     (tmp_path / "thing.whl").write_bytes(DATA + b"more")
     monkeypatch.setattr("imagefactory.store.downloads.shutil.copyfile", lambda *_: pytest.fail("copied"))
-    with pytest.raises(DigestMismatchError, match="not the file"):
+    with raises("wrong-digest", match="not the file"):
         get(store, session, str(tmp_path / "thing.whl"))
 
 
@@ -198,14 +196,14 @@ def test_request_is_retried_only_when_it_may_help(
     store: Store, session: requests.Session, status: HTTPStatus, tries: int
 ) -> None:
     with serving(lambda *_: Answer(status=status)) as server:
-        with pytest.raises(DownloadError, match=r"thing\.whl cannot be downloaded"):
+        with raises("download-failed", match=r"thing\.whl cannot be downloaded"):
             get(store, session, f"{server.url}/thing")
         assert len(server.log) == tries
 
 
 def test_unavailable_file_is_named_with_its_remedy(store: Store, session: requests.Session) -> None:
     item = Wanted("thing.deb", sha256_of(DATA), 1, list, "Lock its successor.")
-    with pytest.raises(DownloadError) as caught:
+    with raises("download-failed") as caught:
         fetch(item, store, session, lambda _: None)
     assert "No configured index, folder or mirror" in caught.value.why
     assert caught.value.fix == "Lock its successor."
@@ -214,7 +212,7 @@ def test_unavailable_file_is_named_with_its_remedy(store: Store, session: reques
 def test_error_hides_passwords(store: Store, session: requests.Session) -> None:
     with serving(lambda *_: Answer(status=HTTPStatus.FORBIDDEN)) as server:
         location = server.url.replace("//", "//me:secret@")
-        with pytest.raises(DownloadError) as caught:
+        with raises("download-failed") as caught:
             get(store, session, location)
     assert "secret" not in str(caught.value)
 

@@ -9,10 +9,10 @@ from typing import Literal
 
 import pytest
 
-from imagefactory.errors.locks import IndexUnreachableError
 from imagefactory.store.http import Retry, get_bounded
 from imagefactory.store.index_config import IndexConfig, redact
 from imagefactory.store.indexes import Indexes, local_label, local_wheels, reachable
+from tests.fixtures.failures import raises
 from tests.fixtures.servers import Answer, SimpleIndex, serving
 from tests.fixtures.wheels import WheelFactory, sha256_of_file
 
@@ -184,7 +184,7 @@ def test_index_in_a_folder_is_read(tmp_path: Path, wheel_factory: WheelFactory) 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/simple", "not a url", "http://user:secret@127.0.0.1:9/"])
 def test_unreachable_index_is_named_without_its_password(url: str) -> None:
-    with pytest.raises(IndexUnreachableError) as failure:
+    with raises("index-unreachable") as failure:
         Indexes(IndexConfig(indexes=(url,))).files("one")
     assert failure.value.where == redact(url)
     assert "secret" not in str(failure.value)
@@ -205,7 +205,7 @@ def test_unreachable_index_is_named_without_its_password(url: str) -> None:
 def test_index_with_a_bad_answer_is_named(answer: Answer, why: str) -> None:
     with serving(lambda *_: answer) as server:
         assert reachable(server.url)
-        with pytest.raises(IndexUnreachableError, match=why):
+        with raises("index-unreachable", match=why):
             Indexes(IndexConfig(indexes=(server.url,))).files("one")
 
 
@@ -233,6 +233,6 @@ def test_absurd_page_is_refused(
     monkeypatch.setattr("imagefactory.store.indexes.get_bounded", partial(get_bounded, limit=200_000))
     with serving(lambda *_: Answer(page, headers=headers)) as server:
         config = IndexConfig(indexes=(server.url,), find_links=())
-        with pytest.raises(IndexUnreachableError) as caught:
+        with raises("index-unreachable") as caught:
             Indexes(config).files("thing")
     assert why in caught.value.why

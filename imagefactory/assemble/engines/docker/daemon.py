@@ -14,8 +14,7 @@ import docker
 import requests
 from docker.errors import DockerException, ImageNotFound
 
-from imagefactory.errors.docker import ForeignPlatformError
-from imagefactory.errors.layers import EngineError, ImageMissingError
+from imagefactory.errors import BuildError, EngineError
 from imagefactory.oci.layout import Layout, archive
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ _TIMEOUT = 600
 _SILENT = "The Docker daemon does not answer."
 _WITHOUT_DOCKER = (
     "Start Docker, check DOCKER_HOST and the free disk, or do without: the embedded engine and "
-    "`invoke export` need none."
+    "`./inv export` need none."
 )
 
 
@@ -55,9 +54,10 @@ def refuse_foreign(daemon: Daemon, platform: str) -> None:
     raise foreign(platform, f"a daemon on linux/{daemon.machine}")
 
 
-def foreign(platform: str, where: str) -> ForeignPlatformError:
+def foreign(platform: str, where: str) -> EngineError:
     """Return the error for a platform whose programs cannot run here."""
-    return ForeignPlatformError(
+    return EngineError(
+        "foreign-platform",
         f"An image for {platform} cannot be built here by Docker.",
         where=where,
         why=f"Steps of the build run programs for {platform}, and nothing emulates them here.",
@@ -74,6 +74,7 @@ def load(layout: Layout, name: str) -> str:
         errors = [answer["error"] for answer in answers if "error" in answer]
         if errors:
             raise EngineError(
+                "engine-failed",
                 "The Docker daemon refused the image.",
                 where="docker load",
                 why=str(errors[0]),
@@ -98,11 +99,12 @@ def remove_name(name: str) -> None:
 def save(name: str) -> Iterator[bytes]:
     """Stream an image out of the daemon."""
     if image_id(name) is None:
-        raise ImageMissingError(
+        raise BuildError(
+            "no-image",
             f"Docker has no image {name}.",
             where="the Docker daemon",
             why="No target, OCI layout or image of the daemon has this name.",
-            fix="Build it first: `invoke build --engine docker --target ...`; `docker images` lists what is there.",
+            fix="Build it first: `./inv build --engine docker --target ...`; `docker images` lists what is there.",
         )
     with client_for("docker save", "The Docker daemon cannot export the image.") as client:
         yield from client.api.get_image(name)
@@ -129,6 +131,7 @@ def pull(reference: str, *, auth: Mapping[str, str] | None = None) -> Mapping[st
         for answer in client.api.pull(reference, stream=True, decode=True, auth_config=auth):
             if "error" in answer:
                 raise EngineError(
+                    "engine-failed",
                     f"{reference} cannot be pulled.",
                     where=reference,
                     why=str(answer["error"]),
@@ -185,4 +188,4 @@ def client_for(
         with closing(docker.from_env(timeout=timeout)) as client:
             yield client
     except (DockerException, requests.RequestException) as error:
-        raise EngineError(failed, where=what, why=str(error), fix=fix) from None
+        raise EngineError("engine-failed", failed, where=what, why=str(error), fix=fix) from None

@@ -16,8 +16,7 @@ from imagefactory.assemble.engines.docker.dockerfile import base_image, plan_con
 from imagefactory.assemble.engines.options import BuildOptions, BuiltImage
 from imagefactory.assemble.inputs import Downloads, LayerInputs
 from imagefactory.assemble.watch import Watcher
-from imagefactory.errors.docker import BuilderMissingError, EngineTooOldError, ImageBuildError
-from imagefactory.errors.layers import EngineError
+from imagefactory.errors import BuildError, EngineError
 from imagefactory.oci.format import MTIME
 from imagefactory.oci.layout import Layout, write_layout
 from imagefactory.plan.image_documents import make_image
@@ -70,7 +69,8 @@ def build_image(project: Project, plan: Plan, options: BuildOptions, watch: Watc
             shutil.rmtree(context, ignore_errors=True)
     found = daemon.image_id(name)
     if found is None:
-        raise ImageBuildError(
+        raise BuildError(
+            "docker-build-failed",
             f"The build succeeded, but Docker has no image {name}.",
             where=folder / LOG,
             why="The builder did not load the image into this daemon.",
@@ -82,16 +82,18 @@ def build_image(project: Project, plan: Plan, options: BuildOptions, watch: Watc
 def refuse_unfit_builder(name: str, platform: str) -> None:
     """Raise an error if there is no buildx or no such builder, or if it cannot run programs of a platform."""
     if _buildx("version").returncode:
-        raise EngineTooOldError(
+        raise EngineError(
+            "engine-too-old",
             "Docker has no buildx.",
             where="docker buildx version",
             why="The Docker engine runs `docker buildx build`, which is a plugin of its own.",
             fix="Install the plugin (docker-buildx-plugin in Docker's repository, docker-buildx in those of Debian 13 "
-            "and Ubuntu), or build without Docker: `invoke build --engine embedded`.",
+            "and Ubuntu), or build without Docker: `./inv build --engine embedded`.",
         )
     found = _buildx("inspect", "--bootstrap", name)
     if found.returncode:
-        raise BuilderMissingError(
+        raise EngineError(
+            "no-builder",
             f"The builder {name} does not exist or does not start.",
             where="docker buildx inspect",
             why=found.stderr.strip().rpartition("\n")[2],
@@ -108,10 +110,11 @@ def _buildx(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(["docker", "buildx", *words], capture_output=True, text=True, check=False)  # noqa: S603, S607
     except FileNotFoundError:
         raise EngineError(
+            "engine-failed",
             "There is no docker command.",
             where="PATH",
             why="The Docker engine runs `docker buildx build`.",
-            fix="Install Docker, or build without it: `invoke build --engine embedded`.",
+            fix="Install Docker, or build without it: `./inv build --engine embedded`.",
         ) from None
 
 
@@ -196,7 +199,8 @@ def _run(arguments: Sequence[str], log: Path, say: Say) -> None:
             process.terminate()
             raise
     if process.returncode != 0:
-        raise ImageBuildError(
+        raise BuildError(
+            "docker-build-failed",
             "The Docker build failed.",
             where=log,
             why="\n         ".join(last),

@@ -12,7 +12,7 @@ from typing import IO, Any
 from isal import igzip
 
 from imagefactory.assemble.engines.docker.daemon import reader, save
-from imagefactory.errors.layers import DamagedFileError
+from imagefactory.errors import InputError
 from imagefactory.oci.compare import Opened
 from imagefactory.oci.entry import INFLATE_ERROR
 from imagefactory.oci.listing import ListedPath, read_stream
@@ -47,7 +47,8 @@ def open_saved(chunks: Iterator[bytes], name: str) -> Opened:
         stack = [layers[links.get(layer, layer)] for layer in image["Layers"]]
         return Opened(documents[image["Config"]], stack)
     except (tarfile.TarError, INFLATE_ERROR, EOFError, ValueError, LookupError, TypeError) as error:
-        raise DamagedFileError(
+        raise InputError(
+            "damaged-file",
             f"The saved image {name} cannot be read.",
             where="docker save",
             why=f"{type(error).__name__}: {error}",

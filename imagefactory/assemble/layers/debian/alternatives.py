@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from imagefactory.assemble.layers.debian.deb import Deb
 from imagefactory.assemble.layers.debian.file_tree import FileTree
 from imagefactory.assemble.layers.debian.policy import is_left_out
-from imagefactory.errors.layers import UnknownAlternativeError
+from imagefactory.errors import InputError
 
 
 @dataclass(frozen=True, order=True)
@@ -94,7 +94,8 @@ def add_alternatives(tree: FileTree, debs: Sequence[Deb]) -> None:
             if alternative in NOT_APPLICABLE:
                 continue
             if alternative not in DECLARED:
-                raise UnknownAlternativeError(
+                raise InputError(
+                    "unknown-alternative",
                     f"{deb.name} registers the alternative {alternative.main.name}, which is not declared.",
                     where=deb.locked.file,
                     why=f"Its postinst wants {alternative.main.link} -> {alternative.main.target} "

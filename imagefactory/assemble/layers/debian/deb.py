@@ -32,7 +32,7 @@ from imagefactory.assemble.layers.debian.policy import (
     is_left_out,
     merged,
 )
-from imagefactory.errors.layers import DebFormatError, UndeclaredMetadataError, UnsafePathError
+from imagefactory.errors import InputError
 from imagefactory.oci.entry import Entry, EntryKind, ImagePath, RawSlice
 from imagefactory.project.locks.files import LockedDeb
 from imagefactory.store.atomic import translating_disk_full
@@ -137,11 +137,12 @@ def reading(locked: DebPackage) -> Iterator[None]:
         UnicodeDecodeError,
         _NotADebError,
     ) as error:
-        raise DebFormatError(
+        raise InputError(
+            "bad-deb",
             f"The package {locked.name} {locked.version} cannot be unpacked.",
             where=locked.file,
             why=str(error) or type(error).__name__,
-            fix="Run `invoke clean` and build again; if the same file fails again, make a new lock.",
+            fix="Run `./inv clean` and build again; if the same file fails again, make a new lock.",
         ) from error
 
 
@@ -240,7 +241,8 @@ def _entry(
         expected = folder(path)
         found = Folder(member.mode & 0o7777, uid, gid)
         if found != expected and not (found == Folder() and path in PLAIN_SINCE_TRIXIE):
-            raise UndeclaredMetadataError(
+            raise InputError(
+                "undeclared-metadata",
                 f"{deb.name} wants /{path} to be a directory with mode {member.mode:o}, owner {uid}:{gid}.",
                 where=deb.locked.file,
                 why=f"The table of folders says {expected.mode:o}, owner {expected.uid}:{expected.gid}.",
@@ -275,8 +277,9 @@ def _safe_path(name: str, deb: Deb) -> str:
     return path
 
 
-def _unsafe(deb: Deb, path: str, why: str) -> UnsafePathError:
-    return UnsafePathError(
+def _unsafe(deb: Deb, path: str, why: str) -> InputError:
+    return InputError(
+        "unsafe-path",
         f"{deb.name} ships {path!r}, which may not go into an image.",
         where=deb.locked.file,
         why=f"{path}: {why}.",
@@ -292,7 +295,8 @@ def _owner(member: tarfile.TarInfo, deb: Deb) -> tuple[int, int]:
         ("group", member.gname, member.gid, GROUPS),
     ):
         if name and name not in known:
-            raise UndeclaredMetadataError(
+            raise InputError(
+                "undeclared-metadata",
                 f"{deb.name} ships {member.name} for the {kind} {name}, which the base does not have.",
                 where=deb.locked.file,
                 why="Maintainer scripts do not run, so nothing creates that account.",
@@ -305,7 +309,8 @@ def _owner(member: tarfile.TarInfo, deb: Deb) -> tuple[int, int]:
 def _refuse_extended_attributes(member: tarfile.TarInfo, deb: Deb) -> None:
     found = sorted(key for key in member.pax_headers if key.startswith("SCHILY."))
     if found:
-        raise UndeclaredMetadataError(
+        raise InputError(
+            "undeclared-metadata",
             f"{deb.name} ships {member.name} with extended attributes.",
             where=deb.locked.file,
             why=f"Layers do not carry {', '.join(found)}; Debian sets such things in scripts.",

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from imagefactory.assemble.layers.debian.policy import folder
-from imagefactory.errors.layers import UnsafePathError
-from imagefactory.errors.locks import PathConflictError
+from imagefactory.errors import InputError, LockError
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath, read_content
 
 FACTORY = "the factory"
@@ -47,7 +46,8 @@ class FileTree:
             self._owners[entry.path] = owner
         elif _differ(known, entry):
             first, second = sorted((self._owners[entry.path], owner))
-            raise PathConflictError(
+            raise LockError(
+                "path-conflict",
                 f"{first} and {second} both own /{entry.path}, and they disagree.",
                 where=f"/{entry.path}",
                 why=f"They ship a {known.kind.value} and a {entry.kind.value}, with different content.",
@@ -116,7 +116,8 @@ class FileTree:
                 if known is None:
                     self.add_folder(parent)
                 elif known.kind is not EntryKind.DIRECTORY:
-                    raise UnsafePathError(
+                    raise InputError(
+                        "unsafe-path",
                         f"{self.owner(entry.path)} ships /{entry.path}, but /{parent} is no directory.",
                         where=f"/{entry.path}",
                         why=f"{self.owner(parent)} ships /{parent} as a {known.kind.value}; unpacking "

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from imagefactory.assemble.layers.debian.deb import LINKED_FOLDERS
 from imagefactory.assemble.layers.debian.file_tree import FileTree
 from imagefactory.assemble.layers.debian.policy import EXCLUDED, INCLUDED, MERGED
-from imagefactory.errors.layers import DebFormatError
+from imagefactory.errors import InputError
 from imagefactory.oci.entry import Entry, EntryKind, ImagePath, read_content
 
 APT = ImagePath("usr/bin/apt-get")
@@ -195,7 +195,8 @@ def add_apt_sources(tree: FileTree, left_out: Mapping[ImagePath, Entry]) -> None
 def refuse_apt_without_sources(tree: FileTree) -> None:
     """Raise an error if apt is there but knows no mirror: nothing could be installed in a derived image."""
     if APT in tree and not any(place in tree for place in APT_EXAMPLES.values()):
-        raise DebFormatError(
+        raise InputError(
+            "bad-deb",
             "The package apt ships no example of its sources.",
             where="the base's lock",
             why=f"None of {', '.join(f'/{path}' for path in APT_EXAMPLES)} is in it.",

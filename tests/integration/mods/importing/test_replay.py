@@ -11,7 +11,6 @@ import pytest
 from imagefactory.compile import replay as sandbox
 from imagefactory.compile.toolchain import CompileProject
 from imagefactory.errors import FactoryError
-from imagefactory.errors.mods import MissingDownloadError, NotImportableError, ReplayError
 from imagefactory.mods.compatibility import check_mods
 from imagefactory.mods.importing.importer import Imported, Importer
 from imagefactory.mods.importing.replays import Order
@@ -19,6 +18,7 @@ from imagefactory.mods.importing.sources import read_source
 from imagefactory.project.project import Project
 from images.shipped.mods.manifest import IMAGE_FILES
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.failures import raises
 from tests.fixtures.releases import released
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.small_factory import RecordingWatcher
@@ -97,9 +97,10 @@ class Replayed:
 
     def refusal(self, script: str, **options: float) -> str:
         """Return why a script cannot be imported."""
-        with pytest.raises((NotImportableError, ReplayError)) as caught:
+        with pytest.raises(FactoryError) as caught:
             self(script, **options)  # type: ignore[arg-type]
         assert not list((self.project.root / "mods").iterdir())
+        assert caught.value.name in {"not-importable", "download-not-supplied", "replay-failed"}
         return str(caught.value.why)
 
 
@@ -187,7 +188,7 @@ def test_a_file_beside_the_server_is_added_with_its_flag(replay: Replayed) -> No
 
 def test_a_supplied_file_takes_the_place_of_a_download(replay: Replayed) -> None:
     script = "curl -fsSL https://git.example/pull/7.diff | patch -p1 -d $ROOT\n"
-    with pytest.raises(MissingDownloadError) as caught:
+    with raises("download-not-supplied") as caught:
         replay(script)
     assert "https://git.example/pull/7.diff" in str(caught.value.where)
     imported = replay(script.replace("patch ", "patch --forward "), supplied={"7.diff": PATCH.encode()})
@@ -210,7 +211,7 @@ patch -p1 < <(wget -qO- https://git.example/b/fix.diff)
 
 @pytest.mark.slow
 def test_a_repository_that_a_script_clones_is_named(replay: Replayed) -> None:
-    with pytest.raises(MissingDownloadError) as caught:
+    with raises("download-not-supplied") as caught:
         replay("git clone https://git.example/tools.git || true")
     assert caught.value.where == "https://git.example/tools.git"
 

@@ -12,8 +12,8 @@ from imagefactory.check.bench import arena
 from imagefactory.check.bench.endpoint import Endpoint, ServedAs
 from imagefactory.check.bench.profiles import load_profiles
 from imagefactory.check.bench.tool import ToolError
-from imagefactory.errors.bench import BenchIncompleteError
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.failures import raises
 
 ENDPOINT = Endpoint("http://127.0.0.1:1", "secret")
 PROFILE = load_profiles(REPOSITORY).named("arena")
@@ -56,7 +56,7 @@ def test_a_report_without_speeds_is_a_failure() -> None:
 def test_depths_that_do_not_fit_are_left_out() -> None:
     assert arena.fitting_depths(ENDPOINT, ServedAs("m", "m", 16_384), PROFILE) == [0, 4096, 8192]
     assert arena.fitting_depths(ENDPOINT, ServedAs("m", "m", 0), PROFILE) == list(PROFILE.depths)
-    with pytest.raises(BenchIncompleteError, match="2240 tokens; the server has 256"):
+    with raises("bench-incomplete", match="2240 tokens; the server has 256"):
         arena.fitting_depths(ENDPOINT, ServedAs("m", "m", 256), PROFILE)
 
 

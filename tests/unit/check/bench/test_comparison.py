@@ -15,8 +15,8 @@ from imagefactory.check.bench.comparison import (
     refuse_incomparable,
     welch_ratio,
 )
-from imagefactory.errors.bench import NotComparableError
 from tests.fixtures.benchmarks import BOUND, MACHINE, measurement, result
+from tests.fixtures.failures import raises
 
 SPEEDS = st.lists(st.floats(1, 1000), min_size=2, max_size=8)
 
@@ -114,7 +114,7 @@ def test_interleaved_results_are_compared_in_pairs() -> None:
 def test_only_what_was_asked_may_differ(changes: dict[str, Any], name: str) -> None:
     other = result(**changes)
     assert list(differences(result(), other)) == [name]
-    with pytest.raises(NotComparableError, match=f"--by '{name}'"):
+    with raises("not-comparable", match=f"--by '{name}'"):
         refuse_incomparable(result(), other, ())
     refuse_incomparable(result(), other, {name})
 
@@ -129,5 +129,5 @@ def test_only_what_was_asked_may_differ(changes: dict[str, Any], name: str) -> N
     ],
 )
 def test_unusable_results_are_not_compared(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(NotComparableError, match=reason):
+    with raises("not-comparable", match=reason):
         refuse_incomparable(result(), result(**changes), {"profile"})

@@ -15,9 +15,9 @@ from imagefactory.check.bench.gpu_use import GpuWatch
 from imagefactory.check.bench.measuring import Course, fit, measure, recording, refuse_wrong_answers, steps_of
 from imagefactory.check.bench.profiles import load_profiles, load_prompts
 from imagefactory.check.bench.result import BenchResult
-from imagefactory.errors.bench import BenchIncompleteError, WrongAnswersError
 from tests.fixtures.benchmarks import printed, result
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.failures import raises
 from tests.fixtures.servers import Answer, Asked, ScriptedServer
 
 PROMPTS = load_prompts(REPOSITORY)
@@ -88,12 +88,12 @@ def test_a_server_is_asked_about_itself(serve: Serve) -> None:
     ],
 )
 def test_a_server_that_cannot_be_measured_is_explained(serve: Serve, answer: Answer, reason: str) -> None:
-    with pytest.raises(BenchIncompleteError, match=reason):
+    with raises("bench-incomplete", match=reason):
         serve(lambda _: answer).models()
 
 
 def test_a_server_that_is_not_there_is_explained() -> None:
-    with pytest.raises(BenchIncompleteError, match="cannot be reached"):
+    with raises("bench-incomplete", match="cannot be reached"):
         Endpoint("http://127.0.0.1:9").models()
 
 
@@ -103,9 +103,9 @@ def test_a_profile_is_fitted_to_a_short_context(serve: Serve) -> None:
     assert fit(endpoint, SERVED, profiles.named("quick"), PROMPTS).output == 64
     chat = fit(endpoint, SERVED, profiles.named("chat"), PROMPTS)
     assert (chat.output, len(chat.left_out)) == (180, 1)
-    with pytest.raises(BenchIncompleteError, match="shorter than every depth"):
+    with raises("bench-incomplete", match="shorter than every depth"):
         fit(endpoint, SERVED, profiles.named("long"), PROMPTS)
-    with pytest.raises(BenchIncompleteError, match="leaves 4 for an answer"):
+    with raises("bench-incomplete", match="leaves 4 for an answer"):
         fit(endpoint, ServedAs("tiny", "", 80), profiles.named("quick"), PROMPTS)
 
 
@@ -151,7 +151,7 @@ def test_what_was_measured_before_a_failure_is_kept(
     endpoint = serve(good)
     hasty = Course(course().profile, PROMPTS, 1)
     with (
-        pytest.raises(BenchIncompleteError, match=reason),
+        raises("bench-incomplete", match=reason),
         recording(path, result(measurements=(), complete=False, why="new")) as record,
     ):
         measure(record, endpoint, hasty, tool(lines, ending), lambda _: None)
@@ -175,7 +175,7 @@ def test_a_killed_run_is_not_mistaken_for_a_complete_one(tmp_path: Path) -> None
 
 def test_wrong_answers_are_refused_after_all(tmp_path: Path) -> None:
     check = {"name": "no answer is empty", "outcome": "failed", "detail": "1 of 3"}
-    with pytest.raises(WrongAnswersError, match="no answer is empty: 1 of 3"):
+    with raises("wrong-answers", match="no answer is empty: 1 of 3"):
         refuse_wrong_answers(result(sanity=(check,)), tmp_path)
     refuse_wrong_answers(result(), tmp_path)
 

@@ -9,8 +9,8 @@ import pytest
 
 from imagefactory.check.bench.plots import THEMES, plot
 from imagefactory.check.bench.result import BenchResult
-from imagefactory.errors.bench import BenchResultError
 from tests.fixtures.benchmarks import BOUND, at_speed, drafting, result
+from tests.fixtures.failures import raises
 
 NAMES = ("throughput", "latency", "acceptance", "start", "history")
 
@@ -67,7 +67,7 @@ def test_series_differ_in_more_than_colour(drawn: dict[str, str]) -> None:
 
 def test_only_what_was_measured_is_drawn(tmp_path: Path) -> None:
     assert {file.stem for file in plot([result()], tmp_path)} == {"latency-light", "latency-dark"}
-    with pytest.raises(BenchResultError, match="nothing to plot"):
+    with raises("bad-bench-result", match="nothing to plot"):
         plot([result(measurements=())], tmp_path)
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from imagefactory.check.bench.profiles import MIXED, load_profiles, load_prompts, salted
-from imagefactory.errors.bench import BenchResultError
-from imagefactory.errors.matrix import UnknownNameError
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.failures import raises
 
 
 def test_the_checkout_has_the_profiles_of_the_field() -> None:
@@ -21,7 +18,7 @@ def test_the_checkout_has_the_profiles_of_the_field() -> None:
 
 
 def test_an_unknown_profile_gets_a_suggestion() -> None:
-    with pytest.raises(UnknownNameError, match="quick"):
+    with raises("unknown-name", match="quick"):
         load_profiles(REPOSITORY).named("quik")
 
 
@@ -41,5 +38,5 @@ def test_every_repeat_has_prompts_of_its_own() -> None:
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / "benchmarks" / "profiles.yaml").write_text("version: 1\nhold: 2\nprofiles: {}\n")
-    with pytest.raises(BenchResultError, match="hold"):
+    with raises("bad-bench-result", match="hold"):
         load_profiles(tmp_path)

@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from imagefactory.check.bench.result import BenchResult, pooled_acceptance
-from imagefactory.errors.bench import BenchResultError
 from tests.fixtures.benchmarks import at_speed, drafting, measurement, result
+from tests.fixtures.failures import raises
 
 
 def test_a_result_survives_its_file(tmp_path: Path) -> None:
@@ -20,12 +20,12 @@ def test_a_result_survives_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{}", '{"format": 2}'])
 def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.json").write_text(text)
-    with pytest.raises(BenchResultError, match=r"a\.json"):
+    with raises("bad-bench-result", match=r"a\.json"):
         BenchResult.read(tmp_path / "a.json")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BenchResultError, match="No such file"):
+    with raises("bad-bench-result", match="No such file"):
         BenchResult.read(tmp_path / "none.json")
 
 

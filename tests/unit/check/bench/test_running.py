@@ -7,11 +7,11 @@ import pytest
 from imagefactory.check.bench.endpoint import Endpoint
 from imagefactory.check.bench.running import Bench, Side, asked_differences, bench_url, refuse_other_servers
 from imagefactory.check.smoke.subject import Subject
-from imagefactory.errors.commands import OptionError
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select_one
 from imagefactory.store.digests import Digest, Sha256
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.failures import raises
 
 DIGEST = Digest(f"sha256:{'a' * 64}")
 
@@ -44,7 +44,7 @@ def test_settings_may_differ_where_they_were_asked_to(
 
 def test_profiles_that_need_vllm_refuse_other_servers() -> None:
     cell = select_one(Project(REPOSITORY).matrix, SGLANG)
-    with pytest.raises(OptionError, match="needs an image with vLLM"):
+    with raises("bad-option", match="needs an image with vLLM"):
         refuse_other_servers(bench(), cell)
     for profile in ("start", "arena"):
         refuse_other_servers(Bench(Project(REPOSITORY), profile, {}), cell)
@@ -52,5 +52,5 @@ def test_profiles_that_need_vllm_refuse_other_servers() -> None:
 
 def test_an_image_of_another_server_brings_no_tool() -> None:
     other = subject("gb10").model_copy(update={"model": "gemma4-31b", "version": "sglang-0.5.21"})
-    with pytest.raises(OptionError, match="needs an image with vLLM"):
+    with raises("bad-option", match="needs an image with vLLM"):
         bench_url(bench(), Endpoint("http://127.0.0.1:9"), other, print)

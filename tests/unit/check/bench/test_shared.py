@@ -11,11 +11,11 @@ from pydantic import ValidationError
 
 from imagefactory.check.bench.profiles import PublishedFigures, load_published
 from imagefactory.check.bench.result import RESULTS, BenchResult, baseline_for, check_shared, unchanged_files
-from imagefactory.errors.bench import BenchResultError
 from imagefactory.project.matrix import load_matrix
 from tests.fixtures.benchmarks import BOUND, MACHINE, SPREAD, measurement
 from tests.fixtures.benchmarks import result as made_up
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.failures import raises
 
 KNOWN = {BOUND.digest}
 CHECKED = ({"name": "no answer is empty", "outcome": "passed"},)
@@ -56,7 +56,7 @@ def test_a_good_result_passes_the_check_of_ci(tmp_path: Path) -> None:
 )
 def test_implausible_results_are_refused(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
     share(tmp_path, result(**changes))
-    with pytest.raises(BenchResultError, match=rf"a\.json: .*{reason}"):
+    with raises("bad-bench-result", match=rf"a\.json: .*{reason}"):
         check_shared(tmp_path, KNOWN)
 
 
@@ -68,7 +68,7 @@ def test_images_of_unchanged_results_may_be_gone_from_the_locks(tmp_path: Path) 
     share(earlier, result(), "gone.json")
     unchanged = unchanged_files(root, earlier)
     assert unchanged == {path}
-    with pytest.raises(BenchResultError, match=rf"{new}: no image of this repository") as caught:
+    with raises("bad-bench-result", match=rf"{new}: no image of this repository") as caught:
         check_shared(root, (), unchanged)
     assert str(path) not in caught.value.why
 

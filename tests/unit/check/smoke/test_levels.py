@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from imagefactory.check.smoke.record import LEVELS, levels_named, levels_of, required_levels
-from imagefactory.errors.matrix import UnknownNameError
 from imagefactory.project.matrix import Matrix
+from tests.fixtures.failures import raises
 
 
 def test_a_cpu_image_has_no_gpu_level(serving_matrix: Matrix) -> None:
@@ -25,6 +25,6 @@ def test_requested_levels_are_sorted(serving_matrix: Matrix) -> None:
 
 
 def test_an_unknown_level_is_refused_with_the_nearest_name(serving_matrix: Matrix) -> None:
-    with pytest.raises(UnknownNameError, match="no level 'statik'") as caught:
+    with raises("unknown-name", match="no level 'statik'") as caught:
         levels_named(["statik"], serving_matrix, "cpu")
     assert caught.value.fix == "Did you mean static?"

@@ -17,8 +17,8 @@ from imagefactory.check.smoke.record import (
     TestOutcome,
     TestResult,
 )
-from imagefactory.errors.smoke import SmokeRecordError
 from imagefactory.store.digests import Digest, Sha256
+from tests.fixtures.failures import raises
 
 DIGEST = Digest(f"sha256:{'a' * 64}")
 KEY = Sha256("b" * 64)
@@ -127,13 +127,13 @@ def test_a_tampered_record_is_refused(tmp_path: Path) -> None:
     data = json.loads(record({"container": LevelResult.not_run("no engine")}).to_json())
     data["levels"]["container"]["outcome"] = "passed"
     (tmp_path / "smoke.json").write_text(json.dumps(data))
-    with pytest.raises(SmokeRecordError, match="cannot be read") as caught:
+    with raises("bad-smoke-record", match="cannot be read") as caught:
         SmokeRecord.read(tmp_path / "smoke.json")
     assert "ran and passed" in caught.value.why
 
 
 def test_a_missing_record_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SmokeRecordError, match="no smoke record"):
+    with raises("bad-smoke-record", match="no smoke record"):
         SmokeRecord.read(tmp_path / "none.json")
 
 

@@ -20,10 +20,10 @@ from imagefactory.check.smoke.containers import ContainerError, Containers, dock
 from imagefactory.check.smoke.record import LEVELS, Level, LevelResult, TestResult
 from imagefactory.check.smoke.runner import _follow, _level, refuse_failed
 from imagefactory.check.smoke.subject import Subject
-from imagefactory.errors.layers import EngineError
-from imagefactory.errors.smoke import SmokeFailedError
+from imagefactory.errors import EngineError
 from imagefactory.project.project import Project
 from imagefactory.store.digests import Digest, Sha256
+from tests.fixtures.failures import raises
 from tests.fixtures.serving import SERVING
 from tests.unit.check.smoke.test_record import record
 
@@ -70,7 +70,11 @@ def test_without_an_engine_only_the_static_level_can_run(
 ) -> None:
     def none() -> None:
         raise EngineError(
-            "The Docker daemon does not answer.", where="here", why="No\nsocket.", fix="Start it."
+            "engine-failed",
+            "The Docker daemon does not answer.",
+            where="here",
+            why="No\nsocket.",
+            fix="Start it.",
         )
 
     monkeypatch.setattr(daemon, "ask", none)
@@ -199,7 +203,7 @@ PASSED = LevelResult.of([TestResult(name="one", outcome="passed")])
 
 
 def test_a_failed_level_fails_the_command(tmp_path: Path) -> None:
-    with pytest.raises(SmokeFailedError) as caught:
+    with raises("smoke-failed") as caught:
         refuse_failed(record({"static": FAILED}), ["static"], by_name=False, folder=tmp_path)
     assert caught.value.why == "static: failed (one: broken)"
 
@@ -207,7 +211,7 @@ def test_a_failed_level_fails_the_command(tmp_path: Path) -> None:
 def test_a_level_that_could_not_run_fails_the_command_only_if_requested(tmp_path: Path) -> None:
     found = record({"static": PASSED, "container": LevelResult.not_run("no engine")})
     refuse_failed(found, ["static", "container"], by_name=False, folder=tmp_path)
-    with pytest.raises(SmokeFailedError, match="did not pass"):
+    with raises("smoke-failed", match="did not pass"):
         refuse_failed(found, ["container"], by_name=True, folder=tmp_path)
 
 

@@ -19,10 +19,9 @@ from imagefactory.check.smoke.subject import (
     subject_of_layout,
     subject_of_target,
 )
-from imagefactory.errors.layers import DamagedFileError, EngineError, ImageMissingError
-from imagefactory.errors.smoke import SmokeRecordError
 from imagefactory.oci.listing import FACTS, LayerReading, Sink, read_layer
 from imagefactory.store.digests import Sha256, digest_of, sha256_of
+from tests.fixtures.failures import raises
 from tests.fixtures.platforms import FOREIGN, MACHINE, machine_of
 from tests.fixtures.small_factory import CELL, SmallFactory
 from tests.fixtures.smoke import with_config
@@ -92,7 +91,7 @@ def test_a_damaged_document_is_refused(small_factory: SmallFactory, built: Built
     data = blob.read_bytes()
     blob.unlink()  # it is a link into the store
     blob.write_bytes(data.replace(b"linux", b"Linux") if what == "configuration" else data + b" ")
-    with pytest.raises(ImageMissingError, match=f"The {what} of the image is damaged"):
+    with raises("no-image", match=f"The {what} of the image is damaged"):
         subject_of_layout(small_factory.project, built.layout)
 
 
@@ -100,7 +99,7 @@ def test_an_image_without_labels_is_refused(
     small_factory: SmallFactory, built: Built, tmp_path: Path
 ) -> None:
     other = with_config(built.layout, tmp_path / "other", lambda config: config["config"].pop("Labels"))
-    with pytest.raises(ImageMissingError, match="is not an image of this matrix"):
+    with raises("no-image", match="is not an image of this matrix"):
         subject_of_image(small_factory.project, str(other.folder))
 
 
@@ -141,7 +140,7 @@ def test_a_pulled_image_with_another_digest_is_refused(
     reference = f"registry.example/small@{built.image.digest}"
     docker.published(built)
     docker.has(built, reference, f"registry.example/small@sha256:{'0' * 64}")
-    with pytest.raises(EngineError, match="another image"):
+    with raises("engine-failed", match="another image"):
         subject_of_image(small_factory.project, reference)
 
 
@@ -156,7 +155,7 @@ def test_a_foreign_image_with_a_local_layout_is_not_pulled(
 
 def test_an_index_is_refused(small_factory: SmallFactory, built: Built, docker: Daemon) -> None:
     docker.published(built, kind="index")
-    with pytest.raises(ImageMissingError, match="an index of several images"):
+    with raises("no-image", match="an index of several images"):
         subject_of_image(small_factory.project, f"registry.example/small@{built.image.digest}")
 
 
@@ -176,13 +175,13 @@ def test_a_loaded_image_with_an_unknown_manifest_is_refused(
 ) -> None:
     docker.has(built, "small:tiny")
     docker.images["small:tiny"]["Id"] = f"sha256:{'1' * 64}"
-    with pytest.raises(SmokeRecordError, match="The manifest of small:tiny is unknown"):
+    with raises("bad-smoke-record", match="The manifest of small:tiny is unknown"):
         subject_of_image(small_factory.project, "small:tiny")
 
 
 def test_an_unknown_image_is_refused(small_factory: SmallFactory, docker: Daemon) -> None:
     assert docker.images == {}
-    with pytest.raises(ImageMissingError, match="Docker has no image small:none"):
+    with raises("no-image", match="Docker has no image small:none"):
         subject_of_image(small_factory.project, "small:none")
 
 
@@ -197,7 +196,7 @@ def test_an_image_is_loaded_once_and_its_id_is_verified(
     assert bring_into_daemon(subject) == (built.image.config_digest, "")
     docker.images.clear()
     docker.takes = f"sha256:{'2' * 64}"
-    with pytest.raises(EngineError, match="another image"):
+    with raises("engine-failed", match="another image"):
         bring_into_daemon(subject)
 
 
@@ -250,7 +249,7 @@ def test_a_damaged_layer_is_a_finding_and_its_listing_is_not_remembered(
     contents = LayoutContents(layout, store)
     assert contents.layers[digest].digest == digest_of(data[:-9])
     assert contents.layers[digest].fault
-    with pytest.raises(DamagedFileError, match="cannot be read"):
+    with raises("damaged-file", match="cannot be read"):
         len(contents.files)
     assert not store.facts(FACTS, Sha256(digest[7:])).exists()
     assert store.facts(FACTS, Sha256(built.image.layers[1].digest[7:])).exists()

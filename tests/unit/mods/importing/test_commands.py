@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors.mods import NotImportableError, RebaseError
 from imagefactory.store.digests import sha256_of
 from tests.fixtures.checkouts import Checkout
+from tests.fixtures.failures import refused
 from tests.fixtures.inv import Inv
 from tests.fixtures.mods import edit, has, manifest, write_mod
 from tests.fixtures.releases import released
@@ -55,7 +55,7 @@ def test_an_import_shows_what_came_of_each_version_and_names_the_file(inv: Inv, 
     assert "why: https://git.example/pull/1\n" in written
     assert f"#   https://git.example/pull/1.diff: sha256 {sha256_of(DIFF.encode())}" in written
     (tmp_path / "nothing.diff").write_text(DIFF.replace("-one", "-none"))
-    message = inv.fails(NotImportableError, "mods.import", str(tmp_path / "nothing.diff"))
+    message = inv.fails("not-importable", "mods.import", str(tmp_path / "nothing.diff"))
     assert "on 1.0, 2.0: nothing.diff does not fit" in message
 
 
@@ -65,13 +65,13 @@ def test_an_update_rebases_or_shows_the_conflict(inv: Inv) -> None:
     )
     write_mod(inv.root / "mods", manifest("good", change, checks=[has("vllm/x.py", "(11)")], versions=">=1"))
     done = inv("mods.update", "good", "--dry-run")
-    assert done.stdout == "2.0: `invoke mods.update good --vllm 2.0` rebases it from 1.0 exactly.\n"
+    assert done.stdout == "2.0: `./inv mods.update good --vllm 2.0` rebases it from 1.0 exactly.\n"
     assert inv("mods.update", "good").stdout == "2.0: rebased from 1.0\n"
     assert inv("mods.update", "good").stdout == ""
     change = edit("vllm/x.py", "three = function(3)", replace="three = function(4)")
     write_mod(inv.root / "mods", manifest("bad", change, checks=[has("vllm/x.py", "(4)")], versions=">=1"))
     done = inv("mods.update", "bad")
-    assert done.returncode == RebaseError.exit_code
+    assert refused(done, "not-rebasable")
     assert "three = function(33)" in done.stdout
 
 
@@ -89,7 +89,7 @@ def test_an_imported_mod_is_updated_for_the_next_version_or_its_conflict_is_show
     checked = json.loads(inv("mods.check", "--name=one", "--json").stdout)
     assert [(one["version"], one["status"]) for one in checked] == [("1.0", "applies"), ("2.0", "applies")]
     done = inv("mods.update", "three", "--vllm=2.0")
-    assert done.returncode == RebaseError.exit_code
+    assert refused(done, "not-rebasable")
     assert "three = function(33)" in done.stdout
     assert "three = function(4)" in done.stdout
     assert "not tried" in (inv.root / "mods/three/mod.yaml").read_text("utf-8")

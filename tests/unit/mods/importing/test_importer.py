@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors.mods import ImportSourceError, ModManifestError, NotImportableError
 from imagefactory.mods.compatibility import check_mods
 from imagefactory.mods.importing.importer import Imported, Importer
 from imagefactory.mods.importing.replays import Report
@@ -16,6 +15,7 @@ from imagefactory.mods.importing.sources import read_source
 from imagefactory.project.project import Project
 from images.shipped.mods.apply import apply_mods
 from images.shipped.mods.manifest import IMAGE_FILES
+from tests.fixtures.failures import raises
 from tests.fixtures.releases import released
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import WheelFactory
@@ -133,7 +133,7 @@ def test_a_stack_is_applied_in_order_and_what_is_there_already_is_passed_over(
     backwards = write(
         tmp_path / "wrong", {"01.patch": second, "02.patch": DIFF, "series": "01.patch\n02.patch\n"}
     )
-    with pytest.raises(NotImportableError, match="wrong cannot become a mod"):
+    with raises("not-importable", match="wrong cannot become a mod"):
         run(project, backwards)
 
 
@@ -158,9 +158,9 @@ def test_a_range_of_commits_becomes_a_mod_with_its_licence_and_origin(
     assert imported.draft.manifest.licence == "Apache-2.0"
     assert imported.draft.manifest.why.startswith("https://github.com/some/where/tree/")
     assert outcomes(imported)["1.0"] == "changes"
-    with pytest.raises(ImportSourceError, match="cannot be read"):
+    with raises("bad-import-source", match="cannot be read"):
         read_source(f"{folder}@HEAD..nothing")
-    with pytest.raises(ImportSourceError, match="cannot be read"):
+    with raises("bad-import-source", match="cannot be read"):
         read_source(f"{folder}@HEAD..HEAD")
 
 
@@ -218,7 +218,7 @@ def test_what_no_mod_can_do_says_why_and_leaves_nothing(
     tmp_path: Path, project: Project, diff: str, why: str
 ) -> None:
     file = write(tmp_path, {"wrong.diff": diff}) / "wrong.diff"
-    with pytest.raises(NotImportableError) as caught:
+    with raises("not-importable") as caught:
         run(project, file, "1.0")
     assert why in str(caught.value.why)
     assert list((project.root / "mods").iterdir()) == []
@@ -238,7 +238,7 @@ def test_another_distribution_can_be_changed(tmp_path: Path, project: Project) -
     ],
 )
 def test_a_folder_that_is_no_mod_is_refused(tmp_path: Path, files: dict[str, str | bytes], why: str) -> None:
-    with pytest.raises(ImportSourceError) as caught:
+    with raises("bad-import-source") as caught:
         read_source(str(write(tmp_path / "folder", files)))
     assert why in str(caught.value.why)
 
@@ -246,22 +246,22 @@ def test_a_folder_that_is_no_mod_is_refused(tmp_path: Path, files: dict[str, str
 def test_links_binaries_and_broken_diffs_are_refused(tmp_path: Path, project: Project) -> None:
     folder = write(tmp_path / "folder", {"run.sh": "x"})
     (folder / "link").symlink_to("/etc/passwd")
-    with pytest.raises(ImportSourceError, match="cannot be read"):
+    with raises("bad-import-source", match="cannot be read"):
         read_source(str(folder))
-    with pytest.raises(ImportSourceError, match="cannot be read"):
+    with raises("bad-import-source", match="cannot be read"):
         read_source(str(write(tmp_path, {"image.png": b"\x89\xff"}) / "image.png"))
-    with pytest.raises(ImportSourceError, match="cannot be read"):
+    with raises("bad-import-source", match="cannot be read"):
         read_source(str(tmp_path / "missing"))
-    with pytest.raises(ImportSourceError, match="is not a diff"):
+    with raises("bad-import-source", match="is not a diff"):
         run(project, write(tmp_path, {"empty.diff": "nothing here\n"}) / "empty.diff")
-    with pytest.raises(ImportSourceError, match="not a diff that can be applied"):
+    with raises("bad-import-source", match="not a diff that can be applied"):
         run(project, write(tmp_path, {"cut.diff": DIFF[: DIFF.index(" step_6")]}) / "cut.diff")
 
 
 def test_a_name_that_is_taken_is_refused_before_anything_is_tried(tmp_path: Path, project: Project) -> None:
     file = write(tmp_path, {"77.diff": DIFF}) / "77.diff"
     run(project, file)
-    with pytest.raises(ModManifestError, match="already exists"):
+    with raises("bad-mod", match="already exists"):
         run(project, file)
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.errors.locks import LockEditedError, LockFormatError, LockMissingError
-from imagefactory.errors.store import DiskFullError
 from imagefactory.project.locks.files import LockedRevision, LockedWheel, ModelLock, WheelLock
 from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Sha256
+from tests.fixtures.failures import raises
 
 LOCK = WheelLock(
     made_from={"vllm.0.32.0": Sha256("cd" * 32)},
@@ -63,7 +62,7 @@ def test_manual_edit_is_refused(path: Path) -> None:
     written = path.read_text()
     for old, new in (("ab" * 32, "ac" * 32), ("size = 1000", "size = 1001"), ("gb10", "b200")):
         path.write_text(written.replace(old, new))
-        with pytest.raises(LockEditedError) as failure:
+        with raises("lock-edited") as failure:
             WheelLock.read(path)
         line = int(failure.value.where.rpartition(":")[2])
         assert path.read_text().splitlines()[line - 1].startswith("integrity")
@@ -85,7 +84,7 @@ def test_version_of_vllm_is_called_vllm_and_that_of_another_server_version(path:
 def test_syntax_error_is_reported_with_its_line(path: Path) -> None:
     path.write_text(path.read_text().replace("arch = ", "arch "))
     line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if text.startswith("arch "))
-    with pytest.raises(LockFormatError) as failure:
+    with raises("bad-lock") as failure:
         WheelLock.read(path)
     assert failure.value.where == f"{path}:{line}"
 
@@ -97,23 +96,23 @@ def test_syntax_error_is_reported_with_its_line(path: Path) -> None:
 )
 def test_file_that_is_not_a_lock_is_refused(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(LockFormatError) as failure:
+    with raises("bad-lock") as failure:
         WheelLock.read(path)
     assert str(path) in failure.value.where
 
 
 def test_unknown_key_is_refused(path: Path) -> None:
     path.write_text(path.read_text().replace("format = 1", "format = 1\nurl = 'https://index.example'"))
-    with pytest.raises(LockFormatError, match="url"):
+    with raises("bad-lock", match="url"):
         WheelLock.read(path)
 
 
 def test_missing_or_unreadable_lock_is_reported(path: Path) -> None:
     path.unlink()
-    with pytest.raises(LockMissingError, match="invoke lock"):
+    with raises("no-lock", match="./inv lock"):
         WheelLock.read(path)
     path.mkdir()
-    with pytest.raises(LockFormatError):
+    with raises("bad-lock"):
         WheelLock.read(path)
 
 
@@ -126,7 +125,7 @@ def test_failed_write_leaves_the_old_file_and_nothing_else(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(DiskFullError):
+    with raises("disk-full"):
         write_text(path, "half of someth")
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from imagefactory.compile.toolchain import check_all_locks
-from imagefactory.errors.locks import LockDriftError
-from imagefactory.errors.wheelhouse import KernelRecordError
+from imagefactory.errors import FactoryError
 from imagefactory.lock.audit import auditing
 from imagefactory.lock.audit.auditing import refuse_wrong_record
 from imagefactory.plan.make import make_plan
@@ -17,6 +16,7 @@ from imagefactory.project.project import Project
 from imagefactory.project.targets import select
 from imagefactory.publish.gate import audit_verdict
 from tests.fixtures.checkouts import Checkout
+from tests.fixtures.failures import raises
 from tests.fixtures.locked_checkout import GPU_TARGET
 
 
@@ -54,7 +54,7 @@ def test_record_decides_whether_an_image_may_be_published(
     assert summary in plan.config.labels["imagefactory.audit.summary"]
     reasons = audit_verdict(project, plan)
     assert (not reasons) == (result in {"passed", "not-applicable"})
-    expected = {"failed": ["sm_120a x3"], "not-audited": ["vllm-2.0", "invoke lock"]}
+    expected = {"failed": ["sm_120a x3"], "not-audited": ["vllm-2.0", "./inv lock"]}
     assert all(word in "; ".join(reasons) for word in expected.get(result, []))
 
 
@@ -84,8 +84,8 @@ def test_image_without_a_lock_is_not_audited(locked_checkout: Checkout) -> None:
     assert Audit("passed").summary == "no kernels"
 
 
-def drift(checkout: Checkout) -> LockDriftError:
-    with pytest.raises(LockDriftError, match="1 disagreement") as caught:
+def drift(checkout: Checkout) -> FactoryError:
+    with raises("lock-drift", match="1 disagreement") as caught:
         check_all_locks(Project(checkout.root))
     return caught.value
 
@@ -110,10 +110,10 @@ def test_wrong_record_is_found_by_inspecting_the_wheels(
     monkeypatch.setattr(auditing, "look_into", lambda _, wheel: honest[wheel.sha256])
     assert refuse_wrong_record(Project(locked_checkout.root), GPU_TARGET) == 1
     record(locked_checkout, {"sm_121a": 99})
-    with pytest.raises(KernelRecordError) as caught:
+    with raises("no-kernel-record") as caught:
         refuse_wrong_record(Project(locked_checkout.root), GPU_TARGET)
     assert "sm_121a" in caught.value.why
     record(locked_checkout, None)
-    with pytest.raises(KernelRecordError, match="is wrong") as caught:
+    with raises("no-kernel-record", match="is wrong") as caught:
         refuse_wrong_record(Project(locked_checkout.root), GPU_TARGET)
     assert caught.value.why == "The wheel is not on record."

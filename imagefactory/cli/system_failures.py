@@ -1,7 +1,6 @@
-"""Failures of the operating system, and unreadable files: 18, and 55 to 58.
+"""Turns exceptions of the operating system and of parsers into failures with a remedy.
 
-`from_system` turns Python's own exceptions into these. Code that knows more about a failure raises a more specific
-error first.
+Code that knows more about a failure raises its own error first.
 """
 
 from __future__ import annotations
@@ -12,49 +11,27 @@ import subprocess
 from pathlib import Path
 from types import TracebackType
 
-from imagefactory.errors import FactoryError, LibraryError
-from imagefactory.errors.store import DiskFullError
-
-
-class UnreadableTextError(LibraryError, exit_code=18):
-    """A file is not UTF-8 text, is malformed, or is nested too deeply."""
-
-
-class NotPermittedError(LibraryError, exit_code=55, about_the_machine=True):
-    """A file or folder cannot be accessed because of its owner, its permissions or its disk."""
-
-
-class PathUnusableError(LibraryError, exit_code=56):
-    """A path is unusable: a file is where a folder should be, it is too long, or it names an unknown user."""
-
-
-class FileMissingError(LibraryError, exit_code=57):
-    """A required file, folder or program does not exist."""
-
-
-class SystemFailureError(LibraryError, exit_code=58):
-    """The system failed for reasons unrelated to the factory: memory, disk errors, network."""
-
+from imagefactory.errors import FactoryError, InputError, MachineError
 
 _CHECK_ACCESS = "Check owner and permissions with `ls -ld`, or use another path."
-_FREE_SPACE = "Free some space, or run `invoke clean`."
-_KINDS: dict[int, tuple[type[FactoryError], str, str]] = {
-    errno.EACCES: (NotPermittedError, "Access to {} is denied.", _CHECK_ACCESS),
-    errno.EPERM: (NotPermittedError, "The operation on {} is not permitted.", _CHECK_ACCESS),
-    errno.EROFS: (NotPermittedError, "{} is read-only.", "Mount it writable, or use another path."),
-    errno.ENOENT: (FileMissingError, "There is no {}.", "Check the path; if it is a program, install it."),
+_FREE_SPACE = "Free some space, or run `./inv clean`."
+_KINDS: dict[int, tuple[str, str, str]] = {
+    errno.EACCES: ("not-permitted", "Access to {} is denied.", _CHECK_ACCESS),
+    errno.EPERM: ("not-permitted", "The operation on {} is not permitted.", _CHECK_ACCESS),
+    errno.EROFS: ("not-permitted", "{} is read-only.", "Mount it writable, or use another path."),
+    errno.ENOENT: ("no-file", "There is no {}.", "Check the path; if it is a program, install it."),
     errno.ENOTDIR: (
-        PathUnusableError,
+        "bad-path",
         "{} is not a folder, or is inside something that is not.",
         "Move the file that is in the way, or use another path.",
     ),
-    errno.EISDIR: (PathUnusableError, "{} is a folder, not a file.", "Remove it, or use another path."),
-    errno.EEXIST: (PathUnusableError, "{} already exists.", "Move it away, or use another path."),
-    errno.ENOTEMPTY: (PathUnusableError, "{} is not empty.", "Empty it, or use another path."),
-    errno.ENAMETOOLONG: (PathUnusableError, "The path {} is too long.", "Shorten it, or use another path."),
-    errno.ELOOP: (PathUnusableError, "{} is a circular link.", "Fix the link, or use another path."),
-    errno.ENOSPC: (DiskFullError, "There is no space left for {}.", _FREE_SPACE),
-    errno.EDQUOT: (DiskFullError, "Your disk quota is used up: {}.", _FREE_SPACE),
+    errno.EISDIR: ("bad-path", "{} is a folder, not a file.", "Remove it, or use another path."),
+    errno.EEXIST: ("bad-path", "{} already exists.", "Move it away, or use another path."),
+    errno.ENOTEMPTY: ("bad-path", "{} is not empty.", "Empty it, or use another path."),
+    errno.ENAMETOOLONG: ("bad-path", "The path {} is too long.", "Shorten it, or use another path."),
+    errno.ELOOP: ("bad-path", "{} is a circular link.", "Fix the link, or use another path."),
+    errno.ENOSPC: ("disk-full", "There is no space left for {}.", _FREE_SPACE),
+    errno.EDQUOT: ("disk-full", "Your disk quota is used up: {}.", _FREE_SPACE),
 }
 _SHOWN = 200
 """How many characters of a path the headline shows; `where` has the whole path."""
@@ -74,20 +51,20 @@ def from_system(error: BaseException, where: str, cache: Path | None = None) -> 
         return _from_os(error, where, cache)
     modules = _modules(error.__traceback__)
     innermost = modules[-1] if modules else ""
-    kind: type[FactoryError] = SystemFailureError
+    name = "system-failed"
     why = f"{str(error)[:_SHOWN]}."
     match error:
         case UnicodeError():
-            kind, what, fix = UnreadableTextError, "Input that should be text is not.", "Save it as UTF-8."
+            name, what, fix = "unreadable-text", "Input that should be text is not.", "Save it as UTF-8."
         case ValueError() if innermost in _READERS:
-            kind, what = UnreadableTextError, "A file or response is damaged."
+            name, what = "unreadable-text", "A file or response is damaged."
             fix = "Restore the file; if it is in the cache, delete it, and it will be created again."
         case RecursionError() if not set(modules).isdisjoint(_READERS):
-            kind, what = UnreadableTextError, "A file or response is nested too deeply."
+            name, what = "unreadable-text", "A file or response is nested too deeply."
             why = "No sensible file has that many levels; it is damaged or malicious."
             fix = "Restore the file, or get it from another source."
         case ValueError() if "null byte" in str(error) or "null character" in str(error):
-            kind, what = PathUnusableError, "A path contains a NUL character."
+            name, what = "bad-path", "A path contains a NUL character."
             why, fix = "No system supports such paths.", "Remove the character from the path."
         case ValueError() if innermost == "urllib":
             what = "A URL is invalid."
@@ -102,9 +79,10 @@ def from_system(error: BaseException, where: str, cache: Path | None = None) -> 
             fix = "Close other programs, or raise the limit."
         case _:
             return None
-    if kind is UnreadableTextError:
+    if name == "unreadable-text":
         where = _path_being_read(error.__traceback__) or where
-    return kind(what, where=where, why=why, fix=fix)
+        return InputError(name, what, where=where, why=why, fix=fix)
+    return MachineError(name, what, where=where, why=why, fix=fix)
 
 
 def _from_os(error: OSError, where: str, cache: Path | None) -> FactoryError:
@@ -112,19 +90,21 @@ def _from_os(error: OSError, where: str, cache: Path | None) -> FactoryError:
     place = named[-1] if named and error.errno == errno.EEXIST else named[0] if named else ""
     shown = place if len(place) <= _SHOWN else f"{place[:_SHOWN]}…"
     why = f"{error.strerror}." if error.strerror else f"{type(error).__name__}: {error}"
-    kind, what, fix = _KINDS.get(
+    name, what, fix = _KINDS.get(
         error.errno or 0,
         (
-            SystemFailureError,
+            "system-failed",
             "The system failed at {}.",
             "Try again; if it persists, check the system's log.",
         ),
     )
     if place and cache is not None and Path(place).is_relative_to(cache):
         fix = "It is in the cache: set FACTORY_CACHE to a folder that you can write to, or repair this one."
-    if not place and kind is DiskFullError:
+    if not place and name == "disk-full":
         where = f"standard output, or a file of {where}"
-    return kind(what.format(shown or "the requested file"), where=place or where, why=why, fix=fix)
+    return MachineError(
+        name, what.format(shown or "the requested file"), where=place or where, why=why, fix=fix
+    )
 
 
 def _frames(traceback: TracebackType | None) -> list[TracebackType]:

@@ -1,0 +1,88 @@
+"""Every failure that a user can meet, in a class by what can be done about it.
+
+A class has an exit code; docs/errors.md lists them. Which failure it is says its name, the first argument:
+`raise LockError("no-lock", ...)`. Code that recovers from one failure of a class compares the name.
+"""
+
+from __future__ import annotations
+
+from images.shipped.errors import ConfigError, FactoryError, Location, ModError, UsageError, did_you_mean
+
+__all__ = [
+    "BuildError",
+    "CheckError",
+    "ConfigError",
+    "EngineError",
+    "FactoryError",
+    "InputError",
+    "InternalError",
+    "Location",
+    "LockError",
+    "MachineError",
+    "ModError",
+    "NetworkError",
+    "RegistryError",
+    "TrustError",
+    "UsageError",
+    "did_you_mean",
+]
+
+
+class LockError(FactoryError):
+    """A lock or record is missing, stale or impossible: run `./inv lock`, or change what it is made from."""
+
+    exit_code = 5
+
+
+class NetworkError(FactoryError):
+    """An index, mirror, hub or forge does not deliver: check the network and the addresses, and try again."""
+
+    exit_code = 6
+
+
+class RegistryError(FactoryError):
+    """The container registry refuses, fails or lacks something: check the login, or try again."""
+
+    exit_code = 7
+
+
+class InputError(FactoryError):
+    """A file is refused because it is damaged, unsafe or not the one that was asked for: get a right one."""
+
+    exit_code = 8
+
+
+class BuildError(FactoryError):
+    """A build or compile failed, or something is not built yet; its log says where."""
+
+    exit_code = 9
+
+
+class CheckError(FactoryError):
+    """An image failed a smoke test, an audit or a benchmark: it should not be used."""
+
+    exit_code = 10
+
+
+class TrustError(FactoryError):
+    """Something is not what was signed, recorded or built, or nobody vouches for it: do not use or publish it."""
+
+    exit_code = 11
+
+
+class EngineError(FactoryError):
+    """Docker is missing, too old, or fails."""
+
+    exit_code = 12
+
+
+class MachineError(FactoryError):
+    """The machine stands in the way: disk, memory, permissions, paths."""
+
+    exit_code = 13
+
+
+class InternalError(FactoryError):
+    """A bug in the factory; the details are in a file for its authors."""
+
+    exit_code = 14
