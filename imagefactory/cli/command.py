@@ -16,7 +16,7 @@ from invoke.tasks import task
 from imagefactory.cli.failures import in_words
 from imagefactory.environment.setup import RUN, ensure
 from imagefactory.errors import TrustError
-from imagefactory.store.http import trust_the_machine
+from imagefactory.store.certificates import trust_the_machine
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import random
 import re
-import ssl
 import threading
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from http import HTTPStatus
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import requests
 import urllib3
@@ -253,23 +250,3 @@ class RangeFile(io.RawIOBase):
                 raise RangesRefusedError("the server does not say which range it sends")
             self.size = int(span[2])
             return int(span[1]), answer.content
-
-
-VARIABLE: Final = "REQUESTS_CA_BUNDLE"
-"""The variable that requests reads; without it, requests trusts only its own bundle."""
-_BUNDLES: Final = (
-    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Arch, Alpine
-    "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora, RHEL
-    "/etc/ssl/ca-bundle.pem",  # openSUSE
-)
-
-
-def trust_the_machine(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Make this process and its children trust the machine's authorities, unless the user set a bundle."""
-    if environment.get(VARIABLE) or environment.get("CURL_CA_BUNDLE"):
-        return
-    named = [environment.get(variable) for variable in ("SSL_CERT_FILE", "PIP_CERT")]
-    for path in (*named, ssl.get_default_verify_paths().cafile, *_BUNDLES):
-        if path and Path(path).is_file():
-            environment[VARIABLE] = path
-            return

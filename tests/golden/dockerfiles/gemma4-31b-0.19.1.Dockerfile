@@ -1,4 +1,4 @@
-# Made by `invoke render --target gemma4-31b@0.19.1/gb10`; do not edit.
+# Made by `./inv render --target gemma4-31b@0.19.1/gb10`; do not edit.
 #
 # target  gemma4-31b@0.19.1/gb10 for linux/arm64
 # plan    none yet: a plan needs locks, and this cell's wheels have to be compiled first
@@ -8,8 +8,8 @@
 #   - the toolchain image: its packages and CUDA wheels
 #   - FlashInfer's sources, and the git dependencies of vLLM's CMake
 #
-# `invoke compile --vllm 0.19.1 --arch gb10` does the first three stages step by step: it checks memory and
-# disk beforehand, goes on where it was interrupted, and keeps the wheels by what they were made from. `invoke lock`
+# `./inv compile --vllm 0.19.1 --arch gb10` does the first three stages step by step: it checks memory and
+# disk beforehand, goes on where it was interrupted, and keeps the wheels by what they were made from. `./inv lock`
 # then adopts them, and from there on this file is rendered from the plan, without a compiler in it.
 #
 # Every file of the build context stands in context.json, with where it comes from and its sha256 where it has one.

@@ -60,7 +60,7 @@ def test_an_error_in_a_worker_arrives_whole(
 ) -> None:
     small_factory.lock_wheels([solid(make_wheel(small_factory.links, "bad", "1", files={"a/.wh.b": ""}))])
     monkeypatch.setattr(parallel, "SMALL_WORK", 0)
-    with raises("bad-wheel", match=r"bad-1-py3-none-any\.whl") as caught:
+    with raises("unsafe-wheel", match=r"bad-1-py3-none-any\.whl") as caught:
         small_factory.build()
     assert "delete files of other layers" in caught.value.why
     assert multiprocessing.active_children() == []

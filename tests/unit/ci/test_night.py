@@ -27,7 +27,7 @@ from imagefactory.ci.run_summary import (
     night_summary,
     subjects,
 )
-from imagefactory.errors import FactoryError, ModError, RegistryError
+from imagefactory.errors import FactoryError, LockError, RegistryError
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.make import make_plan
 from imagefactory.project.cells import Cell
@@ -51,7 +51,8 @@ def work(model: str, vllm: str = "1.0", arch: str = "cpu", machine: str = "amd64
 
 
 def broken_by(name: str) -> FactoryError:
-    return ModError(name, "It broke.", where="there", why="Because.", fix="Mend it.")
+    kind = LockError if name == "no-lock" else RegistryError
+    return kind(name, "It broke.", where="there", why="Because.", fix="Mend it.")
 
 
 def plan_first(factory: SmallFactory) -> Night:

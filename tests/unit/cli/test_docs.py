@@ -14,13 +14,10 @@ import yaml
 from imagefactory.cli.show.docs import (
     DIGEST,
     SCHEMAS,
-    exit_code_table,
-    replace_between,
     schemas,
     with_tables,
     write_changed,
 )
-from imagefactory.errors import ModError, TrustError
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import locked_plans, make_plan
 from imagefactory.project.project import Project
@@ -47,21 +44,6 @@ def test_the_digest_in_the_readme_matches_this_commit() -> None:
 
 def test_the_tables_are_up_to_date() -> None:
     assert write_changed(with_tables(REPOSITORY), check=True) == [], "run `./inv docs`"
-
-
-def test_every_exit_code_is_explained() -> None:
-    text = (REPOSITORY / "docs" / "exit-codes.md").read_text("utf-8")
-    assert replace_between(text, "exit codes", exit_code_table()) == text, "run `./inv docs`"
-    chosen, every = text.split("<!-- exit codes: begin -->")
-    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", every, re.MULTILINE)}
-    assert {10, TrustError.exit_code, ModError.exit_code} < codes
-    named = {
-        int(code)
-        for row in re.findall(r"^\|.*", chosen, re.MULTILINE)
-        for code in re.findall(r"\b\d{2,3}\b", row.split("|")[2])
-    }
-    assert len(named) > 20
-    assert named <= codes
 
 
 def test_the_readme_stays_short() -> None:

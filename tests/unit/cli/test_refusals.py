@@ -84,7 +84,7 @@ def filled(text: str, places: Path) -> str:
         ("bad-option", ["mods.check", "--json", "--markdown"]),
         ("bad-option", ["lock", "--check", "--upgrade=all"]),
     ],
-    ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else value.__name__,
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else value,
 )
 def test_options_are_checked_before_any_work_starts(
     inv: Inv, places: Path, kind: str, line: list[str]

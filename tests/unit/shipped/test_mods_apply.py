@@ -329,7 +329,7 @@ def test_a_new_file_below_that_of_another_mod_is_refused(tmp_path: Path, root: s
         make_mod(tmp_path, new_file(f"{root}{path}", name), {"new": "new\n"})
         for name, path in (("a", "new/x.py"), ("b", "new"))
     ]
-    with raises("bad-mod-path", match=f"may not add, hide or change {root}new/x.py"):
+    with raises("taken-path", match=f"may not add, hide or change {root}new/x.py"):
         apply_mods(chosen, reader(PACKAGE))
 
 
