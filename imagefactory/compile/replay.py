@@ -27,7 +27,7 @@ from imagefactory.compile.toolchain import CompileProject, locked_toolchains, pr
 from imagefactory.errors import EngineError
 from imagefactory.mods.importing.replays import Order, Report
 from imagefactory.project.targets import host_machine
-from imagefactory.store.http import parse_json
+from imagefactory.store.digests import parse_json
 from imagefactory.store.signals import ending_in_order
 
 LABEL: Final = "imagefactory.replay"

@@ -11,7 +11,7 @@ import requests
 
 from imagefactory.errors import NetworkError
 from imagefactory.project.locks.files import LockedRevision
-from imagefactory.store.http import parse_json
+from imagefactory.store.digests import parse_json
 from imagefactory.store.index_config import redact
 
 TIMEOUT = (10, 30)

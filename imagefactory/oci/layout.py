@@ -23,8 +23,7 @@ from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE, Image
 from imagefactory.oci.tar import END, complete, header, padding
 from imagefactory.store.atomic import translating_disk_full, writing
 from imagefactory.store.cache import Store
-from imagefactory.store.digests import Digest, HashedFiles, canonical_json, sound_blocks
-from imagefactory.store.http import parse_json
+from imagefactory.store.digests import Digest, HashedFiles, canonical_json, parse_json, sound_blocks
 
 _VERSION = b'{"imageLayoutVersion":"1.0.0"}'
 _BESIDE_AN_IMAGE = frozenset({"Dockerfile", "context.json", "context", "docker-build.log"})

@@ -18,8 +18,8 @@ import requests
 from imagefactory.errors import RegistryError
 from imagefactory.oci.registry.credentials import find_credentials
 from imagefactory.oci.registry.reference import Reference, is_digest
-from imagefactory.store.digests import Digest
-from imagefactory.store.http import TooDeepError, TooLargeError, parse_json, read_bounded
+from imagefactory.store.digests import Digest, TooDeepError, parse_json
+from imagefactory.store.http import TooLargeError, read_bounded
 
 GHCR: Final = "ghcr.io"
 _PAGE = 100

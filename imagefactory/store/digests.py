@@ -110,3 +110,15 @@ def _damaged(path: Path, sha256: Sha256, found: Sha256) -> TrustError:
         why=f"Its sha256 is {found}, not {sha256}: the disk is failing, or somebody changed the file.",
         fix="Remove this file and run `./inv build` again. Find out who else can write to the cache.",
     )
+
+
+class TooDeepError(ValueError):
+    """A text is nested more deeply than can be parsed."""
+
+
+def parse_json(text: bytes | str) -> Any:
+    """Parse JSON; raise ValueError if it is none, or TooDeepError, which is one too."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise TooDeepError("it is nested too deeply") from None

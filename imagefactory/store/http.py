@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import random
 import re
 import threading
@@ -11,7 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import requests
 import urllib3
@@ -163,18 +162,6 @@ def read_bounded(answer: requests.Response, limit: int) -> requests.Response:
                 raise TooLargeError(f"the answer has more than {limit:,} bytes", response=answer)
         answer._content = bytes(body)  # noqa: SLF001 - requests itself cannot limit a body
         return answer
-
-
-class TooDeepError(ValueError):
-    """A text is nested more deeply than can be parsed."""
-
-
-def parse_json(text: bytes | str) -> Any:  # noqa: ANN401 - anything may come
-    """Parse JSON; raise ValueError if it is none, or TooDeepError, which is one too."""
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise TooDeepError("it is nested too deeply") from None
 
 
 TIMEOUT = 60

@@ -22,7 +22,8 @@ from pypi_simple import (
 )
 
 from imagefactory.errors import NetworkError
-from imagefactory.store.http import Retry, TooLargeError, get_bounded, judge, parse_json
+from imagefactory.store.digests import parse_json
+from imagefactory.store.http import Retry, TooLargeError, get_bounded, judge
 from imagefactory.store.index_config import IndexConfig, redact
 from imagefactory.store.paths import expand_home, split_address
 

@@ -13,8 +13,7 @@ from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.matrix import Matrix
 from imagefactory.store.cache import Store
-from imagefactory.store.digests import Digest, Sha256, canonical_json
-from imagefactory.store.http import parse_json
+from imagefactory.store.digests import Digest, Sha256, canonical_json, parse_json
 
 ARTIFACT_TYPE: Final = "application/vnd.imagefactory.wheel.v1"
 MEDIA_TYPE: Final = "application/zip"

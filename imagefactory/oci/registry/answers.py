@@ -11,7 +11,8 @@ from typing import Literal
 
 import requests
 
-from imagefactory.store.http import Again, judge, judge_status, parse_json, retry_after
+from imagefactory.store.digests import parse_json
+from imagefactory.store.http import Again, judge, judge_status, retry_after
 
 Access = Literal["pull", "pull,push", "pull,push,delete"]
 """What a token allows; each one includes those before it."""

@@ -37,8 +37,8 @@ from imagefactory.oci.registry.answers import (
 from imagefactory.oci.registry.credentials import Credentials, find_credentials
 from imagefactory.oci.registry.failures import FailureKind, Failures, UnsafeRedirectError
 from imagefactory.oci.registry.reference import Reference
-from imagefactory.store.digests import Digest
-from imagefactory.store.http import Retry, parse_json
+from imagefactory.store.digests import Digest, parse_json
+from imagefactory.store.http import Retry
 
 _RETRY = Retry(attempts=7)
 _CLIENT = "spark-image-factory"

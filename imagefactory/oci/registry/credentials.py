@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagefactory.errors import RegistryError
-from imagefactory.store.http import parse_json
+from imagefactory.store.digests import parse_json
 
 _KEYS = {"docker.io": "index.docker.io"}
 """The names under which `docker login` stores credentials, where they differ from the registry's."""

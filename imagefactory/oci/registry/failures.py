@@ -13,7 +13,7 @@ from imagefactory.errors import FactoryError, InputError, RegistryError
 from imagefactory.oci.registry.answers import MOST_TEXT, Answer
 from imagefactory.oci.registry.credentials import Credentials
 from imagefactory.oci.registry.reference import Reference
-from imagefactory.store.http import TooDeepError, parse_json
+from imagefactory.store.digests import TooDeepError, parse_json
 
 
 class UnsafeRedirectError(requests.RequestException, ValueError):

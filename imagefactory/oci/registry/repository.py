@@ -22,8 +22,8 @@ from imagefactory.oci.registry.blobs import OpenStream, Upload, UploadOutcome
 from imagefactory.oci.registry.connection import Connection
 from imagefactory.oci.registry.credentials import Credentials
 from imagefactory.oci.registry.reference import Descriptor, Reference, is_digest
-from imagefactory.store.digests import Digest, digest_of
-from imagefactory.store.http import Retry, parse_json
+from imagefactory.store.digests import Digest, digest_of, parse_json
+from imagefactory.store.http import Retry
 from imagefactory.store.progress import Progress
 
 DOCKER_MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"

@@ -14,7 +14,7 @@ import pytest
 from imagefactory.environment import setup
 from imagefactory.environment.locks import check_environment, lock_environment
 from imagefactory.environment.setup import APART, SETS, LockedSet, checksum, ensure, is_current, set_up
-from imagefactory.store.http import VARIABLE, trust_the_machine
+from imagefactory.store.certificates import VARIABLE, trust_the_machine
 from imagefactory.store.index_config import environment_for_uv, options_for_uv
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
