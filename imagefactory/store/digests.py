@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import NewType
+from typing import Any, NewType
 
 from imagefactory.errors import TrustError
 from imagefactory.store.atomic import write_text
