@@ -116,7 +116,7 @@ class TooDeepError(ValueError):
     """A text is nested more deeply than can be parsed."""
 
 
-def parse_json(text: bytes | str) -> Any:
+def parse_json(text: bytes | str) -> Any:  # noqa: ANN401 - anything may come
     """Parse JSON; raise ValueError if it is none, or TooDeepError, which is one too."""
     try:
         return json.loads(text)
