@@ -16,11 +16,9 @@ from imagefactory.assemble.watch import Watcher
 from imagefactory.errors import LockError, MachineError
 from imagefactory.oci.image import Blob, Image
 from imagefactory.oci.layout import Layout, refuse_unusable, write_layout, writing_output
-from imagefactory.plan.built_layers import mark_layers_used, read_blob_record
-from imagefactory.plan.changes import LAST_PLAN
-from imagefactory.plan.image_documents import make_image
-from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.plan import Layer, ModLayer, Plan
+from imagefactory.plan.known_layers import KnownLayers, mark_layers_used, read_blob_record
+from imagefactory.plan.plan import Layer, ModLayer, Plan, make_image
+from imagefactory.plan.status import LAST_PLAN
 from imagefactory.project.project import Project
 from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Sha256

@@ -11,7 +11,7 @@ from pathlib import Path
 from imagefactory.errors import UsageError
 from imagefactory.lock.wheel_contents import recorded_contents
 from imagefactory.oci.format import VENV
-from imagefactory.plan.built_layers import read_owners
+from imagefactory.plan.known_layers import read_owners
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Layer, WheelLayer
 from imagefactory.project.cells import Cell

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from imagefactory.errors import BuildError
 from imagefactory.oci.layout import Layout
-from imagefactory.plan.changes import last_plan
 from imagefactory.plan.make import make_plan
+from imagefactory.plan.status import last_plan
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select, select_one

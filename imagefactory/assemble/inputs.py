@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Self
@@ -14,7 +13,7 @@ from imagefactory.assemble.watch import Watcher
 from imagefactory.errors import BuildError
 from imagefactory.lock.base_locks import deb_locations
 from imagefactory.lock.mirrors import DebianMirrors
-from imagefactory.lock.wheelhouse.share import compiled_locations, from_archive
+from imagefactory.lock.wheelhouse.share import compiled_locations
 from imagefactory.plan.bytecode import python_packages
 from imagefactory.plan.plan import BytecodeLayer, Input, Layer
 from imagefactory.project.cells import Cell, arch_of
@@ -96,8 +95,8 @@ class LayerInputs:
         """Describe a locked wheel for download, with where to look for it."""
         if isinstance(wheel, LockedWheel) and wheel.compiled is not None:
             places = partial(compiled_locations, self.project, wheel)
-            return self._archived(Wanted(wheel.file, wheel.sha256, wheel.size, places, NOT_SHARED))
-        return self._archived(indexed_file(wheel, lambda: self._indexes))
+            return Wanted(wheel.file, wheel.sha256, wheel.size, places, NOT_SHARED)
+        return indexed_file(wheel, lambda: self._indexes)
 
     def deb(self, lock: BaseLock, deb: LockedDeb) -> Wanted:
         """Describe a locked Debian package for download, with where to look for it."""
@@ -106,10 +105,7 @@ class LayerInputs:
             mirrors = DebianMirrors.discover(self.project.matrix.bases[lock.base].debian)
             return deb_locations(deb, lock.suites, mirrors)
 
-        return self._archived(Wanted(deb.file, deb.sha256, deb.size, locations, VANISHED))
-
-    def _archived(self, wanted: Wanted) -> Wanted:
-        return replace(wanted, elsewhere=from_archive(self.project.matrix, wanted.sha256, wanted.size))
+        return Wanted(deb.file, deb.sha256, deb.size, locations, VANISHED)
 
     @cached_property
     def _indexes(self) -> Indexes:

@@ -25,7 +25,7 @@ from imagefactory.assemble.layers.layer_blob import LayerWork, build_layer
 from imagefactory.assemble.watch import Watcher
 from imagefactory.errors import BuildError, FactoryError
 from imagefactory.oci.image import Blob
-from imagefactory.plan.built_layers import read_blob_record
+from imagefactory.plan.known_layers import read_blob_record
 from imagefactory.plan.plan import Layer
 from imagefactory.store.atomic import translating_disk_full
 from imagefactory.store.cache import Store

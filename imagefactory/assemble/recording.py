@@ -8,11 +8,10 @@ from filelock import FileLock
 
 from imagefactory.errors import TrustError
 from imagefactory.oci.image import Blob
-from imagefactory.plan.built_layers import read_slimmed
-from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.known_layers import KnownLayers, read_slimmed
 from imagefactory.plan.make import locked_plans
 from imagefactory.plan.plan import Plan, WheelLayer
-from imagefactory.project.locks.gpu_libraries import SlimLock, SlimmedWheel
+from imagefactory.project.locks.kernels import SlimLock, SlimmedWheel
 from imagefactory.project.project import Project
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256

@@ -15,11 +15,10 @@ from imagefactory.ci.jobs import MARGIN, refuse_full, space_needed
 from imagefactory.ci.pull_request import worktree
 from imagefactory.errors import FactoryError, TrustError
 from imagefactory.oci.image import Blob
-from imagefactory.plan.built_layers import read_slimmed
-from imagefactory.plan.known_layers import KnownLayers, RecordedLayer
+from imagefactory.plan.known_layers import KnownLayers, RecordedLayer, read_slimmed
 from imagefactory.plan.make import locked_plans
 from imagefactory.plan.plan import Plan, WheelLayer
-from imagefactory.project.locks.gpu_libraries import SlimLock
+from imagefactory.project.locks.kernels import SlimLock
 from imagefactory.project.project import Project
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256

@@ -15,7 +15,8 @@ from imagefactory.compile.git_sources import head_of
 from imagefactory.errors import NetworkError
 from imagefactory.lock.making import make_locks
 from imagefactory.lock.wheelhouse.adopt import chips_of, mods_of_sources, why_not_for
-from imagefactory.lock.wheelhouse.remote import RemoteWheel, remote_wheels
+from imagefactory.lock.wheelhouse.keep import CompiledWheel
+from imagefactory.lock.wheelhouse.share import remote_wheels
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell, compiled_distributions
 from imagefactory.project.project import Project
@@ -81,8 +82,8 @@ def adopt(project: Project, adopted: dict[Cell, tuple[str, ...]], say: Say) -> l
 
 
 def _choose(
-    project: Project, cell: Cell, name: str, shared: Sequence[RemoteWheel], commit: str | None
-) -> tuple[RemoteWheel | None, str]:
+    project: Project, cell: Cell, name: str, shared: Sequence[CompiledWheel], commit: str | None
+) -> tuple[CompiledWheel | None, str]:
     """Return the wheel that a cell needs, or the reason why it must be compiled."""
     wanted = (name, cell.platform, chips_of(project, cell, name))
     mine = [

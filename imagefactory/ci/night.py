@@ -21,8 +21,8 @@ from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.project.cells import Cell, buildable
-from imagefactory.project.compile_choices import choice_for
 from imagefactory.project.project import Project
+from imagefactory.project.server_versions import choice_for
 from imagefactory.project.servers.known import server_of
 from imagefactory.publish.catalog import Catalog, Event, ImagePart, Published, read_catalog
 from imagefactory.publish.gate import made_of

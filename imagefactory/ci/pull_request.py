@@ -13,9 +13,9 @@ from imagefactory.check.smoke.record import has_gpu
 from imagefactory.ci.jobs import RUNNERS
 from imagefactory.ci.run_summary import bounded
 from imagefactory.errors import BuildError, FactoryError
-from imagefactory.plan.changes import LayerChange, diff_plans
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
+from imagefactory.plan.status import LayerChange, diff_plans
 from imagefactory.project.cells import Cell, buildable
 from imagefactory.project.project import Project
 

@@ -89,7 +89,6 @@ def compile_(
         "subject": "a shared library, a wheel, an OCI layout, a target, or a vLLM version of the matrix",
         "arch": "the arch to check for (default: the target's, else the matrix's)",
         "beside": "compare with this, library by library: another wheel, target or version; repeatable",
-        "check": "only check that locks/kernels.toml matches the target's wheels",
         "reaches": "look for the kernels that vLLM calls on the arch, by name",
         "json": options.JSON,
         "markdown": options.MARKDOWN,
@@ -100,20 +99,15 @@ def audit(
     subject: str,
     beside: list[str],
     arch: str = "",
-    check: bool = False,
     reaches: bool = False,
     json: bool = False,
     markdown: bool = False,
 ) -> None:
     """Check whether the kernels in a library, wheel or image run on an arch."""
-    from imagefactory.lock.audit.auditing import refuse_wrong_record
-
-    options.at_most_one(check=check, json=json, markdown=markdown)
-    options.at_most_one(check=check, reaches=reaches, beside=bool(beside))
+    options.at_most_one(json=json, markdown=markdown)
+    options.at_most_one(reaches=reaches, beside=bool(beside))
     style: Style = "json" if json else "markdown" if markdown else "table"
-    if check:
-        say(f"{refuse_wrong_record(project, subject)} wheels match locks/kernels.toml")
-    elif reaches:
+    if reaches:
         _look_for_kernels(project, subject, arch, style)
     elif beside:
         _audit_side_by_side(project, [subject, *beside], arch, style)

@@ -22,7 +22,7 @@ def targets(project: Project, target: list[str], json: bool = False, excluded: b
     """List the images that matrix.yaml defines."""
     from imagefactory.cli.show import tables
     from imagefactory.project.cells import exclusions
-    from imagefactory.project.locks.target_status import target_status
+    from imagefactory.project.project import target_status
     from imagefactory.project.targets import EVERYTHING, select
 
     options.at_most_one(json=json, excluded=excluded)
@@ -131,8 +131,7 @@ def plan(
         print_json({"plans": [plan.model_dump(mode="json") for plan in plans]})
         return
     from imagefactory.cli.show import tables
-    from imagefactory.plan.changes import diff_plans, last_plan
-    from imagefactory.plan.status import plan_status
+    from imagefactory.plan.status import diff_plans, last_plan, plan_status
 
     others = locked_plans(project) if shared else None
     for plan in plans:

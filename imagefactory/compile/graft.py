@@ -24,8 +24,7 @@ from packaging.version import Version
 
 from imagefactory.compile.packing import repack
 from imagefactory.errors import BuildError, InputError
-from imagefactory.lock.wheelhouse.graft_record import FORMAT, RECORD
-from imagefactory.lock.wheelhouse.keep import CompileInputs
+from imagefactory.lock.wheelhouse.keep import GRAFT_FORMAT, GRAFT_RECORD, CompileInputs
 from imagefactory.project.locks.files import Graft, ReplacedFile
 from imagefactory.project.locks.kernels import KernelVerdict
 from imagefactory.store.digests import Sha256, sha256_of
@@ -70,7 +69,7 @@ def make_graft(
         file=file, sha256=Sha256(inputs.sources["published"].removeprefix("wheel:")), replaced=tuple(entries)
     )
     record = {
-        "format": FORMAT,
+        "format": GRAFT_FORMAT,
         "graft": graft.model_dump(mode="json"),
         "key": inputs.key,
         "inputs": inputs.as_json(),
@@ -84,7 +83,7 @@ def make_graft(
         platform_tag=platform_tag,
         version=grafted_version(inputs.version, arch, inputs.key),
         replaced=replaced,
-        added={RECORD: json.dumps(record, indent=1, sort_keys=True).encode() + b"\n"},
+        added={GRAFT_RECORD: json.dumps(record, indent=1, sort_keys=True).encode() + b"\n"},
     )
 
 

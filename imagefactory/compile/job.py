@@ -21,9 +21,7 @@ from imagefactory.compile.request import Request
 from imagefactory.compile.settings import FILE, What
 from imagefactory.compile.toolchain import CompileProject, identity, locked_flashinfer, toolchain_plan
 from imagefactory.errors import BuildError, ConfigError, LockError
-from imagefactory.lock.wheelhouse.fit import MACHINES
-from imagefactory.lock.wheelhouse.graft_record import published_source
-from imagefactory.lock.wheelhouse.keep import CompileInputs
+from imagefactory.lock.wheelhouse.keep import MACHINES, CompileInputs, published_source
 from imagefactory.mods.choose import source_mods
 from imagefactory.plan.plan import Plan
 from imagefactory.project.locks.files import LockedSource

@@ -12,7 +12,7 @@ from zipfile import ZipFile
 from imagefactory.compile.settings import FILE
 from imagefactory.compile.toolchain import CompileProject
 from imagefactory.errors import InputError
-from imagefactory.lock.wheelhouse.fit import MACHINES
+from imagefactory.lock.wheelhouse.keep import MACHINES
 from imagefactory.project.locks.files import LockedSource, LockedWheel
 from imagefactory.project.project import Project, locked_cells
 

@@ -15,7 +15,7 @@ from imagefactory.compile.toolchain import IMAGE, CompileProject, image_name, to
 from imagefactory.mods.choose import Chosen, choose_mods, choose_source_mods
 from imagefactory.oci.format import MTIME, VENV
 from imagefactory.plan.make import base_layer, image_config, make_plan, model_layer, serve_layer
-from imagefactory.plan.serve.served import describe
+from imagefactory.plan.serve.description import describe
 from imagefactory.project.cells import Cell, intended_kernels
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import ServerVersion

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from imagefactory.compile.settings import FILE, WHAT, What
 from imagefactory.compile.toolchain import CompileProject
 from imagefactory.errors import ConfigError, UsageError, did_you_mean
-from imagefactory.project.compile_choices import choice_for
+from imagefactory.project.server_versions import choice_for
 
 
 @dataclass(frozen=True, kw_only=True)

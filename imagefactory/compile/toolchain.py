@@ -28,23 +28,21 @@ from imagefactory.lock.drift import (
     base_made_from,
     check_locks,
     expected_locks,
-    version_facts,
+    version_checksum,
     wheels_made_from,
 )
+from imagefactory.lock.lookups import lock_sdist
 from imagefactory.lock.making import LockResult, make_base_lock
-from imagefactory.lock.release_archives import lock_sdist
 from imagefactory.lock.wheel_locks import WheelRequest, lock_wheels
 from imagefactory.mods.source_files import ReleaseSource
 from imagefactory.oci.format import CREATED, VENV
 from imagefactory.oci.layout import write_layout
-from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.make import base_layer, toolkit_layer, wheel_layers
-from imagefactory.plan.plan import ImageConfig, Layer, Plan
+from imagefactory.plan.plan import ImageConfig, Layer, Plan, make_image
 from imagefactory.plan.serve.image_paths import CUDA_HOME
 from imagefactory.project.bases import Base
 from imagefactory.project.cells import Cell, arch_of, first_of_release
-from imagefactory.project.locks.files import BaseLock, LockedSource, WheelLock
-from imagefactory.project.locks.lock import Lock, MadeFrom
+from imagefactory.project.locks.files import BaseLock, Lock, LockedSource, MadeFrom, WheelLock
 from imagefactory.project.matrix import Arch, Matrix, Platform
 from imagefactory.project.project import Project
 from imagefactory.store.digests import checksum
@@ -178,18 +176,16 @@ class FlashInferLock(Lock):
     """The FlashInfer sources that one vLLM version is compiled with."""
 
     header: ClassVar[str] = "The FlashInfer sources that one vLLM version is compiled with."
+    file: ClassVar[str] = "{}/flashinfer.toml"
+    named_by: ClassVar[tuple[str, ...]] = ("vllm",)
 
     sources: tuple[LockedSource, ...] = ()
 
-    @classmethod
-    def path(cls, locks: Path, vllm: str) -> Path:
-        """Return where the FlashInfer of a vLLM version is locked."""
-        return locks / vllm / "flashinfer.toml"
-
-    def home(self, locks: Path) -> Path:
-        """Return the path where a lock with this content belongs."""
+    @property
+    def vllm(self) -> str:
+        """The vLLM version."""
         [part] = self.made_from
-        return self.path(locks, part.removeprefix("vllm."))
+        return part.removeprefix("vllm.")
 
 
 def make_toolchain_locks(
@@ -303,7 +299,7 @@ def _release(project: CompileProject, vllm: str) -> str:
 
 
 def _flashinfer_made_from(project: CompileProject, vllm: str) -> MadeFrom:
-    return {f"vllm.{vllm}": checksum(version_facts(project.matrix.vllm[vllm]))}
+    return {f"vllm.{vllm}": version_checksum(project.matrix.vllm[vllm])}
 
 
 def _lock_flashinfer(

@@ -16,7 +16,7 @@ from imagefactory.errors import TrustError, UsageError
 from imagefactory.plan.serve.description import Description, image_environment
 from imagefactory.plan.serve.image_paths import CACHES, KEY_FILE, MODEL_CACHE
 from imagefactory.project.cells import Cell
-from imagefactory.project.servers.setting import KEY_SETTINGS
+from imagefactory.project.servers.server import KEY_SETTINGS
 from imagefactory.store.paths import expand_home
 
 STOP_SECONDS = 30

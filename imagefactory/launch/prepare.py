@@ -26,10 +26,10 @@ from imagefactory.launch.recipes import Format, recipe
 from imagefactory.mods.choose import choose_mods, find_mod
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
-from imagefactory.plan.serve.served import Served, describe
+from imagefactory.plan.serve.description import Served, describe
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
-from imagefactory.project.servers.setting import KEY_SETTINGS
+from imagefactory.project.servers.server import KEY_SETTINGS
 from images.shipped.mods.manifest import IMAGE_FILES, NewFile
 from images.shipped.mods.requirements import Picked, with_requirements
 

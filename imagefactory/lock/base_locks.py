@@ -14,11 +14,9 @@ from difflib import get_close_matches
 from debian.debian_support import Version
 
 from imagefactory.errors import Location, LockError, did_you_mean
-from imagefactory.lock.debian_index import Index, IndexedPackage
-from imagefactory.lock.debian_relations import Alternatives, Choices, parse_depends
+from imagefactory.lock.debian_index import Alternatives, Choices, Index, IndexedPackage, parse_depends
 from imagefactory.lock.mirrors import SNAPSHOT_DATE, DebianMirrors, join
-from imagefactory.project.locks.files import BaseLock, LockedDeb, LockedSuite
-from imagefactory.project.locks.lock import MadeFrom
+from imagefactory.project.locks.files import BaseLock, LockedDeb, LockedSuite, MadeFrom
 from imagefactory.store.progress import Say
 
 ROOT = "matrix.yaml"

@@ -6,29 +6,29 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from imagefactory.errors import LockError
 from imagefactory.lock.flags.flag_records import flags_made_from
-from imagefactory.lock.left_out import refuse_unmatched
-from imagefactory.project.cells import VERSION_NEEDS, Cell, buildable, leave_out_of
-from imagefactory.project.compile_choices import choice_for
+from imagefactory.lock.wheel_contents import refuse_unmatched
+from imagefactory.project.cells import Cell, buildable, leave_out_of
 from imagefactory.project.locks.files import (
     BaseLock,
     LicenceLock,
+    Lock,
     LockedWheel,
+    MadeFrom,
     ModelLock,
     SourceLock,
     ToolLock,
     WheelLock,
 )
-from imagefactory.project.locks.gpu_libraries import KernelLock, SlimLock
-from imagefactory.project.locks.kernels import audited_wheels
-from imagefactory.project.locks.lock import Lock, MadeFrom
+from imagefactory.project.locks.kernels import KernelLock, SlimLock, audited_wheels
 from imagefactory.project.locks.server_flags import FlagLock
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project, locked_cells
-from imagefactory.project.server_names import TITLES, version_key
-from imagefactory.project.server_versions import ServerVersion
-from imagefactory.store.digests import checksum
+from imagefactory.project.server_versions import TITLES, ServerVersion, choice_for, version_key
+from imagefactory.store.digests import Sha256, checksum
 
 
 @dataclass(frozen=True)
@@ -104,62 +104,50 @@ def check_locks(project: Project, expected: Iterable[Expected]) -> list[Path]:
 def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
     """Checksum the parts of the matrix that decide a wheel lock."""
     arch = matrix.archs[cell.arch]
-    base = matrix.bases[arch.base]
     left = leave_out_of(matrix, cell)
+    needs = ("distribution", "indexes", "local_versions", "also", "without", "base")
     return {
-        f"{cell.server}.{version_key(cell.version)}": checksum(
-            version_facts(matrix.versions[cell.version], cell.arch)
+        f"{cell.server}.{version_key(cell.version)}": version_checksum(
+            matrix.versions[cell.version], cell.arch
         ),
-        f"archs.{cell.arch}": checksum(
-            arch.model_dump(
-                mode="json", include={"distribution", "indexes", "local_versions", "also", "without", "base"}
-            )
-        ),
-        f"bases.{arch.base}": checksum(base.model_dump(mode="json", include={"python", "glibc"})),
-        "conflicts": checksum([conflict.model_dump(mode="json") for conflict in matrix.conflicts]),
-        **({"leave_out": checksum([entry.model_dump(mode="json") for entry in left])} if left else {}),
+        f"archs.{cell.arch}": checksum(_settings(arch, *needs)),
+        f"bases.{arch.base}": checksum(_settings(matrix.bases[arch.base], "python", "glibc")),
+        "conflicts": checksum([_settings(conflict) for conflict in matrix.conflicts]),
+        **({"leave_out": checksum([_settings(entry) for entry in left])} if left else {}),
     }
 
 
-def version_facts(version: ServerVersion, arch: str = "") -> dict[str, object]:
-    """Return a version's settings for an arch, in a form in which older locks keep their checksums.
-
-    Empty needs are left out, and what is not compiled is called optional.
-    """
-    kind, named = choice_for(version.compile, arch)
-    compiled = list(named) if kind == "published" else [kind, *named]
-    facts = version.model_dump(mode="json") | {"compile": compiled or "optional"}
-    return {name: value for name, value in facts.items() if name not in VERSION_NEEDS or value}
+def version_checksum(version: ServerVersion, arch: str = "") -> Sha256:
+    """Checksum the settings of a version, with what is compiled for one arch."""
+    return checksum(_settings(version) | {"compile": choice_for(version.compile, arch)})
 
 
 def base_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
     """Checksum the parts of the matrix that decide a base lock."""
     name = matrix.archs[cell.arch].base
-    base = matrix.bases[name].model_dump(mode="json", include={"debian", "packages"})
-    return {f"bases.{name}": checksum(base)}
+    return {f"bases.{name}": checksum(_settings(matrix.bases[name], "debian", "packages"))}
 
 
 def models_made_from(matrix: Matrix) -> MadeFrom:
     """Checksum what identifies each model: its repository, who can serve it, weights and drafters."""
-    identity = {"repo", "generated", *TITLES, "weights", "drafters", "draft"}
-    return {
-        f"models.{name}": checksum(model.model_dump(mode="json", include=identity))
-        for name, model in matrix.models.items()
-    }
+    identity = ("repo", "generated", *TITLES, "weights", "drafters", "draft")
+    return {f"models.{name}": checksum(_settings(model, *identity)) for name, model in matrix.models.items()}
 
 
 def sources_made_from(matrix: Matrix) -> MadeFrom:
     """Checksum the vLLM releases of the matrix."""
-    return {
-        f"vllm.{version.release}": checksum(version.release)
-        for version in matrix.vllm.values()
-        if version.release is not None
-    }
+    releases = (version.release for version in matrix.vllm.values())
+    return {f"vllm.{release}": checksum(release) for release in releases if release is not None}
 
 
 def tools_made_from(matrix: Matrix) -> MadeFrom:
     """Checksum the programs that the factory runs."""
-    return {f"tools.{name}": checksum(tool.model_dump(mode="json")) for name, tool in matrix.tools.items()}
+    return {f"tools.{name}": checksum(_settings(tool)) for name, tool in matrix.tools.items()}
+
+
+def _settings(part: BaseModel, *names: str) -> dict[str, object]:
+    """Return the settings, or some of them, that a part of matrix.yaml gives."""
+    return part.model_dump(mode="json", include=set(names) or None, exclude_defaults=True)
 
 
 def wheels_to_audit(project: Project) -> list[LockedWheel]:

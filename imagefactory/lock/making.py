@@ -18,9 +18,8 @@ from imagefactory.lock.drift import (
     wheels_made_from,
     wheels_to_audit,
 )
+from imagefactory.lock.lookups import lock_revision, lock_sources, lock_tool
 from imagefactory.lock.mirrors import DebianMirrors
-from imagefactory.lock.model_revisions import lock_revision
-from imagefactory.lock.release_archives import lock_sources, lock_tool
 from imagefactory.lock.wheel_locks import WheelRequest, lock_wheels
 from imagefactory.lock.wheelhouse.adopt import choose_compiled, refuse_unfit_kernels, refuse_unknown
 from imagefactory.lock.wheelhouse.keep import KeptWheel
@@ -33,10 +32,10 @@ from imagefactory.project.cells import (
     leave_out_of,
 )
 from imagefactory.project.locks.files import BaseLock, ModelLock, SourceLock, ToolLock, WheelLock
-from imagefactory.project.locks.gpu_libraries import KernelLock, WheelKernels
 from imagefactory.project.locks.indexed_files import configured_indexes
+from imagefactory.project.locks.kernels import KernelLock, WheelKernels
 from imagefactory.project.project import Project
-from imagefactory.project.server_names import VLLM
+from imagefactory.project.server_versions import VLLM
 from imagefactory.project.servers.known import server_of
 from imagefactory.store.index_config import IndexConfig
 from imagefactory.store.progress import Say

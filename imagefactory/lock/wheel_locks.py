@@ -18,15 +18,11 @@ from packaging.version import Version
 from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
 from imagefactory.errors import FactoryError, LockError, NetworkError
-from imagefactory.lock.left_out import leave_out
-from imagefactory.lock.wheel_contents import WheelContents, settle, wheel_contents
-from imagefactory.lock.wheelhouse.graft_record import read_graft
-from imagefactory.lock.wheelhouse.keep import KeptWheel
-from imagefactory.project.bases import Base
+from imagefactory.lock.wheel_contents import WheelContents, leave_out, settle, wheel_contents
+from imagefactory.lock.wheelhouse.keep import KeptWheel, read_graft
+from imagefactory.project.bases import Base, LeaveOut
 from imagefactory.project.cells import Cell, KernelOrigin
-from imagefactory.project.leave_out import LeaveOut
-from imagefactory.project.locks.files import LockedWheel, WheelLock
-from imagefactory.project.locks.lock import MadeFrom
+from imagefactory.project.locks.files import LockedWheel, MadeFrom, WheelLock
 from imagefactory.project.matrix import Arch, Conflict
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, file_sha256
@@ -94,7 +90,11 @@ def lock_wheels(
     say: Say,
 ) -> WheelLock:
     """Resolve versions, find every file, and settle path conflicts; only zip directories are downloaded."""
-    config = config.with_extra(_reachable_only(request.arch.indexes, say))
+    # An extra index that cannot be reached is skipped: a local folder may have the same wheels.
+    usable = {url: reachable(url) for url in request.arch.indexes}
+    for url in (url for url, answers in usable.items() if not answers):
+        say(f"{redact(url)} does not answer; continuing without it")
+    config = config.with_extra([url for url, answers in usable.items() if answers])
     pins, compiled = _resolve_compiled(request, config, keep, adopt)
     say(f"{len(pins)} packages; reading their directories")
     indexes = Indexes(config)
@@ -151,12 +151,12 @@ def _resolve_compiled(
     vLLM's version is known; other packages get the version that vLLM requires, and those that belong to FlashInfer get
     FlashInfer's.
     """
-    if not request.compiled or adopt is None:
-        return _resolve(request, config, keep, {}), {}
-    compiled = {name: adopt(name, request.release) for name in request.compiled if name == "vllm"}
+    compiled: dict[str, KeptWheel] = {}
+    if adopt is not None and "vllm" in request.compiled:
+        compiled["vllm"] = adopt("vllm", request.release)
     pins = _resolve(request, config, keep, compiled)
     others = [name for name in request.compiled if name != "vllm"]
-    if others:
+    if adopt is not None and others:
         versions = {pin.name: pin.version for pin in pins}
         usual = versions.get(_FLASHINFER, request.release)
         compiled |= {name: adopt(name, versions.get(name, usual)) for name in others}
@@ -193,7 +193,7 @@ def _resolve(
             "--python-version", request.base.python,
             "--python-platform", f"{_MACHINES[request.cell.platform]}-manylinux_2_{glibc}",
             "--annotation-style", "line", "--index-strategy", "unsafe-best-match", "--color", "never",
-            *_index_options(config, _accepted_folder(config, request.arch, Path(folder))),
+            *_index_options(config, request.arch, Path(folder)),
         ]  # fmt: skip
         done = subprocess.run(  # noqa: S603 - our own arguments
             command, capture_output=True, text=True, check=False, env=_uv_environment()
@@ -201,15 +201,8 @@ def _resolve(
         if done.returncode:
             raise _resolution_failed(request, config, done.stderr)
         found = list(_parse_pins(pins.read_text(), wanted.name))
-    if server:
-        _refuse_other_release(request, found)
-    return found
-
-
-def _refuse_other_release(request: WheelRequest, pins: Iterable[Pin]) -> None:
-    """Raise an error if the server that was resolved is not the release that was asked for."""
-    versions = [pin.version for pin in pins if pin.name == request.distribution]
-    if [Version(version) for version in versions] != [Version(request.release)]:
+    versions = [pin.version for pin in found if pin.name == request.distribution]
+    if server and [Version(version) for version in versions] != [Version(request.release)]:
         raise LockError(
             "release-replaced",
             f"{request.distribution} {request.release} was asked for, and uv chose {', '.join(versions) or 'none'}.",
@@ -217,6 +210,7 @@ def _refuse_other_release(request: WheelRequest, pins: Iterable[Pin]) -> None:
             why="An override in matrix.yaml replaces the release itself.",
             fix="Remove that override; `release` alone decides the version of the server.",
         )
+    return found
 
 
 def platform_tags(base: Base, platform: str) -> Iterator[Tag]:
@@ -299,32 +293,14 @@ def wheels_of(
             yield location, build[0] if build else 0, tags
 
 
-def _reachable_only(urls: Sequence[str], say: Say) -> list[str]:
-    """Skip extra indexes that cannot be reached: a local folder may have the same wheels."""
-    found = []
-    for url in urls:
-        if reachable(url):
-            found.append(url)
-        else:
-            say(f"{redact(url)} does not answer; continuing without it")
-    return found
-
-
-def _accepted_folder(config: IndexConfig, arch: Arch, parent: Path) -> Path:
-    """Link the local wheels that an arch accepts into one folder.
-
-    torch 2.13.0+cpu counts as newer than torch 2.13.0, so a CPU wheel in a configured folder would otherwise end up
-    in a CUDA image.
-    """
+def _index_options(config: IndexConfig, arch: Arch, parent: Path) -> list[str]:
+    # torch 2.13.0+cpu counts as newer than torch 2.13.0, so a CPU wheel in a configured folder would otherwise end up
+    # in a CUDA image: uv gets a folder of its own with the local wheels that the arch accepts.
     folder = parent / "wheels"
     folder.mkdir()
     for wheel in local_wheels(config):
         if local_label(wheel.name) in ("", *arch.local_versions) and not (folder / wheel.name).exists():
             (folder / wheel.name).symlink_to(wheel.absolute())
-    return folder
-
-
-def _index_options(config: IndexConfig, folder: Path) -> list[str]:
     # uv takes the files of a version from the first index that has the version, and searches the default index
     # last. The main index has to come first: an extra one may have a version for some platforms only.
     *others, last = (url or PYPI_SIMPLE_ENDPOINT for url in config.indexes)

@@ -17,7 +17,7 @@ from imagefactory.mods.compatibility import refuse_unknown_version, variants_for
 from imagefactory.mods.source_files import Trees
 from imagefactory.oci.format import VENV
 from imagefactory.project.project import Project
-from imagefactory.project.server_names import server_name, version_title
+from imagefactory.project.server_versions import server_name, version_title
 from imagefactory.store.atomic import write_text
 from images.shipped.mods.manifest import IMAGE_FILES, MANIFEST, Manifest, Mod, NotNeeded, Variant
 from images.shipped.mods.requirements import why_not

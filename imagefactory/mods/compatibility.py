@@ -15,7 +15,7 @@ from imagefactory.mods.source_files import FolderSource, Trees, git_source
 from imagefactory.project.cells import first_of_release
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
-from imagefactory.project.server_names import TITLES, server_name
+from imagefactory.project.server_versions import TITLES, server_name
 from images.shipped.mods.checks import failing
 from images.shipped.mods.manifest import STAGES, Mod, Variant
 

@@ -18,7 +18,7 @@ from imagefactory.mods.exact_edits import Block, blocks, exact_edits, propose
 from imagefactory.mods.source_files import FolderSource, Trees
 from imagefactory.project.cells import first_of_release
 from imagefactory.project.project import Project
-from imagefactory.project.server_names import server_name
+from imagefactory.project.server_versions import server_name
 from imagefactory.store.atomic import write_text
 from images.shipped.mods.apply import Applied, Reader
 from images.shipped.mods.checks import failing, syntax_fault

@@ -18,7 +18,7 @@ from imagefactory.errors import InputError, NetworkError
 from imagefactory.project.locks.files import LockedSource, LockedWheel, WheelLock
 from imagefactory.project.locks.indexed_files import configured_indexes, offers_of
 from imagefactory.project.project import Project, locked_cells
-from imagefactory.project.server_names import VLLM, version_title
+from imagefactory.project.server_versions import VLLM, version_title
 from imagefactory.store.atomic import writing
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import checksum, sha256_of

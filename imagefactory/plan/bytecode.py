@@ -15,7 +15,7 @@ from typing import Final
 from imagefactory.oci.format import VENV
 from imagefactory.plan.plan import BytecodeLayer, BytecodeSettings, Input, ModLayer, ServeLayer, WheelLayer
 from imagefactory.project.locks.files import BaseLock, LockedDeb, WheelLock
-from imagefactory.project.server_names import server_name
+from imagefactory.project.server_versions import server_name
 from imagefactory.store.digests import sha256_of
 
 COMPILER: Final = "images/bytecode/compile.py"

@@ -1,17 +1,18 @@
-"""The record of built layers in locks/layers.toml: the digests of each key.
+"""The records of built layers: the digests of each key in locks/layers.toml, and what the store knows of its own.
 
-Beside it may be handed-on.toml, from the branch `records`: layers of cells whose locks move every night.
-
+Beside layers.toml may be handed-on.toml, from the branch `records`: layers of cells whose locks move every night.
 With it the digest of an image is known before a build, and a build with another result fails. Builds trust the recorded
 `diff_id`; `./inv verify` and the smoke tests compute it again.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 
 import tomli_w
@@ -19,10 +20,11 @@ from pydantic import BaseModel, ConfigDict
 
 from imagefactory.errors import LockError, TrustError
 from imagefactory.oci.image import Blob, Image
-from imagefactory.plan.image_documents import make_image
-from imagefactory.plan.plan import Layer, Plan
+from imagefactory.plan.plan import Layer, Plan, make_image
+from imagefactory.project.locks.kernels import SlimmedWheel
 from imagefactory.project.project import HANDED_ON
-from imagefactory.store.atomic import write_text
+from imagefactory.store.atomic import write_text, writing
+from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, Sha256
 
 HEADER = "# The digests of every layer. Written by `./inv build`; do not edit. `./inv verify` checks them.\n"
@@ -153,3 +155,55 @@ def _read(path: Path) -> _File:
             why=str(error).splitlines()[0],
             fix="Restore it from git; a build adds what is missing.",
         ) from None
+
+
+def read_blob_record(key: Sha256, store: Store) -> Blob | None:
+    """Return the blob of a layer, if it was built here and is still in the store."""
+    try:
+        blob = Blob(**json.loads(store.layer(key).read_text("utf-8")))
+        whole = store.blob(blob.digest).stat().st_size == blob.size
+    except (FileNotFoundError, TypeError, ValueError, RecursionError):  # missing or damaged
+        return None
+    return blob if whole else None
+
+
+def mark_layers_used(blobs: Mapping[Sha256, Blob], store: Store) -> None:
+    """Mark layers as used, so that cleaning keeps them."""
+    files = (
+        (store.layer(key), store.owners(key), store.slimmed(key), store.blob(blob.digest))
+        for key, blob in blobs.items()
+    )
+    store.mark_used(*chain.from_iterable(files))
+
+
+def read_owners(key: Sha256, store: Store) -> dict[str, str]:
+    """Return the owner of each path in a layer that was built here."""
+    path = store.owners(key)
+    if not path.exists():
+        return {}
+    # Not splitlines(): a path may contain other line breaks.
+    rows = (line.partition("\t") for line in path.read_bytes().decode().split("\n") if line)
+    return {path: owner for owner, _, path in rows}
+
+
+def read_slimmed(key: Sha256, store: Store) -> list[SlimmedWheel]:
+    """Return what was taken out of the wheels of a layer that was built here."""
+    path = store.slimmed(key)
+    if not path.exists():
+        return []
+    return [SlimmedWheel.model_validate(record) for record in json.loads(path.read_text("utf-8"))]
+
+
+def write_slimmed(key: Sha256, records: Sequence[SlimmedWheel], store: Store) -> None:
+    """Write down what was taken out of the wheels of a layer."""
+    if records:
+        with writing(store.slimmed(key)) as file:
+            file.write(json.dumps([record.model_dump(mode="json") for record in records]).encode())
+
+
+def write_record(key: Sha256, blob: Blob, owners: Mapping[str, str], store: Store) -> None:
+    """Write the record of a layer, after its owners: a layer with a record counts as built."""
+    with writing(store.owners(key)) as file:
+        file.write("".join(f"{owner}\t{path}\n" for path, owner in sorted(owners.items())).encode())
+    with writing(store.layer(key)) as file:
+        file.write(json.dumps(asdict(blob), sort_keys=True).encode())

@@ -38,14 +38,14 @@ from imagefactory.plan.plan import (
     WheelLayer,
     WheelSettings,
 )
+from imagefactory.plan.serve.description import Served, describe
 from imagefactory.plan.serve.image_paths import COMMAND, COMPILER, ENTRYPOINT, HEALTHCHECK, serve_files
-from imagefactory.plan.serve.served import Served, describe
 from imagefactory.project.cells import Cell, KernelOrigin, buildable, usable_drafters
 from imagefactory.project.locks.files import BaseLock, LockedWheel, WheelLock
 from imagefactory.project.locks.kernels import recorded_audit
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
-from imagefactory.project.server_names import version_key, version_title
+from imagefactory.project.server_versions import version_key, version_title
 from imagefactory.store.digests import checksum, sha256_of
 
 

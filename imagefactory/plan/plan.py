@@ -1,16 +1,21 @@
-"""The model of a plan: frozen, JSON-serialisable values that determine every byte of an image."""
+"""The model of a plan: frozen, JSON-serialisable values that determine every byte of an image.
+
+The configuration and the manifest of an image are pure functions of the plan and the digests of its layers, so the
+digest of an image is known without the blobs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import not_
 from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from imagefactory.oci.format import LAYER_FORMAT
+from imagefactory.oci.image import CONFIG_TYPE, LAYER_TYPE, MANIFEST_TYPE, Blob, Image
 from imagefactory.project.cells import Cell, KernelOrigin
-from imagefactory.store.digests import Sha256, checksum
+from imagefactory.store.digests import Sha256, canonical_json, checksum, sha256_of
 from images.shipped.mods.manifest import Mod
 
 PLAN_FORMAT: Final = 1
@@ -267,3 +272,51 @@ class Plan(_Value):
         """The mods in the image, in the order they are applied."""
         chains = [layer.settings for layer in self.layers if isinstance(layer, ModLayer)]
         return chains[-1].mods if chains else []
+
+
+def make_image(plan: Plan, blobs: Sequence[Blob]) -> Image:
+    """Create the documents of an image."""
+    config = canonical_json(_config(plan, blobs))
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST_TYPE,
+        "config": {"mediaType": CONFIG_TYPE, "digest": f"sha256:{sha256_of(config)}", "size": len(config)},
+        "layers": [{"mediaType": LAYER_TYPE, "digest": blob.digest, "size": blob.size} for blob in blobs],
+        "annotations": {
+            key: value
+            for key, value in plan.config.labels.items()
+            if key.startswith("org.opencontainers.image.")
+        },
+    }
+    return Image(plan.platform, config, canonical_json(manifest), tuple(blobs))
+
+
+def _config(plan: Plan, blobs: Sequence[Blob]) -> dict[str, object]:
+    settings = plan.config
+    system, _, machine = plan.platform.partition("/")
+    return {
+        "architecture": machine,
+        "os": system,
+        "created": settings.created,
+        "config": {
+            "Env": [f"{name}={value}" for name, value in sorted(settings.env.items())],
+            "Entrypoint": list(settings.entrypoint),
+            "Cmd": list(settings.command),
+            "Labels": dict(sorted({**settings.labels, "imagefactory.plan": plan.key}.items())),
+            "User": settings.user,
+            "WorkingDir": settings.working_dir,
+            "ExposedPorts": {port: {} for port in settings.exposed_ports},
+            "StopSignal": settings.stop_signal,
+            # Not in the image specification, but Docker and podman read it.
+            **({"Healthcheck": settings.healthcheck} if settings.healthcheck else {}),
+        },
+        "rootfs": {"type": "layers", "diff_ids": [blob.diff_id for blob in blobs]},
+        "history": [
+            {
+                "created": settings.created,
+                "created_by": f"imagefactory {layer.kind} {layer.name}",
+                "comment": f"layer key {layer.key}",
+            }
+            for layer in plan.layers
+        ],
+    }

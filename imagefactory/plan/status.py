@@ -1,15 +1,18 @@
-"""The status of a plan: cached layers, recorded sizes, and layers shared with other targets."""
+"""The status of a plan: cached layers, recorded sizes, shared layers, and what changed since the last build."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
+from pydantic import ValidationError
+
 from imagefactory.oci.image import Blob, Image
-from imagefactory.plan.built_layers import read_blob_record
-from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.plan import Layer, Plan
+from imagefactory.plan.known_layers import KnownLayers, read_blob_record
+from imagefactory.plan.plan import Layer, ModLayer, ModSettings, Plan
 from imagefactory.project.project import Project
 
 
@@ -46,3 +49,89 @@ def plan_status(project: Project, plan: Plan, others: Iterable[Plan] | None = No
     elsewhere = {layer.key for other in others if other.target != plan.target for layer in other.layers}
     shared = sum(layer.download for layer in plan.layers if layer.key in elsewhere)
     return PlanStatus(plan, layers, known.image(plan), shared)
+
+
+LAST_PLAN = "plan.json"
+
+
+@dataclass(frozen=True)
+class LayerChange:
+    """A changed layer, and the input or setting that changed it."""
+
+    name: str
+    what: str
+
+
+def last_plan(folder: Path) -> Plan | None:
+    """Return the plan of the last build in a folder; None if there is none."""
+    try:
+        return Plan.model_validate_json((folder / LAST_PLAN).read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def diff_plans(old: Plan, new: Plan) -> list[LayerChange]:
+    """List the layers that differ, with reasons."""
+    before = {_identity(layer): layer for layer in old.layers}
+    after = {_identity(layer): layer for layer in new.layers}
+    changes = [LayerChange(_label(before[name]), "removed") for name in before if name not in after]
+    for name, layer in after.items():
+        if name not in before:
+            changes.append(LayerChange(_label(layer), "new"))
+        elif before[name].key != layer.key:
+            changes += [LayerChange(_label(layer), what) for what in _why(before[name], layer)]
+    if old.layer_format != new.layer_format:
+        changes.append(LayerChange("all layers", f"layer format {old.layer_format} -> {new.layer_format}"))
+    old_config, new_config = old.config.model_dump(), new.config.model_dump()
+    changes += [
+        LayerChange("image config", f"{field}: {_differing(old_config[field], new_config[field])}")
+        for field in new_config
+        if old_config[field] != new_config[field]
+    ]
+    return changes
+
+
+def _identity(layer: Layer) -> str:
+    """Return the identity of a layer across plans; the name of a bundle is the number of its wheels."""
+    return layer.kind if layer.kind.endswith("-bundle") else f"{layer.kind} {layer.name}"
+
+
+def _label(layer: Layer) -> str:
+    return f"{layer.kind} {layer.name}"
+
+
+def _why(old: Layer, new: Layer) -> list[str]:
+    before = {item.name: item.sha256 for item in old.inputs}
+    after = {item.name: item.sha256 for item in new.inputs}
+    reasons = [f"input removed: {name}" for name in sorted(before.keys() - after.keys())]
+    reasons += [f"input added: {name}" for name in sorted(after.keys() - before.keys())]
+    reasons += [
+        f"input changed: {name}" for name in sorted(before.keys() & after) if before[name] != after[name]
+    ]
+    if isinstance(old, ModLayer) and isinstance(new, ModLayer) and old.settings != new.settings:
+        reasons += _differing_mods(old.settings, new.settings)
+    elif old.settings != new.settings:
+        both = (layer.settings.model_dump(mode="json") for layer in (old, new))
+        reasons.append(f"settings: {_differing(*both)}")
+    return reasons or ["the order of its inputs"]
+
+
+def _differing_mods(old: ModSettings, new: ModSettings) -> list[str]:
+    """List the mods of a chain that changed."""
+    before, after = ({link.manifest["name"]: link for link in settings.chain} for settings in (old, new))
+    reasons = [f"mods/{name} is no longer applied before it" for name in before if name not in after]
+    reasons += [f"mods/{name} is now applied before it" for name in after if name not in before]
+    reasons += [f"mods/{name} changed" for name in after if name in before and before[name] != after[name]]
+    return reasons or ["the wheels that its mods change"]
+
+
+def _differing(old: object, new: object) -> str:
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+        return ", ".join(f"{key} {_short(old.get(key))} -> {_short(new.get(key))}" for key in keys)
+    return f"{_short(old)} -> {_short(new)}"
+
+
+def _short(value: object) -> str:
+    text = "nothing" if value is None else json.dumps(value, sort_keys=True, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."  # noqa: PLR2004 - fits a line of a table

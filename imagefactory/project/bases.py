@@ -1,14 +1,19 @@
-"""Describes the Debian systems that images are based on, and until when Debian fixes them."""
+"""Describes the Debian systems that images are based on, and what images leave out of their wheels."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from datetime import date
+from fnmatch import fnmatchcase
 from typing import Annotated, Self
 
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from images.shipped.values import Name
+from imagefactory.project.server_versions import TITLES
+from images.shipped.values import Distribution, Name, Specifier
 
 
 def unique(values: list[str]) -> list[str]:
@@ -56,3 +61,41 @@ class Base(BaseModel):
                 f"the LTS team still fixes it until {long_term}"
             )
         return f"Debian {self.debian} has had no security updates since {long_term or regular}"
+
+
+Pattern = Annotated[str, StringConstraints(pattern=r"^[^/\s][^\s\\]*[^/\s\\]$")]
+
+
+class LeaveOut(BaseModel):
+    """A distribution that is not installed, or files of one; `invoke trace` finds candidates."""
+
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", strict=True)
+
+    distribution: Distribution
+    files: Annotated[list[Pattern], AfterValidator(unique)] = []
+    """Paths below site-packages, or below the environment (`bin/z3`); globs whose `*` crosses slashes. Empty: the whole
+    distribution, with what only it requires."""
+    beside: Distribution | None = None
+    """The distribution that makes this one superfluous; where it is not installed, nothing is left out."""
+    archs: Annotated[list[Name], AfterValidator(unique)] = []
+    """Only on these archs. Empty: on all of them."""
+    vllm: Specifier = ""
+    """Only with these vLLM versions."""
+    sglang: Specifier | None = None
+    """Only with these SGLang versions. An entry without any range holds for every server."""
+    reason: Annotated[str, Field(min_length=10)]
+    """Why nothing misses it."""
+
+    def applies(self, arch: str, server: str, version: Version) -> bool:
+        """Return whether something is to be left out on an arch, with a version of a server."""
+        ranges = {name: getattr(self, name) for name in TITLES if getattr(self, name)}
+        wanted = ranges.get(server, None if ranges else "")
+        fits = wanted is not None and SpecifierSet(wanted).contains(version, prereleases=True)
+        return fits and (not self.archs or arch in self.archs)
+
+    def matching(self, pattern: str, paths: Iterable[str]) -> Iterator[str]:
+        """Yield the paths below the environment that a pattern names; a wheel's metadata always stays."""
+        for path in paths:
+            name = path.partition("/site-packages/")[2] or path
+            if fnmatchcase(name, pattern) and ".dist-info/" not in name:
+                yield path

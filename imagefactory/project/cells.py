@@ -10,19 +10,19 @@ from typing import Final, Literal
 
 from packaging.specifiers import SpecifierSet
 
-from imagefactory.project.compile_choices import choice_for
-from imagefactory.project.leave_out import LeaveOut
+from imagefactory.project.bases import LeaveOut
 from imagefactory.project.matrix import Arch, Matrix
 from imagefactory.project.served_model import Drafter
-from imagefactory.project.server_names import (
+from imagefactory.project.server_versions import (
     TITLES,
     VLLM,
+    ServerVersion,
+    choice_for,
     server_name,
     version_key,
     version_name,
     version_title,
 )
-from imagefactory.project.server_versions import ServerVersion
 from images.shipped.conditions import Condition
 
 KernelOrigin = Literal["upstream", "graft", "compiled"]
@@ -154,17 +154,15 @@ def drafter_exclusions(matrix: Matrix, cell: Cell) -> list[tuple[Drafter, str]]:
     """List the drafters that do not work in a cell, each with its reason."""
     found: list[tuple[Drafter, str]] = []
     for drafter in matrix.models[cell.model].drafters:
-        rules = [
+        reasons = (
             rule.reason
             for rule in matrix.exclude
             if rule.when.drafter is not None
             and _matches(rule.when.drafter, drafter.method)
             and condition_holds(rule.when, matrix, cell)
-        ]
-        if rules:
-            found.append((drafter, rules[0]))
-            continue
-        if why := _out_of_range(matrix, cell, drafter.repo, drafter.range_of(cell.server)):
+        )
+        wanted = drafter.range_of(cell.server)
+        if why := next(reasons, None) or _out_of_range(matrix, cell, drafter.repo, wanted):
             found.append((drafter, why))
     return found
 

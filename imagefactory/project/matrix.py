@@ -23,11 +23,9 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from imagefactory.errors import ConfigError, FactoryError, UsageError, did_you_mean
 from imagefactory.oci.registry.reference import Reference
-from imagefactory.project.bases import Base, unique
-from imagefactory.project.leave_out import LeaveOut, arch_references
+from imagefactory.project.bases import Base, LeaveOut, unique
 from imagefactory.project.served_model import ServedModel
-from imagefactory.project.server_names import TITLES, VLLM, version_name
-from imagefactory.project.server_versions import ServerVersion
+from imagefactory.project.server_versions import TITLES, VLLM, ServerVersion, version_name
 from images.shipped.conditions import Condition
 from images.shipped.values import Distribution, Name, VersionText
 from images.shipped.yamlfile import YamlFile, read_yaml
@@ -281,7 +279,11 @@ def _check_references(source: YamlFile, matrix: Matrix) -> None:
             for name, model in matrix.models.items()
             for key in model.serve_on
         ),
-        *((path, arch, matrix.archs, "arch") for path, arch in arch_references(matrix.leave_out)),
+        *(
+            (("leave_out", index, "archs", number), arch, matrix.archs, "arch")
+            for index, entry in enumerate(matrix.leave_out)
+            for number, arch in enumerate(entry.archs)
+        ),
     ]
     for path, value, known, what in references:
         if value not in known:

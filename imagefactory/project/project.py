@@ -6,16 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, TypeVar
 
-from imagefactory.project.cells import Cell, buildable
-from imagefactory.project.locks.files import BaseLock, ModelLock, SourceLock, ToolLock, WheelLock
-from imagefactory.project.locks.gpu_libraries import KernelLock, SlimLock
+from imagefactory.project.cells import Cell, buildable, intended_kernels
+from imagefactory.project.locks.files import BaseLock, Lock, ModelLock, SourceLock, ToolLock, WheelLock
+from imagefactory.project.locks.kernels import KernelLock, SlimLock
 from imagefactory.project.matrix import Matrix, load_matrix
 from imagefactory.store.cache import Store
 from images.shipped.mods.load import load_mods
 from images.shipped.mods.manifest import Mod
 
+_Record = TypeVar("_Record", bound=Lock)
 HANDED_ON: Final = "handed-on.toml"
 
 
@@ -91,14 +92,12 @@ class Project:
     @cached_property
     def kernel_lock(self) -> KernelLock:
         """The GPU code found in locked wheels; empty if none was inspected."""
-        path = KernelLock.path(self.locks)
-        return KernelLock.read(path) if path.exists() else KernelLock(made_from={})
+        return _read_or_empty(KernelLock, self.locks)
 
     @cached_property
     def slim_lock(self) -> SlimLock:
         """The libraries that builds slimmed; empty if none was."""
-        path = SlimLock.path(self.locks)
-        return SlimLock.read(path) if path.exists() else SlimLock(made_from={})
+        return _read_or_empty(SlimLock, self.locks)
 
     @cached_property
     def mods(self) -> dict[str, Mod]:
@@ -108,10 +107,45 @@ class Project:
     @cached_property
     def model_lock(self) -> ModelLock:
         """The pinned model revisions; empty if none were looked up."""
-        path = ModelLock.path(self.locks)
-        return ModelLock.read(path) if path.exists() else ModelLock(made_from={})
+        return _read_or_empty(ModelLock, self.locks)
+
+
+def _read_or_empty(kind: type[_Record], locks: Path) -> _Record:
+    path = kind.path(locks)
+    return kind.read(path) if path.exists() else kind(made_from={})
 
 
 def locked_cells(project: Project) -> list[Cell]:
     """List the buildable cells whose wheels have been locked."""
     return [cell for cell in buildable(project.matrix) if project.wheel_lock_path(cell).exists()]
+
+
+@dataclass(frozen=True)
+class TargetStatus:
+    """The status of a target, as the table and the JSON output show it."""
+
+    model: str
+    version: str
+    arch: str
+    platform: str
+    mods: str
+    kernels: str
+    locked: Literal["yes", "no"]
+    revision: Literal["generated", "pinned", "unpinned"]
+
+
+def target_status(project: Project, cell: Cell) -> TargetStatus:
+    """Look a target up in the matrix and the locks."""
+    model = project.matrix.models[cell.model]
+    locked = project.is_locked(cell)
+    pinned = all(project.model_lock.commit_of(repository) for repository in model.repositories)
+    return TargetStatus(
+        model=cell.model,
+        version=cell.version,
+        arch=cell.arch,
+        platform=cell.platform,
+        mods=model.mods if isinstance(model.mods, str) else " ".join(model.mods),
+        kernels=project.wheel_lock(cell).kernels if locked else intended_kernels(project.matrix, cell),
+        locked="yes" if locked else "no",
+        revision="generated" if not model.repositories else "pinned" if pinned else "unpinned",
+    )

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from imagefactory.project.server_names import VLLM
+from imagefactory.project.server_versions import VLLM
 from images.shipped.values import HubRepo, Name, Specifier
 
 ServedOn = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)?$")]
@@ -32,7 +32,7 @@ class Drafter(_Model):
     config: Annotated[dict[FlagName, Scalar], Field(exclude_if=not_)] = {}
     """More keys of vLLM's --speculative-config."""
     vllm: Specifier = ""
-    sglang: Annotated[Specifier | None, Field(exclude_if=lambda value: value is None)] = None
+    sglang: Specifier | None = None
     """The versions of SGLang that it works with. Absent: none."""
 
     def range_of(self, server: str) -> str | None:
@@ -62,7 +62,7 @@ class Serve(_Model):
     reasoning_parser: str | None = None
     limit_mm_per_prompt: dict[str, Annotated[int, Field(ge=0, le=2**31 - 1)]] | None = None
     env: dict[Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")], str] = {}
-    flags: Annotated[dict[FlagName, Scalar | dict[str, Any]], Field(exclude_if=not_)] = {}
+    flags: dict[FlagName, Scalar | dict[str, Any]] = {}
     """Flags that no setting covers, such as `moe_backend`; `./inv lock --flags` records which ones a server has."""
 
     @field_validator("flags")
@@ -107,7 +107,7 @@ class ServedModel(_Model):
     repo: HubRepo | None = None
     generated: Literal["tiny"] | None = None
     vllm: Specifier
-    sglang: Annotated[Specifier | None, Field(exclude_if=lambda value: value is None)] = None
+    sglang: Specifier | None = None
     """The versions of SGLang that can serve it. Absent: none."""
     weights: Literal["bf16", "fp8", "nvfp4", "mxfp4", "int4-autoround", "awq", "dummy"]
     arch: str | None = None

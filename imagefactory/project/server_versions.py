@@ -1,19 +1,97 @@
-"""Describes versions of servers: where they come from, and what they need besides."""
+"""Describes versions of servers: their names, where they come from, and what we compile of them.
+
+vLLM's versions are named by their number (0.32.0), those of any other server start with its name (sglang-0.5.21).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from operator import not_
-from typing import Annotated, Self
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
-from imagefactory.project.compile_choices import CompileChoices, choice_for
-from images.shipped.values import HubRepo, Name, VersionText
+from imagefactory.errors import did_you_mean
+from images.shipped.values import Distribution, HubRepo, Name, VersionText
+
+VLLM: Final = "vllm"
+TITLES: Final = {VLLM: "vLLM", "sglang": "SGLang"}
+"""The servers by their key in matrix.yaml, with the names that people know them by."""
+
+
+def server_name(version: str) -> str:
+    """Return the server that a version belongs to."""
+    prefix, dash, _ = version.partition("-")
+    return prefix if dash and prefix in TITLES else VLLM
+
+
+def version_name(server: str, key: str) -> str:
+    """Return the name of a version in targets, given its key in matrix.yaml."""
+    return key if server == VLLM else f"{server}-{key}"
+
+
+def version_key(version: str) -> str:
+    """Return the key that a version has below its server in matrix.yaml."""
+    return version if server_name(version) == VLLM else version.partition("-")[2]
+
+
+def version_title(version: str) -> str:
+    """Return what messages call a version: vLLM 0.32.0."""
+    return f"{TITLES[server_name(version)]} {version_key(version)}"
+
+
+KernelKind = Literal["published", "graft", "whole"]
+KINDS: tuple[KernelKind, ...] = get_args(KernelKind)
+
+
+def _check(value: Any) -> Any:  # noqa: ANN401 - whatever YAML holds
+    """Report mistakes in plain words; a union of types would report one for each of them."""
+    if isinstance(value, dict):
+        if not value:
+            raise PydanticCustomError("compile", "name an arch and what to compile for it")
+        for arch, choice in value.items():
+            _check_choice(choice, f"{arch}: ")
+    else:
+        _check_choice(value, "")
+    return value
+
+
+def _check_choice(choice: object, at: str) -> None:
+    words = choice if isinstance(choice, list) else [choice]
+    why = ""
+    if not words or not all(isinstance(word, str) for word in words):
+        why = f"write {', '.join(KINDS)}, or a list of packages"
+    elif isinstance(choice, str) and choice not in KINDS:
+        why = f"there is no {choice!r}: {did_you_mean(choice, KINDS)}"
+    elif len([word for word in words if word in KINDS]) > 1:
+        why = f"choose one of {', '.join(KINDS)}"
+    if why:
+        raise PydanticCustomError("compile", "{text}", {"text": f"{at}{why}"})
+
+
+Choice = KernelKind | Annotated[list[Distribution], Field(min_length=1)]
+CompileChoices = Annotated[Choice | dict[Name, Choice], BeforeValidator(_check)]
+
+
+def choice_for(choices: Choice | Mapping[str, Choice], arch: str) -> tuple[KernelKind, tuple[str, ...]]:
+    """Return how an arch gets vLLM's kernels, and the other packages that are compiled for it."""
+    choice: str | Sequence[str]
+    choice = choices.get(arch, "published") if isinstance(choices, Mapping) else choices
+    words = (choice,) if isinstance(choice, str) else tuple(choice)
+    kinds: list[KernelKind] = [kind for kind in KINDS if kind in words]
+    return (*kinds, KINDS[0])[0], tuple(word for word in words if word not in KINDS)
 
 
 def _requirement(text: str) -> str:
@@ -55,9 +133,9 @@ class ServerVersion(_Model):
     local_versions: list[Name] = []
     """Local version labels to accept for these requirements (torch 2.10.0+cu130)."""
 
-    extras: Annotated[list[Name], Field(exclude_if=not_)] = []
+    extras: list[Name] = []
     """Extras of the server's distribution to install: b12x stands for vllm[b12x]."""
-    overrides: Annotated[list[Override], Field(exclude_if=not_)] = []
+    overrides: list[Override] = []
     """Requirements that replace those of every package."""
 
     @model_validator(mode="after")

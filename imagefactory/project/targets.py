@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from imagefactory.errors import UsageError, did_you_mean
 from imagefactory.project.cells import Cell, all_combinations, reason_excluded
 from imagefactory.project.matrix import Matrix
-from imagefactory.project.server_names import TITLES, server_name, version_key, version_name
+from imagefactory.project.server_versions import TITLES, server_name, version_key, version_name
 
 EVERYTHING = "all"
 SYNTAX = "MODEL[@VERSION][/ARCH[/MACHINE]], for example gemma4-31b, gemma4-31b@0.28.0/rtx5090, 'qwen*' or all"

@@ -21,7 +21,7 @@ from imagefactory.oci.registry.artifacts import TITLE, Payload, contents, upload
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.oci.registry.tag_writes import claim, replace_tag
 from imagefactory.project.cells import Cell, KernelOrigin
-from imagefactory.project.locks.lock import first_problem
+from imagefactory.project.locks.files import first_problem
 from imagefactory.publish.tags import CATALOG
 from imagefactory.store.digests import Digest, Sha256
 

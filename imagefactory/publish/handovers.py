@@ -15,10 +15,9 @@ from pydantic import BaseModel, ConfigDict
 
 from imagefactory.errors import TrustError
 from imagefactory.oci.image import Image
-from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers, RecordedLayer
 from imagefactory.plan.make import locked_plans, make_plan
-from imagefactory.plan.plan import Plan
+from imagefactory.plan.plan import Plan, make_image
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select_one
 from imagefactory.store.atomic import write_text

@@ -21,9 +21,8 @@ from imagefactory.oci.image import MANIFEST_TYPE, Blob, Image
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.image_push import PARALLEL, Pushable, Pushed, PushWatcher, push_image
 from imagefactory.oci.registry.repository import Repository, StoredManifest
-from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.plan import Layer, Plan
+from imagefactory.plan.plan import Layer, Plan, make_image
 from imagefactory.project.project import Project
 from imagefactory.publish.handovers import ExpectedImages
 from imagefactory.publish.outcomes import Outcomes

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from imagefactory.project.cells import first_of_release
 from imagefactory.project.matrix import Matrix
-from imagefactory.project.server_names import server_name, version_title
+from imagefactory.project.server_versions import server_name, version_title
 from imagefactory.site.stock import Stock
 from images.shipped.mods.manifest import STAGES, Mod
 

@@ -12,7 +12,7 @@ from imagefactory.check.bench.result import BenchResult, pooled_acceptance
 from imagefactory.launch.preview import Preview
 from imagefactory.project.cells import Cell, drafter_exclusions
 from imagefactory.project.served_model import ServedModel
-from imagefactory.project.server_names import TITLES
+from imagefactory.project.server_versions import TITLES
 from imagefactory.site.guides import plain, table_rows
 from imagefactory.site.image_page import ImagePage
 from imagefactory.site.stock import Stock

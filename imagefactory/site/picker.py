@@ -12,8 +12,8 @@ from typing import Any, Final, get_args
 from imagefactory.launch.docker_run import HUB_CACHE, Launch, compose_document, compose_text, docker_run
 from imagefactory.launch.recipes import TEMPLATED, Format, recipe_document, recipe_text
 from imagefactory.mods.choose import choose_mods
+from imagefactory.plan.serve.description import Served, describe
 from imagefactory.plan.serve.image_paths import MODEL_CACHE, program_folder
-from imagefactory.plan.serve.served import Served, describe
 from imagefactory.project.cells import Cell
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project

@@ -13,7 +13,7 @@ from imagefactory.oci.image import Image
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
-from imagefactory.plan.serve.served import Served, describe
+from imagefactory.plan.serve.description import Served, describe
 from imagefactory.project.cells import Cell, Exclusion, buildable, exclusions, intended_kernels
 from imagefactory.project.project import Project
 from imagefactory.publish.attest.components import Component, components_of

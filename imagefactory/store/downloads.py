@@ -43,8 +43,6 @@ class Wanted:
         "Check the network and the configured index (`./inv doctor`), or put the file into a folder in "
         "PIP_FIND_LINKS."
     )
-    elsewhere: Callable[[Path], str] | None = None
-    """Takes the file from an archive if no location has it; returns why it cannot."""
 
 
 class Downloader:
@@ -111,21 +109,8 @@ class _Transfer:
             raise CancelledError from None
         with alone:
             # Another build may have downloaded it meanwhile.
-            if self.target.exists() or any(map(self._fetch_from, self.wanted.locations())):
-                return
-            if not self._take_from_archive():
+            if not self.target.exists() and not any(map(self._fetch_from, self.wanted.locations())):
                 raise self._failure()
-
-    def _take_from_archive(self) -> bool:
-        if self.wanted.elsewhere is None:
-            return False
-        problem = self.wanted.elsewhere(self.partial)
-        if not problem and file_sha256(self.partial) == self.wanted.sha256:
-            adopt(self.partial, self.target)
-            return True
-        self.partial.unlink(missing_ok=True)
-        self.failures.append(problem or "the archive: not the locked content")
-        return False
 
     def _fetch_from(self, location: str) -> bool:
         """Try one location, with retries where they may help; return whether the file arrived."""

@@ -29,7 +29,7 @@ from isal import igzip_lib
 
 from imagefactory.assemble.parallel import available_cores
 from imagefactory.oci.format import COMPRESSION_LEVEL, MEMBER_LIMIT, SPLICE_FROM
-from imagefactory.plan.built_layers import read_blob_record
+from imagefactory.plan.known_layers import read_blob_record
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.project.cells import Cell

@@ -22,7 +22,7 @@ from imagefactory.plan.plan import Plan
 from imagefactory.plan.serve.image_paths import CUDA_HOME, ENTRYPOINT
 from imagefactory.project.cells import buildable
 from imagefactory.project.project import Project
-from imagefactory.project.server_names import version_key
+from imagefactory.project.server_versions import version_key
 from images.serve.program.servers.server import Server
 
 Applies = Callable[[bool, str], None]

@@ -13,8 +13,8 @@ from imagefactory.assemble.layers.tiny_model import tiny_model
 from imagefactory.check.smoke.assignment import Assignment
 from imagefactory.check.smoke.containers import Containers, RunningServer
 from imagefactory.launch.docker_run import STOP_SECONDS
+from imagefactory.plan.serve.description import GENERATED_MODELS
 from imagefactory.plan.serve.image_paths import ENTRYPOINT
-from imagefactory.plan.serve.served import GENERATED_MODELS
 from imagefactory.project.servers.server import Server
 
 Applies = Callable[[bool, str], None]

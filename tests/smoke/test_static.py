@@ -31,9 +31,8 @@ from imagefactory.oci.image import Blob
 from imagefactory.oci.layout import Layout
 from imagefactory.oci.listing import LayerReading, ListedPath
 from imagefactory.plan.bytecode import listed_paths, module_lists
-from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.plan import Plan, WheelLayer
+from imagefactory.plan.plan import Plan, WheelLayer, make_image
 from imagefactory.plan.serve.image_paths import CACHES, PROGRAM
 from imagefactory.project.project import Project
 from imagefactory.project.servers.known import SERVERS

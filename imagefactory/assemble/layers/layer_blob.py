@@ -15,7 +15,7 @@ from imagefactory.oci.entry import Entry
 from imagefactory.oci.gzip import LayerBlob, NotAsExpectedError
 from imagefactory.oci.image import Blob
 from imagefactory.oci.tar import END, complete, header, padding
-from imagefactory.plan.built_layers import write_record, write_slimmed
+from imagefactory.plan.known_layers import write_record, write_slimmed
 from imagefactory.plan.plan import (
     BaseLayer,
     BytecodeLayer,
@@ -27,7 +27,7 @@ from imagefactory.plan.plan import (
     WheelLayer,
 )
 from imagefactory.project.locks.files import LockedDeb
-from imagefactory.project.locks.gpu_libraries import SlimmedWheel
+from imagefactory.project.locks.kernels import SlimmedWheel
 from imagefactory.store.atomic import adopt, translating_disk_full
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, refuse_changed

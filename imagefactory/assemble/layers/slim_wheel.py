@@ -14,7 +14,7 @@ from imagefactory.gpu_code.fatbins import NotUnderstoodError
 from imagefactory.gpu_code.slimming import Chip, Tally, chip_of, slim
 from imagefactory.oci.entry import Content, DeflatedSlice, RawSlice
 from imagefactory.plan.plan import Input, SlimSettings
-from imagefactory.project.locks.gpu_libraries import SlimmedLibrary, SlimmedWheel, UntouchedLibrary
+from imagefactory.project.locks.kernels import SlimmedLibrary, SlimmedWheel, UntouchedLibrary
 from imagefactory.store.digests import Sha256
 
 NOTE: Final = "imagefactory-slim.json"

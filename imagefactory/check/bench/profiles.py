@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from imagefactory.errors import InputError, UsageError, did_you_mean
-from imagefactory.project.locks.lock import first_problem
+from imagefactory.project.locks.files import first_problem
 from images.shipped.yamlfile import read_yaml
 
 FOLDER: Final = "benchmarks"

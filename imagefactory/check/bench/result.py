@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from imagefactory.check.bench.profiles import FOLDER
 from imagefactory.errors import InputError
-from imagefactory.project.locks.lock import first_problem
+from imagefactory.project.locks.files import first_problem
 from imagefactory.store.atomic import write_text
 
 _DIGEST: Final = r"^(sha256:[0-9a-f]{64})?$"

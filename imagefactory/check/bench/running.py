@@ -27,11 +27,11 @@ from imagefactory.check.smoke.subject import Subject, bring_into_daemon, plan_of
 from imagefactory.errors import UsageError
 from imagefactory.launch.docker_run import HUB_CACHE
 from imagefactory.mods.choose import choose_mods
+from imagefactory.plan.serve.description import describe
 from imagefactory.plan.serve.image_paths import MODEL_CACHE
-from imagefactory.plan.serve.served import describe
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
-from imagefactory.project.server_names import VLLM
+from imagefactory.project.server_versions import VLLM
 from imagefactory.store.paths import expand_home
 from imagefactory.store.progress import Say
 from imagefactory.store.signals import ending_in_order

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from imagefactory.errors import CheckError, UsageError, did_you_mean
 from imagefactory.project.cells import Cell, buildable
-from imagefactory.project.locks.lock import first_problem
+from imagefactory.project.locks.files import first_problem
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
 from imagefactory.project.servers.known import server_of

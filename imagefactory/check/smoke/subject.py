@@ -20,10 +20,10 @@ from imagefactory.assemble.engines.docker import daemon
 from imagefactory.assemble.found import built_layouts
 from imagefactory.errors import BuildError, CheckError, EngineError
 from imagefactory.oci.layout import Layout
-from imagefactory.plan.changes import last_plan
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
+from imagefactory.plan.status import last_plan
 from imagefactory.project.cells import Cell, reason_excluded
 from imagefactory.project.project import Project
 from imagefactory.store.digests import Digest, Sha256, sha256_of

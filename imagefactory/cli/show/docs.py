@@ -23,13 +23,12 @@ from imagefactory.launch.preview import Preview
 from imagefactory.mods.compatibility import ModResult
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Plan
-from imagefactory.plan.serve.description import Description, describe_image, image_environment
-from imagefactory.plan.serve.served import serve_document
+from imagefactory.plan.serve.description import Description, describe_image, image_environment, serve_document
 from imagefactory.plan.status import PlanStatus, plan_status
 from imagefactory.project.cells import Cell, buildable, usable_drafters
 from imagefactory.project.matrix import Matrix, load_matrix
 from imagefactory.project.project import Project
-from imagefactory.project.server_names import TITLES, VLLM
+from imagefactory.project.server_versions import TITLES, VLLM
 from imagefactory.project.servers.known import SERVERS
 from imagefactory.project.targets import select_one
 from imagefactory.site.guides import read_guides

@@ -25,11 +25,10 @@ if TYPE_CHECKING:
     from imagefactory.mods.compatibility import ModResult
     from imagefactory.mods.importing.attempts import Attempt
     from imagefactory.oci.compare import Difference
-    from imagefactory.plan.changes import LayerChange
-    from imagefactory.plan.status import PlanStatus
+    from imagefactory.plan.status import LayerChange, PlanStatus
     from imagefactory.project.cells import Exclusion
     from imagefactory.project.locks.kernels import KernelVerdict
-    from imagefactory.project.locks.target_status import TargetStatus
+    from imagefactory.project.project import TargetStatus
     from imagefactory.publish.attest.image_check import Checked, Finding
     from imagefactory.publish.attest.licence_summary import LicenceSummary
     from imagefactory.publish.history import CurrentImage, Line

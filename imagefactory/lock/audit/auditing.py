@@ -12,19 +12,24 @@ from zipfile import ZipFile, is_zipfile
 
 import requests
 
-from imagefactory.errors import CheckError, LockError, MachineError, UsageError, did_you_mean
+from imagefactory.errors import CheckError, UsageError
 from imagefactory.lock.audit.libraries import GpuLibrary, from_file, from_layout, from_wheel, read_kernels
-from imagefactory.lock.wheelhouse.graft_record import graft_of
-from imagefactory.lock.wheelhouse.keep import find
+from imagefactory.lock.wheelhouse.keep import find, graft_of
 from imagefactory.oci.layout import Layout
 from imagefactory.project.cells import first_of_release
 from imagefactory.project.locks.files import Graft, LockedSource, LockedWheel
-from imagefactory.project.locks.gpu_libraries import KernelLock, LibraryKernels, WheelKernels
 from imagefactory.project.locks.indexed_files import configured_indexes, indexed_file, offers_of
-from imagefactory.project.locks.kernels import GpuCode, KernelVerdict, audited_wheels, judge
+from imagefactory.project.locks.kernels import (
+    GpuCode,
+    KernelVerdict,
+    LibraryKernels,
+    WheelKernels,
+    audited_wheels,
+    judge,
+)
 from imagefactory.project.matrix import Arch, CubinPolicy
 from imagefactory.project.project import Project
-from imagefactory.project.targets import Selector, host_machine, select, select_one, unknown_name
+from imagefactory.project.targets import Selector, host_machine, select_one, unknown_name
 from imagefactory.store.atomic import writing
 from imagefactory.store.digests import file_sha256, sha256_of
 from imagefactory.store.downloads import fetch
@@ -44,14 +49,13 @@ def libraries_of(project: Project, subject: str, arch: str = "") -> tuple[Iterat
     """Return the libraries of a subject, and the arch to judge them for."""
     path = Path(subject)
     if subject in project.matrix.vllm:
-        _refuse_compiled_version(project, subject)
         libraries = _of_release(project, subject)
     elif path.is_file():
         libraries = from_wheel(ZipFile(path), file_sha256(path)) if is_zipfile(path) else from_file(path)
     elif (path / "index.json").exists():
         libraries = from_layout(Layout(path), project.store)
     else:
-        _refuse_missing_path(subject)
+        _refuse_path(subject)
         Selector.parse(subject)  # an empty subject does not mean the default target
         cell = select_one(project.matrix, subject)
         arch = arch or cell.arch
@@ -60,51 +64,35 @@ def libraries_of(project: Project, subject: str, arch: str = "") -> tuple[Iterat
     return libraries, arch or project.matrix.defaults.arch
 
 
-def _refuse_compiled_version(project: Project, name: str) -> None:
-    """Raise an error for a version of the matrix that has no published wheel of its own."""
+def _of_release(project: Project, name: str) -> Iterator[GpuLibrary]:
+    """Return the libraries of a version's published wheel, whether or not a cell uses it."""
     published = first_of_release(project.matrix, name)
-    if published != name:
+    locked = project.source_lock.find(name, ".whl")
+    if published != name or locked is None:
         raise CheckError(
             "not-auditable",
             f"vLLM {name} has no published wheel of its own.",
             where="the audit's argument",
-            why=f"It is compiled from the same release as {published}, differently for every arch.",
-            fix=f"Name a target such as MODEL@{name}, a wheel (`./inv wheels.list`), or {published}.",
-        )
-
-
-def _refuse_missing_path(subject: str) -> None:
-    """Raise an error for a subject that is clearly a path, not a target."""
-    if subject and Path(subject).is_dir():
-        raise CheckError(
-            "not-auditable",
-            f"{subject} is not an image.",
-            where=subject,
-            why="The folder has no index.json, as every OCI layout does.",
-            fix="Name a library, a wheel, or the folder that `./inv build` wrote.",
-        )
-    if subject.startswith(("/", ".", "~")) or subject.endswith((".whl", ".so", ".zip", ".tar")):
-        raise MachineError(
-            "no-file",
-            f"There is no {subject}.",
-            where="the audit's argument",
-            why="Nothing of that name exists.",
-            fix="Check the path; it is relative to the current folder.",
-        )
-
-
-def _of_release(project: Project, release: str) -> Iterator[GpuLibrary]:
-    """Return the libraries of a release's published wheel, whether or not a cell uses it."""
-    locked = project.source_lock.find(release, ".whl")
-    if locked is None:
-        raise UsageError(
-            "unknown-name",
-            f"No wheel of vLLM {release} is locked.",
-            where="locks/sources.toml",
-            why="Only the releases in matrix.yaml are locked.",
-            fix=did_you_mean(release, project.matrix.vllm).capitalize(),
+            why=f"It is compiled from the same release as {published}, differently for every arch."
+            if published != name
+            else "locks/sources.toml has none of this version.",
+            fix=f"Name a target such as MODEL@{name}, a wheel (`./inv wheels.list`), or a release.",
         )
     return _of_wheel(project, locked)
+
+
+def _refuse_path(subject: str) -> None:
+    """Raise an error for a subject that is clearly a path, not a target."""
+    folder = bool(subject) and Path(subject).is_dir()
+    named = subject.startswith(("/", ".", "~")) or subject.endswith((".whl", ".so", ".zip", ".tar"))
+    if folder or named:
+        raise UsageError(
+            "bad-subject",
+            f"{subject} is not an image." if folder else f"There is no {subject}.",
+            where="the audit's argument",
+            why="The folder has no index.json, as every OCI layout does." if folder else "Nothing is there.",
+            fix="Name a library, a wheel, or the folder that `./inv build` wrote; paths are relative to this folder.",
+        )
 
 
 @dataclass(frozen=True)
@@ -162,35 +150,6 @@ def refuse_failing(subject: str, verdicts: Sequence[KernelVerdict]) -> None:
             why="; ".join(f"{verdict.library}: {verdict.why}" for verdict in failing),
             fix="Choose a version whose wheels fit, or compile it for this arch.",
         )
-
-
-def refuse_wrong_record(project: Project, target: str) -> int:
-    """Compare locks/kernels.toml with the wheels of a target; return how many wheels were compared."""
-    compared = 0
-    for cell in select(project.matrix, [target]):
-        arch = project.matrix.archs[cell.arch]
-        for wheel in audited_wheels(project.wheel_lock(cell), arch):
-            recorded, found = project.kernel_lock.find(wheel.sha256), look_into(project, wheel)
-            compared += 1
-            if recorded != found:
-                raise LockError(
-                    "no-kernel-record",
-                    f"The record of the kernels in {wheel.file} is wrong.",
-                    where=KernelLock.path(project.locks),
-                    why="The wheel is not on record."
-                    if recorded is None
-                    else _first_difference(recorded, found),
-                    fix="Remove locks/kernels.toml, run `./inv lock`, and review what changed.",
-                )
-    return compared
-
-
-def _first_difference(recorded: WheelKernels, found: WheelKernels) -> str:
-    said, real = ({library.name: library for library in entry.libraries} for entry in (recorded, found))
-    for name in sorted({*said, *real}):
-        if said.get(name) != real.get(name):
-            return f"{name}: recorded {said.get(name) or 'nothing'}, found {real.get(name) or 'nothing'}."
-    return f"It is recorded as {recorded.file}."
 
 
 def judge_libraries(project: Project, libraries: Iterable[GpuLibrary], arch: str) -> list[KernelVerdict]:

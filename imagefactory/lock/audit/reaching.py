@@ -13,12 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from imagefactory.errors import CheckError
 from imagefactory.lock.audit.auditing import cuobjdump, libraries_of, settings_of
-from imagefactory.lock.audit.kernel_names import KernelNames, read_names
-from imagefactory.lock.audit.libraries import GpuLibrary
+from imagefactory.lock.audit.libraries import GpuLibrary, KernelNames, read_names
 from imagefactory.oci.layout import Layout
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
-from imagefactory.project.server_names import TITLES, VLLM
+from imagefactory.project.server_versions import TITLES, VLLM
 from imagefactory.project.targets import select_one
 from images.shipped.yamlfile import read_yaml
 

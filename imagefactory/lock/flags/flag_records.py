@@ -1,23 +1,62 @@
-"""Records the flags of every version of the matrix that has a wheel."""
+"""Records the flags of every version of the matrix that has a wheel, read from the servers' sources.
+
+vLLM's parser is made from the fields of configuration classes; SGLang's from annotated fields, and some added by hand.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from imagefactory.lock.flags import sglang_flags, vllm_flags
-from imagefactory.lock.flags.python_source import Read, Sources
+from imagefactory.lock.flags.python_source import (
+    Field,
+    NameScope,
+    Read,
+    Sources,
+    calls_of,
+    is_switch,
+    keyword,
+    names_in,
+    texts,
+)
 from imagefactory.mods.source_files import ReleaseSource
-from imagefactory.project.locks.files import LockedSource, LockedWheel
+from imagefactory.project.locks.files import LockedSource, LockedWheel, MadeFrom
 from imagefactory.project.locks.indexed_files import configured_indexes
-from imagefactory.project.locks.lock import MadeFrom
 from imagefactory.project.locks.server_flags import FlagLock, recorded_version
 from imagefactory.project.project import Project, locked_cells
-from imagefactory.project.server_names import VLLM, server_name, version_key, version_title
+from imagefactory.project.server_versions import VLLM, server_name, version_key, version_title
 from imagefactory.store.progress import Say
 
-READERS: Final = {VLLM: vllm_flags.read_flags, "sglang": sglang_flags.read_flags}
+
+@dataclass
+class Flags:
+    """The flags found in a server's sources: their values, those without a value, and environment variables."""
+
+    sources: Sources
+    flags: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    switches: set[str] = field(default_factory=set)
+    variables: set[str] = field(default_factory=set)
+
+    def add(self, names: Iterable[str], values: Iterable[str], *, switch: bool = False) -> None:
+        """Add a flag under all its names."""
+        known = () if switch else tuple(sorted(set(values)))
+        for name in names:
+            self.flags[name] = known
+            if switch:
+                self.switches.add(name)
+
+    def add_call(self, call: ast.Call, scope: NameScope) -> None:
+        """Add the flag of a call of add_argument."""
+        names = [name for name in texts(call.args) if name.startswith("-")]
+        choices = keyword(call, "choices")
+        self.add(names, self.sources.values(choices, scope) if choices else [], switch=is_switch(call))
+
+    def add_field(self, names: Iterable[str], kind: ast.expr, scope: NameScope) -> None:
+        """Add a flag that is made from an annotated field."""
+        self.add(names, self.sources.values(kind, scope), switch="bool" in names_in(kind))
 
 
 def wheels_with_flags(project: Project) -> dict[str, LockedSource | LockedWheel]:
@@ -71,3 +110,124 @@ def flag_lock(name: str, made_from: Mapping[str, str], read: Read) -> FlagLock:
 
 def _made_from(name: str, wheel: LockedSource | LockedWheel) -> MadeFrom:
     return {f"{server_name(name)}.{version_key(name)}": wheel.sha256}
+
+
+ENGINE = "vllm.engine.arg_utils"
+FRONTENDS = ("vllm.entrypoints.openai.cli_args", "vllm.entrypoints.launchers.cli_args")
+"""Where the flags of the API server are; they moved in 0.30."""
+ELSEWHERE = {
+    "--tool-call-parser": ("vllm.tool_parsers", "_TOOL_PARSERS_TO_REGISTER"),
+    "--reasoning-parser": ("vllm.reasoning", "_REASONING_PARSERS_TO_REGISTER"),
+    "--load-format": ("vllm.model_executor.model_loader", "LoadFormats"),
+    "--quantization": ("vllm.model_executor.layers.quantization", "QuantizationMethods"),
+}
+"""Flags whose type is any text, with the tables that their values are looked up in."""
+
+
+def read_vllm(sources: Sources) -> Flags:
+    """Return the flags of `vllm serve` and the variables that vLLM reads."""
+    found = Flags(sources)
+    for name in (ENGINE, *FRONTENDS):
+        scope = sources.scope(name)
+        for function in (node for body in scope.bodies for node in ast.walk(body)):
+            if isinstance(function, ast.FunctionDef):
+                configs = _configs(function, sources, scope)
+                for call in calls_of(function, "add_argument"):
+                    _add_argument(found, call, NameScope(name, (function, *scope.bodies)), configs)
+        for one in sources.fields("FrontendArgs", scope):
+            found.add_field([f"--{one.name.replace('_', '-')}"], one.annotation, one.scope)
+    for one in sources.fields("SpeculativeConfig", sources.scope("vllm.config.speculative")):
+        found.add([f"--speculative-config.{one.name}"], sources.values(one.annotation, one.scope))
+    for flag, (name, table) in ELSEWHERE.items():
+        known = sources.find(table, sources.scope(name))
+        if known is not None and flag in found.flags:
+            found.add([flag], sources.values(*known))
+    variables = sources.find("environment_variables", sources.scope("vllm.envs"))
+    found.variables |= set(sources.values(*variables)) if variables else set()
+    return found
+
+
+def _configs(
+    function: ast.FunctionDef, sources: Sources, scope: NameScope
+) -> Mapping[str, Mapping[str, Field]]:
+    """Return the fields behind each `x_kwargs = get_kwargs(XConfig)` of a function."""
+    found = {}
+    for node in ast.walk(function):
+        match node:
+            case ast.Assign(
+                targets=[ast.Name(id=name)],
+                value=ast.Call(func=ast.Name(id="get_kwargs"), args=[ast.Name(id=config)]),
+            ):
+                found[name] = {one.name: one for one in sources.fields(config, scope)}
+            case _:
+                pass
+    return found
+
+
+def _add_argument(
+    found: Flags, call: ast.Call, scope: NameScope, configs: Mapping[str, Mapping[str, Field]]
+) -> None:
+    spread: ast.AST | None = next((item.value for item in call.keywords if item.arg is None), None)
+    if isinstance(spread, ast.Name):
+        local = found.sources.find(spread.id, scope)
+        spread = local[0] if local is not None else None
+    # Some calls spread the keywords of a field together with others.
+    for part in ast.walk(spread) if spread is not None else ():
+        match part:
+            case ast.Subscript(value=ast.Name(id=kwargs), slice=ast.Constant(value=str() as key)) if (
+                key in configs.get(kwargs, {})
+            ):
+                names = [name for name in texts(call.args) if name.startswith("-")]
+                found.add_field(names, configs[kwargs][key].annotation, configs[kwargs][key].scope)
+                return
+            case _:
+                pass
+    found.add_call(call, scope)
+
+
+ARGUMENTS = "sglang.srt.server_args"
+FIELDS = "sglang.srt.arg_groups.fields"
+
+
+def read_sglang(sources: Sources) -> Flags:
+    """Return the flags of `sglang serve` and the variables that SGLang reads."""
+    found = Flags(sources)
+    scope = sources.scope(ARGUMENTS)
+    for node in (node for body in scope.bodies for node in ast.walk(body)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{FIELDS}."):
+            for alias in node.names:
+                for one in sources.fields(alias.name, sources.scope(str(node.module))):
+                    _add_annotated(found, one)
+        elif isinstance(node, ast.FunctionDef):
+            for call in calls_of(node, "add_argument"):
+                found.add_call(call, NameScope(ARGUMENTS, (node, *scope.bodies)))
+    # The program reads it before the parser does.
+    found.add(["--model-type"], ["auto", "llm", "diffusion"])
+    variables = sources.find("Envs", sources.scope("sglang.srt.environ"))
+    for node in getattr(variables[0], "body", []) if variables else ():
+        found.variables |= {
+            target.id for target in getattr(node, "targets", []) if isinstance(target, ast.Name)
+        }
+    return found
+
+
+def _add_annotated(found: Flags, one: Field) -> None:
+    match one.annotation:
+        case ast.Subscript(value=ast.Name(id="A" | "Annotated"), slice=ast.Tuple(elts=[kind, about, *_])):
+            names = [f"--{one.name.replace('_', '-')}"]
+            values = found.sources.values(kind, one.scope)
+            if isinstance(about, ast.Call):
+                no_cli = keyword(about, "no_cli")
+                if isinstance(no_cli, ast.Constant) and no_cli.value is True:
+                    return
+                own, aliases = keyword(about, "cli_name"), keyword(about, "aliases")
+                names = texts([own]) if own is not None else names
+                names += texts(aliases.elts) if isinstance(aliases, ast.List) else []
+                choices = keyword(about, "choices")
+                values = found.sources.values(choices, one.scope) if choices is not None else values
+            found.add(names, values, switch="bool" in names_in(kind))
+        case _:
+            pass
+
+
+READERS: Final = {VLLM: read_vllm, "sglang": read_sglang}

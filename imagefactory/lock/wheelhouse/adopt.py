@@ -9,9 +9,18 @@ from packaging.utils import canonicalize_name
 
 from imagefactory.errors import InputError, LockError, UsageError
 from imagefactory.lock.audit.auditing import look_into, refuse_failing
-from imagefactory.lock.wheelhouse.fit import runs_with_cuda, same_version, why_unfit
-from imagefactory.lock.wheelhouse.keep import CompileInputs, KeptWheel, all_kept, find, refuse_damaged
-from imagefactory.lock.wheelhouse.remote import RemoteWheel, pull, remote_wheels, shared_at
+from imagefactory.lock.wheelhouse.keep import (
+    CompiledWheel,
+    CompileInputs,
+    KeptWheel,
+    all_kept,
+    find,
+    refuse_damaged,
+    runs_with_cuda,
+    same_version,
+    why_unfit,
+)
+from imagefactory.lock.wheelhouse.share import pull, remote_wheels, shared_at
 from imagefactory.mods.choose import source_mods
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell, compiled_distributions, intended_kernels
@@ -38,7 +47,7 @@ def choose_compiled(
     wanted = (canonicalize_name(name), cell.platform, chips_of(project, cell, name))
     unfit: dict[str, str] = {}
 
-    def fits(wheel: KeptWheel | RemoteWheel) -> bool:
+    def fits(wheel: CompiledWheel) -> bool:
         inputs = wheel.inputs
         described = (canonicalize_name(inputs.name), inputs.platform, inputs.arch_list)
         if described != wanted or not same_version(inputs.version, version):
@@ -48,7 +57,7 @@ def choose_compiled(
             unfit[wheel.key] = why
         return not why
 
-    found: list[KeptWheel | RemoteWheel] = [wheel for wheel in all_kept(project.store) if fits(wheel)]
+    found: list[CompiledWheel] = [wheel for wheel in all_kept(project.store) if fits(wheel)]
     prefixes = tuple(asked) or (locked or "",)
     where = shared_at(project.matrix)
     if where is not None and not any(wheel.key.startswith(prefixes) for wheel in found):
@@ -63,7 +72,7 @@ def choose_compiled(
     if not found:
         raise _compile_needed(project, cell, name, version)
     wheel = _one_of(found, project, cell, asked, locked)
-    if isinstance(wheel, RemoteWheel):
+    if not isinstance(wheel, KeptWheel):
         with Repository.open(str(where)) as repository:
             wheel = pull(repository, wheel, project.store)
     refuse_damaged(wheel)
@@ -111,12 +120,12 @@ def refuse_unfit_kernels(project: Project, cell: Cell, lock: WheelLock) -> None:
 
 
 def _one_of(
-    found: list[KeptWheel | RemoteWheel],
+    found: list[CompiledWheel],
     project: Project,
     cell: Cell,
     asked: Sequence[str],
     locked: str | None,
-) -> KeptWheel | RemoteWheel:
+) -> CompiledWheel:
     """Choose a wheel: the one named, else the locked one, else the one compiled with the mods of this checkout."""
     fitting = [wheel for wheel in found if asked and wheel.key.startswith(tuple(asked))]
     fitting = fitting or [wheel for wheel in found if wheel.key == locked]

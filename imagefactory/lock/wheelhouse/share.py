@@ -1,24 +1,142 @@
-"""Lists and locates compiled wheels, and moves them between the wheelhouse and the registry."""
+"""Lists and locates compiled wheels, and moves them between the wheelhouse and a registry, as OCI artifacts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 from packaging.utils import canonicalize_name
 
 from imagefactory.errors import LockError, RegistryError, UsageError
-from imagefactory.lock.wheelhouse.keep import CompiledWheel, all_kept, find
-from imagefactory.lock.wheelhouse.remote import RemoteWheel, pull, push, remote_wheels, shared_at, tag_of
+from imagefactory.lock.wheelhouse.keep import (
+    CompiledWheel,
+    CompileInputs,
+    KeptWheel,
+    all_kept,
+    find,
+    keep,
+    refuse_damaged,
+)
+from imagefactory.oci.registry.artifacts import TITLE, Payload, push_artifact
+from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.locks.files import LockedWheel
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project, locked_cells
-from imagefactory.store.digests import Digest, Sha256
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import Digest, Sha256, canonical_json, parse_json
 from imagefactory.store.index_config import IndexConfig
 from imagefactory.store.indexes import local_wheels
+
+ARTIFACT_TYPE: Final = "application/vnd.imagefactory.wheel.v1"
+MEDIA_TYPE: Final = "application/zip"
+INPUTS: Final = "imagefactory.inputs"
+KEY: Final = "imagefactory.key"
+_PREFIX: Final = "wheel-"
+_KEY_IN_TAG: Final = 16
+
+
+def shared_at(matrix: Matrix) -> str | None:
+    """Return the repository that wheels are shared in; None while matrix.yaml only has a placeholder."""
+    registry = matrix.effective_registry
+    return None if "OWNER" in registry else registry
+
+
+def tag_of(inputs: CompileInputs) -> str:
+    """Return the tag of a wheel's artifact; tags cannot contain a plus sign."""
+    version = inputs.version.replace("+", "_")
+    return f"{_PREFIX}{canonicalize_name(inputs.name)}-{version}-{inputs.key[:_KEY_IN_TAG]}"
+
+
+def push(repository: Repository, wheel: KeptWheel) -> Literal["pushed", "present"]:
+    """Push a wheel unless the registry has it; a different wheel from the same inputs is never replaced."""
+    refuse_damaged(wheel)
+    tag = tag_of(wheel.inputs)
+    there = remote_wheel(repository, tag)
+    if there is not None:
+        if there.sha256 == wheel.sha256:
+            return "present"
+        raise RegistryError(
+            "bad-wheel-artifact",
+            f"The registry has a different {wheel.filename} from the same inputs.",
+            where=f"{repository.reference.name}:{tag}",
+            why=f"Compilers do not always produce the same bytes: there {there.sha256[:16]}, here {wheel.sha256[:16]}. "
+            "A lock may refer to the one in the registry.",
+            fix=f"Use that one: remove {wheel.path.parent} and run `./inv wheels.pull --key {wheel.key[:16]}`.",
+        )
+    payload = Payload.file(wheel.path, MEDIA_TYPE, digest=Digest(f"sha256:{wheel.sha256}"))
+    annotations = {
+        TITLE: wheel.filename,
+        "org.opencontainers.image.version": wheel.inputs.version,
+        KEY: wheel.key,
+        INPUTS: canonical_json(wheel.inputs.as_json()).decode(),
+    }
+    push_artifact(repository, ARTIFACT_TYPE, [payload], annotations=annotations, tag=tag)
+    return "pushed"
+
+
+def remote_wheels(repository: Repository, name: str = "") -> list[CompiledWheel]:
+    """List the wheels in a registry, or those of one package; a missing repository has none."""
+    begin = f"{_PREFIX}{canonicalize_name(name)}-" if name else _PREFIX
+    try:
+        tags = [tag for tag in repository.tags() if tag.startswith(begin)]
+    except RegistryError as error:
+        if error.name != "no-repository":
+            raise
+        return []
+
+    found = (remote_wheel(repository, tag) for tag in sorted(tags))
+    return [wheel for wheel in found if wheel is not None]  # a tag may have been deleted since it was listed
+
+
+def remote_wheel(repository: Repository, tag: str) -> CompiledWheel | None:
+    """Return the wheel that a registry has under a tag, if any."""
+    manifest = repository.manifest(tag)
+    if manifest is None:
+        return None
+    try:
+        return _read(tag, manifest.document())
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RegistryError(
+            "bad-wheel-artifact",
+            f"{tag} is not a compiled wheel.",
+            where=f"{repository.reference.name}:{tag}",
+            why=f"{type(error).__name__}: {error}",
+            fix="Do not use it. Delete it, then push the wheel again under its own name.",
+        ) from None
+
+
+def pull(repository: Repository, remote: CompiledWheel, store: Store) -> KeptWheel:
+    """Pull a wheel into the store, with the same checks as for one compiled locally."""
+    with store.scratch() as scratch:
+        file = scratch / remote.filename
+        repository.download(Digest(f"sha256:{remote.sha256}"), remote.size, file)
+        kept = keep(store, remote.inputs, file)
+    if kept.sha256 != remote.sha256:
+        raise RegistryError(
+            "bad-wheel-artifact",
+            f"The wheelhouse has a different {remote.filename} from the same inputs.",
+            where=kept.path,
+            why=f"The registry's is {remote.sha256[:16]}, the one here {kept.sha256[:16]}.",
+            fix=f"To use the registry's wheel, remove {kept.path.parent} first.",
+        )
+    return kept
+
+
+def _read(tag: str, document: dict[str, Any]) -> CompiledWheel:
+    """Parse the manifest of an artifact; raise ValueError if it contradicts itself."""
+    inputs = CompileInputs.from_json(parse_json(document["annotations"][INPUTS]))
+    [layer] = document["layers"]
+    filename = str(layer["annotations"]["org.opencontainers.image.title"])
+    if document.get("artifactType") != ARTIFACT_TYPE:
+        raise ValueError("its artifact type is different")
+    if tag_of(inputs) != tag:
+        raise ValueError("its inputs give another key")
+    if "/" in filename or not filename.endswith(".whl"):
+        raise ValueError("its file is not a wheel")
+    described = Descriptor.of(layer)
+    return CompiledWheel(filename, Sha256(described.digest.removeprefix("sha256:")), described.size, inputs)
 
 
 @dataclass(frozen=True)
@@ -36,22 +154,13 @@ class ListedWheel(CompiledWheel):
         return {"key": self.key, **vars(self), "inputs": self.inputs.as_json()}
 
 
-@dataclass(frozen=True)
-class Moved:
-    """A wheel that was pushed or pulled, and the outcome."""
-
-    filename: str
-    outcome: str
-    reference: str
-
-
-def listing(project: Project, *, name: str = "", key: str = "", remote: bool = False) -> list[ListedWheel]:
+def listing(project: Project, *, key: str = "", remote: bool = False) -> list[ListedWheel]:
     """List the local wheels and, with `remote`, those in the registry."""
     kept = {str(wheel.key): wheel for wheel in all_kept(project.store)}
-    shared: dict[str, RemoteWheel] = {}
+    shared: dict[str, CompiledWheel] = {}
     if remote:
         with Repository.open(registry_of(project)) as repository:
-            shared = {wheel.key: wheel for wheel in remote_wheels(repository, name)}
+            shared = {wheel.key: wheel for wheel in remote_wheels(repository)}
     locked = _locked_keys(project)
     everything: dict[str, CompiledWheel] = {**shared, **kept}
     rows = [
@@ -62,43 +171,42 @@ def listing(project: Project, *, name: str = "", key: str = "", remote: bool = F
             locked=wheel.key in locked,
         )
         for wheel in everything.values()
-        if _wanted(wheel, name, key)
+        if wheel.key.startswith(key)
     ]
     return sorted(rows, key=lambda row: (row.inputs.name, row.inputs.version, row.key))
 
 
-def push_all(project: Project, *, name: str = "", key: str = "") -> Iterator[Moved]:
-    """Push the local wheels, or those that a name or key selects."""
-    wheels = [wheel for wheel in all_kept(project.store) if _wanted(wheel, name, key)]
+def push_all(project: Project, *, key: str = "") -> Iterator[tuple[str, str, str]]:
+    """Push local wheels, all or by the start of their keys; yield the file, the outcome and the address of each."""
+    wheels = [wheel for wheel in all_kept(project.store) if wheel.key.startswith(key)]
     if not wheels:
-        raise _nothing(project, name, key, "the wheelhouse of this machine")
+        raise _nothing(project, key, "the wheelhouse of this machine")
     with Repository.open(registry_of(project)) as repository:
         for wheel in wheels:
             outcome = push(repository, wheel)
-            yield Moved(wheel.filename, outcome, f"{repository.reference.name}:{tag_of(wheel.inputs)}")
+            yield wheel.filename, outcome, f"{repository.reference.name}:{tag_of(wheel.inputs)}"
 
 
-def pull_all(project: Project, *, name: str = "", key: str = "") -> Iterator[Moved]:
-    """Pull the wheels that a name or key selects, by default those that the locks refer to."""
-    asked = bool(name or key)
-    locked = set() if asked else _locked_keys(project)
+def pull_all(project: Project, *, key: str = "") -> Iterator[tuple[str, str, str]]:
+    """Pull the wheels whose keys begin with a text, by default those that the locks refer to; yield as `push_all`."""
+    locked = set() if key else _locked_keys(project)
     where = registry_of(project)
     with Repository.open(where) as repository:
         offers = [
             wheel
-            for wheel in remote_wheels(repository, name)
-            if (_wanted(wheel, name, key) if asked else wheel.key in locked)
+            for wheel in remote_wheels(repository)
+            if (wheel.key.startswith(key) if key else wheel.key in locked)
         ]
         missing = locked - {wheel.key for wheel in offers} - {w.key for w in all_kept(project.store)}
-        if missing or (asked and not offers):
-            raise _nothing(project, name, key or min(missing, default=""), where)
+        if missing or (key and not offers):
+            raise _nothing(project, key or min(missing, default=""), where)
         for wheel in offers:
-            reference = f"{repository.reference.name}:{wheel.tag}"
+            reference = f"{repository.reference.name}:{tag_of(wheel.inputs)}"
             here = find(project.store, wheel.key)
             if here is not None and here.sha256 == wheel.sha256:
-                yield Moved(wheel.filename, "present", reference)
+                yield wheel.filename, "present", reference
             else:
-                yield Moved(pull(repository, wheel, project.store).filename, "pulled", reference)
+                yield pull(repository, wheel, project.store).filename, "pulled", reference
 
 
 def compiled_locations(project: Project, wheel: LockedWheel) -> list[str]:
@@ -122,27 +230,6 @@ def compiled_locations(project: Project, wheel: LockedWheel) -> list[str]:
     return found
 
 
-def from_archive(matrix: Matrix, sha256: Sha256, size: int) -> Callable[[Path], str] | None:
-    """Return a function that takes a file from the registry, or tells why it cannot; None without a registry.
-
-    `wheels.archive` puts locked files there for the day on which an index loses them. A registry finds content by its
-    digest, so it does not matter for which target the file was archived.
-    """
-    where = shared_at(matrix)
-    if where is None:
-        return None
-
-    def take(path: Path) -> str:
-        try:
-            with Repository.open(where) as repository:
-                repository.download(Digest(f"sha256:{sha256}"), size, path)
-        except RegistryError as error:
-            return f"{where}: {error.what}"
-        return ""
-
-    return take
-
-
 def _locked_keys(project: Project) -> set[str]:
     return {
         wheel.compiled
@@ -150,11 +237,6 @@ def _locked_keys(project: Project) -> set[str]:
         for wheel in project.wheel_lock(cell).wheels
         if wheel.compiled is not None
     }
-
-
-def _wanted(wheel: CompiledWheel, name: str, key: str) -> bool:
-    same = not name or canonicalize_name(name) == canonicalize_name(wheel.inputs.name)
-    return same and wheel.key.startswith(key)
 
 
 def registry_of(project: Project) -> str:
@@ -171,13 +253,12 @@ def registry_of(project: Project) -> str:
     return where
 
 
-def _nothing(project: Project, name: str, key: str, where: str) -> LockError:
-    what = " ".join(part for part in (name and f"of {name}", key and f"with the key {key}") if part)
+def _nothing(project: Project, key: str, where: str) -> LockError:
     wheels = all_kept(project.store)
     kept = [f"{wheel.inputs.name} {wheel.inputs.version} ({wheel.key[:16]})" for wheel in wheels]
     return LockError(
         "wheel-not-kept",
-        f"There is no compiled wheel {what}".rstrip() + ".",
+        f"There is no compiled wheel{f' with the key {key}' if key else ''}.",
         where=where,
         why=f"This machine has {', '.join(kept) or 'none'}.",
         fix="`./inv wheels.list --remote` lists all wheels; `./inv compile` makes one.",

@@ -27,7 +27,7 @@ from imagefactory.mods.source_files import Trees
 from imagefactory.project.cells import first_of_release
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
-from imagefactory.project.server_names import VLLM
+from imagefactory.project.server_versions import VLLM
 from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import sha256_of
 from imagefactory.store.progress import Say

@@ -1,22 +1,132 @@
-"""The locks of wheels, Debian packages, sources, tools, models and licences."""
+"""Lock files: sealed TOML of what images are made from, with names and hashes, but no URL or host.
+
+`made_from` holds checksums of the parts of matrix.yaml that a lock was made from, to detect drift; `integrity` is a
+checksum of the lock's own content, to detect manual edits.
+"""
 
 from __future__ import annotations
 
-from operator import not_
+import re
+import tomllib
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
+import tomli_w
 from pydantic import (
+    BaseModel,
+    ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
     StringConstraints,
-    model_serializer,
-    model_validator,
+    ValidationError,
 )
 
+from imagefactory.errors import Location, LockError
 from imagefactory.project.cells import KernelOrigin
-from imagefactory.project.locks.lock import Frozen, Hash, Lock, SingleLock
-from imagefactory.project.server_names import VLLM, server_name
+from imagefactory.store.atomic import write_text
+from imagefactory.store.digests import Sha256, checksum
+
+Hash = Annotated[Sha256, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+MadeFrom = dict[str, Hash]
+"""Checksums of the parts of matrix.yaml that a lock was made from, by name, to tell which of them changed."""
+
+
+class Frozen(BaseModel):
+    """Part of a lock; nothing changes it."""
+
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", strict=False)
+
+
+class Lock(Frozen):
+    """The base of all kinds of lock: checksums, reading and atomic writing."""
+
+    header: ClassVar[str]
+    maker: ClassVar[str] = "lock"
+    """The command that writes it."""
+    file: ClassVar[str]
+    """Its path below locks/, with a gap for each part of its name."""
+    named_by: ClassVar[tuple[str, ...]] = ()
+    """The fields that fill the gaps."""
+
+    format: Literal[1] = 1
+    made_from: MadeFrom
+    integrity: str = ""
+
+    @classmethod
+    def path(cls, locks: Path, *parts: str) -> Path:
+        """Return where the lock with this name is kept."""
+        return locks / cls.file.format(*(part.replace("/", "-") for part in parts))
+
+    def home(self, locks: Path) -> Path:
+        """Return the path where a lock with this content belongs."""
+        return self.path(locks, *(getattr(self, name) for name in self.named_by))
+
+    def content_checksum(self) -> Sha256:
+        """Hash everything that the file says except the checksum itself."""
+        return checksum(self.model_dump(mode="json", exclude={"integrity"}, exclude_defaults=True))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read and check a lock file."""
+        try:
+            raw = tomllib.loads(path.read_text("utf-8"))
+        except FileNotFoundError:
+            raise LockError(
+                "no-lock",
+                f"There is no lock {path.name} yet.",
+                where=path,
+                why="Nothing can be planned or built before its files are pinned.",
+                fix="Run `./inv lock` for this target and commit the result.",
+            ) from None
+        except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or absurd numbers
+            raise _unreadable(path, str(error)) from None
+        except OSError as error:
+            raise _unreadable(path, error.strerror or type(error).__name__) from None
+        try:
+            lock = cls.model_validate(raw)
+        except ValidationError as error:
+            raise _unreadable(path, first_problem(error)) from None
+        if lock.integrity != lock.content_checksum():
+            raise LockError(
+                "lock-edited",
+                f"The lock {path.name} was changed by hand.",
+                where=Location(file=str(path), line=_line_of_integrity(path)),
+                why=f"Its content no longer matches the checksum that `./inv {cls.maker}` wrote into it.",
+                fix=f"Undo the edit (git checkout), or change matrix.yaml and run `./inv {cls.maker}`.",
+            )
+        return lock
+
+    def write(self, path: Path) -> bool:
+        """Write the lock atomically; return whether the file changed."""
+        sealed = self.model_copy(update={"integrity": self.content_checksum()})
+        data = sealed.model_dump(mode="json", exclude_defaults=True)
+        data = {"format": self.format, "integrity": sealed.integrity, **data}
+        text = f"# {self.header}\n# Made by `invoke {self.maker}`; do not edit.\n" + tomli_w.dumps(data)
+        if path.exists() and path.read_text("utf-8") == text:
+            return False
+        write_text(path, text)
+        return True
+
+
+def first_problem(error: ValidationError) -> str:
+    """Describe the first problem in a document, and where it is."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'the document'}: {first['msg']}"
+
+
+def _unreadable(path: Path, why: str) -> LockError:
+    line = re.search(r"at line (\d+)", why)
+    return LockError(
+        "bad-lock",
+        f"The lock {path.name} cannot be read.",
+        where=Location(file=str(path), line=int(line[1]) if line else None),
+        why=why,
+        fix="Restore it from git, or delete it and run `./inv lock`.",
+    )
+
+
+def _line_of_integrity(path: Path) -> int | None:
+    lines = enumerate(path.read_text("utf-8").splitlines(), 1)
+    return next((number for number, line in lines if line.startswith("integrity =")), None)
 
 
 class ReplacedFile(Frozen):
@@ -57,17 +167,11 @@ class LockedWheel(Frozen):
     needed_by: tuple[str, ...]
     without: tuple[str, ...] = ()
     """Paths not installed from this wheel because another wheel wins them (matrix.yaml `conflicts`)."""
-    left_out: Annotated[tuple[LeftOutFiles, ...], Field(exclude_if=not_)] = ()
+    left_out: tuple[LeftOutFiles, ...] = ()
     compiled: Hash | None = None
     """The key of the compile that produced the wheel; None for a published wheel."""
     graft: Graft | None = None
     """Which files are whose, in a wheel that was compiled in part."""
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is not set, so that locks from before these fields existed keep their checksums."""
-        data: dict[str, Any] = serialize(self)
-        return {name: value for name, value in data.items() if value is not None}
 
     @property
     def pure(self) -> bool:
@@ -121,6 +225,8 @@ class WheelLock(Lock):
     header: ClassVar[str] = (
         "The wheels of one version of a server for one arch: names and hashes, found on any index."
     )
+    file: ClassVar[str] = "{}/{}-{}.toml"
+    named_by: ClassVar[tuple[str, ...]] = ("version", "arch", "platform")
 
     version: str
     arch: str
@@ -128,47 +234,20 @@ class WheelLock(Lock):
     python: str
     kernels: KernelOrigin
     wheels: tuple[LockedWheel, ...] = Field(min_length=1)
-    left_out: Annotated[tuple[LeftOutWheel, ...], Field(exclude_if=not_)] = ()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_as_before(cls, data: dict[str, Any]) -> dict[str, Any]:
-        return {"version" if name == VLLM else name: value for name, value in data.items()}
-
-    @model_serializer(mode="wrap")
-    def _written_as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Call a version of vLLM `vllm`, so that locks from before the second server keep their checksums."""
-        name = VLLM if server_name(self.version) == VLLM else "version"
-        return {name if key == "version" else key: value for key, value in serialize(self).items()}
-
-    @classmethod
-    def path(cls, locks: Path, version: str, arch: str, platform: str) -> Path:
-        """Return where the wheels of a version are locked for an arch and platform."""
-        return locks / version / f"{arch}-{platform.replace('/', '-')}.toml"
-
-    def home(self, locks: Path) -> Path:
-        """Return the path where a lock with this content belongs."""
-        return self.path(locks, self.version, self.arch, self.platform)
+    left_out: tuple[LeftOutWheel, ...] = ()
 
 
 class BaseLock(Lock):
     """Every Debian package of one base on one platform."""
 
     header: ClassVar[str] = "The Debian packages of one base: names and hashes, found on any mirror."
+    file: ClassVar[str] = "{}/{}.toml"
+    named_by: ClassVar[tuple[str, ...]] = ("base", "platform")
 
     base: str
     platform: str
     suites: tuple[LockedSuite, ...]
     debs: tuple[LockedDeb, ...] = Field(min_length=1)
-
-    @classmethod
-    def path(cls, locks: Path, base: str, platform: str) -> Path:
-        """Return where the Debian packages of a base are locked for a platform."""
-        return locks / base / f"{platform.replace('/', '-')}.toml"
-
-    def home(self, locks: Path) -> Path:
-        """Return the path where a lock with this content belongs."""
-        return self.path(locks, self.base, self.platform)
 
 
 class LockedSource(Frozen):
@@ -181,7 +260,7 @@ class LockedSource(Frozen):
     size: int
 
 
-class SourceLock(SingleLock):
+class SourceLock(Lock):
     """The archives of every vLLM release of the matrix."""
 
     file: ClassVar[str] = "sources.toml"
@@ -195,7 +274,7 @@ class SourceLock(SingleLock):
         return next(found, None)
 
 
-class ToolLock(SingleLock):
+class ToolLock(Lock):
     """The programs that the factory itself runs, for each machine architecture."""
 
     file: ClassVar[str] = "tools.toml"
@@ -219,7 +298,7 @@ class LockedRevision(Frozen):
     commit: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 
 
-class ModelLock(SingleLock):
+class ModelLock(Lock):
     """The models of the matrix, and the revisions of those that were looked up."""
 
     file: ClassVar[str] = "models.toml"
@@ -245,7 +324,7 @@ class LicensedFile(Frozen):
     """GNU licences mentioned in the package's notices, mostly for bundled libraries."""
 
 
-class LicenceLock(SingleLock):
+class LicenceLock(Lock):
     """The licence of every file that a lock names."""
 
     file: ClassVar[str] = "licences.toml"

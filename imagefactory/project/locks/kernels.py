@@ -1,4 +1,4 @@
-"""Judges the kernels of an image by the policy of its arch, from the record in locks/kernels.toml."""
+"""The kernels of wheels: locks of the GPU code that was found and taken out, and a judgement by an arch's policy."""
 
 from __future__ import annotations
 
@@ -7,12 +7,93 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Final, Literal, get_args
+from typing import ClassVar, Final, Literal, get_args
 
-from imagefactory.project.locks.files import LockedWheel, WheelLock
-from imagefactory.project.locks.gpu_libraries import KernelLock, WheelKernels
+from pydantic import Field
+
+from imagefactory.project.locks.files import Frozen, Hash, Lock, LockedWheel, WheelLock
 from imagefactory.project.matrix import Arch
 from imagefactory.project.servers.known import server_of_version
+
+
+class LibraryKernels(Frozen):
+    """The number of cubins and PTX modules in one shared library, per GPU target."""
+
+    name: str
+    cubins: dict[str, int] = Field(default_factory=dict)
+    ptx: dict[str, int] = Field(default_factory=dict)
+    fp4: bool = False
+
+
+class WheelKernels(Frozen):
+    """The GPU code in a wheel: one entry for each library that has any."""
+
+    file: str
+    sha256: Hash
+    libraries: tuple[LibraryKernels, ...] = ()
+
+
+class KernelLock(Lock):
+    """The GPU code in the locked wheels, recorded so that planning need not inspect any wheel."""
+
+    file: ClassVar[str] = "kernels.toml"
+    header: ClassVar[str] = (
+        "For which chips the kernels of the locked wheels were compiled, read with cuobjdump."
+    )
+
+    wheels: tuple[WheelKernels, ...] = ()
+
+    def find(self, sha256: str) -> WheelKernels | None:
+        """Return the record of a wheel, if there is one."""
+        return next((wheel for wheel in self.wheels if wheel.sha256 == sha256), None)
+
+
+class SlimmedLibrary(Frozen):
+    """A library of a wheel without the GPU code that a chip cannot load."""
+
+    path: str
+    published: Hash
+    """The sha256 of the file in the wheel."""
+    sha256: Hash
+    kept: dict[str, int] = Field(default_factory=dict)
+    """The bytes of GPU code per target."""
+    blanked: dict[str, int]
+
+
+class UntouchedLibrary(Frozen):
+    """A library whose GPU code is not understood, and stays as it is."""
+
+    path: str
+    why: str
+
+
+class SlimmedWheel(Frozen):
+    """What was taken out of a wheel for a chip."""
+
+    file: str
+    sha256: Hash
+    chip: str
+    rule: int
+    libraries: tuple[SlimmedLibrary, ...] = ()
+    untouched: tuple[UntouchedLibrary, ...] = ()
+
+
+class SlimLock(Lock):
+    """The libraries that builds slimmed, recorded so that their hashes are known before a build."""
+
+    file: ClassVar[str] = "slim.toml"
+    header: ClassVar[str] = (
+        "The libraries without the GPU code that a chip cannot load: hashes, and bytes per target."
+    )
+    maker: ClassVar[str] = "build"
+
+    wheels: tuple[SlimmedWheel, ...] = ()
+
+    def find(self, sha256: str, chip: str, rule: int) -> SlimmedWheel | None:
+        """Return what was taken out of a wheel for a chip, if it is on record."""
+        wanted = (sha256, chip, rule)
+        return next((one for one in self.wheels if (one.sha256, one.chip, one.rule) == wanted), None)
+
 
 AUDIT_LABEL: Final = "imagefactory.audit"
 SUMMARY_LABEL: Final = "imagefactory.audit.summary"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, ClassVar
 
-from imagefactory.project.locks.lock import Lock
+from imagefactory.project.locks.files import Lock
 from imagefactory.project.project import Project
-from imagefactory.project.server_names import server_name
+from imagefactory.project.server_versions import server_name
 
 SPECULATIVE = "--speculative-config"
 
@@ -20,6 +19,8 @@ class FlagLock(Lock):
 
     header: ClassVar[str] = "The flags of one version of a server, as its sources define them."
     maker: ClassVar[str] = "lock --flags"
+    file: ClassVar[str] = "{}/flags.toml"
+    named_by: ClassVar[tuple[str, ...]] = ("version",)
 
     version: str
     flags: dict[str, str]
@@ -27,15 +28,6 @@ class FlagLock(Lock):
     switches: tuple[str, ...] = ()
     """The flags that need no value."""
     variables: tuple[str, ...] = ()
-
-    @classmethod
-    def path(cls, locks: Path, version: str) -> Path:
-        """Return where the flags of a version are recorded."""
-        return locks / version / "flags.toml"
-
-    def home(self, locks: Path) -> Path:
-        """Return the path where a lock with this content belongs."""
-        return self.path(locks, self.version)
 
     def has(self, flag: str) -> bool:
         """Whether the server knows a flag, which may switch another off or set one key of a JSON value."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from imagefactory.project.cells import Cell
-from imagefactory.project.server_names import server_name
+from imagefactory.project.server_versions import server_name
 from imagefactory.project.servers import sglang, vllm
 from imagefactory.project.servers.server import Server
 

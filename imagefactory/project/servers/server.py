@@ -1,17 +1,86 @@
-"""Describes a server: all that differs between servers on the factory's side."""
+"""Describes a server and the settings of its images: all that differs between servers on the factory's side.
+
+Everything else is rendered from the settings of a server: settings.json in the image (which the serve program validates
+against), the image's environment, the `settings` command, the table in docs/serving.md, compose files, `docker run` and
+recipes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Literal
 
 from imagefactory.project.matrix import Arch
 from imagefactory.project.served_model import Drafter
-from imagefactory.project.server_names import TITLES
-from imagefactory.project.server_versions import ServerVersion
-from imagefactory.project.servers.setting import Setting
+from imagefactory.project.server_versions import TITLES, ServerVersion
+
+SettingKind = Literal[
+    "text", "path", "whole", "fraction", "switch", "choice", "counts", "list", "flags", "secret"
+]
+MOST = 2**31 - 1
+KEY_SETTINGS = ("VLLM_API_KEY", "VLLM_API_KEY_FILE")
+"""The API key of any server."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting of an image; `serve` of a model in matrix.yaml may override its default."""
+
+    name: str
+    kind: SettingKind
+    description: str
+    _: KW_ONLY
+    passed: bool = False
+    """Whether the server gets it as a flag."""
+    spelled: str = ""
+    """The flag, where it does not have the setting's name."""
+    default: str = ""
+    server_default: str = ""
+    """What the server assumes without the flag, which is then left out."""
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    since: str = ""
+    """The first version of the server that supports it."""
+    since_of: dict[str, str] = field(default_factory=dict)
+    """The first version of the server that supports a choice."""
+    unset: str = ""
+    """The word that stands for no value."""
+
+    @property
+    def key(self) -> str:
+        """Its name in matrix.yaml, below a model's `serve`."""
+        return self.name.lower()
+
+    @property
+    def flag(self) -> str:
+        """The flag of the server; empty if only the serve program uses the setting."""
+        return (self.spelled or f"--{self.key.replace('_', '-')}") if self.passed else ""
+
+
+def flag(name: str, kind: SettingKind, description: str, unset: str = "") -> Setting:
+    """Declare a setting that the server gets as a flag."""
+    return Setting(name, kind, description, passed=True, unset=unset)
+
+
+def whole(name: str, description: str, minimum: int, maximum: int, default: str = "") -> Setting:
+    """Declare a number for the serve program."""
+    return Setting(name, "whole", description, minimum=minimum, maximum=maximum, default=default)
+
+
+def limit(name: str, description: str, maximum: int) -> Setting:
+    """Declare a number that the server chooses itself unless it is set."""
+    return Setting(name, "whole", description, passed=True, minimum=1, maximum=maximum, unset="auto")
+
+
+def choice(name: str, description: str, others: str, since_of: dict[str, str] | None = None) -> Setting:
+    """Declare one of several words, of which the server's default is `auto`."""
+    choices, since = ("auto", *others.split()), since_of or {}
+    return Setting(
+        name, "choice", description, passed=True, choices=choices, server_default="auto", since_of=since
+    )
 
 
 @dataclass(frozen=True)

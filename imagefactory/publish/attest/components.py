@@ -25,7 +25,7 @@ from imagefactory.plan.plan import (
     WheelLayer,
 )
 from imagefactory.project.locks.files import Graft, LicenceLock, LockedDeb, LockedWheel
-from imagefactory.project.locks.gpu_libraries import SlimmedWheel
+from imagefactory.project.locks.kernels import SlimmedWheel
 from imagefactory.project.project import Project
 from imagefactory.publish.attest.licence_record import Licences
 from imagefactory.store.digests import Sha256

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from imagefactory.plan.plan import Plan, WheelLayer
 from imagefactory.project.locks.files import LicenceLock, ModelLock
-from imagefactory.project.locks.gpu_libraries import SlimLock
+from imagefactory.project.locks.kernels import SlimLock
 from imagefactory.project.project import Project
 from imagefactory.publish.attest import sbom
 from imagefactory.publish.attest.components import slimmed

@@ -13,7 +13,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from imagefactory.plan.plan import Plan
 from imagefactory.project.locks.files import Graft
-from imagefactory.project.locks.gpu_libraries import SlimmedWheel
+from imagefactory.project.locks.kernels import SlimmedWheel
 from imagefactory.project.project import Project
 from imagefactory.publish.attest.components import Component, ComponentKind, components_of
 from imagefactory.publish.attest.spdx import UNDECLARED

@@ -17,7 +17,7 @@ from pathlib import Path
 from imagefactory.assemble import parallel
 from imagefactory.assemble.verify import verify
 from imagefactory.oci.layout import Layout
-from imagefactory.plan.built_layers import read_blob_record
+from imagefactory.plan.known_layers import read_blob_record
 from imagefactory.plan.make import make_plan
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import sha256_of

@@ -15,7 +15,7 @@ import tomli_w
 from imagefactory.ci.changed_records import changed_records, check_records
 from imagefactory.ci.jobs import MARGIN, refuse_full, space_needed
 from imagefactory.plan.make import locked_plans
-from imagefactory.project.locks.gpu_libraries import SlimLock
+from imagefactory.project.locks.kernels import SlimLock
 from imagefactory.publish.tags import staging_tag
 from tests.fixtures.failures import raises, refused
 from tests.fixtures.fake_github import commit_all

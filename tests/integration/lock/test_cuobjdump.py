@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.lock.audit.auditing import audit, cuobjdump, refuse_failing
-from imagefactory.lock.audit.kernel_names import read_names
-from imagefactory.lock.audit.libraries import read_kernels
+from imagefactory.lock.audit.libraries import read_kernels, read_names
 from imagefactory.project.locks.kernels import GpuCode, judge
 from imagefactory.project.project import Project
 from tests.fixtures.checkouts import REPOSITORY

@@ -149,7 +149,7 @@ def test_wheel_compiled_on_one_machine_is_adopted_and_built_on_another(
 ) -> None:
     tag = f"wheel-vllm-1.0-{kept.key[:16]}"
     assert compiler.run("wheels.push") == f"{repository}:{tag}"
-    again = compiler.invoke("wheels.push", "--name", "vllm")
+    again = compiler.invoke("wheels.push", "--key", kept.key[:8])
     assert "present" in again.stderr
 
     wheel = builder.make_lock()
@@ -192,7 +192,6 @@ def test_wheel_with_kernels_for_the_gpu_is_adopted(
     # The layers of the image really contain these kernels.
     [verdict] = json.loads(chip_builder.run("audit", str(chip_builder.layout().folder), "--json"))
     assert (verdict["outcome"], verdict["kernels"]["cubins"]) == ("native", {"sm_121a": 1})
-    assert chip_builder.invoke("audit", "tiny", "--check").returncode == 0
 
 
 @pytest.mark.network
@@ -232,20 +231,6 @@ def test_named_or_locked_wheel_is_preferred_to_a_local_one(
     assert builder.make_lock().compiled == kept.key
 
 
-def test_different_wheel_of_the_same_inputs_does_not_replace_the_first(
-    compiler: Machine, builder: Machine, kept: KeptWheel, tmp_path: Path
-) -> None:
-    compiler.run("wheels.push")
-    other = keep(builder.store, CPU, compiled_wheel(tmp_path, answer=43))
-    assert other.key == kept.key
-    refused = builder.invoke("wheels.push")
-    assert refused.returncode == 77
-    assert kept.sha256[:16] in refused.stderr
-    shutil.rmtree(other.path.parent)
-    builder.run("wheels.pull", "--key", kept.key[:8])
-    assert builder.make_lock().sha256 == kept.sha256
-
-
 def test_build_refuses_a_local_wheel_that_is_not_the_locked_one(
     compiler: Machine, builder: Machine, kept: KeptWheel, tmp_path: Path
 ) -> None:
@@ -259,16 +244,12 @@ def test_build_refuses_a_local_wheel_that_is_not_the_locked_one(
 
 
 @pytest.mark.usefixtures("kept")
-def test_push_without_a_registry_is_refused(compiler: Machine) -> None:
+def test_push_without_the_wheel_or_a_registry_is_refused(compiler: Machine) -> None:
+    done = compiler.invoke("wheels.push", "--key", "none")
+    assert done.returncode == 75
+    assert "with the key none" in done.stderr
     compiler.edit("registry.example/factory/small", "ghcr.io/OWNER/small")
     del compiler.environment["FACTORY_REGISTRY"]
     done = compiler.invoke("wheels.push")
     assert done.returncode == 78
     assert "FACTORY_REGISTRY" in done.stderr
-
-
-@pytest.mark.parametrize("command", ["wheels.push", "wheels.pull"])
-def test_missing_wheel_is_reported(builder: Machine, command: str) -> None:
-    done = builder.invoke(command, "--name", "vllm")
-    assert done.returncode == 75
-    assert "of vllm" in done.stderr

@@ -13,7 +13,7 @@ from imagefactory.errors import FactoryError
 from imagefactory.oci.image import Blob, Image
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.image_push import Pushable, push_image
-from imagefactory.plan.image_documents import make_image
+from imagefactory.plan.plan import make_image
 from imagefactory.publish.attest.attachments import attest_pushed
 from imagefactory.publish.attest.keys import new_key_pair, read_private_key
 from imagefactory.publish.attest.signing import KeySigner

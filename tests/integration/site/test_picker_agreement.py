@@ -21,9 +21,8 @@ from imagefactory.check.smoke.containers import docker
 from imagefactory.launch.docker_run import Launch, compose, docker_run, shell_line
 from imagefactory.launch.recipes import Format, recipe
 from imagefactory.mods.choose import choose_mods
-from imagefactory.plan.serve.description import settings_bytes
+from imagefactory.plan.serve.description import describe, settings_bytes
 from imagefactory.plan.serve.image_paths import ENTRYPOINT
-from imagefactory.plan.serve.served import describe
 from imagefactory.project.cells import Cell
 from imagefactory.project.servers.known import server_of
 from images.serve.program import checks, errors, readings

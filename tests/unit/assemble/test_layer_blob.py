@@ -15,7 +15,7 @@ import pytest
 from imagefactory.assemble.layers.layer_blob import LayerWork, build_layer
 from imagefactory.oci.image import Blob
 from imagefactory.oci.listing import ListedPath, read_listing
-from imagefactory.plan.built_layers import read_blob_record, read_owners
+from imagefactory.plan.known_layers import read_blob_record, read_owners
 from imagefactory.plan.plan import Input, SecondName, WheelLayer, WheelSettings
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, sha256_of

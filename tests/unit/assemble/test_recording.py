@@ -11,7 +11,7 @@ from imagefactory.assemble.assemble import Built
 from imagefactory.assemble.recording import confirm, drop_unneeded, remember
 from imagefactory.oci.image import Blob
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.project.locks.gpu_libraries import SlimLock
+from imagefactory.project.locks.kernels import SlimLock
 from imagefactory.store.digests import Sha256
 from tests.fixtures.failures import raises
 from tests.fixtures.night_factory import ModdedFactory

@@ -18,9 +18,9 @@ from imagefactory.assemble.layers.slim_wheel import NOTE, RecordedSlimming, Whee
 from imagefactory.assemble.layers.wheel_layer import Environment
 from imagefactory.oci.entry import RawSlice, read_content
 from imagefactory.oci.image import Blob
-from imagefactory.plan.built_layers import read_slimmed
+from imagefactory.plan.known_layers import read_slimmed
 from imagefactory.plan.plan import Input, SlimSettings, WheelLayer, WheelSettings
-from imagefactory.project.locks.gpu_libraries import SlimmedWheel
+from imagefactory.project.locks.kernels import SlimmedWheel
 from imagefactory.store.atomic import adopt
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, sha256_of

@@ -12,8 +12,7 @@ from imagefactory.ci.needed_compiles import Compiles, adopt, find_compiles
 from imagefactory.ci.night import nightly_cells
 from imagefactory.lock.making import LockResult
 from imagefactory.lock.wheelhouse.adopt import mods_of_sources
-from imagefactory.lock.wheelhouse.keep import CompileInputs
-from imagefactory.lock.wheelhouse.remote import RemoteWheel
+from imagefactory.lock.wheelhouse.keep import CompiledWheel, CompileInputs
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
@@ -31,7 +30,7 @@ class Branch:
     """The cells of a version that follows a branch, and the wheels that the registry has for them."""
 
     project: Project
-    shared: list[RemoteWheel] = field(default_factory=list)
+    shared: list[CompiledWheel] = field(default_factory=list)
 
     @property
     def cells(self) -> list[Cell]:
@@ -43,7 +42,7 @@ class Branch:
 
     def compile(
         self, commit: str, mods: tuple[str, ...] | None = None, system: dict[str, str] | None = None
-    ) -> RemoteWheel:
+    ) -> CompiledWheel:
         cell = self.cells[0]
         inputs = CompileInputs(
             name="vllm", version="2.1.0.dev1", sources={"vllm": f"some/where@{commit}"}, toolchain="sha256:1",
@@ -51,7 +50,7 @@ class Branch:
             arch_list=str(self.project.matrix.archs[cell.arch].torch_cuda_arch_list), platform=cell.platform,
             system=dict(SYSTEM, **(system or {})),
         )  # fmt: skip
-        wheel = RemoteWheel("vllm.whl", "0" * 64, 1, inputs)  # type: ignore[arg-type]
+        wheel = CompiledWheel("vllm.whl", "0" * 64, 1, inputs)  # type: ignore[arg-type]
         self.shared.append(wheel)
         return wheel
 

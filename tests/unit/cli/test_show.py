@@ -13,7 +13,7 @@ from imagefactory.cli.show.tables import plan_table, targets_table
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Layer, WheelLayer, WheelSettings
 from imagefactory.plan.status import LayerStatus, PlanStatus
-from imagefactory.project.locks.target_status import TargetStatus
+from imagefactory.project.project import TargetStatus
 from imagefactory.store.digests import Digest, Sha256
 from tests.fixtures.small_factory import CELL, SmallFactory
 

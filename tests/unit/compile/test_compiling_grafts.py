@@ -11,8 +11,7 @@ import pytest
 
 from imagefactory.compile.request import Request, requests_of
 from imagefactory.compile.toolchain import CompileProject
-from imagefactory.lock.wheelhouse.graft_record import read_graft
-from imagefactory.lock.wheelhouse.keep import all_kept
+from imagefactory.lock.wheelhouse.keep import all_kept, read_graft
 from imagefactory.project.locks.files import LockedSource
 from imagefactory.store.digests import file_sha256
 from tests.fixtures.extensions import extension

@@ -17,9 +17,7 @@ from installer.sources import WheelFile
 
 from imagefactory.compile.graft import grafted_version, make_graft, read_extension, without_search_path
 from imagefactory.compile.packing import repack
-from imagefactory.lock.wheelhouse.fit import refuse_misfit
-from imagefactory.lock.wheelhouse.graft_record import RECORD, read_graft
-from imagefactory.lock.wheelhouse.keep import CompileInputs
+from imagefactory.lock.wheelhouse.keep import GRAFT_RECORD, CompileInputs, read_graft, refuse_misfit
 from imagefactory.store.digests import file_sha256, sha256_of
 from tests.fixtures.extensions import NEEDED, OPERATORS, extension
 from tests.fixtures.failures import raises
@@ -85,7 +83,9 @@ def test_graft_replaces_only_the_compiled_library(bench: Bench) -> None:
     assert wheel.name == f"vllm-1.0+graft.gb10.{key}-cp38-abi3-{TAG}.whl"
     info = f"vllm-1.0+graft.gb10.{key}.dist-info"
     before, after = contents(bench.wheel), contents(wheel)
-    assert {path.replace("vllm-1.0.dist-info", info) for path in before} | {f"{info}/{RECORD}"} == set(after)
+    assert {path.replace("vllm-1.0.dist-info", info) for path in before} | {f"{info}/{GRAFT_RECORD}"} == set(
+        after
+    )
     changed = {path for path in before if path in after and before[path] != after[path]}
     assert changed == {"vllm/_C.abi3.so"}
     compiled = extension("_C", operators=OPERATORS, code=b"own", search_path="/opt/venv/torch/lib")
@@ -119,7 +119,7 @@ def test_graft_says_which_files_are_whose(bench: Bench) -> None:
     [file] = graft.replaced
     assert (file.path, file.published) == ("vllm/_C.abi3.so", sha256_of(bench.published["_C"]))
     assert file.sha256 == sha256_of(contents(wheel)["vllm/_C.abi3.so"])
-    [record] = [data for path, data in contents(wheel).items() if path.endswith(RECORD)]
+    [record] = [data for path, data in contents(wheel).items() if path.endswith(GRAFT_RECORD)]
     said = json.loads(record)
     assert CompileInputs.from_json(said["inputs"]).key == said["key"] == bench.inputs.key
     assert said["mods"] == {"m": "f" * 64}

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from imagefactory.lock.wheelhouse.fit import refuse_misfit
+from imagefactory.lock.wheelhouse.keep import refuse_misfit
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.ninja import PATH, write_project
 

@@ -71,11 +71,8 @@ def test_module_for_another_python_is_said_to_be_that() -> None:
     assert "made for 3.10" in other.why
 
 
-def test_library_without_gpu_code_is_not_judged() -> None:
-    assert judge("vllm/spinloop.so", GpuCode(), GB10) is None
-
-
 def test_failing_library_is_reported_with_its_reason() -> None:
+    assert judge("vllm/spinloop.so", GpuCode(), GB10) is None
     refuse_failing("0.32.0", [verdict(GpuCode(cubins={"sm_120f": 1}))])
     with raises("audit-failed") as caught:
         refuse_failing("0.19.1", [verdict(GpuCode(cubins={"sm_120a": 16}))])
@@ -116,19 +113,16 @@ def test_dump_is_counted_by_kind_and_target(tmp_path: Path) -> None:
     assert kernels == GpuCode(cubins={"sm_120f": 2}, ptx={"sm_80": 1}, fp4=True)
 
 
-def test_library_without_device_code_has_no_kernels(tmp_path: Path) -> None:
+def test_damaged_library_is_reported_but_not_one_without_device_code(tmp_path: Path) -> None:
     script = "echo 'cuobjdump info    : File does not contain device code'; exit 255"
     assert read(tmp_path, b"plain", script) == GpuCode()
-
-
-def test_damaged_library_is_reported(tmp_path: Path) -> None:
     with raises("not-auditable") as caught:
         read(tmp_path, b"garbage", "echo 'not an ELF file' >&2; exit 1")
     assert str(tmp_path / "lib.so") in caught.value.where
     assert "not an ELF file" in caught.value.why
 
 
-def test_wheel_yields_only_libraries_of_audited_packages(tmp_path: Path) -> None:
+def test_wheel_yields_only_libraries_of_audited_packages_and_a_file_itself(tmp_path: Path) -> None:
     wheel = tmp_path / "x.whl"
     with ZipFile(wheel, "w") as archive:
         for name in (C, "vllm/a.py", "numpy/core.so", "flashinfer_jit_cache/x/y.so"):
@@ -138,11 +132,6 @@ def test_wheel_yields_only_libraries_of_audited_packages(tmp_path: Path) -> None
         assert [library.name for library in libraries] == [C, "flashinfer_jit_cache/x/y.so"]
         libraries[0].unpack(tmp_path / "out.so")
     assert (tmp_path / "out.so").read_text() == C
-
-
-def test_single_file_is_audited_whatever_its_name(tmp_path: Path) -> None:
-    path = tmp_path / "mine.so"
-    path.write_bytes(b"x")
-    [library] = from_file(path)
-    library.unpack(tmp_path / "out.so")
-    assert (library.name, (tmp_path / "out.so").read_bytes()) == ("mine.so", b"x")
+    [library] = from_file(tmp_path / "out.so")
+    library.unpack(tmp_path / "copy.so")
+    assert (library.name, (tmp_path / "copy.so").read_text()) == ("out.so", C)

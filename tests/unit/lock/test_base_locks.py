@@ -58,67 +58,57 @@ def test_highest_version_of_all_suites_wins(archive: DebianArchive) -> None:
     archive.suites["bookworm"] = [stanza("openssl", "3.0.9-1"), stanza("tzdata", "1:2.0~rc1")]
     archive.suites["bookworm-updates"] = [stanza("tzdata", "1:2.0")]
     archive.suites["bookworm-security"] = [stanza("openssl", "3.0.10-1"), stanza("tzdata", "3.0")]
-    lock = archive.lock("openssl", "tzdata")
-    assert [(deb.version, deb.archive) for deb in lock.debs] == [("3.0.10-1", "security"), ("1:2.0", "main")]
-    archive.suites["bookworm"] = archive.suites["bookworm-security"] = [stanza("openssl")]
-    assert archive.lock("openssl").debs[0].archive == "main", "in both, in the same version"
+    for suite in ("bookworm", "bookworm-security"):
+        archive.suites[suite].append(stanza("zlib"))
+    lock = archive.lock("openssl", "tzdata", "zlib")
+    assert lock.debs[2].archive == "main", "main wins a tie"
+    assert [(deb.version, deb.archive) for deb in lock.debs[:2]] == [
+        ("3.0.10-1", "security"),
+        ("1:2.0", "main"),
+    ]
+
+
+def selected(archive: DebianArchive, *stanzas: str) -> list[str]:
+    """List what the package `app` gets from an archive."""
+    archive.suites["bookworm"] = list(stanzas)
+    return [deb.name for deb in archive.lock("app").debs]
+
+
+def test_choice_among_alternatives(archive: DebianArchive) -> None:
+    first = stanza("app", Depends="gone | b (>= 2) | c | d")
+    assert selected(archive, first, *map(stanza, "bcd")) == ["app", "c"], "the first that exists"
+    # `z` is found late and deep, yet before the choice is made.
+    deep = stanza("app", Depends="a | z, y"), stanza("y", Depends="x"), stanza("x", Depends="z")
+    assert selected(archive, *deep, *map(stanza, "az")) == ["app", "x", "y", "z"], "what is there anyway"
+    gawk = stanza("gawk", Provides="awk", Priority="optional")
+    mawk = stanza("mawk", Provides="awk", Priority="required")
+    assert selected(archive, stanza("app", Pre_Depends="awk"), gawk, mawk) == ["app", "mawk"]
+    provided = {"any": "api", "old": "api (= 1)", "right": "api (= 2.1)"}
+    providers = [stanza(name, Provides=what) for name, what in provided.items()]
+    assert selected(archive, stanza("app", Depends="api (>= 2)"), *providers) == ["app", "right"]
 
 
 @pytest.mark.parametrize(
-    ("app", "others", "selected"),
+    ("wanted", "what", "why", "fix"),
     [
-        (stanza("app", Depends="gone | b (>= 2) | c | d"), [*map(stanza, "bcd")], "app c"),
-        # `z` is found late and deep, yet before the choice is made.
-        (
-            stanza("app", Depends="a | z, y"),
-            [stanza("y", Depends="x"), stanza("x", Depends="z"), *map(stanza, "az")],
-            "app x y z",
-        ),
-        (
-            stanza("app", Pre_Depends="awk"),
-            [stanza(name, Provides="awk", Priority=how) for name, how in AWKS.items()],
-            "app mawk",
-        ),
-        (
-            stanza("app", Depends="api (>= 2)"),
-            [stanza(name, Provides=what) for name, what in APIS.items()],
-            "app right",
-        ),
-    ],
-    ids=[
-        "the first that exists",
-        "one that is selected anyway",
-        "the highest priority",
-        "a version provided",
+        ("libnuma", "There is no Debian package libnuma.", "No suite", "did you mean libnuma1?"),
+        ("awk", "There is no Debian package awk.", "virtual", "Name one of them: gawk, mawk"),
+        ("app", "app 1.0 needs libnuma1 (>= 9), which", "there is libnuma1 1.0", "FACTORY_DEBIAN_MIRROR"),
     ],
 )
-def test_one_of_several_alternatives_is_selected(
-    archive: DebianArchive, app: str, others: list[str], selected: str
+def test_package_that_cannot_be_had_is_refused_with_advice(
+    archive: DebianArchive, wanted: str, what: str, why: str, fix: str
 ) -> None:
-    archive.suites["bookworm"] = [app, *others]
-    assert [deb.name for deb in archive.lock("app").debs] == selected.split()
-
-
-def test_unknown_package_is_refused_with_the_nearest_name(archive: DebianArchive) -> None:
-    archive.suites["bookworm"] = [stanza("libnuma1"), stanza("bash")]
+    archive.suites["bookworm"] = [
+        stanza("libnuma1"),
+        stanza("mawk", Provides="awk"),
+        stanza("gawk", Provides="awk"),
+        stanza("app", Depends="libnuma1 (>= 9)"),
+    ]
     with raises("no-debian-package") as caught:
-        archive.lock("libnuma")
-    assert caught.value.where == "matrix.yaml"
-    assert "did you mean libnuma1?" in caught.value.fix
-
-
-def test_virtual_package_is_refused_with_its_providers(archive: DebianArchive) -> None:
-    archive.suites["bookworm"] = [stanza("mawk", Provides="awk"), stanza("gawk", Provides="awk")]
-    with raises("no-debian-package", match="Name one of them: gawk, mawk"):
-        archive.lock("awk")
-
-
-def test_unsatisfiable_dependency_is_refused_with_the_available_version(archive: DebianArchive) -> None:
-    archive.suites["bookworm"] = [stanza("app", Depends="libc6 (>= 9)"), stanza("libc6", "2.36")]
-    with raises("no-debian-package") as caught:
-        archive.lock("app")
-    assert caught.value.what == "app 1.0 needs libc6 (>= 9), which Debian bookworm does not have."
-    assert caught.value.why == "there is libc6 2.36"
+        archive.lock(wanted)
+    error = caught.value
+    assert (what in error.what, why in error.why, fix in error.fix) == (True, True, True), str(error)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from imagefactory.lock import drift
-from imagefactory.lock.flags import sglang_flags, vllm_flags
-from imagefactory.lock.flags.flag_records import flag_lock, flags_made_from
-from imagefactory.lock.flags.found_flags import Flags
+from imagefactory.lock.flags.flag_records import Flags, flag_lock, flags_made_from, read_sglang, read_vllm
 from imagefactory.lock.flags.python_source import Sources
 from imagefactory.project.locks.files import LockedSource, SourceLock
 from imagefactory.project.locks.server_flags import FlagLock, flags_of, recorded_version
@@ -120,7 +118,7 @@ class Model(Struct):
 
 
 def test_vllm_flags_come_from_the_fields_of_its_configuration() -> None:
-    found = vllm_flags.read_flags(Sources(VLLM.get))
+    found = read_vllm(Sources(VLLM.get))
     assert found.flags == {
         "--load-format": ("auto", "hf"),
         "--eager": (),
@@ -144,7 +142,7 @@ def test_vllm_flags_come_from_the_fields_of_its_configuration() -> None:
 
 
 def test_sglang_flags_come_from_annotated_fields_and_from_calls() -> None:
-    found = sglang_flags.read_flags(Sources(SGLANG.get))
+    found = read_sglang(Sources(SGLANG.get))
     assert found.flags == {
         "--model-path": (),
         "--model": (),
@@ -160,7 +158,7 @@ def test_sglang_flags_come_from_annotated_fields_and_from_calls() -> None:
     assert found.variables == {"SGLANG_ONE"}
 
 
-@pytest.mark.parametrize("read", [vllm_flags.read_flags, sglang_flags.read_flags])
+@pytest.mark.parametrize("read", [read_vllm, read_sglang])
 def test_package_without_argument_files_has_no_flags_of_its_own(
     read: Callable[[Sources], Flags],
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -91,15 +90,6 @@ def test_configured_mirrors_replace_those_of_apt(apt: Path) -> None:
 def test_host_without_apt_uses_the_snapshots(tmp_path: Path) -> None:
     [root] = discover("bookworm", tmp_path / "no-such-folder").roots("security")
     assert root.startswith(f"{mirrors.SNAPSHOTS}/debian-security/2")
-
-
-def test_snapshots_come_last_and_are_later_than_the_signature() -> None:
-    roots = DebianMirrors(main=("/mirror",)).roots("main", at=datetime(2026, 7, 11, 10, 16, 37, tzinfo=UTC))
-    assert roots == [
-        "/mirror",
-        f"{mirrors.SNAPSHOTS}/debian/20260711T221637Z",
-        f"{mirrors.SNAPSHOTS}/debian/20260712T221637Z",
-    ]
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}"])

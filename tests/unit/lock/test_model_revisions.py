@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 import pytest
 
-from imagefactory.lock.model_revisions import hub_endpoint, lock_revision
+from imagefactory.lock.lookups import hub_endpoint, lock_revision
 from tests.fixtures.failures import raises
 from tests.fixtures.servers import Answer, serving
 

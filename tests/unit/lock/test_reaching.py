@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.lock.audit import reaching
-from imagefactory.lock.audit.kernel_names import kernels_of, read_names
+from imagefactory.lock.audit.libraries import kernels_of, read_names
 from imagefactory.lock.audit.reaching import Reached, calls, reaches, refuse_unreached
 from imagefactory.project.project import Project
 from imagefactory.store.cache import Store

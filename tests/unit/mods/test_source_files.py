@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.lock.release_archives import lock_sources
+from imagefactory.lock.lookups import lock_sources
 from imagefactory.mods.source_files import (
     FolderSource,
     ReleaseSource,

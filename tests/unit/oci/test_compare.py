@@ -11,9 +11,8 @@ from imagefactory.oci.compare import Difference, diff_images, diff_layers
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 from imagefactory.oci.image import Blob
 from imagefactory.oci.layout import Layout, write_layout
-from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.make import make_plan
-from imagefactory.plan.plan import Plan
+from imagefactory.plan.plan import Plan, make_image
 from imagefactory.store.atomic import adopt
 from imagefactory.store.cache import Store
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory

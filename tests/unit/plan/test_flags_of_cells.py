@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.mods.choose import choose_mods
-from imagefactory.plan.serve.description import image_environment, settings_bytes
-from imagefactory.plan.serve.served import describe
+from imagefactory.plan.serve.description import describe, image_environment, settings_bytes
 from imagefactory.project.cells import Cell, buildable, intended_kernels
 from imagefactory.project.locks.server_flags import FlagLock, flags_of
 from imagefactory.project.project import Project

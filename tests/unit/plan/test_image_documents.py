@@ -7,7 +7,7 @@ import json
 import pytest
 
 from imagefactory.assemble.assemble import Built
-from imagefactory.plan.image_documents import make_image
+from imagefactory.plan.plan import make_image
 from imagefactory.store.digests import canonical_json
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.small_factory import SmallFactory
@@ -37,7 +37,12 @@ def test_the_configuration_describes_start_content_and_history(built: Built) -> 
         assert labels[f"org.opencontainers.image.{name}"]
     for name in ("vllm", "arch", "kernels", "model"):
         assert labels[f"imagefactory.{name}"]
-    # Every layer has an entry, with a fixed time.
+    standard = {name: value for name, value in labels.items() if name.startswith("org.opencontainers.image.")}
+    assert json.loads(built.image.manifest)["annotations"] == standard
+
+
+def test_every_layer_has_a_history_entry_with_a_fixed_time(built: Built) -> None:
+    config = json.loads(built.image.config)
     assert len(config["history"]) == len(config["rootfs"]["diff_ids"]) == len(built.plan.layers)
     times = {config["created"], *(line["created"] for line in config["history"])}
     assert times == {"1980-01-02T00:00:00Z"}
@@ -46,7 +51,7 @@ def test_the_configuration_describes_start_content_and_history(built: Built) -> 
         assert "empty_layer" not in line
 
 
-def test_the_manifest_lists_blobs_and_repeats_the_standard_labels(built: Built) -> None:
+def test_the_manifest_is_canonical_and_lists_blobs_by_digest_size_and_type(built: Built) -> None:
     manifest = json.loads(built.image.manifest)
     labels = json.loads(built.image.config)["config"]["Labels"].items()
     standard = {name: value for name, value in labels if name.startswith("org.opencontainers.image.")}

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.oci.image import Blob
-from imagefactory.plan.built_layers import read_blob_record
-from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.known_layers import KnownLayers, read_blob_record
 from imagefactory.plan.make import make_plan
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, Sha256
@@ -59,14 +58,15 @@ def test_a_layer_with_another_digest_fails_the_build(small_factory: SmallFactory
     assert small_factory.build()[0].image == built.image
 
 
-@pytest.mark.parametrize("field", ["diff_id", "digest", "size", "unpacked"])
-def test_every_field_of_a_record_is_compared(tmp_path: Path, small_factory: SmallFactory, field: str) -> None:
+def test_every_field_of_a_record_is_compared(tmp_path: Path, small_factory: SmallFactory) -> None:
     layer = make_plan(small_factory.project, CELL).layers[0]
     known = KnownLayers(tmp_path / "layers.toml")
     known.add({layer.key: ("a layer", BLOB)})
     known.confirm(layer, BLOB)
-    with raises("not-reproducible"):
-        known.confirm(layer, replace(BLOB, **{field: 99 if field in {"size", "unpacked"} else "sha256:0"}))  # type: ignore[arg-type]
+    other = Digest("sha256:0")
+    for change in ({"diff_id": other}, {"digest": other}, {"size": 99}, {"unpacked": 99}):
+        with raises("not-reproducible"):
+            known.confirm(layer, replace(BLOB, **change))
 
 
 def test_layers_that_no_plan_needs_are_dropped(tmp_path: Path) -> None:

@@ -76,25 +76,26 @@ def test_drafters_of_one_repository_are_told_apart_by_method(matrix: Matrix) -> 
     assert usable_drafters(changed, cell("large")) == both[1:]
 
 
-def test_kernels_are_compiled_for_git_references_and_where_required(matrix: Matrix) -> None:
-    assert intended_kernels(matrix, cell("large")) == "upstream"
-    assert intended_kernels(matrix, cell("large", "nightly")) == "compiled"
-    assert intended_kernels(matrix, cell("large", "1.0")) == "compiled"
-
-
 def test_choice_of_kernels_is_made_per_arch(small_matrix: Checkout) -> None:
     small_matrix.edit_matrix(
         '  "3.0": {release: "3.0"}\n',
         '  "3.0": {release: "3.0"}\n'
         '  3.0-own: {release: "3.0", compile: {spark: [graft, flashinfer-jit-cache], server: whole}}\n',
     )
+    small_matrix.edit_matrix(
+        '"2.0": {release: "2.0"', '"2.0": {release: "2.0", compile: [FlashInfer_jit_cache]'
+    )
     matrix = load_matrix(small_matrix.matrix)
+    single = cell("large", "2.0")
+    assert compiled_distributions(matrix, single) == ("flashinfer-jit-cache",)
+    assert intended_kernels(matrix, single) == "upstream"
     graft, whole = cell("large", "3.0-own"), cell("large", "3.0-own", "server", "linux/amd64")
     assert intended_kernels(matrix, graft) == "graft"
     assert compiled_distributions(matrix, graft) == ("vllm", "flashinfer-jit-cache")
     assert intended_kernels(matrix, whole) == "compiled"
     assert compiled_distributions(matrix, whole) == ("vllm",)
     assert intended_kernels(matrix, cell("tiny", "3.0-own", "cpu")) == "upstream"
+    assert intended_kernels(matrix, cell("large", "nightly")) == "compiled", "a git reference"
     assert reason_excluded(matrix, graft) is None
     same = reason_excluded(matrix, cell("tiny", "3.0-own", "cpu"))
     assert same == "nothing is compiled for cpu, which makes it the same as vLLM 3.0"
@@ -109,19 +110,6 @@ def test_versions_of_one_release_share_sources_unless_their_needs_differ(small_m
     matrix = load_matrix(small_matrix.matrix)
     shared = [first_of_release(matrix, name) for name in ("3.0", "same", "other", "nightly")]
     assert shared == ["3.0", "3.0", "other", "nightly"]
-
-
-def test_cell_has_a_display_name_and_a_slug() -> None:
-    assert str(cell("tiny", arch="cpu")) == "tiny@3.0/cpu"
-    assert cell("tiny", arch="cpu").slug == "tiny-v3.0-cpu-arm64"
-
-
-def test_single_packages_are_compiled_for_gpus_only(small_matrix: Checkout) -> None:
-    small_matrix.edit_matrix('{release: "3.0"}', '{release: "3.0", compile: [FlashInfer_jit_cache]}')
-    matrix = load_matrix(small_matrix.matrix)
-    assert compiled_distributions(matrix, cell("large", "3.0")) == ("flashinfer-jit-cache",)
-    assert intended_kernels(matrix, cell("large", "3.0")) == "upstream"
-    assert compiled_distributions(matrix, cell("tiny", arch="cpu", platform="linux/amd64")) == ()
 
 
 def test_version_adds_requirements_to_archs_with_a_gpu_only(matrix: Matrix) -> None:

@@ -6,7 +6,7 @@ from typing import get_args
 
 from imagefactory.project.cells import Cell
 from imagefactory.project.matrix import Matrix
-from imagefactory.project.server_names import TITLES
+from imagefactory.project.server_versions import TITLES
 from imagefactory.project.servers.known import SERVERS, server_of
 from images.shipped.conditions import Condition
 from images.shipped.values import ServerName

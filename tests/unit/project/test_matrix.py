@@ -38,42 +38,31 @@ MISTAKES: list[tuple[str, str, str, str]] = [
     # the text, the mistake, the error, and part of its message
     ("    weights: bf16", "    wieghts: bf16", "bad-matrix", "Did you mean weights"),
     ("defaults: {vllm:", "defualts: {vllm:", "bad-matrix", "Did you mean defaults"),
-    ("      dtype: float32", "      dtpye: float32", "bad-matrix", "Did you mean dtype"),
     ("  - when: {model: tiny, arch:", "  - when: {modle: tiny, arch:", "bad-matrix", "Did you mean model"),
     ("    draft: optional", "    draft: sometimes", "bad-matrix", "required"),
     ('{vllm: "3.0", arch: spark}', '{vllm: "3.0", arch: sprak}', "unknown-name", "spark"),
-    ('{vllm: "3.0", arch: spark}', '{vllm: "3.1", arch: spark}', "unknown-name", "3.0"),
-    ("    arch: cpu\n", "    arch: cpus\n", "unknown-name", "cpu"),
     ("bookworm\n    also:", "bokworm\n    also:", "unknown-name", "bookworm"),
-    ("    draft: optional", "    memory: {weigths_gb: 1}", "bad-matrix", "Did you mean weights_gb"),
     ("    draft: optional", "    serve_on: {cpu: {dtpye: auto}}", "bad-matrix", "Did you mean dtype"),
     ('    capability: "9.0"', "    cubins: {acept: [sm_90]}", "bad-matrix", "Did you mean accept"),
     ("  quantized:", "  large:", "duplicate-key", "line"),
     ('  "3.0": {release: "3.0"}', '  "2.0": {release: "3.0"}', "duplicate-key", "twice"),
     ('    vllm: ">=1.5"', '    vllm: "=>1.5"', "bad-version-range", "not a version range"),
-    ('    vllm: ">=1.5"', '    vllm: ">=zero"', "bad-version-range", "PEP 440"),
     ('    capability: "9.0"', "    capability: hopper", "bad-version-range", "not a version"),
     ('    vllm: ">=1.5"', "    vllm: >=1.5", "bad-yaml", "YAML"),
-    ("    repo: somebody/large", "    repo: [somebody/large", "bad-yaml", "YAML"),
     ("    repo: somebody/large", "    repo: large", "bad-matrix", "models.large.repo"),
     ("    repo: somebody/large\n", "", "bad-matrix", "repo"),
     ("    wins: two", "    wins: three", "bad-matrix", "between"),
     ("\nconflicts:", f"\n{LEFT}, archs: [sprak]}}]\nconflicts:", "unknown-name", "spark"),
-    ("\nconflicts:", f"\n{LEFT}, vllm: newest}}]\nconflicts:", "bad-version-range", "newest"),
     ("\nconflicts:", f"\n{LEFT}, files: [/absolute]}}]\nconflicts:", "bad-matrix", "leave_out.0.files.0"),
-    ("\nconflicts:", "\nleave_out: [{distribution: one}]\nconflicts:", "bad-matrix", "leave_out.0.reason"),
-    ("    generated: tiny", "    generated: huge", "bad-matrix", "tiny"),
     ("  large:", "  LARGE ONE:", "bad-matrix", "LARGE ONE"),
     ("    platforms: [linux/arm64]", "    platforms: [linux/arm64, linux/arm64]", "bad-matrix", "twice"),
     ("    platforms: [linux/arm64]", "    platforms: [windows/arm64]", "bad-matrix", "linux/arm64"),
     ("ref: main, counts_as", "counts_as", "bad-matrix", "ref"),
-    ("    compile: whole", "    compile: required", "bad-matrix", "`required` is written as `whole`"),
     ("    compile: whole", "    compile: grafted", "bad-matrix", "did you mean graft"),
     ("    compile: whole", "    compile: {spark: gratf}", "bad-matrix", "spark: there is no 'gratf'"),
     ("    compile: whole", "    compile: {sprak: graft}", "unknown-name", "spark"),
     ("    compile: whole", "    compile: [graft, whole]", "bad-matrix", "choose one of"),
     ("    compile: whole", "    compile: {}", "bad-matrix", "name an arch"),
-    ("    compile: whole", "    compile: 3", "bad-matrix", "a list of packages"),
     (
         "ref: main, counts_as",
         "ref: main, compile: graft, counts_as",
@@ -81,6 +70,12 @@ MISTAKES: list[tuple[str, str, str, str]] = [
         "published wheel to graft",
     ),
     ("ref: main, counts_as", "ref: main, extras: [fast], counts_as", "bad-matrix", "only a published wheel"),
+    (
+        "    serve:\n",
+        "    serve:\n      flags: {max_model_len: 1}\n",
+        "bad-matrix",
+        "max_model_len is a setting",
+    ),
     ("    without: [torchvision,", "    without: ['torch vision',", "bad-matrix", "Python package"),
 ]
 
@@ -106,13 +101,6 @@ def test_first_of_several_mistakes_is_shown_and_the_rest_are_counted(small_matri
     with raises("bad-matrix", match=r"capabilty.*\(1 more") as failure:
         load_matrix(small_matrix.matrix)
     assert failure.value.where == f"matrix.yaml:{line}"
-
-
-def test_model_may_be_named_like_a_setting(small_matrix: Checkout) -> None:
-    small_matrix.edit_matrix("  large:", "  serve:")
-    small_matrix.edit_matrix("    weights: bf16", "    weigths: bf16")
-    with raises("bad-matrix", match="Did you mean weights"):
-        load_matrix(small_matrix.matrix)
 
 
 def test_base_may_not_be_named_like_a_version(small_matrix: Checkout) -> None:
@@ -231,13 +219,6 @@ def places(value: Any) -> list[tuple[Any, Any]]:
     for key, item in items:
         found += [(value, key), *places(item)]
     return found
-
-
-def test_setting_among_the_flags_is_refused(small_matrix: Checkout) -> None:
-    small_matrix.edit_matrix("    serve:\n", "    serve:\n      flags: {max_model_len: 1}\n")
-    with raises("bad-matrix", match="serve") as refused:
-        load_matrix(small_matrix.matrix)
-    assert "max_model_len is a setting" in refused.value.why
 
 
 def test_extras_make_a_version_of_their_own_and_change_its_lock() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.oci.image import Blob
-from imagefactory.plan.built_layers import mark_layers_used, read_blob_record
+from imagefactory.plan.known_layers import mark_layers_used, read_blob_record
 from imagefactory.store.cache import DAY, Store, clean
 from imagefactory.store.digests import Digest, Sha256
 from tests.fixtures.failures import raises

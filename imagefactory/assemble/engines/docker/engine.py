@@ -19,9 +19,8 @@ from imagefactory.assemble.watch import Watcher
 from imagefactory.errors import BuildError, EngineError
 from imagefactory.oci.format import MTIME
 from imagefactory.oci.layout import Layout, write_layout
-from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.plan import ImageConfig, Plan, WheelLayer
+from imagefactory.plan.plan import ImageConfig, Plan, WheelLayer, make_image
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.store.digests import refuse_changed

@@ -8,6 +8,7 @@ from imagefactory.project.locks.kernels import recorded_audit
 from imagefactory.project.project import Project, locked_cells
 from tests.fixtures.checkouts import REPOSITORY
 
+LOCKS = sorted((REPOSITORY / "locks").glob("**/*.toml"))
 WHEEL_LOCKS = sorted((REPOSITORY / "locks").glob("*/*-linux-*.toml"))
 
 
@@ -16,8 +17,7 @@ def test_committed_locks_match_the_matrix() -> None:
 
 
 def test_committed_locks_contain_no_url() -> None:
-    locks = sorted((REPOSITORY / "locks").glob("**/*.toml"))
-    assert [path for path in locks if "://" in path.read_text("utf-8")] == []
+    assert [path for path in LOCKS if "://" in path.read_text("utf-8")] == []
 
 
 def test_committed_wheels_are_sorted_and_needed() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import astuple
 
-from imagefactory.project.locks.target_status import target_status
-from imagefactory.project.project import Project
+from imagefactory.project.project import Project, target_status
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
 
 

@@ -1,8 +1,12 @@
-"""Pins archives of releases: the sdists and wheels that mods are checked against, and the factory's programs."""
+"""Looks up what locks pin besides an image's own files: archives of releases, programs, and commits of models."""
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from fnmatch import fnmatchcase
+from http import HTTPStatus
+from urllib.parse import quote
 
 import requests
 from packaging.utils import (
@@ -13,11 +17,12 @@ from packaging.utils import (
 )
 from packaging.version import Version
 
-from imagefactory.errors import LockError
-from imagefactory.project.locks.files import LockedSource
+from imagefactory.errors import LockError, NetworkError
+from imagefactory.project.locks.files import LockedRevision, LockedSource
 from imagefactory.project.matrix import Tool
-from imagefactory.store.digests import Sha256
+from imagefactory.store.digests import Sha256, parse_json
 from imagefactory.store.http import RangeFile
+from imagefactory.store.index_config import redact
 from imagefactory.store.indexes import Indexes
 
 _PATTERNS = {
@@ -80,3 +85,38 @@ def _version_of(file: str) -> Version | None:
         return parse_sdist_filename(file)[1]
     except (InvalidWheelFilename, InvalidSdistFilename):
         return None
+
+
+TIMEOUT = (10, 30)
+
+
+def hub_endpoint() -> str:
+    """Return `HF_ENDPOINT` if it is set, as the hub's own clients do, otherwise the public hub."""
+    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+
+
+def lock_revision(repo: str) -> LockedRevision:
+    """Look up the commit that a model repository is at."""
+    url = f"{hub_endpoint()}/api/models/{quote(repo)}/revision/main"
+    token = os.environ.get("HF_TOKEN")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        answer = requests.get(url, headers=headers, timeout=TIMEOUT)
+    except requests.RequestException as error:
+        why = f"The hub does not answer ({type(error).__name__})."
+    else:
+        if answer.status_code == HTTPStatus.OK:
+            why = "The hub's response contains no commit."
+            with suppress(ValueError, KeyError, TypeError):
+                return LockedRevision(repo=repo, commit=parse_json(answer.content)["sha"])
+        elif answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            why = "The repository is private or gated, or does not exist. Gated repositories need HF_TOKEN."
+        else:
+            why = f"The hub answered {answer.status_code} {answer.reason}."
+    raise NetworkError(
+        "hub-unreachable",
+        f"The revision of {repo} cannot be looked up.",
+        where=redact(hub_endpoint()) or "HF_ENDPOINT",
+        why=why,
+        fix="Check the name in matrix.yaml and the network, or set HF_ENDPOINT to a mirror of the hub.",
+    )
