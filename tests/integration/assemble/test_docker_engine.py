@@ -22,7 +22,7 @@ from imagefactory.plan.make import make_plan
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.failures import raises
+from tests.fixtures.failures import raises, refused
 from tests.fixtures.platforms import PLATFORM
 from tests.fixtures.small_factory import RecordingWatcher
 
@@ -137,6 +137,6 @@ def test_missing_daemon_is_an_error_without_traceback() -> None:
     done = subprocess.run(
         command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 65
+    assert refused(done, "engine-failed")
     assert "The Docker daemon does not answer." in done.stderr
     assert "Traceback" not in done.stderr

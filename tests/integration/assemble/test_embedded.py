@@ -18,6 +18,7 @@ import pytest
 
 from imagefactory.store.index_config import environment_for_uv
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.failures import refused
 from tests.fixtures.golden import GOLDEN
 from tests.fixtures.servers import Answer, SimpleIndex
 from tests.fixtures.small_factory import CELL, SmallFactory
@@ -98,7 +99,7 @@ def test_full_disk_is_an_error_with_a_remedy_and_leaves_no_image(tmp_path: Path,
         pytest.skip("no small file system can be mounted here; that takes root")
     try:
         failed = invoke(factory, "build", "--target", "tiny", FACTORY_CACHE=str(small))
-        assert failed.returncode == 42, failed.stderr
+        assert refused(failed, "disk-full"), failed.stderr
         assert "There is no space left" in failed.stderr
         assert "Traceback" not in failed.stderr
         assert failed.stdout == ""
@@ -165,7 +166,7 @@ def test_unusable_output_is_an_error_without_traceback(tmp_path: Path) -> None:
         ("build", "--target", "tiny", "--output", str(factory.root)),
     ):
         failed = invoke(factory, *command)
-        assert failed.returncode == 43, failed.stderr
+        assert refused(failed, "output-unusable"), failed.stderr
         assert "Traceback" not in failed.stderr
     assert (factory.root / "matrix.yaml").exists()
 

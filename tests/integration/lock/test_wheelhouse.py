@@ -23,6 +23,7 @@ from imagefactory.store.digests import sha256_of
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.compiled import TAG, compiled_wheel
 from tests.fixtures.cuda import Nvcc
+from tests.fixtures.failures import refused
 from tests.fixtures.small_factory import CELL, SmallFactory
 from tests.fixtures.wheelhouse import INPUTS
 from tests.fixtures.wheels import make_wheel
@@ -239,17 +240,17 @@ def test_build_refuses_a_local_wheel_that_is_not_the_locked_one(
     builder.forget()
     keep(builder.store, CPU, compiled_wheel(tmp_path, answer=43))
     done = builder.invoke("build", "--target", "tiny")
-    assert done.returncode == 77
+    assert refused(done, "bad-wheel-artifact")
     assert kept.sha256[:16] in done.stderr
 
 
 @pytest.mark.usefixtures("kept")
 def test_push_without_the_wheel_or_a_registry_is_refused(compiler: Machine) -> None:
     done = compiler.invoke("wheels.push", "--key", "none")
-    assert done.returncode == 75
+    assert refused(done, "wheel-not-kept")
     assert "with the key none" in done.stderr
     compiler.edit("registry.example/factory/small", "ghcr.io/OWNER/small")
     del compiler.environment["FACTORY_REGISTRY"]
     done = compiler.invoke("wheels.push")
-    assert done.returncode == 78
+    assert refused(done, "no-registry")
     assert "FACTORY_REGISTRY" in done.stderr

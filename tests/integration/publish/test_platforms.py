@@ -71,7 +71,7 @@ def test_publishing_for_the_other_platform_lifts_no_hold(two_platforms: Publishe
     two_platforms.publish(CELL, OTHER)
     two_platforms.rollback()
     two_platforms.promote(OTHER, again=True)
-    assert is_failure(two_platforms.refusal(), "not-promotable")
+    assert is_failure(two_platforms.refusal(), "held-back")
 
 
 def test_pruning_keeps_the_images_of_an_index_in_use(two_platforms: Publisher) -> None:
