@@ -135,7 +135,7 @@ def test_build_stops_at_once_when_interrupted_on_a_terminal(tmp_path: Path) -> N
     assert process.wait(30) == 130
     assert time.monotonic() - interrupted < 5
     assert b"Traceback" not in shown
-    assert b"interrupted; what is finished is kept" in shown
+    assert b"interrupted; finished work is kept" in shown
     assert list(factory.cache.glob("scratch/[!.]*")) == []
     again = invoke(factory, "build", "--target", "tiny")
     assert_whole(factory, again.stdout.strip())

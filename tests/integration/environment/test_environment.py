@@ -17,7 +17,9 @@ GLIBC = 31  # of Debian 11 and Ubuntu 20.04, the oldest that are supported
 
 
 @pytest.mark.parametrize("name", SETS)
-@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize(
+    "python", [PYTHONS[0], *(pytest.param(one, marks=pytest.mark.slow) for one in PYTHONS[1:])]
+)
 @pytest.mark.parametrize("machine", ["aarch64", "x86_64"])
 def test_committed_set_installs_from_wheels_alone(
     name: str, python: str, machine: str, tmp_path: Path
