@@ -9,6 +9,7 @@ from threading import Event
 
 import pytest
 
+from tests.fixtures.failures import refused
 from tests.fixtures.servers import Answer, SimpleIndex
 from tests.fixtures.small_factory import SmallFactory
 from tests.integration.assemble.test_killed import assert_whole
