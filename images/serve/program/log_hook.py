@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
-from .servers.server import Server
+from .servers.server import LogLines
 
-DESCRIPTION = "IMAGEFACTORY_LOG"
-_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "hook")  # noqa: PTH100, PTH118, PTH120 - see image.py
+_FOLDER = str(Path(__file__).absolute().parents[1] / "hook")
 
 
-def variables(server: Server, file: str, environment: Mapping[str, str]) -> dict[str, str]:
+def variables(logger: str, lines: LogLines, file: str, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that have the hook copy log lines to a file; without one it only hides the key."""
-    task = {"logger": server.name, "file": file, **server.log._asdict()}
+    task = {"logger": logger, "file": file, **lines._asdict()}
     others = [
-        path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path != _FOLDER
+        path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in {"", _FOLDER}
     ]
-    return {DESCRIPTION: json.dumps(task), "PYTHONPATH": os.pathsep.join([_FOLDER, *others])}
+    return {"IMAGEFACTORY_LOG": json.dumps(task), "PYTHONPATH": os.pathsep.join([_FOLDER, *others])}

@@ -62,7 +62,7 @@ def test_draft_acceptance_is_computed_from_the_metrics() -> None:
 
 
 def with_hook(program: str, note: Path | str, **variables: str) -> subprocess.CompletedProcess[bytes]:
-    environment = os.environ | log_hook.variables(SERVER, str(note), {}) | variables
+    environment = os.environ | log_hook.variables(SERVER.name, SERVER.log, str(note), {}) | variables
     return subprocess.run(
         [sys.executable, "-B", "-c", program], env=environment, check=True, capture_output=True
     )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from images.shipped.mods.versions import common_version
+from images.shipped.mods.load import common_version
 
 
 @pytest.mark.parametrize(
