@@ -71,13 +71,11 @@ def _unpack() -> dict[str, int | None]:
 
 
 def _prepare(order: dict[str, object]) -> None:
-    folder = WORKSPACE / "mods" / str(order["name"])
-    folder.mkdir(parents=True)
-    with tarfile.open(INPUT / "mod.tar") as archive:
-        archive.extractall(folder, filter="data")
-    (OWN / "supplied").mkdir()
-    with tarfile.open(INPUT / "supplied.tar") as archive:
-        archive.extractall(OWN / "supplied", filter="data")
+    mod = WORKSPACE / "mods" / str(order["name"])
+    for name, folder in {"mod.tar": mod, "supplied.tar": OWN / "supplied"}.items():
+        folder.mkdir(parents=True)
+        with tarfile.open(INPUT / name) as archive:
+            archive.extractall(folder, filter="data")
     (OWN / "supplied" / "names.json").write_text(json.dumps(order["supplied"]), encoding="utf-8")
     (OWN / "locked.json").write_text(json.dumps(order["locked"]), encoding="utf-8")
     (OWN / "bin").mkdir()
@@ -145,12 +143,9 @@ def _stop_all() -> list[str]:
     while time.monotonic() < until:
         try:
             os.kill(-1, signal.SIGKILL)
-        except ProcessLookupError:
-            break
-        try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        except ChildProcessError:
+        except (ProcessLookupError, ChildProcessError):
             break
         time.sleep(0.05)
     return left

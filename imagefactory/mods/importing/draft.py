@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from imagefactory.errors import FactoryError
 from imagefactory.mods.exact_edits import exact_edits, propose
 from imagefactory.mods.importing.attempts import Attempt
-from imagefactory.mods.importing.sources import Source
+from imagefactory.mods.importing.sources import UNKNOWN, Source
 from imagefactory.mods.source_files import Trees
 from imagefactory.project.matrix import Matrix
 from images.shipped.conditions import Condition
@@ -89,7 +89,7 @@ def draft(source: Source, groups: Sequence[Group], matrix: Matrix, trees: Trees,
             not_needed.append(NotNeeded(versions=versions, reason=_reason(group.first)))
     manifest = Manifest(
         name=source.name,
-        summary=_summary(source),
+        summary=f"Imported from {source.shown}"[:80] + "; say what gets better, and for whom",
         why=why,
         licence=source.licence,
         distribution=distribution,
@@ -118,7 +118,7 @@ def _add(groups: list[Group], attempt: Attempt, distribution: str, name: str, tr
         else:
             groups.append(Group([attempt]))
         return
-    if last is not None and last.changes and _holds(last, attempt, distribution, name, trees):
+    if last is not None and last.changes and _fault(last, attempt, distribution, name, trees) is None:
         last.attempts.append(attempt)
         return
     group = _group(attempt, len(groups))
@@ -134,8 +134,7 @@ def _group(attempt: Attempt, number: int) -> Group:
     group = Group([attempt])
     for path, change in attempt.files.items():
         if change.before is None:
-            own = f"files/{path.removeprefix(IMAGE_FILES)}"
-            own = own if not number else f"files/{number}/{path.removeprefix(IMAGE_FILES)}"
+            own = f"files/{f'{number}/' if number else ''}{path.removeprefix(IMAGE_FILES)}"
             group.files[own] = change.after
             group.changes.append(NewFile(add=path, source=own))
         else:
@@ -149,39 +148,27 @@ def _group(attempt: Attempt, number: int) -> Group:
     return group
 
 
-def _as_mod(group: Group, name: str, distribution: str) -> Mod:
-    manifest = Manifest(
-        name=name,
-        summary="(a draft to be tried)",
-        why="https://not-part-of-a-draft",
-        licence="NOASSERTION",
-        distribution=distribution,
-        needed_when=[NO_MODEL],
-        variants=[Variant(versions=">=0", changes=group.changes, checks=group.checks)],
-    )
-    return Mod(manifest, {path: text.encode() for path, text in group.files.items()})
-
-
 def _fault(group: Group, attempt: Attempt, distribution: str, name: str, trees: Trees) -> str | None:
     """Apply a group's changes to a version; return why that does not give what was seen there."""
-    read = trees.release(distribution, attempt.version).read
     try:
-        mod = _as_mod(group, name, distribution)
-        [applied] = apply_mods([(mod, mod.manifest.variants[0])], lambda path: _plain(path, read))
+        manifest = Manifest(
+            name=name,
+            summary="(a draft to be tried)",
+            why="https://not-part-of-a-draft",
+            licence=UNKNOWN,
+            distribution=distribution,
+            needed_when=[NO_MODEL],
+            variants=[Variant(versions=">=0", changes=group.changes, checks=group.checks)],
+        )
+        mod = Mod(manifest, {path: text.encode() for path, text in group.files.items()})
+        read = trees.release(distribution, attempt.version).read
+        [applied] = apply_mods([(mod, mod.manifest.variants[0])], read)
     except FactoryError as error:
         return f"{error.what} {error.why}"
     except ValidationError as error:
         return str(error.errors(include_url=False)[0]["msg"])
     expected = {path: change.after for path, change in attempt.files.items()}
     return None if applied.files == expected else "the edits do not give the same files"
-
-
-def _plain(path: str, read: object) -> str | None:
-    return None if path.startswith(IMAGE_FILES) or not callable(read) else read(path)
-
-
-def _holds(group: Group, attempt: Attempt, distribution: str, name: str, trees: Trees) -> bool:
-    return _fault(group, attempt, distribution, name, trees) is None
 
 
 def _upstream(groups: Sequence[Group], distribution: str, trees: Trees) -> list[Check] | None:
@@ -192,23 +179,17 @@ def _upstream(groups: Sequence[Group], distribution: str, trees: Trees) -> list[
     checks = changing[-1].checks
     for attempt in groups[-1].attempts:
         read = trees.release(distribution, attempt.version).read
-        checks = [check for check in checks if failing(check, _plain(check.file, read)) is None]
+        checks = [check for check in checks if failing(check, read(check.file)) is None]
     return checks or None
 
 
 def _reason(attempt: Attempt) -> str:
+    text = f"it does not fit there: {attempt.why}"
     if attempt.outcome == "nothing":
-        said = f": {attempt.why}" if attempt.why else ""
-        text = f"it changes nothing there{said}"
+        text = f"it changes nothing there{f': {attempt.why}' if attempt.why else ''}"
     elif attempt.outcome == "untried":
         text = "it was not tried there when it was imported"
-    else:
-        text = f"it does not fit there: {attempt.why}"
     return text if len(text) <= _REASON else f"{text[:_REASON]}…"
-
-
-def _summary(source: Source) -> str:
-    return f"Imported from {source.shown}"[:80] + "; say what gets better, and for whom"
 
 
 def _settings(files: Mapping[str, str], variants: Sequence[Variant]) -> Settings:

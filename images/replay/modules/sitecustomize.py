@@ -116,7 +116,6 @@ class _Loader:
 
     @staticmethod
     def exec_module(module: ModuleType) -> None:
-        """Say which version it is of, and what it defines."""
         module.__getattr__ = _reader(module)  # type: ignore[method-assign]
         package = module.__name__.partition(".")[0]
         found = importlib.metadata.packages_distributions().get(package, [])

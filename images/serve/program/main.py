@@ -203,19 +203,18 @@ def _accompany(start: Start, where: health.Address, key_file: str, began: float 
         choices = own_files.write(f"choices.{os.getpid()}", "")
     except OSError:
         choices = ""
-    watch.accompany(
-        watch.Task(
-            start.server,
-            where,
-            start.command.served_names[0],
-            start.settings.api_key,
-            start.settings.number("WARMUP") or 0,
-            choices,
-            drafting=start.command.speculative is not None,
-            key_file=key_file,
-            began=began,
-        )
+    task = watch.Task(
+        start.server,
+        where,
+        model=start.command.served_names[0],
+        api_key=start.settings.api_key,
+        requests=start.settings.number("WARMUP") or 0,
+        choices=choices,
+        drafting=start.command.speculative is not None,
+        key_file=key_file,
+        began=began,
     )
+    watch.accompany(task)
     return log_hook.variables(start.server.name, start.server.log, choices, os.environ) if choices else {}
 
 

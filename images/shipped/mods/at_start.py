@@ -126,7 +126,12 @@ def apply_installed(folder: Path, names: Sequence[str], installation: Installati
     applied = apply_mods(list(picked.values()), installation.read)
     if applied:
         _refuse_foreign(applied, installation)
-        _write_all(_contents(applied, done, installation))
+        changed = {path: text for result in applied for path, text in result.files.items()}
+        contents = {installation.locate(path): text.encode() for path, text in changed.items()}
+        contents |= _updated_records(changed, installation.site)
+        record = {"mods": [*done, *(result.record() for result in applied)]}
+        contents[installation.record] = (json.dumps(record, indent=2, sort_keys=True) + "\n").encode()
+        _write_all(contents)
     for result in applied:
         said.append(f"{result.mod.name}: applied ({result.variant.versions}), {len(result.files)} files")
         # Only a build can change settings.
@@ -192,15 +197,6 @@ def _is_applied(mod: Mod, digest: str, done: Record, installation: Installation)
     )
 
 
-def _contents(applied: Sequence[Applied], done: Record, installation: Installation) -> dict[Path, bytes]:
-    """Return the new content of the mods' files, the RECORDs that list them, and mods.json."""
-    changed = {path: text for result in applied for path, text in result.files.items()}
-    contents = {installation.locate(path): text.encode() for path, text in changed.items()}
-    contents |= _updated_records(changed, installation.site)
-    record = {"mods": [*done, *(result.record() for result in applied)]}
-    return contents | {installation.record: (json.dumps(record, indent=2, sort_keys=True) + "\n").encode()}
-
-
 def _updated_records(changed: Mapping[str, str], site: Path) -> dict[Path, bytes]:
     """Update each RECORD that lists a changed file, or the package of an added one."""
     installed = {path: text for path, text in changed.items() if not path.startswith(IMAGE_FILES)}
@@ -216,7 +212,7 @@ def _updated_records(changed: Mapping[str, str], site: Path) -> dict[Path, bytes
         rows |= {path: record_row(path, installed[path]) for path in owned}
         rewritten = io.StringIO()
         ordered = [*sorted({*others, *owned}), itself]
-        csv.writer(rewritten, lineterminator="\n").writerows(rows[path] for path in ordered)
+        csv.writer(rewritten, lineterminator="\n").writerows(map(rows.__getitem__, ordered))
         contents[record] = rewritten.getvalue().encode()
     return contents
 

@@ -45,7 +45,7 @@ def locate(mod: Mod, variant: Variant, texts: Texts) -> list[Span]:
     """Locate the changes of a mod."""
     spans: list[Span] = []
     for index, change in enumerate(variant.changes):
-        place = _Place(mod, variant, mod.where_in(variant, "changes", index), texts)
+        place = _Place(mod, mod.label(variant), mod.where_in(variant, "changes", index), texts)
         if isinstance(change, Edit):
             spans.append(_locate_edit(place, change))
         elif isinstance(change, Patch):
@@ -102,13 +102,9 @@ def moved(written: Sequence[Written], spans: Iterable[Span]) -> list[Written]:
 @dataclass(frozen=True)
 class _Place:
     mod: Mod
-    variant: Variant
+    label: str
     where: str
     texts: Texts
-
-    @property
-    def label(self) -> str:
-        return self.mod.label(self.variant)
 
     def text(self, path: str) -> str:
         text = self.texts.get(path)

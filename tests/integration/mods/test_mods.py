@@ -15,8 +15,7 @@ from packaging.version import Version
 
 from imagefactory.compile.settings import load_settings
 from imagefactory.mods.authoring import scaffold
-from imagefactory.mods.compatibility import check_mods
-from imagefactory.mods.readme_table import markdown
+from imagefactory.mods.compatibility import check_mods, markdown
 from imagefactory.mods.source_files import FACTS, Trees
 from imagefactory.plan.make import make_plan
 from imagefactory.project.project import Project

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from imagefactory.mods.authoring import changes, export, scaffold, unified_diff
-from imagefactory.mods.compatibility import check_mods, refuse_broken
-from imagefactory.mods.readme_table import BEGIN, END, markdown, write_table
+from imagefactory.mods.compatibility import BEGIN, END, check_mods, markdown, refuse_broken, write_table
 from imagefactory.mods.source_files import FolderSource
 from imagefactory.project.cells import Cell
 from imagefactory.project.locks.files import LockedSource, SourceLock
