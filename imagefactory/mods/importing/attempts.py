@@ -63,11 +63,6 @@ class Distribution:
     release: ReleaseSource
     paths: frozenset[str]
 
-    @classmethod
-    def of(cls, name: str, release: ReleaseSource) -> Distribution:
-        """Read the names of a distribution's files from its wheel."""
-        return cls(name, release, release.names())
-
     def may_hold(self, path: str) -> bool:
         """Whether a path is in a package of the distribution."""
         top = path.partition("/")[0]

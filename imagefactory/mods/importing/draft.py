@@ -42,11 +42,6 @@ class Group:
     files: dict[str, str] = field(default_factory=dict)
     """The files next to mod.yaml."""
 
-    @property
-    def first(self) -> Attempt:
-        """What came of its first version."""
-        return self.attempts[0]
-
 
 @dataclass(frozen=True)
 class Draft:
@@ -70,8 +65,8 @@ def group_attempts(name: str, attempts: Sequence[Attempt], trees: Trees) -> list
 
 def draft(source: Source, groups: Sequence[Group], matrix: Matrix, trees: Trees, why: str) -> Draft:
     """Draft a mod; at least one group changes something."""
-    distribution = next(group.first.distribution for group in groups if group.changes)
-    starts = [str(matrix.versions[group.first.version].version) for group in groups]
+    distribution = next(group.attempts[0].distribution for group in groups if group.changes)
+    starts = [str(matrix.versions[group.attempts[0].version].version) for group in groups]
     ranges = [
         ",".join([*([f">={start}"] if index else []), *([f"<{end}"] if end else [])]) or f">={start}"
         for index, (start, end) in enumerate(zip(starts, [*starts[1:], ""], strict=True))
@@ -81,12 +76,12 @@ def draft(source: Source, groups: Sequence[Group], matrix: Matrix, trees: Trees,
     files: dict[str, str] = {}
     upstream = _upstream(groups, distribution, trees)
     for group, versions, start in zip(groups, ranges, starts, strict=True):
-        if group.first.outcome == "changes":
+        if group.attempts[0].outcome == "changes":
             lowest = versions if versions.startswith(">=") else f">={start},{versions}".rstrip(",")
             variants.append(Variant(versions=lowest, changes=group.changes, checks=group.checks))
             files |= group.files
         elif upstream is None or group is not groups[-1]:
-            not_needed.append(NotNeeded(versions=versions, reason=_reason(group.first)))
+            not_needed.append(NotNeeded(versions=versions, reason=_reason(group.attempts[0])))
     manifest = Manifest(
         name=source.name,
         summary=f"Imported from {source.shown}"[:80] + "; say what gets better, and for whom",
@@ -112,8 +107,12 @@ def _add(groups: list[Group], attempt: Attempt, distribution: str, name: str, tr
         why = f"it changes {attempt.distribution} there, not {distribution}"
         attempt = replace(attempt, outcome="fails", why=why)
     if attempt.outcome != "changes":
-        same = last is not None and last.first.outcome == attempt.outcome
-        if last is not None and same and (attempt.outcome == "nothing" or last.first.why == attempt.why):
+        same = last is not None and last.attempts[0].outcome == attempt.outcome
+        if (
+            last is not None
+            and same
+            and (attempt.outcome == "nothing" or last.attempts[0].why == attempt.why)
+        ):
             last.attempts.append(attempt)
         else:
             groups.append(Group([attempt]))
@@ -174,7 +173,7 @@ def _fault(group: Group, attempt: Attempt, distribution: str, name: str, trees: 
 def _upstream(groups: Sequence[Group], distribution: str, trees: Trees) -> list[Check] | None:
     """Return checks that show the change in the newest versions, where a script changes nothing; None if none do."""
     changing = [group for group in groups if group.changes]
-    if groups[-1].first.outcome != "nothing" or not changing:
+    if groups[-1].attempts[0].outcome != "nothing" or not changing:
         return None
     checks = changing[-1].checks
     for attempt in groups[-1].attempts:

@@ -109,13 +109,14 @@ class Importer:
     def _distributions(self, source: Source, name: str) -> list[Distribution]:
         """Return the distributions that a source can change: vLLM, and those whose folders it names."""
         text = "\n".join(source.texts.values())
-        found = [Distribution.of(VLLM, self.trees.release(VLLM, name))]
+        names = [VLLM]
         for wheel in {wheel.name: wheel for wheel in self.trees.wheels(name)}.values():
             package = re.escape(wheel.name.replace("-", "_").removesuffix("_python"))
             named = rf"\b{package}/|-packages/{package}\b|\b(import|from) ([\w., ]*[ ,])?{package}\b"
             if wheel.name != VLLM and wheel.size <= _LARGEST and re.search(named, text):
-                found.append(Distribution.of(wheel.name, self.trees.release(wheel.name, name)))
-        return found
+                names.append(wheel.name)
+        found = {one: self.trees.release(one, name) for one in names}
+        return [Distribution(one, release, release.names()) for one, release in found.items()]
 
     def _replay(self, source: Source, name: str) -> Attempt:
         distributions = self._distributions(source, name)

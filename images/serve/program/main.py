@@ -18,7 +18,6 @@ from . import (
     flags,
     health,
     keys,
-    log_hook,
     own_files,
     readings,
     show,
@@ -32,7 +31,7 @@ from .errors import StartError
 from .findings import FAIL, WARN, Finding, Start
 from .hiding import hide, masked
 from .servers.known import server_of
-from .servers.server import Server
+from .servers.server import Server, hook_variables
 
 MACHINE_CHECKS = ("gpu", "driver", "kernels", "flags")
 """The checks of a command that the user wrote."""
@@ -215,7 +214,7 @@ def _accompany(start: Start, where: health.Address, key_file: str, began: float 
         began=began,
     )
     watch.accompany(task)
-    return log_hook.variables(start.server.name, start.server.log, choices, os.environ) if choices else {}
+    return hook_variables(start.server.name, start.server.log, choices, os.environ) if choices else {}
 
 
 def _address(start: Start) -> health.Address:

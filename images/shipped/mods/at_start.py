@@ -212,7 +212,7 @@ def _updated_records(changed: Mapping[str, str], site: Path) -> dict[Path, bytes
         rows |= {path: record_row(path, installed[path]) for path in owned}
         rewritten = io.StringIO()
         ordered = [*sorted({*others, *owned}), itself]
-        csv.writer(rewritten, lineterminator="\n").writerows(map(rows.__getitem__, ordered))
+        csv.writer(rewritten, lineterminator="\n").writerows(rows[path] for path in ordered)
         contents[record] = rewritten.getvalue().encode()
     return contents
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..memory import Share
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
     from ..keys import Secrets
     from ..settings import Settings
     from ..timeline import Moments
+
+_HOOK = str(Path(__file__).absolute().parents[2] / "hook")
 
 
 class LogLines(NamedTuple):
@@ -97,3 +102,10 @@ class Server:
     def share(self) -> Share:
         """What GPU_MEMORY_UTILIZATION means."""
         return Share(**self.rules["share"])
+
+
+def hook_variables(logger: str, lines: LogLines, file: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that have the hook copy log lines to a file; without one it only hides the key."""
+    task = {"logger": logger, "file": file, **lines._asdict()}
+    others = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in {"", _HOOK}]
+    return {"IMAGEFACTORY_LOG": json.dumps(task), "PYTHONPATH": os.pathsep.join([_HOOK, *others])}

@@ -10,11 +10,11 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 
-from ... import log_hook, own_files
+from ... import own_files
 from ...errors import StartError
 from ...hiding import HIDDEN, KEY_FLAG
 from ...keys import Secrets
-from ..server import Handover
+from ..server import Handover, hook_variables
 from .log import LINES
 
 ADMIN_FLAG = "--admin-api-key"
@@ -73,5 +73,5 @@ def hand_over(words: Sequence[str], secrets: Secrets, variables: Mapping[str, st
             allowed=f"a folder in {own_files.PLACE} that belongs to the container's user",
             remedy=f"Start the container with `--tmpfs {own_files.PLACE}`, or writable.",
         ) from None
-    environment |= log_hook.variables("sglang", LINES, "", environment)
+    environment |= hook_variables("sglang", LINES, "", environment)
     return Handover((*words, CONFIG_FLAG, file), environment, file)
