@@ -77,7 +77,7 @@ def dry_run_json(start: Start, findings: Sequence[Finding]) -> str:
     return json.dumps(value, indent=2)
 
 
-def checks_value(findings: Iterable[Finding]) -> list[dict[str, str]]:
+def checks_value(findings: Iterable[Finding]) -> list[dict[str, object]]:
     """Return the checks as plain values."""
     return [
         {**finding._asdict(), "exit_code": EXIT_CODES[finding.name] if finding.result == FAIL else 0}
