@@ -107,12 +107,9 @@ def _add(groups: list[Group], attempt: Attempt, distribution: str, name: str, tr
         why = f"it changes {attempt.distribution} there, not {distribution}"
         attempt = replace(attempt, outcome="fails", why=why)
     if attempt.outcome != "changes":
-        same = last is not None and last.attempts[0].outcome == attempt.outcome
-        if (
-            last is not None
-            and same
-            and (attempt.outcome == "nothing" or last.attempts[0].why == attempt.why)
-        ):
+        seen = last.attempts[0] if last is not None else attempt
+        alike = attempt.outcome == "nothing" or seen.why == attempt.why
+        if last is not None and seen.outcome == attempt.outcome and alike:
             last.attempts.append(attempt)
         else:
             groups.append(Group([attempt]))
@@ -129,7 +126,6 @@ def _add(groups: list[Group], attempt: Attempt, distribution: str, name: str, tr
 
 
 def _group(attempt: Attempt, number: int) -> Group:
-    """Make the changes and checks of a version."""
     group = Group([attempt])
     for path, change in attempt.files.items():
         if change.before is None:
@@ -139,11 +135,9 @@ def _group(attempt: Attempt, number: int) -> Group:
         else:
             group.changes += exact_edits(path, change.before, change.after)
         group.checks += propose(path, change.before, change.after)
-    checked = {check.file for check in group.checks}
-    for path in attempt.files.keys() - checked:
-        group.attempts[0] = replace(
-            attempt, notes=(*attempt.notes, f"no check for {path} could be proposed: write one")
-        )
+    unchecked = sorted(attempt.files.keys() - {check.file for check in group.checks})
+    notes = [f"no check for {path} could be proposed: write one" for path in unchecked]
+    group.attempts[0] = replace(attempt, notes=(*attempt.notes, *notes))
     return group
 
 

@@ -101,10 +101,7 @@ class Importer:
             stack = read_diffs(source.texts)
             return lambda name: try_diffs(name, stack, self._distributions(source, name))
         contents = {in_image(name): data for name, data in source.files.items()}
-        no_paths: frozenset[str] = frozenset()
-        return lambda name: settle(
-            name, contents, [Distribution(VLLM, self.trees.release(VLLM, name), no_paths)]
-        )
+        return lambda name: settle(name, contents, self._distributions(source, name)[:1])
 
     def _distributions(self, source: Source, name: str) -> list[Distribution]:
         """Return the distributions that a source can change: vLLM, and those whose folders it names."""
