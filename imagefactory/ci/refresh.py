@@ -15,8 +15,7 @@ from imagefactory.environment.locks import lock_environment
 from imagefactory.environment.setup import FOLDER, LockedSet
 from imagefactory.errors import ConfigError
 from imagefactory.lock.making import make_locks
-from imagefactory.mods.compatibility import ModResult
-from imagefactory.mods.readme_table import markdown
+from imagefactory.mods.compatibility import ModResult, markdown
 from imagefactory.project.cells import reason_excluded
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project, locked_cells

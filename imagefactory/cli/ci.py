@@ -222,8 +222,7 @@ def report_mods(
     """Check mods against vLLM's main branch, and open or update an issue for each that fails."""
     from imagefactory.ci.github import GitHub
     from imagefactory.ci.report_mods import findings, report
-    from imagefactory.mods import readme_table
-    from imagefactory.mods.compatibility import check_mods
+    from imagefactory.mods.compatibility import check_mods, markdown
     from imagefactory.mods.rebasing import advice
     from imagefactory.mods.source_files import FolderSource
     from imagefactory.publish.attest.provenance import read_source
@@ -231,7 +230,7 @@ def report_mods(
     tree = options.existing("--source", source, folder=True)
     results = check_mods(project, name, [vllm], folder=FolderSource(tree))
     commit = read_source(tree).commit or ""
-    workflow.print_summary(f"## Mods on {vllm}\n\n{readme_table.markdown(results)}\n")
+    workflow.print_summary(f"## Mods on {vllm}\n\n{markdown(results)}\n")
     advised = {
         finding.mod: advice(project, finding.mod, vllm, FolderSource(tree))
         for finding in findings(results)

@@ -33,23 +33,22 @@ def check(
 ) -> None:
     """Apply every mod to every vLLM version, and fail if one does not do what it claims."""
     from imagefactory.cli.show.tables import mods_table
-    from imagefactory.mods import readme_table
-    from imagefactory.mods.compatibility import check_mods, refuse_broken
+    from imagefactory.mods import compatibility
     from imagefactory.mods.source_files import FolderSource
 
     options.at_most_one(json=json, markdown=markdown)
     options.at_most_one(source=source, write=write)
     tree = FolderSource(options.existing("--source", source, folder=True)) if source else None
-    results = check_mods(project, [] if write else name, [] if write else vllm, folder=tree)
+    results = compatibility.check_mods(project, [] if write else name, [] if write else vllm, folder=tree)
     if json:
         print_json([{**vars(result), "holds": result.holds} for result in results])
     elif markdown:
-        print(readme_table.markdown(results))
+        print(compatibility.markdown(results))
     else:
         show(mods_table(results))
-    refuse_broken(results)
+    compatibility.refuse_broken(results)
     if write:
-        readme_table.write_table(project.root / "mods" / "README.md", results)
+        compatibility.write_table(project.root / "mods" / "README.md", results)
 
 
 @command(help={"name": "the name of the mod and its folder"})

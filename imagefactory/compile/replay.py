@@ -69,18 +69,8 @@ def replaying(provide: Callable[[], str]) -> Callable[[Order, Path], Report]:
 def replay(image: str, order: Order, folder: Path) -> Report:
     """Run a script on the files of wheels; `folder` is for files of this run."""
     inputs = folder / "order.json"
-    inputs.write_text(
-        json.dumps(
-            {
-                "name": order.name,
-                "locked": dict(order.locked),
-                "supplied": dict(order.names),
-                "env": dict(order.env),
-                "seconds": order.seconds,
-            }
-        ),
-        encoding="utf-8",
-    )
+    told = {"name": order.name, "locked": dict(order.locked), "supplied": dict(order.names)}
+    inputs.write_text(json.dumps({**told, "env": dict(order.env), "seconds": order.seconds}), "utf-8")
     # The container's user is not this one, and a umask may have closed them.
     own = folder / "programs"
     shutil.copytree(_PROGRAMS, own, dirs_exist_ok=True)
@@ -172,21 +162,17 @@ def _listen(container: Container, seconds: float) -> bytes:
     try:
         end.start()
         container.start()
-        return _bounded((data for _, data in frames_iter(stream, tty=False)), lambda: _kill(container))
+        said = bytearray()
+        for _, data in frames_iter(stream, tty=False):
+            said += data
+            if len(said) > _REPORT:
+                _kill(container)
+                return b"more than a report can be"
+        return bytes(said)
     finally:
         end.cancel()
         stream._response.close()  # noqa: SLF001 - or its connection stays open
         stream.close()
-
-
-def _bounded(chunks: Iterable[bytes], too_much: Callable[[], None]) -> bytes:
-    said = bytearray()
-    for chunk in chunks:
-        said += chunk
-        if len(said) > _REPORT:
-            too_much()
-            return b"more than a report can be"
-    return bytes(said)
 
 
 def _kill(container: Container) -> None:

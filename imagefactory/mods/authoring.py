@@ -66,14 +66,13 @@ class FileChange:
 def scaffold(project: Project, name: str) -> Path:
     """Create the folder of a new mod, with a working mod.yaml to fill in."""
     folder = new_folder(project, name)
-    write_text(
-        folder / MANIFEST, TEMPLATE.format(name=name, version=project.matrix.defaults.vllm, why=NO_REASON)
-    )
+    text = TEMPLATE.format(name=name, version=project.matrix.defaults.vllm, why=NO_REASON)
+    write_text(folder / MANIFEST, text)
     return folder / MANIFEST
 
 
 def new_folder(project: Project, name: str) -> Path:
-    """Return where a new mod belongs; raise ModManifestError if the name is taken, or none for a mod."""
+    """Return where a new mod belongs; refuse a name that is taken, or none for a mod."""
     if not re.fullmatch(NAME, name):
         raise ModError(
             "bad-mod",
@@ -163,9 +162,6 @@ def export(found: list[FileChange], folder: Path, python: str) -> list[str]:
     return options
 
 
-SCHEMA = "# yaml-language-server: $schema=../../docs/schemas/mod.schema.json"
-
-
 class _Dumper(yaml.SafeDumper):
     """Writes texts of several lines as they are, and indents lists as people do."""
 
@@ -182,7 +178,8 @@ _Dumper.add_representer(str, _text)
 
 def manifest_text(manifest: Manifest, comments: Sequence[str]) -> str:
     """Return the text of a new mod.yaml."""
-    return "\n".join([SCHEMA, *(f"# {line}" for line in comments), _dump(_plain(manifest))])
+    schema = TEMPLATE.partition("\n")[0]
+    return "\n".join([schema, *(f"# {line}" for line in comments), _dump(_plain(manifest))])
 
 
 def with_variant(text: str, mod: Mod, variant: Variant, narrowed: tuple[Variant, str] | None) -> str:

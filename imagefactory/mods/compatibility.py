@@ -1,21 +1,23 @@
-"""Check every mod on every version of its server by applying it to the real sources."""
+"""Check every mod on every version of its server by applying it to the real sources; the table in mods/README.md."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from packaging.version import Version
 
-from imagefactory.errors import ModError, UsageError, did_you_mean
+from imagefactory.errors import ModError, NetworkError, UsageError, did_you_mean
 from imagefactory.mods.choose import find_mod
 from imagefactory.mods.source_files import FolderSource, Trees, git_source
 from imagefactory.project.cells import first_of_release
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import TITLES, server_name
+from imagefactory.store.atomic import write_text
 from images.shipped.mods.checks import failing
 from images.shipped.mods.manifest import STAGES, Mod, Variant
 
@@ -29,20 +31,11 @@ Status = Literal[
     "not covered",
     "out of reach",
 ]
+BEGIN = "<!-- table: made by `./inv mods.check --write` -->"
+END = "<!-- end of table -->"
 BROKEN: tuple[Status, ...] = ("conflict", "file missing", "not covered")
-_UNFIT = frozenset(
-    {
-        "anchor-misfit",
-        "patch-misfit",
-        "check-failed",
-        "mod-conflict",
-        "not-applicable",
-        "bad-mod-path",
-        "forbidden-path",
-        "taken-path",
-        "broken-syntax",
-    }
-)
+_UNFIT = {"anchor-misfit", "patch-misfit", "check-failed", "mod-conflict", "not-applicable", "broken-syntax"}
+_UNFIT |= {"bad-mod-path", "forbidden-path", "taken-path"}
 
 
 @dataclass(frozen=True)
@@ -75,17 +68,17 @@ def check_mods(
     refuse_idle_variants(mods, project.matrix)
     for name in versions:
         refuse_unknown_version(project.matrix, name)
-    matrix = project.matrix
-    releases = [
-        name
-        for name, version in matrix.versions.items()
-        if version.release is not None and first_of_release(matrix, name) == name
-    ]
-    checked = versions or (releases if folder is None else ["nightly"])
+    checked = versions or (releases(project.matrix) if folder is None else ["nightly"])
     trees = Trees(project, folder)
     with ThreadPoolExecutor(8) as pool:
         futures = [pool.submit(_check, project.matrix, mod, name, trees) for mod in mods for name in checked]
         return [future.result() for future in futures]
+
+
+def releases(matrix: Matrix) -> list[str]:
+    """List the releases of the matrix, each by its first name."""
+    named = (name for name, version in matrix.versions.items() if version.release is not None)
+    return [name for name in named if first_of_release(matrix, name) == name]
 
 
 def refuse_broken(results: Sequence[ModResult]) -> None:
@@ -105,11 +98,11 @@ def refuse_idle_variants(mods: Iterable[Mod], matrix: Matrix) -> None:
     """Raise an error if no version of the matrix can test a variant."""
     for mod in mods:
         for variant in mod.manifest.variants:
-            of_server = mod.manifest.of_server
-            versions = (
-                version for name, version in matrix.versions.items() if server_name(name) == of_server
-            )
-            if not any(version.within(variant.versions) for version in versions):
+            if not any(
+                version.within(variant.versions)
+                for name, version in matrix.versions.items()
+                if server_name(name) == mod.manifest.of_server
+            ):
                 raise ModError(
                     "bad-mod-versions",
                     f"A variant of the mod {mod.name} matches no version of the matrix.",
@@ -142,11 +135,10 @@ def _check(matrix: Matrix, mod: Mod, name: str, trees: Trees) -> ModResult:
     version = matrix.versions[name].version
     if mod.is_upstream(version):
         return _check_upstream(mod, name, trees)
-    variants = variants_for(mod, version)
+    variants, reason = variants_for(mod, version), mod.reason_not_needed(version)
+    if not variants and reason is not None:
+        return ModResult(mod.name, name, "not needed", reason)
     if not variants:
-        reason = mod.reason_not_needed(version)
-        if reason is not None:
-            return ModResult(mod.name, name, "not needed", reason)
         return ModResult(mod.name, name, "not covered", f"mod.yaml says nothing about {version}")
     for variant in variants:
         failed = _try(mod, variant, name, trees)
@@ -180,3 +172,42 @@ def _check_upstream(mod: Mod, name: str, trees: Trees) -> ModResult:
         if fault is not None:
             return ModResult(mod.name, name, "conflict", f"claimed to be upstream, but {check}: {fault}")
     return ModResult(mod.name, name, "upstream", str(mod.manifest.upstreamed_in))
+
+
+def markdown(results: Sequence[ModResult]) -> str:
+    """Return the table, followed by the reasons why mods do not apply; a version that no mod is for has no column."""
+    in_order = dict.fromkeys(result.version for result in results)
+    results = [result for result in results if result.status != "other server"]
+    versions = [version for version in in_order if any(result.version == version for result in results)]
+    lines = [f"| mod | {' | '.join(versions)} |", f"|---|{'---|' * len(versions)}"]
+    reasons: list[str] = []
+    for name in dict.fromkeys(result.mod for result in results):
+        row = {result.version: result for result in results if result.mod == name}
+        cells = " | ".join(str(row.get(version, "")) for version in versions)
+        lines.append(f"| [{name}]({name}/mod.yaml) | {cells} |")
+        unapplied = [result for result in row.values() if result.status not in ("applies", "upstream")]
+        for reason in dict.fromkeys(result.detail for result in unapplied):
+            where = ", ".join(version for version in row if row[version].detail == reason)
+            reasons.append(f"- {name} on {where}: {reason}.")
+    return "\n".join([*lines, "", *reasons])
+
+
+def write_table(readme: Path, results: Sequence[ModResult]) -> bool:
+    """Update the table in the README; return whether it changed."""
+    missing = [result for result in results if result.status == "out of reach"]
+    if missing:
+        raise NetworkError(
+            "source-missing",
+            "The table cannot be written: some sources are missing.",
+            where=", ".join(f"{result.mod} on {result.version}" for result in missing),
+            why="; ".join(dict.fromkeys(result.detail for result in missing)),
+            fix="Check out those sources and set the variable that `./inv mods.diff NAME` asks for.",
+        )
+    text = readme.read_text("utf-8")
+    before, _, rest = text.partition(BEGIN)
+    after = rest.partition(END)[2]
+    fresh = f"{before}{BEGIN}\n{markdown(results)}\n{END}{after}"
+    if fresh == text:
+        return False
+    write_text(readme, fresh)
+    return True

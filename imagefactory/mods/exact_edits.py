@@ -49,10 +49,7 @@ def exact_edits(path: str, before: str, after: str) -> list[Edit]:
     found = blocks(old, new)
     while True:
         anchored = [(block, _anchor(before, old, block)) for block in found]
-        clash = next(
-            (index for index, pair in enumerate(pairwise(anchored)) if _touch(*pair)),
-            None,
-        )
+        clash = next((index for index, pair in enumerate(pairwise(anchored)) if _touch(*pair)), None)
         if clash is None:
             return [_edit(path, old, new, block, anchor) for block, anchor in anchored]
         one, other = found[clash], found[clash + 1]
@@ -61,17 +58,14 @@ def exact_edits(path: str, before: str, after: str) -> list[Edit]:
 
 def _anchor(text: str, old: list[str], block: Block) -> tuple[int, int]:
     """Find the lines that identify a block: its own, or as many around it as make them occur once."""
-    start, end = block.start, block.end
+    anchor = block.start, block.end
     # An insertion has no lines of its own; it follows its anchor, except at the top of the file.
-    grow = _growing(len(old), start, end, upwards=block.start == block.end and block.start > 0)
-    if start == end:
-        start, end = next(grow)
-    while not _telling(text, "".join(old[start:end])):
-        wider = next(grow, None)
-        if wider is None:
+    insertion = block.start == block.end
+    for wider in _growing(len(old), *anchor, upwards=insertion and block.start > 0):
+        if anchor[0] < anchor[1] and _telling(text, "".join(old[slice(*anchor)])):
             break
-        start, end = wider
-    return start, end
+        anchor = wider
+    return anchor
 
 
 def _growing(count: int, start: int, end: int, *, upwards: bool) -> Iterator[tuple[int, int]]:
@@ -125,21 +119,17 @@ def propose(path: str, before: str | None, after: str) -> list[Check]:
     """Return checks that fail on a file before a change and hold after it; fewer if the change is small."""
     old, new = split_lines(before or ""), split_lines(after)
     found: dict[tuple[str | None, bool], Check] = {}
-    changed = list(blocks(old, new))
+    changed = blocks(old, new)
     for block in changed:
-        added = range(block.new_start, block.new_end)
-        removed = range(block.start, block.end)
-        for check in (
-            *_claims(path, after, new, added, "contains"),
-            *_claims(path, before or "", old, removed, "lacks"),
-        ):
+        added = _claims(path, after, new, range(block.new_start, block.new_end), "contains")
+        removed = _claims(path, before or "", old, range(block.start, block.end), "lacks")
+        for check in (*added, *removed):
             key = (check.function or check.class_, check.lacks is None)
             if key not in found and failing(check, after) is None and failing(check, before) is not None:
                 found[key] = check
                 break
-    if (
-        before is not None and not found
-    ):  # the lines are elsewhere in the file too: their neighbours tell them apart
+    # Where the lines are elsewhere in the file too, their neighbours tell them apart.
+    if before is not None and not found:
         for block in changed[:MOST]:
             nearby = _nearby(path, after, new, range(block.new_start, block.new_end))
             told = (check for check in nearby if failing(check, after) is None and failing(check, before))
@@ -152,9 +142,8 @@ def _nearby(path: str, text: str, lines: list[str], changed: range) -> Iterator[
     for more in range(1, _NEIGHBOURS + 1):
         part = "".join(lines[max(0, changed.start - more) : changed.stop + more]).strip("\n")
         if len(part) <= _LONGEST * (more + 1):
-            yield Check.model_validate(
-                {"file": path, "contains": part, **_definition(path, text, changed.start + 1)}
-            )
+            place = _definition(path, text, changed.start + 1)
+            yield Check.model_validate({"file": path, "contains": part, **place})
 
 
 def _claims(path: str, text: str, lines: list[str], changed: range, verb: str) -> Iterator[Check]:
@@ -186,7 +175,8 @@ def _definition(path: str, text: str, line: int) -> Mapping[str, str]:
     inner: ast.AST | None = _parsed(text)
     kind = ""
     while inner is not None:
-        inner = next((child for child in _definitions(inner) if _holds(child, line)), None)
+        children = _definitions(inner)
+        inner = next((one for one in children if one.lineno <= line <= (one.end_lineno or 0)), None)
         if inner is not None:
             names.append(inner.name)
             kind = "class" if isinstance(inner, ast.ClassDef) else "function"
@@ -201,10 +191,6 @@ def _parsed(text: str) -> ast.Module | None:
             return ast.parse(text)
     except UNPARSABLE:
         return None
-
-
-def _holds(node: Definition, line: int) -> bool:
-    return node.lineno <= line <= (node.end_lineno or 0)
 
 
 def _definitions(node: ast.AST) -> Iterator[Definition]:

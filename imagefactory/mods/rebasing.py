@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import Match, SequenceMatcher
+from functools import partial
 from typing import Literal
 
 from packaging.specifiers import SpecifierSet
@@ -13,10 +14,9 @@ from packaging.version import Version
 from imagefactory.errors import FactoryError, ModError
 from imagefactory.mods.authoring import with_not_needed, with_variant
 from imagefactory.mods.choose import find_mod
-from imagefactory.mods.compatibility import check_mods, refuse_unknown_version
+from imagefactory.mods.compatibility import check_mods, refuse_unknown_version, releases
 from imagefactory.mods.exact_edits import Block, blocks, exact_edits, propose
 from imagefactory.mods.source_files import FolderSource, Trees
-from imagefactory.project.cells import first_of_release
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import server_name
 from imagefactory.store.atomic import write_text
@@ -46,14 +46,14 @@ class Rebase:
 
     def describe(self) -> str:
         """Say in Markdown what came of it."""
-        if self.outcome == "rebased":
-            return (
-                f"`./inv mods.update {self.mod} --vllm {self.version}` rebases it from {self.base} exactly."
-            )
-        if self.outcome == "upstream":
-            return f"{self.version} has all its changes: set `upstreamed_in` if the checks agree."
-        if self.outcome == "fits":
-            return "It fits."
+        command = f"`./inv mods.update {self.mod} --vllm {self.version}`"
+        said = {
+            "rebased": f"{command} rebases it from {self.base} exactly.",
+            "upstream": f"{self.version} has all its changes: set `upstreamed_in` if the checks agree.",
+            "fits": "It fits.",
+        }
+        if self.outcome in said:
+            return said[self.outcome]
         places = [f"It cannot be rebased from {self.base} exactly{f': {self.why}' if self.why else ''}."]
         for path, conflict in self.conflicts:
             places.append(
@@ -86,49 +86,43 @@ def rebase(project: Project, name: str, version: str, *, folder: FolderSource | 
 
 def _merged(mod: Mod, variant: Variant, applied: Applied, old: Tree, new: Tree) -> Rebase:
     (base, read_old), (version, read_new) = old, new
+    conflict = partial(Rebase, mod.name, version, "conflict", base)
     changes: list[Change] = []
     conflicts: list[tuple[str, MergeConflict]] = []
     texts: dict[str, tuple[str | None, str]] = {}
     for path, ours in applied.files.items():
         before, theirs = read_old(path), read_new(path)
         if before is None or theirs is None:
-            added = [
-                change for change in variant.changes if isinstance(change, NewFile) and change.add == path
-            ]
             if before is None and theirs is None:
-                changes += added
+                new_files = (change for change in variant.changes if isinstance(change, NewFile))
+                changes += [change for change in new_files if change.add == path]
                 texts[path] = (None, ours)
             elif theirs != ours:
-                state = "removed" if theirs is None else "brought"
-                why = f"{version} {state} {path}"
-                return Rebase(mod.name, version, "conflict", base, why=why)
+                return conflict(why=f"{version} {'removed' if theirs is None else 'brought'} {path}")
             continue
         merged = merge(before, ours, theirs)
-        conflicts += [(path, conflict) for conflict in merged.conflicts]
+        conflicts += [(path, one) for one in merged.conflicts]
         fault = syntax_fault(path, merged.text)
         if fault is not None:
-            return Rebase(mod.name, version, "conflict", base, why=f"{path} would not compile: {fault}")
+            return conflict(why=f"{path} would not compile: {fault}")
         if merged.carried:
             changes += exact_edits(path, theirs, merged.text)
             texts[path] = (theirs, merged.text)
     if conflicts:
-        return Rebase(mod.name, version, "conflict", base, conflicts=tuple(conflicts))
+        return conflict(conflicts=tuple(conflicts))
     if not changes:
         return Rebase(mod.name, version, "upstream", base)
     checks = _checks(variant, texts)
     if not checks:
-        return Rebase(mod.name, version, "conflict", base, why="no check can tell what is left of it")
+        return conflict(why="no check can tell what is left of it")
     ranged = Variant(versions=">=0", changes=changes, checks=checks)
     return Rebase(mod.name, version, "rebased", base, ranged)
 
 
 def _checks(variant: Variant, texts: dict[str, tuple[str | None, str]]) -> list[Check]:
     """Keep the checks that hold after the rebase; propose others for files without one that needs the change."""
-    kept = [
-        check
-        for check in variant.checks
-        if check.file in texts and failing(check, texts[check.file][1]) is None
-    ]
+    of_texts = (check for check in variant.checks if check.file in texts)
+    kept = [check for check in of_texts if failing(check, texts[check.file][1]) is None]
     found = list(kept)
     for path, (before, after) in texts.items():
         if not any(check.file == path and failing(check, before) is not None for check in kept):
@@ -157,16 +151,15 @@ def write(project: Project, done: Rebase, *, folder: FolderSource | None = None)
     variant = done.variant.model_copy(update={"versions": versions})
     text = with_variant(before, mod, variant, narrowed)
     write_text(file, with_not_needed(before, text, mod, spared[0], left) if spared else text)
+    fits = False
     try:
-        _refuse_unfit(Project(project.root, project.store), done, folder)
-    except BaseException:
-        write_text(file, before)
-        raise
-
-
-def _refuse_unfit(project: Project, done: Rebase, folder: FolderSource | None) -> None:
-    [result] = check_mods(project, [done.mod], [done.version], folder=folder)
-    if result.status != "applies":
+        fresh = Project(project.root, project.store)
+        [result] = check_mods(fresh, [done.mod], [done.version], folder=folder)
+        fits = result.status == "applies"
+    finally:
+        if not fits:
+            write_text(file, before)
+    if not fits:
         raise ModError(
             "not-rebasable",
             f"The rebased {done.mod} does not fit {done.version}.",
@@ -203,48 +196,28 @@ def outdated(project: Project, name: str) -> Sequence[str]:
 
 def _base(project: Project, mod: Mod, version: str) -> str | None:
     """Return the newest older release that a mod fits."""
-    matrix = project.matrix
-    older = [
-        name
-        for name, one in matrix.versions.items()
-        if one.release is not None
-        and first_of_release(matrix, name) == name
-        and server_name(name) == server_name(version)
-        and one.version < matrix.versions[version].version
-        and mod.variant(one.version) is not None
-    ]
-    for name in sorted(older, key=lambda name: matrix.versions[name].version, reverse=True):
-        [result] = check_mods(project, [mod.name], [name])
-        if result.status == "applies":
-            return name
+    known = project.matrix.versions
+    own = (name for name in releases(project.matrix) if server_name(name) == server_name(version))
+    older = [name for name in own if known[name].version < known[version].version]
+    for name in sorted(older, key=lambda name: known[name].version, reverse=True):
+        if mod.variant(known[name].version) is not None:
+            [result] = check_mods(project, [mod.name], [name])
+            if result.status == "applies":
+                return name
     return None
 
 
 def _from(project: Project, mod: Mod, version: Version) -> str:
     """Return the range of a version that a mod says nothing about: up to the next that it does."""
-    versions = sorted(
-        one.version
-        for name, one in project.matrix.versions.items()
-        if server_name(name) == mod.manifest.of_server
-    )
-    known = (
-        one
-        for one in versions
-        if one > version and (mod.variant(one) or mod.is_upstream(one) or mod.reason_not_needed(one))
-    )
-    end = next(known, None)
-    return f">={version}" + (f",<{end}" if end is not None else "")
+    for one in _versions(project, mod):
+        if one > version and (mod.variant(one) or mod.is_upstream(one) or mod.reason_not_needed(one)):
+            return f">={version},<{one}"
+    return f">={version}"
 
 
 def _spared(project: Project, mod: Mod, entry: NotNeeded, version: Version) -> tuple[str, list[str]]:
     """Return the range of one version out of those that need no mod, and the ranges that are left of these."""
-    inside = sorted(
-        {
-            one.version
-            for name, one in project.matrix.versions.items()
-            if server_name(name) == mod.manifest.of_server and _covers(entry, one.version)
-        }
-    )
+    inside = [one for one in _versions(project, mod) if _covers(entry, one)]
     parts = sorted(map(str, SpecifierSet(entry.versions)))
     upper = [part for part in parts if part.startswith("<")]
     lower = [part for part in parts if not part.startswith("<")]
@@ -253,6 +226,12 @@ def _spared(project: Project, mod: Mod, entry: NotNeeded, version: Version) -> t
     if after is None:
         return ",".join([f">={version}", *upper]), left
     return f">={version},<{after}", [*left, ",".join([f">={after}", *upper])]
+
+
+def _versions(project: Project, mod: Mod) -> list[Version]:
+    """Return the versions of a mod's server, oldest first."""
+    known = project.matrix.versions.items()
+    return sorted({one.version for name, one in known if server_name(name) == mod.manifest.of_server})
 
 
 def _covers(entry: NotNeeded, version: Version) -> bool:
@@ -310,14 +289,8 @@ def merge(base: str, ours: str, theirs: str) -> Merged:
         found = target[place[0] : place[1]]
         if _has(found, wanted) or (not wanted and not _has(found, old[block.start : block.end])):
             continue
-        conflicts.append(
-            MergeConflict(
-                block.start + 1,
-                "".join(old[start:end]),
-                "".join([*old[start : block.start], *wanted, *old[block.end : end]]),
-                "".join(found),
-            )
-        )
+        made = "".join([*old[start : block.start], *wanted, *old[block.end : end]])
+        conflicts.append(MergeConflict(block.start + 1, "".join(old[start:end]), made, "".join(found)))
     for start, end, wanted in reversed(edits):
         target[start:end] = wanted
     return Merged("".join(target), len(edits), tuple(conflicts))

@@ -78,9 +78,8 @@ class ReleaseSource:
 
     @cached_property
     def _read_member(self) -> Callable[[str], str | None]:
-        return self._open_wheel() if self._locked.file.endswith(".whl") else self._open_sdist()
-
-    def _open_wheel(self) -> Callable[[str], str | None]:
+        if not self._locked.file.endswith(".whl"):
+            return self._open_sdist()
         names = self.names()
         return lambda path: decoded(self._zip.read(path), path) if path in names else None
 
@@ -98,11 +97,9 @@ class ReleaseSource:
 
     def archive(self) -> Path:
         """Return the whole archive, which is downloaded and hashed if it is not here."""
+        locked = self._locked
         wanted = Wanted(
-            self._locked.file,
-            self._locked.sha256,
-            self._locked.size,
-            lambda: [offer.url for offer in self._offers()],
+            locked.file, locked.sha256, locked.size, lambda: [offer.url for offer in self._offers()]
         )
         return fetch(wanted, self._store, self._session, lambda _: None)
 
@@ -225,7 +222,7 @@ class Trees:
             suffix = ".whl" if stage == "installed" else ".tar.gz"
             found = self._project.source_lock.find(self._project.matrix.vllm[name].release or name, suffix)
         else:
-            found = self._locked_wheel(distribution, name)
+            found = next((wheel for wheel in self.wheels(name) if wheel.name == distribution), None)
         if found is None:
             raise NetworkError(
                 "source-missing",
@@ -235,9 +232,6 @@ class Trees:
                 fix="Run `./inv lock`, or check a checkout: `./inv mods.check --source DIR --vllm NAME`.",
             )
         return found
-
-    def _locked_wheel(self, distribution: str, name: str) -> LockedWheel | None:
-        return next((wheel for wheel in self.wheels(name) if wheel.name == distribution), None)
 
     def wheels(self, name: str) -> Iterator[LockedWheel]:
         """Iterate over the locked wheels of a version, on one arch after the other."""

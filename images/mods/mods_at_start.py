@@ -10,16 +10,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 PYTHON = "/opt/venv/bin/python3"
-MODULES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "python")
+MODULES = str(Path(__file__).absolute().parent / "python")
 
 
 def apply_mods(names: Sequence[str], folder: str) -> None:
     """Apply mods of a folder; a RuntimeError holds the reason of a failure."""
     command = [PYTHON, "-m", "images.shipped.mods.at_start", "--folder", folder]
-    for name in names:
-        command += ["--name", name]
+    command += [f"--name={name}" for name in names]
     environment = {**os.environ, "PYTHONPATH": MODULES, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

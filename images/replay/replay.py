@@ -46,7 +46,8 @@ def main() -> int:
     status, output = _run(order)
     report = {"status": status, "output": output, "left_running": _stop_all(), "full": _full()}
     journal = OWN / "journal"
-    report["journal"] = _text(journal)[-200_000:] if journal.is_file() and not journal.is_symlink() else ""
+    noted = _bytes(journal) if journal.is_file() and not journal.is_symlink() else b""
+    report["journal"] = noted.decode("utf-8", "replace")[-200_000:]
     report |= _changes(expected)
     sys.stdout.write(json.dumps(report))
     return 0
@@ -70,20 +71,17 @@ def _unpack() -> dict[str, int | None]:
 
 
 def _prepare(order: dict[str, object]) -> None:
-    folder = WORKSPACE / "mods" / str(order["name"])
-    folder.mkdir(parents=True)
-    with tarfile.open(INPUT / "mod.tar") as archive:
-        archive.extractall(folder, filter="data")
-    (OWN / "supplied").mkdir()
-    with tarfile.open(INPUT / "supplied.tar") as archive:
-        archive.extractall(OWN / "supplied", filter="data")
+    mod = WORKSPACE / "mods" / str(order["name"])
+    for name, folder in {"mod.tar": mod, "supplied.tar": OWN / "supplied"}.items():
+        folder.mkdir(parents=True)
+        with tarfile.open(INPUT / name) as archive:
+            archive.extractall(folder, filter="data")
     (OWN / "supplied" / "names.json").write_text(json.dumps(order["supplied"]), encoding="utf-8")
     (OWN / "locked.json").write_text(json.dumps(order["locked"]), encoding="utf-8")
-    programs = OWN / "bin"
-    programs.mkdir()
+    (OWN / "bin").mkdir()
     for name in PROGRAMS:
-        (programs / name).symlink_to(INPUT / "replay" / "stand_in.py")
-    (programs / "python").symlink_to("/usr/bin/python3")
+        (OWN / "bin" / name).symlink_to(INPUT / "replay" / "stand_in.py")
+    (OWN / "bin" / "python").symlink_to("/usr/bin/python3")
 
 
 def _run(order: dict[str, object]) -> tuple[int | None, str]:
@@ -114,7 +112,13 @@ def _run(order: dict[str, object]) -> tuple[int | None, str]:
     except OSError as error:
         return 127, f"run.sh cannot be started: {error.strerror}"
     said = bytearray()
-    listener = threading.Thread(target=_listen, args=(process, said), daemon=True)
+
+    def listen() -> None:
+        while process.stdout is not None and (chunk := os.read(process.stdout.fileno(), 65536)):
+            said.extend(chunk)
+            del said[:-_OUTPUT]
+
+    listener = threading.Thread(target=listen, daemon=True)
     listener.start()
     try:
         status: int | None = process.wait(float(str(order["seconds"])))
@@ -122,13 +126,6 @@ def _run(order: dict[str, object]) -> tuple[int | None, str]:
         status = None
     listener.join(2)  # a process in the background may hold the pipe open
     return status, bytes(said).decode("utf-8", "replace")
-
-
-def _listen(process: subprocess.Popen[bytes], said: bytearray) -> None:
-    output = process.stdout
-    while output is not None and (chunk := os.read(output.fileno(), 65536)):
-        said += chunk
-        del said[:-_OUTPUT]
 
 
 def _stop_all() -> list[str]:
@@ -146,12 +143,9 @@ def _stop_all() -> list[str]:
     while time.monotonic() < until:
         try:
             os.kill(-1, signal.SIGKILL)
-        except ProcessLookupError:
-            break
-        try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        except ChildProcessError:
+        except (ProcessLookupError, ChildProcessError):
             break
         time.sleep(0.05)
     return left
@@ -159,13 +153,12 @@ def _stop_all() -> list[str]:
 
 def _full() -> list[str]:
     """List the file systems that have no room left."""
-    places = (PLACE, WORKSPACE, Path("/tmp"))  # noqa: S108
-    found = []
-    for place in places:
-        state = os.statvfs(place)
-        if state.f_bavail * state.f_bsize < 64 * 1024 or state.f_favail < 8:
-            found.append(str(place))
-    return found
+    states = {str(place): os.statvfs(place) for place in (PLACE, WORKSPACE, "/tmp")}  # noqa: S108
+    return [
+        place
+        for place, state in states.items()
+        if state.f_bavail * state.f_bsize < 64 * 1024 or state.f_favail < 8
+    ]
 
 
 def _changes(expected: dict[str, int | None]) -> dict[str, object]:
@@ -176,7 +169,7 @@ def _changes(expected: dict[str, int | None]) -> dict[str, object]:
         if path == "python3.13":
             continue
         if inside == path:
-            found.outside(f"{PLACE}/{path}")
+            found.outside.append(f"{PLACE}/{path}")
             continue
         found.seen.add(inside)
         _compare(found, ROOT / inside, inside, entry, expected)
@@ -194,7 +187,7 @@ def _changes(expected: dict[str, int | None]) -> dict[str, object]:
         "odd": dict(list(found.odd.items())[:50]),
         "modes": found.modes[:50],
         "too_large": found.too_large[:50],
-        "outside": found.elsewhere[:50],
+        "outside": found.outside[:50],
         "rejects": found.rejects[:50],
     }
 
@@ -206,16 +199,12 @@ class _Found:
         self.odd: dict[str, str] = {}
         self.modes: list[str] = []
         self.too_large: list[str] = []
-        self.elsewhere: list[str] = []
+        self.outside: list[str] = []
         self.rejects: list[str] = []
         self.seen: set[str] = set()
         self._left = MOST_BYTES
 
-    def outside(self, path: str) -> None:
-        self.elsewhere.append(path)
-
     def keep(self, where: dict[str, str], file: Path, path: str, entry: os.stat_result) -> None:
-        """Keep the content of a file, within the limits."""
         if len(where) >= MOST_FILES or entry.st_size > min(LARGEST, self._left):
             self.too_large.append(path)
             return
@@ -267,10 +256,6 @@ def _bytes(file: Path) -> bytes:
         handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
     with os.fdopen(handle, "rb") as opened:
         return opened.read(LARGEST + 1)
-
-
-def _text(file: Path) -> str:
-    return _bytes(file).decode("utf-8", "replace")
 
 
 if __name__ == "__main__":

@@ -36,26 +36,21 @@ def note(**entry: object) -> None:
 
 def download(program: str, words: list[str]) -> int:
     """Hand over a supplied file in place of a download; without one, fail as without a network."""
+    files = json.loads((SUPPLIED / "names.json").read_text("utf-8"))
     addresses = [word for word in words if _ADDRESS.match(word)]
     for address in addresses:
         name = address.partition("?")[0].rstrip("/").rpartition("/")[2]
-        supplied = _supplied(address, name)
-        note(program=program, address=address, supplied=supplied is not None)
-        if supplied is None:
+        file = files.get(address, files.get(name))
+        note(program=program, address=address, supplied=file is not None)
+        if file is None:
             sys.stderr.write(f"{program}: (6) Could not resolve host: {address}\n")
             return 6
         target = _target(program, words, name)
         if target == "-":
-            sys.stdout.buffer.write(supplied.read_bytes())
+            sys.stdout.buffer.write((SUPPLIED / file).read_bytes())
         else:
-            shutil.copyfile(supplied, target)
+            shutil.copyfile(SUPPLIED / file, target)
     return 0 if addresses else 2
-
-
-def _supplied(address: str, name: str) -> Path | None:
-    files = json.loads((SUPPLIED / "names.json").read_text("utf-8"))
-    file = files.get(address, files.get(name))
-    return None if file is None else SUPPLIED / file
 
 
 def _target(program: str, words: list[str], name: str) -> str:
@@ -201,15 +196,11 @@ def _kept(word: str) -> str:
 def main() -> int:
     """Do what the called program would."""
     program, words = Path(sys.argv[0]).name, sys.argv[1:]
-    if program in {"curl", "wget"}:
-        return download(program, words)
-    if program == "patch":
-        return patch(words)
-    if program == "git":
-        return git(words)
     if program == "sudo":
         os.execvp(words[0], words)  # noqa: S606
-    return install(program, words)
+    if program in {"patch", "git"}:
+        return (patch if program == "patch" else git)(words)
+    return (download if program in {"curl", "wget"} else install)(program, words)
 
 
 if __name__ == "__main__":

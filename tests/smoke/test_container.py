@@ -123,12 +123,14 @@ def help_text(run: Callable[..., Any], inside: Any, program: Server) -> tuple[st
     """What the server says about its flags, with the seconds it took."""
     started = time.monotonic()
     words = program.all_flags.split()
-    if program.help_environment():
+    if program.help_environment:
         done = run(*words[len(program.command) :])
         code, text = done.returncode, done.stdout
     else:
         # Not even its help works without a driver.
-        asked = inside.run(f"sh {IN_CONTAINER}/with_driver_stub.sh {program.program} {' '.join(words[1:])}")
+        asked = inside.run(
+            f"sh {IN_CONTAINER}/with_driver_stub.sh /opt/venv/bin/{program.name} {' '.join(words[1:])}"
+        )
         code, text = asked.rc, asked.stdout
     assert code == 0, f"it ended with code {code}: {text[-800:]}"
     return text, time.monotonic() - started

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from imagefactory.errors import FactoryError
 from imagefactory.mods.exact_edits import exact_edits, propose
 from imagefactory.mods.importing.attempts import Attempt
-from imagefactory.mods.importing.sources import Source
+from imagefactory.mods.importing.sources import UNKNOWN, Source
 from imagefactory.mods.source_files import Trees
 from imagefactory.project.matrix import Matrix
 from images.shipped.conditions import Condition
@@ -42,11 +42,6 @@ class Group:
     files: dict[str, str] = field(default_factory=dict)
     """The files next to mod.yaml."""
 
-    @property
-    def first(self) -> Attempt:
-        """What came of its first version."""
-        return self.attempts[0]
-
 
 @dataclass(frozen=True)
 class Draft:
@@ -70,8 +65,8 @@ def group_attempts(name: str, attempts: Sequence[Attempt], trees: Trees) -> list
 
 def draft(source: Source, groups: Sequence[Group], matrix: Matrix, trees: Trees, why: str) -> Draft:
     """Draft a mod; at least one group changes something."""
-    distribution = next(group.first.distribution for group in groups if group.changes)
-    starts = [str(matrix.versions[group.first.version].version) for group in groups]
+    distribution = next(group.attempts[0].distribution for group in groups if group.changes)
+    starts = [str(matrix.versions[group.attempts[0].version].version) for group in groups]
     ranges = [
         ",".join([*([f">={start}"] if index else []), *([f"<{end}"] if end else [])]) or f">={start}"
         for index, (start, end) in enumerate(zip(starts, [*starts[1:], ""], strict=True))
@@ -81,15 +76,15 @@ def draft(source: Source, groups: Sequence[Group], matrix: Matrix, trees: Trees,
     files: dict[str, str] = {}
     upstream = _upstream(groups, distribution, trees)
     for group, versions, start in zip(groups, ranges, starts, strict=True):
-        if group.first.outcome == "changes":
+        if group.attempts[0].outcome == "changes":
             lowest = versions if versions.startswith(">=") else f">={start},{versions}".rstrip(",")
             variants.append(Variant(versions=lowest, changes=group.changes, checks=group.checks))
             files |= group.files
         elif upstream is None or group is not groups[-1]:
-            not_needed.append(NotNeeded(versions=versions, reason=_reason(group.first)))
+            not_needed.append(NotNeeded(versions=versions, reason=_reason(group.attempts[0])))
     manifest = Manifest(
         name=source.name,
-        summary=_summary(source),
+        summary=f"Imported from {source.shown}"[:80] + "; say what gets better, and for whom",
         why=why,
         licence=source.licence,
         distribution=distribution,
@@ -112,13 +107,14 @@ def _add(groups: list[Group], attempt: Attempt, distribution: str, name: str, tr
         why = f"it changes {attempt.distribution} there, not {distribution}"
         attempt = replace(attempt, outcome="fails", why=why)
     if attempt.outcome != "changes":
-        same = last is not None and last.first.outcome == attempt.outcome
-        if last is not None and same and (attempt.outcome == "nothing" or last.first.why == attempt.why):
+        seen = last.attempts[0] if last is not None else attempt
+        alike = attempt.outcome == "nothing" or seen.why == attempt.why
+        if last is not None and seen.outcome == attempt.outcome and alike:
             last.attempts.append(attempt)
         else:
             groups.append(Group([attempt]))
         return
-    if last is not None and last.changes and _holds(last, attempt, distribution, name, trees):
+    if last is not None and last.changes and _fault(last, attempt, distribution, name, trees) is None:
         last.attempts.append(attempt)
         return
     group = _group(attempt, len(groups))
@@ -130,44 +126,36 @@ def _add(groups: list[Group], attempt: Attempt, distribution: str, name: str, tr
 
 
 def _group(attempt: Attempt, number: int) -> Group:
-    """Make the changes and checks of a version."""
     group = Group([attempt])
     for path, change in attempt.files.items():
         if change.before is None:
-            own = f"files/{path.removeprefix(IMAGE_FILES)}"
-            own = own if not number else f"files/{number}/{path.removeprefix(IMAGE_FILES)}"
+            own = f"files/{f'{number}/' if number else ''}{path.removeprefix(IMAGE_FILES)}"
             group.files[own] = change.after
             group.changes.append(NewFile(add=path, source=own))
         else:
             group.changes += exact_edits(path, change.before, change.after)
         group.checks += propose(path, change.before, change.after)
-    checked = {check.file for check in group.checks}
-    for path in attempt.files.keys() - checked:
-        group.attempts[0] = replace(
-            attempt, notes=(*attempt.notes, f"no check for {path} could be proposed: write one")
-        )
+    unchecked = sorted(attempt.files.keys() - {check.file for check in group.checks})
+    notes = [f"no check for {path} could be proposed: write one" for path in unchecked]
+    group.attempts[0] = replace(attempt, notes=(*attempt.notes, *notes))
     return group
-
-
-def _as_mod(group: Group, name: str, distribution: str) -> Mod:
-    manifest = Manifest(
-        name=name,
-        summary="(a draft to be tried)",
-        why="https://not-part-of-a-draft",
-        licence="NOASSERTION",
-        distribution=distribution,
-        needed_when=[NO_MODEL],
-        variants=[Variant(versions=">=0", changes=group.changes, checks=group.checks)],
-    )
-    return Mod(manifest, {path: text.encode() for path, text in group.files.items()})
 
 
 def _fault(group: Group, attempt: Attempt, distribution: str, name: str, trees: Trees) -> str | None:
     """Apply a group's changes to a version; return why that does not give what was seen there."""
-    read = trees.release(distribution, attempt.version).read
     try:
-        mod = _as_mod(group, name, distribution)
-        [applied] = apply_mods([(mod, mod.manifest.variants[0])], lambda path: _plain(path, read))
+        manifest = Manifest(
+            name=name,
+            summary="(a draft to be tried)",
+            why="https://not-part-of-a-draft",
+            licence=UNKNOWN,
+            distribution=distribution,
+            needed_when=[NO_MODEL],
+            variants=[Variant(versions=">=0", changes=group.changes, checks=group.checks)],
+        )
+        mod = Mod(manifest, {path: text.encode() for path, text in group.files.items()})
+        read = trees.release(distribution, attempt.version).read
+        [applied] = apply_mods([(mod, mod.manifest.variants[0])], read)
     except FactoryError as error:
         return f"{error.what} {error.why}"
     except ValidationError as error:
@@ -176,39 +164,25 @@ def _fault(group: Group, attempt: Attempt, distribution: str, name: str, trees: 
     return None if applied.files == expected else "the edits do not give the same files"
 
 
-def _plain(path: str, read: object) -> str | None:
-    return None if path.startswith(IMAGE_FILES) or not callable(read) else read(path)
-
-
-def _holds(group: Group, attempt: Attempt, distribution: str, name: str, trees: Trees) -> bool:
-    return _fault(group, attempt, distribution, name, trees) is None
-
-
 def _upstream(groups: Sequence[Group], distribution: str, trees: Trees) -> list[Check] | None:
     """Return checks that show the change in the newest versions, where a script changes nothing; None if none do."""
     changing = [group for group in groups if group.changes]
-    if groups[-1].first.outcome != "nothing" or not changing:
+    if groups[-1].attempts[0].outcome != "nothing" or not changing:
         return None
     checks = changing[-1].checks
     for attempt in groups[-1].attempts:
         read = trees.release(distribution, attempt.version).read
-        checks = [check for check in checks if failing(check, _plain(check.file, read)) is None]
+        checks = [check for check in checks if failing(check, read(check.file)) is None]
     return checks or None
 
 
 def _reason(attempt: Attempt) -> str:
+    text = f"it does not fit there: {attempt.why}"
     if attempt.outcome == "nothing":
-        said = f": {attempt.why}" if attempt.why else ""
-        text = f"it changes nothing there{said}"
+        text = f"it changes nothing there{f': {attempt.why}' if attempt.why else ''}"
     elif attempt.outcome == "untried":
         text = "it was not tried there when it was imported"
-    else:
-        text = f"it does not fit there: {attempt.why}"
     return text if len(text) <= _REASON else f"{text[:_REASON]}…"
-
-
-def _summary(source: Source) -> str:
-    return f"Imported from {source.shown}"[:80] + "; say what gets better, and for whom"
 
 
 def _settings(files: Mapping[str, str], variants: Sequence[Variant]) -> Settings:

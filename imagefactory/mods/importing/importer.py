@@ -7,25 +7,27 @@ import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from imagefactory.errors import ModError
 from imagefactory.mods.authoring import NO_REASON, manifest_text, new_folder
-from imagefactory.mods.compatibility import check_mods, refuse_unknown_version
+from imagefactory.mods.compatibility import check_mods, refuse_unknown_version, releases
 from imagefactory.mods.exact_edits import blocks
-from imagefactory.mods.importing.attempts import Attempt, Distribution, in_image, settle
-from imagefactory.mods.importing.diff_stacks import read_diffs, try_diffs
+from imagefactory.mods.importing.attempts import (
+    Attempt,
+    Distribution,
+    in_image,
+    read_diffs,
+    settle,
+    try_diffs,
+)
 from imagefactory.mods.importing.draft import Draft, draft, group_attempts
-from imagefactory.mods.importing.judging import judge
-from imagefactory.mods.importing.replays import SECONDS, Order, Report
+from imagefactory.mods.importing.replays import SECONDS, Order, Report, judge
 from imagefactory.mods.importing.sources import UNKNOWN, Source
 from imagefactory.mods.source_files import Trees
-from imagefactory.project.cells import first_of_release
-from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import VLLM
 from imagefactory.store.atomic import write_text
@@ -81,7 +83,9 @@ class Importer:
         """Try a source on every release of vLLM in the matrix, oldest first, or on some of them."""
         try_on = self._way(source)
         found: list[Attempt] = []
-        for name in releases(self.project.matrix):
+        vllm = self.project.matrix.vllm
+        own = (name for name in releases(self.project.matrix) if name in vllm)
+        for name in sorted(own, key=lambda name: vllm[name].version):
             if versions and name not in versions:
                 found.append(Attempt(name, "untried"))
                 continue
@@ -91,40 +95,38 @@ class Importer:
         return without_old_copies(source, found)
 
     def _way(self, source: Source) -> Callable[[str], Attempt]:
-        """Return the way to try a source on a version."""
         if source.kind == "script":
             return lambda name: self._replay(source, name)
         if source.kind == "diffs":
             stack = read_diffs(source.texts)
             return lambda name: try_diffs(name, stack, self._distributions(source, name))
         contents = {in_image(name): data for name, data in source.files.items()}
-
-        def add(name: str) -> Attempt:
-            own = Distribution(VLLM, self.trees.release(VLLM, name), frozenset())
-            return settle(name, contents, [own])
-
-        return add
+        return lambda name: settle(name, contents, self._distributions(source, name)[:1])
 
     def _distributions(self, source: Source, name: str) -> list[Distribution]:
         """Return the distributions that a source can change: vLLM, and those whose folders it names."""
         text = "\n".join(source.texts.values())
-        found = [Distribution.of(VLLM, self.trees.release(VLLM, name))]
+        names = [VLLM]
         for wheel in {wheel.name: wheel for wheel in self.trees.wheels(name)}.values():
             package = re.escape(wheel.name.replace("-", "_").removesuffix("_python"))
             named = rf"\b{package}/|-packages/{package}\b|\b(import|from) ([\w., ]*[ ,])?{package}\b"
             if wheel.name != VLLM and wheel.size <= _LARGEST and re.search(named, text):
-                found.append(Distribution.of(wheel.name, self.trees.release(wheel.name, name)))
-        return found
+                names.append(wheel.name)
+        found = {one: self.trees.release(one, name) for one in names}
+        return [Distribution(one, release, release.names()) for one, release in found.items()]
 
     def _replay(self, source: Source, name: str) -> Attempt:
         distributions = self._distributions(source, name)
         names = {key: str(number) for number, key in enumerate(self.supplied)}
-        with _scratch(self.project.root / "build" / "imports") as folder:
+        place = self.project.root / "build" / "imports"
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place) as scratch:
+            folder = Path(scratch)
             order = Order(
                 name=source.name,
                 mod=_tar(folder / "mod.tar", source.files),
                 supplied=_tar(
-                    folder / "supplied.tar", dict(zip(names.values(), self.supplied.values(), strict=True))
+                    folder / "supplied.tar", {names[key]: data for key, data in self.supplied.items()}
                 ),
                 names=names,
                 wheels=[one.release.archive() for one in distributions],
@@ -152,9 +154,7 @@ class Importer:
         tried = [attempt.version for attempt in made.attempts if attempt.outcome != "untried"]
         expected = {attempt.version for attempt in made.attempts if attempt.outcome == "changes"}
         results = check_mods(Project(self.project.root, self.project.store), [source.name], tried)
-        wrong = [
-            result for result in results if (result.status == "applies") is not (result.version in expected)
-        ]
+        wrong = [one for one in results if (one.status == "applies") is not (one.version in expected)]
         if wrong:
             raise ModError(
                 "unfit-draft",
@@ -193,15 +193,8 @@ def _copied(attempt: Attempt, copies: set[str]) -> int:
     return total
 
 
-def releases(matrix: Matrix) -> list[str]:
-    """List the releases of vLLM in the matrix, oldest first."""
-    names = (name for name, version in matrix.vllm.items() if version.release is not None)
-    own = (name for name in names if first_of_release(matrix, name) == name)
-    return sorted(own, key=lambda name: matrix.vllm[name].version)
-
-
 def refuse_fruitless(source: Source, attempts: Sequence[Attempt]) -> None:
-    """Raise NotImportableError if a source changes no version, with the reasons."""
+    """Refuse a source that changes no version, with the reasons."""
     if any(attempt.outcome == "changes" for attempt in attempts):
         return
     tried = [attempt for attempt in attempts if attempt.outcome != "untried"]
@@ -234,20 +227,13 @@ def provenance(source: Source, made: Draft, supplied: Mapping[str, bytes]) -> li
     """Return the comments that say where a mod comes from, and what is left to do."""
     licence = "no licence found" if source.licence == UNKNOWN else source.licence
     lines = [f"Imported by `./inv mods.import` from {source.shown} ({licence})."]
-    lines += [f"  {name}: sha256 {digest}" for name, digest in list(source.hashes.items())[:20]]
+    lines += [f"  {name}: sha256 {sha256_of(data)}" for name, data in list(source.files.items())[:20]]
     lines += [f"  {name}: sha256 {sha256_of(data)}, supplied with --with" for name, data in supplied.items()]
     lines += [f"Note: {note}." for note in made.notes]
     todo = ["summary", "needed_when (which models get it)", "the checks"]
     todo += ["licence"] if source.licence == UNKNOWN else []
     todo += ["why (no issue or pull request was named)"] if made.manifest.why == NO_REASON else []
     return [*lines, f"Review before merging: {', '.join(todo)}."]
-
-
-@contextmanager
-def _scratch(place: Path) -> Iterator[Path]:
-    place.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place) as folder:
-        yield Path(folder)
 
 
 def _tar(path: Path, files: Mapping[str, bytes]) -> Path:

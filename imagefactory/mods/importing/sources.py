@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 from imagefactory.errors import ModError
 from imagefactory.mods.authoring import NAME
-from imagefactory.store.digests import sha256_of
 
 SCRIPT: Final = "run.sh"
 _DIFFS = (".patch", ".diff")
@@ -42,7 +41,6 @@ class Source:
     licence: str = UNKNOWN
     link: str | None = None
     """Where it was published, as far as Git knows."""
-    hashes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def texts(self) -> dict[str, str]:
@@ -59,7 +57,7 @@ class Source:
 
 
 def read_source(text: str, name: str = "") -> Source:
-    """Read a source; raise ImportSourceError if it is none."""
+    """Read a source, or refuse what is none."""
     commits = _RANGE.match(text)
     path = Path(commits["folder"] if commits else text).expanduser()
     if not path.exists():
@@ -68,65 +66,51 @@ def read_source(text: str, name: str = "") -> Source:
         return _of_range(path, commits["commits"], name)
     files = dict(_read_files(path)) if path.is_dir() else {path.name: _read(path)}
     diffs = {key: data for key, data in files.items() if key.endswith(_DIFFS) and "/" not in key}
-    kind: Literal["script", "diffs", "file"]
+    kind: Literal["script", "diffs", "file"] = "file"
     if path.is_dir() and SCRIPT in files:
         kind = "script"
-    elif path.is_dir() and diffs:
+    elif diffs:
         kind, files = "diffs", _in_series(diffs, files.get("series"))
     elif path.is_dir():
         raise _unusable(text, f"The folder has no {SCRIPT}, and no .patch or .diff file.")
-    elif diffs:
-        kind = "diffs"
     else:
-        kind = "file"
         try:
             files[path.name].decode()
         except UnicodeDecodeError:
             raise _unusable(text, "It is not text, which is all that a mod can bring.") from None
     shown, link = _published(path)
-    return Source(
-        kind,
-        name or _name_for(path),
-        files,
-        shown,
-        _licence(path, files),
-        link,
-        {key: sha256_of(data) for key, data in files.items()},
-    )
+    return Source(kind, name or _name_for(path), files, shown, _licence(path, files), link)
 
 
 def _of_range(folder: Path, commits: str, name: str) -> Source:
     if commits.startswith("-"):
         raise _unusable(commits, "A range of commits begins with a commit.")
-    done = _git(
-        folder, "diff", "--no-ext-diff", "--no-textconv", "--no-renames", "--full-index", commits, "--"
-    )
+    options = ("--no-ext-diff", "--no-textconv", "--no-renames", "--full-index")
+    done = _git(folder, "diff", *options, commits, "--")
     if done is None:
         raise _unusable(f"{folder}@{commits}", "Git cannot compare these commits in that folder.")
     if not done.strip():
         raise _unusable(f"{folder}@{commits}", "The two commits have the same files.")
     shown, link = _published(folder)
     files = {f"{commits.replace('/', '-')}.diff": done}
-    hashes = {key: sha256_of(data) for key, data in files.items()}
     chosen = name or _name_for(Path(commits.rpartition("..")[2]))
-    return Source("diffs", chosen, files, f"{shown}, {commits}", _licence(folder, {}), link, hashes)
+    return Source("diffs", chosen, files, f"{shown}, {commits}", _licence(folder, {}), link)
 
 
 def _read_files(folder: Path) -> Iterator[tuple[str, bytes]]:
     """Read the files of a folder; links, and more than a mod can have, are refused."""
     total = 0
     for count, path in enumerate(sorted(folder.rglob("*"))):
-        relative = path.relative_to(folder).as_posix()
-        if ".git" in path.relative_to(folder).parts or (path.is_dir() and not path.is_symlink()):
+        relative = path.relative_to(folder)
+        if ".git" in relative.parts or (path.is_dir() and not path.is_symlink()):
             continue
         if path.is_symlink() or not path.is_file():
             raise _unusable(str(folder), f"{relative} is a link, or no file at all.")
         total += path.stat().st_size
         if count > _MOST_FILES or total > _MOST_BYTES:
-            raise _unusable(
-                str(folder), f"It has more than {_MOST_FILES} files or {_MOST_BYTES // 1024**2} MiB."
-            )
-        yield relative, _read(path)
+            limit = f"{_MOST_FILES} files or {_MOST_BYTES // 1024**2} MiB"
+            raise _unusable(str(folder), f"It has more than {limit}.")
+        yield relative.as_posix(), _read(path)
 
 
 def _read(path: Path) -> bytes:
@@ -157,11 +141,8 @@ def _name_for(path: Path) -> str:
 def _published(path: Path) -> tuple[str, str | None]:
     """Return how a source is called, and its web page: its repository, commit and path, where Git knows them."""
     folder = path if path.is_dir() else path.parent
-    top, remote = (
-        _git_line(folder, "rev-parse", "--show-toplevel"),
-        _git_line(folder, "remote", "get-url", "origin"),
-    )
-    commit = _git_line(folder, "rev-parse", "HEAD")
+    top, commit = _git_line(folder, "rev-parse", "--show-toplevel"), _git_line(folder, "rev-parse", "HEAD")
+    remote = _git_line(folder, "remote", "get-url", "origin")
     if not top or not commit:
         return path.name, None
     inside = path.resolve().relative_to(Path(top).resolve()).as_posix()
@@ -180,11 +161,8 @@ def _licence(path: Path, files: Mapping[str, bytes]) -> str:
             return match[1]
     folder = path.resolve() if path.is_dir() else path.resolve().parent
     top = _git_line(folder, "rev-parse", "--show-toplevel")
-    above = [
-        folder,
-        *(parent for parent in folder.parents if top and parent.is_relative_to(Path(top).resolve())),
-    ]
-    for place in above:
+    above = [one for one in folder.parents if top and one.is_relative_to(Path(top).resolve())]
+    for place in (folder, *above):
         for file in sorted(place.glob("LICEN[CS]E*")):
             text = file.read_text("utf-8", "replace") if file.is_file() else ""
             known = (name for name, pattern in _LICENCES.items() if re.search(pattern, text))

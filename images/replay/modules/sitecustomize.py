@@ -83,15 +83,11 @@ def _names(module: ModuleType) -> dict[str, object]:
         elif isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             for name in (target.id for target in targets if isinstance(target, ast.Name)):
-                found[name] = _Unknown(name) if name in found else _value(name, statement.value)
+                try:
+                    found[name] = _Unknown(name) if name in found else ast.literal_eval(statement.value)
+                except ValueError:
+                    found[name] = _Unknown(name)
     return found
-
-
-def _value(name: str, expression: ast.expr) -> object:
-    try:
-        return ast.literal_eval(expression)
-    except ValueError:
-        return _Unknown(name)
 
 
 def _reader(module: ModuleType) -> Callable[[str], object]:
@@ -120,7 +116,6 @@ class _Loader:
 
     @staticmethod
     def exec_module(module: ModuleType) -> None:
-        """Say which version it is of, and what it defines."""
         module.__getattr__ = _reader(module)  # type: ignore[method-assign]
         package = module.__name__.partition(".")[0]
         found = importlib.metadata.packages_distributions().get(package, [])

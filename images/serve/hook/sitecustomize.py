@@ -13,17 +13,15 @@ from contextlib import suppress
 from typing import Any
 
 
-def _copier(
-    logger: str, path: str, telling: list[str], steps: list[str]
-) -> Callable[[logging.LogRecord], None]:
+def _copier(task: dict[str, Any]) -> Callable[[logging.LogRecord], None]:
     """Return what copies a record to a file if it is one to copy."""
 
     def copy(record: logging.LogRecord) -> None:
-        template = str(record.msg) if record.name.startswith(logger) else ""
-        step = next((step for step in steps if template.startswith(step)), "")
-        if step or any(word in template for word in telling):
+        template = str(record.msg) if record.name.startswith(task["logger"]) else ""
+        step = next((step for step in task["steps"] if template.startswith(step)), "")
+        if step or any(word in template for word in task["telling"]):
             line = (step or record.getMessage()).replace("\n", " ")[:2000]
-            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            descriptor = os.open(task["file"], os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             os.write(descriptor, f"{time.monotonic():.3f} {line}\n".encode())
             os.close(descriptor)
 
@@ -53,7 +51,7 @@ def _hider(key: str) -> Callable[[logging.LogRecord], None]:
 def _watch(task: dict[str, Any], key: str) -> None:
     steps = [_hider(key)] if key else []
     if task["file"]:
-        steps.append(_copier(task["logger"], task["file"], task["telling"], task["steps"]))
+        steps.append(_copier(task))
     make = logging.getLogRecordFactory()
 
     def making(*arguments: object, **named: object) -> logging.LogRecord:

@@ -10,14 +10,22 @@ from collections.abc import Callable, Iterable
 from . import machine_checks, model_checks
 from .errors import StartError
 from .findings import FAIL, SKIPPED, WARN, Finding, Start
-from .settings import Settings
 
 Check = Callable[[Start], Iterable[Finding]]
 
 
 def run(start: Start, names: Iterable[str]) -> list[Finding]:
     """Run the named checks, except skipped ones."""
-    skip, mode = _skipped(start.settings), start.settings.text("CHECKS")
+    skip, mode = start.settings.words("SKIP_CHECKS"), start.settings.text("CHECKS")
+    for name in (name for name in skip if name not in CHECKS):
+        raise StartError(
+            "bad-value",
+            f"There is no check {name!r}.",
+            setting="SKIP_CHECKS",
+            value=",".join(skip),
+            allowed=", ".join(CHECKS),
+            remedy="Name one of these checks.",
+        )
     findings: list[Finding] = []
     for name in names:
         if mode == "off" or name in skip:
@@ -29,21 +37,6 @@ def run(start: Start, names: Iterable[str]) -> list[Finding]:
             found = [item._replace(result=WARN) if item.result == FAIL else item for item in found]
         findings += found
     return findings
-
-
-def _skipped(settings: Settings) -> list[str]:
-    names = settings.words("SKIP_CHECKS")
-    unknown = [name for name in names if name not in CHECKS]
-    if unknown:
-        raise StartError(
-            "bad-value",
-            f"There is no check {unknown[0]!r}.",
-            setting="SKIP_CHECKS",
-            value=",".join(names),
-            allowed=", ".join(CHECKS),
-            remedy="Name one of these checks.",
-        )
-    return names
 
 
 CHECKS: dict[str, Check] = {

@@ -6,31 +6,23 @@ docs/serving.md lists the reasons. A failed check is named like the check.
 
 from __future__ import annotations
 
-SETTINGS, KEY, MODEL, MACHINE, IMAGE = 64, 65, 66, 67, 68
-EXIT_CODES = {
-    "bad-option": SETTINGS,
-    "bad-value": SETTINGS,
-    "out-of-range": SETTINGS,
-    "contradiction": SETTINGS,
-    "not-in-this-server": SETTINGS,
-    "flags": SETTINGS,
-    "combination": SETTINGS,
-    "bad-key-file": KEY,
-    "unprotected": KEY,
-    "api-key": KEY,
-    "model": MODEL,
-    "drafter": MODEL,
-    "gpu": MACHINE,
-    "driver": MACHINE,
-    "kernels": MACHINE,
-    "memory": MACHINE,
-    "shm": MACHINE,
-    "disk": MACHINE,
-    "port": MACHINE,
-    "broken-image": IMAGE,
-    "mod-failed": IMAGE,
-    "internal": IMAGE,
+_BY_CODE = {
+    64: (
+        "bad-option",
+        "bad-value",
+        "out-of-range",
+        "contradiction",
+        "not-in-this-server",
+        "flags",
+        "combination",
+    ),
+    65: ("bad-key-file", "unprotected", "api-key"),
+    66: ("model", "drafter"),
+    67: ("gpu", "driver", "kernels", "memory", "shm", "disk", "port"),
+    68: ("broken-image", "mod-failed", "internal"),
 }
+"""To correct: the settings, the key, the model, the machine, the image."""
+EXIT_CODES = {name: code for code, names in _BY_CODE.items() for name in names}
 
 
 class StartError(Exception):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 SITE = "/opt/venv/lib"
@@ -25,7 +25,8 @@ def find_package(name: str, site: str = SITE) -> str | None:
 def known(folder: str, files: Iterable[str]) -> set[str]:
     """Return everything in the argument files of a server that may be a flag."""
     found: set[str] = set()
-    for path in _paths(folder, files):
+    places = [Path(folder, name) for name in files]
+    for path in (path for place in places for path in (place.glob("*.py") if place.is_dir() else [place])):
         try:
             text = path.read_text("utf-8")
         except (OSError, ValueError):
@@ -34,13 +35,6 @@ def known(folder: str, files: Iterable[str]) -> set[str]:
         # Some flags are fields of a dataclass.
         found.update("--" + field.replace("_", "-") for field in _FIELD.findall(text))
     return found
-
-
-def _paths(folder: str, names: Iterable[str]) -> Iterator[Path]:
-    """Yield the paths of files, and of the modules of folders."""
-    for name in names:
-        path = Path(folder, name)
-        yield from sorted(path.glob("*.py")) if path.is_dir() else [path]
 
 
 def unknown(arguments: tuple[str, ...], flags: set[str]) -> list[str]:

@@ -89,22 +89,14 @@ def load(share: str | None = None) -> Image:
     described, model = read_object(folder, "settings.json"), read_object(folder, "model.json")
     server = model.get("server", "vllm")
     if server not in TITLES:
-        raise StartError(
-            "broken-image",
-            f"model.json names the server {server!r}, which this program does not know.",
-            remedy="Pull the image again.",
-        )
+        raise _broken(f"model.json names the server {server!r}, which this program does not know.")
     try:
         default = f"{server}_default"
         settings = {entry["name"]: _setting(entry, default) for entry in described["settings"]}
         image = Image(described["image"], settings, model, described.get("refused", {}))
         str(image.version), str(model["model"])
     except (KeyError, TypeError) as error:
-        raise StartError(
-            "broken-image",
-            f"{folder}/settings.json or model.json lacks {error}.",
-            remedy="Pull the image again.",
-        ) from None
+        raise _broken(f"{folder}/settings.json or model.json lacks {error}.") from None
     return image
 
 
@@ -125,9 +117,11 @@ def read_object(folder: str, name: str) -> Json:
     try:
         value = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise StartError(
-            "broken-image", f"{path} cannot be read: {error}.", remedy="Pull the image again."
-        ) from None
+        raise _broken(f"{path} cannot be read: {error}.") from None
     if not isinstance(value, dict):
-        raise StartError("broken-image", f"{path} is not a JSON object.", remedy="Pull the image again.")
+        raise _broken(f"{path} is not a JSON object.")
     return value
+
+
+def _broken(what: str) -> StartError:
+    return StartError("broken-image", what, remedy="Pull the image again.")

@@ -53,15 +53,14 @@ def find(environment: Mapping[str, str], arguments: Iterable[str] = ()) -> Secre
             raise _unprotected(f"{name} is given, but empty", name)
     if len(given) > 1:
         first, second = list(given)[:2]
+        remedy = f"Keep {FILE}: `docker inspect` shows variables and arguments."
         raise StartError(
             "contradiction",
             f"{first} and {second} are both given.",
             setting=second,
             value=HIDDEN,
             allowed="one of the two",
-            remedy=f"Keep {FILE}: `docker inspect` shows variables and arguments."
-            if FILE in given
-            else f"Leave out {KEY_FLAG}.",
+            remedy=remedy if FILE in given else f"Leave out {KEY_FLAG}.",
         )
     if not given:
         _refuse_lost(environment)
@@ -98,9 +97,8 @@ def _take(words: list[str], flag: str, most: int | None = None) -> tuple[list[st
 
 
 def _refuse_lost(environment: Mapping[str, str]) -> None:
-    for name in environment:
-        if _SIMILAR.match(name):
-            raise _unprotected(f"There is no setting {name}", name)
+    for name in filter(_SIMILAR.match, environment):
+        raise _unprotected(f"There is no setting {name}", name)
     # Only the recommended command has these flags; there, the key has been found.
     if any(is_flag(word.strip("\"'"), KEY_FLAG) for word in environment.get("EXTRA_ARGS", "").split()):
         raise _unprotected(

@@ -18,12 +18,8 @@ def gpu(start: Start) -> Iterator[Finding]:
         yield Finding("gpu", OK, "not needed by this image")
         return
     if not start.readings.gpus:
-        yield Finding(
-            "gpu",
-            FAIL,
-            "no NVIDIA GPU is visible in the container",
-            remedy="Install the NVIDIA Container Toolkit on the host; start with `docker run --gpus all`.",
-        )
+        remedy = "Install the NVIDIA Container Toolkit on the host; start with `docker run --gpus all`."
+        yield Finding("gpu", FAIL, "no NVIDIA GPU is visible in the container", remedy=remedy)
         return
     gpu, wanted = start.readings.gpus[0], start.image.capability
     if gpu.capability == wanted:
@@ -32,13 +28,10 @@ def gpu(start: Start) -> Iterator[Finding]:
     # Kernels for the family 12.0 also run on 12.1; kernels compiled for a single capability do not.
     kin = gpu.capability.partition(".")[0] == wanted.partition(".")[0]
     compiled = start.image.facts.get("kernels") == "compiled"
-    yield Finding(
-        "gpu",
-        WARN if kin and not compiled else FAIL,
-        f"{gpu.name} has compute capability {gpu.capability}; the image is for {wanted}",
-        allowed=f"compute capability {wanted}",
-        remedy=f"Use the image for your GPU; this one is for {start.image.facts.get('arch')}.",
-    )
+    detail = f"{gpu.name} has compute capability {gpu.capability}; the image is for {wanted}"
+    remedy = f"Use the image for your GPU; this one is for {start.image.facts.get('arch')}."
+    result = WARN if kin and not compiled else FAIL
+    yield Finding("gpu", result, detail, allowed=f"compute capability {wanted}", remedy=remedy)
 
 
 def driver(start: Start) -> Iterator[Finding]:
@@ -52,13 +45,8 @@ def driver(start: Start) -> Iterator[Finding]:
         detail = f"version unknown, needs {minimum} or newer"
         yield Finding("driver", WARN, detail, remedy="Compare it with the output of `nvidia-smi`.")
     elif _numbers(found) < _numbers(minimum):
-        yield Finding(
-            "driver",
-            FAIL,
-            f"{found}, needs {minimum} or newer",
-            allowed=f"{minimum} or newer",
-            remedy="Update the NVIDIA driver on the host.",
-        )
+        detail, remedy = f"{found}, needs {minimum} or newer", "Update the NVIDIA driver on the host."
+        yield Finding("driver", FAIL, detail, allowed=f"{minimum} or newer", remedy=remedy)
     else:
         yield Finding("driver", OK, f"{found}, needs {minimum} or newer")
 
@@ -95,12 +83,9 @@ def disk(start: Start) -> Iterator[Finding]:
     if not needed:
         yield Finding("disk", OK, f"{free / budget.GB:.0f} GB free, download size unknown")
     elif needed > free:
-        yield Finding(
-            "disk",
-            FAIL,
-            f"{free / budget.GB:.0f} GB free in {start.cache}, needs {needed / budget.GB:.0f} GB",
-            remedy="Free space there, or mount a larger disk: -v /path/on/the/host:/root/.cache/huggingface",
-        )
+        detail = f"{free / budget.GB:.0f} GB free in {start.cache}, needs {needed / budget.GB:.0f} GB"
+        remedy = "Free space there, or mount a larger disk: -v /path/on/the/host:/root/.cache/huggingface"
+        yield Finding("disk", FAIL, detail, remedy=remedy)
     else:
         yield Finding("disk", OK, f"{free / budget.GB:.0f} GB free, needs {needed / budget.GB:.0f} GB")
 
@@ -138,14 +123,11 @@ def shm(start: Start) -> Iterator[Finding]:
         yield Finding("shm", OK, f"{size / 1e6:.0f} MB, needs {needs / 1e6:.0f} MB")
         return
     # Several GPUs, or a CPU, are served by several processes, which communicate through shared memory.
-    needed = not start.on_gpu or start.nodes > 1
-    yield Finding(
-        "shm",
-        FAIL if needed else WARN,
-        f"{size / 1e6:.0f} MB in /dev/shm, the processes of {start.image.title} need {needs / 1e6:.0f} MB",
-        allowed=f"{needs / 1e6:.0f} MB or more",
-        remedy="Start with `docker run --ipc host`, or with `--shm-size 1g`.",
-    )
+    result = FAIL if not start.on_gpu or start.nodes > 1 else WARN
+    need = f"{needs / 1e6:.0f} MB"
+    detail = f"{size / 1e6:.0f} MB in /dev/shm, the processes of {start.image.title} need {need}"
+    remedy = "Start with `docker run --ipc host`, or with `--shm-size 1g`."
+    yield Finding("shm", result, detail, allowed=f"{need} or more", remedy=remedy)
 
 
 def port(start: Start) -> Iterator[Finding]:

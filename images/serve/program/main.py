@@ -18,7 +18,6 @@ from . import (
     flags,
     health,
     keys,
-    log_hook,
     own_files,
     readings,
     show,
@@ -32,7 +31,7 @@ from .errors import StartError
 from .findings import FAIL, WARN, Finding, Start
 from .hiding import hide, masked
 from .servers.known import server_of
-from .servers.server import Server
+from .servers.server import Server, hook_variables
 
 MACHINE_CHECKS = ("gpu", "driver", "kernels", "flags")
 """The checks of a command that the user wrote."""
@@ -48,33 +47,26 @@ def main(arguments: Sequence[str]) -> int:
     """Run a command and return its exit code; a start replaces the process."""
     try:
         return _run(list(arguments))
-    except StartError as error:
-        return _refuse(error)
     except BrokenPipeError:
         return 0
+    except StartError as error:
+        refusal = error
     except Exception as error:  # noqa: BLE001 - Python would print secrets in its message
         _report(format_exc())
         what = f"Internal error in the serve program: {type(error).__name__}."
-        return _refuse(StartError("internal", what, remedy="Report it, with the lines above."))
-
-
-def _refuse(error: StartError) -> int:
-    _report(str(error))
-    return error.exit_code
+        refusal = StartError("internal", what, remedy="Report it, with the lines above.")
+    _report(str(refusal))
+    return refusal.exit_code
 
 
 def _run(arguments: list[str]) -> int:
     first = arguments[0] if arguments else ""
-    if first == "settings":
-        return _settings(arguments[1:])
-    if first == "check":
-        return _check(arguments[1:])
-    if first == "health":
-        return _health(arguments[1:])
+    if first in COMMANDS:
+        return COMMANDS[first](arguments[1:])
     if first in (*SHELL_COMMANDS, *images.TITLES):
         _run_program(arguments)
     dry = "--dry-run" in arguments
-    as_json = dry and "--json" in arguments
+    form = show.dry_run_json if "--json" in arguments else show.dry_run_text
     if dry:
         arguments = [word for word in arguments if word not in {"--dry-run", "--json"}]
     if _asks_for_help(arguments):
@@ -85,7 +77,7 @@ def _run(arguments: list[str]) -> int:
     start = _prepare(arguments)
     findings = checks.run(start, MACHINE_CHECKS if _whole(arguments) else tuple(checks.CHECKS))
     if dry:
-        _print((show.dry_run_json if as_json else show.dry_run_text)(start, findings))
+        _print(form(start, findings))
         return 0
     return _start(start, findings)
 
@@ -116,20 +108,25 @@ def _refuse_unread(server: Server, program: str, *, serves: bool) -> None:
     unread = [keys.FILE] if program in WAITING_COMMANDS else []
     if not server.reads_key and not serves:
         unread = [keys.FILE, keys.KEY]
-    starter = "docker exec" if program in WAITING_COMMANDS else program
-    whole = f"`IMAGE {' '.join(server.command)} …`"
-    for name in (name for name in unread if name in os.environ):
-        title = images.TITLES[server.name]
-        raise StartError(
-            "unprotected",
-            f"A server that `{starter}` starts here would not know the key: {title} does not read {name}.",
-            setting=name,
-            value=os.environ[name] if name == keys.FILE else "",
-            allowed=f"the key itself, in {keys.KEY}" if server.reads_key else f"the key with {whole}",
-            remedy=f"Set {keys.KEY} instead."
-            if server.reads_key
-            else f"Have the image start the server, with `IMAGE` or {whole}.",
+    name = next((name for name in unread if name in os.environ), None)
+    if name is None:
+        return
+    starter, title = "docker exec" if program in WAITING_COMMANDS else program, images.TITLES[server.name]
+    allowed, remedy = f"the key itself, in {keys.KEY}", f"Set {keys.KEY} instead."
+    if not server.reads_key:
+        whole = f"`IMAGE {' '.join(server.command)} …`"
+        allowed, remedy = (
+            f"the key with {whole}",
+            f"Have the image start the server, with `IMAGE` or {whole}.",
         )
+    raise StartError(
+        "unprotected",
+        f"A server that `{starter}` starts here would not know the key: {title} does not read {name}.",
+        setting=name,
+        value=os.environ[name] if name == keys.FILE else "",
+        allowed=allowed,
+        remedy=remedy,
+    )
 
 
 def _asks_for_help(arguments: Sequence[str]) -> bool:
@@ -137,10 +134,8 @@ def _asks_for_help(arguments: Sequence[str]) -> bool:
 
 
 def _help_environment(server: Server, words: Sequence[str]) -> dict[str, str]:
-    """Return the variables that the server's help needs here, if that is what a command asks for."""
-    if not _asks_for_help(words) or Path("/dev/nvidiactl").exists():
-        return {}
-    return server.help_environment()
+    needed = _asks_for_help(words) and not Path("/dev/nvidiactl").exists()
+    return dict(server.help_environment) if needed else {}
 
 
 def _whole(arguments: list[str]) -> bool:
@@ -149,7 +144,6 @@ def _whole(arguments: list[str]) -> bool:
 
 
 def _prepare(arguments: list[str]) -> Start:
-    """Read the image, the settings and the machine."""
     image = images.load()
     server, environment = server_of(image), os.environ
     if _whole(arguments):
@@ -208,22 +202,19 @@ def _accompany(start: Start, where: health.Address, key_file: str, began: float 
         choices = own_files.write(f"choices.{os.getpid()}", "")
     except OSError:
         choices = ""
-    watch.accompany(
-        watch.Task(
-            start.server,
-            where,
-            start.command.served_names[0],
-            start.settings.api_key,
-            start.settings.number("WARMUP") or 0,
-            choices,
-            drafting=start.command.speculative is not None,
-            key_file=key_file,
-            began=began,
-        )
+    task = watch.Task(
+        start.server,
+        where,
+        model=start.command.served_names[0],
+        api_key=start.settings.api_key,
+        requests=start.settings.number("WARMUP") or 0,
+        choices=choices,
+        drafting=start.command.speculative is not None,
+        key_file=key_file,
+        began=began,
     )
-    if not choices:
-        return {}
-    return log_hook.variables(start.server, choices, os.environ)
+    watch.accompany(task)
+    return hook_variables(start.server.name, start.server.log, choices, os.environ) if choices else {}
 
 
 def _address(start: Start) -> health.Address:
@@ -264,7 +255,7 @@ def apply_mods(start: Start, names: list[str], folder: str) -> None:
 
 def _become(server: Server, arguments: Sequence[str], environment: dict[str, str]) -> int:
     """Become the server; tests name another program in FACTORY_VLLM, or the like."""
-    program = os.environ.get(f"FACTORY_{server.name.upper()}") or server.program
+    program = os.environ.get(f"FACTORY_{server.name.upper()}") or f"/opt/venv/bin/{server.name}"
     try:
         os.execve(program, [program, *server.command[1:], *arguments], environment)  # noqa: S606 - replaces this process
     except OSError as error:
@@ -304,6 +295,9 @@ def _only(options: list[str], known: Sequence[str] | Mapping[str, object], comma
             remedy=f"Leave the option out: docker run --rm IMAGE {command}",
         )
     return options[0] if options else ""
+
+
+COMMANDS = {"settings": _settings, "check": _check, "health": _health}
 
 
 def _print(text: str) -> None:

@@ -29,9 +29,7 @@ class Constants(NamedTuple):
     """The size of a KV cache relative to a 16-bit one, by how the name of its data type begins."""
 
 
-def constants() -> Constants:
-    """Return the figures of rules.json."""
-    return Constants(**rules.common()["memory"])
+KNOWN = Constants(**rules.common()["memory"])
 
 
 class Needs(NamedTuple):
@@ -68,7 +66,7 @@ class Share(NamedTuple):
 
     def fixed(self, needs: Needs) -> int:
         """Return what the share has to hold before any KV cache."""
-        return (needs.weights or 0) + needs.drafter + (constants().working if self.holds_working else 0)
+        return (needs.weights or 0) + needs.drafter + (KNOWN.working if self.holds_working else 0)
 
     @property
     def contents(self) -> str:
@@ -88,16 +86,16 @@ class Verdict(NamedTuple):
 
 def compression(dtype: str) -> float:
     """Return the size of a KV cache relative to a 16-bit one."""
-    return next((size for name, size in constants().compression.items() if dtype.startswith(name)), 1.0)
+    return next((size for name, size in KNOWN.compression.items() if dtype.startswith(name)), 1.0)
 
 
 def largest_utilization(machine: Machine, share: Share) -> float:
     """Return the largest GPU_MEMORY_UTILIZATION that leaves the host what it needs, in hundredths."""
-    room, known = machine.free, constants()
+    room = machine.free
     if machine.unified:
-        room = min(machine.total - known.host_reserve, machine.free - known.last_reserve)
+        room = min(machine.total - KNOWN.host_reserve, machine.free - KNOWN.last_reserve)
     if not share.holds_working:
-        room -= known.working
+        room -= KNOWN.working
     return max(0, math.floor(room / share.whole(machine) * 100)) / 100
 
 
@@ -105,8 +103,8 @@ def largest_length(needs: Needs, share: Share, budget: float) -> int | None:
     """Return the longest context whose KV cache fits into a budget beside the weights."""
     if needs.weights is None or not needs.per_token:
         return None
-    room, step = budget - share.fixed(needs) - needs.per_sequence, constants().step
-    fitting = max(0, math.floor(room / needs.per_token / step) * step)
+    room = budget - share.fixed(needs) - needs.per_sequence
+    fitting = max(0, math.floor(room / needs.per_token / KNOWN.step) * KNOWN.step)
     return min(fitting, needs.context) if needs.context else fitting
 
 
@@ -126,25 +124,16 @@ def judge(machine: Machine, needs: Needs, share: Share, utilization: float, leng
         if enough > most:
             remedy = "This model is too large for this machine: choose a smaller or more compressed one"
             remedy += f", or set DFLASH_DRAFTER=off to save {_gb(needs.drafter)}." if needs.drafter else "."
-        return Verdict(
-            f"{share.contents} need {_gb(fixed)}; {utilization} of {_gb(whole)} is {_gb(budget)}",
-            "GPU_MEMORY_UTILIZATION",
-            str(utilization),
-            f"up to {most}",
-            remedy,
-        )
+        detail = f"{share.contents} need {_gb(fixed)}; {utilization} of {_gb(whole)} is {_gb(budget)}"
+        return Verdict(detail, "GPU_MEMORY_UTILIZATION", str(utilization), f"up to {most}", remedy)
     fitting = largest_length(needs, share, budget)
     if fitting is not None and asked and asked > fitting:
         enough = _hundredths((fixed + needs.per_sequence + asked * (needs.per_token or 0)) / whole)
         other = f", or GPU_MEMORY_UTILIZATION={enough} or more" if enough <= most else ""
-        return Verdict(
-            f"{asked} tokens do not fit into the KV cache: {share.contents} "
-            f"({_gb(fixed)}) leave room for {fitting}",
-            "MAX_MODEL_LEN",
-            str(asked),
-            f"up to {fitting}",
-            f"Set MAX_MODEL_LEN={fitting} or lower{other}.",
-        )
+        detail = f"{asked} tokens do not fit into the KV cache: "
+        detail += f"{share.contents} ({_gb(fixed)}) leave room for {fitting}"
+        remedy = f"Set MAX_MODEL_LEN={fitting} or lower{other}."
+        return Verdict(detail, "MAX_MODEL_LEN", str(asked), f"up to {fitting}", remedy)
     return Verdict(_fits(machine, needs, share, budget, asked))
 
 
@@ -152,12 +141,12 @@ def _too_much(machine: Machine, share: Share, utilization: float) -> str:
     whole = share.whole(machine)
     takes = f"{utilization} of {_gb(whole)} takes {_gb(utilization * whole)}"
     if not share.holds_working:
-        takes += f", working memory {_gb(constants().working)} more"
+        takes += f", working memory {_gb(KNOWN.working)} more"
     if not machine.unified:
         return f"{takes}, but only {_gb(machine.free)} are free"
     return (
         f"the GPU shares the host's memory: {takes}; "
-        f"{_gb(machine.free)} are available, and the host needs {_gb(constants().host_reserve)} of the total"
+        f"{_gb(machine.free)} are available, and the host needs {_gb(KNOWN.host_reserve)} of the total"
     )
 
 

@@ -12,7 +12,7 @@ from . import flags as server_flags
 from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
 from .hiding import KEY_FLAG
 
-_missing = partial(Finding, "model", FAIL)
+_failed = partial(Finding, "model", FAIL)
 
 
 def model(start: Start) -> Iterator[Finding]:
@@ -22,37 +22,24 @@ def model(start: Start) -> Iterator[Finding]:
     model, folder = start.command.model, start.folder
     if folder is None:
         offline = os.environ.get("HF_HUB_OFFLINE", "") in {"1", "true", "yes", "on"}
-        yield Finding(
-            "model",
-            FAIL if offline else OK,
-            f"{model} is not downloaded yet" + (", and HF_HUB_OFFLINE is set" if offline else ""),
-            setting="MODEL",
-            value=model,
-            remedy="Unset HF_HUB_OFFLINE, or mount the model and set MODEL_PATH.",
-        )
+        detail = f"{model} is not downloaded yet" + (", and HF_HUB_OFFLINE is set" if offline else "")
+        remedy = "Unset HF_HUB_OFFLINE, or mount the model and set MODEL_PATH."
+        yield Finding("model", FAIL if offline else OK, detail, "MODEL", model, remedy=remedy)
         return
     setting = "MODEL_PATH" if start.settings.text("MODEL_PATH") else "MODEL"
     if not Path(folder).is_dir():
-        yield _missing(
-            f"{folder} does not exist in the container",
-            setting=setting,
-            value=folder,
-            allowed="a folder in the container",
-            remedy=f"Mount the model: -v /path/on/the/host:{folder}:ro",
-        )
+        remedy = f"Mount the model: -v /path/on/the/host:{folder}:ro"
+        detail = f"{folder} does not exist in the container"
+        yield _failed(detail, setting, folder, "a folder in the container", remedy)
         return
     dummy = start.settings.text("LOAD_FORMAT") == "dummy"
     missing = checkpoint.missing_files(folder, weights=not dummy)
     # The next download completes an unfinished snapshot.
     if missing and checkpoint.is_path(model):
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""  # noqa: PLR2004
-        yield _missing(
-            f"{folder} lacks {', '.join(missing[:3])}{more}",
-            setting=setting,
-            value=folder,
-            allowed="a complete model folder",
-            remedy="Download the model again; the last download was probably interrupted.",
-        )
+        remedy = "Download the model again; the last download was probably interrupted."
+        detail = f"{folder} lacks {', '.join(missing[:3])}{more}"
+        yield _failed(detail, setting, folder, "a complete model folder", remedy)
     else:
         yield Finding("model", OK, folder)
 
@@ -63,28 +50,20 @@ def _context(start: Start) -> Iterator[Finding]:
     stretched = any(name in start.server.stretching for name in names)
     permitted = stretched or start.server.stretching_variable in os.environ
     if length and longest and length > longest and not permitted:
-        yield Finding(
-            "model",
-            FAIL,
+        detail, remedy = (
             f"the model's context is limited to {longest} tokens",
-            setting="MAX_MODEL_LEN",
-            value=str(length),
-            allowed=f"up to {longest}",
-            remedy=f"Set MAX_MODEL_LEN={longest} or lower.",
+            f"Set MAX_MODEL_LEN={longest} or lower.",
         )
+        yield _failed(detail, "MAX_MODEL_LEN", str(length), f"up to {longest}", remedy)
 
 
 def _template(start: Start) -> Iterator[Finding]:
     path = start.settings.text("CHAT_TEMPLATE")
     # Servers also accept the template itself instead of a path.
     if path and "{" not in path and not Path(path).is_file():
-        yield _missing(
-            f"the chat template {path} does not exist in the container",
-            setting="CHAT_TEMPLATE",
-            value=path,
-            allowed="a Jinja file in the container",
-            remedy=f"Mount it: -v /path/on/the/host:{path}:ro",
-        )
+        remedy = f"Mount it: -v /path/on/the/host:{path}:ro"
+        detail = f"the chat template {path} does not exist in the container"
+        yield _failed(detail, "CHAT_TEMPLATE", path, "a Jinja file in the container", remedy)
 
 
 def drafter(start: Start) -> Iterator[Finding]:
@@ -109,26 +88,15 @@ def drafter(start: Start) -> Iterator[Finding]:
     elif draft and target:
         yield Finding("drafter", OK, f"{drafter} has the model's vocabulary and hidden size")
     else:
-        yield Finding(
-            "drafter",
-            WARN,
-            f"{drafter} may not fit {start.command.model}: it cannot be checked before the download",
-            setting="DFLASH_DRAFTER",
-            value=drafter,
-            remedy="Use a drafter that was trained for this model, or set DFLASH_DRAFTER=off.",
-        )
+        detail = f"{drafter} may not fit {start.command.model}: it cannot be checked before the download"
+        remedy = "Use a drafter that was trained for this model, or set DFLASH_DRAFTER=off."
+        yield Finding("drafter", WARN, detail, "DFLASH_DRAFTER", drafter, remedy=remedy)
 
 
 def _drafter_failure(drafter: str, detail: str) -> Finding:
-    return Finding(
-        "drafter",
-        FAIL,
-        detail,
-        setting="DFLASH_DRAFTER",
-        value=drafter,
-        allowed="a drafter that was trained for the model",
-        remedy="Set DFLASH_DRAFTER to the model's own drafter, or to off.",
-    )
+    allowed = "a drafter that was trained for the model"
+    remedy = "Set DFLASH_DRAFTER to the model's own drafter, or to off."
+    return Finding("drafter", FAIL, detail, "DFLASH_DRAFTER", drafter, allowed, remedy)
 
 
 def flags(start: Start) -> Iterator[Finding]:
@@ -140,15 +108,10 @@ def flags(start: Start) -> Iterator[Finding]:
     known = server_flags.known(start.package, start.server.argument_files)
     unknown = server_flags.unknown(start.command.arguments, known)
     if unknown:
-        yield Finding(
-            "flags",
-            FAIL,
-            f"{server} {version} has no flag {', '.join(unknown)}",
-            setting="EXTRA_ARGS",
-            value=unknown[0],
-            allowed=f"the flags in `{start.server.all_flags}`",
-            remedy=f"Correct the flag, or use an image whose {server} has it.",
-        )
+        detail = f"{server} {version} has no flag {', '.join(unknown)}"
+        allowed = f"the flags in `{start.server.all_flags}`"
+        remedy = f"Correct the flag, or use an image whose {server} has it."
+        yield Finding("flags", FAIL, detail, "EXTRA_ARGS", unknown[0], allowed, remedy)
     else:
         count = sum(word.startswith("--") for word in start.command.arguments)
         yield Finding("flags", OK, f"{server} {version} supports all {count}")
@@ -170,15 +133,11 @@ def api_key(start: Start) -> Iterator[Finding]:
     """Warn about a key that others can read."""
     secrets = start.settings.secrets
     for flag in secrets.flags:
-        yield Finding(
-            "api-key",
-            WARN,
-            f"everyone who may run `docker inspect` can read the value of {flag}",
-            setting="EXTRA_ARGS",
-            remedy="Set VLLM_API_KEY_FILE instead."
-            if flag == KEY_FLAG
-            else "Log in with `hf auth login` instead.",
-        )
+        detail = f"everyone who may run `docker inspect` can read the value of {flag}"
+        remedy = "Set VLLM_API_KEY_FILE instead."
+        if flag != KEY_FLAG:
+            remedy = "Log in with `hf auth login` instead."
+        yield Finding("api-key", WARN, detail, setting="EXTRA_ARGS", remedy=remedy)
     if not secrets.flags:
         open_to_all = "none: anyone who reaches the port can use the server"
         yield Finding("api-key", OK, "required" if start.settings.api_key else open_to_all)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from pathlib import Path
 
 PLACE = "/tmp"  # noqa: S108 - the folder in it is checked before each use
 LONGEST = 1_000_000
@@ -11,9 +12,8 @@ LONGEST = 1_000_000
 
 def write(name: str, text: str) -> str:
     """Write a new file and return its path; raise OSError if the folder belongs to somebody else."""
-    path = _folder_path()
-    with suppress(FileExistsError):
-        os.mkdir(path, 0o700)  # noqa: PTH102 - see image.py
+    path = f"{PLACE}/imagefactory-{os.getuid()}"
+    Path(path).mkdir(0o700, exist_ok=True)
     folder = _open_folder(path)
     try:
         with suppress(FileNotFoundError):
@@ -28,17 +28,13 @@ def write(name: str, text: str) -> str:
 
 def read(name: str) -> str:
     """Return the text of a file; raise OSError if there is none of our own."""
-    folder = _open_folder(_folder_path())
+    folder = _open_folder(f"{PLACE}/imagefactory-{os.getuid()}")
     try:
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     finally:
         os.close(folder)
     with os.fdopen(file, encoding="utf-8", errors="replace") as open_file:
         return open_file.read(LONGEST)
-
-
-def _folder_path() -> str:
-    return f"{PLACE}/imagefactory-{os.getuid()}"
 
 
 def _open_folder(path: str) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,8 +51,10 @@ def read(cache: str) -> Readings:
     if recorded:
         return _recorded(recorded)
     total, available = _memory()
-    gpus, driver = _nvml() if any(map(os.path.exists, DEVICES)) else ((), "")
-    return Readings(gpus, driver, total, available, _disk(cache), _shared_memory())
+    gpus, driver = _nvml() if any(Path(device).exists() for device in DEVICES) else ((), "")
+    _, free = _space(Path(cache), *Path(cache).parents)
+    shared, _ = _space(Path("/dev/shm"))  # noqa: S108 - not a file of ours
+    return Readings(gpus, driver, total, available, free, shared)
 
 
 def _recorded(path: str) -> Readings:
@@ -95,22 +98,13 @@ def _number(path: str) -> int | None:
         return None
 
 
-def _disk(folder: str) -> int | None:
-    for place in (Path(folder), *Path(folder).parents):
-        try:
+def _space(*places: Path) -> tuple[int, int] | tuple[None, None]:
+    """Return the size and the free space of the first place that exists."""
+    for place in places:
+        with suppress(OSError):
             found = os.statvfs(place)
-        except OSError:
-            continue
-        return found.f_bavail * found.f_frsize
-    return None
-
-
-def _shared_memory() -> int | None:
-    try:
-        found = os.statvfs("/dev/shm")  # noqa: S108 - not a file of ours
-    except OSError:
-        return None
-    return found.f_blocks * found.f_frsize
+            return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+    return None, None
 
 
 def _nvml() -> tuple[tuple[Gpu, ...], str]:
@@ -136,13 +130,7 @@ def _nvml() -> tuple[tuple[Gpu, ...], str]:
         # total, free, used; "not supported" on GB10, which has no memory of its own.
         memory = (ctypes.c_ulonglong * 3)()
         own = nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) == 0 and memory[0] > 0
-        gpus.append(
-            Gpu(
-                name,
-                f"{major.value}.{minor.value}",
-                int(memory[0]) if own else None,
-                int(memory[1]) if own else None,
-            )
-        )
+        total, free = (int(memory[0]), int(memory[1])) if own else (None, None)
+        gpus.append(Gpu(name, f"{major.value}.{minor.value}", total, free))
     nvml.nvmlShutdown()
     return tuple(gpus), driver

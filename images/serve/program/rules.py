@@ -24,14 +24,16 @@ class Facts(NamedTuple):
     """Whether the server has a version or a later one."""
 
 
+@cache
 def common() -> Json:
     """Return the rules of every server."""
-    return _load("rules.json")
+    return read_object(str(Path(__file__).parent), "rules.json")
 
 
+@cache
 def of_server(name: str) -> Json:
     """Return the rules of one server."""
-    return _load(f"servers/{name}/rules.json")
+    return read_object(str(Path(__file__).parent), f"servers/{name}/rules.json")
 
 
 def matching(rules: Iterable[Json], facts: Facts) -> Iterator[Json]:
@@ -45,11 +47,6 @@ def holds(condition: list[Any], facts: Facts) -> bool:
     """Whether a condition holds."""
     verb, *rest = condition
     return _VERBS[verb](facts, *rest)
-
-
-@cache
-def _load(name: str) -> Json:
-    return read_object(str(Path(__file__).parent), name)
 
 
 def _text(facts: Facts, name: str) -> str:

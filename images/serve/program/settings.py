@@ -7,7 +7,6 @@ as environment variables too, so a variable that equals the default counts as no
 from __future__ import annotations
 
 import json
-import math
 import shlex
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -79,11 +78,14 @@ def read(image: Image, environment: Mapping[str, str], arguments: Iterable[str] 
     _check_versions(image, values, given)
     _check_contradictions(image, values, given)
     values[keys.KEY] = None
-    return Settings(values, frozenset(given), tuple(rest), secrets, tuple(_notes(image, values, given)))
+    notes: tuple[str, ...] = ()
+    if "MODEL" in given and values["MODEL"] != image.model["model"] and "DFLASH_DRAFTER" not in given:
+        notes = (f"{values['MODEL']} is not this image's model: its drafter and revision are not used",)
+    return Settings(values, frozenset(given), tuple(rest), secrets, notes)
 
 
 def _refuse_lacking(image: Image, environment: Mapping[str, str]) -> None:
-    """Refuse settings that the server lacks: ignoring them would not be what the user asked for."""
+    # Ignoring them would not be what the user asked for.
     for name, instead in image.refused.items():
         if environment.get(name, "").strip():
             raise StartError(
@@ -121,25 +123,14 @@ def allowed(setting: Setting) -> str:
     return f"{words}, or {setting.unset}" if setting.unset else words
 
 
-def _shown(setting: Setting, text: str) -> str:
-    # Flags that cannot be told apart may hold a secret.
-    return HIDDEN if setting.name in {keys.KEY, "EXTRA_ARGS"} else text
-
-
 def _refused(
-    setting: Setting,
-    text: str,
-    problem: str,
-    remedy: str,
-    name: str = "bad-value",
+    setting: Setting, text: str, problem: str, remedy: str, name: str = "bad-value", *, only: str = ""
 ) -> StartError:
+    # Flags that cannot be told apart may hold a secret.
+    value = HIDDEN if setting.name in {keys.KEY, "EXTRA_ARGS"} else text
+    what = f"{setting.name} {problem}."
     return StartError(
-        name,
-        f"{setting.name} {problem}.",
-        setting=setting.name,
-        value=_shown(setting, text),
-        allowed=allowed(setting),
-        remedy=remedy,
+        name, what, setting=setting.name, value=value, allowed=only or allowed(setting), remedy=remedy
     )
 
 
@@ -161,9 +152,10 @@ def _number(setting: Setting, text: str) -> int | float:
         number = int(text) if setting.kind == "whole" else float(text)
     except ValueError:
         raise _refused(setting, text, f"is not {_noun(setting)}", remedy) from None
-    low = -math.inf if setting.minimum is None else setting.minimum
-    high = math.inf if setting.maximum is None else setting.maximum
-    if not low <= number <= high:
+    low, high = setting.minimum, setting.maximum
+    if (low is not None and not low <= number) or (
+        high is not None and not number <= high
+    ):  # not a NaN either
         raise _refused(setting, text, "is out of range", remedy, "out-of-range")
     return number
 
@@ -197,7 +189,9 @@ def _choice(setting: Setting, text: str, image: Image) -> str:
     value = text.lower()
     if value not in setting.choices:
         remedy = f"Use one of them, or leave {setting.name} out for {setting.default or 'auto'}."
-        raise _refused(setting, text, f"does not accept {text!r}", _nearest(value, setting.choices) or remedy)
+        near = get_close_matches(value, setting.choices, n=2, cutoff=0.6)
+        remedy = f"Did you mean {' or '.join(near)}?" if near else remedy
+        raise _refused(setting, text, f"does not accept {text!r}", remedy)
     since = setting.since_of.get(value, "")
     if since and not image.at_least(since):
         raise StartError(
@@ -211,11 +205,6 @@ def _choice(setting: Setting, text: str, image: Image) -> str:
             remedy="Choose another value, or an image with a newer version.",
         )
     return value
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    near = get_close_matches(word, list(known), n=2, cutoff=0.6)
-    return f"Did you mean {' or '.join(near)}?" if near else ""
 
 
 def _extra_args(setting: Setting, text: str) -> list[str]:
@@ -271,14 +260,9 @@ def _check_versions(image: Image, values: Mapping[str, Value], given: set[str]) 
     for name in sorted(given):
         setting = image.settings[name]
         if setting.since and values[name] is not None and not image.at_least(setting.since):
-            raise StartError(
-                "not-in-this-server",
-                f"{name} needs {image.title} {setting.since}; this image has {image.version}.",
-                setting=name,
-                value=_shown(setting, str(values[name])),
-                allowed="unset",
-                remedy=f"Leave {name} out, or use an image with a newer version.",
-            )
+            problem = f"needs {image.title} {setting.since}; this image has {image.version}"
+            remedy = f"Leave {name} out, or use an image with a newer version."
+            raise _refused(setting, str(values[name]), problem, remedy, "not-in-this-server", only="unset")
 
 
 def _check_contradictions(image: Image, values: Mapping[str, Value], given: set[str]) -> None:
@@ -296,8 +280,3 @@ def _check_contradictions(image: Image, values: Mapping[str, Value], given: set[
             allowed=f"a value that works with {against}",
             remedy=rule["remedy"],
         )
-
-
-def _notes(image: Image, values: Mapping[str, Value], given: set[str]) -> Iterable[str]:
-    if "MODEL" in given and values["MODEL"] != image.model["model"] and "DFLASH_DRAFTER" not in given:
-        yield f"{values['MODEL']} is not this image's model: its drafter and revision are not used"

@@ -9,7 +9,7 @@ from . import command as commands
 from .errors import EXIT_CODES
 from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
 from .hiding import masked
-from .image import Image, Setting
+from .image import Image
 from .settings import allowed
 
 HEADINGS = ("Setting", "Default", "Allowed", "What it does")
@@ -77,25 +77,21 @@ def dry_run_json(start: Start, findings: Sequence[Finding]) -> str:
     return json.dumps(value, indent=2)
 
 
-def checks_value(findings: Iterable[Finding]) -> list[dict[str, str]]:
+def checks_value(findings: Iterable[Finding]) -> list[dict[str, object]]:
     """Return the checks as plain values."""
-    rows = []
-    for finding in findings:
-        row = finding._asdict()
-        rows.append({**row, "exit_code": EXIT_CODES[finding.name] if finding.result == FAIL else 0})
-    return rows
-
-
-def _rows(image: Image) -> list[tuple[str, str, str, str]]:
-    title = image.title
     return [
-        (setting.name, setting.default or setting.unset, allowed(setting), _description(setting, title))
-        for setting in image.settings.values()
+        {**finding._asdict(), "exit_code": EXIT_CODES[finding.name] if finding.result == FAIL else 0}
+        for finding in findings
     ]
 
 
-def _description(setting: Setting, title: str) -> str:
-    return setting.description + (f" Needs {title} {setting.since}." if setting.since else "")
+def _rows(image: Image) -> list[tuple[str, str, str, str]]:
+    rows = []
+    for setting in image.settings.values():
+        needs = f" Needs {image.title} {setting.since}." if setting.since else ""
+        default = setting.default or setting.unset
+        rows.append((setting.name, default, allowed(setting), setting.description + needs))
+    return rows
 
 
 def _cut(words: str) -> str:

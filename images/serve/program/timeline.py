@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 _LINE = re.compile(r"(\d+\.\d+) (.*)")
@@ -33,8 +34,7 @@ class Moments(NamedTuple):
 def process_start() -> float | None:
     """Return when this process started; None if the kernel does not say."""
     try:
-        with open("/proc/self/stat", encoding="ascii", errors="replace") as file:  # noqa: PTH123 - see image.py
-            ticks = int(file.read().rpartition(")")[2].split()[19])
+        ticks = int(Path("/proc/self/stat").read_text("ascii", "replace").rpartition(")")[2].split()[19])
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return None

@@ -6,12 +6,14 @@ server.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from . import health, timeline
@@ -47,9 +49,11 @@ def accompany(task: Task) -> None:
     server = os.getpid()
     if os.fork():
         return
+    # The kernel ends this process with the server, in case the server is not process 1 of a container.
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     try:
-        _die_with(server)
-        _companion(task, server)
+        if os.getppid() == server:
+            _companion(task, server)
     except BaseException as error:  # noqa: BLE001 - there is no caller
         _say(f"the companion ends: {type(error).__name__}")
     # An exit would leave a zombie: the server, as process 1, never waits for it.
@@ -71,8 +75,10 @@ def _companion(task: Task, server: int) -> None:
     _say(f"ready after {ready - started:.0f} s")
     if task.key_file:
         with suppress(OSError):
-            os.unlink(task.key_file)  # noqa: PTH108 - see image.py
-    lines = _lines(task.choices)
+            Path(task.key_file).unlink()
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = Path(task.choices).read_text("utf-8", "replace")[:1_000_000].splitlines()
     for line in report(task.server.choices(lines), drafting=task.drafting):
         _say(line)
     warm = time.monotonic() if _warm_up(task) else None
@@ -148,23 +154,6 @@ def report(chosen: Choices, *, drafting: bool) -> Iterator[str]:
             f"WARNING: {kind} runs through Marlin, which only unpacks the weights. A GB10 has {kind} units: "
             "check that no variable or flag forces Marlin, and that the image is for this GPU"
         )
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - see image.py
-            return file.read(1_000_000).splitlines()
-    except OSError:
-        return []
-
-
-def _die_with(server: int) -> None:
-    """Have the kernel end this process with the server, in case the server is not process 1 of a container."""
-    import ctypes  # noqa: PLC0415 - after the fork it does not delay the start
-
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != server:
-        os._exit(0)
 
 
 def _say(text: str) -> None:

@@ -114,19 +114,31 @@ def apply_mods(chosen: Sequence[tuple[Mod, Variant]], read: Reader) -> list[Appl
                 for path in variant.paths
             }
             _refuse_broken(mod, variant, files)
-            results.append(Applied(mod, variant, files, {path: _hash(texts[path]) for path in files}))
+            before = {
+                path: None if (text := texts[path]) is None else sha256_of(text.encode()) for path in files
+            }
+            results.append(Applied(mod, variant, files, before))
             texts |= files
         for path in {span.path for span in spans}:
             written[path] = moved(written.get(path, []), [span for span in spans if span.path == path])
     # In the final tree, since a later mod must not undo an earlier one.
     for result in results:
-        _refuse_untrue(result.mod, result.variant, texts)
+        for index, check in enumerate(result.variant.checks):
+            fault = failing(check, texts[check.file])
+            if fault is not None:
+                raise ModError(
+                    "check-failed",
+                    f"A check of the mod {result.mod.label(result.variant)} does not hold.",
+                    where=result.mod.where_in(result.variant, "checks", index),
+                    why=f"{check}: {fault}.",
+                    fix="Correct the change or the check; the mod is not applied.",
+                )
         _refuse_misplaced(result, texts, read)
     return results
 
 
 def refuse_taken(mod: Mod, variant: Variant, added: Iterable[str], owner: str, owned: Iterable[str]) -> None:
-    """Raise ModTakenPathError if a mod adds what would hide a file of a distribution, or be below one."""
+    """Refuse a mod that adds what would hide a file of a distribution, or be below one."""
     files = set(added)
     folders = {folder for path in files for folder in folders_above(path)}
     for path in owned if files else ():
@@ -162,7 +174,7 @@ def _refuse_misplaced(applied: Applied, texts: Texts, read: Reader) -> None:
 
 
 def refuse_declared_conflicts(mods: Sequence[Mod]) -> None:
-    """Raise ModConflictError if a mod declares a conflict with another."""
+    """Refuse mods of which one declares a conflict with another."""
     names = {mod.name for mod in mods}
     for mod in mods:
         for index, other in enumerate(mod.manifest.conflicts):
@@ -211,20 +223,3 @@ def _refuse_broken(mod: Mod, variant: Variant, files: dict[str, str]) -> None:
                 why=f"It does not compile: {fault}.",
                 fix="Correct the inserted text and its indentation.",
             )
-
-
-def _refuse_untrue(mod: Mod, variant: Variant, texts: Texts) -> None:
-    for index, check in enumerate(variant.checks):
-        fault = failing(check, texts[check.file])
-        if fault is not None:
-            raise ModError(
-                "check-failed",
-                f"A check of the mod {mod.label(variant)} does not hold.",
-                where=mod.where_in(variant, "checks", index),
-                why=f"{check}: {fault}.",
-                fix="Correct the change or the check; the mod is not applied.",
-            )
-
-
-def _hash(text: str | None) -> Sha256 | None:
-    return None if text is None else sha256_of(text.encode())

@@ -126,10 +126,19 @@ def apply_installed(folder: Path, names: Sequence[str], installation: Installati
     applied = apply_mods(list(picked.values()), installation.read)
     if applied:
         _refuse_foreign(applied, installation)
-        _write_all(_contents(applied, done, installation))
+        changed = {path: text for result in applied for path, text in result.files.items()}
+        contents = {installation.locate(path): text.encode() for path, text in changed.items()}
+        contents |= _updated_records(changed, installation.site)
+        record = {"mods": [*done, *(result.record() for result in applied)]}
+        contents[installation.record] = (json.dumps(record, indent=2, sort_keys=True) + "\n").encode()
+        _write_all(contents)
     for result in applied:
         said.append(f"{result.mod.name}: applied ({result.variant.versions}), {len(result.files)} files")
-        said += _left_to_do(result.mod)
+        # Only a build can change settings.
+        settings = result.mod.manifest.settings
+        needed = [f"{name}={value}" for name, value in settings.env.items()]
+        needed += [f"--{name.replace('_', '-')} {value}" for name, value in settings.flags.items()]
+        said += [f"{result.mod.name}: also needs {' '.join(needed)}"] if needed else []
     return said
 
 
@@ -151,14 +160,6 @@ def _refuse_foreign(applied: Sequence[Applied], installation: Installation) -> N
             refuse_taken(mod, variant, result.added, owner, files)
 
 
-def _left_to_do(mod: Mod) -> list[str]:
-    """Describe the settings of a mod, which only a build can change."""
-    settings = mod.manifest.settings
-    needed = [f"{name}={value}" for name, value in settings.env.items()]
-    needed += [f"--{name.replace('_', '-')} {value}" for name, value in settings.flags.items()]
-    return [f"{mod.name}: also needs {' '.join(needed)}"] if needed else []
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run as a program."""
     parser = argparse.ArgumentParser(prog="images.shipped.mods.at_start", description=__doc__)
@@ -175,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _is_applied(mod: Mod, digest: str, done: Record, installation: Installation) -> bool:
-    """Whether the files have the mod; raise ModFileError if they have another version of it."""
+    """Whether the files have the mod; refuse to go on if they have another version of it."""
     entry = next((entry for entry in done if entry["name"] == mod.name), None)
     if entry is None:
         return False
@@ -194,15 +195,6 @@ def _is_applied(mod: Mod, digest: str, done: Record, installation: Installation)
         why="The mod has changed since." if intact else "A file that it changed has changed since.",
         fix="Start a new container.",
     )
-
-
-def _contents(applied: Sequence[Applied], done: Record, installation: Installation) -> dict[Path, bytes]:
-    """Return the new content of the mods' files, the RECORDs that list them, and mods.json."""
-    changed = {path: text for result in applied for path, text in result.files.items()}
-    contents = {installation.locate(path): text.encode() for path, text in changed.items()}
-    contents |= _updated_records(changed, installation.site)
-    record = {"mods": [*done, *(result.record() for result in applied)]}
-    return contents | {installation.record: (json.dumps(record, indent=2, sort_keys=True) + "\n").encode()}
 
 
 def _updated_records(changed: Mapping[str, str], site: Path) -> dict[Path, bytes]:
@@ -243,7 +235,13 @@ def _write_all(contents: Mapping[Path, bytes]) -> None:
             temporary.replace(path)
     except OSError as error:
         for path, temporary in ready.items():
-            _restore(path, before[path], temporary)
+            with suppress(OSError):
+                if temporary.exists():
+                    temporary.unlink()
+                elif (old := before[path]) is None:
+                    path.unlink()
+                else:
+                    path.write_bytes(old)
         where = error.filename2 or error.filename or "the container"
         raise ModError(
             "mod-file",
@@ -266,17 +264,6 @@ def _write_beside(path: Path, data: bytes) -> Path:
         temporary.unlink()
         raise
     return temporary
-
-
-def _restore(path: Path, data: bytes | None, temporary: Path) -> None:
-    """Undo a replacement, or remove it if it is not in place yet; ignore errors."""
-    with suppress(OSError):
-        if temporary.exists():
-            temporary.unlink()
-        elif data is None:
-            path.unlink()
-        else:
-            path.write_bytes(data)
 
 
 def _read_record(record: Path) -> Record:

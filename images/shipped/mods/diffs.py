@@ -66,33 +66,23 @@ class _Reader:
         while len(sides["old"]) < counts["old"] or len(sides["new"]) < counts["new"]:
             if self._at == len(self._lines):
                 raise self._fault("the hunk is cut off")
-            for side, text in self._body_line():
-                sides[side].append(text)
+            line = self._lines[self._at]
+            self._at += 1
+            # Some editors strip the space that marks an empty line as unchanged.
+            kind, text = (" ", line) if line == "\n" else (line[0], line[1:])
+            touched = {" ": ("old", "new"), "-": ("old",), "+": ("new",)}.get(kind)
+            if touched is None:
+                raise self._fault("it does not start with a space, + or -")
+            no_newline = self._at < len(self._lines) and self._lines[self._at].startswith("\\")
+            for side in touched:
+                sides[side].append(text.removesuffix("\n") if no_newline else text)
             if any(len(sides[side]) > counts[side] for side in sides):
                 raise self._fault("the hunk is longer than its header says")
-            self._strip_missing_newline(sides)
-        line = int(match[1])
-        if is_new != (line == 0) or bool(sides["old"]) is is_new:
+            self._at += no_newline
+        first = int(match[1])
+        if is_new != (first == 0) or bool(sides["old"]) is is_new:
             raise self._fault("a hunk needs old lines, unless the file is new")
-        return Hunk(path, line, tuple(sides["old"]), tuple(sides["new"]))
-
-    def _body_line(self) -> list[tuple[str, str]]:
-        line = self._lines[self._at]
-        self._at += 1
-        # Some editors strip the space that marks an empty line as unchanged.
-        kind, text = (" ", line) if line == "\n" else (line[0], line[1:])
-        sides = {" ": ("old", "new"), "-": ("old",), "+": ("new",)}.get(kind)
-        if sides is None:
-            raise self._fault("it does not start with a space, + or -")
-        self._touched = sides
-        return [(side, text) for side in sides]
-
-    def _strip_missing_newline(self, sides: dict[str, list[str]]) -> None:
-        """Strip the newline of the last line if the marker for a missing one follows."""
-        if self._at < len(self._lines) and self._lines[self._at].startswith("\\"):
-            self._at += 1
-            for side in self._touched:
-                sides[side][-1] = sides[side][-1].removesuffix("\n")
+        return Hunk(path, first, tuple(sides["old"]), tuple(sides["new"]))
 
     def _fault(self, why: str) -> ValueError:
         text = self._lines[self._at - 1].rstrip("\n")[:60]

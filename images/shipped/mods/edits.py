@@ -45,7 +45,7 @@ def locate(mod: Mod, variant: Variant, texts: Texts) -> list[Span]:
     """Locate the changes of a mod."""
     spans: list[Span] = []
     for index, change in enumerate(variant.changes):
-        place = _Place(mod, variant, mod.where_in(variant, "changes", index), texts)
+        place = _Place(mod, mod.label(variant), mod.where_in(variant, "changes", index), texts)
         if isinstance(change, Edit):
             spans.append(_locate_edit(place, change))
         elif isinstance(change, Patch):
@@ -64,7 +64,7 @@ def apply_spans(text: str, spans: Iterable[Span]) -> str:
 
 
 def refuse_overlaps(spans: Iterable[Span]) -> None:
-    """Raise ModConflictError if two mods rely on the same lines."""
+    """Refuse two mods that rely on the same lines."""
     for one, other in combinations(sorted(spans, key=lambda span: (span.path, span.lines, span.mod)), 2):
         if one.mod != other.mod and one.path == other.path and _overlap(one.lines, other.lines):
             raise _conflict(one.path, (one.mod, one.lines), (other.mod, other.lines))
@@ -73,7 +73,7 @@ def refuse_overlaps(spans: Iterable[Span]) -> None:
 def refuse_trespass(
     spans: Iterable[Span], texts: Texts, written: Mapping[str, Sequence[Written]], allowed: set[str]
 ) -> None:
-    """Raise ModConflictError if a mod relies on lines of a mod that it does not require."""
+    """Refuse a mod that relies on lines of a mod that it does not require."""
     for span in spans:
         for piece in written.get(span.path, ()):
             lines = _lines_of(texts[span.path] or "", piece.start, piece.end)
@@ -102,13 +102,9 @@ def moved(written: Sequence[Written], spans: Iterable[Span]) -> list[Written]:
 @dataclass(frozen=True)
 class _Place:
     mod: Mod
-    variant: Variant
+    label: str
     where: str
     texts: Texts
-
-    @property
-    def label(self) -> str:
-        return self.mod.label(self.variant)
 
     def text(self, path: str) -> str:
         text = self.texts.get(path)
@@ -138,12 +134,13 @@ def _locate_edit(place: _Place, change: Edit) -> Span:
             fix="Make the anchor longer." if found else "Add a variant for this version.",
         )
     start, end = found[0], found[0] + len(change.anchor)
-    lines_of = _lines_of(text, start, end)
-    if change.replace is not None:
-        return Span(place.mod.name, change.edit, start, end, change.replace, lines_of)
+    relied_on = _lines_of(text, start, end)
     if change.before is not None:
-        return Span(place.mod.name, change.edit, start, start, change.before, lines_of)
-    return Span(place.mod.name, change.edit, end, end, change.after or "", lines_of)
+        end = start
+    elif change.after is not None:
+        start = end
+    new = change.before or change.after or change.replace or ""
+    return Span(place.mod.name, change.edit, start, end, new, relied_on)
 
 
 def _locate_new(place: _Place, path: str, text: str) -> Span:
@@ -164,10 +161,10 @@ def _locate_patch(place: _Place, change: Patch) -> Iterator[Span]:
     except ValueError as error:
         raise _patch_error(place, change, f"It is not a valid diff: {error}.") from None
     touched = {hunk.path for hunk in hunks}
-    for path in sorted(touched ^ set(change.files)):
-        unlisted = f"It touches {path}, which `files` does not list."
-        untouched = f"It does not touch {path}, which `files` lists."
-        raise _patch_error(place, change, unlisted if path in touched else untouched)
+    for path in sorted(touched - set(change.files)):
+        raise _patch_error(place, change, f"It touches {path}, which `files` does not list.")
+    for path in sorted(set(change.files) - touched):
+        raise _patch_error(place, change, f"It does not touch {path}, which `files` lists.")
     for hunk in hunks:
         if hunk.line == 0:
             yield _locate_new(place, hunk.path, "".join(hunk.new))
@@ -177,25 +174,17 @@ def _locate_patch(place: _Place, change: Patch) -> Iterator[Span]:
 
 def _locate_hunk(place: _Place, change: Patch, hunk: Hunk) -> Span:
     lines = split_lines(place.text(hunk.path))
-    at = _fit(lines, list(hunk.old), hunk.line - 1, change.offset)
-    if at is None:
+    old, expected = list(hunk.old), hunk.line - 1
+    candidates = range(max(0, expected - change.offset), expected + change.offset + 1)
+    found = [at for at in candidates if lines[at : at + len(old)] == old]  # there is no fuzz
+    if expected not in found and len(found) != 1:
         within = f", nor in exactly one place within {change.offset} lines" if change.offset else ""
-        why = (
-            f"The hunk for {hunk.path}:{hunk.line} does not fit there{within}: {_excerpt(''.join(hunk.old))}"
-        )
+        why = f"The hunk for {hunk.path}:{hunk.line} does not fit there{within}: {_excerpt(''.join(old))}"
         raise _patch_error(place, change, why)
+    at = expected if expected in found else found[0]
     start = sum(map(len, lines[:at]))
     end = start + sum(map(len, hunk.old))
     return Span(place.mod.name, hunk.path, start, end, "".join(hunk.new), (at + 1, at + len(hunk.old)))
-
-
-def _fit(lines: list[str], old: list[str], expected: int, offset: int) -> int | None:
-    """Find the only place of a hunk's old lines within the offset; there is no fuzz."""
-    candidates = range(max(0, expected - offset), expected + offset + 1)
-    found = [at for at in candidates if lines[at : at + len(old)] == old]
-    if expected in found:
-        return expected
-    return found[0] if len(found) == 1 else None
 
 
 def _refuse_own_overlaps(mod: Mod, variant: Variant, spans: Sequence[Span]) -> None:

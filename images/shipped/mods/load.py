@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -26,7 +28,6 @@ from images.shipped.mods.manifest import (
     Stage,
     Variant,
 )
-from images.shipped.mods.versions import common_version
 from images.shipped.yamlfile import YamlFile, read_yaml
 
 _PARTS: dict[str, type[BaseModel]] = {
@@ -63,7 +64,17 @@ def load_mods(root: Path) -> dict[str, Mod]:
                         why=f"There is no folder mods/{name}.",
                         fix=did_you_mean(name, mods).capitalize(),
                     )
-    _refuse_cycles(mods)
+    try:
+        TopologicalSorter({name: mod.manifest.requires for name, mod in mods.items()}).prepare()
+    except CycleError as error:
+        cycle: list[str] = error.args[1][::-1]
+        raise ModError(
+            "mod-cycle",
+            f"Mods require each other in a cycle: {' -> '.join(cycle)}.",
+            where=mods[cycle[0]].where("requires"),
+            why="None of them could be applied first.",
+            fix="Remove one of the `requires`.",
+        ) from None
     return mods
 
 
@@ -142,8 +153,12 @@ def _read_files(folder: Path, manifest: Manifest, source: YamlFile) -> dict[str,
     files: dict[str, bytes] = {}
     for index, variant in enumerate(manifest.variants):
         for name in variant.own_files:
+            path = (folder / name).resolve()
             try:
-                files[name] = _read_file(folder, name)
+                if not path.is_relative_to(folder.resolve()):
+                    raise ValueError("it is a link to another folder")  # noqa: TRY301
+                files[name] = path.read_bytes()
+                files[name].decode()  # raises UnicodeDecodeError, a ValueError
             except (OSError, ValueError) as error:
                 raise ModError(
                     "bad-mod",
@@ -153,15 +168,6 @@ def _read_files(folder: Path, manifest: Manifest, source: YamlFile) -> dict[str,
                     fix="Add the file, or correct its name in mod.yaml.",
                 ) from None
     return files
-
-
-def _read_file(folder: Path, name: str) -> bytes:
-    path = (folder / name).resolve()
-    if not path.is_relative_to(folder.resolve()):
-        raise ValueError("it is a link to another folder")
-    data = path.read_bytes()
-    data.decode()  # raises UnicodeDecodeError, a ValueError
-    return data
 
 
 def _refuse_empty_ranges(mod: Mod) -> None:
@@ -192,7 +198,6 @@ def _claims(mod: Mod, stage: Stage) -> Iterator[tuple[str, str, str]]:
 
 
 def _refuse_contradictions(mod: Mod, stage: Stage) -> None:
-    """Refuse two statements about the same version."""
     claims = list(_claims(mod, stage))
     for index, (says, versions, where) in enumerate(claims):
         for also, others, _ in claims[index + 1 :]:
@@ -207,15 +212,43 @@ def _refuse_contradictions(mod: Mod, stage: Stage) -> None:
                 )
 
 
-def _refuse_cycles(mods: dict[str, Mod]) -> None:
-    try:
-        TopologicalSorter({name: mod.manifest.requires for name, mod in mods.items()}).prepare()
-    except CycleError as error:
-        cycle: list[str] = error.args[1][::-1]
-        raise ModError(
-            "mod-cycle",
-            f"Mods require each other in a cycle: {' -> '.join(cycle)}.",
-            where=mods[cycle[0]].where("requires"),
-            why="None of them could be applied first.",
-            fix="Remove one of the `requires`.",
-        ) from None
+_FAR = 999_999
+
+
+def common_version(*ranges: str) -> Version | None:
+    """Return a version that lies in all ranges; None if there is none.
+
+    A range begins and ends at the versions that it names or, for `==1.2.*` and `~=1.2.3`, at the next number of one of
+    their parts. So it is enough to try these and their neighbours.
+    """
+    sets = [SpecifierSet(text) for text in ranges]
+    found = (
+        version
+        for version in sorted(_probes(sets))
+        if all(specifiers.contains(version, prereleases=True) for specifiers in sets)
+    )
+    return next(found, None)
+
+
+def _probes(sets: Iterable[SpecifierSet]) -> set[Version]:
+    probes = {Version("0"), Version(f"{_FAR}")}
+    for specifier in (specifier for specifiers in sets for specifier in specifiers):
+        try:
+            named = Version(specifier.version.removesuffix(".*"))
+        except InvalidVersion:  # `===` accepts any text
+            continue
+        probes.add(named)
+        for release in _turning_points(named.release):
+            text = ".".join(map(str, release))
+            probes |= {Version(text), Version(f"{text}.dev0"), Version(f"{text}.0.0.1")}
+    return probes
+
+
+def _turning_points(release: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Yield a release, the next one for each of its parts, and the one right before each of those."""
+    ends = [release, *((*release[:part], release[part] + 1) for part in range(len(release)))]
+    for end in ends:
+        yield end
+        part = max((index for index, number in enumerate(end) if number), default=None)
+        if part is not None:
+            yield (*end[:part], end[part] - 1, _FAR)

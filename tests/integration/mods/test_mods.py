@@ -15,8 +15,7 @@ from packaging.version import Version
 
 from imagefactory.compile.settings import load_settings
 from imagefactory.mods.authoring import scaffold
-from imagefactory.mods.compatibility import check_mods
-from imagefactory.mods.readme_table import markdown
+from imagefactory.mods.compatibility import check_mods, markdown
 from imagefactory.mods.source_files import FACTS, Trees
 from imagefactory.plan.make import make_plan
 from imagefactory.project.project import Project
@@ -33,9 +32,6 @@ VLLM: dict[str, bytes | str] = {
     "vllm/x.py": "one = 1\ntwo = 2\nthree = 3\n",
     "vllm/kernels.so": noise(3_000_000, 5),
 }
-
-
-# --- a small factory -----------------------------------------------------------------------------
 
 
 def one(name: str, anchor: str, text: str = "", **more: Any) -> Data:
@@ -101,6 +97,8 @@ def test_changed_mod_rebuilds_only_its_own_layer(factory: SmallFactory) -> None:
     ]
     factory.watch.told.clear()
     [after] = factory.build()
+    path = "opt/venv/lib/python3.11/site-packages/vllm/x.py"
+    assert "mods/b-second" in factory.invoke("explain", path, "--target", "tiny").stdout
     assert {name for name, state in factory.watch.told if state != "cached"} == {"mod b-second"}
     assert after.image.digest != before.image.digest
     old = {blob.digest for blob in before.image.layers}
@@ -153,17 +151,6 @@ def test_mods_are_not_applied_to_a_changed_wheel_in_the_cache(factory: SmallFact
         factory.build()
     assert caught.value.where == str(cached)
     assert factory.project.known_layers.read_bytes() == record
-
-
-def test_explain_names_the_mod_that_changed_a_file(factory: SmallFactory) -> None:
-    factory.build()
-    path = "opt/venv/lib/python3.11/site-packages/vllm/x.py"
-    done = factory.invoke("explain", path, "--target", "tiny")
-    assert done.returncode == 0, done.stderr
-    assert "mods/b-second" in done.stdout
-
-
-# --- the real sources ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -65,15 +65,11 @@ def names(chosen: Chosen) -> list[str]:
     ("conditions", "cell", "needed"),
     [
         ([{"model": "b*"}], ("big", "1.5", "gpu"), True),
-        ([{"model": "!b*"}], ("big", "1.5", "gpu"), False),
         ([{"arch": "gpu"}], ("big", "1.5", "gpu"), True),
-        ([{"arch": "gpu"}], ("big", "1.5", "cpu"), False),
-        ([{"capability": ">=12"}], ("big", "1.5", "gpu"), True),
         ([{"capability": ">=12"}], ("big", "1.5", "cpu"), False),
         ([{"weights": "fp8"}], ("drafted", "1.5", "gpu"), True),
         ([{"drafter": "dflash"}], ("drafted", "2.0", "gpu"), True),
         ([{"drafter": "dflash"}], ("drafted", "1.5", "gpu"), False),
-        ([{"drafter": "dflash"}], ("big", "2.0", "gpu"), False),
         ([{"model": "b*", "arch": "cpu"}], ("big", "1.5", "gpu"), False),
         ([{"model": "other"}, {"arch": "gpu"}], ("big", "1.5", "gpu"), True),
     ],
@@ -108,27 +104,19 @@ def test_source_mod_is_noted_when_kernels_are_compiled(root: Path) -> None:
         assert chosen.notes == ("m: is applied to the sources, before they are compiled",)
 
 
-def test_none_chooses_nothing(root: Path) -> None:
-    write_mod(root, one("m"))
-    assert choose(root, mods="none") == Chosen((), ())
-
-
 def test_named_mod_is_chosen_even_when_not_needed(root: Path) -> None:
     write_mod(root, one("m", needed_when=[{"model": "another"}]))
     write_mod(root, one("n"))
     assert names(choose(root, mods="[m]")) == ["m"]
+    assert choose(root, mods="none") == Chosen((), ())
+    with raises("unknown-name", match="no mod 'l'"):
+        choose(root, mods="[l]")
 
 
 @pytest.mark.parametrize(
     ("vllm", "more", "why"),
     [
         ("2.0", {"upstreamed_in": "2.0"}, "m: upstream since 2.0."),
-        (
-            "2.0",
-            {"not_needed": [{"versions": ">=2", "reason": "the new way"}]},
-            "m: not needed, the new way.",
-        ),
-        ("2.0", {}, "m: has no variant for 2.0."),
         ("1.5", {"variant": {"stage": "source"}}, "m: changes sources that are compiled; these kernels come"),
     ],
 )
@@ -139,13 +127,6 @@ def test_named_mod_that_does_not_apply_is_refused(root: Path, vllm: str, more: A
     assert caught.value.what == f"The mod m does not apply to big@{vllm}/gpu."
     assert caught.value.where == "matrix.yaml, models.big.mods"
     assert why in caught.value.why
-
-
-def test_unknown_mod_suggests_the_nearest(root: Path) -> None:
-    write_mod(root, one("eagle"))
-    with raises("unknown-name", match="no mod 'eagel'") as caught:
-        choose(root, mods="[eagel]")
-    assert caught.value.fix == "Did you mean eagle?"
 
 
 def test_required_mods_come_first(root: Path) -> None:
@@ -176,13 +157,6 @@ def test_mod_is_left_out_when_a_requirement_does_not_apply(root: Path) -> None:
         choose(root, mods="[a]")
     assert caught.value.where.startswith("mods/a/mod.yaml:")
     assert caught.value.why == "z: has no variant for 1.5."
-
-
-def test_conflicting_mods_are_refused(root: Path) -> None:
-    write_mod(root, one("a", conflicts=["b"]))
-    write_mod(root, one("b"))
-    with raises("mod-conflict", match="a and b cannot be together"):
-        choose(root)
 
 
 @pytest.mark.parametrize("mods", ["auto", "[of-vllm, of-sglang, of-kernels]"])

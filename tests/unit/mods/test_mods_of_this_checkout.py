@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from imagefactory.mods.choose import choose_mods
-from imagefactory.mods.compatibility import refuse_idle_variants
-from imagefactory.mods.readme_table import BEGIN, END
+from imagefactory.mods.compatibility import BEGIN, END, refuse_idle_variants
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select
 from images.shipped.mods.load import load_mods

@@ -49,17 +49,11 @@ def turn(role: str, content: str) -> str:
 PROMPT = "<|im_start|>assistant\n<think>\n"
 
 
-def test_finished_chat_has_no_generation_prompt() -> None:
-    answer = {"role": "assistant", "content": "Hi"}
-    assert render(USER, answer, generate=False) == turn("user", "Hello") + turn("assistant", "Hi")
-
-
 def test_system_message_comes_first() -> None:
     assert render(BRIEF, USER) == turn("system", "Be brief.") + turn("user", "Hello") + PROMPT
-
-
-def test_empty_system_message_is_left_out() -> None:
     assert render({"role": "system", "content": ""}, USER) == render(USER)
+    answer = {"role": "assistant", "content": "Hi"}
+    assert render(USER, answer, generate=False) == turn("user", "Hello") + turn("assistant", "Hi")
 
 
 @pytest.mark.parametrize(

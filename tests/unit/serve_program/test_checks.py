@@ -64,11 +64,6 @@ def test_a_share_that_would_freeze_a_gb10_is_refused_with_one_that_fits(checks: 
     assert checks(QWEN, "gb10", fitting)["memory"]["result"] == "ok"
 
 
-def test_the_host_keeps_its_reserve_when_the_model_is_unknown(checks: Checks) -> None:
-    found = checks("gemma4-31b", "gb10", {"GPU_MEMORY_UTILIZATION": "0.95"}, sizes=None)["memory"]
-    assert (found["result"], found["allowed"]) == ("fail", "up to 0.87")
-
-
 def test_a_context_that_does_not_fit_is_refused_with_the_longest_that_fits(checks: Checks) -> None:
     long = SIZES | {"kv_per_token": 819_200}
     given = {"MAX_MODEL_LEN": "262144", "GPU_MEMORY_UTILIZATION": "0.85"}
@@ -116,11 +111,8 @@ def test_an_rtx_5090_with_an_old_driver_and_too_long_a_context_is_refused(checks
     assert found["driver"]["exit_code"] == 67
     assert found["memory"]["setting"] == "MAX_MODEL_LEN"
     assert found["gpu"]["result"] == "ok"
-
-
-def test_readings_of_a_real_machine_pass(checks: Checks) -> None:
-    found = checks("gemma4-31b@0.32.0/h100", "h200", sizes=None)
-    assert {found[name]["result"] for name in ("gpu", "driver", "memory")} == {"ok"}
+    unknown = checks("gemma4-31b", "gb10", {"GPU_MEMORY_UTILIZATION": "0.95"}, sizes=None)["memory"]
+    assert (unknown["result"], unknown["allowed"]) == ("fail", "up to 0.87")
 
 
 def test_the_gpu_of_another_chip_family_or_container_is_judged(checks: Checks) -> None:
@@ -168,7 +160,6 @@ def test_kernels_for_120a_do_not_load_on_a_gb10(checks: Checks) -> None:
             "itself an attention backend",
         ),
         ("qwen3.5-35b-a3b-int4", {}, "warn", "INT4-AutoRound"),
-        ("qwen3.5-35b-a3b-int4", {"DFLASH_DRAFTER": "off"}, "ok", ""),
         ("gemma4-31b@0.24.0", {"DFLASH_DRAFTER": "z-lab/gemma-4-31B-it-DFlash"}, "fail", "0.26.0"),
         ("gemma4-31b@0.19.1", {"DFLASH_DRAFTER": "some/drafter"}, "fail", "0.20.0"),
     ],
@@ -227,11 +218,7 @@ def test_a_drafter_for_another_model_is_refused(checks: Checks, tmp_path: Path) 
     fitting = model_folder(tmp_path / "fitting", {"vocab_size": 248320, "hidden_size": 5120})
     given = {"MODEL_PATH": str(model), "DFLASH_DRAFTER": str(fitting)}
     assert checks(QWEN, "gb10", given)["drafter"]["result"] == "ok"
-
-
-def test_an_unknown_drafter_is_a_warning(checks: Checks) -> None:
-    found = checks(QWEN, "gb10", {"DFLASH_DRAFTER": "some/other"})["drafter"]
-    assert found["result"] == "warn"
+    assert checks(QWEN, "gb10", {"DFLASH_DRAFTER": "some/other"})["drafter"]["result"] == "warn"
 
 
 def test_unknown_checks_and_unreadable_readings_are_refused(served_image: Images, tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ def key_file(tmp_path: Path) -> str:
         [MODEL],
         ["vllm", "serve", MODEL],
         ["bash", "-c", f"vllm serve {MODEL}"],
-        ["sh", "-c", f"vllm serve {MODEL}"],
         ["--help"],
     ],
     ids=" ".join,
@@ -85,21 +84,15 @@ EMPTY_FLAG = ["--api-key", ""]
     ("arguments", "variables"),
     [
         ([], {"VLLM_API_KEY": ""}),
-        ([], {"VLLM_API_KEY": " "}),
         ([], {"VLLM_API_KEY_FILE": ""}),
-        ([MODEL], {"VLLM_API_KEY": ""}),
         (["vllm", "serve", MODEL], {"VLLM_API_KEY_FILE": ""}),
         (["bash", "-c", f"vllm serve {MODEL}"], {"VLLM_API_KEY": ""}),
         (EMPTY_FLAG, {}),
-        (["--api-key="], {"VLLM_API_KEY": KEY}),
         (["--api-key"], {"VLLM_API_KEY": KEY}),
-        ([MODEL, *EMPTY_FLAG], {"VLLM_API_KEY": KEY}),
         (["vllm", "serve", MODEL, *EMPTY_FLAG], {"VLLM_API_KEY": KEY}),
         ([], {"VLLM_API_KEY": KEY, "EXTRA_ARGS": "--api-key ''"}),
         ([MODEL], {"EXTRA_ARGS": f"--seed 1 --api-key {KEY}"}),
-        (["vllm", "serve", MODEL], {"EXTRA_ARGS": f"'--api-key={KEY}'"}),
         ([], {"VLLM_API_KEYS": KEY}),
-        ([MODEL], {"VLLM_APIKEY": KEY}),
         ([], {"VLLM_API_KEY_PATH": "/run/secrets/key"}),
     ],
     ids=str,
@@ -147,7 +140,3 @@ def test_a_key_cannot_add_headers_to_requests(quick_start: QuickStart) -> None:
     ran = quick_start("vllm", "serve", MODEL, VLLM_API_KEY="one\r\nX-Header: two")
     assert refused(ran, "bad-value")
     assert "X-Header" not in ran.stderr
-
-
-def test_a_server_without_any_key_starts(quick_start: QuickStart) -> None:
-    assert "VLLM_API_KEY" not in quick_start().environment

@@ -38,20 +38,12 @@ def test_model_that_drafts_by_itself_keeps_its_cache_type(real_image: Images) ->
     }
 
 
-def test_drafter_of_its_own_gets_a_cache_of_its_own(real_image: Images) -> None:
+def test_drafter_keeps_the_keys_of_the_matrix_and_gets_a_cache_of_its_own(real_image: Images) -> None:
     config = speculative(real_image("qwen3.8-27b-nvfp4").command())
     assert (config["method"], config["kv_cache_dtype"]) == ("dflash", "auto")
-
-
-def test_drafter_keeps_the_keys_of_the_matrix(real_image: Images) -> None:
     config = speculative(real_image("qwen3.8-27b-fp8").command())
     assert (config["method"], config["num_speculative_tokens"]) == ("dspark", 7)
     assert config["draft_sample_method"] == "probabilistic"
-
-
-def test_drafter_can_be_switched_off(real_image: Images) -> None:
-    command = real_image("qwen3.6-35b-a3b-nvfp4").command({"DFLASH_DRAFTER": "off"})
-    assert "--speculative-config" not in command
 
 
 def test_flags_of_the_arch_add_to_those_of_the_model(real_image: Images) -> None:

@@ -23,6 +23,7 @@ def test_the_program_becomes_the_server(start: Start, tmp_path: Path) -> None:
     assert finished(process).returncode == 7
     assert recorded(tmp_path)["pid"] == process.pid
     assert recorded(tmp_path)["arguments"][:2] == ["serve", str(tmp_path / "model")]
+    assert refused(finished(start(FACTORY_VLLM="/nowhere/vllm")), "broken-image")
 
 
 def test_signals_reach_the_server(start: Start, tmp_path: Path) -> None:
@@ -112,7 +113,6 @@ def test_the_check_command_reports_and_fails(quick_start: QuickStart, tmp_path: 
 def test_each_mistake_has_its_exit_code(quick_start: QuickStart) -> None:
     for arguments, variables, name in (
         (["settings", "--yaml"], {}, "bad-option"),
-        (["check", "--verbose", "--json"], {}, "bad-option"),
         ([], {"FACTORY_SHARE": "/nowhere"}, "broken-image"),
         ([], {"MODS": "some-mod"}, "mod-failed"),
         ([], {"CHAT_TEMPLATE": "/nowhere/x.jinja"}, "model"),
@@ -121,12 +121,6 @@ def test_each_mistake_has_its_exit_code(quick_start: QuickStart) -> None:
         assert refused(ran, name), variables
         assert "remedy" in ran.stderr
         assert "Traceback" not in ran.stderr
-
-
-def test_a_server_that_cannot_be_run_is_reported(start: Start) -> None:
-    ran = finished(start(FACTORY_VLLM="/nowhere/vllm"))
-    assert refused(ran, "broken-image")
-    assert "remedy" in ran.stderr
 
 
 def test_mods_are_applied_by_the_images_module(start: Start, tmp_path: Path) -> None:

@@ -55,15 +55,12 @@ def test_the_launch_of_the_model_card_is_what_the_settings_give(served_image: Pr
         ({"MAX_NUM_SEQS": "4"}, "--max-running-requests 4"),
         ({"KV_CACHE_DTYPE": "fp8"}, "--kv-cache-dtype fp8_e4m3"),
         ({"ATTENTION_BACKEND": "torch_sdpa"}, "--attention-backend torch_native"),
-        ({"ATTENTION_BACKEND": "flashinfer"}, "--attention-backend flashinfer"),
-        ({"DRAFT_ATTENTION_BACKEND": "triton_attn"}, "--speculative-draft-attention-backend triton"),
         ({"DFLASH_NUM_SPEC_TOKENS": "7"}, "--speculative-num-draft-tokens 8"),
         ({"ENABLE_PREFIX_CACHING": "0"}, "--disable-radix-cache"),
         ({"TOOL_CALL_PARSER": "qwen3_xml"}, "--tool-call-parser qwen3_coder"),
         ({"REASONING_PARSER": "deepseek_r1"}, "--reasoning-parser deepseek-r1"),
         ({"SERVED_MODEL_NAME": "short"}, "--served-model-name short"),
         ({"EXTRA_ARGS": "--context-length=2048"}, "--context-length 2048"),
-        ({"EXTRA_ARGS": "--page-size 64"}, "--page-size 64"),
     ],
     ids=str,
 )
@@ -77,7 +74,6 @@ def test_settings_keep_their_names_and_get_sglangs_flags(
     ("environment", "words"),
     [
         ({"DFLASH_DRAFTER": "off"}, "--speculative"),
-        ({"MODEL": "Qwen/Qwen3-0.6B"}, "--speculative"),
         ({"ENABLE_PREFIX_CACHING": "1"}, "radix"),
         ({"TOOL_CALL_PARSER": "hermes", "ENABLE_AUTO_TOOL_CHOICE": "1"}, "auto-tool"),
         ({"ENFORCE_EAGER": "0"}, "--cuda-graph"),
@@ -105,12 +101,7 @@ def test_a_setting_that_sglang_lacks_is_refused_by_name(program_image: Images) -
     [
         ("--max-model-len 4096", "MAX_MODEL_LEN"),
         ("--max_num_seqs=4", "MAX_NUM_SEQS"),
-        ("--gpu-memory-utilization 0.5", "GPU_MEMORY_UTILIZATION"),
-        ("--max-num-batched-tokens 4096", "MAX_NUM_BATCHED_TOKENS"),
-        ("--enforce-eager", "ENFORCE_EAGER"),
         ("--no-enable-prefix-caching", "ENABLE_PREFIX_CACHING"),
-        ("--enable-auto-tool-choice", "ENABLE_AUTO_TOOL_CHOICE"),
-        ("--limit-mm-per-prompt '{}'", "LIMIT_MM_PER_PROMPT"),
         ("--speculative-config '{}'", "--speculative-algorithm"),
         ("-tp 2", "--tp-size"),
         ("--hf-token", "HF_TOKEN"),
@@ -129,7 +120,6 @@ def test_a_flag_of_vllm_is_refused_by_name_with_what_to_use(
     ("environment", "name", "setting"),
     [
         ({"SERVED_MODEL_NAME": "one,two"}, "bad-value", "SERVED_MODEL_NAME"),
-        ({"SERVED_MODEL_NAME": "model:latest"}, "bad-value", "SERVED_MODEL_NAME"),
         ({"ATTENTION_BACKEND": "cpu_attn"}, "bad-value", "ATTENTION_BACKEND"),
         ({"KV_CACHE_DTYPE": "turboquant_k8v4"}, "bad-value", "KV_CACHE_DTYPE"),
         (
@@ -138,9 +128,7 @@ def test_a_flag_of_vllm_is_refused_by_name_with_what_to_use(
             "DFLASH_NUM_SPEC_TOKENS",
         ),
         ({"EXTRA_ARGS": "--admin-api-key x"}, "bad-value", "EXTRA_ARGS"),
-        ({"EXTRA_ARGS": "--admin x"}, "bad-value", "EXTRA_ARGS"),
         ({"EXTRA_ARGS": "--api-key one two"}, "bad-value", "--api-key"),
-        ({"EXTRA_ARGS": "--api dashed"}, "bad-value", "--api-key"),
         ({"VLLM_API_KEY": "-dashed"}, "bad-value", "--api-key"),
         ({"VLLM_API_KEY": "key", "EXTRA_ARGS": "--config mine.yaml"}, "contradiction", "EXTRA_ARGS"),
         ({"SGLANG_API_KEY": "key"}, "unprotected", "SGLANG_API_KEY"),
@@ -215,7 +203,6 @@ def test_combinations_that_are_known_to_fail_are_refused(served_image: Previews)
         (QWEN, {"EXTRA_ARGS": "--pp-size 2"}, "pipeline parallelism"),
         (QWEN, {"ATTENTION_BACKEND": "flash_attn"}, "models with linear attention by triton"),
         (GEMMA, {"EXTRA_ARGS": "--grammar-backend outlines"}, "Outlines does not work"),
-        (GEMMA, {"EXTRA_ARGS": "--grammar_backend=outlines"}, "Outlines does not work"),
     ):
         found = served_image(target).dry_run({"PORT": "18999"} | given, readings=READINGS / "gb10.json")
         failed = [one for one in found["checks"] if (one["name"], one["result"]) == ("combination", "fail")]

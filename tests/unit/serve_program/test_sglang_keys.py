@@ -52,15 +52,6 @@ def test_the_key_travels_in_a_file_and_is_hidden_in_the_log(
     assert "(hidden)" in ran.stderr
 
 
-def test_a_key_file_works_too(sglang_start: Start, tmp_path: Path) -> None:
-    key = tmp_path / "key"
-    key.write_text("s3cret-key\n")
-    then = READS_AND_LOGS.format(path=str(tmp_path / "record"))
-    ran = finished(sglang_start(then=then, VLLM_API_KEY_FILE=str(key), **UNCHECKED))
-    assert yaml.safe_load(recorded(tmp_path)["config"]) == {"api-key": "s3cret-key"}
-    assert "s3cret" not in ran.stdout + ran.stderr
-
-
 def test_without_a_key_there_is_no_file(sglang_start: Start, tmp_path: Path) -> None:
     assert finished(sglang_start(**UNCHECKED)).returncode == 0
     assert "--config" not in recorded(tmp_path)["arguments"]

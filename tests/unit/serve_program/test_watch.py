@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import subprocess
@@ -10,7 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from images.serve.program import log_hook, timeline
+from images.serve.program import timeline
+from images.serve.program.servers.server import hook_variables
 from images.serve.program.servers.vllm.log import choices, counters, moments
 from images.serve.program.servers.vllm.server import SERVER
 from images.serve.program.watch import acceptance, report
@@ -62,7 +62,7 @@ def test_draft_acceptance_is_computed_from_the_metrics() -> None:
 
 
 def with_hook(program: str, note: Path | str, **variables: str) -> subprocess.CompletedProcess[bytes]:
-    environment = os.environ | log_hook.variables(SERVER, str(note), {}) | variables
+    environment = os.environ | hook_variables(SERVER.name, SERVER.log, str(note), {}) | variables
     return subprocess.run(
         [sys.executable, "-B", "-c", program], env=environment, check=True, capture_output=True
     )
@@ -100,10 +100,6 @@ def test_the_hook_notes_the_steps_of_a_start_without_their_arguments(tmp_path: P
 def test_a_hook_that_cannot_write_does_not_fail(tmp_path: Path) -> None:
     program = "import logging; logging.getLogger('vllm').warning('Using %s backend', 'X', 'too many')"
     assert with_hook(program, tmp_path / "no" / "folder").returncode == 0
-
-
-def test_importing_the_hook_without_its_variable_does_nothing() -> None:
-    assert logging.getLogRecordFactory() is logging.LogRecord
 
 
 def test_the_hook_follows_no_link(tmp_path: Path) -> None:

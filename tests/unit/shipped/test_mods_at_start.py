@@ -141,13 +141,6 @@ def test_an_applied_mod_is_skipped_after_a_restart(here: Installation, mods: Pat
     assert [entry["name"] for entry in json.loads(here.record.read_text())["mods"]] == ["a", "b", "c"]
 
 
-def test_requirements_are_applied_first(here: Installation, mods: Path) -> None:
-    write_mod(mods, one("a", "# z\n", requires=["z"]))
-    write_mod(mods, one("z"))
-    assert [line.partition(":")[0] for line in apply_installed(mods, ["a"], here)] == ["z", "a"]
-    assert apply_installed(mods, ["a"], here) == ["z: already applied", "a: already applied"]
-
-
 def test_a_mod_that_changed_after_it_was_applied_is_refused(here: Installation, mods: Path) -> None:
     path = write_mod(mods, one("m"))
     apply_installed(mods, ["m"], here)
@@ -156,11 +149,6 @@ def test_a_mod_that_changed_after_it_was_applied_is_refused(here: Installation, 
     with raises("mod-file", match="Another version of the mod m is already applied"):
         apply_installed(mods, ["m"], here)
     assert snapshot(here) == once
-
-
-def test_a_file_that_changed_after_the_mod_was_applied_is_refused(here: Installation, mods: Path) -> None:
-    write_mod(mods, one("m"))
-    apply_installed(mods, ["m"], here)
     (here.site / "vllm/x.py").write_text("gone = 1\n")
     with raises("mod-file", match="A file that it changed has changed since"):
         apply_installed(mods, ["m"], here)
@@ -171,9 +159,7 @@ def test_a_file_that_changed_after_the_mod_was_applied_is_refused(here: Installa
     [
         ([one("a"), one("b", "not there\n")], "anchor-misfit"),
         ([one("a"), one("b", "one = 1\ntwo = 2\n")], "mod-conflict"),
-        ([one("a"), one("b", "x", path="vllm/none.py")], "mod-file"),
         ([one("a"), one("b", versions="<1")], "not-applicable"),
-        ([one("a"), one("b", versions="<1", upstreamed_in="1.4")], "not-applicable"),
     ],
 )
 def test_a_mod_that_does_not_apply_changes_no_file(
@@ -240,9 +226,7 @@ def test_a_start_that_is_killed_leaves_no_stale_bytecode(
         assert not (changed and f"site/vllm/__pycache__/{name}.cpython-311.pyc" in after)
 
 
-@pytest.mark.parametrize(
-    "text", ["[" * 100_000, "{}", '{"mods": [{}]}', '{"mods": [{"name": "m", "files": 1}]}']
-)
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"mods": [{"name": "m", "files": 1}]}'])
 def test_a_damaged_list_of_applied_mods_is_refused(here: Installation, mods: Path, text: str) -> None:
     write_mod(mods, one("m"))
     here.record.write_text(text)
@@ -261,9 +245,7 @@ def test_a_mod_with_sources_of_its_own_is_refused(here: Installation, mods: Path
     ("change", "said"),
     [
         ({"edit": "other/__init__.py", "anchor": "o = 1", "after": "  # !"}, "It is no file of vllm"),
-        ({"edit": "loose.py", "anchor": "o = 1", "after": "  # !"}, "It is no file of vllm"),
         ({"add": "other/new.py", "source": "new"}, "in no package of vllm"),
-        ({"add": "other.py", "source": "new"}, "in no package of vllm"),
         ({"add": "vllm/x.py/new.py", "source": "new"}, "vllm/x.py is a file"),
         ({"add": "vllm/guest.py/new.py", "source": "new"}, "vllm/guest.py is a file"),
         ({"add": "vllm/folder", "source": "new"}, "Something is there"),
@@ -275,7 +257,6 @@ def test_a_mod_changes_only_packages_of_its_distribution(
     install(
         here.site, "third-1.0", {"other/__init__.py": "o = 1\n", "vllm/guest.py": "", "vllm/folder/x.py": ""}
     )
-    (here.site / "loose.py").write_text("o = 1\n")
     path = change.get("edit") or change["add"]
     write_mod(mods, manifest("m", change, checks=[has(path, "!")]), {"new": "new = '!'\n"})
     before = snapshot(here)

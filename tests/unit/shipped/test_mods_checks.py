@@ -50,15 +50,11 @@ def check(**statement: str) -> Check:
     [
         {"contains": "importing this"},
         {"lacks": "never said"},
-        {"class": "Model", "base": "Base"},
-        {"class": "Model", "base": "nn.Module"},
         {"class": "Model", "base": "Generic[ T ]"},
         {"class": "Model", "contains": "def later"},
         {"function": "Model.supported", "returns": "True"},
-        {"function": "Model.supported", "returns": "False"},
         {"function": "Model.supported.inner", "returns": '"inner"'},
         {"function": "Model.later", "returns": "await self.thing"},
-        {"function": "Model.supported", "lacks": "async"},
         {"function": "choose", "returns": "2"},
     ],
 )
@@ -74,12 +70,9 @@ def test_a_true_statement_passes(statement: dict[str, str]) -> None:
         ({"class": "Model", "base": "Module"}, "Model has the bases Base, nn.Module, Generic[T]"),
         ({"class": "Plain", "base": "Base"}, "Plain has the bases none"),
         ({"class": "Modell", "base": "Base"}, "there is no class Modell"),
-        ({"class": "choose", "contains": "1"}, "there is no class choose"),
         ({"function": "Model", "contains": "1"}, "there is no function Model"),
-        ({"function": "supported", "returns": "True"}, "there is no function supported"),
         ({"function": "Model.supported", "returns": "'inner'"}, "Model.supported returns False; True"),
         ({"function": "silent", "returns": "1"}, "silent returns nothing"),
-        ({"function": "choose", "contains": "docstring"}, "it does not contain the text"),
     ],
 )
 def test_a_false_statement_fails_with_the_actual_fact(statement: dict[str, str], fault: str) -> None:
@@ -127,7 +120,7 @@ def test_a_check_reads_as_a_sentence() -> None:
     assert str(check(**{"class": "A", "base": "B"})) == "x.py: A has base B"
 
 
-@pytest.mark.parametrize("deep", ["-" * 100_000 + "1", "+".join(["1"] * 20_000), "+".join(["1"] * 2_000)])
+@pytest.mark.parametrize("deep", ["-" * 100_000 + "1", "+".join(["1"] * 2_000)])
 def test_a_source_that_is_nested_too_deeply_fails_the_check(deep: str) -> None:
     fault = failing(check(function="f", returns="1"), f"def f():\n    return {deep}\n")
     assert fault == "the file does not parse (it is nested too deeply)"

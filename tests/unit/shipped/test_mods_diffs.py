@@ -29,11 +29,6 @@ def test_a_hunk_has_old_and_new_lines() -> None:
     assert parse_diff(diff) == [Hunk("vllm/x.py", 3, ("a\n", "b\n", "c\n"), ("a\n", "B\n", "c\n"))]
 
 
-def test_paths_may_lack_prefixes_and_have_dates() -> None:
-    diff = "--- vllm/x.py\t2026-01-01\n+++ vllm/x.py\t2026-01-02\n@@ -1 +1 @@\n-a\n+b\n"
-    assert parse_diff(diff) == [Hunk("vllm/x.py", 1, ("a\n",), ("b\n",))]
-
-
 def test_a_missing_newline_at_the_end_is_kept_on_either_side() -> None:
     mark = "\\ No newline at end of file\n"
     [hunk] = parse_diff(f"{HEAD}@@ -1 +1 @@\n-a\n{mark}+b\n{mark}")
@@ -47,12 +42,6 @@ def test_a_missing_newline_at_the_end_is_kept_on_either_side() -> None:
 def test_carriage_returns_and_form_feeds_belong_to_the_line() -> None:
     [hunk] = parse_diff(f"{HEAD}@@ -1,2 +1,2 @@\n-a\r\n+b\r\n c\x0cd\u2028e\n")
     assert (hunk.old, hunk.new) == (("a\r\n", "c\x0cd\u2028e\n"), ("b\r\n", "c\x0cd\u2028e\n"))
-
-
-def test_a_new_file_has_no_old_lines() -> None:
-    assert parse_diff("--- /dev/null\n+++ b/vllm/new.py\n@@ -0,0 +1,2 @@\n+a\n+b\n") == [
-        Hunk("vllm/new.py", 0, (), ("a\n", "b\n"))
-    ]
 
 
 def test_an_empty_line_may_lack_its_space() -> None:
@@ -72,10 +61,7 @@ def test_an_empty_line_may_lack_its_space() -> None:
         (f"{HEAD}@@ -5,0 +6,1 @@\n+b\n", 4, "needs old lines"),
         ("--- /dev/null\n+++ b/x.py\n@@ -1 +1 @@\n-a\n+b\n", 5, "unless the file is new"),
         ("--- a/x.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-a\n", 2, "cannot be removed"),
-        ("--- a/x.py\n+++ b/y.py\n@@ -1 +1 @@\n-a\n+b\n", 2, "removed or renamed"),
         ("rename from x.py\nrename to y.py\n", 1, "only the text"),
-        ("diff --git a/x b/x\nold mode 100644\nnew mode 100755\n", 2, "only the text"),
-        ("Binary files a/x and b/x differ\n", 1, "only the text"),
     ],
 )
 def test_an_invalid_line_is_refused(diff: str, line: int, why: str) -> None:
@@ -113,21 +99,15 @@ def applied(
     return result.files[name]
 
 
-def test_a_diff_is_applied_at_its_line_numbers(tmp_path: Path) -> None:
-    assert applied(tmp_path, TEXT, DIFF) == "one = 1\ntwo = 2\nhalf = 1\nthree = 3\nfour = 4\n"
-
-
 @pytest.mark.parametrize(
     ("text", "offset", "fits"),
     [
+        (TEXT, 0, True),
         (f"# a line more\n{TEXT}", 0, False),
         (f"# a line more\n{TEXT}", 1, True),
-        (f"# a line more\n# and one more\n{TEXT}", 1, False),
         (TEXT.replace("three", "THREE"), 100, False),
-        (TEXT.replace("one = 1\n", "one = 1 \n"), 100, False),
         (f"#\n{TEXT}{TEXT}", 100, False),
         (f"{TEXT}{TEXT}", 100, True),
-        (TEXT.replace("\n", "\r\n"), 100, False),
     ],
 )
 def test_a_diff_fits_elsewhere_only_within_its_declared_offset(

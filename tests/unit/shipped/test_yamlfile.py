@@ -39,10 +39,7 @@ def test_a_duplicate_key_is_refused_with_both_lines() -> None:
         ("a: &x 1\nb: *x\n", 2),
         ("a: 1\nb: !!python/object:os.system x\n", 2),
         ("a: !!int ''\n", 1),
-        ("a: 1\nb: !!float ''\n", 2),
-        ("a: !!int [1]\nb: !!bool maybe\n", 2),
         ("a: 1\n0.32: x\n", 2),
-        ("a: 1\n? [x]\n: y\n", 2),
         ("a: 1\n<<: {b: 2}\n", 2),
         ("a: 1\n---\nb: 2\n", 2),
         ("a: 1\nb: \0\n", 2),
@@ -56,11 +53,8 @@ def test_unsupported_yaml_is_refused_with_its_line(text: str, line: int) -> None
     assert failure.value.where == f"a.yaml:{line}"
 
 
-def test_an_empty_file_has_no_data() -> None:
-    assert parse_yaml("# only a comment\n", "a.yaml").data is None
-
-
 def test_dates_and_versions_stay_text() -> None:
+    assert parse_yaml("# only a comment\n", "a.yaml").data is None
     assert parse_yaml("a: 2024-01-01\nb: 0.32.0\n", "a.yaml").data == {"a": "2024-01-01", "b": "0.32.0"}
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..memory import Share
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
     from ..keys import Secrets
     from ..settings import Settings
     from ..timeline import Moments
+
+_HOOK = str(Path(__file__).absolute().parents[2] / "hook")
 
 
 class LogLines(NamedTuple):
@@ -43,7 +48,8 @@ class Handover(NamedTuple):
     """A file with the key, to be removed once the server has read it."""
 
 
-class Server(ABC):
+@dataclass(frozen=True, kw_only=True)
+class Server:
     """A server: how settings become its command, and what it logs, measures and refuses."""
 
     name: str
@@ -63,13 +69,24 @@ class Server(ABC):
     log: LogLines
     reads_key: bool
     """Whether it takes its API key from VLLM_API_KEY."""
-    kills_itself = False
+    kills_itself: bool
     """Whether it ends by a signal to itself, which process 1 of a container cannot get."""
-
-    @property
-    def program(self) -> str:
-        """Its program in the image."""
-        return f"/opt/venv/bin/{self.name}"
+    help_environment: Mapping[str, str]
+    """The variables that its help needs on a machine without a GPU."""
+    build: Callable[[Image, Settings], Command]
+    """Builds the recommended command."""
+    facts: Callable[[Settings, Command], dict[str, object]]
+    """Returns what its rules ask for beyond the settings."""
+    without_api: Callable[[Sequence[str]], bool]
+    """Whether a command is for a node that serves no API, as all but the first of several."""
+    hand_over: Callable[[Sequence[str], Secrets, Mapping[str, str]], Handover]
+    """Returns the arguments and the environment of a start."""
+    moments: Callable[[Iterable[str], Moments], Moments]
+    """Adds what its log tells about a start; of several processes, the first to begin and the last to end count."""
+    choices: Callable[[Iterable[str]], Choices]
+    """Finds the backends and kernels in lines of its log."""
+    drafted: Callable[[bytes], tuple[float, float, float]]
+    """Reads the numbers of drafts, drafted tokens and accepted tokens from its metrics."""
 
     @property
     def command(self) -> tuple[str, str]:
@@ -86,34 +103,9 @@ class Server(ABC):
         """What GPU_MEMORY_UTILIZATION means."""
         return Share(**self.rules["share"])
 
-    @abstractmethod
-    def build(self, image: Image, settings: Settings) -> Command:
-        """Build the recommended command."""
 
-    @abstractmethod
-    def facts(self, settings: Settings, built: Command) -> dict[str, object]:
-        """Return what its rules ask for beyond the settings."""
-
-    @abstractmethod
-    def without_api(self, words: Sequence[str]) -> bool:
-        """Whether a command is for a node that serves no API, as all but the first of several."""
-
-    @abstractmethod
-    def hand_over(self, words: Sequence[str], secrets: Secrets, variables: Mapping[str, str]) -> Handover:
-        """Return the arguments and the environment of a start."""
-
-    @abstractmethod
-    def help_environment(self) -> dict[str, str]:
-        """Return the variables that its help needs on a machine without a GPU."""
-
-    @abstractmethod
-    def moments(self, lines: Iterable[str], moments: Moments) -> Moments:
-        """Add what its log tells about a start; of several processes, the first to begin and the last to end count."""
-
-    @abstractmethod
-    def choices(self, lines: Iterable[str]) -> Choices:
-        """Find the backends and kernels in lines of its log."""
-
-    @abstractmethod
-    def drafted(self, metrics: bytes) -> tuple[float, float, float]:
-        """Read the numbers of drafts, drafted tokens and accepted tokens from its metrics."""
+def hook_variables(logger: str, lines: LogLines, file: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that have the hook copy log lines to a file; without one it only hides the key."""
+    task = {"logger": logger, "file": file, **lines._asdict()}
+    others = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in {"", _HOOK}]
+    return {"IMAGEFACTORY_LOG": json.dumps(task), "PYTHONPATH": os.pathsep.join([_HOOK, *others])}

@@ -135,16 +135,6 @@ def test_a_patch_becomes_a_mod_and_is_upstream_where_it_is_there_already(replay:
 
 
 @pytest.mark.slow
-def test_git_apply_behind_a_check_becomes_a_mod(replay: Replayed) -> None:
-    script = """cd $ROOT
-p=$OLDPWD/a.patch
-if git apply --reverse --check $p 2>/dev/null; then echo 'Patch is already applied; skipping.'
-elif git apply --check $p; then git apply $p; else exit 1; fi
-"""
-    assert outcomes(replay(script, a_patch=PATCH)) == ["changes", "nothing"]
-
-
-@pytest.mark.slow
 def test_python_finds_the_packages_without_running_them(replay: Replayed) -> None:
     script = """file=$(python -c 'import vllm.y as m; print(m.__file__)')
 python3 - "$file" <<'PY'
@@ -191,6 +181,9 @@ def test_a_supplied_file_takes_the_place_of_a_download(replay: Replayed) -> None
     with raises("download-not-supplied") as caught:
         replay(script)
     assert "https://git.example/pull/7.diff" in str(caught.value.where)
+    with raises("download-not-supplied") as caught:
+        replay("git clone https://git.example/tools.git || true")
+    assert caught.value.where == "https://git.example/tools.git"
     imported = replay(script.replace("patch ", "patch --forward "), supplied={"7.diff": PATCH.encode()})
     assert imported.draft.attempts[0].outcome == "changes"
 
@@ -210,19 +203,12 @@ patch -p1 < <(wget -qO- https://git.example/b/fix.diff)
 
 
 @pytest.mark.slow
-def test_a_repository_that_a_script_clones_is_named(replay: Replayed) -> None:
-    with raises("download-not-supplied") as caught:
-        replay("git clone https://git.example/tools.git || true")
-    assert caught.value.where == "https://git.example/tools.git"
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "apply",
     [
-        "git -C $ROOT apply $PWD/a.patch 2>/dev/null",
         "(cd $ROOT; git apply) < a.patch",
         "patch -p1 -d $ROOT < a.patch",
+        "cd $ROOT; git apply --reverse --check $OLDPWD/a.patch 2>/dev/null || git apply $OLDPWD/a.patch",
         "patch -p1 --forward -d $ROOT -i $PWD/a.patch",
     ],
 )
@@ -315,15 +301,7 @@ def test_fuzz_is_not_allowed(replay: Replayed) -> None:
         ),
         pytest.param("python3 -c \"x = [' ' * 10**8 for _ in range(99)]\" || true", "", id="eats-the-memory"),
         pytest.param("rm -rf $ROOT/vllm", "it deletes vllm/__init__.py", id="deletes-the-tree"),
-        pytest.param(
-            "rm -rf / 2>/dev/null || true; rm -rf /usr/local/lib/* || true",
-            "it deletes",
-            id="deletes-everything",
-        ),
         pytest.param("ln -sf /etc/passwd $ROOT/vllm/y.py", "it makes a link of vllm/y.py", id="links-out"),
-        pytest.param(
-            "rm -r $ROOT/vllm; ln -s / $ROOT/vllm", "it deletes", id="links-the-package-to-the-root"
-        ),
         pytest.param(
             "ln -s /etc $WORKSPACE_DIR/etc", "it makes a link of /workspace/etc", id="links-in-the-workspace"
         ),
@@ -335,7 +313,6 @@ def test_fuzz_is_not_allowed(replay: Replayed) -> None:
             id="writes-outside",
         ),
         pytest.param("echo x > /etc/motd", "Read-only file system", id="writes-to-the-system"),
-        pytest.param("echo x > /factory/wheels/0.whl", "Read-only file system", id="writes-to-the-input"),
         pytest.param("echo '{}' > /proc/1/fd/1", "Permission denied", id="forges-the-report"),
         pytest.param("kill -9 1; echo x > /proc/1/mem", "Permission denied", id="attacks-process-1"),
         pytest.param(
@@ -347,8 +324,6 @@ def test_fuzz_is_not_allowed(replay: Replayed) -> None:
             id="calls-home",
         ),
         pytest.param("mount -t tmpfs none /mnt", "ends with code", id="mounts"),
-        pytest.param("mknod $ROOT/vllm/disk b 254 0", "ends with code", id="makes-a-device"),
-        pytest.param("unshare -Ur true", "ends with code", id="makes-a-namespace"),
         pytest.param("echo import os > $ROOT/evil.pth", "it brings evil.pth", id="hooks-into-python"),
         pytest.param(
             "echo 1 > \"$ROOT/vllm/$(printf 'a\\033[2J')\"", "cannot be printed", id="a-name-for-terminals"

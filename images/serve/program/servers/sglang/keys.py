@@ -10,11 +10,12 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 
-from ... import log_hook, own_files
+from ... import own_files
 from ...errors import StartError
 from ...hiding import HIDDEN, KEY_FLAG
 from ...keys import Secrets
-from ..server import Handover, Server
+from ..server import Handover, hook_variables
+from .log import LINES
 
 ADMIN_FLAG = "--admin-api-key"
 CONFIG_FLAG = "--config"
@@ -54,9 +55,7 @@ def check(words: Sequence[str], secrets: Secrets) -> None:
         )
 
 
-def hand_over(
-    server: Server, words: Sequence[str], secrets: Secrets, variables: Mapping[str, str]
-) -> Handover:
+def hand_over(words: Sequence[str], secrets: Secrets, variables: Mapping[str, str]) -> Handover:
     """Write the key to a file for SGLang, and have the hook hide it in the log."""
     check(words, secrets)
     environment = secrets.environment(variables)
@@ -74,5 +73,5 @@ def hand_over(
             allowed=f"a folder in {own_files.PLACE} that belongs to the container's user",
             remedy=f"Start the container with `--tmpfs {own_files.PLACE}`, or writable.",
         ) from None
-    environment |= log_hook.variables(server, "", environment)
+    environment |= hook_variables("sglang", LINES, "", environment)
     return Handover((*words, CONFIG_FLAG, file), environment, file)
