@@ -6,7 +6,7 @@ A comment in the issue's text names the mod and a checksum of the finding, so th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -47,8 +47,8 @@ class ModFinding:
             [self.kind, *sorted([result.version, result.status, result.detail] for result in self.results)]
         )[:12]
 
-    def body(self, commit: str = "", advice: str = "") -> str:
-        """Return the text of the issue; `advice` says what `mods.update` would make of the mod."""
+    def body(self, commit: str = "") -> str:
+        """Return the text of the issue."""
         if self.kind == "upstream":
             what = f"The unmodified sources pass the checks of `mods/{self.mod}`: the change seems to be upstream."
             step = "Set `upstreamed_in` in its mod.yaml: the plan then drops the mod by itself."
@@ -67,7 +67,6 @@ class ModFinding:
                 *table("vLLM | found | evidence", rows),
                 "",
                 *([f"Checked on vllm-project/vllm at `{commit}`.", ""] if commit else []),
-                *([advice, ""] if advice else []),
                 step,
                 f"To reproduce, with a checkout of vLLM in DIR: `./inv mods.check --name {self.mod} --source DIR`.",
                 "",
@@ -99,19 +98,15 @@ def report(
     *,
     commit: str = "",
     known: Iterable[str] = (),
-    advice: Mapping[str, str] | None = None,
 ) -> list[Reported]:
     """Open, update or close issues to match what was found.
 
     An issue that somebody closed stays closed until the finding changes. `known` names all mods: an open issue about
-    a mod that holds again, or no longer exists, is closed. `advice` is what to say about a mod besides.
+    a mod that holds again, or no longer exists, is closed.
     """
     found = {finding.mod: finding for finding in findings(results)}
     issues = _issues(github)
-    done = [
-        _tell(github, finding, issues.get(mod), finding.body(commit, (advice or {}).get(mod, "")))
-        for mod, finding in found.items()
-    ]
+    done = [_tell(github, finding, issues.get(mod), finding.body(commit)) for mod, finding in found.items()]
     # A mod that was not checked this time keeps its issue.
     unchecked = set(known) - {result.mod for result in results}
     for mod, issue in issues.items():

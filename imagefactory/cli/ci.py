@@ -223,7 +223,6 @@ def report_mods(
     from imagefactory.ci.github import GitHub
     from imagefactory.ci.report_mods import findings, report
     from imagefactory.mods.compatibility import check_mods, markdown
-    from imagefactory.mods.rebasing import advice
     from imagefactory.mods.source_files import FolderSource
     from imagefactory.publish.attest.provenance import read_source
 
@@ -231,17 +230,12 @@ def report_mods(
     results = check_mods(project, name, [vllm], folder=FolderSource(tree))
     commit = read_source(tree).commit or ""
     workflow.print_summary(f"## Mods on {vllm}\n\n{markdown(results)}\n")
-    advised = {
-        finding.mod: advice(project, finding.mod, vllm, FolderSource(tree))
-        for finding in findings(results)
-        if finding.kind == "broken"
-    }
     if dry_run:
         for finding in findings(results):
-            print(f"{finding.title}\n\n{finding.body(commit, advised.get(finding.mod, ''))}")
+            print(f"{finding.title}\n\n{finding.body(commit)}")
         return
     github = GitHub.from_environment()
-    for mod, outcome, number in report(github, results, commit=commit, known=project.mods, advice=advised):
+    for mod, outcome, number in report(github, results, commit=commit, known=project.mods):
         print(f"{mod}: issue {number} {outcome}")
 
 

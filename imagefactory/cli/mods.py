@@ -108,34 +108,6 @@ def import_(
     print(imported.manifest.relative_to(project.root))
 
 
-@command(
-    help={
-        "name": "the mod",
-        "vllm": "a version of the matrix, also one in `not_needed`; repeatable (default: those that it does not fit)",
-        "source": "rebase it onto this source tree, as the version --vllm (default: nightly)",
-        "dry_run": "only say what would come of it",
-    },
-)
-def update(project: Project, name: str, vllm: list[str], source: str = "", dry_run: bool = False) -> None:
-    """Rebase a mod onto versions that it does not fit: three ways, where that is exact; else show the conflict."""
-    from imagefactory.mods import rebasing
-    from imagefactory.mods.source_files import FolderSource
-    from imagefactory.project.project import Project as Checkout
-
-    tree = FolderSource(options.existing("--source", source, folder=True)) if source else None
-    failed: list[rebasing.Rebase] = []
-    for version in vllm or (["nightly"] if tree is not None else rebasing.outdated(project, name)):
-        done = rebasing.rebase(Checkout(project.root, project.store), name, version, folder=tree)
-        if done.outcome == "rebased" and not dry_run:
-            rebasing.write(Checkout(project.root, project.store), done, folder=tree)
-            print(f"{version}: rebased from {done.base}")
-        else:
-            print(f"{version}: {done.describe()}")
-        failed += [done] if done.outcome == "conflict" else []
-    if failed:
-        raise rebasing.conflict_error(failed[0])
-
-
 @command(help={"name": "the mod", "vllm": options.VLLM})
 def diff(project: Project, name: str, vllm: str = "") -> None:
     """Show what a mod changes in a vLLM version, as a diff."""

@@ -35,13 +35,6 @@ def test_a_broken_mod_is_reported_once_with_the_evidence(fake_github: FakeGitHub
     assert fake_github.comments == []
 
 
-def test_an_issue_says_what_an_update_would_come_to(fake_github: FakeGitHub) -> None:
-    advice = {"greeting": "`./inv mods.update greeting --vllm nightly` rebases it from 0.32.0 exactly."}
-    report(fake_github.client(), [BROKEN], known=["greeting"], advice=advice)
-    [issue] = fake_github.issues
-    assert f"\n{advice['greeting']}\n" in issue["body"]
-
-
 def test_new_evidence_updates_the_issue(fake_github: FakeGitHub) -> None:
     outcomes(fake_github, BROKEN)
     assert outcomes(fake_github, UPSTREAM) == ["updated"]

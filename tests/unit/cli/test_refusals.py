@@ -35,8 +35,6 @@ def filled(text: str, places: Path) -> str:
         ("no-file", ["mods.import", "{file}", "--with={missing}"]),
         ("bad-path", ["mods.import", "{file}", "--with={folder}"]),
         ("bad-setting", ["mods.import", "{file}", "--env=lower"]),
-        ("unknown-name", ["mods.update", "no-such-mod"]),
-        ("no-file", ["mods.update", "no-such-mod", "--source={missing}"]),
         ("no-file", ["ci.report-mods", "{missing}"]),
         ("bad-path", ["ci.report-mods", "{file}"]),
         ("no-file", ["audit", "{missing}.whl"]),

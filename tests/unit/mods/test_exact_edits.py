@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefactory.mods.exact_edits import exact_edits, propose
-from imagefactory.mods.rebasing import merge
 from images.shipped.mods.checks import failing
 from images.shipped.mods.edits import apply_spans, locate
 from images.shipped.mods.manifest import Manifest, Mod
@@ -117,39 +114,3 @@ def test_neighbours_tell_a_changed_line_from_others_like_it() -> None:
     assert check.function == "f"
     assert check.contains is not None
     assert "one(kind=None)\n    two(kind=None)" in check.contains
-
-
-def test_a_change_is_carried_over_where_nothing_near_it_changed() -> None:
-    ours = SOURCE.replace("value_9 ", "mine_9 ")
-    theirs = "new = 1\n" + SOURCE.replace("value_20 ", "theirs_20 ")
-    merged = merge(SOURCE, ours, theirs)
-    assert merged.text == theirs.replace("value_9 ", "mine_9 ")
-    assert (merged.carried, merged.conflicts) == (1, ())
-
-
-@pytest.mark.parametrize("line", [8, 9, 10])
-def test_a_change_beside_a_change_is_a_conflict(line: int) -> None:
-    theirs = SOURCE.replace(f"value_{line} ", "theirs ")
-    merged = merge(SOURCE, SOURCE.replace("value_9 ", "mine_9 "), theirs)
-    [conflict] = merged.conflicts
-    assert (merged.text, merged.carried, conflict.line) == (theirs, 0, 10)
-    assert "mine_9" in conflict.ours
-    assert "theirs" in conflict.theirs
-
-
-def test_a_change_that_is_there_already_is_not_made_twice() -> None:
-    ours = SOURCE.replace("value_9 ", "mine_9 ")
-    merged = merge(SOURCE, ours, ours.replace("value_2 ", "theirs_2 "))
-    assert (merged.carried, merged.conflicts) == (0, ())
-    inserted = SOURCE.replace("value_9 ", "if flag: pass\nvalue_9 ")
-    merged = merge(SOURCE, inserted, inserted)
-    assert (merged.text, merged.carried, merged.conflicts) == (inserted, 0, ())
-
-
-def test_random_changes_far_apart_always_merge() -> None:
-    rng = random.Random(5)
-    for _ in range(50):
-        one, other = rng.sample(range(0, 30, 3), 2)
-        ours = SOURCE.replace(f"value_{one} ", "mine ")
-        theirs = SOURCE.replace(f"value_{other} ", "theirs ")
-        assert merge(SOURCE, ours, theirs).text == ours.replace(f"value_{other} ", "theirs ")

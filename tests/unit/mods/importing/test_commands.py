@@ -1,17 +1,14 @@
-"""mods.import and mods.update from the command line: what they print, and how they fail."""
+"""mods.import from the command line: what it prints, and how it fails."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from imagefactory.store.digests import sha256_of
 from tests.fixtures.checkouts import Checkout
-from tests.fixtures.failures import refused
 from tests.fixtures.inv import Inv
-from tests.fixtures.mods import edit, has, manifest, write_mod
 from tests.fixtures.releases import released
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import WheelFactory
@@ -57,39 +54,3 @@ def test_an_import_shows_what_came_of_each_version_and_names_the_file(inv: Inv, 
     (tmp_path / "nothing.diff").write_text(DIFF.replace("-one", "-none"))
     message = inv.fails("not-importable", "mods.import", str(tmp_path / "nothing.diff"))
     assert "on 1.0, 2.0: nothing.diff does not fit" in message
-
-
-def test_an_update_rebases_or_shows_the_conflict(inv: Inv) -> None:
-    change = edit(
-        "vllm/x.py", OLD["vllm/x.py"], replace=OLD["vllm/x.py"].replace("function(1)", "function(11)")
-    )
-    write_mod(inv.root / "mods", manifest("good", change, checks=[has("vllm/x.py", "(11)")], versions=">=1"))
-    done = inv("mods.update", "good", "--dry-run")
-    assert done.stdout == "2.0: `./inv mods.update good --vllm 2.0` rebases it from 1.0 exactly.\n"
-    assert inv("mods.update", "good").stdout == "2.0: rebased from 1.0\n"
-    assert inv("mods.update", "good").stdout == ""
-    change = edit("vllm/x.py", "three = function(3)", replace="three = function(4)")
-    write_mod(inv.root / "mods", manifest("bad", change, checks=[has("vllm/x.py", "(4)")], versions=">=1"))
-    done = inv("mods.update", "bad")
-    assert refused(done, "not-rebasable")
-    assert "three = function(33)" in done.stdout
-
-
-def test_an_imported_mod_is_updated_for_the_next_version_or_its_conflict_is_shown(
-    inv: Inv, tmp_path: Path
-) -> None:
-    three = DIFF.replace("-1,2 +1,2", "-1,3 +1,3") + "-three = function(3)\n+three = function(4)\n"
-    for name, text in {"one": DIFF, "three": three}.items():
-        (tmp_path / f"{name}.diff").write_text(text)
-        done = inv("mods.import", str(tmp_path / f"{name}.diff"), "--vllm=1.0")
-        assert done.returncode == 0, done.stderr
-    assert "not tried" in (inv.root / "mods/one/mod.yaml").read_text("utf-8")
-    assert inv("mods.update", "one", "--vllm=2.0").stdout == "2.0: rebased from 1.0\n"
-    assert '- versions: ">=99.dev0"\n' in (inv.root / "mods/one/mod.yaml").read_text("utf-8")
-    checked = json.loads(inv("mods.check", "--name=one", "--json").stdout)
-    assert [(one["version"], one["status"]) for one in checked] == [("1.0", "applies"), ("2.0", "applies")]
-    done = inv("mods.update", "three", "--vllm=2.0")
-    assert refused(done, "not-rebasable")
-    assert "three = function(33)" in done.stdout
-    assert "three = function(4)" in done.stdout
-    assert "not tried" in (inv.root / "mods/three/mod.yaml").read_text("utf-8")
