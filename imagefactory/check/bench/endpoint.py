@@ -32,9 +32,8 @@ class Endpoint:
         found = self._json("GET", "/v1/models")
         try:
             first = found["data"][0]
-            return ServedAs(
-                str(first["id"]), str(first.get("root") or first["id"]), int(first.get("max_model_len") or 0)
-            )
+            name, context = str(first["id"]), int(first.get("max_model_len") or 0)
+            return ServedAs(name, str(first.get("root") or name), context)
         except (KeyError, IndexError, TypeError, ValueError):
             raise self._odd("/v1/models", found) from None
 
@@ -49,7 +48,7 @@ class Endpoint:
     def count_tokens(self, model: str, prompt: str) -> int | None:
         """Return the tokens of a chat with one message, or None if the server does not count them."""
         try:
-            found = self._json("POST", "/tokenize", {"model": model, "messages": _chat(prompt)})
+            found = self._json("POST", "/tokenize", _chat(model, prompt))
             return int(found["count"])
         except (CheckError, KeyError, TypeError, ValueError):
             return None
@@ -57,14 +56,20 @@ class Endpoint:
     def answer(self, model: str, prompt: str, tokens: int) -> str:
         """Return the answer to a prompt at temperature 0."""
         path = "/v1/chat/completions"
-        body = {"model": model, "messages": _chat(prompt), "max_tokens": tokens, "temperature": 0}
-        found = self._json("POST", path, body)
+        found = self._json("POST", path, _chat(model, prompt) | {"max_tokens": tokens, "temperature": 0})
         try:
             message = found["choices"][0]["message"]
             parts = (message.get(name) for name in ("reasoning_content", "reasoning", "content"))
             return "".join(part for part in parts if part)
         except (KeyError, IndexError, TypeError, AttributeError):
             raise self._odd(path, found) from None
+
+    def death(self) -> str:
+        """Describe the end of the server's container, if it has ended."""
+        if self.container is None or self.container.is_running:
+            return ""
+        last = " | ".join(self.container.log.strip().splitlines()[-3:])
+        return f". The server ended with code {self.container.exit_code}: {last[-400:]}"
 
     def _json(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
@@ -73,7 +78,9 @@ class Endpoint:
                 method, f"{self.address}{path}", json=body, headers=headers, timeout=_PATIENCE
             )
         except requests.RequestException as error:
-            raise self._failed(path, _short(error), "Check that the server runs and is reachable.") from None
+            slow = isinstance(error, requests.Timeout)
+            why = f"It {'does not answer in time' if slow else 'cannot be reached'} ({type(error).__name__})."
+            raise self._failed(path, why, "Check that the server runs and is reachable.") from None
         if reply.status_code in _REFUSED:
             fix = "Set VLLM_API_KEY to the server's key."
             raise self._failed(path, f"It refuses the key (status {reply.status_code}).", fix)
@@ -94,6 +101,10 @@ class Endpoint:
         return self._failed(path, why, "Check that it is an OpenAI-compatible server.")
 
 
+def _chat(model: str, prompt: str) -> dict[str, object]:
+    return {"model": model, "messages": [{"role": "user", "content": prompt}]}
+
+
 @dataclass(frozen=True)
 class ServedAs:
     """A model as its server names it."""
@@ -103,15 +114,6 @@ class ServedAs:
     """The repository or folder that it was loaded from, which has the tokenizer."""
     context: int
     """Tokens of prompt and answer at most; 0 if unknown."""
-
-
-def _chat(prompt: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": prompt}]
-
-
-def _short(error: Exception) -> str:
-    kind = "It does not answer in time" if isinstance(error, requests.Timeout) else "It cannot be reached"
-    return f"{kind} ({type(error).__name__})."
 
 
 _PROMPT: Final = "Name three rivers, and say in one sentence where each of them ends."

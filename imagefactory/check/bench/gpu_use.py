@@ -31,9 +31,9 @@ class GpuWatch:
 
     def gpus(self) -> tuple[GpuUse, ...]:
         """Summarise the reports of each GPU."""
-        rows = [tuple(part.strip() for part in line.split(",")) for line in self.lines]
-        reports: dict[str, list[tuple[str, ...]]] = {}
-        for row in rows:
+        reports: dict[str, list[list[str]]] = {}
+        for line in self.lines:
+            row = [part.strip() for part in line.split(",")]
             if len(row) == len(_FIELDS) and row[0].isdecimal():
                 reports.setdefault(row[0], []).append(row)
         return tuple(_summary(found) for _, found in sorted(reports.items(), key=lambda item: int(item[0])))
@@ -63,19 +63,14 @@ def watching_gpus(container: Container | None) -> Iterator[GpuWatch]:
             reader.join(timeout=10)
 
 
-def _summary(rows: list[tuple[str, ...]]) -> GpuUse:
+def _summary(rows: list[list[str]]) -> GpuUse:
     def mean(column: int) -> float | None:
         values = [float(row[column]) for row in rows if re.fullmatch(r"\d+(\.\d+)?", row[column])]
         return round(fmean(values), 1) if values else None
 
-    return GpuUse(
-        name=rows[0][1],
-        driver=rows[0][2],
-        memory_mb=mean(3),
-        power_w=mean(4),
-        clock_mhz=mean(5),
-        samples=len(rows),
-    )
+    _, name, driver, *_ = rows[0]
+    figures = {"memory_mb": mean(3), "power_w": mean(4), "clock_mhz": mean(5)}
+    return GpuUse(name=name, driver=driver, samples=len(rows), **figures)
 
 
 def peak_memory(container: Container | None) -> int:
@@ -89,20 +84,13 @@ def peak_memory(container: Container | None) -> int:
 def this_machine() -> BenchMachine:
     """Describe this machine, which is the Docker daemon's too."""
     asked = daemon.ask()
+    described = Path("/proc/cpuinfo").read_text("utf-8", "replace")
+    cpu = re.search(r"^(model name|CPU part)\s*:\s*(.+)$", described, re.MULTILINE)
     return BenchMachine(
         platform=f"linux/{asked.machine}",
         kernel=platform.release(),
-        cpu=_cpu(),
+        cpu=f"{cpu[1]} {cpu[2]}" if cpu else "",
         cpus=os.cpu_count() or 0,
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         engine=f"Docker {asked.version}",
     )
-
-
-def _cpu() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text("utf-8", "replace")
-    except OSError:
-        return ""
-    found = re.search(r"^(model name|CPU part)\s*:\s*(.+)$", text, re.MULTILINE)
-    return f"{found[1]} {found[2]}" if found else ""

@@ -81,7 +81,7 @@ class Course:
         """List the measurements in their order: a warm-up, all of the first repeat, then all of the second."""
         profile = self.profile
         most = max(profile.users)
-        texts = salted(self.prompts.of(MIXED), max(most, len(self.prompts.kinds())), 0)
+        texts = salted(self.prompts.of(MIXED), max(most, len(self.prompts.root)), 0)
         warm_up = BenchJob(0, MIXED, most, 0, tuple(texts), fitted.output, profile.fixed_length)
         return [warm_up] + [
             BenchJob(
@@ -93,7 +93,7 @@ class Course:
             for repeat in range(1, profile.repeats + 1)
             for depth in fitted.depths
             for users in profile.users
-            for kind in (self.prompts.kinds() if profile.per_kind else (MIXED,))
+            for kind in (self.prompts.root if profile.per_kind else (MIXED,))
         ]
 
     def _texts(self, fitted: Fit, kind: str, users: int, depth: int, repeat: int) -> tuple[str, ...]:
@@ -120,17 +120,17 @@ class Fit:
 
 def fit(endpoint: Endpoint, served: ServedAs, profile: Profile, prompts: Prompts) -> Fit:
     """Shorten answers and leave out depths that the server's context is too short for."""
-    longest = max((text for kind in prompts.kinds() for text in prompts.of(kind)), key=len)
+    longest = max(prompts.of(MIXED), key=len)
     counted = endpoint.count_tokens(served.name, f"(10-1000) {longest}")
     ratio = counted / len(longest) if counted else 0.3
     room = served.context - (counted or len(longest)) - _MARGIN if served.context else profile.output
     output = min(profile.output, room)
+    context = f"Its context of {served.context} tokens"
     if output < _SHORTEST:
-        why = f"Its context of {served.context} tokens leaves {max(room, 0)} for an answer."
-        raise does_not_fit(endpoint, why)
+        raise does_not_fit(endpoint, f"{context} leaves {max(room, 0)} for an answer.")
     depths = tuple(depth for depth in profile.depths if depth == 0 or depth <= room - output)
     if not depths:
-        raise does_not_fit(endpoint, f"Its context of {served.context} tokens is shorter than every depth.")
+        raise does_not_fit(endpoint, f"{context} is shorter than every depth.")
     left_out = deeper(profile, depths, served)
     if output < profile.output:
         left_out.append(f"answers of {profile.output} tokens: {output} fit the context of {served.context}")
@@ -179,7 +179,7 @@ def measure(
             try:
                 measurement, texts = tool.result(job, course.limit)
             except ToolError as error:
-                raise ToolError(f"{job}: {error}{_death(endpoint)}") from None
+                raise ToolError(f"{job}: {error}{endpoint.death()}") from None
             if job.repeat:
                 answers += texts
                 record.add(measurements=(*record.result.measurements, measurement))
@@ -187,14 +187,6 @@ def measure(
         record.add_machine(watch, endpoint)
     judged = check_answers(answers, generated=record.result.bound.generated)
     record.add(sanity=(repeatable, *judged))
-
-
-def _death(endpoint: Endpoint) -> str:
-    """Describe the end of the server's container, if it has ended."""
-    if endpoint.container is None or endpoint.container.is_running:
-        return ""
-    last = " | ".join(endpoint.container.log.strip().splitlines()[-3:])
-    return f". The server ended with code {endpoint.container.exit_code}: {last[-400:]}"
 
 
 def refuse_wrong_answers(result: BenchResult, path: Path) -> None:

@@ -18,7 +18,7 @@ from imagefactory.check.bench.comparison import SETTING
 from imagefactory.check.bench.endpoint import Endpoint
 from imagefactory.check.bench.gpu_use import this_machine
 from imagefactory.check.bench.measuring import Course, GrowingResult, measure, recording, steps_of
-from imagefactory.check.bench.profiles import Profile, Profiles, load_profiles, load_prompts
+from imagefactory.check.bench.profiles import Profile, load_profiles, load_prompts
 from imagefactory.check.bench.result import BenchResult, BoundTo, MeasuredStart
 from imagefactory.check.bench.tool import command_in
 from imagefactory.check.smoke.containers import Container, Containers, RunningServer
@@ -32,7 +32,6 @@ from imagefactory.plan.serve.served import describe
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.project.server_names import VLLM
-from imagefactory.store.paths import expand_home
 from imagefactory.store.progress import Say
 from imagefactory.store.signals import ending_in_order
 
@@ -53,19 +52,12 @@ class Bench:
     users: tuple[int, ...] = ()
     repeats: int | None = None
     limit: float = 1800
-    models: str = HUB_CACHE
-
-    @property
-    def profiles(self) -> Profiles:
-        """All profiles of the checkout."""
-        return load_profiles(self.project.root)
 
     @property
     def profile(self) -> Profile:
         """The chosen profile, with the numbers of this run."""
-        found = self.profiles.named(self.profile_name)
-        changes: dict[str, object] = {"users": self.users} if self.users else {}
-        changes |= {"repeats": self.repeats} if self.repeats else {}
+        found = load_profiles(self.project.root).named(self.profile_name)
+        changes = {"users": self.users or found.users, "repeats": self.repeats or found.repeats}
         return found.model_copy(update=changes)
 
     def empty_result(self, bound: BoundTo) -> BenchResult:
@@ -73,7 +65,7 @@ class Bench:
         profile = self.profile
         return BenchResult(
             profile=self.profile_name,
-            profile_version=self.profiles.version,
+            profile_version=load_profiles(self.project.root).version,
             output=profile.output,
             repeats=profile.repeats,
             tools={},
@@ -125,10 +117,14 @@ def bench_url(bench: Bench, endpoint: Endpoint, tool: Subject, say: Say) -> tupl
         generated=bench.project.matrix.models[tool.model].generated is not None,
     )
     with _running(bench, tool, bound) as run:
-        options = ("--network", "host", *_models(bench))
+        options = ("--network", "host", *_models())
         beside = run.containers.start(run.image, "sleep", "infinity", options=options)
         _measure(bench, run.record, endpoint, beside, say)
     return run.record.result, run.record.path
+
+
+def _models() -> tuple[str, str]:
+    return ("--volume", f"{Path(HUB_CACHE).expanduser()}:{MODEL_CACHE}")
 
 
 @dataclass(frozen=True)
@@ -193,15 +189,17 @@ def _start_and_measure(
 ) -> None:
     gpus = ("--gpus", "all") if has_gpu(bench.project.matrix, subject.arch) else ()
     given = [word for name, value in bench.settings.items() for word in ("--env", f"{name}={value}")]
-    options = (*gpus, *given, *_models(bench))
+    options = (*gpus, *given, *_models())
     record = run.record
     with (
         tempfile.TemporaryDirectory() as folder,
         run.containers.serve(run.image, Path(folder), options=options) as server,
     ):
-        start = _started(server, cache)
+        seconds = server.wait_until_healthy(START_LIMIT)
+        steps = _steps(server)
+        start = MeasuredStart(cache=cache, seconds=round(seconds, 2), steps=steps)
         record.add(starts=(*record.result.starts, start))
-        say(f"ready after {start.seconds:.1f} s")
+        say(f"ready after {seconds:.1f} s")
         if bench.profile.tool == "none":
             return
         endpoint = Endpoint(server.address, server.key, server.container)
@@ -221,19 +219,13 @@ def _measure(bench: Bench, record: GrowingResult, endpoint: Endpoint, tool: Cont
         measure(record, endpoint, course, command_in(tool.name, bench.project.root), say)
 
 
-def _started(server: RunningServer, cache: Literal["cold", "warm"]) -> MeasuredStart:
-    seconds = server.wait_until_healthy(START_LIMIT)
-    # The image reports its steps once the warm-up requests are answered.
-    steps: dict[str, float] = {}
-    ends = time.monotonic() + 60
-    while not steps and time.monotonic() < ends:
-        steps = steps_of(server.container.log)
-        time.sleep(0 if steps else 1)
-    return MeasuredStart(cache=cache, seconds=round(seconds, 2), steps=steps)
-
-
-def _models(bench: Bench) -> tuple[str, str]:
-    return ("--volume", f"{expand_home(bench.models, 'the --models option')}:{MODEL_CACHE}")
+def _steps(server: RunningServer) -> dict[str, float]:
+    """Wait for the steps of a start: the image reports them once its warm-up requests are answered."""
+    for _ in range(60):
+        if steps := steps_of(server.container.log):
+            return steps
+        time.sleep(1)
+    return {}
 
 
 @dataclass(frozen=True)
