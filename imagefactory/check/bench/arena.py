@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from imagefactory.assemble.layers.tiny_model import tiny_model
 from imagefactory.check.bench.endpoint import Endpoint, ServedAs, check_repeatable
-from imagefactory.check.bench.gpu_use import watching_gpus
 from imagefactory.check.bench.measuring import Course, GrowingResult, deeper, does_not_fit
 from imagefactory.check.bench.profiles import Profile
 from imagefactory.check.bench.result import Measurement, Spread
@@ -39,7 +38,7 @@ def measure_arena(record: GrowingResult, endpoint: Endpoint, course: Course, say
     profile, served, bound = course.profile, endpoint.models(), record.result.bound
     depths = fitting_depths(endpoint, served, profile)
     record.add(left_out=deeper(profile, depths, served), sanity=(check_repeatable(endpoint, served.name),))
-    with tempfile.TemporaryDirectory() as folder, watching_gpus(endpoint.container) as watch:
+    with tempfile.TemporaryDirectory() as folder, record.watching(endpoint.container):
         report = Path(folder, "report.json")
         # SGLang gives its served name as the root, and a folder of the container is not here.
         tokenizer = bound.model if bound.target else served.root
@@ -53,7 +52,6 @@ def measure_arena(record: GrowingResult, endpoint: Endpoint, course: Course, say
         found = json.loads(report.read_text("utf-8"))
         measurements = tuple(read_report(found))
         record.add(tools={"llama-benchy": str(found["version"])}, measurements=measurements)
-        record.add_machine(watch, endpoint)
     say(f"llama-benchy: {len(measurements)} measurements")
 
 

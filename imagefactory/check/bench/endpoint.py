@@ -138,13 +138,12 @@ def check_repeatable(endpoint: Endpoint, model: str) -> SanityCheck:
 def check_answers(texts: Iterable[str], *, generated: bool) -> list[SanityCheck]:
     """Check that measured answers are neither empty nor garbage; random weights write nothing but garbage."""
     texts = list(texts)
-    empty = sum(not text.strip() for text in texts)
-    checks = [_check("no answer is empty", empty, len(texts), "")]
-    name = "no answer is garbage"
+    empty = _check("no answer is empty", [text for text in texts if not text.strip()], texts)
+    garbage = _check("no answer is garbage", [text for text in texts if looks_broken(text)], texts)
     if generated:
-        return [*checks, SanityCheck(name=name, outcome="not-applicable", detail="the weights are random")]
-    bad = [text for text in texts if looks_broken(text)]
-    return [*checks, _check(name, len(bad), len(texts), bad[0] if bad else "")]
+        random = {"outcome": "not-applicable", "detail": "the weights are random"}
+        garbage = garbage.model_copy(update=random)
+    return [empty, garbage]
 
 
 def looks_broken(text: str) -> bool:
@@ -163,10 +162,10 @@ def looks_broken(text: str) -> bool:
     return odd / len(text) > _MOST_ODD or (len(words) >= 10 and most > _MOST_OF_ONE_WORD) or few  # noqa: PLR2004
 
 
-def _check(name: str, bad: int, total: int, example: str) -> SanityCheck:
-    if not total:
+def _check(name: str, bad: list[str], texts: list[str]) -> SanityCheck:
+    if not texts:
         return SanityCheck(name=name, outcome="not-applicable", detail="there are no answers")
     if not bad:
         return SanityCheck(name=name, outcome="passed")
-    detail = f"{bad} of {total}" + (f", such as {example[:80]!r}" if example else "")
+    detail = f"{len(bad)} of {len(texts)}, such as {bad[0][:80]!r}"
     return SanityCheck(name=name, outcome="failed", detail=detail)

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Final
 
 from imagefactory.check.bench.endpoint import Endpoint, ServedAs, check_answers, check_repeatable
-from imagefactory.check.bench.gpu_use import GpuWatch, peak_memory, watching_gpus
+from imagefactory.check.bench.gpu_use import peak_memory, watching_gpus
 from imagefactory.check.bench.profiles import MIXED, Profile, Prompts, salted
 from imagefactory.check.bench.result import BenchResult
 from imagefactory.check.bench.tool import BenchJob, ToolError, running_tool
-from imagefactory.check.smoke.containers import ContainerError
+from imagefactory.check.smoke.containers import Container, ContainerError
 from imagefactory.errors import CheckError
 from imagefactory.store.progress import Say
 
@@ -37,10 +37,13 @@ class GrowingResult:
         self.result = BenchResult.model_validate({**dict(self.result), **fields})
         self.result.write(self.path)
 
-    def add_machine(self, watch: GpuWatch, endpoint: Endpoint) -> None:
-        """Add what the machine did meanwhile."""
-        machine = self.result.machine.model_copy(update={"gpus": watch.gpus()})
-        self.add(machine=machine, peak_memory=peak_memory(endpoint.container))
+    @contextmanager
+    def watching(self, container: Container | None) -> Iterator[None]:
+        """Add what the machine did during the block."""
+        with watching_gpus(container) as watch:
+            yield
+            machine = self.result.machine.model_copy(update={"gpus": watch.gpus()})
+            self.add(machine=machine, peak_memory=peak_memory(container))
 
 
 @contextmanager
@@ -101,11 +104,11 @@ class Course:
         texts = salted(self.prompts.of(kind), count, repeat)
         if not depth:
             return tuple(texts)
-        filler = " ".join(self.prompts.of(MIXED))
+        filler = " ".join(self.prompts.of(MIXED)) + " "
         needed = int(depth / fitted.tokens_per_character)
-        long = (filler + " ") * (needed // len(filler) + 1)
+        long = (filler * (needed // len(filler) + 1))[:needed]
         # The mark comes first, so that no two prompts share a prefix.
-        return tuple(f"{text}\n\n{long[:needed]}" for text in texts)
+        return tuple(f"{text}\n\n{long}" for text in texts)
 
 
 @dataclass(frozen=True)
@@ -166,12 +169,10 @@ def measure(
     repeatable = check_repeatable(endpoint, served.name)
     record.add(output=fitted.output, left_out=fitted.left_out, sanity=(repeatable,))
     jobs = course.jobs(fitted)
-    documents = [
-        job.document(number, endpoint.address, served.name, served.root) for number, job in enumerate(jobs)
-    ]
+    documents = [job.document(endpoint.address, served.name, served.root) for job in jobs]
     answers: list[str] = []
     with (
-        watching_gpus(endpoint.container) as watch,
+        record.watching(endpoint.container),
         running_tool(command, {"key": endpoint.key, "jobs": documents}) as tool,
     ):
         record.add(tools={"vllm bench serve": tool.name().rpartition(" ")[2]})
@@ -184,7 +185,6 @@ def measure(
                 answers += texts
                 record.add(measurements=(*record.result.measurements, measurement))
                 say(f"{job}: {measurement.tokens_per_second:.1f} tokens/s")
-        record.add_machine(watch, endpoint)
     judged = check_answers(answers, generated=record.result.bound.generated)
     record.add(sanity=(repeatable, *judged))
 
@@ -204,7 +204,5 @@ def refuse_wrong_answers(result: BenchResult, path: Path) -> None:
 
 def steps_of(log: str) -> dict[str, float]:
     """Return where the time of a start went, from the last line about it in the server's log."""
-    lines = re.findall(r"start in seconds: (.+)", log)
-    if not lines:
-        return {}
-    return {name: float(seconds) for name, seconds in re.findall(r"([a-z-]+) (\d+(?:\.\d+)?)", lines[-1])}
+    line = log.rpartition("start in seconds: ")[2].partition("\n")[0] if "start in seconds: " in log else ""
+    return {name: float(seconds) for name, seconds in re.findall(r"([a-z-]+) (\d+(?:\.\d+)?)", line)}

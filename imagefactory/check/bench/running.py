@@ -37,9 +37,9 @@ from imagefactory.store.signals import ending_in_order
 
 START_LIMIT: Final = 7200
 """Seconds for a start, which may download the model."""
-_OFF: Final = "off"
 DRAFTER: Final = "DFLASH_DRAFTER"
 """The setting of the drafter."""
+_MODELS: Final = ("--volume", f"{Path(HUB_CACHE).expanduser()}:{MODEL_CACHE}")
 
 
 @dataclass(frozen=True)
@@ -59,21 +59,6 @@ class Bench:
         found = load_profiles(self.project.root).named(self.profile_name)
         changes = {"users": self.users or found.users, "repeats": self.repeats or found.repeats}
         return found.model_copy(update=changes)
-
-    def empty_result(self, bound: BoundTo) -> BenchResult:
-        """Return a result without measurements."""
-        profile = self.profile
-        return BenchResult(
-            profile=self.profile_name,
-            profile_version=load_profiles(self.project.root).version,
-            output=profile.output,
-            repeats=profile.repeats,
-            tools={},
-            started=datetime.now(UTC).replace(microsecond=0),
-            why="it has not begun",
-            bound=bound,
-            machine=this_machine(),
-        )
 
 
 def refuse_other_servers(bench: Bench, cell: Cell) -> None:
@@ -117,14 +102,10 @@ def bench_url(bench: Bench, endpoint: Endpoint, tool: Subject, say: Say) -> tupl
         generated=bench.project.matrix.models[tool.model].generated is not None,
     )
     with _running(bench, tool, bound) as run:
-        options = ("--network", "host", *_models())
+        options = ("--network", "host", *_MODELS)
         beside = run.containers.start(run.image, "sleep", "infinity", options=options)
         _measure(bench, run.record, endpoint, beside, say)
     return run.record.result, run.record.path
-
-
-def _models() -> tuple[str, str]:
-    return ("--volume", f"{Path(HUB_CACHE).expanduser()}:{MODEL_CACHE}")
 
 
 @dataclass(frozen=True)
@@ -137,7 +118,17 @@ class _Run:
 @contextmanager
 def _running(bench: Bench, subject: Subject, bound: BoundTo) -> Iterator[_Run]:
     """Bring an image into the daemon and record a result; remove the containers, and the image if it was not there."""
-    result = bench.empty_result(bound)
+    result = BenchResult(
+        profile=bench.profile_name,
+        profile_version=load_profiles(bench.project.root).version,
+        output=bench.profile.output,
+        repeats=bench.profile.repeats,
+        tools={},
+        started=datetime.now(UTC).replace(microsecond=0),
+        why="it has not begun",
+        bound=bound,
+        machine=this_machine(),
+    )
     name = bound.target.replace("/", "-").replace("@", "-") or "server"
     started = f"{result.started:%Y%m%dT%H%M%S}-{uuid4().hex[:4]}"
     path = bench.project.root / "build" / "bench" / f"{started}-{name}-{result.profile}.json"
@@ -173,15 +164,14 @@ def bound_to(project: Project, subject: Subject, settings: Mapping[str, str]) ->
     chosen = choose_mods(project.matrix, cell, project.mods)
     served = describe(project.matrix, cell, project.model_lock, chosen, project.wheel_lock(cell).kernels)
     drafter: dict[str, Any] = next(iter(served.model["drafters"]), {})
-    given = settings.get(DRAFTER, str(drafter.get("repo", "")))
-    return bound.model_copy(
-        update={
-            "mods": tuple(mod.name for mod in plan.mods),
-            "model_revision": "" if settings.get("MODEL") else str(served.model.get("revision", "")),
-            "drafter": "" if given == _OFF else given,
-            "drafter_revision": str(drafter.get("revision", "")) if given == drafter.get("repo") else "",
-        }
-    )
+    given = settings.get(DRAFTER, drafter.get("repo", ""))
+    known = {
+        "mods": tuple(mod.name for mod in plan.mods),
+        "model_revision": "" if settings.get("MODEL") else served.model.get("revision", ""),
+        "drafter": "" if given == "off" else given,
+        "drafter_revision": drafter.get("revision", "") if given == drafter.get("repo") else "",
+    }
+    return bound.model_copy(update=known)
 
 
 def _start_and_measure(
@@ -189,7 +179,7 @@ def _start_and_measure(
 ) -> None:
     gpus = ("--gpus", "all") if has_gpu(bench.project.matrix, subject.arch) else ()
     given = [word for name, value in bench.settings.items() for word in ("--env", f"{name}={value}")]
-    options = (*gpus, *given, *_models())
+    options = (*gpus, *given, *_MODELS)
     record = run.record
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -203,15 +193,12 @@ def _start_and_measure(
         if bench.profile.tool == "none":
             return
         endpoint = Endpoint(server.address, server.key, server.container)
-        bound = record.result.bound
-        # Not every server says.
-        version = endpoint.version() or bound.server_version
-        record.add(bound=bound.model_copy(update={"server_version": version}))
+        if version := endpoint.version():  # not every server says
+            record.add(bound=record.result.bound.model_copy(update={"server_version": version}))
         _measure(bench, record, endpoint, server.container, say)
 
 
 def _measure(bench: Bench, record: GrowingResult, endpoint: Endpoint, tool: Container, say: Say) -> None:
-    """Measure a server with the profile's tool; `vllm bench serve` is in a container."""
     course = Course(bench.profile, load_prompts(bench.project.root), bench.limit)
     if bench.profile.tool == "llama-benchy":
         measure_arena(record, endpoint, course, say)
@@ -242,11 +229,10 @@ def run_interleaved(
     """Measure both sides in every round, each time with a fresh start; every second round begins with the right one."""
     results: dict[str, list[BenchResult]] = {"A": [], "B": []}
     for number in range(rounds):
-        order = [("A", left), ("B", right)]
-        for name, side in order if number % 2 == 0 else reversed(order):
+        for name in "AB" if number % 2 == 0 else "BA":
+            side = left if name == "A" else right
             say(f"round {number + 1} of {rounds}, {name}")
-            result, _ = bench_image(side.bench, side.subject, say)
-            results[name].append(result)
+            results[name].append(bench_image(side.bench, side.subject, say)[0])
     return results["A"], results["B"]
 
 
@@ -254,9 +240,7 @@ def asked_differences(left: Side, right: Side) -> set[str]:
     """Return in what two sides were asked to differ: their settings, and their images."""
     first, second = left.bench.settings, right.bench.settings
     given = {name for name in {*first, *second} if first.get(name) != second.get(name)}
-    asked = {f"{SETTING}{name}" for name in given}
-    if DRAFTER in given:
-        asked.add("drafter")
+    asked = {f"{SETTING}{name}" for name in given} | ({"drafter"} if DRAFTER in given else set())
     if left.subject.digest != right.subject.digest:
         asked |= {"image", "server", "mods", "tool"}
     return asked

@@ -21,12 +21,9 @@ from imagefactory.oci.format import VENV
 
 _LOADING: Final = 600
 """Seconds that the tool may take to import itself."""
-_SPREADS: Final = {
-    "first_token": "ttft",
-    "per_token": "tpot",
-    "between_tokens": "itl",
-    "whole_request": "e2el",
-}
+_FIELDS: Final = ("first_token", "per_token", "between_tokens", "whole_request")
+_SPREADS: Final = ("ttft", "tpot", "itl", "e2el")
+"""The fields as the tool names them."""
 _LONGEST: Final = 160
 _SHOWN: Final = 3
 
@@ -51,7 +48,7 @@ class BenchJob:
         depth = f", {self.depth} tokens deep" if self.depth else ""
         return f"repeat {self.repeat}, {self.kind}, {users_text(self.users)}{depth}"
 
-    def document(self, number: int, address: str, model: str, tokenizer: str) -> dict[str, Any]:
+    def document(self, address: str, model: str, tokenizer: str) -> dict[str, Any]:
         """Return the job as benchmarks/run_jobs.py reads it."""
         arguments = [
             *("--backend", "openai-chat", "--endpoint", "/v1/chat/completions", "--base-url", address),
@@ -59,10 +56,10 @@ class BenchJob:
             *("--dataset-name", "custom", "--dataset-path", "prompts.jsonl", "--disable-shuffle"),
             *("--skip-chat-template", "--custom-output-len", str(self.output), "--temperature", "0"),
             *("--num-prompts", str(len(self.prompts)), "--max-concurrency", str(self.users)),
-            *("--percentile-metrics", ",".join(_SPREADS.values()), "--metric-percentiles", "50,90,99"),
+            *("--percentile-metrics", ",".join(_SPREADS), "--metric-percentiles", "50,90,99"),
             *("--save-detailed", *(["--ignore-eos"] if self.fixed_length else [])),
         ]
-        return {"id": number, "prompts": self.prompts, "arguments": arguments}
+        return {"prompts": self.prompts, "arguments": arguments}
 
 
 def command_in(container: str, root: Path) -> list[str]:
@@ -119,7 +116,7 @@ class ToolRun:
             for line in self.process.stdout or ():
                 with suppress(ValueError):  # a library printed something
                     found = json.loads(line)
-                    if isinstance(found, dict) and found.keys() & {"tool", "job"}:
+                    if isinstance(found, dict) and found.keys() & {"tool", "result", "error"}:
                         return found
         finally:
             watchdog.cancel()
@@ -169,7 +166,7 @@ def read_result(job: BenchJob, found: Mapping[str, Any]) -> tuple[Measurement, l
         errors=dict(errors.most_common(_SHOWN)),
         **{
             field: Spread(**{name: found[f"{name}_{prefix}_ms"] for name in Spread.model_fields})
-            for field, prefix in _SPREADS.items()
+            for field, prefix in zip(_FIELDS, _SPREADS, strict=True)
         },
     )
     texts = zip(found["generated_texts"], found["errors"], strict=True)

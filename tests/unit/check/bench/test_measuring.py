@@ -63,7 +63,7 @@ def tool(results: list[Any], ending: str = "") -> list[str]:
 
 def measured(count: int) -> list[Any]:
     """Return the results of the warm-up and of some jobs."""
-    return [{"job": number, "result": printed(2 if number else 5)} for number in range(count + 1)]
+    return [{"result": printed(2 if number else 5)} for number in range(count + 1)]
 
 
 def course(name: str = "quick") -> Course:
@@ -140,7 +140,7 @@ def test_a_whole_run_is_complete_and_its_warm_up_is_not_recorded(serve: Serve, t
     [
         ([], "sys.exit('boom')", "the tool ended early: boom"),
         ([], "import time; time.sleep(60)", "hangs"),
-        ([{"job": 3, "result": printed(2, failed=2)}], "", "every request failed: 2 times Bad Gateway"),
+        ([{"result": printed(2, failed=2)}], "", "every request failed: 2 times Bad Gateway"),
     ],
 )
 def test_what_was_measured_before_a_failure_is_kept(

@@ -55,7 +55,7 @@ def test_answers_are_not_garbage(text: str) -> None:
 
 def test_empty_answers_and_garbage_fail_a_result() -> None:
     empty, garbage = check_answers(["", "yes", "the " * 30], generated=False)
-    assert (empty.outcome, empty.detail) == ("failed", "1 of 3")
+    assert (empty.outcome, empty.detail) == ("failed", "1 of 3, such as ''")
     assert garbage.outcome == "failed"
     assert garbage.detail.startswith("1 of 3, such as 'the the")
 

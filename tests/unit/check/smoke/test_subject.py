@@ -125,15 +125,6 @@ def test_a_pulled_image_has_the_requested_digest(
     assert docker.pulled == [reference]
 
 
-def test_a_tag_is_resolved_to_a_digest_before_the_pull(
-    small_factory: SmallFactory, built: Built, docker: Daemon
-) -> None:
-    reference = f"localhost:5000/small@{built.image.digest}"
-    docker.published(built)
-    docker.has(built, reference, reference)
-    assert subject_of_image(small_factory.project, "localhost:5000/small:latest").name == reference
-
-
 def test_a_pulled_image_with_another_digest_is_refused(
     small_factory: SmallFactory, built: Built, docker: Daemon
 ) -> None:
@@ -159,30 +150,10 @@ def test_an_index_is_refused(small_factory: SmallFactory, built: Built, docker: 
         subject_of_image(small_factory.project, f"registry.example/small@{built.image.digest}")
 
 
-def test_a_loaded_image_gets_the_manifest_digest_of_its_configuration(
-    small_factory: SmallFactory, built: Built, docker: Daemon
-) -> None:
-    docker.has(built, "small:tiny")
-    assert subject_of_image(small_factory.project, "small:tiny").digest == built.image.digest
-    # Without its layout, the digest follows from the known layers.
-    (built.layout.folder / "index.json").unlink()
-    found = subject_of_image(small_factory.project, "small:tiny")
-    assert (found.digest, found.layout) == (built.image.digest, None)
-
-
-def test_a_loaded_image_with_an_unknown_manifest_is_refused(
-    small_factory: SmallFactory, built: Built, docker: Daemon
-) -> None:
-    docker.has(built, "small:tiny")
-    docker.images["small:tiny"]["Id"] = f"sha256:{'1' * 64}"
-    with raises("bad-smoke-record", match="The manifest of small:tiny is unknown"):
-        subject_of_image(small_factory.project, "small:tiny")
-
-
-def test_an_unknown_image_is_refused(small_factory: SmallFactory, docker: Daemon) -> None:
-    assert docker.images == {}
-    with raises("no-image", match="Docker has no image small:none"):
-        subject_of_image(small_factory.project, "small:none")
+@pytest.mark.parametrize("name", ["small:tiny", "registry.example/small:latest"])
+def test_a_name_without_a_digest_is_refused(small_factory: SmallFactory, name: str) -> None:
+    with raises("no-image", match="neither an OCI layout nor a reference by digest"):
+        subject_of_image(small_factory.project, name)
 
 
 def test_an_image_is_loaded_once_and_its_id_is_verified(
