@@ -135,6 +135,8 @@ def test_the_picker_and_the_serve_program_agree_on_random_settings(
     outcomes: Counter[str] = Counter()
     for case, judged in zip(cases, in_browser, strict=True):
         expected = judged_by_program(programs[case["image"]], case["machine"], case["environment"])
+        if expected.get("refusal", {}).get("remedy", "").startswith("Did you mean"):
+            del expected["refusal"]["remedy"], judged["refusal"]["remedy"]  # the picker offers the values
         assert judged == expected, case
         failed = [finding["name"] for finding in expected.get("findings", ()) if finding["result"] == "fail"]
         outcomes[expected["refusal"]["error"] if "refusal" in expected else (failed or ["accepted"])[0]] += 1
