@@ -120,8 +120,8 @@ def _list(stock: Stock, slug: str, images: list[Planned]) -> Document:
         ]
     except FactoryError as error:  # a licence is not on record
         problem = f"licences of {slug}: {error.what} {error.why}"
-        locked = {"deb": stock.project.base_lock(cell).debs, "wheel": stock.project.wheel_lock(cell).wheels}
-        rows = [_row(kind, one, NOT_RECORDED) for kind, packages in locked.items() for one in packages]
+        rows = [_row("deb", one, NOT_RECORDED) for one in stock.project.base_lock(cell).debs]
+        rows += [_row("wheel", one, NOT_RECORDED) for one in stock.project.wheel_lock(cell).wheels]
         licences = {NOT_RECORDED: len(rows)}
     else:
         summary = summarise_parts(plan.target, parts)

@@ -62,9 +62,6 @@ def test_a_missing_docker_is_named() -> None:
 def test_failed_requests_are_counted_with_their_reason() -> None:
     found = read_result(JOB, printed(2, failed=1))[0]
     assert (found.requests, found.failed, found.errors) == (2, 1, {"Bad Gateway": 1})
-
-
-def test_a_measurement_without_any_answer_is_none() -> None:
     with pytest.raises(ToolError, match="every request failed: 2 times Bad Gateway"):
         read_result(JOB, printed(2, failed=2))
 
