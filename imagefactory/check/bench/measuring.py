@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import re
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
+from threading import Thread
 from typing import Final
 
+from imagefactory.assemble.engines.docker import daemon
 from imagefactory.check.bench.endpoint import Endpoint, ServedAs, check_answers, check_repeatable
-from imagefactory.check.bench.gpu_use import peak_memory, watching_gpus
 from imagefactory.check.bench.profiles import MIXED, Profile, Prompts, salted
-from imagefactory.check.bench.result import BenchResult
+from imagefactory.check.bench.result import BenchMachine, BenchResult, GpuUse
 from imagefactory.check.bench.tool import BenchJob, ToolError, running_tool
 from imagefactory.check.smoke.containers import Container, ContainerError
 from imagefactory.errors import CheckError
@@ -21,7 +26,36 @@ from imagefactory.store.progress import Say
 _MARGIN: Final = 16
 """Tokens by which prompts may be longer than the one that was counted."""
 _SHORTEST: Final = 16
+_FIELDS: Final = ("index", "name", "driver_version", "memory.used", "power.draw", "clocks.sm")
+_QUERY: Final = (f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits", "--loop=1")
+_MEMORY_PEAKS: Final = ("/sys/fs/cgroup/memory.peak", "/sys/fs/cgroup/memory/memory.max_usage_in_bytes")
 _UNDER_WAY: Final = "it is still running, its process was killed, or its disk was full"
+
+
+@dataclass
+class GpuWatch:
+    """What nvidia-smi has reported so far."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def gpus(self) -> tuple[GpuUse, ...]:
+        """Summarise the reports of each GPU."""
+        reports: dict[str, list[list[str]]] = {}
+        for line in self.lines:
+            row = [part.strip() for part in line.split(",")]
+            if len(row) == len(_FIELDS) and row[0].isdecimal():
+                reports.setdefault(row[0], []).append(row)
+        return tuple(_summary(found) for _, found in sorted(reports.items(), key=lambda item: int(item[0])))
+
+
+def _summary(rows: list[list[str]]) -> GpuUse:
+    def mean(column: int) -> float | None:
+        values = [float(row[column]) for row in rows if re.fullmatch(r"\d+(\.\d+)?", row[column])]
+        return round(fmean(values), 1) if values else None
+
+    _, name, driver, *_ = rows[0]
+    figures = {"memory_mb": mean(3), "power_w": mean(4), "clock_mhz": mean(5)}
+    return GpuUse(name=name, driver=driver, samples=len(rows), **figures)
 
 
 class GrowingResult:
@@ -39,11 +73,29 @@ class GrowingResult:
 
     @contextmanager
     def watching(self, container: Container | None) -> Iterator[None]:
-        """Add what the machine did during the block."""
-        with watching_gpus(container) as watch:
+        """Add what the machine did during the block, if a container and its nvidia-smi can say."""
+        if container is None:
             yield
-            machine = self.result.machine.model_copy(update={"gpus": watch.gpus()})
-            self.add(machine=machine, peak_memory=peak_memory(container))
+            return
+        watch = GpuWatch()
+        with subprocess.Popen(  # noqa: S603 - the user's own docker
+            ["docker", "exec", container.name, "nvidia-smi", *_QUERY],  # noqa: S607
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+        ) as process:
+            reader = Thread(target=lambda: watch.lines.extend(process.stdout or ()), daemon=True)
+            reader.start()
+            try:
+                yield
+            finally:
+                process.kill()
+                reader.join(timeout=10)
+        machine = self.result.machine.model_copy(update={"gpus": watch.gpus()})
+        peaks = container.execute("cat", *_MEMORY_PEAKS, timeout=30).stdout.split()
+        self.add(machine=machine, peak_memory=int(peaks[0]) if peaks and peaks[0].isdecimal() else 0)
 
 
 @contextmanager
@@ -206,3 +258,18 @@ def steps_of(log: str) -> dict[str, float]:
     """Return where the time of a start went, from the last line about it in the server's log."""
     line = log.rpartition("start in seconds: ")[2].partition("\n")[0] if "start in seconds: " in log else ""
     return {name: float(seconds) for name, seconds in re.findall(r"([a-z-]+) (\d+(?:\.\d+)?)", line)}
+
+
+def this_machine() -> BenchMachine:
+    """Describe this machine, which is the Docker daemon's too."""
+    asked = daemon.ask()
+    described = Path("/proc/cpuinfo").read_text("utf-8", "replace")
+    cpu = re.search(r"^(model name|CPU part)\s*:\s*(.+)$", described, re.MULTILINE)
+    return BenchMachine(
+        platform=f"linux/{asked.machine}",
+        kernel=platform.release(),
+        cpu=f"{cpu[1]} {cpu[2]}" if cpu else "",
+        cpus=os.cpu_count() or 0,
+        memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        engine=f"Docker {asked.version}",
+    )

@@ -16,8 +16,14 @@ from imagefactory.assemble.engines.docker import daemon
 from imagefactory.check.bench.arena import measure_arena
 from imagefactory.check.bench.comparison import SETTING
 from imagefactory.check.bench.endpoint import Endpoint
-from imagefactory.check.bench.gpu_use import this_machine
-from imagefactory.check.bench.measuring import Course, GrowingResult, measure, recording, steps_of
+from imagefactory.check.bench.measuring import (
+    Course,
+    GrowingResult,
+    measure,
+    recording,
+    steps_of,
+    this_machine,
+)
 from imagefactory.check.bench.profiles import Profile, load_profiles, load_prompts
 from imagefactory.check.bench.result import BenchResult, BoundTo, MeasuredStart
 from imagefactory.check.bench.tool import command_in

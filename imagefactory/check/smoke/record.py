@@ -87,7 +87,8 @@ class LevelResult(_Value):
         if outcomes - {"not-applicable"} == {"passed"}:
             outcome = "passed"
         wrong = [test for test in tests if test.outcome == outcome != "passed"]
-        why = "; ".join(f"{test.name}: {_first_line(test.message)}" for test in wrong)
+        reasons = [(test.name, test.message.strip() or "no reason is known") for test in wrong]
+        why = "; ".join(f"{name}: {message.splitlines()[0].strip()}" for name, message in reasons)
         if outcome == "not-run":
             why = why or "it has no test for this image"
         return cls(outcome=outcome, why=why, tests=tests, seconds=seconds, ran_on=ran_on)
@@ -184,10 +185,6 @@ class SmokeRecord(_Value):
     def write(self, path: Path) -> None:
         """Write the record to a file, atomically."""
         write_text(path, self.to_json())
-
-
-def _first_line(message: str) -> str:
-    return next((line.strip() for line in message.splitlines() if line.strip()), "no reason is known")
 
 
 def levels_of(matrix: Matrix, arch: str) -> tuple[Level, ...]:

@@ -11,8 +11,15 @@ from typing import Any
 import pytest
 
 from imagefactory.check.bench.endpoint import Endpoint, ServedAs
-from imagefactory.check.bench.gpu_use import GpuWatch
-from imagefactory.check.bench.measuring import Course, fit, measure, recording, refuse_wrong_answers, steps_of
+from imagefactory.check.bench.measuring import (
+    Course,
+    GpuWatch,
+    fit,
+    measure,
+    recording,
+    refuse_wrong_answers,
+    steps_of,
+)
 from imagefactory.check.bench.profiles import load_profiles, load_prompts
 from imagefactory.check.bench.result import BenchResult
 from tests.fixtures.benchmarks import printed, result
