@@ -140,7 +140,7 @@ def _plots(results: Sequence[BenchResult]) -> Iterator[tuple[str, str, list[_Pan
     for one in measured if len(measured) > 1 else ():
         place = f"{one.started:%Y-%m-%d}\n{one.started:%H:%M}\n{one.bound.digest[7:15]}"
         history.setdefault(_named(one, measured, images=False), {})[place] = one.throughput()
-    yield "history", "History", [_Panel("tokens per second", history, "lines")]
+    yield "history", _title("History", measured), [_Panel("tokens per second", history, "lines")]
 
 
 def _latency(result: BenchResult) -> Iterator[_Panel]:
@@ -199,13 +199,17 @@ def _newest(results: Sequence[BenchResult], what: str = "Latency") -> tuple[list
     found = {(_target(one), one.bound.digest, str(one.bound.settings), one.profile): one for one in results}
     most = 1 if what == "Latency" else _MOST
     chosen = sorted(found.values(), key=lambda result: result.started)[-most:]
-    names = {_target(one) for one in chosen}
-    title = f"{what}: {names.pop()}" if len(names) == 1 else what
+    title = _title(what, chosen)
     if len(chosen) == 1 and not chosen[0].complete:
         title += ", incomplete"
     if len(chosen) < len(results):
         title += f" (the newest {len(chosen)} of {len(results)} results)"
     return chosen, title
+
+
+def _title(what: str, results: Sequence[BenchResult]) -> str:
+    names = {_target(one) for one in results}
+    return f"{what}: {names.pop()}" if len(names) == 1 else what
 
 
 def _target(result: BenchResult) -> str:

@@ -38,6 +38,7 @@ from imagefactory.plan.serve.served import describe
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.project.server_names import VLLM
+from imagefactory.store.paths import expand_home
 from imagefactory.store.progress import Say
 from imagefactory.store.signals import ending_in_order
 
@@ -45,7 +46,6 @@ START_LIMIT: Final = 7200
 """Seconds for a start, which may download the model."""
 DRAFTER: Final = "DFLASH_DRAFTER"
 """The setting of the drafter."""
-_MODELS: Final = ("--volume", f"{Path(HUB_CACHE).expanduser()}:{MODEL_CACHE}")
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,19 @@ def refuse_other_servers(bench: Bench, cell: Cell) -> None:
 def bench_image(bench: Bench, subject: Subject, say: Say) -> tuple[BenchResult, Path]:
     """Start an image, measure it, and remove its containers; return the result and its file."""
     refuse_other_servers(bench, subject.cell)
-    with _running(bench, subject, bound_to(bench.project, subject, bench.settings)) as run:
+    gpus = ("--gpus", "all") if has_gpu(bench.project.matrix, subject.arch) else ()
+    given = [word for name, value in bench.settings.items() for word in ("--env", f"{name}={value}")]
+    options = (*gpus, *given, *_models())
+    bound = bound_to(bench.project, subject, bench.settings)
+    with _running(bench, subject, bound) as (image, containers, record):
         for cache in bench.profile.starts or ("cold",):
             say(f"starting {subject.cell} ({cache} cache)")
-            _start_and_measure(bench, subject, run, cache, say)
-    return run.record.result, run.record.path
+            with (
+                tempfile.TemporaryDirectory() as folder,
+                containers.serve(image, Path(folder), options=options) as server,
+            ):
+                _start_and_measure(bench, record, server, cache, say)
+    return record.result, record.path
 
 
 def bench_url(bench: Bench, endpoint: Endpoint, tool: Subject, say: Say) -> tuple[BenchResult, Path]:
@@ -107,22 +115,21 @@ def bench_url(bench: Bench, endpoint: Endpoint, tool: Subject, say: Say) -> tupl
         model=endpoint.models().root,
         generated=bench.project.matrix.models[tool.model].generated is not None,
     )
-    with _running(bench, tool, bound) as run:
-        options = ("--network", "host", *_MODELS)
-        beside = run.containers.start(run.image, "sleep", "infinity", options=options)
-        _measure(bench, run.record, endpoint, beside, say)
-    return run.record.result, run.record.path
+    with _running(bench, tool, bound) as (image, containers, record):
+        options = ("--network", "host", *_models())
+        beside = containers.start(image, "sleep", "infinity", options=options)
+        _measure(bench, record, endpoint, beside, say)
+    return record.result, record.path
 
 
-@dataclass(frozen=True)
-class _Run:
-    image: str
-    containers: Containers
-    record: GrowingResult
+def _models() -> tuple[str, str]:
+    return ("--volume", f"{expand_home(HUB_CACHE, 'HOME')}:{MODEL_CACHE}")
 
 
 @contextmanager
-def _running(bench: Bench, subject: Subject, bound: BoundTo) -> Iterator[_Run]:
+def _running(
+    bench: Bench, subject: Subject, bound: BoundTo
+) -> Iterator[tuple[str, Containers, GrowingResult]]:
     """Bring an image into the daemon and record a result; remove the containers, and the image if it was not there."""
     result = BenchResult(
         profile=bench.profile_name,
@@ -143,7 +150,7 @@ def _running(bench: Bench, subject: Subject, bound: BoundTo) -> Iterator[_Run]:
         containers = Containers(uuid4().hex[:12])
         try:
             with recording(path, result) as record:
-                yield _Run(image, containers, record)
+                yield image, containers, record
         finally:
             containers.remove_all()
             if loaded:
@@ -181,27 +188,18 @@ def bound_to(project: Project, subject: Subject, settings: Mapping[str, str]) ->
 
 
 def _start_and_measure(
-    bench: Bench, subject: Subject, run: _Run, cache: Literal["cold", "warm"], say: Say
+    bench: Bench, record: GrowingResult, server: RunningServer, cache: Literal["cold", "warm"], say: Say
 ) -> None:
-    gpus = ("--gpus", "all") if has_gpu(bench.project.matrix, subject.arch) else ()
-    given = [word for name, value in bench.settings.items() for word in ("--env", f"{name}={value}")]
-    options = (*gpus, *given, *_MODELS)
-    record = run.record
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        run.containers.serve(run.image, Path(folder), options=options) as server,
-    ):
-        seconds = server.wait_until_healthy(START_LIMIT)
-        steps = _steps(server)
-        start = MeasuredStart(cache=cache, seconds=round(seconds, 2), steps=steps)
-        record.add(starts=(*record.result.starts, start))
-        say(f"ready after {seconds:.1f} s")
-        if bench.profile.tool == "none":
-            return
-        endpoint = Endpoint(server.address, server.key, server.container)
-        if version := endpoint.version():  # not every server says
-            record.add(bound=record.result.bound.model_copy(update={"server_version": version}))
-        _measure(bench, record, endpoint, server.container, say)
+    seconds = server.wait_until_healthy(START_LIMIT)
+    start = MeasuredStart(cache=cache, seconds=round(seconds, 2), steps=_steps(server))
+    record.add(starts=(*record.result.starts, start))
+    say(f"ready after {seconds:.1f} s")
+    if bench.profile.tool == "none":
+        return
+    endpoint = Endpoint(server.address, server.key, server.container)
+    if version := endpoint.version():  # not every server says
+        record.add(bound=record.result.bound.model_copy(update={"server_version": version}))
+    _measure(bench, record, endpoint, server.container, say)
 
 
 def _measure(bench: Bench, record: GrowingResult, endpoint: Endpoint, tool: Container, say: Say) -> None:
