@@ -57,7 +57,7 @@ def main() -> None:
                 found = {"result": shortened(serve.main(arguments_for(parser, job["arguments"])))}
             except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, the report names it
                 found = {"error": f"{type(error).__name__}: {error}"[:LONGEST]}
-            print(json.dumps({"job": job["id"], **found}), file=out, flush=True)
+            print(json.dumps(found), file=out, flush=True)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def _bench(project: Project, profile: str, set: list[str], users: str, repeats: 
     default=True,
     help={
         "target": "measure the image built for this target (default: the first model)",
-        "image": "measure this image instead: a reference by digest (pulled), an image of the daemon, or an OCI layout",
+        "image": "measure this image instead: a reference by digest (pulled), or an OCI layout",
         "url": "measure this running server instead; the image brings the tool. VLLM_API_KEY is its key",
         "profile": PROFILE,
         "set": SET,

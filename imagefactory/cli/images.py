@@ -137,7 +137,7 @@ def run(
     needs="smoke",
     help={
         "target": "test the image built for this target (default: the first model)",
-        "image": "test this image instead: a reference by digest (pulled), an image of the daemon, or an OCI layout",
+        "image": "test this image instead: a reference by digest (pulled), or an OCI layout",
         "level": "static, container, serve or gpu; repeatable (default: all levels of the arch)",
         "json": options.JSON,
     },

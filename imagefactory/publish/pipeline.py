@@ -169,13 +169,14 @@ def _pulled(project: Project, repository: Repository, staged: Staged) -> Subject
 
 def bench_pulled(project: Project, repository: Repository, staged: Staged, say: Say) -> SmokeRecord:
     """Measure an image by the profile `quick`, and add its throughput to its smoke record, as a test that may fail."""
+    from imagefactory.check.bench.profiles import load_profiles  # noqa: PLC0415
     from imagefactory.check.bench.running import Bench, bench_image  # noqa: PLC0415 - with Docker's client
     from imagefactory.check.smoke.runner import RECORD, recorded, results_folder  # noqa: PLC0415
     from imagefactory.publish.records import judged, with_throughput  # noqa: PLC0415
 
     bench = Bench(project, "quick", {})
     subject = _pulled(project, repository, staged)
-    test = judged(project, lambda: bench_image(bench, subject, say)[0], bench.profiles.hold)
+    test = judged(project, lambda: bench_image(bench, subject, say)[0], load_profiles(project.root).hold)
     record = with_throughput(recorded(project, staged.digest), test)
     record.write(results_folder(project, staged.digest) / RECORD)
     return record

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from pydantic import BaseModel
 
 from imagefactory.site.guides import plain
 from imagefactory.site.site_contents import SiteContents
-from imagefactory.site.status_page import Change
+from imagefactory.site.stock import Document
 from imagefactory.store.progress import size
 
 FORMAT: Final = 1
@@ -39,32 +38,24 @@ def as_script(name: str, document: object) -> str:
     return f"window.{name} = {text};\n"
 
 
-def page_documents(contents: SiteContents) -> dict[str, dict[str, Any]]:
+def page_documents(contents: SiteContents) -> dict[str, Document]:
     """Return the JSON document of each page, by the page's path without its ending."""
-    documents: dict[str, dict[str, Any]] = {}
-    for model in contents.models:
-        documents[f"models/{model.name}"] = asdict(model)
-    for image in contents.images:
-        documents[f"images/{image.slug}"] = asdict(image) | {
-            "reference": image.reference,
-            "state": image.state,
-            "tested": image.tested,
-        }
-    for packages in contents.packages:
-        documents[f"packages/{packages.slug}"] = asdict(packages)
-    documents["mods"] = {"mods": [asdict(mod) for mod in contents.mods]}
-    documents["configurations"] = {"choices": contents.guides.choices}
-    documents["troubles"] = {
-        "troubles": [
-            {"symptom": plain(one.symptom), "remedy": plain(one.remedy)} for one in contents.guides.troubles
-        ],
-        "exit_codes": contents.guides.exit_codes,
+    troubles = [
+        {"symptom": plain(one.symptom), "remedy": plain(one.remedy)} for one in contents.guides.troubles
+    ]
+    documents: dict[str, Document] = {
+        **{f"models/{model['name']}": model for model in contents.models},
+        **{f"images/{image['slug']}": image for image in contents.images},
+        **{f"packages/{packages['slug']}": packages for packages in contents.packages},
+        "mods": {"mods": contents.mods},
+        "configurations": {"choices": contents.guides.choices},
+        "troubles": {"troubles": troubles, "exit_codes": contents.guides.exit_codes},
+        "status": contents.status,
     }
-    documents["status"] = asdict(contents.status)
     return {path: {"format": FORMAT, **document} for path, document in documents.items()}
 
 
-def index_document(contents: SiteContents) -> dict[str, Any]:
+def index_document(contents: SiteContents) -> Document:
     """Return index.json: where everything is, with what programs choose by."""
     return {
         "format": FORMAT,
@@ -72,30 +63,17 @@ def index_document(contents: SiteContents) -> dict[str, Any]:
         "source": contents.source,
         "registry": contents.stock.records.registry,
         "models": [
-            {
-                "name": model.name,
-                "repo": model.repo,
-                "weights": model.weights,
-                "state": model.state,
-                "page": f"models/{model.name}.html",
-                "json": f"models/{model.name}.json",
-            }
+            {name: model[name] for name in ("name", "repo", "weights", "state")}
+            | {"page": f"models/{model['name']}.html", "json": f"models/{model['name']}.json"}
             for model in contents.models
         ],
         "images": [
-            {
-                "target": image.target,
-                "state": image.state,
-                "tested": image.tested,
-                "digest": image.published_digest or image.digest,
-                "bytes": image.bytes,
-                "tags": image.tags,
-                "page": f"images/{image.slug}.html",
-                "json": f"images/{image.slug}.json",
-            }
+            {name: image[name] for name in ("target", "state", "tested", "bytes", "tags")}
+            | {"digest": image["published_digest"] or image["digest"]}
+            | {"page": f"images/{image['slug']}.html", "json": f"images/{image['slug']}.json"}
             for image in contents.images
         ],
-        "mods": [{"name": mod.name, "summary": mod.summary} for mod in contents.mods],
+        "mods": [{"name": mod["name"], "summary": mod["summary"]} for mod in contents.mods],
         "pages": ["mods", "configurations", "troubles", "status"],
         "feed": "feed.xml",
         "recipes": sorted(contents.recipes),
@@ -104,7 +82,6 @@ def index_document(contents: SiteContents) -> dict[str, Any]:
 
 def llms_text(contents: SiteContents) -> str:
     """Return llms.txt: the site in a few lines, for language models."""
-    first = contents.first
     lines = [
         f"# {contents.title}",
         "",
@@ -118,7 +95,7 @@ def llms_text(contents: SiteContents) -> str:
         "## Models",
         "",
         *(
-            _line(f"models/{one.name}.json", one.name, one.repo or "a random model")
+            _line(f"models/{one['name']}.json", one["name"], one["repo"] or "a random model")
             for one in contents.models
         ),
         "",
@@ -126,9 +103,9 @@ def llms_text(contents: SiteContents) -> str:
         "",
         *(
             _line(
-                f"images/{one.slug}.json",
-                one.target,
-                f"{one.state}, smoke tests {one.tested}, {size(one.bytes or 0)}",
+                f"images/{one['slug']}.json",
+                one["target"],
+                f"{one['state']}, smoke tests {one['tested']}, {size(one['bytes'] or 0)}",
             )
             for one in contents.images
         ),
@@ -140,7 +117,7 @@ def llms_text(contents: SiteContents) -> str:
         _line("mods.json", "mods", "changes to the servers, with reasons and versions"),
         _line("status.json", "status", "what was published in the last nights"),
         "",
-        f"Begin with models/{first.name}.json.",
+        f"Begin with models/{contents.first['name']}.json.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -156,21 +133,18 @@ def search_entries(contents: SiteContents) -> list[list[str]]:
 
 def _entries(contents: SiteContents) -> Iterator[tuple[str, str, str, str]]:
     for model in contents.models:
-        drafters = " ".join(drafter.repo for drafter in model.drafters)
-        yield (
-            "model",
-            model.name,
-            f"models/{model.name}.html",
-            f"{model.repo or ''} {model.weights} {drafters}",
-        )
+        drafters = (drafter["repo"] for drafter in model["drafters"])
+        text = " ".join([model["repo"] or "", model["weights"], *drafters])
+        yield "model", model["name"], f"models/{model['name']}.html", text
     for image in contents.images:
-        text = f"{image.gpu} {image.platform} {image.published_digest or image.digest or ''} {' '.join(image.mods)}"
-        yield "image", image.target, f"images/{image.slug}.html", text
+        digest = image["published_digest"] or image["digest"] or ""
+        text = " ".join([image["gpu"], image["platform"], digest, *image["mods"]])
+        yield "image", image["target"], f"images/{image['slug']}.html", text
     for mod in contents.mods:
-        yield "mod", mod.name, f"mods.html#{mod.name}", mod.summary
-    for setting in contents.first.settings:
-        path = f"models/{contents.first.name}.html#{setting.name}"
-        yield "setting", setting.name, path, plain(setting.meaning)
+        yield "mod", mod["name"], f"mods.html#{mod['name']}", mod["summary"]
+    for setting in contents.first["settings"]:
+        path = f"models/{contents.first['name']}.html#{setting['name']}"
+        yield "setting", setting["name"], path, plain(setting["meaning"])
     for number, trouble in enumerate(contents.guides.troubles, 1):
         yield "problem", plain(trouble.symptom), f"troubles.html#problem-{number}", plain(trouble.remedy)
     for code, meaning in contents.guides.exit_codes.items():
@@ -179,13 +153,12 @@ def _entries(contents: SiteContents) -> Iterator[tuple[str, str, str, str]]:
 
 def feed(contents: SiteContents) -> str:
     """Return the feed, newest image first; its times are those of the catalog."""
-    changes = [change for night in contents.status.nights for change in night.changes][:_ENTRIES]
+    changes = [change for night in contents.status["nights"] for change in night["changes"]][:_ENTRIES]
     root = Element("feed", xmlns="http://www.w3.org/2005/Atom")
     _text(root, "title", f"{contents.title}: new images")
     _text(root, "id", f"{contents.source}#images")
-    _text(root, "updated", changes[0].time if changes else "1970-01-01T00:00:00Z")
-    author = SubElement(root, "author")
-    _text(author, "name", contents.title)
+    _text(root, "updated", changes[0]["time"] if changes else "1970-01-01T00:00:00Z")
+    _text(SubElement(root, "author"), "name", contents.title)
     SubElement(root, "link", rel="self", href="feed.xml")
     for change in changes:
         _entry(root, contents, change)
@@ -193,16 +166,16 @@ def feed(contents: SiteContents) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + tostring(root, encoding="unicode") + "\n"
 
 
-def _entry(root: Element, contents: SiteContents, change: Change) -> None:
+def _entry(root: Element, contents: SiteContents, change: Document) -> None:
     entry = SubElement(root, "entry")
-    verb = "rolled back to" if change.kind == "rollback" else "published"
-    _text(entry, "title", f"{change.target} {verb}: {', '.join(change.changed)}")
-    _text(entry, "id", f"{contents.source}#{change.digest}-{change.time}")
-    _text(entry, "updated", change.time)
-    if change.slug:
-        SubElement(entry, "link", rel="alternate", type="text/html", href=f"images/{change.slug}.html")
-    text = f"{contents.stock.records.registry}@{change.digest} · {', '.join(change.tags)}"
-    _text(entry, "summary", text)
+    digest, time = change["digest"], change["time"]
+    verb = "rolled back to" if change["kind"] == "rollback" else "published"
+    _text(entry, "title", f"{change['target']} {verb}: {', '.join(change['changed'])}")
+    _text(entry, "id", f"{contents.source}#{digest}-{time}")
+    _text(entry, "updated", time)
+    if change["slug"]:
+        SubElement(entry, "link", rel="alternate", type="text/html", href=f"images/{change['slug']}.html")
+    _text(entry, "summary", f"{contents.stock.records.registry}@{digest} · {', '.join(change['tags'])}")
 
 
 def _text(parent: Element, name: str, text: str) -> None:

@@ -6,11 +6,12 @@ import io
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from imagefactory.check.bench.result import users_text
 from imagefactory.publish.tags import short_digest
 from imagefactory.site.documents import (
     as_script,
@@ -22,11 +23,10 @@ from imagefactory.site.documents import (
     to_json,
 )
 from imagefactory.site.guides import inline
-from imagefactory.site.image_page import ImagePage
-from imagefactory.site.model_page import ModelPage
 from imagefactory.site.picker import picker_data
 from imagefactory.site.pictures import Bar, PictureLayer, bars, kind_class, layer_picture
 from imagefactory.site.site_contents import SiteContents
+from imagefactory.site.stock import Document
 from imagefactory.store.progress import size
 
 HERE: Final = Path(__file__).parent
@@ -58,7 +58,7 @@ def _texts(contents: SiteContents) -> Iterator[tuple[str, str]]:
     yield from _pages(contents, documents)
 
 
-def _pages(contents: SiteContents, documents: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _pages(contents: SiteContents, documents: dict[str, Document]) -> Iterator[tuple[str, str]]:
     environment = make_environment()
 
     def page(path: str, template: str, **values: object) -> tuple[str, str]:
@@ -74,11 +74,13 @@ def _pages(contents: SiteContents, documents: dict[str, Any]) -> Iterator[tuple[
     yield page("index", "home.html", here="home")
     yield page("images", "images.html", here="images")
     for model in contents.models:
-        yield page(f"models/{model.name}", "model.html", here="models", model=model, figures=_figures(model))
+        path = f"models/{model['name']}"
+        yield page(path, "model.html", here="models", model=model, figures=_figures(model))
     for image in contents.images:
-        yield page(f"images/{image.slug}", "image.html", here="images", image=image, picture=_picture(image))
+        path = f"images/{image['slug']}"
+        yield page(path, "image.html", here="images", image=image, picture=_picture(image))
     for packages in contents.packages:
-        yield page(f"packages/{packages.slug}", "packages.html", here="images", packages=packages)
+        yield page(f"packages/{packages['slug']}", "packages.html", here="images", packages=packages)
     for name in ("mods", "configurations", "troubles", "status"):
         yield page(name, f"{name}.html", here=name)
 
@@ -143,28 +145,26 @@ def _tokens(count: int) -> str:
     return f"{count // kibi}K" if count >= kibi and count % kibi == 0 else str(count)
 
 
-def _figures(model: ModelPage) -> Markup | None:
+def _figures(model: Document) -> Markup | None:
     own = [
-        Bar(f"{one.target}, {one.profile}, {one.machine}", one.tokens_per_second, own=True)
-        for one in model.measured
-        if one.tokens_per_second
+        Bar(f"{one['target']}, {one['profile']}, {one['machine']}", one["tokens_per_second"], own=True)
+        for one in model["measured"]
+        if one["tokens_per_second"]
     ]
     others = [
         Bar(
-            f"{one.gpu}, {one.drafter}, {one.kind}, {one.users} user{'s' if one.users > 1 else ''}",
-            one.tokens_per_second,
-            own=False,
+            f"{one.gpu}, {one.drafter}, {one.kind}, {users_text(one.users)}", one.tokens_per_second, own=False
         )
-        for one in model.reported
+        for one in model["reported"]
     ]
     chosen = (own + others)[:_FIGURES]
     return bars(chosen, "tokens per second") if chosen else None
 
 
-def _picture(image: ImagePage) -> Markup | None:
-    if any(layer.bytes is None for layer in image.layers):
+def _picture(image: Document) -> Markup | None:
+    if image["bytes"] is None:
         return None
-    return layer_picture([PictureLayer(layer.kind, layer.name, layer.bytes or 0) for layer in image.layers])
+    return layer_picture([PictureLayer(one["kind"], one["name"], one["bytes"]) for one in image["layers"]])
 
 
 def _archive(files: dict[str, str]) -> bytes:

@@ -14,11 +14,11 @@ from imagefactory.errors import FactoryError, UsageError
 from imagefactory.launch.recipe_export import registry_of
 from imagefactory.project.targets import default_target
 from imagefactory.site.guides import Guides, read_guides
-from imagefactory.site.image_page import ImagePage, image_page
-from imagefactory.site.mod_page import ModPage, mod_pages
-from imagefactory.site.model_page import ModelPage, model_page
-from imagefactory.site.status_page import StatusPage, status_page
-from imagefactory.site.stock import PackageList, Stock, package_lists, packages_slug
+from imagefactory.site.image_page import image_page
+from imagefactory.site.mod_page import mod_pages
+from imagefactory.site.model_page import model_page
+from imagefactory.site.status_page import status_page
+from imagefactory.site.stock import Document, Stock, package_lists, packages_slug
 
 
 @dataclass(frozen=True)
@@ -28,33 +28,32 @@ class SiteContents:
     stock: Stock
     title: str
     source: str
-    models: tuple[ModelPage, ...]
-    images: tuple[ImagePage, ...]
-    packages: tuple[PackageList, ...]
-    mods: tuple[ModPage, ...]
+    models: list[Document]
+    images: list[Document]
+    packages: list[Document]
+    mods: list[Document]
     guides: Guides
-    status: StatusPage
+    status: Document
     recipes: dict[str, str]
     """The files of a registry of sparkrun, by their paths."""
 
     @cached_property
-    def by_slug(self) -> dict[str, ImagePage]:
+    def by_slug(self) -> dict[str, Document]:
         """The images by slug."""
-        return {image.slug: image for image in self.images}
+        return {image["slug"]: image for image in self.images}
 
     @property
-    def first(self) -> ModelPage:
+    def first(self) -> Document:
         """The model that the site begins with."""
         wanted = default_target(self.stock.project.matrix)
-        return next((model for model in self.models if model.name == wanted), self.models[0])
+        return next((model for model in self.models if model["name"] == wanted), self.models[0])
 
 
 def gather(stock: Stock) -> SiteContents:
     """Gather the contents; what cannot be read is listed on the status page."""
     project = stock.project
-    problems: list[str] = []
     packages = package_lists(stock)
-    problems += [one.problem for one in packages.values() if one.problem]
+    problems = [one["problem"] for one in packages.values() if one["problem"]]
     shared = Counter[str](layer.key for planned in stock.planned.values() for layer in planned.plan.layers)
     pages = {
         cell: image_page(stock, planned, packages[packages_slug(planned)], shared)
@@ -63,13 +62,12 @@ def gather(stock: Stock) -> SiteContents:
     results = list(_results(stock, problems))
     figures = _figures(stock, problems)
 
-    def model(name: str) -> ModelPage:
-        return model_page(
-            stock, name, pages, [one for one in results if one.bound.matrix_model == name], figures
-        )
+    def model(name: str) -> Document:
+        own = [one for one in results if one.bound.matrix_model == name]
+        return model_page(stock, name, pages, own, figures)
 
     with ThreadPoolExecutor() as pool:  # each page asks the serve program, which is a process of its own
-        models = tuple(pool.map(model, project.matrix.models))
+        models = list(pool.map(model, project.matrix.models))
     images = list(pages.values())
     recipes = _recipes(stock, problems)
     return SiteContents(
@@ -77,9 +75,9 @@ def gather(stock: Stock) -> SiteContents:
         title=project.matrix.source.rstrip("/").removesuffix(".git").rpartition("/")[2],
         source=project.matrix.source,
         models=models,
-        images=tuple(images),
-        packages=tuple(packages.values()),
-        mods=tuple(mod_pages(stock)),
+        images=images,
+        packages=list(packages.values()),
+        mods=mod_pages(stock),
         guides=read_guides(project.root),
         status=status_page(stock, images, problems),
         recipes=recipes,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from imagefactory.errors import FactoryError
 from imagefactory.mods.choose import choose_mods
@@ -15,6 +15,7 @@ from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.plan.serve.description import Served, describe
 from imagefactory.project.cells import Cell, Exclusion, buildable, exclusions, intended_kernels
+from imagefactory.project.locks.files import LockedDeb, LockedWheel
 from imagefactory.project.project import Project
 from imagefactory.publish.attest.components import Component, components_of
 from imagefactory.publish.attest.licence_summary import summarise_parts
@@ -22,6 +23,9 @@ from imagefactory.publish.catalog import Published
 from imagefactory.publish.tags import moving_tags
 from imagefactory.site.registry_records import Evidence, RegistryRecords
 from imagefactory.store.digests import Digest
+
+Document = dict[str, Any]
+"""What a page shows, which is also the JSON beside it."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +45,6 @@ class Planned:
     def digest(self) -> Digest | None:
         """The digest of the image, if it is known."""
         return self.image.digest if self.image else None
-
-    def pull_beside(self, other: Planned) -> int:
-        """Return the bytes to pull onto a machine that has the other image."""
-        present = other.sizes
-        return sum(size for digest, size in self.sizes.items() if digest not in present)
 
 
 @dataclass(frozen=True)
@@ -98,35 +97,8 @@ def take_stock(project: Project, records: RegistryRecords) -> Stock:
 NOT_RECORDED: Final = "not on record"
 
 
-@dataclass(frozen=True)
-class PackageRow:
-    """A wheel or a Debian package."""
-
-    kind: str
-    name: str
-    version: str
-    licence: str
-    bytes: int
-    sha256: str
-
-
-@dataclass(frozen=True)
-class PackageList:
-    """The packages of all images with the same locks."""
-
-    slug: str
-    title: str
-    packages: tuple[PackageRow, ...]
-    licences: dict[str, int]
-    gnu: tuple[str, ...]
-    """The parts with a GNU licence, with how it applies."""
-    images: tuple[str, ...]
-    problem: str = ""
-    """Why the licences are unknown; empty if they are known."""
-
-
-def package_lists(stock: Stock) -> dict[str, PackageList]:
-    """Return the lists by the slug of their page."""
+def package_lists(stock: Stock) -> dict[str, Document]:
+    """Return the packages of all images with the same locks, by the slug of their page."""
     found: dict[str, list[Planned]] = {}
     for planned in stock.planned.values():
         found.setdefault(packages_slug(planned), []).append(planned)
@@ -139,40 +111,40 @@ def packages_slug(planned: Planned) -> str:
     return f"{cell.server}-{cell.version.removeprefix(f'{cell.server}-')}-{cell.arch}-{cell.machine}"
 
 
-def _list(stock: Stock, slug: str, images: list[Planned]) -> PackageList:
-    first = images[0]
-    gnu: tuple[str, ...] = ()
+def _list(stock: Stock, slug: str, images: list[Planned]) -> Document:
+    """List packages with their licences; `gnu` are those with a GNU licence, with how it applies."""
+    cell, plan, gnu, problem = images[0].cell, images[0].plan, [], ""
     try:
-        parts = components_of(stock.project, first.plan)
+        parts = [
+            part for part in components_of(stock.project, plan) if part.kind in {"wheel", "deb", "source"}
+        ]
     except FactoryError as error:  # a licence is not on record
-        rows, problem = tuple(_locked(stock, first)), f"licences of {slug}: {error.what} {error.why}"
+        problem = f"licences of {slug}: {error.what} {error.why}"
+        rows = [_row("deb", one, NOT_RECORDED) for one in stock.project.base_lock(cell).debs]
+        rows += [_row("wheel", one, NOT_RECORDED) for one in stock.project.wheel_lock(cell).wheels]
         licences = {NOT_RECORDED: len(rows)}
     else:
-        packages = [part for part in parts if part.kind in {"wheel", "deb", "source"}]
-        summary = summarise_parts(first.plan.target, packages)
-        rows, problem = tuple(map(_row, packages)), ""
+        summary = summarise_parts(plan.target, parts)
+        rows = [_row(part.kind, part, part.licence or "not declared") for part in parts]
         licences = summary.counts
-        gnu = tuple(f"{part.name}: {', '.join(part.licences)} ({part.how})" for part in summary.gnu)
-    return PackageList(
-        slug=slug,
-        title=f"{first.cell.runs} on {first.cell.arch}, {first.cell.platform}",
-        packages=rows,
-        licences=licences,
-        gnu=gnu,
-        images=tuple(planned.cell.slug for planned in images),
-        problem=problem,
-    )
+        gnu = [f"{part.name}: {', '.join(part.licences)} ({part.how})" for part in summary.gnu]
+    return {
+        "slug": slug,
+        "title": f"{cell.runs} on {cell.arch}, {cell.platform}",
+        "packages": rows,
+        "licences": licences,
+        "gnu": gnu,
+        "images": [planned.cell.slug for planned in images],
+        "problem": problem,
+    }
 
 
-def _row(part: Component) -> PackageRow:
-    return PackageRow(
-        part.kind, part.name, part.version, part.licence or "not declared", part.size or 0, part.sha256 or ""
-    )
-
-
-def _locked(stock: Stock, planned: Planned) -> Iterator[PackageRow]:
-    """Yield the packages as the locks name them, without licences."""
-    locks = stock.project.wheel_lock(planned.cell), stock.project.base_lock(planned.cell)
-    for kind, packages in (("deb", locks[1].debs), ("wheel", locks[0].wheels)):
-        for one in packages:
-            yield PackageRow(kind, one.name, one.version, NOT_RECORDED, one.size, one.sha256)
+def _row(kind: str, part: Component | LockedDeb | LockedWheel, licence: str) -> Document:
+    return {
+        "kind": kind,
+        "name": part.name,
+        "version": part.version,
+        "licence": licence,
+        "bytes": part.size or 0,
+        "sha256": part.sha256 or "",
+    }

@@ -40,21 +40,13 @@ EXCUSED_LIBRARIES = (
     ("lib/libpi_level_zero.so", "*", "the same, older"),
     ("lib/libarcher.so", "*", "a tool that finds races in OpenMP programs"),
     ("lib/libsycl_pi_trace_collector.so", "*", "a tool that traces SYCL programs"),
-    (
-        "*/torchcodec/libtorchcodec_*.so",
-        "lib[ash][vwe]*.so.*",
-        "video decoding with FFmpeg, which the image does not have",
-    ),
+    ("*/torchcodec/libtorchcodec_*.so", "lib[ash][vwe]*.so.*", "video decoding with FFmpeg, which it lacks"),
     (
         "*/nvidia/nvshmem/lib/nvshmem_*.so.*",
         "*",
-        "NVSHMEM over MPI, UCX, libfabric and so on, which the image does not have",
+        "NVSHMEM over MPI, UCX, libfabric and so on, which it lacks",
     ),
-    (
-        "*/torch_memory_saver_hook_mode_*.so",
-        "libcudart.so.12",
-        "there is one of each for CUDA 13, which it chooses by torch's CUDA",
-    ),
+    ("*/torch_memory_saver_hook_mode_*.so", "libcudart.so.12", "torch's CUDA chooses the one for CUDA 13"),
     ("*/numba/np/ufunc/tbbpool.*.so", "libtbb.so.*", "one of numba's three thread pools; it uses another"),
 )
 """Optional plug-ins and tools in wheels."""
@@ -252,7 +244,6 @@ def test_tls_works(in_python: Callable[..., Any], record_property: Measure) -> N
     assert found["authorities"] > 50, "the image trusts hardly any certificate authority"
     assert found["authorities_of_packages"] > 50
     assert found["trusted"] == "well", f"a valid certificate is refused: {found['trusted']}"
-    assert found["not_trusted"] == "SSLCertVerificationError", (
-        f"an invalid certificate: {found['not_trusted']}"
-    )
+    refused = found["not_trusted"]
+    assert refused == "SSLCertVerificationError", f"an invalid certificate: {refused}"
     assert (found["curl_trusted"], found["curl_not_trusted"]) == (0, 60), f"curl: {found}"

@@ -202,20 +202,15 @@ def test_configuration_and_labels_match_the_plan(plan: Plan, contents: Contents)
     blobs = [Blob(diff_id=Digest(diff_id), digest=Digest(""), size=0, unpacked=0) for diff_id in diff_ids]
     planned = json.loads(make_image(plan, blobs).config)
     actual = dict(contents.config)
+    one, other = (
+        {name: value for name, value in document["config"].items() if value}
+        | {name: document.get(name) for name in ("architecture", "os", "created", "history")}
+        for document in (actual, planned)
+    )
     wrong = [
-        f"{key} is {actual['config'].get(key)!r}, planned: {value!r}"
-        for key, value in planned["config"].items()
-        if (actual["config"].get(key) or None) != (value or None)
-    ]
-    wrong += [
-        f"{key} is not planned"
-        for key in actual["config"]
-        if actual["config"][key] and key not in planned["config"]
-    ]
-    wrong += [
-        f"{key} is {actual.get(key)!r}, planned: {planned[key]!r}"
-        for key in ("architecture", "os", "created", "history")
-        if actual.get(key) != planned[key]
+        f"{name} is {one.get(name)!r}, planned: {other.get(name)!r}"
+        for name in dict.fromkeys([*other, *one])
+        if one.get(name) != other.get(name)
     ]
     assert not wrong, "; ".join(wrong)
 
@@ -227,13 +222,8 @@ def test_layers_match_their_records(
     known = KnownLayers(project.known_layers)
     on_record = [known.blob(layer.key) for layer in plan.layers]
     applies(any(on_record), "none of its layers is on record")
-    wrong = [
-        f"{layer.kind} {layer.name}"
-        for layer, blob, diff_id in zip(
-            plan.layers, on_record, contents.config["rootfs"]["diff_ids"], strict=True
-        )
-        if blob is not None and blob.diff_id != diff_id
-    ]
+    there = zip(plan.layers, on_record, contents.config["rootfs"]["diff_ids"], strict=True)
+    wrong = [f"{layer.kind} {layer.name}" for layer, blob, own in there if blob and blob.diff_id != own]
     assert not wrong, f"not as recorded: {some(wrong)}"
 
 
@@ -241,11 +231,9 @@ def test_the_serve_program_is_complete(plan: Plan, contents: Contents) -> None:
     """The image does not start, or starts another program than the one that was tested."""
     [serve] = [layer for layer in plan.layers if layer.kind == "serve"]
     places = serve.settings.files
-    wrong = [
-        place
-        for entry in serve.inputs
-        if (place := places[entry.name]) not in contents.files or contents.files[place].sha256 != entry.sha256
-    ]
+    wanted = {places[entry.name]: entry.sha256 for entry in serve.inputs}
+    there = {path: contents.files[path].sha256 for path in wanted if path in contents.files}
+    wrong = [path for path, sha256 in wanted.items() if there.get(path) != sha256]
     assert not wrong, f"missing or changed: {some(wrong)}"
     assert contents.files[f"{PROGRAM}/__main__.py"].kind == "file"
 
@@ -273,11 +261,8 @@ def test_permissions_are_no_wider_than_debians(contents: Contents) -> None:
 
 def test_owners_and_times_are_fixed(contents: Contents) -> None:
     """The image contains traces of the build machine, so its digest differs elsewhere."""
-    strange = [
-        path
-        for path, entry in contents.files.items()
-        if path.startswith(VENV) and (entry.uid, entry.gid) != (0, 0)
-    ]
+    packages = {path: entry for path, entry in contents.files.items() if path.startswith(VENV)}
+    strange = [path for path, entry in packages.items() if (entry.uid, entry.gid) != (0, 0)]
     assert not strange, f"not root's: {some(strange)}"
     assert {entry.uid for entry in contents.files.values()} <= {0, 1000}, "files of unknown users"
     dated = [path for path, entry in contents.files.items() if entry.mtime != MTIME]

@@ -11,16 +11,14 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, quantiles
 from typing import Any, Final
 
 from imagefactory.assemble.layers.tiny_model import tiny_model
 from imagefactory.check.bench.endpoint import Endpoint, ServedAs, check_repeatable
-from imagefactory.check.bench.gpu_use import watching_gpus
 from imagefactory.check.bench.measuring import Course, GrowingResult, deeper, does_not_fit
 from imagefactory.check.bench.profiles import Profile
 from imagefactory.check.bench.result import Measurement, Spread
-from imagefactory.check.bench.tool import ToolError
+from imagefactory.check.bench.tool import ToolError, last_lines, too_slow
 from imagefactory.store.progress import Say
 
 PACKAGES: Final = "arena"
@@ -40,19 +38,20 @@ def measure_arena(record: GrowingResult, endpoint: Endpoint, course: Course, say
     profile, served, bound = course.profile, endpoint.models(), record.result.bound
     depths = fitting_depths(endpoint, served, profile)
     record.add(left_out=deeper(profile, depths, served), sanity=(check_repeatable(endpoint, served.name),))
-    with tempfile.TemporaryDirectory() as folder, watching_gpus(endpoint.container) as watch:
+    with tempfile.TemporaryDirectory() as folder, record.watching(endpoint.container):
         report = Path(folder, "report.json")
         # SGLang gives its served name as the root, and a folder of the container is not here.
-        named = bound.model if bound.target else served.root
-        tokenizer = _own_tokenizer(Path(folder)) if bound.generated else named
+        tokenizer = bound.model if bound.target else served.root
+        skipped = []
+        if bound.generated:  # no hub has its tokenizer, and it fails the question that the tool asks
+            tokenizer, skipped = folder, ["--skip-coherence"]
+            for name, data in tiny_model().items():
+                Path(folder, name).write_bytes(data)
         words = arguments(endpoint, served, profile, depths=depths, tokenizer=tokenizer, report=report)
-        # The tool asks a question of its own and refuses servers that do not know the answer.
-        skipped = ["--skip-coherence"] if bound.generated else []
         _run([*words, *skipped], course.limit * len(depths) * len(profile.users))
         found = json.loads(report.read_text("utf-8"))
         measurements = tuple(read_report(found))
         record.add(tools={"llama-benchy": str(found["version"])}, measurements=measurements)
-        record.add_machine(watch, endpoint)
     say(f"llama-benchy: {len(measurements)} measurements")
 
 
@@ -61,8 +60,9 @@ def fitting_depths(endpoint: Endpoint, served: ServedAs, profile: Profile) -> li
     needed = profile.input + profile.output + _MARGIN
     depths = [depth for depth in profile.depths if not served.context or depth + needed <= served.context]
     if not depths:
-        why = f"It needs a context of {needed} tokens; the server has {served.context}."
-        raise does_not_fit(endpoint, why)
+        raise does_not_fit(
+            endpoint, f"It needs a context of {needed} tokens; the server has {served.context}."
+        )
     return depths
 
 
@@ -81,40 +81,31 @@ def arguments(
         *("--model", served.root, "--served-model-name", served.name, "--tokenizer", tokenizer),
         *("--pp", str(profile.input), "--tg", str(profile.output), "--depth", *map(str, depths)),
         *("--concurrency", *map(str, profile.users), "--runs", str(profile.repeats)),
-        *(
-            "--enable-prefix-caching",
-            "--exit-on-first-fail",
-            "--format",
-            "json",
-            "--save-result",
-            str(report),
-        ),
+        *("--enable-prefix-caching", "--exit-on-first-fail", "--format", "json"),
+        *("--save-result", str(report)),
     ]
 
 
 def _run(words: Sequence[str], limit: float) -> None:
-    command = [sys.executable, "-c", _PROGRAM]
-    told = json.dumps(list(words))
     try:
         done = subprocess.run(  # noqa: S603 - our own arguments
-            command, input=told, capture_output=True, text=True, errors="replace", check=False, timeout=limit
+            [sys.executable, "-c", _PROGRAM],
+            input=json.dumps(list(words)),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=limit,
         )
     except subprocess.TimeoutExpired:
-        raise ToolError(f"no result after {limit:.0f} s: the server hangs, or is too slow") from None
+        raise ToolError(too_slow(limit)) from None
     if done.returncode or not Path(words[words.index("--save-result") + 1]).exists():
-        last = " | ".join((done.stdout + done.stderr).strip().splitlines()[-3:])[-600:]
-        raise ToolError(f"llama-benchy ended with code {done.returncode}: {last or 'it wrote nothing'}")
+        last = last_lines(done.stdout + done.stderr)
+        raise ToolError(f"llama-benchy ended with code {done.returncode}: {last}")
     if _OTHER_TOKENIZER in done.stdout:
         raise ToolError(
-            "llama-benchy cannot load the model's tokenizer: the lengths of its prompts would be wrong"
+            "llama-benchy cannot load the model's tokenizer: its prompts would be of wrong lengths"
         )
-
-
-def _own_tokenizer(folder: Path) -> str:
-    """Write the files of the tiny model, which no hub has."""
-    for name, data in tiny_model().items():
-        (folder / name).write_bytes(data)
-    return str(folder)
 
 
 def read_report(report: Mapping[str, Any]) -> Iterator[Measurement]:
@@ -124,9 +115,9 @@ def read_report(report: Mapping[str, Any]) -> Iterator[Measurement]:
         if run["is_context_prefill_phase"]:
             continue
         if not speeds:
+            depth = run["context_size"]
             raise ToolError(
-                f"llama-benchy has no speed at depth {run['context_size']}: "
-                "its requests failed, or its answers have one token"
+                f"llama-benchy has no speed at depth {depth}: requests failed, or answered one token"
             )
         users, tokens = run["concurrency"], run["response_size"]
         per_user = (run.get("tg_req_throughput") or run["tg_throughput"])["mean"]
@@ -143,12 +134,5 @@ def read_report(report: Mapping[str, Any]) -> Iterator[Measurement]:
                 tokens_per_second=speed,
                 tokens_per_second_per_user=per_user,
                 prefill_per_second=(run.get("pp_throughput") or {}).get("mean"),
-                first_token=_spread((run.get("e2e_ttft") or {}).get("values", ())),
+                first_token=Spread.of((run.get("e2e_ttft") or {}).get("values", ())),
             )
-
-
-def _spread(values: Sequence[float]) -> Spread | None:
-    if not values:
-        return None
-    cuts = quantiles(values, n=100, method="inclusive") if len(values) > 1 else [values[0]] * 99
-    return Spread(mean=fmean(values), p50=cuts[49], p90=cuts[89], p99=cuts[98])

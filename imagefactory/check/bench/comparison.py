@@ -94,10 +94,9 @@ def compare(lefts: Sequence[BenchResult], rights: Sequence[BenchResult]) -> list
     found = [_compared("tokens/s", None, lefts, rights)]
     for cell in lefts[0].cells():
         measured = [one for result in (*lefts, *rights) for one in result.measurements if one.cell == cell]
-        names = [
-            name for name, (field, _) in _FIGURES.items() if all(getattr(one, field) for one in measured)
-        ]
-        found += [_compared(name, cell, lefts, rights) for name in names]
+        for name, (field, _) in _FIGURES.items():
+            if all(getattr(one, field) for one in measured):
+                found.append(_compared(name, cell, lefts, rights))
     return found
 
 
@@ -118,7 +117,9 @@ def _compared(
 ) -> Compared:
     left, right = (_values(results, _FIGURES[name][1], cell) for results in (lefts, rights))
     interval = paired_ratio(left, right) if len(lefts) > 1 else welch_ratio(left, right)
-    return Compared(name, _shown(cell), name == "tokens/s", fmean(left), fmean(right), interval)
+    kind, users, depth = cell or ("all", 0, 0)
+    shown = ", ".join([kind, *([users_text(users)] if users else []), *([f"depth {depth}"] if depth else [])])
+    return Compared(name, shown, name == "tokens/s", fmean(left), fmean(right), interval)
 
 
 def _values(
@@ -127,54 +128,37 @@ def _values(
     cell: MeasuredCell | None,
 ) -> list[float]:
     """Return a figure for each of several results, or for each repeat of one."""
-    chosen = [[one for one in result.measurements if cell in {None, one.cell}] for result in results]
-    if len(chosen) > 1:
-        return [figure(measurements) for measurements in chosen]
-    repeats = sorted({one.repeat for one in chosen[0]})
-    return [figure([one for one in chosen[0] if one.repeat == repeat]) for repeat in repeats]
-
-
-def _shown(cell: MeasuredCell | None) -> str:
-    if cell is None:
-        return "all"
-    kind, users, depth = cell
-    return f"{kind}, {users_text(users)}" + (f", depth {depth}" if depth else "")
+    groups: dict[int, list[Measurement]] = {}
+    for number, result in enumerate(results):
+        for one in result.measurements:
+            if cell in {None, one.cell}:
+                groups.setdefault(number if len(results) > 1 else one.repeat, []).append(one)
+    return [figure(measurements) for _, measurements in sorted(groups.items())]
 
 
 def refuse_incomparable(left: BenchResult, right: BenchResult, asked: Collection[str]) -> None:
     """Raise if a result is unusable, or if the two differ in more than was asked."""
-    for name, result in (("first", left), ("second", right)):
-        wrong = _unusable(result)
-        if wrong:
-            raise UsageError(
-                "not-comparable",
-                f"The {name} result cannot be compared.",
-                where=result.bound.target or result.bound.model,
-                why=wrong,
-                fix="Measure again.",
-            )
+    sides = [result.bound.target or result.bound.model for result in (left, right)]
+    for name, side, result in zip(("first", "second"), sides, (left, right), strict=True):
+        faults = {
+            f"It is incomplete: {result.why}.": not result.complete,
+            "Its answers did not pass their checks.": not result.sane,
+            "It has no measurements.": not result.measurements,
+            "Some of its requests failed.": any(one.failed for one in result.measurements),
+        }
+        if why := next((fault for fault, found in faults.items() if found), ""):
+            what = f"The {name} result cannot be compared."
+            raise UsageError("not-comparable", what, where=side, why=why, fix="Measure again.")
     more = {name: words for name, words in differences(left, right).items() if name not in asked}
     if more:
         names = " ".join(f"--by {name!r}" for name in more)
         raise UsageError(
             "not-comparable",
             "The results differ in more than was asked.",
-            where=f"{left.bound.target or left.bound.model} and {right.bound.target or right.bound.model}",
+            where=" and ".join(sides),
             why="; ".join(more.values()) + ".",
             fix=f"Measure both alike; or, if that is what you want to compare: {names}.",
         )
-
-
-def _unusable(result: BenchResult) -> str:
-    if not result.complete:
-        return f"It is incomplete: {result.why}."
-    if not result.sane:
-        return "Its answers did not pass their checks."
-    if not result.measurements:
-        return "It has no measurements."
-    if any(one.failed for one in result.measurements):
-        return "Some of its requests failed."
-    return ""
 
 
 def differences(left: BenchResult, right: BenchResult) -> dict[str, str]:

@@ -32,9 +32,8 @@ class Endpoint:
         found = self._json("GET", "/v1/models")
         try:
             first = found["data"][0]
-            return ServedAs(
-                str(first["id"]), str(first.get("root") or first["id"]), int(first.get("max_model_len") or 0)
-            )
+            name, context = str(first["id"]), int(first.get("max_model_len") or 0)
+            return ServedAs(name, str(first.get("root") or name), context)
         except (KeyError, IndexError, TypeError, ValueError):
             raise self._odd("/v1/models", found) from None
 
@@ -49,7 +48,7 @@ class Endpoint:
     def count_tokens(self, model: str, prompt: str) -> int | None:
         """Return the tokens of a chat with one message, or None if the server does not count them."""
         try:
-            found = self._json("POST", "/tokenize", {"model": model, "messages": _chat(prompt)})
+            found = self._json("POST", "/tokenize", _chat(model, prompt))
             return int(found["count"])
         except (CheckError, KeyError, TypeError, ValueError):
             return None
@@ -57,14 +56,20 @@ class Endpoint:
     def answer(self, model: str, prompt: str, tokens: int) -> str:
         """Return the answer to a prompt at temperature 0."""
         path = "/v1/chat/completions"
-        body = {"model": model, "messages": _chat(prompt), "max_tokens": tokens, "temperature": 0}
-        found = self._json("POST", path, body)
+        found = self._json("POST", path, _chat(model, prompt) | {"max_tokens": tokens, "temperature": 0})
         try:
             message = found["choices"][0]["message"]
             parts = (message.get(name) for name in ("reasoning_content", "reasoning", "content"))
             return "".join(part for part in parts if part)
         except (KeyError, IndexError, TypeError, AttributeError):
             raise self._odd(path, found) from None
+
+    def death(self) -> str:
+        """Describe the end of the server's container, if it has ended."""
+        if self.container is None or self.container.is_running:
+            return ""
+        last = " | ".join(self.container.log.strip().splitlines()[-3:])
+        return f". The server ended with code {self.container.exit_code}: {last[-400:]}"
 
     def _json(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
@@ -73,7 +78,9 @@ class Endpoint:
                 method, f"{self.address}{path}", json=body, headers=headers, timeout=_PATIENCE
             )
         except requests.RequestException as error:
-            raise self._failed(path, _short(error), "Check that the server runs and is reachable.") from None
+            slow = isinstance(error, requests.Timeout)
+            why = f"It {'does not answer in time' if slow else 'cannot be reached'} ({type(error).__name__})."
+            raise self._failed(path, why, "Check that the server runs and is reachable.") from None
         if reply.status_code in _REFUSED:
             fix = "Set VLLM_API_KEY to the server's key."
             raise self._failed(path, f"It refuses the key (status {reply.status_code}).", fix)
@@ -94,6 +101,10 @@ class Endpoint:
         return self._failed(path, why, "Check that it is an OpenAI-compatible server.")
 
 
+def _chat(model: str, prompt: str) -> dict[str, object]:
+    return {"model": model, "messages": [{"role": "user", "content": prompt}]}
+
+
 @dataclass(frozen=True)
 class ServedAs:
     """A model as its server names it."""
@@ -103,15 +114,6 @@ class ServedAs:
     """The repository or folder that it was loaded from, which has the tokenizer."""
     context: int
     """Tokens of prompt and answer at most; 0 if unknown."""
-
-
-def _chat(prompt: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": prompt}]
-
-
-def _short(error: Exception) -> str:
-    kind = "It does not answer in time" if isinstance(error, requests.Timeout) else "It cannot be reached"
-    return f"{kind} ({type(error).__name__})."
 
 
 _PROMPT: Final = "Name three rivers, and say in one sentence where each of them ends."
@@ -136,13 +138,12 @@ def check_repeatable(endpoint: Endpoint, model: str) -> SanityCheck:
 def check_answers(texts: Iterable[str], *, generated: bool) -> list[SanityCheck]:
     """Check that measured answers are neither empty nor garbage; random weights write nothing but garbage."""
     texts = list(texts)
-    empty = sum(not text.strip() for text in texts)
-    checks = [_check("no answer is empty", empty, len(texts), "")]
-    name = "no answer is garbage"
+    empty = _check("no answer is empty", [text for text in texts if not text.strip()], texts)
+    garbage = _check("no answer is garbage", [text for text in texts if looks_broken(text)], texts)
     if generated:
-        return [*checks, SanityCheck(name=name, outcome="not-applicable", detail="the weights are random")]
-    bad = [text for text in texts if looks_broken(text)]
-    return [*checks, _check(name, len(bad), len(texts), bad[0] if bad else "")]
+        random = {"outcome": "not-applicable", "detail": "the weights are random"}
+        garbage = garbage.model_copy(update=random)
+    return [empty, garbage]
 
 
 def looks_broken(text: str) -> bool:
@@ -161,10 +162,10 @@ def looks_broken(text: str) -> bool:
     return odd / len(text) > _MOST_ODD or (len(words) >= 10 and most > _MOST_OF_ONE_WORD) or few  # noqa: PLR2004
 
 
-def _check(name: str, bad: int, total: int, example: str) -> SanityCheck:
-    if not total:
+def _check(name: str, bad: list[str], texts: list[str]) -> SanityCheck:
+    if not texts:
         return SanityCheck(name=name, outcome="not-applicable", detail="there are no answers")
     if not bad:
         return SanityCheck(name=name, outcome="passed")
-    detail = f"{bad} of {total}" + (f", such as {example[:80]!r}" if example else "")
+    detail = f"{len(bad)} of {len(texts)}, such as {bad[0][:80]!r}"
     return SanityCheck(name=name, outcome="failed", detail=detail)

@@ -2,26 +2,60 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import re
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
+from threading import Thread
 from typing import Final
 
+from imagefactory.assemble.engines.docker import daemon
 from imagefactory.check.bench.endpoint import Endpoint, ServedAs, check_answers, check_repeatable
-from imagefactory.check.bench.gpu_use import GpuWatch, peak_memory, watching_gpus
 from imagefactory.check.bench.profiles import MIXED, Profile, Prompts, salted
-from imagefactory.check.bench.result import BenchResult
+from imagefactory.check.bench.result import BenchMachine, BenchResult, GpuUse
 from imagefactory.check.bench.tool import BenchJob, ToolError, running_tool
-from imagefactory.check.smoke.containers import ContainerError
+from imagefactory.check.smoke.containers import Container, ContainerError
 from imagefactory.errors import CheckError
 from imagefactory.store.progress import Say
 
 _MARGIN: Final = 16
 """Tokens by which prompts may be longer than the one that was counted."""
 _SHORTEST: Final = 16
+_FIELDS: Final = ("index", "name", "driver_version", "memory.used", "power.draw", "clocks.sm")
+_QUERY: Final = (f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits", "--loop=1")
+_MEMORY_PEAKS: Final = ("/sys/fs/cgroup/memory.peak", "/sys/fs/cgroup/memory/memory.max_usage_in_bytes")
 _UNDER_WAY: Final = "it is still running, its process was killed, or its disk was full"
+
+
+@dataclass
+class GpuWatch:
+    """What nvidia-smi has reported so far."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def gpus(self) -> tuple[GpuUse, ...]:
+        """Summarise the reports of each GPU."""
+        reports: dict[str, list[list[str]]] = {}
+        for line in self.lines:
+            row = [part.strip() for part in line.split(",")]
+            if len(row) == len(_FIELDS) and row[0].isdecimal():
+                reports.setdefault(row[0], []).append(row)
+        return tuple(_summary(found) for _, found in sorted(reports.items(), key=lambda item: int(item[0])))
+
+
+def _summary(rows: list[list[str]]) -> GpuUse:
+    def mean(column: int) -> float | None:
+        values = [float(row[column]) for row in rows if re.fullmatch(r"\d+(\.\d+)?", row[column])]
+        return round(fmean(values), 1) if values else None
+
+    _, name, driver, *_ = rows[0]
+    figures = {"memory_mb": mean(3), "power_w": mean(4), "clock_mhz": mean(5)}
+    return GpuUse(name=name, driver=driver, samples=len(rows), **figures)
 
 
 class GrowingResult:
@@ -37,10 +71,31 @@ class GrowingResult:
         self.result = BenchResult.model_validate({**dict(self.result), **fields})
         self.result.write(self.path)
 
-    def add_machine(self, watch: GpuWatch, endpoint: Endpoint) -> None:
-        """Add what the machine did meanwhile."""
+    @contextmanager
+    def watching(self, container: Container | None) -> Iterator[None]:
+        """Add what the machine did during the block, if a container and its nvidia-smi can say."""
+        if container is None:
+            yield
+            return
+        watch = GpuWatch()
+        with subprocess.Popen(  # noqa: S603 - the user's own docker
+            ["docker", "exec", container.name, "nvidia-smi", *_QUERY],  # noqa: S607
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+        ) as process:
+            reader = Thread(target=lambda: watch.lines.extend(process.stdout or ()), daemon=True)
+            reader.start()
+            try:
+                yield
+            finally:
+                process.kill()
+                reader.join(timeout=10)
         machine = self.result.machine.model_copy(update={"gpus": watch.gpus()})
-        self.add(machine=machine, peak_memory=peak_memory(endpoint.container))
+        peaks = container.execute("cat", *_MEMORY_PEAKS, timeout=30).stdout.split()
+        self.add(machine=machine, peak_memory=int(peaks[0]) if peaks and peaks[0].isdecimal() else 0)
 
 
 @contextmanager
@@ -81,7 +136,7 @@ class Course:
         """List the measurements in their order: a warm-up, all of the first repeat, then all of the second."""
         profile = self.profile
         most = max(profile.users)
-        texts = salted(self.prompts.of(MIXED), max(most, len(self.prompts.kinds())), 0)
+        texts = salted(self.prompts.of(MIXED), max(most, len(self.prompts.root)), 0)
         warm_up = BenchJob(0, MIXED, most, 0, tuple(texts), fitted.output, profile.fixed_length)
         return [warm_up] + [
             BenchJob(
@@ -93,7 +148,7 @@ class Course:
             for repeat in range(1, profile.repeats + 1)
             for depth in fitted.depths
             for users in profile.users
-            for kind in (self.prompts.kinds() if profile.per_kind else (MIXED,))
+            for kind in (self.prompts.root if profile.per_kind else (MIXED,))
         ]
 
     def _texts(self, fitted: Fit, kind: str, users: int, depth: int, repeat: int) -> tuple[str, ...]:
@@ -101,11 +156,11 @@ class Course:
         texts = salted(self.prompts.of(kind), count, repeat)
         if not depth:
             return tuple(texts)
-        filler = " ".join(self.prompts.of(MIXED))
+        filler = " ".join(self.prompts.of(MIXED)) + " "
         needed = int(depth / fitted.tokens_per_character)
-        long = (filler + " ") * (needed // len(filler) + 1)
+        long = (filler * (needed // len(filler) + 1))[:needed]
         # The mark comes first, so that no two prompts share a prefix.
-        return tuple(f"{text}\n\n{long[:needed]}" for text in texts)
+        return tuple(f"{text}\n\n{long}" for text in texts)
 
 
 @dataclass(frozen=True)
@@ -120,17 +175,17 @@ class Fit:
 
 def fit(endpoint: Endpoint, served: ServedAs, profile: Profile, prompts: Prompts) -> Fit:
     """Shorten answers and leave out depths that the server's context is too short for."""
-    longest = max((text for kind in prompts.kinds() for text in prompts.of(kind)), key=len)
+    longest = max(prompts.of(MIXED), key=len)
     counted = endpoint.count_tokens(served.name, f"(10-1000) {longest}")
     ratio = counted / len(longest) if counted else 0.3
     room = served.context - (counted or len(longest)) - _MARGIN if served.context else profile.output
     output = min(profile.output, room)
+    context = f"Its context of {served.context} tokens"
     if output < _SHORTEST:
-        why = f"Its context of {served.context} tokens leaves {max(room, 0)} for an answer."
-        raise does_not_fit(endpoint, why)
+        raise does_not_fit(endpoint, f"{context} leaves {max(room, 0)} for an answer.")
     depths = tuple(depth for depth in profile.depths if depth == 0 or depth <= room - output)
     if not depths:
-        raise does_not_fit(endpoint, f"Its context of {served.context} tokens is shorter than every depth.")
+        raise does_not_fit(endpoint, f"{context} is shorter than every depth.")
     left_out = deeper(profile, depths, served)
     if output < profile.output:
         left_out.append(f"answers of {profile.output} tokens: {output} fit the context of {served.context}")
@@ -166,12 +221,10 @@ def measure(
     repeatable = check_repeatable(endpoint, served.name)
     record.add(output=fitted.output, left_out=fitted.left_out, sanity=(repeatable,))
     jobs = course.jobs(fitted)
-    documents = [
-        job.document(number, endpoint.address, served.name, served.root) for number, job in enumerate(jobs)
-    ]
+    documents = [job.document(endpoint.address, served.name, served.root) for job in jobs]
     answers: list[str] = []
     with (
-        watching_gpus(endpoint.container) as watch,
+        record.watching(endpoint.container),
         running_tool(command, {"key": endpoint.key, "jobs": documents}) as tool,
     ):
         record.add(tools={"vllm bench serve": tool.name().rpartition(" ")[2]})
@@ -179,22 +232,13 @@ def measure(
             try:
                 measurement, texts = tool.result(job, course.limit)
             except ToolError as error:
-                raise ToolError(f"{job}: {error}{_death(endpoint)}") from None
+                raise ToolError(f"{job}: {error}{endpoint.death()}") from None
             if job.repeat:
                 answers += texts
                 record.add(measurements=(*record.result.measurements, measurement))
                 say(f"{job}: {measurement.tokens_per_second:.1f} tokens/s")
-        record.add_machine(watch, endpoint)
     judged = check_answers(answers, generated=record.result.bound.generated)
     record.add(sanity=(repeatable, *judged))
-
-
-def _death(endpoint: Endpoint) -> str:
-    """Describe the end of the server's container, if it has ended."""
-    if endpoint.container is None or endpoint.container.is_running:
-        return ""
-    last = " | ".join(endpoint.container.log.strip().splitlines()[-3:])
-    return f". The server ended with code {endpoint.container.exit_code}: {last[-400:]}"
 
 
 def refuse_wrong_answers(result: BenchResult, path: Path) -> None:
@@ -212,7 +256,20 @@ def refuse_wrong_answers(result: BenchResult, path: Path) -> None:
 
 def steps_of(log: str) -> dict[str, float]:
     """Return where the time of a start went, from the last line about it in the server's log."""
-    lines = re.findall(r"start in seconds: (.+)", log)
-    if not lines:
-        return {}
-    return {name: float(seconds) for name, seconds in re.findall(r"([a-z-]+) (\d+(?:\.\d+)?)", lines[-1])}
+    line = log.rpartition("start in seconds: ")[2].partition("\n")[0] if "start in seconds: " in log else ""
+    return {name: float(seconds) for name, seconds in re.findall(r"([a-z-]+) (\d+(?:\.\d+)?)", line)}
+
+
+def this_machine() -> BenchMachine:
+    """Describe this machine, which is the Docker daemon's too."""
+    asked = daemon.ask()
+    described = Path("/proc/cpuinfo").read_text("utf-8", "replace")
+    cpu = re.search(r"^(model name|CPU part)\s*:\s*(.+)$", described, re.MULTILINE)
+    return BenchMachine(
+        platform=f"linux/{asked.machine}",
+        kernel=platform.release(),
+        cpu=f"{cpu[1]} {cpu[2]}" if cpu else "",
+        cpus=os.cpu_count() or 0,
+        memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        engine=f"Docker {asked.version}",
+    )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError, model_validator
 
 from imagefactory.errors import InputError, UsageError, did_you_mean
 from imagefactory.project.locks.files import first_problem
@@ -15,7 +15,6 @@ from images.shipped.yamlfile import read_yaml
 FOLDER: Final = "benchmarks"
 MIXED: Final = "mixed"
 """The kind of a measurement whose prompts are of all kinds."""
-Kind = Literal["code", "prose", "dialogue", "maths", "tools"]
 Positive = Annotated[int, Field(gt=0)]
 Figure = Annotated[float, Field(gt=0)]
 
@@ -66,32 +65,20 @@ class Profiles(_Value):
         return self.profiles[name]
 
 
-class Prompts(_Value):
+class Prompts(RootModel[dict[str, tuple[str, ...]]]):
     """The prompts of each kind."""
 
-    code: tuple[str, ...]
-    prose: tuple[str, ...]
-    dialogue: tuple[str, ...]
-    maths: tuple[str, ...]
-    tools: tuple[str, ...]
-
     @model_validator(mode="after")
-    def _are_distinct(self) -> Prompts:
-        texts = [text for kind in self.kinds() for text in self.of(kind)]
-        if len(texts) != len(set(texts)):
+    def _are_distinct(self) -> Self:
+        if len(set(self.of(MIXED))) != sum(map(len, self.root.values())):
             raise ValueError("a prompt occurs twice")
         return self
-
-    def kinds(self) -> tuple[str, ...]:
-        """List the kinds."""
-        return tuple(type(self).model_fields)
 
     def of(self, kind: str) -> tuple[str, ...]:
         """Return the prompts of a kind, or of all kinds in turn."""
         if kind != MIXED:
-            found: tuple[str, ...] = getattr(self, kind)
-            return found
-        return tuple(text for row in zip(*map(self.of, self.kinds()), strict=True) for text in row)
+            return self.root[kind]
+        return tuple(text for row in zip(*self.root.values(), strict=True) for text in row)
 
 
 class PublishedFigure(_Value):
@@ -117,12 +104,6 @@ class PublishedFigure(_Value):
         """The drafter, in words."""
         return "no drafter" if self.drafter == "none" else self.drafter
 
-    @model_validator(mode="after")
-    def _is_about_something(self) -> Self:
-        if bool(self.models) == bool(self.served):
-            raise ValueError("a figure names either models of the matrix or the model served")
-        return self
-
 
 class PublishedFigures(_Value):
     """All published figures."""
@@ -134,9 +115,7 @@ class PublishedFigures(_Value):
     def _has_sources(self) -> Self:
         used = {figure.source for figure in self.figures}
         if used != self.sources.keys():
-            raise ValueError(
-                f"sources without figures or figures without sources: {sorted(used ^ self.sources.keys())}"
-            )
+            raise ValueError(f"sources and figures do not match: {sorted(used ^ self.sources.keys())}")
         return self
 
     def about(self, model: str) -> list[PublishedFigure]:

@@ -6,10 +6,10 @@ failure leaves behind.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, quantiles
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -36,6 +36,14 @@ class Spread(_Value):
     p50: Amount
     p90: Amount
     p99: Amount
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Self | None:
+        """Return the distribution of some values; None without any."""
+        if not values:
+            return None
+        cuts = quantiles(values, n=100, method="inclusive") if len(values) > 1 else [values[0]] * 99
+        return cls(mean=fmean(values), p50=cuts[49], p90=cuts[89], p99=cuts[98])
 
 
 class Acceptance(_Value):
@@ -198,10 +206,13 @@ class BenchResult(_Value):
             found.setdefault(one.cell, []).append(one)
         return found
 
-    def throughput(self) -> list[float]:
-        """Return the tokens per second of each repeat, over all measurements of it."""
-        repeats = sorted({one.repeat for one in self.measurements})
-        return [pooled(one for one in self.measurements if one.repeat == repeat) for repeat in repeats]
+    def throughput(self, users: int = 0) -> list[float]:
+        """Return the tokens per second of each repeat, over all its measurements or those with some users."""
+        repeats: dict[int, list[Measurement]] = {}
+        for one in self.measurements:
+            if users in {0, one.users}:
+                repeats.setdefault(one.repeat, []).append(one)
+        return [pooled(found) for _, found in sorted(repeats.items())]
 
     def to_json(self) -> str:
         """Write the result as JSON."""
@@ -216,12 +227,11 @@ class BenchResult(_Value):
             why, fix = f"{error.strerror or error}.", "Name a file that `./inv bench` wrote."
         except ValidationError as error:
             why, fix = f"{first_problem(error)}.", "Measure again; docs/schemas has the format."
-        raise InputError(
-            "bad-bench-result", "The benchmark result cannot be read.", where=path, why=why, fix=fix
-        )
+        what = "The benchmark result cannot be read."
+        raise InputError("bad-bench-result", what, where=path, why=why, fix=fix)
 
     def write(self, path: Path) -> None:
-        """Write the result to a file, atomically."""
+        """Write the result to a file."""
         write_text(path, self.to_json())
 
 
@@ -240,13 +250,8 @@ def pooled(measurements: Iterable[Measurement]) -> float:
 def pooled_acceptance(measurements: Iterable[Measurement]) -> Acceptance | None:
     """Add up what became of drafts in several measurements."""
     found = [one.acceptance for one in measurements if one.acceptance is not None]
-    if not found:
-        return None
-    return Acceptance(
-        drafts=sum(one.drafts for one in found),
-        drafted=sum(one.drafted for one in found),
-        accepted=sum(one.accepted for one in found),
-    )
+    sums = {name: sum(getattr(one, name) for one in found) for name in Acceptance.model_fields}
+    return Acceptance(**sums) if found else None
 
 
 def mean_spread(spreads: Iterable[Spread | None]) -> Spread | None:
@@ -286,8 +291,8 @@ def check_shared(root: Path, known: Collection[str], unchanged: Collection[Path]
     files = shared_files(root)
     for file in files:
         result = BenchResult.read(root / file)
-        images = {*known, result.bound.digest} if file in unchanged else known
-        wrong += [f"{file}: {problem}" for problem in problems(result, images)]
+        gone = result.bound.digest not in known and file not in unchanged
+        wrong += [f"{file}: {problem}" for problem in _problems(result, gone=gone)]
     if wrong:
         raise InputError(
             "bad-bench-result",
@@ -299,22 +304,20 @@ def check_shared(root: Path, known: Collection[str], unchanged: Collection[Path]
     return len(files)
 
 
-def problems(result: BenchResult, known: Collection[str]) -> Iterator[str]:
-    """List why a result cannot be shared."""
+def _problems(result: BenchResult, *, gone: bool) -> Iterator[str]:
     if not result.complete:
         yield f"it is incomplete: {result.why}"
     if not result.sane or (result.measurements and not result.sanity):
         yield "its answers were not checked, or did not pass"
     if not result.bound.digest:
         yield "it names no image: results of --url cannot be run again"
-    elif result.bound.digest not in known:
+    elif gone:
         yield f"no image of this repository has the digest {result.bound.digest}"
     if not result.measurements and not result.starts:
         yield "it has no figures"
     for one in result.measurements:
-        yield from (
-            f"{one.kind}, {users_text(one.users)}, repeat {one.repeat}: {why}" for why in _implausible(one)
-        )
+        cell = f"{one.kind}, {users_text(one.users)}, repeat {one.repeat}"
+        yield from (f"{cell}: {why}" for why in _implausible(one))
 
 
 def _implausible(one: Measurement) -> Iterator[str]:
@@ -335,10 +338,16 @@ def baseline_for(result: BenchResult, shared: Iterable[BenchResult]) -> BenchRes
     """Return the newest shared result of the same target, profile, settings and machine."""
 
     def alike(one: BenchResult) -> object:
-        machine = one.machine.model_copy(update={"kernel": "", "engine": "", "gpus": ()})
-        gpus = [gpu.name for gpu in one.machine.gpus]
+        machine = one.machine
+        hardware = (
+            machine.platform,
+            machine.cpu,
+            machine.cpus,
+            machine.memory,
+            [gpu.name for gpu in machine.gpus],
+        )
         shape = (one.profile, one.profile_version, one.output, tuple(one.cells()))
-        return one.bound.target, one.bound.settings, shape, machine, gpus
+        return one.bound.target, one.bound.settings, shape, hardware
 
     found = [one for one in shared if one.started < result.started and alike(one) == alike(result)]
     return max(found, key=lambda one: one.started, default=None)

@@ -16,9 +16,15 @@ from imagefactory.assemble.engines.docker import daemon
 from imagefactory.check.bench.arena import measure_arena
 from imagefactory.check.bench.comparison import SETTING
 from imagefactory.check.bench.endpoint import Endpoint
-from imagefactory.check.bench.gpu_use import this_machine
-from imagefactory.check.bench.measuring import Course, GrowingResult, measure, recording, steps_of
-from imagefactory.check.bench.profiles import Profile, Profiles, load_profiles, load_prompts
+from imagefactory.check.bench.measuring import (
+    Course,
+    GrowingResult,
+    measure,
+    recording,
+    steps_of,
+    this_machine,
+)
+from imagefactory.check.bench.profiles import Profile, load_profiles, load_prompts
 from imagefactory.check.bench.result import BenchResult, BoundTo, MeasuredStart
 from imagefactory.check.bench.tool import command_in
 from imagefactory.check.smoke.containers import Container, Containers, RunningServer
@@ -38,7 +44,6 @@ from imagefactory.store.signals import ending_in_order
 
 START_LIMIT: Final = 7200
 """Seconds for a start, which may download the model."""
-_OFF: Final = "off"
 DRAFTER: Final = "DFLASH_DRAFTER"
 """The setting of the drafter."""
 
@@ -53,35 +58,13 @@ class Bench:
     users: tuple[int, ...] = ()
     repeats: int | None = None
     limit: float = 1800
-    models: str = HUB_CACHE
-
-    @property
-    def profiles(self) -> Profiles:
-        """All profiles of the checkout."""
-        return load_profiles(self.project.root)
 
     @property
     def profile(self) -> Profile:
         """The chosen profile, with the numbers of this run."""
-        found = self.profiles.named(self.profile_name)
-        changes: dict[str, object] = {"users": self.users} if self.users else {}
-        changes |= {"repeats": self.repeats} if self.repeats else {}
+        found = load_profiles(self.project.root).named(self.profile_name)
+        changes = {"users": self.users or found.users, "repeats": self.repeats or found.repeats}
         return found.model_copy(update=changes)
-
-    def empty_result(self, bound: BoundTo) -> BenchResult:
-        """Return a result without measurements."""
-        profile = self.profile
-        return BenchResult(
-            profile=self.profile_name,
-            profile_version=self.profiles.version,
-            output=profile.output,
-            repeats=profile.repeats,
-            tools={},
-            started=datetime.now(UTC).replace(microsecond=0),
-            why="it has not begun",
-            bound=bound,
-            machine=this_machine(),
-        )
 
 
 def refuse_other_servers(bench: Bench, cell: Cell) -> None:
@@ -100,11 +83,19 @@ def refuse_other_servers(bench: Bench, cell: Cell) -> None:
 def bench_image(bench: Bench, subject: Subject, say: Say) -> tuple[BenchResult, Path]:
     """Start an image, measure it, and remove its containers; return the result and its file."""
     refuse_other_servers(bench, subject.cell)
-    with _running(bench, subject, bound_to(bench.project, subject, bench.settings)) as run:
+    gpus = ("--gpus", "all") if has_gpu(bench.project.matrix, subject.arch) else ()
+    given = [word for name, value in bench.settings.items() for word in ("--env", f"{name}={value}")]
+    options = (*gpus, *given, *_models())
+    bound = bound_to(bench.project, subject, bench.settings)
+    with _running(bench, subject, bound) as (image, containers, record):
         for cache in bench.profile.starts or ("cold",):
             say(f"starting {subject.cell} ({cache} cache)")
-            _start_and_measure(bench, subject, run, cache, say)
-    return run.record.result, run.record.path
+            with (
+                tempfile.TemporaryDirectory() as folder,
+                containers.serve(image, Path(folder), options=options) as server,
+            ):
+                _start_and_measure(bench, record, server, cache, say)
+    return record.result, record.path
 
 
 def bench_url(bench: Bench, endpoint: Endpoint, tool: Subject, say: Say) -> tuple[BenchResult, Path]:
@@ -124,24 +115,33 @@ def bench_url(bench: Bench, endpoint: Endpoint, tool: Subject, say: Say) -> tupl
         model=endpoint.models().root,
         generated=bench.project.matrix.models[tool.model].generated is not None,
     )
-    with _running(bench, tool, bound) as run:
-        options = ("--network", "host", *_models(bench))
-        beside = run.containers.start(run.image, "sleep", "infinity", options=options)
-        _measure(bench, run.record, endpoint, beside, say)
-    return run.record.result, run.record.path
+    with _running(bench, tool, bound) as (image, containers, record):
+        options = ("--network", "host", *_models())
+        beside = containers.start(image, "sleep", "infinity", options=options)
+        _measure(bench, record, endpoint, beside, say)
+    return record.result, record.path
 
 
-@dataclass(frozen=True)
-class _Run:
-    image: str
-    containers: Containers
-    record: GrowingResult
+def _models() -> tuple[str, str]:
+    return ("--volume", f"{expand_home(HUB_CACHE, 'HOME')}:{MODEL_CACHE}")
 
 
 @contextmanager
-def _running(bench: Bench, subject: Subject, bound: BoundTo) -> Iterator[_Run]:
+def _running(
+    bench: Bench, subject: Subject, bound: BoundTo
+) -> Iterator[tuple[str, Containers, GrowingResult]]:
     """Bring an image into the daemon and record a result; remove the containers, and the image if it was not there."""
-    result = bench.empty_result(bound)
+    result = BenchResult(
+        profile=bench.profile_name,
+        profile_version=load_profiles(bench.project.root).version,
+        output=bench.profile.output,
+        repeats=bench.profile.repeats,
+        tools={},
+        started=datetime.now(UTC).replace(microsecond=0),
+        why="it has not begun",
+        bound=bound,
+        machine=this_machine(),
+    )
     name = bound.target.replace("/", "-").replace("@", "-") or "server"
     started = f"{result.started:%Y%m%dT%H%M%S}-{uuid4().hex[:4]}"
     path = bench.project.root / "build" / "bench" / f"{started}-{name}-{result.profile}.json"
@@ -150,7 +150,7 @@ def _running(bench: Bench, subject: Subject, bound: BoundTo) -> Iterator[_Run]:
         containers = Containers(uuid4().hex[:12])
         try:
             with recording(path, result) as record:
-                yield _Run(image, containers, record)
+                yield image, containers, record
         finally:
             containers.remove_all()
             if loaded:
@@ -177,43 +177,32 @@ def bound_to(project: Project, subject: Subject, settings: Mapping[str, str]) ->
     chosen = choose_mods(project.matrix, cell, project.mods)
     served = describe(project.matrix, cell, project.model_lock, chosen, project.wheel_lock(cell).kernels)
     drafter: dict[str, Any] = next(iter(served.model["drafters"]), {})
-    given = settings.get(DRAFTER, str(drafter.get("repo", "")))
-    return bound.model_copy(
-        update={
-            "mods": tuple(mod.name for mod in plan.mods),
-            "model_revision": "" if settings.get("MODEL") else str(served.model.get("revision", "")),
-            "drafter": "" if given == _OFF else given,
-            "drafter_revision": str(drafter.get("revision", "")) if given == drafter.get("repo") else "",
-        }
-    )
+    given = settings.get(DRAFTER, drafter.get("repo", ""))
+    known = {
+        "mods": tuple(mod.name for mod in plan.mods),
+        "model_revision": "" if settings.get("MODEL") else served.model.get("revision", ""),
+        "drafter": "" if given == "off" else given,
+        "drafter_revision": drafter.get("revision", "") if given == drafter.get("repo") else "",
+    }
+    return bound.model_copy(update=known)
 
 
 def _start_and_measure(
-    bench: Bench, subject: Subject, run: _Run, cache: Literal["cold", "warm"], say: Say
+    bench: Bench, record: GrowingResult, server: RunningServer, cache: Literal["cold", "warm"], say: Say
 ) -> None:
-    gpus = ("--gpus", "all") if has_gpu(bench.project.matrix, subject.arch) else ()
-    given = [word for name, value in bench.settings.items() for word in ("--env", f"{name}={value}")]
-    options = (*gpus, *given, *_models(bench))
-    record = run.record
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        run.containers.serve(run.image, Path(folder), options=options) as server,
-    ):
-        start = _started(server, cache)
-        record.add(starts=(*record.result.starts, start))
-        say(f"ready after {start.seconds:.1f} s")
-        if bench.profile.tool == "none":
-            return
-        endpoint = Endpoint(server.address, server.key, server.container)
-        bound = record.result.bound
-        # Not every server says.
-        version = endpoint.version() or bound.server_version
-        record.add(bound=bound.model_copy(update={"server_version": version}))
-        _measure(bench, record, endpoint, server.container, say)
+    seconds = server.wait_until_healthy(START_LIMIT)
+    start = MeasuredStart(cache=cache, seconds=round(seconds, 2), steps=_steps(server))
+    record.add(starts=(*record.result.starts, start))
+    say(f"ready after {seconds:.1f} s")
+    if bench.profile.tool == "none":
+        return
+    endpoint = Endpoint(server.address, server.key, server.container)
+    if version := endpoint.version():  # not every server says
+        record.add(bound=record.result.bound.model_copy(update={"server_version": version}))
+    _measure(bench, record, endpoint, server.container, say)
 
 
 def _measure(bench: Bench, record: GrowingResult, endpoint: Endpoint, tool: Container, say: Say) -> None:
-    """Measure a server with the profile's tool; `vllm bench serve` is in a container."""
     course = Course(bench.profile, load_prompts(bench.project.root), bench.limit)
     if bench.profile.tool == "llama-benchy":
         measure_arena(record, endpoint, course, say)
@@ -221,19 +210,13 @@ def _measure(bench: Bench, record: GrowingResult, endpoint: Endpoint, tool: Cont
         measure(record, endpoint, course, command_in(tool.name, bench.project.root), say)
 
 
-def _started(server: RunningServer, cache: Literal["cold", "warm"]) -> MeasuredStart:
-    seconds = server.wait_until_healthy(START_LIMIT)
-    # The image reports its steps once the warm-up requests are answered.
-    steps: dict[str, float] = {}
-    ends = time.monotonic() + 60
-    while not steps and time.monotonic() < ends:
-        steps = steps_of(server.container.log)
-        time.sleep(0 if steps else 1)
-    return MeasuredStart(cache=cache, seconds=round(seconds, 2), steps=steps)
-
-
-def _models(bench: Bench) -> tuple[str, str]:
-    return ("--volume", f"{expand_home(bench.models, 'the --models option')}:{MODEL_CACHE}")
+def _steps(server: RunningServer) -> dict[str, float]:
+    """Wait for the steps of a start: the image reports them once its warm-up requests are answered."""
+    for _ in range(60):
+        if steps := steps_of(server.container.log):
+            return steps
+        time.sleep(1)
+    return {}
 
 
 @dataclass(frozen=True)
@@ -250,11 +233,10 @@ def run_interleaved(
     """Measure both sides in every round, each time with a fresh start; every second round begins with the right one."""
     results: dict[str, list[BenchResult]] = {"A": [], "B": []}
     for number in range(rounds):
-        order = [("A", left), ("B", right)]
-        for name, side in order if number % 2 == 0 else reversed(order):
+        for name in "AB" if number % 2 == 0 else "BA":
+            side = left if name == "A" else right
             say(f"round {number + 1} of {rounds}, {name}")
-            result, _ = bench_image(side.bench, side.subject, say)
-            results[name].append(result)
+            results[name].append(bench_image(side.bench, side.subject, say)[0])
     return results["A"], results["B"]
 
 
@@ -262,9 +244,7 @@ def asked_differences(left: Side, right: Side) -> set[str]:
     """Return in what two sides were asked to differ: their settings, and their images."""
     first, second = left.bench.settings, right.bench.settings
     given = {name for name in {*first, *second} if first.get(name) != second.get(name)}
-    asked = {f"{SETTING}{name}" for name in given}
-    if DRAFTER in given:
-        asked.add("drafter")
+    asked = {f"{SETTING}{name}" for name in given} | ({"drafter"} if DRAFTER in given else set())
     if left.subject.digest != right.subject.digest:
         asked |= {"image", "server", "mods", "tool"}
     return asked

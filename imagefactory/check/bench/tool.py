@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import queue
 import subprocess
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -22,12 +21,9 @@ from imagefactory.oci.format import VENV
 
 _LOADING: Final = 600
 """Seconds that the tool may take to import itself."""
-_SPREADS: Final = {
-    "first_token": "ttft",
-    "per_token": "tpot",
-    "between_tokens": "itl",
-    "whole_request": "e2el",
-}
+_FIELDS: Final = ("first_token", "per_token", "between_tokens", "whole_request")
+_SPREADS: Final = ("ttft", "tpot", "itl", "e2el")
+"""The fields as the tool names them."""
 _LONGEST: Final = 160
 _SHOWN: Final = 3
 
@@ -52,7 +48,7 @@ class BenchJob:
         depth = f", {self.depth} tokens deep" if self.depth else ""
         return f"repeat {self.repeat}, {self.kind}, {users_text(self.users)}{depth}"
 
-    def document(self, number: int, address: str, model: str, tokenizer: str) -> dict[str, Any]:
+    def document(self, address: str, model: str, tokenizer: str) -> dict[str, Any]:
         """Return the job as benchmarks/run_jobs.py reads it."""
         arguments = [
             *("--backend", "openai-chat", "--endpoint", "/v1/chat/completions", "--base-url", address),
@@ -60,10 +56,10 @@ class BenchJob:
             *("--dataset-name", "custom", "--dataset-path", "prompts.jsonl", "--disable-shuffle"),
             *("--skip-chat-template", "--custom-output-len", str(self.output), "--temperature", "0"),
             *("--num-prompts", str(len(self.prompts)), "--max-concurrency", str(self.users)),
-            *("--percentile-metrics", ",".join(_SPREADS.values()), "--metric-percentiles", "50,90,99"),
+            *("--percentile-metrics", ",".join(_SPREADS), "--metric-percentiles", "50,90,99"),
             *("--save-detailed", *(["--ignore-eos"] if self.fixed_length else [])),
         ]
-        return {"id": number, "prompts": self.prompts, "arguments": arguments}
+        return {"prompts": self.prompts, "arguments": arguments}
 
 
 def command_in(container: str, root: Path) -> list[str]:
@@ -85,28 +81,18 @@ def running_tool(command: Sequence[str], work: Mapping[str, Any]) -> Iterator[To
         except OSError as error:
             raise ToolError(f"{command[0]} cannot be run: {error.strerror}") from None
         with process:
-            run = ToolRun(process.stdout or iter(()), log)
             try:
-                yield run
+                yield ToolRun(process, log)
             finally:
                 process.kill()
-                run.reader.join(timeout=10)
 
 
+@dataclass(frozen=True)
 class ToolRun:
-    """A running tool, whose lines a thread reads: the wait for one has a limit."""
+    """A running tool, which is killed if its next line takes too long."""
 
-    def __init__(self, output: Iterator[bytes], log: IO[bytes]) -> None:
-        self._log = log
-        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-
-        def read() -> None:
-            for line in output:
-                self._lines.put(line)
-            self._lines.put(b"")
-
-        self.reader = threading.Thread(target=read, daemon=True)
-        self.reader.start()
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
 
     def name(self) -> str:
         """Wait until the tool is loaded, and return its name and version."""
@@ -124,23 +110,30 @@ class ToolRun:
 
     def _next(self, limit: float) -> dict[str, Any]:
         ends = time.monotonic() + limit
-        while True:
-            try:
-                line = self._lines.get(timeout=max(0.0, ends - time.monotonic()))
-            except queue.Empty:
-                raise ToolError(f"no result after {limit:.0f} s: the server hangs, or is too slow") from None
-            if not line:
-                self._log.seek(0)
-                lines = self._log.read().decode("utf-8", "replace").strip().splitlines()
-                raise ToolError(
-                    f"the tool ended early: {' | '.join(lines[-3:])[-600:] or 'it wrote nothing'}"
-                )
-            try:
-                found = json.loads(line)
-            except ValueError:
-                continue  # a library printed something
-            if isinstance(found, dict) and found.keys() & {"tool", "job"}:
-                return found
+        watchdog = threading.Timer(limit, self.process.kill)
+        watchdog.start()
+        try:
+            for line in self.process.stdout or ():
+                with suppress(ValueError):  # a library printed something
+                    found = json.loads(line)
+                    if isinstance(found, dict) and found.keys() & {"tool", "result", "error"}:
+                        return found
+        finally:
+            watchdog.cancel()
+        if time.monotonic() >= ends:
+            raise ToolError(too_slow(limit))
+        self.log.seek(0)
+        raise ToolError(f"the tool ended early: {last_lines(self.log.read().decode('utf-8', 'replace'))}")
+
+
+def too_slow(limit: float) -> str:
+    """Explain a tool that did not end in time."""
+    return f"no result after {limit:.0f} s: the server hangs, or is too slow"
+
+
+def last_lines(text: str) -> str:
+    """Return the end of what a program wrote, on one line."""
+    return " | ".join(text.strip().splitlines()[-3:])[-600:] or "it wrote nothing"
 
 
 def read_result(job: BenchJob, found: Mapping[str, Any]) -> tuple[Measurement, list[str]]:
@@ -163,23 +156,18 @@ def read_result(job: BenchJob, found: Mapping[str, Any]) -> tuple[Measurement, l
         output_tokens=found["total_output_tokens"],
         tokens_per_second=found["output_throughput"],
         tokens_per_second_per_user=median(speeds),
-        acceptance=_acceptance(found),
+        acceptance=Acceptance(
+            drafts=found["spec_decode_num_drafts"],
+            drafted=found["spec_decode_draft_tokens"],
+            accepted=found["spec_decode_accepted_tokens"],
+        )
+        if "spec_decode_num_drafts" in found
+        else None,
         errors=dict(errors.most_common(_SHOWN)),
-        **{name: _spread(found, prefix) for name, prefix in _SPREADS.items()},
+        **{
+            field: Spread(**{name: found[f"{name}_{prefix}_ms"] for name in Spread.model_fields})
+            for field, prefix in zip(_FIELDS, _SPREADS, strict=True)
+        },
     )
     texts = zip(found["generated_texts"], found["errors"], strict=True)
     return measurement, [text for text, error in texts if not error]
-
-
-def _spread(found: Mapping[str, Any], prefix: str) -> Spread:
-    return Spread(**{name: found[f"{name}_{prefix}_ms"] for name in Spread.model_fields})
-
-
-def _acceptance(found: Mapping[str, Any]) -> Acceptance | None:
-    if "spec_decode_num_drafts" not in found:
-        return None
-    return Acceptance(
-        drafts=found["spec_decode_num_drafts"],
-        drafted=found["spec_decode_draft_tokens"],
-        accepted=found["spec_decode_accepted_tokens"],
-    )

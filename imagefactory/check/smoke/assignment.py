@@ -27,11 +27,9 @@ from imagefactory.errors import BuildError, FactoryError
 from imagefactory.oci.layout import Layout
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
-from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.project.servers.known import server_of
 from imagefactory.store.digests import Digest
-from images.shipped.mods.manifest import Mod
 
 _GPU_QUERY = ("--query-gpu=name,compute_cap", "--format=csv,noheader")
 _GPU = re.compile(r"(?P<name>.+), (?P<capability>\d+\.\d+)")
@@ -119,7 +117,7 @@ class _Preparing:
         return made.model_copy(update=facts)
 
     def _for_containers(self) -> dict[str, object]:
-        self._refuse_foreign(self.subject.platform)
+        self._refuse_foreign()
         return {"image": self._in_daemon(self.subject)}
 
     def _for_serving(self) -> dict[str, object]:
@@ -135,7 +133,7 @@ class _Preparing:
         arch = self.project.matrix.archs[self.subject.arch]
         if arch.capability is None:
             raise _CannotRunError(f"{self.subject.arch} has no GPU")
-        self._refuse_foreign(self.subject.platform)
+        self._refuse_foreign()
         image = self._in_daemon(self.subject)
         options = ("--gpus", "all", "--entrypoint", "nvidia-smi")
         done = self.containers.once(image, *_GPU_QUERY, options=options, timeout=120)
@@ -154,58 +152,48 @@ class _Preparing:
             self.loaded.append(name)
         return image
 
-    def _machine(self) -> str:
+    def _here(self) -> str:
         if self.engine is None:
             self.engine = daemon.ask()
-        return self.engine.machine
+        return f"linux/{self.engine.machine}"
 
-    def _refuse_foreign(self, platform: str) -> None:
+    def _refuse_foreign(self) -> None:
         """Refuse an image for another platform: servers crash under emulation."""
-        here = f"linux/{self._machine()}"
-        if platform != here:
-            raise _CannotRunError(f"the image is for {platform} and the engine runs on {here}")
+        if self.subject.platform != self._here():
+            raise _CannotRunError(
+                f"the image is for {self.subject.platform} and the engine runs on {self._here()}"
+            )
 
     def _counterpart(self) -> Subject:
         """Find the image of the same version that serves without a GPU."""
         project, subject = self.project, self.subject
         if not has_gpu(project.matrix, subject.arch) or server_of(subject.cell).on_cpu:
-            self._refuse_foreign(subject.platform)
+            self._refuse_foreign()
             return subject
-        here = f"linux/{self._machine()}"
+        here = self._here()
         cells = [cell for cell in cpu_counterparts(project, subject.version) if cell.platform == here]
         if not cells:
             raise _CannotRunError(f"{subject.cell.runs} has no cell for a CPU on {here}")
-        locked = [cell for cell in cells if project.is_locked(cell)]
-        if not locked:
+        cell = next((cell for cell in cells if project.is_locked(cell)), None)
+        if cell is None:
             raise _CannotRunError(f"{cells[0]} is not locked for {here}")
-        return _built(project, locked[0])
+        try:
+            return subject_of_target(project, f"{cell}/{cell.machine}")
+        except BuildError:  # it is missing or out of date
+            known = KnownLayers(project.known_layers)
+            [built] = assemble(BuildRun(project, [make_plan(project, cell)], Unwatched(), known))
+            return subject_of_layout(project, Layout(built.layout.folder))
 
     def _mods_to_add(self, counterpart: Subject) -> tuple[str, ...]:
         """List the mods that a counterpart lacks and has to apply at start-up."""
-        has = {mod.name for mod in _mods(self.project, counterpart)}
-        missing = [mod for mod in _mods(self.project, self.subject) if mod.name not in has]
+        plans = [plan_of(self.project, subject) for subject in (self.subject, counterpart)]
+        if plans[0] is None or plans[1] is None:
+            raise _CannotRunError("this checkout does not have the image's plan, so its mods are unknown")
+        has = {mod.name for mod in plans[1].mods}
+        missing = [mod for mod in plans[0].mods if mod.name not in has]
         for mod in missing:
             if mod.manifest.variants[0].source is not None:
-                why = (
+                raise _CannotRunError(
                     f"{counterpart.cell} cannot apply the mod {mod.name} at start-up: it needs other sources"
                 )
-                raise _CannotRunError(why)
         return tuple(mod.name for mod in missing)
-
-
-def _mods(project: Project, subject: Subject) -> list[Mod]:
-    plan = plan_of(project, subject)
-    if plan is None:
-        raise _CannotRunError("this checkout does not have the image's plan, so its mods are unknown")
-    return plan.mods
-
-
-def _built(project: Project, cell: Cell) -> Subject:
-    """Return the image of a cell, building it if it is missing or out of date."""
-    try:
-        return subject_of_target(project, f"{cell}/{cell.machine}")
-    except BuildError:
-        [built] = assemble(
-            BuildRun(project, [make_plan(project, cell)], Unwatched(), KnownLayers(project.known_layers))
-        )
-        return subject_of_layout(project, Layout(built.layout.folder))

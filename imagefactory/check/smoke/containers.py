@@ -47,32 +47,31 @@ class Containers:
         self, image: str, *arguments: str, options: Sequence[str] = (), timeout: float = 600
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in a new container, as `docker run --rm` does."""
-        name = self._name()
-        done = docker(
-            *("run", "--rm", "--name", name, "--label", f"{LABEL}={self.run}", "--network", "none"),
-            *(*options, image, *arguments),
-            timeout=timeout,
-        )
+        named = self._named()
+        words = ("run", "--rm", *named, "--network", "none", *options, image, *arguments)
+        done = docker(*words, timeout=timeout)
         if done.returncode == 124:  # noqa: PLR2004 - see docker()
-            docker("rm", "--force", "--volumes", name)
+            Container(named[-1]).remove()
         return done
 
     def start(self, image: str, *arguments: str, options: Sequence[str] = ()) -> Container:
         """Start a container in the background."""
-        name = self._name()
-        words = ("run", "--detach", "--name", name, "--label", f"{LABEL}={self.run}")
-        done = docker(*words, *options, image, *arguments, timeout=600)
+        named = self._named()
+        container = Container(named[-1])
+        done = docker("run", "--detach", *named, *options, image, *arguments, timeout=600)
         if done.returncode:
-            docker("rm", "--force", "--volumes", name)
+            container.remove()
             raise ContainerError(f"the container does not start: {done.stderr.strip()}")
-        return Container(name)
+        return container
 
     @contextmanager
     def serve(
         self, image: str, folder: Path, *arguments: str, options: Sequence[str] = ()
     ) -> Iterator[RunningServer]:
         """Run a server as documented: on the host's network, with its key in a file in `folder`."""
-        key, port = secrets.token_hex(16), _free_port()
+        key = secrets.token_hex(16)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = int(free.getsockname()[1])
         key_file = folder / "key"
         key_file.write_text(key)
         own = (
@@ -95,20 +94,14 @@ class Containers:
     def remove_all(self) -> None:
         """Remove the volumes of the run, and its containers if it was interrupted."""
         mine = ("--quiet", "--filter", f"label={LABEL}={self.run}")
-        found = docker("ps", "--all", *mine).stdout.split()
-        if found:
+        if found := docker("ps", "--all", *mine).stdout.split():
             docker("rm", "--force", "--volumes", *found)
-        volumes = docker("volume", "ls", *mine).stdout.split()
-        if volumes:
-            docker("volume", "rm", "--force", *volumes)
+        if found := docker("volume", "ls", *mine).stdout.split():
+            docker("volume", "rm", "--force", *found)
 
-    def _name(self) -> str:
-        return f"imagefactory-smoke-{uuid4().hex[:12]}"
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    def _named(self) -> tuple[str, ...]:
+        """Return options with a new name, which comes last."""
+        return ("--label", f"{LABEL}={self.run}", "--name", f"imagefactory-smoke-{uuid4().hex[:12]}")
 
 
 class ContainerError(Exception):
@@ -134,7 +127,7 @@ class Container:
     def exit_code(self) -> int | None:
         """Its exit code; None while it runs."""
         code = self._inspect("{{.State.ExitCode}}")
-        return None if self.is_running or not code.isdecimal() else int(code)
+        return int(code) if code.isdecimal() and not self.is_running else None
 
     @property
     def log(self) -> str:
@@ -185,17 +178,13 @@ class RunningServer:
 
     def get(self, path: str) -> requests.Response:
         """Send a GET request with the key."""
-        return requests.get(f"{self.address}{path}", headers=self._headers(), timeout=120)
+        return requests.get(f"{self.address}{path}", headers=_bearer(self.key), timeout=120)
 
     def post(self, path: str, body: dict[str, object], *, key: str | None = None) -> requests.Response:
         """Send a POST request with the key, or with another one."""
-        return requests.post(
-            f"{self.address}{path}",
-            json=body,
-            headers=self._headers(key),
-            timeout=600,
-            stream=bool(body.get("stream")),
-        )
+        headers, stream = _bearer(self.key if key is None else key), bool(body.get("stream"))
+        return requests.post(f"{self.address}{path}", json=body, headers=headers, timeout=600, stream=stream)
 
-    def _headers(self, key: str | None = None) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.key if key is None else key}"}
+
+def _bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}

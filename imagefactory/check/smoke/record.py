@@ -86,11 +86,9 @@ class LevelResult(_Value):
         outcome: LevelOutcome = "failed" if "failed" in outcomes else "not-run"
         if outcomes - {"not-applicable"} == {"passed"}:
             outcome = "passed"
-        why = "; ".join(
-            f"{test.name}: {_first_line(test.message)}"
-            for test in tests
-            if test.outcome == outcome != "passed"
-        )
+        wrong = [test for test in tests if test.outcome == outcome != "passed"]
+        reasons = [(test.name, test.message.strip() or "no reason is known") for test in wrong]
+        why = "; ".join(f"{name}: {message.splitlines()[0].strip()}" for name, message in reasons)
         if outcome == "not-run":
             why = why or "it has no test for this image"
         return cls(outcome=outcome, why=why, tests=tests, seconds=seconds, ran_on=ran_on)
@@ -143,30 +141,22 @@ class SmokeRecord(_Value):
             result = results.get(level)
             if result is None:
                 found.append(f"{level}: no result")
-            elif result.outcome == "failed" or (level in required and result.outcome != "passed"):
-                found.append(
-                    f"{level}: {'not run' if result.outcome == 'not-run' else 'failed'} ({result.why})"
-                )
+            elif result.outcome == "failed" or (level in required and result.outcome == "not-run"):
+                found.append(f"{level}: {result.outcome.replace('-', ' ')} ({result.why})")
         return found
 
     def with_earlier(self, earlier: SmokeRecord) -> SmokeRecord:
         """Add the levels of an earlier record of the same image that did not run this time."""
         if (earlier.digest, earlier.plan_key) != (self.digest, self.plan_key):
             raise ValueError("the records are about different images")
-        kept = {
-            level: result.model_copy(
-                update={
-                    "started": result.started or earlier.started,
-                    "machine": result.machine or earlier.machine,
-                }
-            )
-            for level, result in earlier.levels.items()
-            if level not in self.levels
-        }
-        merged = kept | self.levels
-        return self.model_copy(
-            update={"levels": {level: merged[level] for level in LEVELS if level in merged}}
-        )
+        levels: dict[Level, LevelResult] = {}
+        for level in LEVELS:
+            if level in self.levels:
+                levels[level] = self.levels[level]
+            elif old := earlier.levels.get(level):
+                when, where = old.started or earlier.started, old.machine or earlier.machine
+                levels[level] = old.model_copy(update={"started": when, "machine": where})
+        return self.model_copy(update={"levels": levels})
 
     def to_json(self) -> str:
         """Write the record as JSON."""
@@ -178,13 +168,9 @@ class SmokeRecord(_Value):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            raise CheckError(
-                "bad-smoke-record",
-                "The smoke record cannot be read.",
-                where=where,
-                why=f"{first_problem(error)}.",
-                fix="Remove it and run `./inv smoke` again.",
-            ) from None
+            why, fix = f"{first_problem(error)}.", "Remove it and run `./inv smoke` again."
+            what = "The smoke record cannot be read."
+            raise CheckError("bad-smoke-record", what, where=where, why=why, fix=fix) from None
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -192,21 +178,13 @@ class SmokeRecord(_Value):
         try:
             return cls.from_json(path.read_bytes(), where=path)
         except OSError as error:
-            raise CheckError(
-                "bad-smoke-record",
-                "There is no smoke record for this image.",
-                where=path,
-                why=f"{error.strerror or error}.",
-                fix="Run `./inv smoke` first.",
-            ) from None
+            why, fix = f"{error.strerror or error}.", "Run `./inv smoke` first."
+            what = "There is no smoke record for this image."
+            raise CheckError("bad-smoke-record", what, where=path, why=why, fix=fix) from None
 
     def write(self, path: Path) -> None:
         """Write the record to a file, atomically."""
         write_text(path, self.to_json())
-
-
-def _first_line(message: str) -> str:
-    return next((line.strip() for line in message.splitlines() if line.strip()), "no reason is known")
 
 
 def levels_of(matrix: Matrix, arch: str) -> tuple[Level, ...]:
@@ -259,7 +237,6 @@ def serving_elsewhere(project: Project, cell: Cell) -> str:
     """
     if not has_gpu(project.matrix, cell.arch) or server_of(cell).on_cpu:
         return ""
-    platforms = [
-        other.platform for other in cpu_counterparts(project, cell.version) if project.is_locked(other)
-    ]
+    others = cpu_counterparts(project, cell.version)
+    platforms = [other.platform for other in others if project.is_locked(other)]
     return "" if not platforms or cell.platform in platforms else platforms[0]

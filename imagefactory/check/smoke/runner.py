@@ -21,7 +21,6 @@ from imagefactory.check.smoke.subject import Subject
 from imagefactory.errors import CheckError
 from imagefactory.project.project import Project
 from imagefactory.project.targets import host_machine
-from imagefactory.store.digests import Digest
 from imagefactory.store.progress import Say
 from imagefactory.store.signals import ending_in_order
 
@@ -32,17 +31,17 @@ _BROKE_OFF: Final = "the test run ended before this test did"
 _POLL: Final = 0.3
 
 
-def results_folder(project: Project, digest: Digest | str) -> Path:
+def results_folder(project: Project, digest: str) -> Path:
     """Return the folder of an image's results: record.json, junit.xml and the log of the last run."""
     return project.root / "build" / "smoke" / digest.removeprefix("sha256:")
 
 
-def recorded(project: Project, digest: Digest | str) -> SmokeRecord:
+def recorded(project: Project, digest: str) -> SmokeRecord:
     """Read the record of an image."""
     return SmokeRecord.read(results_folder(project, digest) / RECORD)
 
 
-def records_below(folders: Iterable[Path], digest: Digest | str) -> list[SmokeRecord]:
+def records_below(folders: Iterable[Path], digest: str) -> list[SmokeRecord]:
     """Read the records of an image from the build/smoke folders of several machines."""
     paths = [folder / digest.removeprefix("sha256:") / RECORD for folder in folders]
     return [SmokeRecord.read(path) for path in paths if path.exists()]
@@ -57,7 +56,14 @@ def smoke(project: Project, subject: Subject, levels: Sequence[Level], say: Say)
         for level, why in assignment.hindered.items():
             say(f"{level}: not run: {why}")
         found = _run(assignment, levels, folder, say)
-        machine = _machine(assignment)
+        machine = SmokeMachine(
+            platform=f"linux/{host_machine()}",
+            kernel=platform.release(),
+            cpus=os.cpu_count() or 0,
+            memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            engine=assignment.engine,
+            gpus=assignment.gpus,
+        )
     record = SmokeRecord(
         digest=subject.digest,
         plan_key=subject.plan_key,
@@ -90,20 +96,20 @@ def refuse_failed(record: SmokeRecord, ran: Sequence[Level], *, by_name: bool, f
 
 def _run(assignment: Assignment, levels: Sequence[Level], folder: Path, say: Say) -> dict[Level, LevelResult]:
     """Run pytest over the levels that can run; every level gets a result."""
-    runnable = [level for level in levels if level not in assignment.hindered]
     with tempfile.TemporaryDirectory(prefix="imagefactory-smoke-") as scratch:
         work = Path(scratch)
         (work / "assignment.json").write_text(assignment.model_dump_json(), "utf-8")
         with _pytest(assignment, levels, work, folder) as process:
             seen = _follow(process, work / "results.jsonl", say)
         code = process.returncode
-    results: dict[Level, LevelResult] = {
-        level: LevelResult.not_run(why) for level, why in assignment.hindered.items()
-    }
-    for level in runnable:
+    results: dict[Level, LevelResult] = {}
+    for level in levels:
         tests = [entry for entry in seen if entry["level"] == level]
-        results[level] = _level(level, assignment, tests, code, folder)
-    return {level: results[level] for level in levels}
+        if why := assignment.hindered.get(level):
+            results[level] = LevelResult.not_run(why)
+        else:
+            results[level] = _level(level, assignment, tests, code, folder)
+    return results
 
 
 def _level(
@@ -116,11 +122,9 @@ def _level(
         return LevelResult.not_run(f"pytest ended with code {code} before any test: {last[0]}")
     tests = []
     for name, entry in planned.items():
-        if name in ended:
-            facts = {key: ended[name][key] for key in ("outcome", "seconds", "message", "measured")}
-        else:
-            facts = {"outcome": "not-run", "message": _BROKE_OFF}
-        tests.append(TestResult.model_validate({"name": name, "means": entry["means"], **facts}))
+        facts = ended.get(name, {"outcome": "not-run", "message": _BROKE_OFF})
+        told = {key: value for key, value in facts.items() if key not in {"kind", "level"}}
+        tests.append(TestResult(**told | {"name": name, "means": entry["means"]}))
     other = assignment.serving.digest if level == "serve" and assignment.serving is not None else ""
     return LevelResult.of(
         tests,
@@ -167,25 +171,9 @@ def _follow(process: subprocess.Popen[bytes], results: Path, say: Say) -> list[d
             entry = json.loads(line)
             entries.append(entry)
             if entry["kind"] == "ended":
-                say(_line(entry))
+                figures = "".join(f", {name} {value:g}" for name, value in entry["measured"].items())
+                said = f"{entry['outcome']} ({entry['seconds']:.1f} s{figures})"
+                say(": ".join(filter(None, (entry["level"], entry["name"], said, entry["message"]))))
         if ended:
             return entries
         time.sleep(_POLL)
-
-
-def _line(entry: dict[str, Any]) -> str:
-    figures = "".join(f", {name} {value:g}" for name, value in entry["measured"].items())
-    line = f"{entry['level']}: {entry['name']}: {entry['outcome']} ({entry['seconds']:.1f} s{figures})"
-    return f"{line}: {entry['message']}" if entry["message"] else line
-
-
-def _machine(assignment: Assignment) -> SmokeMachine:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return SmokeMachine(
-        platform=f"linux/{host_machine()}",
-        kernel=platform.release(),
-        cpus=os.cpu_count() or 0,
-        memory=memory,
-        engine=assignment.engine,
-        gpus=assignment.gpus,
-    )

@@ -57,29 +57,5 @@ globalThis.ImagePicker = (() => {
   const quoted = (word) =>
     word && !/[^\w@%+=:,./-]/.test(word) ? word : `'${word.replaceAll("'", "'\"'\"'")}'`;
 
-  /** Return the words nearest to one, as Python's difflib finds them. */
-  function nearest(word, known) {
-    const scored = known.map((other) => [similarity(other, word), other]).filter(([score]) => score >= 0.6);
-    scored.sort(([one, name], [two, other]) => two - one || (name < other ? 1 : -1));
-    return scored.slice(0, 2).map(([, name]) => name);
-  }
-
-  const similarity = (one, two) => (2 * matches(one, two)) / (one.length + two.length);
-
-  function matches(one, two) {
-    let best = 0;
-    let [first, second] = [0, 0];
-    for (let i = 0; i < one.length; i += 1) {
-      for (let j = 0; j < two.length; j += 1) {
-        let size = 0;
-        while (i + size < one.length && j + size < two.length && one[i + size] === two[j + size]) size += 1;
-        if (size > best) [best, first, second] = [size, i, j];
-      }
-    }
-    if (!best) return 0;
-    const before = matches(one.slice(0, first), two.slice(0, second));
-    return best + before + matches(one.slice(first + best), two.slice(second + best));
-  }
-
-  return { python: { strip, split, whole, fraction, float, tenths, repr, json, str, quoted, nearest } };
+  return { python: { strip, split, whole, fraction, float, tenths, repr, json, str, quoted } };
 })();

@@ -130,9 +130,7 @@
   function choice(image, setting, words, refuse) {
     const value = words.toLowerCase();
     if (!setting.choices.includes(value)) {
-      const near = python.nearest(value, setting.choices);
-      const remedy = `Use one of them, or leave ${setting.name} out for ${setting.default || "auto"}.`;
-      refuse(`does not accept ${python.repr(words)}`, near.length ? `Did you mean ${near.join(" or ")}?` : remedy);
+      refuse(`does not accept ${python.repr(words)}`, `Use one of them, or leave ${setting.name} out for ${setting.default || "auto"}.`);
     }
     const since = setting.since_of[value];
     if (since && !image.atLeast(since)) {

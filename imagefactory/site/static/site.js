@@ -40,7 +40,6 @@
   const entries = window.searchData || [];
   if (!entries.length) return;
   const texts = entries.map((entry) => entry.join(" ").toLowerCase());
-  let chosen = -1;
 
   const score = (number, words) => {
     const [kind, title] = entries[number];
@@ -53,74 +52,37 @@
     return total;
   };
 
-  const close = () => {
-    list.hidden = true;
-    chosen = -1;
-    search.setAttribute("aria-expanded", "false");
-    search.removeAttribute("aria-activedescendant");
-  };
-
-  const choose = (number) => {
-    const items = [...list.querySelectorAll("[role=option]")];
-    if (!items.length) return;
-    chosen = (number + items.length) % items.length;
-    items.forEach((item, index) => item.setAttribute("aria-selected", String(index === chosen)));
-    search.setAttribute("aria-activedescendant", items[chosen].id);
-    items[chosen].scrollIntoView({ block: "nearest" });
+  const link = ([kind, title, path, text]) => {
+    const [item, made] = ["li", "a"].map((tag) => document.createElement(tag));
+    made.href = root + path;
+    for (const [name, value] of [["kind", kind], ["title", title], ["text", text]]) {
+      const part = document.createElement("span");
+      part.className = name;
+      part.textContent = value;
+      made.append(part, " ");
+    }
+    item.append(made);
+    return item;
   };
 
   const find = () => {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    if (!words.length) return close();
     const found = entries.map((_, number) => [score(number, words), number])
       .filter(([value]) => value >= 0)
       .sort((one, other) => other[0] - one[0] || one[1] - other[1])
       .slice(0, 12);
-    list.replaceChildren(...found.map(([, number], index) => {
-      const [kind, title, path, text] = entries[number];
-      const item = document.createElement("li");
-      item.id = `found-${index}`;
-      item.setAttribute("role", "option");
-      item.setAttribute("aria-selected", "false");
-      item.dataset.path = path;
-      for (const [name, value] of [["kind", kind], ["title", title], ["text", text]]) {
-        const part = document.createElement("span");
-        part.className = name;
-        part.textContent = value;
-        item.append(part, " ");
-      }
-      return item;
-    }));
-    if (!found.length) {
-      const item = document.createElement("li");
-      item.className = "nothing";
-      item.setAttribute("role", "option");
-      item.setAttribute("aria-disabled", "true");
-      item.textContent = "Nothing found";
-      list.append(item);
-    }
-    list.hidden = false;
-    search.setAttribute("aria-expanded", "true");
-    chosen = -1;
+    list.replaceChildren(...found.map(([, number]) => link(entries[number])));
+    if (!found.length) list.append(Object.assign(document.createElement("li"), { textContent: "Nothing found" }));
+    list.hidden = !words.length;
   };
-
-  const go = (item) => { if (item && item.dataset.path) location.href = root + item.dataset.path; };
 
   search.disabled = false;
   search.addEventListener("input", find);
   search.addEventListener("focus", find);
-  search.addEventListener("keydown", (event) => {
-    if (event.key === "ArrowDown") choose(chosen + 1);
-    else if (event.key === "ArrowUp") choose(chosen - 1);
-    else if (event.key === "Enter") go(list.querySelectorAll("[role=option]")[Math.max(chosen, 0)]);
-    else if (event.key === "Escape") { search.value = ""; close(); }
-    else return;
-    event.preventDefault();
-  });
-  search.addEventListener("blur", () => setTimeout(close, 150));
-  list.addEventListener("mousedown", (event) => {
-    event.preventDefault();
-    go(event.target.closest("[role=option]"));
+  search.addEventListener("keydown", (event) => event.key === "Enter" && list.querySelector("a")?.click());
+  search.parentElement.addEventListener("keydown", (event) => { if (event.key === "Escape") list.hidden = true; });
+  search.parentElement.addEventListener("focusout", (event) => {
+    if (!event.currentTarget.contains(event.relatedTarget)) list.hidden = true;
   });
   document.addEventListener("keydown", (event) => {
     const typing = /^(input|textarea|select)$/i.test(document.activeElement.tagName);

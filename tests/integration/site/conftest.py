@@ -44,9 +44,8 @@ class Tabs:
     @property
     def astray(self) -> list[str]:
         """The requests that left this machine."""
-        return [
-            url for url in self.asked if not url.startswith(("file:", "http://127.0.0.1:", "data:", "blob:"))
-        ]
+        here = ("file:", "http://127.0.0.1:", "data:", "blob:")
+        return [url for url in self.asked if not url.startswith(here)]
 
     def close(self) -> None:
         for context in self._contexts:

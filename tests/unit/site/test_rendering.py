@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import posixpath
-import re
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -35,12 +34,9 @@ class Page(HTMLParser):
         given = {name: value or "" for name, value in attrs}
         if tag == "a" and "href" in given:
             self.links.append(given["href"])
-        if tag == "link":
-            self.loaded.append(given["href"])
-        if "src" in given:
-            self.loaded.append(given["src"])
-        if "id" in given:
-            self.ids.append(given["id"])
+        self.loaded += [given["href"]] if tag == "link" else []
+        self.loaded += [given["src"]] if "src" in given else []
+        self.ids += [given["id"]] if "id" in given else []
         bad = tag == "style" or (tag == "script" and "src" not in given)
         self.inline += [tag] if bad else []
         self.inline += [name for name in given if name == "style" or name.startswith("on")]
@@ -96,15 +92,11 @@ def test_every_link_leads_to_a_file_and_an_anchor_that_exist(
     assert checked > 200
 
 
-def test_ids_are_unique(pages: dict[str, Page]) -> None:
-    for path, page in pages.items():
-        assert len(page.ids) == len(set(page.ids)), path
-
-
-def test_policy_forbids_inline_code_and_pages_have_none(
+def test_ids_are_unique_and_the_policy_forbids_inline_code(
     files: dict[str, bytes], pages: dict[str, Page]
 ) -> None:
     for path, page in pages.items():
+        assert len(page.ids) == len(set(page.ids)), path
         assert b"default-src 'none'; style-src 'self'; script-src 'self'" in files[path], path
         assert page.inline == [], path
 
@@ -145,10 +137,7 @@ def test_published_image_is_current_with_its_evidence(
 
 
 def test_neighbours_say_what_is_left_to_pull(files: dict[str, bytes]) -> None:
-    tiny, big = (
-        json.loads(files[f"images/{name}"])
-        for name in (f"{TINY}.json", f"{TINY.replace('tiny', 'big')}.json")
-    )
+    tiny, big = (json.loads(files[f"images/{TINY.replace('tiny', name)}.json"]) for name in ("tiny", "big"))
     [other] = tiny["neighbours"]
     present = {layer["digest"] for layer in big["layers"]}
     left = [layer["bytes"] for layer in tiny["layers"] if layer["digest"] not in present]
@@ -186,29 +175,22 @@ def test_feed_has_the_times_of_the_catalog(files: dict[str, bytes]) -> None:
     atom = "{http://www.w3.org/2005/Atom}"
     assert feed.findtext(f"{atom}updated") == "2026-11-15T03:04:05Z"
     entries = feed.findall(f"{atom}entry")
-    assert [entry.findtext(f"{atom}updated") for entry in entries] == [
-        "2026-11-15T03:04:05Z",
-        "2026-11-14T03:04:05Z",
-    ]
+    times = [entry.findtext(f"{atom}updated") for entry in entries]
+    assert times == ["2026-11-15T03:04:05Z", "2026-11-14T03:04:05Z"]
     assert len({entry.findtext(f"{atom}id") for entry in entries}) == 2
 
 
 def test_search_finds_models_images_mods_settings_and_problems(files: dict[str, bytes]) -> None:
     text = files["search-data.js"].decode()
-    found = re.fullmatch(r"window\.searchData = (\[.*\]);\n", text)
-    assert found
-    entries = json.loads(found[1])
+    entries = json.loads(text.removeprefix("window.searchData = ").removesuffix(";\n"))
     assert {entry[0] for entry in entries} == {"model", "image", "mod", "setting", "problem", "exit code"}
     assert all(entry[2].partition("#")[0] in files for entry in entries)
 
 
-def test_llms_text_names_every_model(files: dict[str, bytes]) -> None:
+def test_there_are_files_for_language_models_and_recipes(files: dict[str, bytes]) -> None:
     text = files["llms.txt"].decode()
     assert text.startswith("# ")
     for path in ("models/big.json", "models/tiny.json", "troubles.json"):
         assert f"]({path})" in text
-
-
-def test_recipes_come_as_a_registry_and_as_one_file(files: dict[str, bytes]) -> None:
     assert "recipes/.sparkrun/registry.yaml" in files
     assert b"registry.yaml" in files["sparkrun-registry.tar"]

@@ -13,7 +13,7 @@ def test_the_checkout_has_the_profiles_of_the_field() -> None:
     profiles = load_profiles(REPOSITORY)
     assert list(profiles.profiles) == ["quick", "chat", "users", "long", "arena", "start"]
     chat, prompts = profiles.named("chat"), load_prompts(REPOSITORY)
-    assert (chat.requests * len(prompts.kinds()), chat.output, chat.users) == (80, 2048, (1,))
+    assert (chat.requests * len(prompts.root), chat.output, chat.users) == (80, 2048, (1,))
     assert profiles.named("users").users == (1, 4, 8, 16, 32, 64, 128)
 
 
@@ -27,7 +27,7 @@ def test_prompts_are_short_distinct_and_of_all_kinds() -> None:
     texts = prompts.of(MIXED)
     assert len(texts) == len(set(texts)) == 80
     assert max(map(len, texts)) < 110
-    assert [texts[number] in prompts.of(kind) for number, kind in enumerate(prompts.kinds())] == [True] * 5
+    assert [texts[number] in prompts.of(kind) for number, kind in enumerate(prompts.root)] == [True] * 5
 
 
 def test_every_repeat_has_prompts_of_its_own() -> None:

@@ -12,32 +12,24 @@ from tests.fixtures.benchmarks import at_speed, drafting, measurement, result
 from tests.fixtures.failures import raises
 
 
-def test_a_result_survives_its_file(tmp_path: Path) -> None:
-    result().write(tmp_path / "a.json")
-    assert BenchResult.read(tmp_path / "a.json") == result()
-
-
-@pytest.mark.parametrize("text", ["", "{}", '{"format": 2}'])
-def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / "a.json").write_text(text)
-    with raises("bad-bench-result", match=r"a\.json"):
-        BenchResult.read(tmp_path / "a.json")
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_result_survives_its_file_and_a_missing_or_damaged_one_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
     with raises("bad-bench-result", match="No such file"):
-        BenchResult.read(tmp_path / "none.json")
+        BenchResult.read(path)
+    result().write(path)
+    assert BenchResult.read(path) == result()
+    for text in ("", "{}", '{"format": 2}'):
+        path.write_text(text)
+        with raises("bad-bench-result", match=r"a\.json"):
+            BenchResult.read(path)
 
 
-def test_an_incomplete_result_says_why() -> None:
+def test_an_incomplete_result_says_why_and_impossible_figures_are_refused() -> None:
     with pytest.raises(ValidationError, match="says why"):
         result(complete=False)
-
-
-@pytest.mark.parametrize("speed", [-1, float("inf"), float("nan")])
-def test_impossible_figures_are_refused(speed: float) -> None:
-    with pytest.raises(ValidationError):
-        measurement(tokens_per_second=speed)
+    for speed in (-1, float("inf"), float("nan")):
+        with pytest.raises(ValidationError):
+            measurement(tokens_per_second=speed)
 
 
 def test_throughput_of_a_repeat_is_all_its_tokens_by_all_its_time() -> None:

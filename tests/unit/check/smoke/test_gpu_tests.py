@@ -55,25 +55,17 @@ def check_backends(served: Served, intended: Any) -> None:
     smoke.test_the_intended_backends_are_used(served, intended, SERVERS["vllm"], applies)  # type: ignore[arg-type]
 
 
-def test_the_intended_backends_pass() -> None:
+def test_the_intended_backends_pass_and_others_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     check_backends(Served(LOG), INTENDED)
     check_backends(Served(LOG), plan(ATTENTION_BACKEND="auto"))
-
-
-def test_another_backend_is_found() -> None:
-    with pytest.raises(AssertionError, match="model attention by FLASH_ATTN, intended: triton_attn"):
-        check_backends(Served(LOG[1:]), INTENDED)
-
-
-def test_a_log_without_backends_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smoke, "PATIENCE", 0)
-    with pytest.raises(AssertionError, match="does not say"):
-        check_backends(Served([]), INTENDED)
-
-
-def test_slow_kernels_are_found() -> None:
-    with pytest.raises(AssertionError, match="FP4 runs through Marlin"):
-        check_backends(Served([*LOG, MARLIN]), INTENDED)
+    for log, fault in (
+        (LOG[1:], "model attention by FLASH_ATTN, intended: triton_attn"),
+        ([], "does not say"),
+        ([*LOG, MARLIN], "FP4 runs through Marlin"),
+    ):
+        with pytest.raises(AssertionError, match=fault):
+            check_backends(Served(log), INTENDED)
 
 
 def metrics(*counts: tuple[int, int, int]) -> Iterator[str]:
@@ -98,13 +90,8 @@ def drafting(*counts: tuple[int, int, int]) -> dict[str, object]:
     return figures
 
 
-def test_acceptance_excludes_earlier_requests() -> None:
+def test_acceptance_excludes_earlier_requests_and_a_useless_drafter_is_found() -> None:
     assert drafting((10, 150, 0), (20, 300, 60)) == {"draft_acceptance": 0.4}
-
-
-@pytest.mark.parametrize(
-    ("after", "words"), [((20, 300, 5), "5 of 150 drafted tokens"), ((10, 150, 0), "nothing was drafted")]
-)
-def test_a_useless_drafter_is_found(after: tuple[int, int, int], words: str) -> None:
-    with pytest.raises(AssertionError, match=words):
-        drafting((10, 150, 0), after)
+    for after, words in (((20, 300, 5), "5 of 150 drafted tokens"), ((10, 150, 0), "nothing was drafted")):
+        with pytest.raises(AssertionError, match=words):
+            drafting((10, 150, 0), after)

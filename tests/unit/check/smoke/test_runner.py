@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -37,15 +38,11 @@ def subject(**cell: str) -> Subject:
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Pretend to have a daemon with every image."""
-
-    def be(machine: str) -> None:
-        monkeypatch.setattr(daemon, "ask", lambda: daemon.Daemon("20.10.24", machine))
-        monkeypatch.setattr(assignments, "bring_into_daemon", lambda subject: (subject.config, ""))
-        monkeypatch.setattr(Containers, "remove_all", lambda _: None)
-
-    return be
+def engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretend to have a daemon on amd64 with every image."""
+    monkeypatch.setattr(daemon, "ask", lambda: daemon.Daemon("20.10.24", "amd64"))
+    monkeypatch.setattr(assignments, "bring_into_daemon", lambda subject: (subject.config, ""))
+    monkeypatch.setattr(Containers, "remove_all", lambda _: None)
 
 
 def says(monkeypatch: pytest.MonkeyPatch, code: int, stdout: str = "", stderr: str = "") -> None:
@@ -68,83 +65,63 @@ def hindrances(project: Project, tested: Subject, *levels: Level) -> dict[Level,
 def test_without_an_engine_only_the_static_level_can_run(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def none() -> None:
-        raise EngineError(
-            "engine-failed",
-            "The Docker daemon does not answer.",
-            where="here",
-            why="No\nsocket.",
-            fix="Start it.",
-        )
-
-    monkeypatch.setattr(daemon, "ask", none)
+    silent = EngineError(
+        "engine-failed", "It does not answer.", where="here", why="No\nsocket.", fix="Start it."
+    )
+    monkeypatch.setattr(daemon, "ask", Mock(side_effect=silent))
     found = hindrances(project, subject(), *LEVELS)
-    assert sorted(found) == ["container", "gpu", "serve"]
-    assert set(found.values()) == {"The Docker daemon does not answer. No socket."}
+    assert found == dict.fromkeys(("container", "serve", "gpu"), "It does not answer. No socket.")
 
 
-def test_a_foreign_image_is_not_run(project: Project, engine: Callable[[str], None]) -> None:
-    engine("amd64")
-    why = "the image is for linux/arm64 and the engine runs on linux/amd64"
-    foreign = subject(arch="gb10", platform="linux/arm64")
-    assert hindrances(project, foreign, "container", "gpu") == {"container": why, "gpu": why}
-    foreign = subject(model="tiny", arch="cpu", platform="linux/arm64")
-    assert hindrances(project, foreign, "serve") == {"serve": why}
+SPARK = {"arch": "gb10", "platform": "linux/arm64"}
+FOREIGN = "the image is for linux/arm64 and the engine runs on linux/amd64"
 
 
-def test_serve_needs_a_locked_cpu_cell(project: Project, engine: Callable[[str], None]) -> None:
-    engine("amd64")
-    found = hindrances(project, subject(version="0.24.0", arch="gb10", platform="linux/arm64"), "serve")
-    assert found == {"serve": "tiny@0.24.0/cpu is not locked for linux/amd64"}
-
-
-def test_serve_needs_a_cpu_cell(project: Project, engine: Callable[[str], None]) -> None:
-    engine("amd64")
-    found = hindrances(project, subject(version="nightly", arch="gb10", platform="linux/arm64"), "serve")
-    assert found == {"serve": "vLLM nightly has no cell for a CPU on linux/amd64"}
-
-
-def test_a_cpu_image_does_not_run_on_a_gpu(project: Project, engine: Callable[[str], None]) -> None:
-    engine("amd64")
-    assert hindrances(project, subject(model="tiny", arch="cpu"), "gpu") == {"gpu": "cpu has no GPU"}
-
-
-def test_without_a_gpu_the_reason_is_dockers_message(
-    project: Project, engine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize(
+    ("level", "cell", "why"),
+    [
+        ("container", SPARK, FOREIGN),
+        ("gpu", SPARK, FOREIGN),
+        ("serve", {"model": "tiny", "arch": "cpu", "platform": "linux/arm64"}, FOREIGN),
+        ("serve", {**SPARK, "version": "0.24.0"}, "tiny@0.24.0/cpu is not locked for linux/amd64"),
+        ("serve", {**SPARK, "version": "nightly"}, "vLLM nightly has no cell for a CPU on linux/amd64"),
+        ("gpu", {"model": "tiny", "arch": "cpu"}, "cpu has no GPU"),
+    ],
+)
+def test_a_level_that_cannot_run_says_why(
+    project: Project, level: Level, cell: dict[str, str], why: str
 ) -> None:
-    engine("amd64")
-    says(monkeypatch, 125, stderr='could not select device driver "" with capabilities: [[gpu]].')
-    [why] = hindrances(project, subject(), "gpu").values()
-    assert why.startswith("containers see no NVIDIA GPU here (could not select device driver")
+    assert hindrances(project, subject(**cell), level) == {level: why}
 
 
-def test_a_gpu_of_another_arch_is_not_used(
-    project: Project, engine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize(
+    ("code", "printed", "why"),
+    [
+        (125, 'could not select driver ""', 'containers see no NVIDIA GPU here (could not select driver "")'),
+        (0, "NVIDIA H200, 9.0\n", "the image is for compute capability 12.0; here is NVIDIA H200 (9.0)"),
+    ],
+)
+def test_a_missing_gpu_or_one_of_another_arch_is_not_used(
+    project: Project, monkeypatch: pytest.MonkeyPatch, code: int, printed: str, why: str
 ) -> None:
-    engine("amd64")
-    says(monkeypatch, 0, "NVIDIA H200, 9.0\n")
-    [why] = hindrances(project, subject(), "gpu").values()
-    assert why == "the image is for compute capability 12.0; here is NVIDIA H200 (9.0)"
+    says(monkeypatch, code, printed)
+    assert hindrances(project, subject(), "gpu") == {"gpu": why}
 
 
-def test_a_gpu_of_the_arch_is_used(
-    project: Project, engine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine("amd64")
+@pytest.mark.usefixtures("engine")
+def test_a_gpu_of_the_arch_is_used(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     says(monkeypatch, 0, "NVIDIA GeForce RTX 5090, 12.0\n")
     with assigned(project, subject(), ["gpu"]) as assignment:
         assert assignment.hindered == {}
         assert (assignment.image, assignment.gpus) == (OTHER, ("NVIDIA GeForce RTX 5090",))
 
 
-def test_loaded_images_are_removed_after_the_run(
-    project: Project, engine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine("amd64")
+@pytest.mark.usefixtures("engine")
+def test_loaded_images_are_removed_after_the_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     removed: list[str] = []
-    monkeypatch.setattr(
-        assignments, "bring_into_daemon", lambda subject: (subject.config, "imagefactory-smoke:x")
-    )
+    monkeypatch.setattr(assignments, "bring_into_daemon", lambda one: (one.config, "imagefactory-smoke:x"))
     monkeypatch.setattr(daemon, "remove_name", removed.append)
     with assigned(project, subject(), ["container"]):
         assert removed == []
@@ -166,18 +143,12 @@ def judged(entries: list[dict[str, Any]], tmp_path: Path, code: int = 0) -> Leve
     return _level("static", assignment, entries, code, tmp_path)
 
 
-def test_a_level_passes_with_its_tests(tmp_path: Path) -> None:
+def test_a_level_passes_only_if_its_tests_ran(tmp_path: Path) -> None:
     found = judged([planned("one"), ended("one")], tmp_path)
     [test] = found.tests
     assert (found.outcome, test.means, test.measured) == ("passed", "it is broken", {"figure": 2.0})
-
-
-def test_a_level_is_not_run_if_the_run_ends_early(tmp_path: Path) -> None:
     found = judged([planned("one"), planned("two"), ended("one")], tmp_path, code=-9)
     assert (found.outcome, found.why) == ("not-run", "two: the test run ended before this test did")
-
-
-def test_a_level_is_not_run_if_pytest_does_not_start(tmp_path: Path) -> None:
     found = judged([], tmp_path, code=3)
     why = "pytest ended with code 3 before any test: INTERNALERROR> broken"
     assert (found.outcome, found.why) == ("not-run", why)
@@ -186,7 +157,7 @@ def test_a_level_is_not_run_if_pytest_does_not_start(tmp_path: Path) -> None:
 def test_results_are_reported_as_they_arrive(tmp_path: Path) -> None:
     results = tmp_path / "results.jsonl"
     lines = [json.dumps(entry) for entry in (planned("one"), ended("one"), ended("two", "failed", "broken"))]
-    writing = "open(sys.argv[1], 'a').write(line + '\\n'); time.sleep(0.2)"
+    writing = "open(sys.argv[1], 'a').write(line + '\\n'); time.sleep(0.1)"
     program = f"import sys, time\nfor line in sys.argv[2:]:\n {writing}"
     said: list[str] = []
     with subprocess.Popen([sys.executable, "-c", program, str(results), *lines]) as process:
@@ -202,21 +173,14 @@ FAILED = LevelResult.of([TestResult(name="one", outcome="failed", message="broke
 PASSED = LevelResult.of([TestResult(name="one", outcome="passed")])
 
 
-def test_a_failed_level_fails_the_command(tmp_path: Path) -> None:
+def test_a_level_of_this_run_fails_the_command_if_it_failed_or_was_requested(tmp_path: Path) -> None:
     with raises("smoke-failed") as caught:
         refuse_failed(record({"static": FAILED}), ["static"], by_name=False, folder=tmp_path)
     assert caught.value.why == "static: failed (one: broken)"
-
-
-def test_a_level_that_could_not_run_fails_the_command_only_if_requested(tmp_path: Path) -> None:
-    found = record({"static": PASSED, "container": LevelResult.not_run("no engine")})
+    found = record({"static": PASSED, "container": LevelResult.not_run("no engine"), "serve": FAILED})
     refuse_failed(found, ["static", "container"], by_name=False, folder=tmp_path)
     with raises("smoke-failed", match="did not pass"):
         refuse_failed(found, ["container"], by_name=True, folder=tmp_path)
-
-
-def test_a_failure_of_an_earlier_run_does_not_count(tmp_path: Path) -> None:
-    refuse_failed(record({"static": PASSED, "container": FAILED}), ["static"], by_name=True, folder=tmp_path)
 
 
 @pytest.fixture
@@ -233,18 +197,14 @@ def fake_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[st
     return write
 
 
-def test_a_container_that_does_not_start_raises_dockers_message(fake_docker: Callable[[str], None]) -> None:
+def test_a_failing_docker_command_is_explained(
+    fake_docker: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     fake_docker('echo "exec: /none: no such file" >&2; exit 127')
     with pytest.raises(ContainerError, match="does not start: exec: /none: no such file"):
         Containers("x").start("image")
-
-
-def test_a_docker_command_times_out(fake_docker: Callable[[str], None]) -> None:
     fake_docker("exec sleep 60")
-    done = docker("run", timeout=0.5)
+    done = docker("run", timeout=0.2)
     assert (done.returncode, done.stderr) == (124, "timed out after 0 s")
-
-
-def test_a_missing_docker_command_has_code_127(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert docker("version").returncode == 127

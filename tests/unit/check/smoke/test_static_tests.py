@@ -73,17 +73,12 @@ def found_by(test: Callable[..., None], *arguments: Any) -> str:
     return str(caught.value).splitlines()[0]
 
 
-def test_a_world_writable_file_is_found(image: Image) -> None:
-    smoke.test_permissions_are_no_wider_than_debians(image)
-    image.add("usr/bin/tool", mode="0777")
-    assert "usr/bin/tool" in found_by(smoke.test_permissions_are_no_wider_than_debians, image)
-
-
-def test_an_unknown_setuid_program_is_found(image: Image) -> None:
+def test_a_world_writable_file_and_an_unknown_setuid_program_are_found(image: Image) -> None:
     image.add("usr/bin/su", mode="4755")
     smoke.test_permissions_are_no_wider_than_debians(image)
-    image.add("usr/bin/mine", mode="4755")
-    assert "usr/bin/mine" in found_by(smoke.test_permissions_are_no_wider_than_debians, image)
+    for path, mode in (("usr/bin/mine", "4755"), ("usr/bin/tool", "0777")):
+        image.add(path, mode=mode)
+        assert path in found_by(smoke.test_permissions_are_no_wider_than_debians, image)
 
 
 @pytest.mark.parametrize("field", [{"uid": 501}, {"mtime": MTIME + 1}])
@@ -130,30 +125,32 @@ def test_bytecode_of_another_source_is_found(image: Image, flags: int) -> None:
     assert path in found_by(smoke.test_no_bytecode_is_stale, image, compiled(b"old"))
 
 
-@pytest.mark.parametrize(
-    "name", ["root/.netrc", "root/.docker/config.json", "root/.ssh/id_rsa", "app/.env", "src/.git/config"]
-)
-def test_secrets_are_found_by_name(image: Image, name: str) -> None:
-    smoke.test_it_contains_no_secrets(image, {}, [])
-    image.add(name)
-    assert name in found_by(smoke.test_it_contains_no_secrets, image, {}, [])
-
-
-@pytest.mark.parametrize("name", ["HF_TOKEN", "VLLM_API_KEY", "DB_PASSWORD"])
-def test_secrets_in_variables_are_found(image: Image, name: str) -> None:
-    image.document["config"]["Env"] += ["MAX_NUM_BATCHED_TOKENS=5", f"{name}="]
-    smoke.test_it_contains_no_secrets(image, {}, [])
-    image.document["config"]["Env"].append(f"{name}=x")
-    assert name in found_by(smoke.test_it_contains_no_secrets, image, {}, [])
-
-
-@pytest.mark.parametrize(
-    "text", ["-----BEGIN RSA PRIVATE KEY-----", f"hf_{'a' * 34}", f"ghp_{'a' * 36}", "https://me:pass@host/x"]
-)
-def test_secrets_in_files_of_the_factory_are_found(image: Image, text: str) -> None:
-    path = "usr/share/imagefactory/model.json"
-    smoke.test_it_contains_no_secrets(image, {path: b"https://host/x"}, [path])
-    assert path in found_by(smoke.test_it_contains_no_secrets, image, {path: f"x {text} y".encode()}, [path])
+def test_secrets_are_found_by_name_in_variables_and_in_files_of_the_factory() -> None:
+    found, path = smoke.test_it_contains_no_secrets, "usr/share/imagefactory/model.json"
+    clean = Image()
+    clean.document["config"]["Env"] += ["MAX_NUM_BATCHED_TOKENS=5", "HF_TOKEN="]
+    found(clean, {path: b"https://host/x"}, [path])
+    for name in (
+        "root/.netrc",
+        "root/.docker/config.json",
+        "root/.ssh/id_rsa",
+        "app/.env",
+        "src/.git/config",
+    ):
+        image = Image()
+        image.add(name)
+        assert name in found_by(found, image, {}, [])
+    for name in ("HF_TOKEN", "VLLM_API_KEY", "DB_PASSWORD"):
+        image = Image()
+        image.document["config"]["Env"].append(f"{name}=x")
+        assert name in found_by(found, image, {}, [])
+    for text in (
+        "-----BEGIN RSA PRIVATE KEY-----",
+        f"hf_{'a' * 34}",
+        f"ghp_{'a' * 36}",
+        "https://me:pass@host/x",
+    ):
+        assert path in found_by(found, Image(), {path: f"x {text} y".encode()}, [path])
 
 
 @pytest.fixture

@@ -86,8 +86,7 @@ def test_the_plan_of_a_foreign_image_is_unknown(small_factory: SmallFactory, bui
 
 @pytest.mark.parametrize("what", ["manifest", "configuration"])
 def test_a_damaged_document_is_refused(small_factory: SmallFactory, built: Built, what: str) -> None:
-    digest = built.image.digest if what == "manifest" else built.image.config_digest
-    blob = built.layout.blob(digest)
+    blob = built.layout.blob(built.image.digest if what == "manifest" else built.image.config_digest)
     data = blob.read_bytes()
     blob.unlink()  # it is a link into the store
     blob.write_bytes(data.replace(b"linux", b"Linux") if what == "configuration" else data + b" ")
@@ -95,22 +94,15 @@ def test_a_damaged_document_is_refused(small_factory: SmallFactory, built: Built
         subject_of_layout(small_factory.project, built.layout)
 
 
-def test_an_image_without_labels_is_refused(
+def test_a_changed_image_has_another_digest_and_one_without_labels_is_refused(
     small_factory: SmallFactory, built: Built, tmp_path: Path
 ) -> None:
-    other = with_config(built.layout, tmp_path / "other", lambda config: config["config"].pop("Labels"))
-    with raises("no-image", match="is not an image of this matrix"):
-        subject_of_image(small_factory.project, str(other.folder))
-
-
-def test_a_changed_image_has_another_digest(
-    small_factory: SmallFactory, built: Built, tmp_path: Path
-) -> None:
-    other = with_config(
-        built.layout, tmp_path / "other", lambda config: config["config"].update(User="nobody")
-    )
+    other = with_config(built.layout, tmp_path / "one", lambda config: config["config"].update(User="nobody"))
     found = subject_of_image(small_factory.project, str(other.folder))
     assert found.digest == f"sha256:{sha256_of(other.blob(found.digest).read_bytes())}" != built.image.digest
+    other = with_config(built.layout, tmp_path / "two", lambda config: config["config"].pop("Labels"))
+    with raises("no-image", match="is not an image of this matrix"):
+        subject_of_image(small_factory.project, str(other.folder))
 
 
 def test_a_pulled_image_has_the_requested_digest(
@@ -121,68 +113,23 @@ def test_a_pulled_image_has_the_requested_digest(
     docker.has(built, reference, reference)
     found = subject_of_image(small_factory.project, reference)
     assert (found.digest, found.config) == (built.image.digest, built.image.config_digest)
-    assert found.name == reference
-    assert docker.pulled == [reference]
-
-
-def test_a_tag_is_resolved_to_a_digest_before_the_pull(
-    small_factory: SmallFactory, built: Built, docker: Daemon
-) -> None:
-    reference = f"localhost:5000/small@{built.image.digest}"
-    docker.published(built)
-    docker.has(built, reference, reference)
-    assert subject_of_image(small_factory.project, "localhost:5000/small:latest").name == reference
-
-
-def test_a_pulled_image_with_another_digest_is_refused(
-    small_factory: SmallFactory, built: Built, docker: Daemon
-) -> None:
-    reference = f"registry.example/small@{built.image.digest}"
-    docker.published(built)
+    assert (found.name, docker.pulled) == (reference, [reference])
     docker.has(built, reference, f"registry.example/small@sha256:{'0' * 64}")
     with raises("engine-failed", match="another image"):
         subject_of_image(small_factory.project, reference)
-
-
-def test_a_foreign_image_with_a_local_layout_is_not_pulled(
-    small_factory: SmallFactory, built: Built, docker: Daemon
-) -> None:
     docker.machine = machine_of(FOREIGN)
-    docker.published(built)
-    found = subject_of_image(small_factory.project, f"registry.example/small@{built.image.digest}")
-    assert (found.digest, docker.pulled) == (built.image.digest, [])
-
-
-def test_an_index_is_refused(small_factory: SmallFactory, built: Built, docker: Daemon) -> None:
+    docker.pulled.clear()
+    assert subject_of_image(small_factory.project, reference).digest == built.image.digest
+    assert docker.pulled == [], "it cannot run here, and a local layout has it"
     docker.published(built, kind="index")
     with raises("no-image", match="an index of several images"):
-        subject_of_image(small_factory.project, f"registry.example/small@{built.image.digest}")
+        subject_of_image(small_factory.project, reference)
 
 
-def test_a_loaded_image_gets_the_manifest_digest_of_its_configuration(
-    small_factory: SmallFactory, built: Built, docker: Daemon
-) -> None:
-    docker.has(built, "small:tiny")
-    assert subject_of_image(small_factory.project, "small:tiny").digest == built.image.digest
-    # Without its layout, the digest follows from the known layers.
-    (built.layout.folder / "index.json").unlink()
-    found = subject_of_image(small_factory.project, "small:tiny")
-    assert (found.digest, found.layout) == (built.image.digest, None)
-
-
-def test_a_loaded_image_with_an_unknown_manifest_is_refused(
-    small_factory: SmallFactory, built: Built, docker: Daemon
-) -> None:
-    docker.has(built, "small:tiny")
-    docker.images["small:tiny"]["Id"] = f"sha256:{'1' * 64}"
-    with raises("bad-smoke-record", match="The manifest of small:tiny is unknown"):
-        subject_of_image(small_factory.project, "small:tiny")
-
-
-def test_an_unknown_image_is_refused(small_factory: SmallFactory, docker: Daemon) -> None:
-    assert docker.images == {}
-    with raises("no-image", match="Docker has no image small:none"):
-        subject_of_image(small_factory.project, "small:none")
+@pytest.mark.parametrize("name", ["small:tiny", "registry.example/small:latest"])
+def test_a_name_without_a_digest_is_refused(small_factory: SmallFactory, name: str) -> None:
+    with raises("no-image", match="neither an OCI layout nor a reference by digest"):
+        subject_of_image(small_factory.project, name)
 
 
 def test_an_image_is_loaded_once_and_its_id_is_verified(
