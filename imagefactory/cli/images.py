@@ -24,44 +24,28 @@ if TYPE_CHECKING:
         "fat": "keep the GPU code that the chip cannot load, to see the difference; build/<target>-fat, not recorded",
         "workers": options.WORKERS,
         "engine": "embedded (default), or docker: build the rendered Dockerfile and leave the image in the daemon",
-        "builder": "docker only: use this buildx builder, such as one on another machine or in Kubernetes",
-        "cache_from": "docker only: read the build cache there, as buildx takes it; repeatable (see docs/engines.md)",
-        "cache_to": "docker only: write the build cache there, as buildx takes it; repeatable",
     },
 )
 def build(
     project: Project,
     target: list[str],
-    cache_from: list[str],
-    cache_to: list[str],
     output: str = "",
     fat: bool = False,
     workers: str = "",
     engine: str = "embedded",
-    builder: str = "",
 ) -> None:
     """Build images from the locks, by default without Docker, and print their digests."""
-    from imagefactory.assemble.engines.by_name import engine_named
-    from imagefactory.assemble.engines.options import BuildOptions
+    from imagefactory.assemble.engines.by_name import BuildOptions, build_images
     from imagefactory.cli.show import tables
     from imagefactory.cli.show.live import watching
-    from imagefactory.plan.make import make_plan
     from imagefactory.project.targets import select
     from imagefactory.store.paths import expand_home
 
-    given = BuildOptions(
-        output=expand_home(output, "--output").absolute() if output else None,
-        fat=fat,
-        workers=options.processes("--workers", workers),
-        builder=builder,
-        cache_from=tuple(cache_from),
-        cache_to=tuple(cache_to),
-    )
-    chosen = engine_named(engine, given)
+    folder = expand_home(output, "--output").absolute() if output else None
+    given = BuildOptions(folder, fat, options.processes("--workers", workers))
     cells = select(project.matrix, target)
-    plans = [make_plan(project, cell, fat=fat or not chosen.slims) for cell in cells]
     with watching() as watch:
-        images = chosen.build(project, plans, given, watch, say)
+        images = build_images(project, cells, engine, given, watch=watch, say=say)
     for image in images:
         say(tables.built_message(image))
         print(image.digest)

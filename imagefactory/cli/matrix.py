@@ -146,10 +146,11 @@ def plan(
 @command(help={"target": options.TARGET})
 def render(project: Project, target: list[str]) -> None:
     """Write a target's Dockerfile, and a description of its build context."""
-    from imagefactory.assemble.engines.docker.dockerfile import write
-    from imagefactory.compile.recipe import render
+    from imagefactory.assemble.engines.docker.dockerfile import render_plan, write
+    from imagefactory.plan.make import make_plan
     from imagefactory.project.targets import select
 
     for cell in select(project.matrix, target):
-        for path in write(render(project, cell), project.build_folder(cell)):
+        rendered = render_plan(project, make_plan(project, cell, fat=True))
+        for path in write(rendered, project.build_folder(cell)):
             print(path.relative_to(project.root))

@@ -79,7 +79,7 @@ def _open(project: Project, name: str) -> Layout | Opened:
     if Path(name, "index.json").exists():
         return Layout(Path(name))
     if ":" in name:
-        from imagefactory.assemble.engines.docker.saved_image import open_image  # noqa: PLC0415 - only where Docker is meant
+        from imagefactory.assemble.engines.docker.daemon import open_image  # noqa: PLC0415 - only where Docker is meant
 
         return open_image(name)
     [(_, layout, _)] = built_layouts(project, [name], one=True)

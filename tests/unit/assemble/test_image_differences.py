@@ -11,7 +11,7 @@ import pytest
 
 from imagefactory.assemble.engines.differences import DECLARED, compare_named, undeclared
 from imagefactory.assemble.engines.docker import daemon
-from imagefactory.assemble.engines.docker.saved_image import open_saved
+from imagefactory.assemble.engines.docker.daemon import open_saved
 from imagefactory.oci.compare import Difference, diff_images
 from imagefactory.project.project import Project
 from imagefactory.store.cache import Store

@@ -68,7 +68,7 @@ def _written_file(path: str, origin: str, data: bytes) -> Piece:
     return Piece([described], lambda folder, *_: _write_tree(folder, [entry]))
 
 
-def tools(root: Path, uv: LockedSource) -> list[Piece]:
+def _tools(root: Path, uv: LockedSource) -> list[Piece]:
     """Return the programs that every Dockerfile uses: uv, taken out of its wheel, settle.py and compile.py."""
 
     def put(folder: Path, store: Store, _: object) -> None:
@@ -179,7 +179,7 @@ class BuildContext:
 
 def make_context(plan: Plan, root: Path, uv: LockedSource, lock: str) -> BuildContext:
     """Return the context of a plan; `lock` names the lock of its wheels in the description."""
-    pieces = tools(root, uv)
+    pieces = _tools(root, uv)
     steps: list[Step] = []
     for number, layer in enumerate((item for item in plan.layers if isinstance(item, WheelLayer)), 1):
         step, more = _wheel_step(number, layer, lock)
