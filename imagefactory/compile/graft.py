@@ -175,19 +175,20 @@ def refuse_other_interface(
 
     Operators in `other_chips` may be missing, since they exist for other chips only; those that are get returned.
     """
-    missing = sorted(published.operators - compiled.operators)
-    left_out = tuple(
-        schema.partition("(")[0] for schema in missing if schema.partition("(")[0] in other_chips
-    )
-    lacking = [schema for schema in missing if schema.partition("(")[0] not in other_chips]
+    missing = {
+        schema: schema.partition("(")[0] for schema in sorted(published.operators - compiled.operators)
+    }
+    left_out = tuple(name for name in missing.values() if name in other_chips)
+    lacking = [schema for schema, name in missing.items() if name not in other_chips]
+    added = sorted(compiled.operators - published.operators)
     differences = [
-        *_difference("modules", published.modules, compiled.modules),
-        *(f"it lacks the operator {schema}" for schema in lacking[:3]),
-        *([f"it lacks {len(lacking) - 3} more operators"] if len(lacking) > 3 else []),  # noqa: PLR2004
         *(
-            f"it adds the operator {schema}"
-            for schema in sorted(compiled.operators - published.operators)[:3]
+            [f"its modules are {_listed(compiled.modules)} instead of {_listed(published.modules)}"]
+            if compiled.modules != published.modules
+            else []
         ),
+        *(f"it lacks the operator {schema}" for schema in lacking[:3]),
+        *(f"it adds the operator {schema}" for schema in added[:3]),
         # It may need fewer: code for other chips calls the driver, which ours then does not.
         *(f"it also needs {library}" for library in sorted(compiled.needed - published.needed)),
     ]
@@ -219,8 +220,5 @@ def _dynamic(elf: ELFFile) -> DynamicSection:
     return section
 
 
-def _difference(what: str, published: frozenset[str], compiled: frozenset[str]) -> list[str]:
-    if published == compiled:
-        return []
-    said = ", ".join(sorted(compiled)) or "none"
-    return [f"its {what} are {said} instead of {', '.join(sorted(published)) or 'none'}"]
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
