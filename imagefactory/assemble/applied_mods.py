@@ -14,7 +14,7 @@ from imagefactory.assemble.layers.mod_layer import (
     mod_entries,
     modules_of,
 )
-from imagefactory.assemble.layers.slim_wheel import RecordedSlimming, WheelSlimmer
+from imagefactory.assemble.layers.slim_wheel import Slimmer
 from imagefactory.assemble.layers.wheel_layer import Environment
 from imagefactory.lock.wheel_contents import installed_path
 from imagefactory.oci.entry import Entry
@@ -130,11 +130,11 @@ def _trees(layer: ModLayer, downloads: Downloads) -> dict[str, InstalledWheel]:
     by_file = {item.name: item.sha256 for item in layer.inputs}
     trees: dict[str, InstalledWheel] = {}
     for distribution, file in settings.wheels.items():
-        slimmer: RecordedSlimming | WheelSlimmer | None = None
+        slimmer = None
         if settings.slim is not None:
             record = slimmed.find(by_file[file], settings.slim.chip, settings.slim.rule)
             item = Input(name=file, sha256=by_file[file])
-            slimmer = RecordedSlimming(record) if record else WheelSlimmer(item, settings.slim)
+            slimmer = Slimmer(item, settings.slim, record, believed=record is not None)
         trees[distribution] = InstalledWheel(
             wheels[by_file[file]], file, environment, settings.without.get(file, ()), slimmer
         )

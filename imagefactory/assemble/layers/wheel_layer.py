@@ -31,7 +31,7 @@ from installer.sources import WheelContentElement, WheelFile
 from installer.utils import Scheme
 from packaging.utils import parse_wheel_filename
 
-from imagefactory.assemble.layers.slim_wheel import NOTE, Slimmer, note_of
+from imagefactory.assemble.layers.slim_wheel import NOTE, Slimmer
 from imagefactory.errors import InputError
 from imagefactory.oci.entry import (
     Bytes,
@@ -216,7 +216,7 @@ class _Installation(WheelDestination):
         records: Iterable[tuple[Scheme, RecordEntry]],
     ) -> None:
         """Write a new RECORD of what is really installed, relative to site-packages."""
-        note = note_of(self.slimmer) if self.slimmer else None
+        note = self.slimmer.note if self.slimmer else None
         if note is not None:
             entry = self._add(scheme, f"{self.metadata}/{NOTE}", Bytes(note), executable=False)
             records = [*records, (scheme, entry)]

@@ -12,8 +12,7 @@ from docker.errors import DockerException
 
 from imagefactory.assemble.engines.by_name import BuildOptions, refuse_engine
 from imagefactory.assemble.engines.docker import daemon
-from imagefactory.assemble.engines.docker.build_context import copied_layers, layer_tree
-from imagefactory.assemble.engines.docker.dockerfile import plan_context
+from imagefactory.assemble.engines.docker.build_context import copied_layers, layer_tree, plan_context
 from imagefactory.assemble.engines.docker.engine import (
     _run,
     build_arguments,

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from imagefactory.assemble.engines.docker.dockerfile import Rendered, plan_context, quoted, render_plan, write
+from imagefactory.assemble.engines.docker.build_context import plan_context
+from imagefactory.assemble.engines.docker.dockerfile import Rendered, quoted, render_plan, write
 from imagefactory.plan.make import make_plan
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project

@@ -10,7 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from imagefactory.assemble.engines.docker.build_context import BuildContext, described_files, make_context
+from imagefactory.assemble.engines.docker.build_context import plan_context
 from imagefactory.oci.format import MTIME, VENV
 from imagefactory.oci.layout import writing_output
 from imagefactory.plan.plan import Layer, Plan
@@ -41,18 +41,13 @@ def render_plan(project: Project, plan: Plan) -> Rendered:
         "platform": plan.platform,
         "plan": plan.key,
         "base": {"image": base_image(base), "layer": base.key},
-        "files": described_files(context.pieces),
+        "files": context.described_files(),
     }
     values = {
         "target": plan.target,
         "platform": plan.platform,
         "plan": plan.key,
-        "base": {
-            "name": base.name,
-            "packages": len(base.inputs),
-            "key": base.key,
-            "image": base_image(base),
-        },
+        "base": {"packages": len(base.inputs), "image": base_image(base), **base.model_dump()},
         "epoch": MTIME,
         "venv": VENV,
         "install": INSTALL,
@@ -64,12 +59,6 @@ def render_plan(project: Project, plan: Plan) -> Rendered:
     }
     text = json.dumps(described, indent=1, ensure_ascii=False) + "\n"
     return Rendered(_fill(project.root, values), text)
-
-
-def plan_context(project: Project, plan: Plan) -> BuildContext:
-    """Return the build context of a plan."""
-    lock = project.wheel_lock_path(plan.cell).relative_to(project.root).as_posix()
-    return make_context(plan, project.root, project.tool_lock.find("uv", plan.cell.machine), lock)
 
 
 def base_image(base: Layer) -> str:

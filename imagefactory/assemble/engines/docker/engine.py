@@ -12,7 +12,8 @@ from pathlib import Path
 from imagefactory.assemble.applied_mods import apply_mods, refuse_foreign_files
 from imagefactory.assemble.assemble import BuildRun, make_layers
 from imagefactory.assemble.engines.docker import daemon
-from imagefactory.assemble.engines.docker.dockerfile import base_image, plan_context, render_plan, write
+from imagefactory.assemble.engines.docker.build_context import plan_context
+from imagefactory.assemble.engines.docker.dockerfile import base_image, render_plan, write
 from imagefactory.assemble.inputs import Downloads, LayerInputs
 from imagefactory.assemble.watch import Watcher
 from imagefactory.errors import BuildError, EngineError
