@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from imagefactory.assemble.assemble import BuildRun, Built, assemble
-from imagefactory.assemble.recording import confirm
+from imagefactory.assemble.assemble import BuildRun, Built, assemble, confirm
 from imagefactory.assemble.watch import Watcher
 from imagefactory.errors import InputError, TrustError
 from imagefactory.oci.compare import diff_layers

@@ -54,8 +54,8 @@ def build(
 @command(help={"target": options.TARGET})
 def load(project: Project, target: list[str]) -> None:
     """Load built images into the Docker daemon."""
+    from imagefactory.assemble.assemble import built_layouts
     from imagefactory.assemble.engines.docker import load
-    from imagefactory.assemble.found import built_layouts
 
     for cell, layout, name in built_layouts(project, target):
         say(f"loading {cell} as {name}")
@@ -155,7 +155,7 @@ def smoke(project: Project, level: list[str], target: str = "", image: str = "",
 )
 def export(project: Project, file: str, target: str = "") -> None:
     """Write a built image to a tar file."""
-    from imagefactory.assemble.found import built_layouts
+    from imagefactory.assemble.assemble import built_layouts
     from imagefactory.oci.layout import archive, write_archive
 
     place = options.new_file("FILE", file)

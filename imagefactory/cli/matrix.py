@@ -62,7 +62,7 @@ def lock(
     flags: bool = False,
 ) -> None:
     """Pin the exact files that go into images."""
-    from imagefactory.assemble.recording import drop_unneeded
+    from imagefactory.assemble.assemble import drop_unneeded
     from imagefactory.compile.toolchain import CompileProject, check_all_locks, make_toolchain_locks
     from imagefactory.environment.locks import check_environment, lock_environment
     from imagefactory.lock.flags.flag_records import record_flags

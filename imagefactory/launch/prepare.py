@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
+from imagefactory.assemble.assemble import built_layouts
 from imagefactory.assemble.engines.docker.daemon import image_id, load
-from imagefactory.assemble.found import built_layouts
 from imagefactory.errors import TrustError, UsageError, did_you_mean
 from imagefactory.launch.docker_run import (
     HUB_CACHE,

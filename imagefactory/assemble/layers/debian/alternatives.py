@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from imagefactory.assemble.layers.debian.deb import Deb
 from imagefactory.assemble.layers.debian.file_tree import FileTree
@@ -17,8 +17,7 @@ from imagefactory.assemble.layers.debian.policy import is_left_out
 from imagefactory.errors import InputError
 
 
-@dataclass(frozen=True, order=True)
-class Link:
+class Link(NamedTuple):
     """A name, the link that users call, and its target."""
 
     name: str
@@ -26,8 +25,7 @@ class Link:
     target: str
 
 
-@dataclass(frozen=True, order=True)
-class Alternative:
+class Alternative(NamedTuple):
     """One `update-alternatives --install`, with the links that follow it. Manual pages are left out."""
 
     package: str
@@ -54,12 +52,8 @@ DECLARED = frozenset(
     }
 )
 
-NOT_APPLICABLE = frozenset(
-    {
-        # For programs named *.procps, of which bookworm's procps has none.
-        Alternative("procps", Link("$BINNAME", "$BINPATH/$BINNAME", "$BINPATH/$BINNAME.procps"), 50),
-    }
-)
+# For programs named *.procps, of which bookworm's procps has none.
+_OF_PROCPS = Alternative("procps", Link("$BINNAME", "$BINPATH/$BINNAME", "$BINPATH/$BINNAME.procps"), 50)
 
 _LEADING_TO_INSTALL = re.compile(r"update-alternatives\b[^|;&\n]*?(--install\b[^|;&\n]*)")
 
@@ -81,8 +75,8 @@ def registered(deb: Deb) -> Iterator[Alternative]:
                     link, name, target = words[:3]
                     followers.append(Link(name, link, target))
                     words = words[3:]
-            if main is not None and not _is_documentation(main):
-                kept = tuple(link for link in followers if not _is_documentation(link))
+            if main is not None and not is_left_out(main.link.lstrip("/")):
+                kept = tuple(link for link in followers if not is_left_out(link.link.lstrip("/")))
                 yield Alternative(deb.name, main, priority, kept)
 
 
@@ -91,7 +85,7 @@ def add_alternatives(tree: FileTree, debs: Sequence[Deb]) -> None:
     found: dict[str, list[Alternative]] = {}
     for deb in debs:
         for alternative in registered(deb):
-            if alternative in NOT_APPLICABLE:
+            if alternative == _OF_PROCPS:
                 continue
             if alternative not in DECLARED:
                 raise InputError(
@@ -123,10 +117,6 @@ def _administration(best: Alternative, candidates: Sequence[Alternative]) -> str
         lines += [candidate.main.target, str(candidate.priority)]
         lines += [targets.get(name, "") for name, _ in followers]
     return "\n".join([*lines, "", ""])
-
-
-def _is_documentation(link: Link) -> bool:
-    return is_left_out(link.link.lstrip("/"))
 
 
 def _real(tree: FileTree, link: str) -> str:
