@@ -107,7 +107,7 @@ def run(
         mods=mod,
     )
     if recipe:
-        print(start.recipe(prepare.recipe_format(recipe)))
+        print(start.recipe(recipe))
     elif compose:
         print(start.compose())
     elif print_:
