@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -103,14 +102,3 @@ def test_context_is_removed_after_the_build(project: Project, by_docker: BuiltIm
         "Dockerfile"
     ]
     assert not (project.build_folder(TINY) / "context").exists()
-
-
-def test_missing_daemon_is_an_error_without_traceback() -> None:
-    command = [sys.executable, "-m", "invoke", "build", "--engine", "docker", "--target", "tiny/cpu"]
-    environment = os.environ | {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
-    done = subprocess.run(
-        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 65
-    assert "The Docker daemon does not answer." in done.stderr
-    assert "Traceback" not in done.stderr

@@ -20,7 +20,7 @@ from imagefactory.store.index_config import environment_for_uv
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.golden import GOLDEN
 from tests.fixtures.servers import Answer, SimpleIndex
-from tests.fixtures.small_factory import CELL, SmallFactory
+from tests.fixtures.small_factory import SmallFactory
 from tests.integration.assemble.test_killed import assert_whole
 
 
@@ -140,36 +140,6 @@ def test_build_stops_at_once_when_interrupted_on_a_terminal(tmp_path: Path) -> N
     assert_whole(factory, again.stdout.strip())
 
 
-def test_interrupted_export_leaves_nothing(tmp_path: Path) -> None:
-    factory = SmallFactory(tmp_path, big=1)
-    assert invoke(factory, "build", "--target", "tiny").returncode == 0
-    out = tmp_path / "out"
-    out.mkdir()
-    process = subprocess.Popen(
-        factory.command("export", str(out / "image.tar"), "--target", "tiny"), env=factory.environment()
-    )
-    deadline = time.monotonic() + 20
-    while not list(out.iterdir()) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    process.send_signal(signal.SIGINT)
-    code = process.wait(20)
-    assert code in {0, 130}
-    assert [path.name for path in out.iterdir()] == (["image.tar"] if code == 0 else [])
-
-
-def test_unusable_output_is_an_error_without_traceback(tmp_path: Path) -> None:
-    factory = SmallFactory(tmp_path)
-    assert invoke(factory, "build", "--target", "tiny").returncode == 0
-    for command in (
-        ("export", str(tmp_path / "nowhere" / "image.tar"), "--target", "tiny"),
-        ("build", "--target", "tiny", "--output", str(factory.root)),
-    ):
-        failed = invoke(factory, *command)
-        assert failed.returncode == 43, failed.stderr
-        assert "Traceback" not in failed.stderr
-    assert (factory.root / "matrix.yaml").exists()
-
-
 @pytest.mark.network
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
 def test_golden_digests_hold_under_every_python(tmp_path: Path, version: str) -> None:
@@ -200,16 +170,3 @@ def test_golden_digests_hold_under_every_python(tmp_path: Path, version: str) ->
         assert found.returncode == 0, found.stderr
         assert json.loads(found.stdout) == GOLDEN
     shutil.rmtree(venv)
-
-
-def test_number_of_workers_and_the_cache_do_not_matter(tmp_path: Path) -> None:
-    factory = SmallFactory(tmp_path, big=1)
-    images = []
-    for workers in ("1", "2"):
-        output = tmp_path / f"image-{workers}"
-        options = ("--target", "tiny", "--output", str(output), "--workers", workers)
-        built = invoke(factory, "build", *options, FACTORY_CACHE=str(tmp_path / f"cache-{workers}"))
-        assert built.returncode == 0, built.stderr
-        images.append({path.name: path.read_bytes() for path in output.glob("**/*") if path.is_file()})
-    assert images[0] == images[1]
-    assert not factory.project.build_folder(CELL).exists()

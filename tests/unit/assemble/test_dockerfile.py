@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -129,25 +128,6 @@ def test_wheel_that_yields_paths_is_installed_alone_and_restores_them(
         r"settle.py restore /srv/torch-c-dlpack-ext.yields && .*-r /srv/requirements.txt && .*settle.py finish$",
         step,
     )
-
-
-def test_surroundings_do_not_matter(rendered: dict[str, Rendered], tmp_path: Path) -> None:
-    program = (
-        "import sys; from pathlib import Path; from imagefactory.project.cells import Cell;"
-        "from imagefactory.project.project import Project;"
-        "from imagefactory.plan.make import make_plan;"
-        "from imagefactory.assemble.engines.docker.dockerfile import render_plan;"
-        f"project = Project(Path({str(REPOSITORY)!r}));"
-        "plan = make_plan(project, Cell('tiny', '0.32.0', 'cpu', 'linux/amd64'), fat=True);"
-        "value = render_plan(project, plan);"
-        "sys.stdout.write(value.dockerfile + value.context)"
-    )
-    for seed, zone in (("1", "UTC"), ("77", "Asia/Kathmandu")):
-        environment = os.environ | {"PYTHONHASHSEED": seed, "TZ": zone, "HOME": str(tmp_path)}
-        done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
-        )
-        assert done.stdout == rendered["tiny-cpu"].dockerfile + rendered["tiny-cpu"].context
 
 
 @pytest.mark.parametrize(

@@ -279,14 +279,6 @@ def test_wheel_that_no_image_could_run_is_refused(project: CompileProject) -> No
     assert "Python 3.11 and glibc 2.36" in runs
 
 
-def test_folder_in_place_of_the_sdist_keeps_the_version_that_vllm_requires(
-    project: CompileProject, whole: Request
-) -> None:
-    inputs = work_out(project, whole).inputs
-    assert inputs.version == VERSION
-    assert inputs.sources["flashinfer"].startswith("tree:")
-
-
 def test_key_covers_everything_that_affects_the_result(project: CompileProject, tmp_path: Path) -> None:
     header = "include/cutlass/cutlass.h"
     folders = (source(tmp_path, "cutlass", header), source(tmp_path, "qutlass", "qutlass/csrc/bindings.cpp"))
