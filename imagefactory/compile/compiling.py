@@ -19,9 +19,8 @@ from imagefactory.assemble.engines.docker import daemon
 from imagefactory.assemble.watch import Watcher
 from imagefactory.compile import container, toolchain
 from imagefactory.compile.container import GB, PART, BuildMachine, Ended, Mount, jobs_for, refuse_full_disk
-from imagefactory.compile.graft import make_graft, refuse_other_chips
+from imagefactory.compile.graft import make_graft, refuse_other_chips, repack
 from imagefactory.compile.job import SCRIPTS, Job, work_out
-from imagefactory.compile.packing import repack
 from imagefactory.compile.request import Request
 from imagefactory.compile.source_tree import downloaded, fill, prepare
 from imagefactory.compile.toolchain import CompileProject

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any, Final
 
-from imagefactory.assemble.layers.tiny_model import tiny_model
+from imagefactory.assemble.layers.own_layers import tiny_model
 from imagefactory.check.bench.endpoint import Endpoint, ServedAs, check_repeatable
 from imagefactory.check.bench.gpu_use import watching_gpus
 from imagefactory.check.bench.measuring import Course, GrowingResult, deeper, does_not_fit

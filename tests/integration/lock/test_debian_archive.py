@@ -8,7 +8,7 @@ import pytest
 import requests
 
 from imagefactory.assemble.layers.base_layer import base_entries
-from imagefactory.assemble.layers.debian.accounts import GROUPS, USERS
+from imagefactory.assemble.layers.debian.policy import GROUPS, USERS
 from imagefactory.lock.base_locks import deb_locations, lock_base
 from imagefactory.lock.debian_index import read_index
 from imagefactory.lock.mirrors import DebianMirrors, local_path

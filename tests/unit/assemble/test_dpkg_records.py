@@ -53,7 +53,7 @@ def test_undeclared_alternative_stops_the_build(base: Base, package: str, script
     with raises("unknown-alternative") as caught:
         base.entries()
     assert caught.value.what.startswith(f"{package} registers the alternative ")
-    assert "alternatives.py" in caught.value.fix
+    assert "settled.py" in caught.value.fix
 
 
 def test_packages_are_recorded_for_dpkg_and_for_scanners(base: Base) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from imagefactory.assemble.layers.mod_layer import (
+from imagefactory.assemble.applied_mods import (
     RECORD_OF_MODS,
     InstalledWheel,
     apply_chain,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from imagefactory.assemble.applied_mods import InstalledWheel
 from imagefactory.assemble.layers.layer_blob import LayerWork, build_layer
-from imagefactory.assemble.layers.mod_layer import InstalledWheel
 from imagefactory.assemble.layers.slim_wheel import NOTE, Slimmer
 from imagefactory.assemble.layers.wheel_layer import Environment
 from imagefactory.oci.entry import RawSlice, read_content

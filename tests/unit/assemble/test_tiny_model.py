@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from imagefactory.assemble.layers.own_layers import MODEL, model_entries
-from imagefactory.assemble.layers.tiny_model import tiny_model
+from imagefactory.assemble.layers.own_layers import MODEL, model_entries, tiny_model
 from imagefactory.oci.entry import Bytes, ImagePath
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import ModelLayer, ModelSettings

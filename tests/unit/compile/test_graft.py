@@ -15,8 +15,13 @@ from zipfile import ZipFile
 import pytest
 from installer.sources import WheelFile
 
-from imagefactory.compile.graft import grafted_version, make_graft, read_extension, without_search_path
-from imagefactory.compile.packing import repack
+from imagefactory.compile.graft import (
+    grafted_version,
+    make_graft,
+    read_extension,
+    repack,
+    without_search_path,
+)
 from imagefactory.lock.wheelhouse.fit import refuse_misfit
 from imagefactory.lock.wheelhouse.graft_record import RECORD, read_graft
 from imagefactory.lock.wheelhouse.keep import CompileInputs

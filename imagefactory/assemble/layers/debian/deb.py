@@ -23,10 +23,11 @@ import zstandard
 from debian.arfile import ArError, ArFile
 from debian.deb822 import Deb822
 
-from imagefactory.assemble.layers.debian.accounts import GROUPS, UIDS
 from imagefactory.assemble.layers.debian.policy import (
+    GROUPS,
     MERGED,
     PLAIN_SINCE_TRIXIE,
+    UIDS,
     Folder,
     folder,
     is_left_out,
@@ -302,7 +303,7 @@ def _owner(member: tarfile.TarInfo, deb: Deb) -> tuple[int, int]:
                 f"{deb.name} ships {member.name} for the {kind} {name}, which the base does not have.",
                 deb,
                 "Maintainer scripts do not run, so nothing creates that account.",
-                "Declare it in imagefactory/assemble/layers/debian/accounts.py.",
+                "Declare it in imagefactory/assemble/layers/debian/policy.py.",
             )
         ids.append(known[name] if name else number)
     return ids[0], ids[1]
