@@ -55,7 +55,7 @@ def build(
 def load(project: Project, target: list[str]) -> None:
     """Load built images into the Docker daemon."""
     from imagefactory.assemble.assemble import built_layouts
-    from imagefactory.assemble.engines.docker import load
+    from imagefactory.assemble.engines.docker.daemon import load
 
     for cell, layout, name in built_layouts(project, target):
         say(f"loading {cell} as {name}")

@@ -105,20 +105,15 @@ def settings_from(words: Sequence[str], option: str = "--set") -> dict[str, str]
     """Parse settings given as NAME=VALUE."""
     for word in words:
         if not re.match(r"[A-Z][A-Z0-9_]*=", word):
+            name, equals, _ = word.partition("=")  # what follows may be a secret
             raise UsageError(
                 "bad-setting",
-                f"{hidden_value(word)!r} is not a setting.",
+                f"{name + equals + ('…' if equals else '')!r} is not a setting.",
                 where=f"the {option} option",
                 why="It is not written as NAME=VALUE.",
                 fix=f"Write, for example, {option} MAX_MODEL_LEN=32768.",
             )
     return dict(word.split("=", 1) for word in words)
-
-
-def hidden_value(word: str) -> str:
-    """Return a word without what follows its equals sign, which may be a secret."""
-    name, equals, _ = word.partition("=")
-    return f"{name}=…" if equals else name
 
 
 def published_reference(project: Project, cell: Cell) -> str:

@@ -21,7 +21,7 @@ from imagefactory.oci.format import MTIME
 from imagefactory.oci.layout import write_layout
 from imagefactory.plan.image_documents import make_image
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.plan import ImageConfig, Plan, WheelLayer
+from imagefactory.plan.plan import Plan, WheelLayer
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.store.digests import refuse_changed
@@ -108,17 +108,15 @@ def build_arguments(platform: str, dockerfile: Path, name: str) -> list[str]:
 def _provide_base(project: Project, plan: Plan, watch: Watcher, say: Say) -> None:
     """Load an image of the base alone into the daemon, from the layer that the embedded engine builds."""
     layer = plan.layers[0]
-    empty = ImageConfig(
-        env={},
-        entrypoint=(),
-        command=(),
-        labels={},
-        user="",
-        working_dir="",
-        exposed_ports=(),
-        stop_signal="",
-        created=plan.config.created,
-    )
+    nothing: dict[str, object] = {
+        "env": {},
+        "entrypoint": (),
+        "command": (),
+        "labels": {},
+        "exposed_ports": (),
+    }
+    nothing |= {"user": "", "working_dir": "", "stop_signal": "", "healthcheck": {}}
+    empty = plan.config.model_copy(update=nothing)
     alone = plan.model_copy(update={"layers": (layer,), "config": empty, "key": layer.key})
     run = BuildRun(project, [alone], watch, KnownLayers(project.known_layers))
     image = make_image(alone, [make_layers(run)[layer.key]])
