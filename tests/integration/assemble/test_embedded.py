@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -19,50 +18,13 @@ import pytest
 from imagefactory.store.index_config import environment_for_uv
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.golden import GOLDEN
-from tests.fixtures.servers import Answer, SimpleIndex
 from tests.fixtures.small_factory import SmallFactory
 from tests.integration.assemble.test_killed import assert_whole
-
-
-class DyingIndex(SimpleIndex):
-    """An index whose connection ends in the middle of a file on the first request for it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.died: set[str] = set()
-
-    def _answer(self, path: str, headers: dict[str, str]) -> Answer:
-        answer = super()._answer(path, headers)
-        large = len(answer.body) > 1_000_000
-        if not large or path in self.died or answer.status == HTTPStatus.NOT_FOUND:
-            return answer
-        self.died.add(path)
-        half = answer.body[: len(answer.body) // 2]
-        return Answer(half, answer.status, {**answer.headers, "Content-Length": str(len(answer.body))})
 
 
 def invoke(factory: SmallFactory, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     env = {**factory.environment(), **environment}
     return subprocess.run(factory.command(*arguments), env=env, capture_output=True, text=True, check=False)
-
-
-def test_download_resumes_when_the_server_dies(tmp_path: Path) -> None:
-    factory = SmallFactory(tmp_path, big=1)
-    index = DyingIndex()
-    try:
-        index.add(*factory.links.glob("*.whl"))
-        built = invoke(factory, "build", "--target", "tiny", PIP_INDEX_URL=index.url, PIP_FIND_LINKS="")
-    finally:
-        index.close()
-    assert built.returncode == 0, built.stderr
-    assert_whole(factory, built.stdout.strip())
-    [big] = factory.links.glob("big0-*")
-    requests = [entry for entry in index.log if entry.path == f"/files/{big.name}"]
-    assert [bool(entry.headers.get("range")) for entry in requests] == [False, True]
-    assert sum(entry.sent for entry in requests) < 1.1 * big.stat().st_size, "only the rest is fetched again"
-    fetched = [entry.path for entry in index.log if entry.path.startswith("/files/")]
-    others = [path for path in fetched if big.name not in path]
-    assert len(others) == len(set(others)) == 4, "each file is fetched once"
 
 
 def test_standard_output_is_only_the_result(tmp_path: Path) -> None:

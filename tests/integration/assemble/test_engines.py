@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from imagefactory.assemble.assemble import Built
-from imagefactory.assemble.engines.docker import load
+from imagefactory.assemble.engines.docker.daemon import load
 from imagefactory.oci.layout import archive, write_archive
 from tests.fixtures.engines import need
 from tests.fixtures.platforms import MACHINE

@@ -61,25 +61,6 @@ def test_dockerfile_names_the_plan_key_and_every_layer_key(rendered: dict[str, R
     assert re.findall(r"# layer key (\w+)", text) == [layer.key for layer in plan.layers]
 
 
-def instructions(text: str) -> list[str]:
-    lines = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)).splitlines()
-    return [line for line in lines if line]
-
-
-@pytest.mark.parametrize("name", CELLS)
-def test_steps_that_change_often_come_last(rendered: dict[str, Rendered], name: str) -> None:
-    lines = instructions(rendered[name].dockerfile)
-    final = lines[max(index for index, line in enumerate(lines) if line.startswith("FROM ")) :]
-    order = ["FROM", "wheels", "bytecode/modules", "serve/", "mods/", "bytecode/start-up", "model/"]
-    kinds = [
-        next(kind for kind in order if kind in line)
-        for line in final
-        if line.startswith(("FROM", "RUN", "COPY")) and "metadata/" not in line
-    ]
-    assert kinds == sorted(kinds, key=order.index)
-    assert final.index(next(line for line in final if line.startswith("ENV"))) > final.index("COPY model/ /")
-
-
 @pytest.mark.parametrize("name", CELLS)
 def test_every_used_folder_is_described(rendered: dict[str, Rendered], name: str) -> None:
     paths = [file["path"] for file in described(rendered[name])["files"]]
@@ -115,18 +96,6 @@ def test_requirements_name_every_locked_wheel_by_hash(name: str, tmp_path: Path)
     wheels = project.wheel_lock(cell).wheels
     assert sorted(lines) == sorted(
         f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in wheels
-    )
-
-
-def test_wheel_that_yields_paths_is_installed_alone_and_restores_them(
-    rendered: dict[str, Rendered],
-) -> None:
-    text = rendered["gemma4-31b"].dockerfile
-    [step] = [line for line in instructions(text) if "torch-c-dlpack-ext.yields" in line]
-    assert re.search(
-        r"settle.py keep /srv/torch-c-dlpack-ext.yields && .*-r /srv/torch-c-dlpack-ext.txt && .*"
-        r"settle.py restore /srv/torch-c-dlpack-ext.yields && .*-r /srv/requirements.txt && .*settle.py finish$",
-        step,
     )
 
 
