@@ -11,16 +11,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from imagefactory.assemble.recording import confirm, remember
+from filelock import FileLock
+
 from imagefactory.assemble.watch import Watcher
-from imagefactory.errors import LockError, MachineError
+from imagefactory.errors import BuildError, LockError, MachineError, TrustError
 from imagefactory.oci.image import Blob, Image
 from imagefactory.oci.layout import Layout, refuse_unusable, write_layout, writing_output
-from imagefactory.plan.known_layers import KnownLayers, mark_layers_used, read_blob_record
-from imagefactory.plan.plan import Layer, ModLayer, Plan, make_image
-from imagefactory.plan.status import LAST_PLAN
+from imagefactory.plan.known_layers import KnownLayers, mark_layers_used, read_blob_record, read_slimmed
+from imagefactory.plan.make import locked_plans, make_plan
+from imagefactory.plan.plan import Layer, ModLayer, Plan, WheelLayer, make_image
+from imagefactory.plan.status import LAST_PLAN, last_plan
+from imagefactory.project.cells import Cell
+from imagefactory.project.locks.kernels import SlimLock, SlimmedWheel
 from imagefactory.project.project import Project
+from imagefactory.project.targets import select, select_one
 from imagefactory.store.atomic import write_text
+from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
 
 if TYPE_CHECKING:
@@ -231,3 +237,87 @@ def lay_out_if_here(project: Project, plan: Plan, image: Image) -> None:
     """Lay an image out as a build does, if all of its layers are on this machine."""
     if all(project.store.blob(blob.digest).exists() for blob in image.layers):
         _write(project, plan, image, project.build_folder(plan.cell))
+
+
+def confirm(known: KnownLayers, plans: Iterable[Plan], blobs: Mapping[Sha256, Blob], store: Store) -> None:
+    """Raise an error if a layer differs from the record of its key, and drop it from the cache."""
+    for layer in (layer for plan in plans for layer in plan.layers):
+        try:
+            known.confirm(layer, blobs[layer.key])
+        except TrustError:
+            store.layer(layer.key).unlink(missing_ok=True)
+            raise
+
+
+def remember(
+    project: Project, known: KnownLayers, plans: Sequence[Plan], blobs: Mapping[Sha256, Blob]
+) -> None:
+    """Add the new layers of plans to the record, and what was taken out of their wheels."""
+    found = {
+        layer.key: (f"{layer.kind} {layer.name}", blobs[layer.key])
+        for plan in plans
+        for layer in plan.layers
+        if known.blob(layer.key) is None
+    }
+    if not found and SlimLock.path(project.locks).exists():
+        return
+    wheels = {layer.key for plan in plans for layer in plan.layers if isinstance(layer, WheelLayer)}
+    slimmed = [record for key in sorted(wheels) for record in read_slimmed(key, project.store)]
+    # Another build may have added to the record since this one read it.
+    with FileLock(project.store.root / ".recording"):
+        _write_slimmed(project, [*_slimmed(project), *slimmed])
+        KnownLayers(project.known_layers).add(found)
+
+
+def drop_unneeded(project: Project) -> None:
+    """Drop the records of layers and wheels that no locked target has any more."""
+    layers = [layer for plan in locked_plans(project) for layer in plan.layers]
+    needed = {
+        (item.sha256, layer.settings.slim.chip, layer.settings.slim.rule)
+        for layer in layers
+        if isinstance(layer, WheelLayer) and layer.settings.slim is not None
+        for item in layer.inputs
+    }
+    with FileLock(project.store.root / ".recording"):
+        KnownLayers(project.known_layers).keep({layer.key for layer in layers})
+        _write_slimmed(
+            project, [one for one in _slimmed(project) if (one.sha256, one.chip, one.rule) in needed]
+        )
+
+
+def _slimmed(project: Project) -> list[SlimmedWheel]:
+    path = SlimLock.path(project.locks)
+    return list(SlimLock.read(path).wheels) if path.exists() else []
+
+
+def _write_slimmed(project: Project, records: Sequence[SlimmedWheel]) -> None:
+    by_key = {(one.sha256, one.chip, one.rule): one for one in records}
+    ordered = sorted(by_key.values(), key=lambda one: (one.file, one.sha256, one.chip, one.rule))
+    if ordered != _slimmed(project):
+        SlimLock(made_from={}, wheels=tuple(ordered)).write(SlimLock.path(project.locks))
+
+
+def built_layouts(
+    project: Project, targets: Sequence[str], *, one: bool = False, stale: bool = False
+) -> list[tuple[Cell, Layout, str]]:
+    """Find the images that were built for targets, each with its name in engines.
+
+    An image built before its matrix, locks, mods or serve program changed is refused unless `stale`.
+    """
+    cells = [select_one(project.matrix, "".join(targets[:1]))] if one else select(project.matrix, targets)
+    repository = project.matrix.effective_registry.rpartition("/")[2].lower()
+    found = []
+    for cell in cells:
+        layout = Layout(project.build_folder(cell))
+        layout.manifest_digest()  # fails with a remedy when there is no image
+        built = last_plan(layout.folder)
+        if not stale and (built is None or built.key != make_plan(project, cell).key):
+            raise BuildError(
+                "no-image",
+                f"The image of {cell} is not up to date.",
+                where=layout.folder,
+                why="Its inputs changed after it was built (`./inv plan --diff` shows how).",
+                fix=f"Run `./inv build --target {cell}` again.",
+            )
+        found.append((cell, layout, f"{repository}:{cell.slug}"))
+    return found

@@ -90,9 +90,7 @@ def _nearest(wanted: str, known: Iterable[str]) -> str:
 def _ownership(project: Project, cell: Cell, path: str, layer: Layer, owner: str) -> Ownership:
     for wheel in project.wheel_lock(cell).wheels:
         if wheel.file == owner:
-            whose = "; ".join(
-                part for part in (_whose(wheel, path), _slimmed(project, layer, wheel, path)) if part
-            )
+            whose = "; ".join(filter(None, (_whose(wheel, path), _slimmed(project, layer, wheel, path))))
             lock = project.wheel_lock_path(cell)
             return Ownership(path, layer, owner, lock, wheel.version, wheel.needed_by, whose)
     for deb in project.base_lock(cell).debs:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from imagefactory.assemble.assemble import BuildRun, Built, assemble
-from imagefactory.assemble.recording import confirm
+from imagefactory.assemble.assemble import BuildRun, Built, assemble, confirm
 from imagefactory.assemble.watch import Watcher
 from imagefactory.errors import InputError, TrustError
 from imagefactory.oci.compare import diff_layers
@@ -32,8 +31,7 @@ def verify(project: Project, cell: Cell, watch: Watcher, *, digest: str | None =
         fresh = replace(project, store=_empty_layers(project.store, scratch))
         [rebuilt] = assemble(BuildRun(fresh, [make_plan(project, cell)], watch, output=scratch / "image"))
         if layout.folder.exists() and layout.manifest_digest() == expected:
-            _compare_documents(layout)
-            _compare_layers(layout, rebuilt, project.store)
+            _compare(layout, rebuilt, project.store)
         if rebuilt.image.digest != expected:
             raise _not_the_same(str(cell), f"expected {expected}, the lock gives {rebuilt.image.digest}")
         blobs = {
@@ -52,18 +50,13 @@ def _empty_layers(store: Store, scratch: Path) -> Store:
     return Store(scratch / "store")
 
 
-def _compare_documents(layout: Layout) -> None:
-    """Check the manifest and the configuration against their digests."""
-    named = {"manifest": layout.manifest_digest(), "configuration": layout.config_digest()}
-    for name, digest in named.items():
+def _compare(layout: Layout, rebuilt: Built, store: Store) -> None:
+    """Check each blob against its digest, and each layer against the rebuilt one; report the first difference."""
+    for name, digest in (("manifest", layout.manifest_digest()), ("configuration", layout.config_digest())):
         if _digest_of(layout.blob(digest)) != digest:
             raise _not_the_same(f"the {name} of {layout.folder.name}", _OTHER_BYTES.format(digest))
-
-
-def _compare_layers(layout: Layout, rebuilt: Built, store: Store) -> None:
-    """Check each layer against its digest, then against the rebuilt one; report the first difference."""
-    names = [f"{layer.kind} {layer.name}" for layer in rebuilt.plan.layers]
-    for name, digest, blob in zip(names, layout.layer_digests(), rebuilt.image.layers, strict=False):
+    built = zip(rebuilt.plan.layers, rebuilt.image.layers, strict=True)
+    for digest, (layer, blob) in zip(layout.layer_digests(), built, strict=False):
         path = layout.blob(digest)
         actual = _digest_of(path)
         if actual == digest == blob.digest:
@@ -73,7 +66,7 @@ def _compare_layers(layout: Layout, rebuilt: Built, store: Store) -> None:
         if actual is not None:
             expected = rebuilt.layout.blob(blob.digest)
             detail = _first_difference(path, expected, store, (actual, blob.digest))
-        raise _not_the_same(f"layer {name}", f"{what}; {detail}")
+        raise _not_the_same(f"layer {layer.kind} {layer.name}", f"{what}; {detail}")
 
 
 def _first_difference(path: Path, expected: Path, store: Store, digests: tuple[Digest, Digest]) -> str:
@@ -88,7 +81,6 @@ def _first_difference(path: Path, expected: Path, store: Store, digests: tuple[D
 
 
 def _digest_of(path: Path) -> Digest | None:
-    """Hash a blob; return None if it is missing."""
     return Digest(f"sha256:{file_sha256(path)}") if path.exists() else None
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
         "workers": options.WORKERS,
         "engine": "embedded (default), or docker: build the rendered Dockerfile and leave the image in the daemon",
         "builder": "docker only: use this buildx builder, such as one on another machine or in Kubernetes",
-        "cache_from": "docker only: read the build cache there, as buildx takes it; repeatable (see docs/engines.md)",
-        "cache_to": "docker only: write the build cache there, as buildx takes it; repeatable",
+        "cache_from": "docker only: passed to buildx as it is; repeatable (see docs/engines.md)",
+        "cache_to": "docker only: passed to buildx as it is; repeatable",
     },
 )
 def build(
@@ -41,27 +41,19 @@ def build(
     builder: str = "",
 ) -> None:
     """Build images from the locks, by default without Docker, and print their digests."""
-    from imagefactory.assemble.engines.by_name import engine_named
-    from imagefactory.assemble.engines.options import BuildOptions
+    from imagefactory.assemble.engines.by_name import BuildOptions, build_images
     from imagefactory.cli.show import tables
     from imagefactory.cli.show.live import watching
-    from imagefactory.plan.make import make_plan
     from imagefactory.project.targets import select
     from imagefactory.store.paths import expand_home
 
+    folder = expand_home(output, "--output").absolute() if output else None
     given = BuildOptions(
-        output=expand_home(output, "--output").absolute() if output else None,
-        fat=fat,
-        workers=options.processes("--workers", workers),
-        builder=builder,
-        cache_from=tuple(cache_from),
-        cache_to=tuple(cache_to),
+        folder, fat, options.processes("--workers", workers), builder, tuple(cache_from), tuple(cache_to)
     )
-    chosen = engine_named(engine, given)
     cells = select(project.matrix, target)
-    plans = [make_plan(project, cell, fat=fat or not chosen.slims) for cell in cells]
     with watching() as watch:
-        images = chosen.build(project, plans, given, watch, say)
+        images = build_images(project, cells, engine, given, watch=watch, say=say)
     for image in images:
         say(tables.built_message(image))
         print(image.digest)
@@ -70,8 +62,8 @@ def build(
 @command(help={"target": options.TARGET})
 def load(project: Project, target: list[str]) -> None:
     """Load built images into the Docker daemon."""
-    from imagefactory.assemble.engines.docker import load
-    from imagefactory.assemble.found import built_layouts
+    from imagefactory.assemble.assemble import built_layouts
+    from imagefactory.assemble.engines.docker.daemon import load
 
     for cell, layout, name in built_layouts(project, target):
         say(f"loading {cell} as {name}")
@@ -123,7 +115,7 @@ def run(
         mods=mod,
     )
     if recipe:
-        print(start.recipe(prepare.recipe_format(recipe)))
+        print(start.recipe(recipe))
     elif compose:
         print(start.compose())
     elif print_:
@@ -171,7 +163,7 @@ def smoke(project: Project, level: list[str], target: str = "", image: str = "",
 )
 def export(project: Project, file: str, target: str = "") -> None:
     """Write a built image to a tar file."""
-    from imagefactory.assemble.found import built_layouts
+    from imagefactory.assemble.assemble import built_layouts
     from imagefactory.oci.layout import archive, write_archive
 
     place = options.new_file("FILE", file)

@@ -62,7 +62,7 @@ def lock(
     flags: bool = False,
 ) -> None:
     """Pin the exact files that go into images."""
-    from imagefactory.assemble.recording import drop_unneeded
+    from imagefactory.assemble.assemble import drop_unneeded
     from imagefactory.compile.toolchain import CompileProject, check_all_locks, make_toolchain_locks
     from imagefactory.environment.locks import check_environment, lock_environment
     from imagefactory.lock.flags.flag_records import record_flags
@@ -145,10 +145,11 @@ def plan(
 @command(help={"target": options.TARGET})
 def render(project: Project, target: list[str]) -> None:
     """Write a target's Dockerfile, and a description of its build context."""
-    from imagefactory.assemble.engines.docker.dockerfile import write
-    from imagefactory.compile.recipe import render
+    from imagefactory.assemble.engines.docker.dockerfile import render_plan, write
+    from imagefactory.plan.make import make_plan
     from imagefactory.project.targets import select
 
     for cell in select(project.matrix, target):
-        for path in write(render(project, cell), project.build_folder(cell)):
+        rendered = render_plan(project, make_plan(project, cell, fat=True))
+        for path in write(rendered, project.build_folder(cell)):
             print(path.relative_to(project.root))

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
-from urllib.parse import urlsplit
 
 from filelock import FileLock, Timeout
 
@@ -20,9 +19,8 @@ from imagefactory.assemble.engines.docker import daemon
 from imagefactory.assemble.watch import Watcher
 from imagefactory.compile import container, toolchain
 from imagefactory.compile.container import GB, PART, BuildMachine, Ended, Mount, jobs_for, refuse_full_disk
-from imagefactory.compile.graft import make_graft, refuse_other_chips
+from imagefactory.compile.graft import make_graft, refuse_other_chips, repack
 from imagefactory.compile.job import SCRIPTS, Job, work_out
-from imagefactory.compile.packing import repack
 from imagefactory.compile.request import Request
 from imagefactory.compile.source_tree import downloaded, fill, prepare
 from imagefactory.compile.toolchain import CompileProject
@@ -36,7 +34,7 @@ from imagefactory.store.digests import sha256_of
 from imagefactory.store.progress import Say
 
 REMOTE: Final = "FACTORY_CCACHE_REMOTE"
-"""The variable that names a storage to share objects through, in the notation of ccache's remote_storage."""
+"""The variable that names a server to share objects through, in the notation of ccache's remote_storage."""
 _STEP: Final = re.compile(r"\[(\d+)/(\d+)\]")
 """What ninja prints for each step."""
 _LONGEST_NAME: Final = 100
@@ -120,8 +118,12 @@ def _announce(job: Job, say: Say) -> None:
         say(f"{request.arch} is {here}; what is compiled here runs on {job.inputs.platform} only")
     for mod, _ in sources.mods:
         say(f"with the mod {mod.name}: {mod.manifest.summary}")
-    if sources.carried is not None:
-        say(str(sources.carried))
+    if sources.carried:
+        names, wheel = " and ".join(sources.carried), sources.carried_from
+        taken = (
+            f"taken over from {wheel.file}, unchanged" if wheel else "left out, since no wheel was published"
+        )
+        say(f"{taken}: {names}")
     if sources.left_out:
         say(f"left out, since no target needs them: {', '.join(sources.left_out)}")
 
@@ -155,24 +157,23 @@ def _run(
     }
     for path in places:
         path.mkdir(parents=True, exist_ok=True)
-    variables, shared, network = _remote_storage()
 
     def hear(line: str) -> None:
         if step := _STEP.match(line):
             watch.step(int(step[1]), int(step[2]))
 
+    environment = _environment(job)
     return run(
         ["python3", f"/factory/tools/{job.request.what}_build.py", json.dumps(_order(job, jobs))],
         key=job.tree.key,
         mounts=[
             *(Mount(path, place) for path, place in places.items()),
             Mount(project.root / SCRIPTS, "/factory/tools", read_only=True),
-            *shared,
         ],
-        environment=_environment(job) | variables,
+        environment=environment,
         log=folder / "log",
         hear=hear,
-        network=network,
+        network="bridge" if "CCACHE_REMOTE_STORAGE" in environment else "none",
     )
 
 
@@ -183,7 +184,11 @@ def _order(job: Job, jobs: int) -> dict[str, object]:
         "archs": job.inputs.arch_list,
         "jobs": jobs,
         "modules": list(job.sources.modules),
-        "options": [option for source in job.sources.dependencies for option in source.options],
+        "options": [
+            f"-D{one.settings.variable}={one.place}"
+            for one in job.sources.dependencies
+            if one.settings and one.settings.is_option
+        ],
         "platform_tag": job.platform_tag,
         "targets": [] if wheel else list(job.request.targets),
         "version": job.inputs.version,
@@ -191,11 +196,15 @@ def _order(job: Job, jobs: int) -> dict[str, object]:
 
 
 def _environment(job: Job) -> dict[str, str]:
-    carried = job.sources.carried
     variables = {
-        name: value for source in job.sources.dependencies for name, value in source.variable.items()
+        one.settings.variable: one.place
+        for one in job.sources.dependencies
+        if one.settings and not one.settings.is_option
     }
-    if carried is not None and carried.wheel is not None:
+    remote = os.environ.get(REMOTE, "").strip()
+    if remote:
+        variables["CCACHE_REMOTE_STORAGE"] = remote
+    if job.sources.carried_from is not None:
         # Without it, vLLM's setup.py silently continues if one of the files is missing.
         variables["VLLM_REQUIRE_RUST_FRONTEND"] = "1"
     return {
@@ -215,25 +224,6 @@ def _environment(job: Job) -> dict[str, str]:
     }
 
 
-def _remote_storage() -> tuple[dict[str, str], list[Mount], str]:
-    """Return what ccache needs to share objects, if the user wants that: a variable, and a folder or the network."""
-    remote = os.environ.get(REMOTE, "").strip()
-    if not remote:
-        return {}, [], "none"
-    variables, url = {"CCACHE_REMOTE_STORAGE": remote}, urlsplit(remote.partition("|")[0])
-    if url.scheme != "file":
-        return variables, [], "bridge"
-    if not Path(url.path).is_dir():
-        raise UsageError(
-            "bad-option",
-            "The folder for shared objects does not exist.",
-            where=f"the environment variable {REMOTE}",
-            why=f"There is no folder {url.path}.",
-            fix="Create or mount it, or unset the variable.",
-        )
-    return variables, [Mount(Path(url.path), url.path)], "none"
-
-
 def _missing(job: Job, out: Path) -> str:
     """Name what a compile should have made and has not."""
     made = {path.name.partition(".")[0] for path in out.glob("*.so")}
@@ -243,7 +233,6 @@ def _missing(job: Job, out: Path) -> str:
 
 
 def _finish(project: CompileProject, job: Job, folder: Path) -> Compiled:
-    """Keep the wheel if it passes the audit, or copy the libraries that the user wants to look at."""
     if job.request.inspects:
         return Compiled(job.inputs, None, _hand_out(project, job, folder / "out"), folder / "log")
     wheel = _finished_wheel(project, job, folder / "out")

@@ -57,7 +57,9 @@ def run(
 ) -> Ended:
     """Run a command in a container, as the current user; output goes to the log and to `hear`."""
     with ending_in_order(), _client() as client:
-        remove_left_over(client, key)
+        # One of a run that was killed would keep writing to the same folders.
+        for left_over in client.containers.list(all=True, filters={"label": f"{LABEL}={key}"}):
+            left_over.remove(force=True)
         container = client.containers.create(
             image,
             list(command),
@@ -82,12 +84,6 @@ def run(
                 container.remove(force=True)
                 deque(said, maxlen=0)  # drain the stream, which closes its connection
     return Ended(status, telling)
-
-
-def remove_left_over(client: docker.DockerClient, key: str) -> None:
-    """Remove the container of a run that was killed, which would keep writing to the same folders."""
-    for container in client.containers.list(all=True, filters={"label": f"{LABEL}={key}"}):
-        container.remove(force=True)
 
 
 def root_folder() -> Path | None:

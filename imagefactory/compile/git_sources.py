@@ -43,16 +43,9 @@ class CompileSource:
     """How vLLM's CMake finds it; None for the project that is compiled."""
 
     @property
-    def variable(self) -> dict[str, str]:
-        """The environment variable that tells vLLM's CMake where it is in the container."""
-        settings = self.settings
-        return {settings.variable: f"/factory/src/{self.name}"} if settings and not settings.is_option else {}
-
-    @property
-    def options(self) -> list[str]:
-        """The option that tells CMake itself where it is in the container."""
-        settings = self.settings
-        return [f"-D{settings.variable}=/factory/src/{self.name}"] if settings and settings.is_option else []
+    def place(self) -> str:
+        """Its folder in the container."""
+        return f"/factory/src/{self.name}"
 
 
 def read_replacements(texts: Sequence[str]) -> dict[str, Path]:
@@ -74,20 +67,12 @@ def read_replacements(texts: Sequence[str]) -> dict[str, Path]:
 
 def check_folder(name: str, folder: Path, marker: str) -> None:
     """Raise an error unless a folder holds the project that it is said to hold."""
-    if not folder.is_dir():
-        raise InputError(
-            "wrong-source",
-            f"The folder for {name} does not exist.",
-            where=folder,
-            why="--source takes a checked-out or unpacked source tree.",
-            fix="Check the path.",
-        )
     if not (folder / marker).exists():
         raise InputError(
             "wrong-source",
             f"The folder is not {name}.",
             where=folder,
-            why=f"It has no {marker}.",
+            why=f"It has no {marker}." if folder.is_dir() else "There is no such folder.",
             fix=f"Name the top folder of a checkout of {name}, with its submodules.",
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,6 @@ from imagefactory.compile.git_sources import (
     resolve,
     tree_digest,
 )
-from imagefactory.compile.published import Carried, Published, find_carried, published_wheel
 from imagefactory.compile.request import Request
 from imagefactory.compile.settings import FILE, What
 from imagefactory.compile.toolchain import CompileProject, identity, locked_flashinfer, toolchain_plan
@@ -24,8 +23,9 @@ from imagefactory.errors import BuildError, ConfigError, LockError
 from imagefactory.lock.wheelhouse.keep import MACHINES, CompileInputs, published_source
 from imagefactory.mods.choose import source_mods
 from imagefactory.plan.plan import Plan
-from imagefactory.project.locks.files import LockedSource
+from imagefactory.project.locks.files import LockedSource, LockedWheel
 from imagefactory.project.matrix import Arch
+from imagefactory.project.project import locked_cells
 from imagefactory.project.server_versions import ServerVersion
 from imagefactory.project.targets import host_machine
 from imagefactory.store.cache import Store
@@ -33,6 +33,7 @@ from imagefactory.store.digests import sha256_of
 from images.shipped.mods.manifest import Mod, Variant
 
 SCRIPTS: Final = "images/compile"
+Published = LockedWheel | LockedSource
 _FLAGS: Final = ("-Wl,--build-id=none,-s", "-frandom-seed=<output>", "CMAKE_BUILD_TYPE=Release")
 
 
@@ -51,14 +52,16 @@ class JobSources:
     mods: tuple[tuple[Mod, Variant], ...] = ()
     modules: tuple[str, ...] = ()
     """The modules of FlashInfer in the wheel."""
-    carried: Carried | None = None
+    carried: tuple[str, ...] = ()
+    """Patterns of the files of a published wheel that a whole compile contains unchanged: it cannot compile them."""
+    carried_from: Published | None = None
+    """None for a git reference, which nobody published a wheel of: the compiled one then lacks the files."""
 
     @property
     def digests(self) -> dict[str, str]:
         """What identifies each source besides the project itself."""
         found = {source.name: source.digest for source in self.dependencies}
-        wheel = self.carried.wheel if self.carried else None
-        return found | (published_source(wheel.sha256) if wheel else {})
+        return found | (published_source(self.carried_from.sha256) if self.carried_from else {})
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,8 @@ def work_out(project: CompileProject, request: Request) -> Job:
     platform = f"linux/{host_machine()}"
     compilers = settings.toolchains[settings.toolchain_for(request.what, version)]
     plan = _toolchain(project, request, platform)
-    sources = _SOURCES[request.what](project, request, platform)
+    sources = _vllm(project, request, platform) if request.what == "vllm" else _flashinfer(project, request)
+    scripts = sorted(path for path in (project.root / SCRIPTS).iterdir() if path.is_file())
     tree = CompileInputs(
         name=sources.distribution,
         version=sources.version,
@@ -99,7 +103,7 @@ def work_out(project: CompileProject, request: Request) -> Job:
         platform=platform,
         flags=(
             *_FLAGS,
-            *(f"script:{path.name}:{sha256_of(path.read_bytes())}" for path in _scripts(project)),
+            *(f"script:{path.name}:{sha256_of(path.read_bytes())}" for path in scripts),
             *(f"target:{name}" for name in request.targets or sources.modules),
             *(f"left-out:{name}" for name in sources.left_out),
         ),
@@ -109,7 +113,8 @@ def work_out(project: CompileProject, request: Request) -> Job:
         system = {"python": compilers.python, "glibc": compilers.glibc, "cuda": settings.cuda}
         inputs = replace(inputs, system=system)
     if request.graft:
-        published = published_wheel(project, str(version.release), platform)
+        why = "A graft replaces some libraries of the published wheel"
+        published = published_wheel(project, str(version.release), platform, why)
         taken = {**tree.sources, **published_source(published.sha256)}
         inputs = replace(inputs, sources=taken, kind="graft")
     return Job(
@@ -126,11 +131,9 @@ def work_out(project: CompileProject, request: Request) -> Job:
 
 def _toolchain(project: CompileProject, request: Request, platform: str) -> Plan:
     """Plan the toolchain of a request; it must be locked, and its results must run in the images of the arch."""
-    matrix, name = (
-        project.matrix,
-        project.settings.toolchain_for(request.what, project.matrix.vllm[request.vllm]),
-    )
-    arch, compilers = matrix.archs[request.arch], project.settings.toolchains[name]
+    matrix, settings = project.matrix, project.settings
+    name = settings.toolchain_for(request.what, matrix.vllm[request.vllm])
+    arch, compilers = matrix.archs[request.arch], settings.toolchains[name]
     base = matrix.bases[arch.base]
     if not (arch.torch_cuda_arch_list if request.what == "vllm" else arch.flashinfer_cuda_arch_list):
         raise ConfigError(
@@ -169,7 +172,13 @@ def _vllm(project: CompileProject, request: Request, platform: str) -> JobSource
     dependencies, left_out = choose_sources(
         project.settings, request.vllm, version, replaced, request.targets
     )
-    number = version.release
+    carried = () if request.targets else project.settings.carried_by(version)
+    carried_from, number = None, version.release
+    if carried and version.release is not None:
+        why = (
+            f"A whole compile takes {' and '.join(carried)} from it, which the toolchain has no compiler for"
+        )
+        carried_from = published_wheel(project, version.release, platform, why)
     if number is None:
         commit = _origin(main).rpartition("@")[2].rpartition(":")[2][:9]
         number = f"{version.version}+g{commit}"
@@ -181,8 +190,28 @@ def _vllm(project: CompileProject, request: Request, platform: str) -> JobSource
         tuple(dependencies),
         tuple(left_out),
         mods=tuple(source_mods(project, request.vllm, request.arch, request.without_mods)),
-        carried=find_carried(project, request.vllm, platform, request.targets),
+        carried=carried,
+        carried_from=carried_from,
     )
+
+
+def published_wheel(project: CompileProject, release: str, platform: str, why: str) -> Published:
+    """Return the published wheel of a vLLM release for a platform; raise an error if it is not locked."""
+    for cell in locked_cells(project):
+        if cell.platform == platform and project.matrix.versions[cell.version].release == release:
+            for wheel in project.wheel_lock(cell).wheels:
+                if wheel.name == "vllm" and wheel.compiled is None:
+                    return wheel
+    found = project.source_lock.find(release, f"_{MACHINES[platform][0]}.whl")
+    if found is None:
+        raise LockError(
+            "no-lock",
+            f"The published wheel of vLLM {release} for {platform} is not locked.",
+            where="locks/",
+            why=f"{why}.",
+            fix=f"Run `./inv lock` for a target that uses the published vLLM {release} on {platform}.",
+        )
+    return found
 
 
 def _vllm_source(project: CompileProject, version: ServerVersion) -> LockedSource | CompileSource:
@@ -194,13 +223,13 @@ def _vllm_source(project: CompileProject, version: ServerVersion) -> LockedSourc
             "bad-compile-data",
             f"The sources of vLLM {version.release} are not locked.",
             where="locks/sources.toml",
-            why="JobSources must be pinned before they are compiled.",
+            why="Sources must be pinned before they are compiled.",
             fix="Run `./inv lock`, or pass --source vllm=DIR.",
         )
     return sdist
 
 
-def _flashinfer(project: CompileProject, request: Request, platform: str) -> JobSources:  # noqa: ARG001 - as _vllm
+def _flashinfer(project: CompileProject, request: Request) -> JobSources:
     locked = locked_flashinfer(project, request.vllm)
     listed = project.settings.flashinfer.of(request.arch)
     return JobSources(
@@ -210,12 +239,6 @@ def _flashinfer(project: CompileProject, request: Request, platform: str) -> Job
         project.matrix.archs[request.arch].flashinfer_cuda_arch_list,
         modules=tuple(name for name in listed if not request.targets or name in request.targets),
     )
-
-
-_SOURCES: Final[Mapping[What, Callable[[CompileProject, Request, str], JobSources]]] = {
-    "vllm": _vllm,
-    "flashinfer": _flashinfer,
-}
 
 
 def _folder(what: What, replaced: Mapping[str, Path]) -> CompileSource | None:
@@ -229,7 +252,3 @@ def _folder(what: What, replaced: Mapping[str, Path]) -> CompileSource | None:
 
 def _origin(main: LockedSource | CompileSource) -> str:
     return main.digest if isinstance(main, CompileSource) else f"sdist:{main.sha256}"
-
-
-def _scripts(project: CompileProject) -> list[Path]:
-    return sorted(path for path in (project.root / SCRIPTS).iterdir() if path.is_file())

@@ -60,12 +60,17 @@ def requests_of(
     _refuse_unknown("source", [text.partition("=")[0] for text in sources], known, "--source")
     parts = {item: _parts(project, item, vllm, arch) for item in wanted}
     _refuse_wrong_parts(_split(only), parts, vllm, arch)
+    chosen = {
+        item: tuple(part for part in parts[item] if not only or part in _split(only)) for item in wanted
+    }
+    if not only:
+        chosen["flashinfer"] = ()  # the whole wheel
     return [
         Request(
             what=item,
             vllm=vllm,
             arch=arch,
-            targets=tuple(_split(targets)) or _chosen(item, parts[item], _split(only)),
+            targets=tuple(_split(targets)) or chosen[item],
             inspects=bool(_split(targets)),
             sources=tuple(text for text in sources if text.partition("=")[0] in folders[item]),
             without_mods=tuple(sorted(without_mods)),
@@ -129,12 +134,6 @@ def _refuse_wrong_parts(
                 why=f"The {what}s of a compile cannot all be left out: {', '.join(listed)}.",
                 fix="Name at least one, or leave the whole project out (`--what`).",
             )
-
-
-def _chosen(item: What, parts: Sequence[str], only: Sequence[str]) -> tuple[str, ...]:
-    if item == "flashinfer" and not only:
-        return ()  # the whole wheel
-    return tuple(name for name in parts if not only or name in only)
 
 
 def _split(text: str) -> list[str]:

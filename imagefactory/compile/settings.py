@@ -155,12 +155,6 @@ class CompileSettings(_Model):
         cuda = [f"{name}=={self.cuda}.*" for name in self.wheels.cuda]
         return [*cuda, *self.wheels.others]
 
-    def need(self, what: What, version: ServerVersion) -> CompilerNeed | None:
-        """Return the compiler that a source needs, if it needs a particular one."""
-        return next(
-            (need for need in self.compilers if need.what == what and version.within(need.vllm)), None
-        )
-
     def carried_by(self, version: ServerVersion) -> tuple[str, ...]:
         """Return the patterns of the files that a vLLM version takes over from its published wheel."""
         found = (item for item in self.carried if version.within(item.vllm))
@@ -168,15 +162,15 @@ class CompileSettings(_Model):
 
     def toolchain_for(self, what: What, version: ServerVersion) -> str:
         """Return the oldest toolchain whose compiler is new enough."""
-        need = self.need(what, version)
+        needs = [need for need in self.compilers if need.what == what and version.within(need.vllm)]
         for name, toolchain in self.toolchains.items():
-            if need is None or toolchain.gcc >= need.gcc:
+            if all(toolchain.gcc >= need.gcc for need in needs):
                 return name
         raise ConfigError(
             "bad-compile-data",
             f"No toolchain can compile {what} {version.version}.",
             where=f"{FILE}, toolchains",
-            why=f"It needs GCC {need.gcc if need else ''}: {need.reason if need else ''}.",
+            why="; ".join(f"It needs GCC {need.gcc}: {need.reason}" for need in needs) + ".",
             fix="Add a toolchain of a newer Debian.",
         )
 

@@ -7,16 +7,18 @@ import posixpath
 import shutil
 import tarfile
 from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import requests
 
 from imagefactory.compile.git_sources import CompileSource, place
-from imagefactory.compile.job import Job
-from imagefactory.compile.published import Published, carry
+from imagefactory.compile.job import Job, Published
+from imagefactory.compile.settings import FILE
 from imagefactory.compile.toolchain import CompileProject
-from imagefactory.errors import InputError, NetworkError
+from imagefactory.errors import InputError
 from imagefactory.mods.source_files import FolderSource
 from imagefactory.project.locks.indexed_files import indexed_file
 from imagefactory.store.atomic import WRITING, translating_disk_full
@@ -56,12 +58,9 @@ def fill(project: CompileProject, job: Job, target: Path) -> None:
     else:
         unpack_sdist(downloaded(project, sources.main), main)
     for source in sources.dependencies:
-        try:
-            place(source, target / source.name, project.store)
-        except NetworkError as error:
-            raise _with_way_round(job, source, error) from None
-    if sources.carried is not None and sources.carried.wheel is not None:
-        carry(sources.carried.files, downloaded(project, sources.carried.wheel), main)
+        place(source, target / source.name, project.store)
+    if sources.carried_from is not None:
+        carry(sources.carried, downloaded(project, sources.carried_from), main)
     change(main, sources.mods, sources.left_out)
 
 
@@ -71,14 +70,24 @@ def downloaded(project: CompileProject, locked: Published) -> Path:
         return fetch(indexed_file(locked), project.store, session, lambda _: None)
 
 
-def _with_way_round(job: Job, source: CompileSource, error: NetworkError) -> NetworkError:
-    """Add to the remedies, if a graft can do without a source: leave out the extensions that need it."""
-    needing = source.settings.targets if source.settings else []
-    others = [name for name in job.request.targets if name not in needing]
-    if not (job.request.graft and needing and others):
-        return error
-    fix = f"{error.fix} Or leave {', '.join(needing)} as published: --only {','.join(others)}."
-    return NetworkError("source-unreachable", error.what, where=error.where, why=error.why, fix=fix)
+def carry(files: Sequence[str], wheel: Path, target: Path) -> None:
+    """Copy files out of a wheel into a source tree, from where vLLM's setup.py packs them."""
+    with ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if any(fnmatchcase(name, file) for file in files)]
+        for name in names:
+            path = target / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with archive.open(name) as source, path.open("wb") as file:
+                shutil.copyfileobj(source, file)
+            path.chmod(0o755)
+    if not names:
+        raise InputError(
+            "nothing-to-carry",
+            f"{wheel.name} has none of the files that a compile takes over.",
+            where=f"{FILE}, carried",
+            why=f"It has neither {' nor '.join(files)}.",
+            fix="Correct the range of versions there.",
+        )
 
 
 def unpack_sdist(archive: Path, target: Path) -> None:

@@ -206,8 +206,7 @@ def make_toolchain_locks(
             )
         indexes = Indexes(IndexConfig.from_environment())
         source = ReleaseSource(sdist, indexes, project.store)
-        result = _lock_flashinfer(project, vllm, source, indexes, say)
-        yield result
+        yield _lock_flashinfer(project, vllm, source, indexes, say)
         flashinfer = ReleaseSource(locked_flashinfer(project, vllm), indexes, project.store)
         requires = [
             *build_requirements(source.read("pyproject.toml"), sdist.file),

@@ -117,11 +117,8 @@ def compose_document(launch: Launch) -> dict[str, Any]:
         ],
     }
     if launch.on_gpu:
-        service["deploy"] = {
-            "resources": {
-                "reservations": {"devices": [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]}
-            }
-        }
+        devices = [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]
+        service["deploy"] = {"resources": {"reservations": {"devices": devices}}}
     document: dict[str, Any] = {
         "services": {launch.cell.server: service},
         "volumes": {"kernels": {"name": launch.cache_volume}},
@@ -171,19 +168,20 @@ def find_key_file(folder: Path, given: Mapping[str, str], environment: Mapping[s
     for where, values in (("the --set option", given), ("the environment", environment)):
         names = [name for name in KEY_SETTINGS if name in values]
         if len(names) > 1:
-            raise TrustError(
-                "key-not-passed",
-                f"{' and '.join(names)} are both given.",
-                where=where,
-                why="A server has one key.",
-                fix=f"Leave out one of them, preferably {names[0]}.",
-            )
+            fix = f"Leave out one of them, preferably {names[0]}."
+            raise _not_passed(f"{' and '.join(names)} are both given.", where, "A server has one key.", fix)
+        if names == ["VLLM_API_KEY"]:
+            return write_key_file(folder, values[names[0]], where)
         if names:
-            value = values[names[0]]
-            return (
-                write_key_file(folder, value, where)
-                if names[0] == "VLLM_API_KEY"
-                else _existing(value, where)
+            name = values[names[0]]
+            path = expand_home(name, "VLLM_API_KEY_FILE").absolute()
+            if name.strip() and path.is_file() and os.access(path, os.R_OK):
+                return path
+            raise _not_passed(
+                "VLLM_API_KEY_FILE names no readable file.",
+                where,
+                "The container gets the key from this file of this machine.",
+                "Correct the path; to serve without a key, leave VLLM_API_KEY_FILE out.",
             )
     return None
 
@@ -191,12 +189,11 @@ def find_key_file(folder: Path, given: Mapping[str, str], environment: Mapping[s
 def write_key_file(folder: Path, key: str, where: str = "the environment") -> Path:
     """Write an API key to a file that only its owner can read, for mounting into a container."""
     if not key.isprintable() or len(key.split()) != 1:
-        raise TrustError(
-            "key-not-passed",
+        raise _not_passed(
             "VLLM_API_KEY is empty or contains blanks.",
-            where=where,
-            why="Clients send the key as one word. Without a key, the server would be open to everyone.",
-            fix="Make one with `openssl rand -hex 32`; to serve without a key, leave VLLM_API_KEY out.",
+            where,
+            "Clients send the key as one word. Without a key, the server would be open to everyone.",
+            "Make one with `openssl rand -hex 32`; to serve without a key, leave VLLM_API_KEY out.",
         )
     path = folder / "vllm_api_key"
     try:
@@ -206,24 +203,12 @@ def write_key_file(folder: Path, key: str, where: str = "the environment") -> Pa
         with os.fdopen(descriptor, "w") as file:
             file.write(key)
     except OSError as error:
-        raise TrustError(
-            "key-not-passed",
-            "The API key cannot be written to a file.",
-            where=path,
-            why=str(error.strerror),
-            fix="Make the folder writable, or start without a key.",
+        fix = "Make the folder writable, or start without a key."
+        raise _not_passed(
+            "The API key cannot be written to a file.", path, str(error.strerror), fix
         ) from None
     return path
 
 
-def _existing(name: str, where: str) -> Path:
-    path = expand_home(name, "VLLM_API_KEY_FILE").absolute()
-    if not name.strip() or not os.access(path, os.R_OK) or not path.is_file():
-        raise TrustError(
-            "key-not-passed",
-            "VLLM_API_KEY_FILE names no readable file.",
-            where=where,
-            why="The container gets the key from this file of this machine.",
-            fix="Correct the path; to serve without a key, leave VLLM_API_KEY_FILE out.",
-        )
-    return path
+def _not_passed(what: str, where: str | Path, why: str, fix: str) -> TrustError:
+    return TrustError("key-not-passed", what, where=where, why=why, fix=fix)

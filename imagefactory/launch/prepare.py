@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import get_args
+from dataclasses import dataclass
 
+from imagefactory.assemble.assemble import built_layouts
 from imagefactory.assemble.engines.docker.daemon import image_id, load
-from imagefactory.assemble.found import built_layouts
-from imagefactory.errors import TrustError, UsageError, did_you_mean
+from imagefactory.errors import TrustError, UsageError
 from imagefactory.launch.docker_run import (
     HUB_CACHE,
     Launch,
@@ -22,7 +20,7 @@ from imagefactory.launch.docker_run import (
     shell_line,
 )
 from imagefactory.launch.preview import Preview
-from imagefactory.launch.recipes import Format, recipe
+from imagefactory.launch.recipes import recipe
 from imagefactory.mods.choose import choose_mods, find_mod
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
@@ -55,7 +53,7 @@ class Start:
         """Return the compose file."""
         return compose(self.launch)
 
-    def recipe(self, style: Format) -> str:
+    def recipe(self, style: str) -> str:
         """Return the recipe for another launcher."""
         return recipe(style, self.launch, self.served.model, self.command, self.served.extra)
 
@@ -78,9 +76,10 @@ def prepare(
     kernels = project.wheel_lock(cell).kernels
     served = describe(project.matrix, cell, project.model_lock, chosen, kernels)
     known = [str(setting["name"]) for setting in served.description["settings"]]
-    at_start = runtime_mods(project, cell, mods, known)
-    given = at_start.over(given)
-    key_file = find_key_file(_key_folder(project, cell), given, environment)
+    mounts, of_mods = runtime_mods(project, cell, mods, known)
+    given = with_settings(of_mods, given)
+    folder = project.build_folder(cell).parent / "run" / cell.slug
+    key_file = find_key_file(folder, given, environment)
     settings = {name: value for name, value in given.items() if name not in KEY_SETTINGS}
     with_key = settings | ({"VLLM_API_KEY_FILE": str(key_file)} if key_file else {})
     found = Preview(project.root, served.description, served.model).dry_run(with_key)
@@ -92,43 +91,29 @@ def prepare(
             why="Commands, compose files and recipes show it to everyone.",
             fix="Set VLLM_API_KEY for the server's key; for a token, log in with `hf auth login`.",
         )
-    launch = Launch(cell, pinned(image), served.description, settings, key_file, models, at_start.mounts)
+    launch = Launch(cell, pinned(image), served.description, settings, key_file, models, mounts)
     return Start(launch, served, tuple(found["command"]))
+
+
+def with_settings(of_mods: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of mods and of the user, whose own win; arguments are joined."""
+    extra = " ".join(filter(None, (part.get("EXTRA_ARGS", "") for part in (of_mods, given))))
+    return {**of_mods, **given, **({"EXTRA_ARGS": extra} if extra else {})}
 
 
 def settings_from(words: Sequence[str], option: str = "--set") -> dict[str, str]:
     """Parse settings given as NAME=VALUE."""
     for word in words:
         if not re.match(r"[A-Z][A-Z0-9_]*=", word):
+            name, equals, _ = word.partition("=")  # what follows may be a secret
             raise UsageError(
                 "bad-setting",
-                f"{hidden_value(word)!r} is not a setting.",
+                f"{name + equals + ('…' if equals else '')!r} is not a setting.",
                 where=f"the {option} option",
                 why="It is not written as NAME=VALUE.",
                 fix=f"Write, for example, {option} MAX_MODEL_LEN=32768.",
             )
     return dict(word.split("=", 1) for word in words)
-
-
-def hidden_value(word: str) -> str:
-    """Return a word without what follows its equals sign, which may be a secret."""
-    name, equals, _ = word.partition("=")
-    return f"{name}=…" if equals else name
-
-
-def recipe_format(name: str) -> Format:
-    """Find a recipe format by name."""
-    known: tuple[Format, ...] = get_args(Format)
-    for style in known:
-        if style == name:
-            return style
-    raise UsageError(
-        "unknown-name",
-        f"There is no recipe format {name!r}.",
-        where="the --recipe option",
-        why="Recipes are written for two launchers.",
-        fix=did_you_mean(name, known).capitalize(),
-    )
 
 
 def published_reference(project: Project, cell: Cell) -> str:
@@ -147,30 +132,17 @@ def local_image(project: Project, cell: Cell) -> str:
     return found if found == layout.config_digest() else load(layout, name)
 
 
-def _key_folder(project: Project, cell: Cell) -> Path:
-    return project.build_folder(cell).parent / "run" / cell.slug
-
-
 PLACE = "/mods"
 """Where containers look for mods."""
 
 
-@dataclass(frozen=True)
-class RuntimeMods:
-    """What a container needs to apply mods when it starts."""
+def runtime_mods(
+    project: Project, cell: Cell, names: Sequence[str], known: Sequence[str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the mounts and settings by which a container applies mods when it starts; `known` are its settings.
 
-    mounts: Mapping[str, str] = field(default_factory=dict)
-    """Folders and files of the host, with their places in the container."""
-    settings: Mapping[str, str] = field(default_factory=dict)
-
-    def over(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Return the settings of the mods and of the user, whose own win."""
-        extra = " ".join(filter(None, (part.get("EXTRA_ARGS", "") for part in (self.settings, given))))
-        return {**self.settings, **given, **({"EXTRA_ARGS": extra} if extra else {})}
-
-
-def runtime_mods(project: Project, cell: Cell, names: Sequence[str], known: Sequence[str]) -> RuntimeMods:
-    """Prepare mods for a container; raise an error if one is not for the cell's version. `known` are its settings."""
+    Raise an error if a mod is not for the cell's version.
+    """
     version = project.matrix.versions[cell.version].version
     picked: Picked = {}
     for name in names:
@@ -202,4 +174,4 @@ def runtime_mods(project: Project, cell: Cell, names: Sequence[str], known: Sequ
         settings["MODS"] = ",".join(applied)
     if extra:
         settings["EXTRA_ARGS"] = shlex.join(extra)
-    return RuntimeMods(mounts, settings)
+    return mounts, settings

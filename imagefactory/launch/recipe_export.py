@@ -85,24 +85,22 @@ def registry_of(
 
 def write_registry(files: dict[str, str], folder: Path) -> None:
     """Write a registry into an empty folder, or over an earlier one, whose other recipes are removed."""
+    manifest = folder / MANIFEST
     with writing_output(folder):
-        present = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
-        present = {name for name in present if not name.startswith(".git/")}
         # Somebody may have cloned it to publish it, with a README of their own.
-        below = {name for name in present if "/" in name}
-        manifest = folder / MANIFEST
         own = manifest.is_file() and manifest.read_text("utf-8").startswith(MADE)
-        foreign = sorted(name for name in below if not name.startswith((*FOLDERS.values(), ".sparkrun/")))
-        if present and (not own or foreign):
+        present = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+        if not own and [name for name in present if name != ".git"]:
             raise UsageError(
                 "output-unusable",
                 "The folder is not a registry of this factory.",
                 where=folder,
-                why=f"It holds {(foreign or sorted(present))[0]}, which an export would mix with its own files.",
+                why=f"It holds {present[-1]}, which an export would mix with its own files.",
                 fix="Name a new or empty folder, or one that an earlier export wrote.",
             )
-        for name in below - set(files):
-            (folder / name).unlink()
+        for place in FOLDERS.values():
+            for recipe in (folder / place).glob("*.yaml"):
+                recipe.unlink()
         for name, text in files.items():
             write_text(folder / name, text)
 

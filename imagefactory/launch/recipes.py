@@ -27,7 +27,7 @@ TEMPLATED = ("MAX_MODEL_LEN", "MAX_NUM_SEQS", "MAX_NUM_BATCHED_TOKENS", "GPU_MEM
 
 
 def recipe(
-    style: Format, launch: Launch, model: Mapping[str, Any], command: Sequence[str], env: Mapping[str, str]
+    style: str, launch: Launch, model: Mapping[str, Any], command: Sequence[str], env: Mapping[str, str]
 ) -> str:
     """Return a recipe. `command` comes from `Preview.command`; `env` holds the model's own variables."""
     return recipe_text(recipe_document(style, launch, model, command, env))
@@ -39,7 +39,7 @@ def recipe_text(document: Mapping[str, Any]) -> str:
 
 
 def recipe_document(
-    style: Format, launch: Launch, model: Mapping[str, Any], command: Sequence[str], env: Mapping[str, str]
+    style: str, launch: Launch, model: Mapping[str, Any], command: Sequence[str], env: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the content of a recipe."""
     if launch.key_file is not None:
@@ -57,7 +57,7 @@ def recipe_document(
             "unknown-name",
             f"There is no recipe of the format {style!r} for {server.title}.",
             where="the --recipe option",
-            why=f"That launcher does not start {server.title}.",
+            why=f"No launcher of that name is known to start {server.title}.",
             fix=f"Use {' or '.join(server.recipes)}.",
         )
     defaults: dict[str, object] = {"host": "0.0.0.0", "port": 8000, "tensor_parallel": 1}  # noqa: S104

@@ -46,20 +46,23 @@ class Layout:
         with self._reading():
             return Digest(parse_json((self.folder / "index.json").read_bytes())["manifests"][0]["digest"])
 
+    def manifest(self) -> dict[str, Any]:
+        """Return the manifest."""
+        return self._document(self.manifest_digest())
+
     def layer_digests(self) -> list[Digest]:
         """Return the digests of the layers, lowest first."""
         with self._reading():
-            return [Digest(layer["digest"]) for layer in self._document(self.manifest_digest())["layers"]]
+            return [Digest(layer["digest"]) for layer in self.manifest()["layers"]]
 
     def config_digest(self) -> Digest:
         """Return the digest of the configuration."""
         with self._reading():
-            return Digest(self._document(self.manifest_digest())["config"]["digest"])
+            return Digest(self.manifest()["config"]["digest"])
 
     def config(self) -> dict[str, Any]:
         """Return the configuration."""
-        with self._reading():
-            return self._document(self.config_digest())
+        return self._document(self.config_digest())
 
     def size_of(self, digest: Digest) -> int:
         """Return the size of a blob."""
@@ -67,8 +70,9 @@ class Layout:
             return self.blob(digest).stat().st_size
 
     def _document(self, digest: Digest) -> dict[str, Any]:
-        data: dict[str, Any] = parse_json(self.blob(digest).read_bytes())
-        return data
+        with self._reading():
+            data: dict[str, Any] = parse_json(self.blob(digest).read_bytes())
+            return data
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagefactory.assemble.assemble import BuildRun, make_layers
-from imagefactory.assemble.recording import remember
+from imagefactory.assemble.assemble import BuildRun, make_layers, remember
 from imagefactory.assemble.watch import Watcher
 from imagefactory.check.smoke.record import SmokeRecord
 from imagefactory.errors import RegistryError

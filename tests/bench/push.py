@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from imagefactory.assemble.engines.docker import load
+from imagefactory.assemble.engines.docker.daemon import load
 from imagefactory.oci.layout import Layout
 from imagefactory.oci.registry.image_push import Pushable, PushableBlob, Pushed, opening, push_image
 from imagefactory.oci.registry.repository import Repository

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.assemble.layers.tiny_model import tiny_model
+from imagefactory.assemble.layers.own_layers import tiny_model
 from imagefactory.check.smoke.assignment import Assignment
 from imagefactory.check.smoke.containers import Containers, RunningServer
 from imagefactory.launch.docker_run import STOP_SECONDS

@@ -18,7 +18,7 @@ from posixpath import dirname, join, normpath
 
 import pytest
 
-from imagefactory.assemble.layers.mod_layer import RECORD_OF_MODS, image_path
+from imagefactory.assemble.applied_mods import RECORD_OF_MODS, image_path
 from imagefactory.check.smoke.assignment import Assignment
 from imagefactory.check.smoke.contents import Contents, DaemonContents, LayoutContents
 from imagefactory.check.smoke.record import has_gpu

@@ -1,69 +1,98 @@
-"""The engines that turn plans into images, by name."""
+"""Builds images with one of the two engines, by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from imagefactory.assemble.assemble import BuildRun, assemble
-from imagefactory.assemble.engines.options import BuildOptions, BuiltImage
 from imagefactory.assemble.watch import Watcher
 from imagefactory.errors import UsageError, did_you_mean
+from imagefactory.oci.image import Blob
 from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
+from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.store.progress import Say
 
+ENGINES: Final = ("embedded", "docker")
+_FOR_BUILDX: Final = frozenset({"builder", "cache_from", "cache_to"})
 FAT: Final = "-fat"
 """Marks the folder of an image that keeps the GPU code of other chips."""
 
 
 @dataclass(frozen=True)
-class Engine:
-    """Builds the image of every plan."""
+class BuildOptions:
+    """Options of `./inv build`; each engine takes its own."""
 
-    summary: str
-    """What it does, to follow its name in a sentence."""
-    takes: frozenset[str]
-    """The names of the BuildOptions that it takes."""
-    build: Callable[[Project, Sequence[Plan], BuildOptions, Watcher, Say], list[BuiltImage]]
-    slims: bool = False
-    """Whether it can take GPU code out of libraries."""
+    output: Path | None = None
+    fat: bool = False
+    workers: int | None = None
+    builder: str = ""
+    cache_from: Sequence[str] = ()
+    cache_to: Sequence[str] = ()
 
 
-def engine_named(name: str, options: BuildOptions) -> Engine:
-    """Return the engine of this name, if it takes all the options that were given."""
-    engine = ENGINES.get(name)
-    if engine is None:
+@dataclass(frozen=True)
+class BuiltImage:
+    """A finished image."""
+
+    plan: Plan
+    digest: str
+    """Of the manifest; of the configuration (the image id) for an image in the Docker daemon."""
+    where: str
+    """A folder, or the image's name in the Docker daemon."""
+    layers: tuple[Blob, ...] = ()
+    """Empty where the engine does not know them."""
+
+
+def refuse_engine(engine: str, options: BuildOptions) -> None:
+    """Raise an error if there is no such engine, or if it does not take the options that were given."""
+    if engine not in ENGINES:
         raise UsageError(
             "unknown-name",
-            f"There is no engine {name!r}.",
+            f"There is no engine {engine!r}.",
             where="--engine",
-            why=did_you_mean(name, ENGINES).capitalize(),
-            fix="; ".join(f"{known}: {engine.summary}" for known, engine in ENGINES.items()) + ".",
+            why=did_you_mean(engine, ENGINES).capitalize(),
+            fix="embedded assembles layers without Docker, bit for bit; docker runs the rendered Dockerfile.",
         )
-    given = [field.name for field in fields(options) if getattr(options, field.name) != field.default]
-    refused = next((option for option in given if option not in engine.takes), None)
-    if refused is not None:
-        flag = f"--{refused.replace('_', '-')}"
-        other = next(known for known, engine in ENGINES.items() if refused in engine.takes)
+    given = [name for name, value in vars(options).items() if value]
+    foreign = [name for name in given if (name in _FOR_BUILDX) is not (engine == "docker")]
+    if foreign:
+        flag, other = f"--{foreign[0].replace('_', '-')}", "embedded" if engine == "docker" else "docker"
         raise UsageError(
             "bad-setting",
-            f"The {name} engine does not take {flag}.",
-            where=f"--engine {name}",
-            why=f"The {name} engine {engine.summary}.",
+            f"The {engine} engine does not take {flag}.",
+            where=f"--engine {engine}",
+            why=f"It is an option of the {other} engine.",
             fix=f"Leave {flag} out, or use --engine {other}.",
         )
-    return engine
 
 
-def _assemble(
-    project: Project, plans: Sequence[Plan], options: BuildOptions, watch: Watcher, _: Say
+def build_images(
+    project: Project, cells: Sequence[Cell], engine: str, options: BuildOptions, *, watch: Watcher, say: Say
 ) -> list[BuiltImage]:
+    """Build the images of cells; the Docker engine does not slim."""
+    refuse_engine(engine, options)
+    if engine == "docker":
+        from imagefactory.assemble.engines.docker.engine import (  # noqa: PLC0415 - slow
+            BuildxOptions,
+            build_image,
+            docker_name,
+        )
+
+        plans = [make_plan(project, cell, fat=True) for cell in cells]
+        buildx = BuildxOptions(options.builder, options.cache_from, options.cache_to)
+        return [
+            BuiltImage(plan, build_image(project, plan, buildx, watch, say), docker_name(project, plan.cell))
+            for plan in plans
+        ]
     run = BuildRun(
         project,
-        plans,
+        [make_plan(project, cell, fat=options.fat) for cell in cells],
         watch,
         known=None if options.fat else KnownLayers(project.known_layers),
         workers=options.workers,
@@ -74,26 +103,3 @@ def _assemble(
         BuiltImage(one.plan, one.image.digest, str(one.layout.folder), tuple(one.image.layers))
         for one in assemble(run)
     ]
-
-
-def _run_docker(
-    project: Project, plans: Sequence[Plan], options: BuildOptions, watch: Watcher, say: Say
-) -> list[BuiltImage]:
-    from imagefactory.assemble.engines.docker.engine import build_image  # noqa: PLC0415 - takes a second to import
-
-    return [build_image(project, plan, options, watch, say) for plan in plans]
-
-
-ENGINES: Final[Mapping[str, Engine]] = {
-    "embedded": Engine(
-        "assembles layers without Docker, bit for bit",
-        frozenset({"output", "fat", "workers"}),
-        _assemble,
-        slims=True,
-    ),
-    "docker": Engine(
-        "runs the rendered Dockerfile; the image stays in the daemon",
-        frozenset({"builder", "cache_from", "cache_to"}),
-        _run_docker,
-    ),
-}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from math import inf
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from imagefactory.assemble.found import built_layouts
+from imagefactory.assemble.assemble import built_layouts
 from imagefactory.oci.compare import Difference, Opened, diff_images
 from imagefactory.oci.format import VENV
 from imagefactory.oci.layout import Layout
@@ -18,8 +18,7 @@ _METADATA = f"{VENV}/lib/python*/site-packages/*.dist-info"
 _CONTENT = ("sha256", "size")
 
 
-@dataclass(frozen=True)
-class DeclaredDifference:
+class DeclaredDifference(NamedTuple):
     """An expected difference, and the reason for it."""
 
     path: str
@@ -28,36 +27,20 @@ class DeclaredDifference:
     reason: str
     kind: str = ""
     """Only for paths of this kind."""
-    up_to: int | None = None
+    up_to: float = inf
     """Only for files of at most this many bytes."""
 
-    def covers(self, difference: Difference, sizes: dict[str, int]) -> bool:
-        """Return whether a difference is this one."""
-        return (
-            difference.field in self.fields
-            and fnmatchcase(difference.path, self.path)
-            and self.kind in ("", difference.kind)
-            and (self.up_to is None or sizes.get(difference.path, 0) <= self.up_to)
-        )
 
-
-DECLARED: Final = (
-    DeclaredDifference(
-        "(config)", ("created",), "old BuildKits do not take SOURCE_DATE_EPOCH for the time of the image"
-    ),
-    DeclaredDifference(
-        "(config)", ("ArgsEscaped",), "old BuildKits set it; it means something on Windows only"
-    ),
-    DeclaredDifference(
-        "*", ("mtime",), "a folder that a step puts something into gets the time of the build", "directory"
-    ),
-    DeclaredDifference(f"{_METADATA}/INSTALLER", _CONTENT, "who installed: uv, or the factory"),
-    DeclaredDifference(
-        f"{_METADATA}/RECORD", _CONTENT, "hashes of INSTALLER and of scripts; in uv's order and spelling"
-    ),
-    DeclaredDifference(
-        f"{VENV}/bin/*", _CONTENT, "the few lines that start an entry point, in uv's words", up_to=1024
-    ),
+DECLARED: Final = tuple(
+    DeclaredDifference(*line)
+    for line in (
+        ("(config)", ("created",), "old BuildKits do not take SOURCE_DATE_EPOCH for the time of the image"),
+        ("(config)", ("ArgsEscaped",), "old BuildKits set it; it means something on Windows only"),
+        ("*", ("mtime",), "a folder that a step puts something into gets the time of the build", "directory"),
+        (f"{_METADATA}/INSTALLER", _CONTENT, "who installed: uv, or the factory"),
+        (f"{_METADATA}/RECORD", _CONTENT, "hashes of INSTALLER and of scripts; in uv's order and spelling"),
+        (f"{VENV}/bin/*", _CONTENT, "the few lines that start an entry point, in uv's words", "", 1024),
+    )
 )
 
 
@@ -79,7 +62,7 @@ def _open(project: Project, name: str) -> Layout | Opened:
     if Path(name, "index.json").exists():
         return Layout(Path(name))
     if ":" in name:
-        from imagefactory.assemble.engines.docker.saved_image import open_image  # noqa: PLC0415 - only where Docker is meant
+        from imagefactory.assemble.engines.docker.daemon import open_image  # noqa: PLC0415 - only where Docker is meant
 
         return open_image(name)
     [(_, layout, _)] = built_layouts(project, [name], one=True)
@@ -94,4 +77,14 @@ def undeclared(differences: Iterable[Difference]) -> list[Difference]:
         for difference in differences
         if difference.field == "size"
     }
-    return [item for item in differences if not any(line.covers(item, sizes) for line in DECLARED)]
+    return [
+        item
+        for item in differences
+        if not any(
+            item.field in line.fields
+            and fnmatchcase(item.path, line.path)
+            and line.kind in ("", item.kind)
+            and sizes.get(item.path, 0) <= line.up_to
+            for line in DECLARED
+        )
+    ]

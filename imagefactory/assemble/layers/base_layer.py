@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from imagefactory.assemble.layers.debian.accounts import account_entries
-from imagefactory.assemble.layers.debian.alternatives import add_alternatives
 from imagefactory.assemble.layers.debian.deb import (
     Deb,
     DebPackage,
@@ -24,7 +22,9 @@ from imagefactory.assemble.layers.debian.deb import (
 from imagefactory.assemble.layers.debian.dpkg_database import add_dpkg_database
 from imagefactory.assemble.layers.debian.file_tree import FileTree
 from imagefactory.assemble.layers.debian.ldcache import add_ld_cache
+from imagefactory.assemble.layers.debian.policy import account_entries
 from imagefactory.assemble.layers.debian.settled import (
+    add_alternatives,
     add_apt_sources,
     add_certificates,
     add_merged_links,

@@ -59,7 +59,7 @@ def bytecode_entries(
             places[path] = sources.tell(), len(text)
             sources.write(text)
     program = next(files[item.sha256] for item in layer.inputs if item.name == COMPILER)
-    interpreter = DebianPython(layer.settings.python, python, _new(scratch / "python"))
+    interpreter = DebianPython(layer.settings.python, python, scratch / "python")
     lines = [f"{offset} {size} {path}\n" for path, (offset, size) in sorted(places.items())]
     for source, compiled, content in _compile(interpreter, program, packed, lines, scratch):
         yield owners[source], Entry(ImagePath(compiled), EntryKind.FILE, 0o644, content)
@@ -150,11 +150,6 @@ def _installed(
                 yield item.name, f"{site}/{path}", archive.read(member)
 
 
-def _new(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
-
-
 _LIBRARIES = ("libc6", "libexpat1", "zlib1g")
 """What Debian's Python is linked with; the rest of it is in the program itself."""
 
@@ -168,7 +163,8 @@ class DebianPython:
     """An unpacked Python, started through the loader that was unpacked with it."""
 
     def __init__(self, python: str, debs: Iterable[tuple[DebPackage, Path]], folder: Path) -> None:
-        """Unpack the packages into an empty folder."""
+        """Unpack the packages into a new folder."""
+        folder.mkdir()
         self._home = folder / "usr"
         self._program = self._home / "bin" / f"python{python}"
         for package, file in debs:

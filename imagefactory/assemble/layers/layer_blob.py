@@ -9,7 +9,7 @@ from pathlib import Path
 from imagefactory.assemble.layers.debian.file_tree import FACTORY
 from imagefactory.assemble.layers.debian.policy import folder
 from imagefactory.assemble.layers.own_layers import model_entries, serve_entries, toolkit_links
-from imagefactory.assemble.layers.slim_wheel import SlimmedLayer
+from imagefactory.assemble.layers.slim_wheel import Slimmer
 from imagefactory.assemble.layers.wheel_layer import Environment, metadata_entries, wheel_entries
 from imagefactory.oci.entry import Entry
 from imagefactory.oci.gzip import LayerBlob, NotAsExpectedError
@@ -80,28 +80,32 @@ def _make(
     work: LayerWork, store: Store, progress: Progress
 ) -> tuple[Blob, dict[str, str], list[SlimmedWheel]]:
     """Write a layer's blob; return it with the owner of each path and what was taken out of wheels."""
-    slim = SlimmedLayer(work.slimmed, believed=work.expected is not None)
+    slimmers: list[Slimmer] = []
     python = [(deb, store.download(deb.sha256)) for deb in work.python]
     with store.scratch() as scratch:
-        owned = list(layer_entries(work, scratch, python, slim))
+        owned = list(layer_entries(work, scratch, python, slimmers))
         owner = f"layer {work.layer.kind} {work.layer.name}"
         entries = complete((entry for _, entry in owned), owner=owner, folder_of=folder)
         blob = _write(entries, store, scratch, progress, work.expected)
-    return blob, {str(entry.path): owner for owner, entry in owned}, slim.records
+    records = [record for slimmer in slimmers if (record := slimmer.record) is not None]
+    return blob, {str(entry.path): owner for owner, entry in owned}, records
 
 
 def layer_entries(  # noqa: PLR0911 - one for each kind
     work: LayerWork,
     scratch: Path,
     python: Sequence[tuple[LockedDeb, Path]] = (),
-    slim: SlimmedLayer | None = None,
+    slimmers: list[Slimmer] | None = None,
 ) -> Iterable[tuple[str, Entry]]:
-    """List a layer's entries, each with its owner: the locked file, mod or other source that it comes from."""
+    """List a layer's entries, each with its owner: the locked file, mod or other source that it comes from.
+
+    What slims wheels is added to `slimmers`; afterwards, it tells what was taken out.
+    """
     match work.layer:
         case BaseLayer() as layer:
             return _base_entries(layer, work.files, scratch)
         case WheelLayer() as layer:
-            return _wheel_entries(layer, work.files, slim or SlimmedLayer((), believed=False))
+            return _wheel_entries(layer, work, [] if slimmers is None else slimmers)
         case BytecodeLayer() as layer:
             from imagefactory.assemble.layers.bytecode_layer import bytecode_entries  # noqa: PLC0415 - rarely built
 
@@ -134,7 +138,7 @@ def _base_entries(
 
 
 def _wheel_entries(
-    layer: WheelLayer, files: Mapping[Sha256, Path], slim: SlimmedLayer
+    layer: WheelLayer, work: LayerWork, slimmers: list[Slimmer]
 ) -> Iterable[tuple[str, Entry]]:
     settings = layer.settings
     environment = Environment(settings.venv, settings.python)
@@ -142,9 +146,14 @@ def _wheel_entries(
         yield from ((FACTORY, entry) for entry in metadata_entries(settings.second_name, environment))
     seen: dict[str, Entry] = {}
     for item in layer.inputs:
-        slimmer = slim.slimmer(item, settings.slim)
+        slimmer = None
+        if settings.slim is not None:
+            key = (item.sha256, settings.slim.chip, settings.slim.rule)
+            known = next((one for one in work.slimmed if (one.sha256, one.chip, one.rule) == key), None)
+            slimmer = Slimmer(item, settings.slim, known, believed=work.expected is not None)
+            slimmers.append(slimmer)
         for entry in wheel_entries(
-            files[item.sha256],
+            work.files[item.sha256],
             item.name,
             environment,
             without=settings.without.get(item.name, ()),

@@ -31,7 +31,7 @@ from installer.sources import WheelContentElement, WheelFile
 from installer.utils import Scheme
 from packaging.utils import parse_wheel_filename
 
-from imagefactory.assemble.layers.slim_wheel import NOTE, Slimmer, note_of
+from imagefactory.assemble.layers.slim_wheel import NOTE, Slimmer
 from imagefactory.errors import InputError
 from imagefactory.oci.entry import (
     Bytes,
@@ -105,15 +105,10 @@ def wheel_entries(
     rehash: bool = False,
     slimmer: Slimmer | None = None,
 ) -> list[Entry]:
-    """Return everything that a wheel installs.
+    """Return everything that a wheel, whose real name is `file`, installs into an environment.
 
-    Args:
-        wheel: the path of the wheel on this machine.
-        file: the wheel's real file name, with its tags.
-        environment: the environment that it is installed into.
-        without: paths below the environment's root that another wheel provides, or that are left out.
-        rehash: compute the hashes from the files, because the wheel's RECORD is known to be wrong.
-        slimmer: takes GPU code out of its libraries.
+    `without` are paths below the environment's root that another wheel provides, or that are left out. `rehash`
+    computes the hashes from the files, because the wheel's RECORD is known to be wrong.
     """
     try:
         with ZipFile(wheel) as archive:
@@ -123,17 +118,11 @@ def wheel_entries(
 
 
 _BROKEN = (
-    BadZipFile,
-    InstallerError,
-    InvalidRecordEntry,
-    AssertionError,
-    LookupError,
+    *(BadZipFile, InstallerError, InvalidRecordEntry, AssertionError, LookupError, EOFError),
+    *(csv.Error, zlib.error),
     NotImplementedError,  # a zip feature that Python does not know
     RuntimeError,  # an encrypted member
     ValueError,  # not UTF-8, not base64, not a version
-    EOFError,
-    csv.Error,
-    zlib.error,
 )
 """What reading a broken wheel can raise."""
 
@@ -175,12 +164,8 @@ class _Installation(WheelDestination):
         """Write the program of an entry point."""
         if not re.fullmatch(r"\w[\w.+-]*", name) or not re.fullmatch(r"\w+(\.\w+)*", f"{module}.{attr}"):
             raise _bad(self.file, f"the entry point {name} = {module}:{attr} is malformed")
-        text = _SCRIPT.format(
-            python=self.environment.interpreter,
-            module=module,
-            imported=attr.split(".", 1)[0],
-            call=attr,
-        )
+        python, imported = self.environment.interpreter, attr.split(".", 1)[0]
+        text = _SCRIPT.format(python=python, module=module, imported=imported, call=attr)
         return self._add(Scheme("scripts"), name, Bytes(text.encode()), executable=True)
 
     def write_file(
@@ -216,7 +201,7 @@ class _Installation(WheelDestination):
         records: Iterable[tuple[Scheme, RecordEntry]],
     ) -> None:
         """Write a new RECORD of what is really installed, relative to site-packages."""
-        note = note_of(self.slimmer) if self.slimmer else None
+        note = self.slimmer.note if self.slimmer else None
         if note is not None:
             entry = self._add(scheme, f"{self.metadata}/{NOTE}", Bytes(note), executable=False)
             records = [*records, (scheme, entry)]
@@ -227,8 +212,7 @@ class _Installation(WheelDestination):
             for path, entry in installed.items()
             if path in self.entries
         ]
-        text = Bytes(_record_text(rows, record_file_path))
-        self._add(scheme, record_file_path, text, executable=False)
+        self._add(scheme, record_file_path, Bytes(_record_text(rows, record_file_path)), executable=False)
 
     def _add(self, scheme: Scheme, name: str, content: Content, *, executable: bool) -> RecordEntry:
         path = self._image_path(scheme, name)
@@ -376,6 +360,5 @@ def _unsafe(file: str, why: str) -> InputError:
         f"{file} must not be installed.",
         where=file,
         why=f"{why[0].upper()}{why[1:]}.",
-        fix="Whoever reviews the lock: choose another version in matrix.yaml, and report this wheel to those who "
-        "publish it.",
+        fix="Choose another version in matrix.yaml, and report this wheel to those who publish it.",
     )

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from imagefactory.assemble.layers.tiny_model import tiny_model
+from imagefactory.assemble.layers.own_layers import tiny_model
 from imagefactory.check.bench.endpoint import Endpoint, ServedAs, check_repeatable
 from imagefactory.check.bench.measuring import Course, GrowingResult, deeper, does_not_fit
 from imagefactory.check.bench.profiles import Profile

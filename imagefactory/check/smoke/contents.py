@@ -14,8 +14,7 @@ from typing import IO, Any
 
 from isal import igzip
 
-from imagefactory.assemble.engines.docker.daemon import files_of
-from imagefactory.assemble.engines.docker.saved_image import open_image
+from imagefactory.assemble.engines.docker.daemon import files_of, open_image
 from imagefactory.assemble.parallel import available_cores
 from imagefactory.oci.compare import Opened, merged
 from imagefactory.oci.layout import Layout

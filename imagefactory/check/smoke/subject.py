@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
+from imagefactory.assemble.assemble import built_layouts
 from imagefactory.assemble.engines.docker import daemon
-from imagefactory.assemble.found import built_layouts
 from imagefactory.errors import BuildError, EngineError
 from imagefactory.oci.layout import Layout
 from imagefactory.plan.make import make_plan

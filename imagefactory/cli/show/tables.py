@@ -15,7 +15,7 @@ from imagefactory.store.progress import size
 
 if TYPE_CHECKING:
     # For annotations only: showing a plan must not import what resolves and downloads.
-    from imagefactory.assemble.engines.options import BuiltImage
+    from imagefactory.assemble.engines.by_name import BuiltImage
     from imagefactory.assemble.explain import Ownership
     from imagefactory.check.smoke.record import SmokeRecord
     from imagefactory.cli.doctor import Diagnosis

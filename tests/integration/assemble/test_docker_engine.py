@@ -6,28 +6,23 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from imagefactory.assemble.assemble import BuildRun, assemble
-from imagefactory.assemble.engines.by_name import ENGINES
+from imagefactory.assemble.engines.by_name import BuildOptions, BuiltImage, build_images
 from imagefactory.assemble.engines.differences import compare_named
 from imagefactory.assemble.engines.docker.daemon import image_id
-from imagefactory.assemble.engines.options import BuildOptions, BuiltImage
 from imagefactory.mods.authoring import scaffold
 from imagefactory.plan.make import make_plan
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.failures import raises, refused
 from tests.fixtures.platforms import PLATFORM
 from tests.fixtures.small_factory import RecordingWatcher
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
-BUILDER = os.environ.get("FACTORY_TEST_BUILDER")
 TINY = Cell("tiny", "0.32.0", "cpu", PLATFORM)
 
 
@@ -50,9 +45,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return Project(root)
 
 
-def build_with_docker(project: Project, **options: Any) -> BuiltImage:
-    plans, watch = [make_plan(project, TINY)], RecordingWatcher()
-    [built] = ENGINES["docker"].build(project, plans, BuildOptions(**options), watch, lambda _: None)
+def build_with_docker(project: Project) -> BuiltImage:
+    [built] = build_images(
+        project, [TINY], "docker", BuildOptions(), watch=RecordingWatcher(), say=lambda _: None
+    )
     return built
 
 
@@ -100,43 +96,9 @@ def test_second_build_takes_every_step_from_the_cache(project: Project, by_docke
     assert image_id(again.where) == again.digest == by_docker.digest
 
 
-def test_unknown_builder_is_refused(project: Project, buildx: str) -> None:
-    with raises("no-builder", match="no-such-builder") as caught:
-        build_with_docker(project, builder="no-such-builder")
-    assert "no-such-builder" in caught.value.why, buildx
-
-
-@pytest.mark.skipif(
-    BUILDER is None, reason="FACTORY_TEST_BUILDER names no builder of buildx outside of the daemon"
-)
-def test_a_builder_elsewhere_makes_the_same_image_and_shares_its_steps_through_the_registry(
-    project: Project, by_docker: BuiltImage, registry: str
-) -> None:
-    cache = f"{registry}/{by_docker.where.partition(':')[0]}/steps"
-    first = build_with_docker(project, builder=BUILDER, cache_to=(f"type=registry,ref={cache},mode=max",))
-    unexpected, _ = compare_named(project, first.digest, by_docker.digest)
-    assert [f"{item.path} {item.field}: {item.left} | {item.right}" for item in unexpected] == []
-    docker("buildx", "prune", "--all", "--force", "--builder", str(BUILDER))
-    second = build_with_docker(project, builder=BUILDER, cache_from=(cache,))
-    log = (project.build_folder(TINY) / "docker-build.log").read_text("utf-8")
-    assert log.count(" CACHED") >= log.count("uv pip install")
-    assert second.digest == first.digest
-
-
 def test_context_is_removed_after_the_build(project: Project, by_docker: BuiltImage) -> None:
     assert by_docker
     assert sorted(path.name for path in project.build_folder(TINY).iterdir() if path.name[0].isupper()) == [
         "Dockerfile"
     ]
     assert not (project.build_folder(TINY) / "context").exists()
-
-
-def test_missing_daemon_is_an_error_without_traceback() -> None:
-    command = [sys.executable, "-m", "invoke", "build", "--engine", "docker", "--target", "tiny/cpu"]
-    environment = os.environ | {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
-    done = subprocess.run(
-        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
-    )
-    assert refused(done, "engine-failed")
-    assert "The Docker daemon does not answer." in done.stderr
-    assert "Traceback" not in done.stderr

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -20,50 +19,13 @@ from imagefactory.store.index_config import environment_for_uv
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import refused
 from tests.fixtures.golden import GOLDEN
-from tests.fixtures.servers import Answer, SimpleIndex
-from tests.fixtures.small_factory import CELL, SmallFactory
+from tests.fixtures.small_factory import SmallFactory
 from tests.integration.assemble.test_killed import assert_whole
-
-
-class DyingIndex(SimpleIndex):
-    """An index whose connection ends in the middle of a file on the first request for it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.died: set[str] = set()
-
-    def _answer(self, path: str, headers: dict[str, str]) -> Answer:
-        answer = super()._answer(path, headers)
-        large = len(answer.body) > 1_000_000
-        if not large or path in self.died or answer.status == HTTPStatus.NOT_FOUND:
-            return answer
-        self.died.add(path)
-        half = answer.body[: len(answer.body) // 2]
-        return Answer(half, answer.status, {**answer.headers, "Content-Length": str(len(answer.body))})
 
 
 def invoke(factory: SmallFactory, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     env = {**factory.environment(), **environment}
     return subprocess.run(factory.command(*arguments), env=env, capture_output=True, text=True, check=False)
-
-
-def test_download_resumes_when_the_server_dies(tmp_path: Path) -> None:
-    factory = SmallFactory(tmp_path, big=1)
-    index = DyingIndex()
-    try:
-        index.add(*factory.links.glob("*.whl"))
-        built = invoke(factory, "build", "--target", "tiny", PIP_INDEX_URL=index.url, PIP_FIND_LINKS="")
-    finally:
-        index.close()
-    assert built.returncode == 0, built.stderr
-    assert_whole(factory, built.stdout.strip())
-    [big] = factory.links.glob("big0-*")
-    requests = [entry for entry in index.log if entry.path == f"/files/{big.name}"]
-    assert [bool(entry.headers.get("range")) for entry in requests] == [False, True]
-    assert sum(entry.sent for entry in requests) < 1.1 * big.stat().st_size, "only the rest is fetched again"
-    fetched = [entry.path for entry in index.log if entry.path.startswith("/files/")]
-    others = [path for path in fetched if big.name not in path]
-    assert len(others) == len(set(others)) == 4, "each file is fetched once"
 
 
 def test_standard_output_is_only_the_result(tmp_path: Path) -> None:
@@ -141,36 +103,6 @@ def test_build_stops_at_once_when_interrupted_on_a_terminal(tmp_path: Path) -> N
     assert_whole(factory, again.stdout.strip())
 
 
-def test_interrupted_export_leaves_nothing(tmp_path: Path) -> None:
-    factory = SmallFactory(tmp_path, big=1)
-    assert invoke(factory, "build", "--target", "tiny").returncode == 0
-    out = tmp_path / "out"
-    out.mkdir()
-    process = subprocess.Popen(
-        factory.command("export", str(out / "image.tar"), "--target", "tiny"), env=factory.environment()
-    )
-    deadline = time.monotonic() + 20
-    while not list(out.iterdir()) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    process.send_signal(signal.SIGINT)
-    code = process.wait(20)
-    assert code in {0, 130}
-    assert [path.name for path in out.iterdir()] == (["image.tar"] if code == 0 else [])
-
-
-def test_unusable_output_is_an_error_without_traceback(tmp_path: Path) -> None:
-    factory = SmallFactory(tmp_path)
-    assert invoke(factory, "build", "--target", "tiny").returncode == 0
-    for command in (
-        ("export", str(tmp_path / "nowhere" / "image.tar"), "--target", "tiny"),
-        ("build", "--target", "tiny", "--output", str(factory.root)),
-    ):
-        failed = invoke(factory, *command)
-        assert refused(failed, "output-unusable"), failed.stderr
-        assert "Traceback" not in failed.stderr
-    assert (factory.root / "matrix.yaml").exists()
-
-
 @pytest.mark.network
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
 def test_golden_digests_hold_under_every_python(tmp_path: Path, version: str) -> None:
@@ -201,16 +133,3 @@ def test_golden_digests_hold_under_every_python(tmp_path: Path, version: str) ->
         assert found.returncode == 0, found.stderr
         assert json.loads(found.stdout) == GOLDEN
     shutil.rmtree(venv)
-
-
-def test_number_of_workers_and_the_cache_do_not_matter(tmp_path: Path) -> None:
-    factory = SmallFactory(tmp_path, big=1)
-    images = []
-    for workers in ("1", "2"):
-        output = tmp_path / f"image-{workers}"
-        options = ("--target", "tiny", "--output", str(output), "--workers", workers)
-        built = invoke(factory, "build", *options, FACTORY_CACHE=str(tmp_path / f"cache-{workers}"))
-        assert built.returncode == 0, built.stderr
-        images.append({path.name: path.read_bytes() for path in output.glob("**/*") if path.is_file()})
-    assert images[0] == images[1]
-    assert not factory.project.build_folder(CELL).exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import subprocess
@@ -13,10 +12,9 @@ from uuid import uuid4
 import pytest
 
 from imagefactory.assemble.assemble import Built
-from imagefactory.assemble.engines.docker import load
+from imagefactory.assemble.engines.docker.daemon import load
 from imagefactory.oci.layout import archive, write_archive
 from tests.fixtures.engines import need
-from tests.fixtures.failures import raises
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.small_factory import CELL, SmallFactory
 
@@ -95,19 +93,6 @@ def test_docker_loads_the_archive(built: Built, tar: Path) -> None:
         assert built.image.layers
     finally:
         subprocess.run(["docker", "rmi", "--force", f"small:{CELL.slug}"], capture_output=True, check=False)
-
-
-# docker-py leaves its socket open.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_missing_daemon_is_an_error_with_a_remedy(
-    built: Built, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
-    with raises("engine-failed") as caught:
-        load(built.layout, "name:tag")
-    assert "Start Docker" in caught.value.fix
-    del caught
-    gc.collect()
 
 
 @pytest.mark.engine

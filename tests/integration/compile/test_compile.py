@@ -76,7 +76,6 @@ class Workshop:
         self.project, self.image, self.folder = project, image, folder
         self.heard: list[str] = []
         self.interrupt_at = ""
-        self.variables: dict[str, str] = {}
         self.key = f"test-{os.getpid()}"
         for name in ("build", "out", "ccache", "src"):
             (folder / name).mkdir()
@@ -93,12 +92,7 @@ class Workshop:
                 Mount(self.folder / "ccache", "/ccache"),
                 Mount(REPOSITORY / "images" / "compile", "/factory/tools", read_only=True),
             ],
-            environment={
-                "CCACHE_DIR": "/ccache",
-                "CCACHE_NOHASHDIR": "1",
-                "HOME": "/factory/build",
-                **self.variables,
-            },
+            environment={"CCACHE_DIR": "/ccache", "CCACHE_NOHASHDIR": "1", "HOME": "/factory/build"},
             log=self.folder / "log",
             hear=self.hear,
         )
@@ -146,25 +140,6 @@ def test_interrupted_compile_resumes_with_the_next_object(workshop: Workshop) ->
     workshop.heard.clear()
     assert workshop.run("ninja -j1 -C /factory/build").status == 0
     assert [line for line in workshop.heard if line.startswith("[")] == ["[1/1] second"]
-
-
-OBJECT = """\
-mkdir -p /factory/build/tree && cd /factory/build/tree && rm -f one.o && ccache -z &&
-/factory/tools/seeded gcc -O2 -c /factory/src/one.c -o one.o &&
-ccache --print-stats | grep -E '^(cache_miss|direct_cache_hit|remote_storage_hit)\\s'
-"""
-
-
-def test_object_of_another_machine_comes_from_the_storage_that_they_share(workshop: Workshop) -> None:
-    (workshop.folder / "src" / "one.c").write_text("int one(void) { return 7; }\n")
-    (workshop.folder / "build" / "shared").mkdir()
-    workshop.variables = {"CCACHE_REMOTE_STORAGE": "file:/factory/build/shared"}
-    assert workshop.run(OBJECT).status == 0, workshop.heard
-    first = (workshop.folder / "build" / "tree" / "one.o").read_bytes()
-    workshop.heard.clear()
-    assert workshop.run(f"rm -rf /ccache/*; {OBJECT}").status == 0, workshop.heard
-    assert "cache_miss\t0" in workshop.heard, workshop.heard
-    assert (workshop.folder / "build" / "tree" / "one.o").read_bytes() == first
 
 
 def containers(workshop: Workshop) -> bytes:

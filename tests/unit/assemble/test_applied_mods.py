@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.assemble.layers import mod_layer
+from imagefactory.assemble import applied_mods
 from images.shipped.mods.apply import Applied, Reader, apply_mods
 from images.shipped.mods.manifest import Mod, Variant
 from tests.fixtures.failures import raises
@@ -37,7 +37,7 @@ def test_a_chain_is_applied_once(small_factory: SmallFactory, monkeypatch: pytes
         chains.append(len(chosen))
         return apply_mods(chosen, read)
 
-    monkeypatch.setattr(mod_layer, "apply_mods", counting)
+    monkeypatch.setattr(applied_mods, "apply_group", counting)
     [built] = small_factory.build()
     assert [layer.name for layer in built.plan.layers if layer.kind == "mod"] == ["first", "second"]
     assert chains == [2]
@@ -46,7 +46,7 @@ def test_a_chain_is_applied_once(small_factory: SmallFactory, monkeypatch: pytes
 @pytest.mark.usefixtures("mods")
 def test_a_cached_layer_needs_no_mod(small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     small_factory.build()
-    monkeypatch.setattr(mod_layer, "apply_mods", None)
+    monkeypatch.setattr(applied_mods, "apply_group", None)
     small_factory.build()
 
 

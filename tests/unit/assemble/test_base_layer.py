@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import tarfile
-import time
 from collections.abc import Iterable, Sequence
 
 import pytest
@@ -60,12 +58,6 @@ def test_lib64_exists_only_on_amd64(base: Base, architecture: str, *, expected: 
 def test_link_to_its_own_old_name_vanishes_in_the_merge(base: Base) -> None:
     base.deb("coreutils", member("./bin/touch", b"x"), link("./usr/bin/touch", "/bin/touch"))
     assert base.image()["usr/bin/touch"].kind is FILE
-
-
-def test_entries_are_sorted_by_the_bytes_of_their_paths(base: Base) -> None:
-    base.deb("app", member("./srv/a.b"), member("./srv/a/b"), member("./srv/é"), member("./srv/Z"))
-    paths = [entry.path.encode() for entry in base.entries()]
-    assert paths == sorted(paths)
 
 
 @pytest.mark.parametrize(
@@ -280,16 +272,3 @@ def several(base: Base) -> Base:
 def test_order_of_packages_does_not_matter(several: Base, order: Sequence[int]) -> None:
     shuffled = [several.debs[place] for place in order]
     assert listing(several.entries(shuffled)) == listing(several.entries())
-
-
-def test_umask_and_time_zone_do_not_matter(several: Base, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = listing(several.entries())
-    before = os.umask(0o077)
-    try:
-        monkeypatch.setenv("TZ", "Asia/Kathmandu")
-        time.tzset()
-        assert listing(several.entries()) == expected
-    finally:
-        os.umask(before)
-        monkeypatch.undo()
-        time.tzset()

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from imagefactory.assemble.assemble import Built
-from imagefactory.assemble.explain import explain
 from imagefactory.assemble.inputs import LayerInputs
 from imagefactory.oci.format import VENV
 from imagefactory.oci.listing import read_listing
@@ -229,13 +228,6 @@ def test_bytecode_of_wheels_is_shared_by_images_with_other_mods(factory: SmallFa
     after = keys()
     assert before[0] == after[0]
     assert before[1] != after[1]
-
-
-def test_explain_names_the_wheel_of_bytecode(factory: SmallFactory) -> None:
-    factory.build()
-    found = explain(factory.project, CELL, f"/{SITE}/{place('pure/__init__.py')}")
-    assert found.layer is not None
-    assert (found.layer.kind, found.owner) == ("bytecode", "pure-1.0-py3-none-any.whl")
 
 
 def test_a_base_without_python_has_no_bytecode(factory: SmallFactory) -> None:

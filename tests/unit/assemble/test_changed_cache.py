@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -126,20 +125,6 @@ def test_changed_documents_of_an_image_are_written_again(
     small_factory.build()
     assert built.layout.blob(built.image.digest).read_bytes() == built.image.manifest
     assert built.layout.blob(built.image.config_digest).read_bytes() == built.image.config
-
-
-def test_changed_copy_in_a_layout_is_replaced(
-    small_factory: SmallFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_link(*_: object) -> None:
-        raise OSError(errno.EXDEV, "Invalid cross-device link")
-
-    monkeypatch.setattr(os, "link", no_link)
-    [built] = small_factory.build(output=tmp_path / "other-disk")
-    copy = built.layout.blob(built.image.layers[0].digest)
-    poison(copy)
-    small_factory.build(output=tmp_path / "other-disk")
-    assert file_sha256(copy) == copy.name
 
 
 def test_record_of_another_layer_is_refused(small_factory: SmallFactory, built: Built, store: Store) -> None:

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import stat
-from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from docker.errors import DockerException
 
-from imagefactory.assemble.engines.by_name import ENGINES, engine_named
+from imagefactory.assemble.engines.by_name import BuildOptions, refuse_engine
 from imagefactory.assemble.engines.docker import daemon
-from imagefactory.assemble.engines.docker.build_context import copied_layers, layer_tree
-from imagefactory.assemble.engines.docker.dockerfile import plan_context
+from imagefactory.assemble.engines.docker.build_context import copied_layers, layer_tree, plan_context
+from imagefactory.assemble.engines.docker.dockerfile import base_image
 from imagefactory.assemble.engines.docker.engine import (
+    BuildxOptions,
     _run,
     build_arguments,
     build_image,
-    refuse_unfit_builder,
+    refuse_missing_buildx,
 )
-from imagefactory.assemble.engines.options import BuildOptions
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 from imagefactory.plan.make import make_plan
 from imagefactory.project.cells import Cell
@@ -35,68 +32,44 @@ from tests.fixtures.platforms import FOREIGN, machine_of
 from tests.fixtures.small_factory import CELL, RecordingWatcher, SmallFactory
 
 AMD64 = "linux/amd64"
-FARM = 'printf "Name: farm\\nDriver: kubernetes\\nPlatforms: linux/arm64*, linux/amd64\\n"'
-
-
-@pytest.fixture
-def fake_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """Make a docker command whose `buildx version` and `buildx inspect` run these lines."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-
-    def make(version: str = "echo v0.20", inspect: str = FARM) -> None:
-        command = tmp_path / "docker"
-        command.write_text(f'#!/bin/sh\ncase "$2" in\nversion) {version} ;;\ninspect) {inspect} ;;\nesac\n')
-        command.chmod(0o755)
-
-    return make
-
-
-def test_builder_for_the_platform_is_accepted(fake_docker: Callable[..., None]) -> None:
-    fake_docker()
-    refuse_unfit_builder("farm", AMD64)
-    fake_docker(inspect="echo Name: farm")  # one that does not tell
-    refuse_unfit_builder("farm", AMD64)
 
 
 @pytest.mark.parametrize(
-    ("answers", "error", "says"),
-    [
-        (None, "engine-failed", "no docker command"),
-        ({"version": "exit 1"}, "engine-too-old", "no buildx.*Install the plugin"),
-        ({"inspect": 'echo "ERROR: no builder" >&2; exit 1'}, "no-builder", "farm.*no builder"),
-        ({"inspect": 'echo "Platforms: linux/arm64"'}, "foreign-platform", AMD64),
-    ],
-    ids=["no command", "no buildx", "an unknown builder", "a foreign builder"],
+    ("program", "says"), [(None, "no docker command"), ("exit 1", "no buildx"), ("exit 0", "")]
 )
-def test_docker_that_cannot_build_is_refused(
-    fake_docker: Callable[..., None], answers: dict[str, str] | None, error: str, says: str
+def test_docker_without_buildx_is_refused(
+    program: str | None, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if answers is not None:
-        fake_docker(**answers)
-    with raises(error) as caught:
-        refuse_unfit_builder("farm", AMD64)
-    assert re.search(says, f"{caught.value.what} {caught.value.why} {caught.value.fix}")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if program is not None:
+        (tmp_path / "docker").write_text(f"#!/bin/sh\n{program}\n")
+        (tmp_path / "docker").chmod(0o755)
+    if says:
+        with raises("engine-failed", match=says) as caught:
+            refuse_missing_buildx()
+        assert "docker-buildx-plugin" in caught.value.fix
+    else:
+        refuse_missing_buildx()
 
 
-def command_line(factory: SmallFactory, options: BuildOptions) -> str:
-    [built] = factory.build()
-    return shlex.join(build_arguments(built.plan, options, Path("/b/Dockerfile"), "name:tag", built.layout))
+def test_build_has_no_network_and_a_fixed_time_and_hands_options_over(small_factory: SmallFactory) -> None:
+    plan, base = make_plan(small_factory.project, CELL), small_factory.build()[0].layout
 
+    def arguments(options: BuildxOptions) -> str:
+        return shlex.join(build_arguments(plan, options, Path("/b/Dockerfile"), "name:tag", base))
 
-def test_build_has_no_network_and_a_fixed_time(small_factory: SmallFactory) -> None:
-    assert command_line(small_factory, BuildOptions()) == (
+    plain = arguments(BuildxOptions())
+    assert plain == (
         "docker buildx build --builder default --progress plain --file /b/Dockerfile "
-        f"--platform {CELL.platform} --tag name:tag --network none --build-arg SOURCE_DATE_EPOCH=315619200 "
+        f"--platform {plan.platform} --tag name:tag --network none --build-arg SOURCE_DATE_EPOCH=315619200 "
         "--load --provenance=false"
     )
-
-
-def test_other_builders_get_the_base_as_a_layout_and_caches_as_given(small_factory: SmallFactory) -> None:
-    options = BuildOptions(builder="farm", cache_from=("r/cache",), cache_to=("type=local,dest=c",))
-    line = command_line(small_factory, options)
-    assert " --builder farm " in line
-    assert re.search(r"--build-context imagefactory/base:\w{16}=oci-layout:///.+@sha256:\w{64} ", line)
-    assert line.endswith(" --cache-from r/cache --cache-to type=local,dest=c")
+    given = arguments(BuildxOptions("farm", ["a", "b"], ["type=registry,ref=c"]))
+    layout = f"oci-layout://{base.folder}@{base.manifest_digest()}"
+    assert given == (
+        f"{plain.replace('--builder default', '--builder farm')} --build-context {base_image(plan.layers[0])}={layout} "
+        "--cache-from a --cache-from b --cache-to type=registry,ref=c"
+    )
 
 
 def test_missing_daemon_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,13 +94,13 @@ def test_foreign_platform_needs_emulation(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_foreign_platform_is_refused_before_anything_is_fetched(
-    fake_docker: Callable[..., None], monkeypatch: pytest.MonkeyPatch, small_factory: SmallFactory
+    monkeypatch: pytest.MonkeyPatch, small_factory: SmallFactory, tmp_path: Path
 ) -> None:
-    fake_docker(inspect=f"echo Platforms: {FOREIGN}")
+    monkeypatch.setattr(daemon, "EMULATORS", tmp_path)
     monkeypatch.setattr(daemon, "ask", lambda: daemon.Daemon("28.2.2", machine_of(FOREIGN)))
     project = small_factory.project
     with raises("foreign-platform"):
-        build_image(project, make_plan(project, CELL), BuildOptions(), RecordingWatcher(), lambda _: None)
+        build_image(project, make_plan(project, CELL), BuildxOptions(), RecordingWatcher(), lambda _: None)
     assert not list(small_factory.cache.rglob("*"))
 
 
@@ -145,21 +118,13 @@ def test_failed_build_shows_its_last_lines_and_logs_all_of_them(step: str, tmp_p
 
 
 def test_engine_is_found_by_name_and_takes_only_its_own_options() -> None:
-    assert engine_named("docker", BuildOptions(builder="farm")) is ENGINES["docker"]
-    assert engine_named("embedded", BuildOptions(workers=2)) is ENGINES["embedded"]
+    refuse_engine("docker", BuildOptions())
+    refuse_engine("embedded", BuildOptions(Path("there"), fat=True, workers=2))
     with raises("unknown-name", match="dokcer") as caught:
-        engine_named("dokcer", BuildOptions())
+        refuse_engine("dokcer", BuildOptions())
     assert "docker" in caught.value.why
-    with raises("bad-setting", match="--cache-from") as refused:
-        engine_named("embedded", BuildOptions(cache_from=("cache",)))
-    assert "--engine docker" in refused.value.fix
     with raises("bad-setting", match="--output"):
-        engine_named("docker", BuildOptions(output=Path("there")))
-
-
-def test_every_option_belongs_to_an_engine() -> None:
-    taken = [option for engine in ENGINES.values() for option in engine.takes]
-    assert sorted(taken) == sorted(field.name for field in fields(BuildOptions))
+        refuse_engine("docker", BuildOptions(output=Path("there")))
 
 
 def test_copied_files_have_the_modes_and_times_of_the_image(

@@ -11,7 +11,6 @@ import pytest
 
 from imagefactory.assemble.engines.docker import daemon, engine
 from imagefactory.assemble.engines.docker.build_context import TOOLS
-from imagefactory.assemble.engines.options import BuildOptions, BuiltImage
 from imagefactory.oci.layout import Layout, archive
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan, WheelLayer
@@ -45,7 +44,7 @@ class DockerFactory:
         )
         docker.chmod(0o755)
         monkeypatch.setenv("PATH", str(docker.parent), prepend=os.pathsep)
-        monkeypatch.setattr(engine, "refuse_unfit_builder", lambda *_: None)
+        monkeypatch.setattr(engine, "refuse_missing_buildx", lambda: None)
         monkeypatch.setattr(daemon, "ask", lambda: daemon.Daemon("28.2.2", MACHINE))
         monkeypatch.setattr(daemon, "image_id", lambda _: "sha256:somewhere")
         monkeypatch.setattr(daemon, "load", self._load)
@@ -61,19 +60,21 @@ class DockerFactory:
     def plan(self) -> Plan:
         return make_plan(self.project, CELL)
 
-    def build(self, builder: str = "") -> BuiltImage:
-        factory, options = self.factory, BuildOptions(builder=builder)
-        return engine.build_image(self.project, self.plan(), options, factory.watch, factory.said.append)
+    def build(self) -> str:
+        factory = self.factory
+        return engine.build_image(
+            self.project, self.plan(), engine.BuildxOptions(), factory.watch, factory.said.append
+        )
 
     def _load(self, layout: Layout, name: str) -> str:
         assert list(archive(layout, name))
         self.loaded.append(name)
         return "sha256:loaded"
 
-    def refuse(self, changed: Path, builder: str = "") -> None:
+    def refuse(self, changed: Path) -> None:
         """Build, and expect that a changed file is named before Docker gets anything."""
         with raises("damaged-cache") as caught:
-            self.build(builder)
+            self.build()
         assert caught.value.where == str(changed.resolve())
         assert not self.received.exists()
 
@@ -122,12 +123,9 @@ def test_changed_deb_does_not_reach_the_base_that_docker_loads(
     assert docker_factory.loaded == []
 
 
-@pytest.mark.parametrize("builder", ["", "farm"])
-def test_changed_base_is_neither_loaded_nor_passed_to_a_remote_builder(
-    docker_factory: DockerFactory, builder: str
-) -> None:
+def test_changed_base_is_not_loaded(docker_factory: DockerFactory) -> None:
     [built] = docker_factory.factory.build()
     base = docker_factory.store.blob(built.image.layers[0].digest)
     poison(base)
-    docker_factory.refuse(base, builder)
+    docker_factory.refuse(base)
     assert docker_factory.loaded == []

@@ -6,26 +6,23 @@ import json
 import os
 import re
 import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from imagefactory.assemble.engines.docker.dockerfile import Rendered, plan_context, quoted, write
-from imagefactory.compile.recipe import render
+from imagefactory.assemble.engines.docker.build_context import plan_context
+from imagefactory.assemble.engines.docker.dockerfile import Rendered, quoted, render_plan, write
 from imagefactory.plan.make import make_plan
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.failures import raises
 
 HADOLINT = Path(sysconfig.get_path("scripts")) / "hadolint"
 GOLDEN = REPOSITORY / "tests" / "golden" / "dockerfiles"
 CELLS = {
     "gemma4-31b": Cell("gemma4-31b", "0.32.0", "gb10", "linux/arm64"),
-    "gemma4-31b-0.19.1": Cell("gemma4-31b", "0.19.1", "gb10", "linux/arm64"),
     "tiny-cpu": Cell("tiny", "0.32.0", "cpu", "linux/amd64"),
 }
 
@@ -33,7 +30,7 @@ CELLS = {
 @pytest.fixture(scope="module")
 def rendered() -> dict[str, Rendered]:
     project = Project(REPOSITORY)
-    return {name: render(project, cell) for name, cell in CELLS.items()}
+    return {name: render_plan(project, make_plan(project, cell, fat=True)) for name, cell in CELLS.items()}
 
 
 def without_hashes(text: str) -> str:
@@ -64,25 +61,6 @@ def test_dockerfile_names_the_plan_key_and_every_layer_key(rendered: dict[str, R
     assert re.findall(r"# layer key (\w+)", text) == [layer.key for layer in plan.layers]
 
 
-def instructions(text: str) -> list[str]:
-    lines = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)).splitlines()
-    return [line for line in lines if line]
-
-
-@pytest.mark.parametrize("name", CELLS)
-def test_steps_that_change_often_come_last(rendered: dict[str, Rendered], name: str) -> None:
-    lines = instructions(rendered[name].dockerfile)
-    final = lines[max(index for index, line in enumerate(lines) if line.startswith("FROM ")) :]
-    order = ["FROM", "wheels", "bytecode/modules", "serve/", "mods/", "bytecode/start-up", "model/"]
-    kinds = [
-        next(kind for kind in order if kind in line)
-        for line in final
-        if line.startswith(("FROM", "RUN", "COPY")) and "metadata/" not in line
-    ]
-    assert kinds == sorted(kinds, key=order.index)
-    assert final.index(next(line for line in final if line.startswith("ENV"))) > final.index("COPY model/ /")
-
-
 @pytest.mark.parametrize("name", CELLS)
 def test_every_used_folder_is_described(rendered: dict[str, Rendered], name: str) -> None:
     paths = [file["path"] for file in described(rendered[name])["files"]]
@@ -105,7 +83,7 @@ def test_every_file_has_an_origin_and_a_hash_or_the_reason_for_none(
     assert [file["path"] for file in files] == sorted({file["path"] for file in files})
     for file in files:
         assert file["from"]
-        assert len({"sha256", "link_to", "made_from", "not_locked"} & file.keys()) == 1, file
+        assert len({"sha256", "link_to", "made_from"} & file.keys()) == 1, file
 
 
 @pytest.mark.parametrize("name", ["tiny-cpu", "gemma4-31b"])
@@ -119,54 +97,6 @@ def test_requirements_name_every_locked_wheel_by_hash(name: str, tmp_path: Path)
     assert sorted(lines) == sorted(
         f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in wheels
     )
-
-
-def test_wheel_that_yields_paths_is_installed_alone_and_restores_them(
-    rendered: dict[str, Rendered],
-) -> None:
-    text = rendered["gemma4-31b"].dockerfile
-    [step] = [line for line in instructions(text) if "torch-c-dlpack-ext.yields" in line]
-    assert re.search(
-        r"settle.py keep /srv/torch-c-dlpack-ext.yields && .*-r /srv/torch-c-dlpack-ext.txt && .*"
-        r"settle.py restore /srv/torch-c-dlpack-ext.yields && .*-r /srv/requirements.txt && .*settle.py finish$",
-        step,
-    )
-
-
-def test_dockerfile_with_a_compile_lists_what_is_not_locked(rendered: dict[str, Rendered]) -> None:
-    value = rendered["gemma4-31b-0.19.1"]
-    assert "locks/0.19.1/gb10-linux-arm64.toml" in value.dockerfile
-    assert "`./inv compile --vllm 0.19.1 --arch gb10`" in value.dockerfile
-    assert described(value)["plan"] is None
-    [sources] = [file for file in described(value)["files"] if file["path"] == "sources/vllm/"]
-    assert "gb10-cutlass-fallback" in [mod["name"] for mod in sources["mods"]]
-    assert sources["made_from"][0]["name"] == "vllm-0.19.1.tar.gz"
-
-
-def test_git_reference_is_listed_as_not_locked() -> None:
-    value = render(Project(REPOSITORY), Cell("gemma4-31b", "nightly", "gb10", "linux/arm64"))
-    assert "vLLM's sources: vllm-project/vllm at main" in value.dockerfile
-
-
-def test_unlocked_cell_without_a_compile_is_refused() -> None:
-    with raises("no-lock"):
-        render(Project(REPOSITORY), Cell("gemma4-31b", "0.28.0", "rtx5090", "linux/amd64"))
-
-
-def test_surroundings_do_not_matter(rendered: dict[str, Rendered], tmp_path: Path) -> None:
-    program = (
-        "import sys; from pathlib import Path; from imagefactory.project.cells import Cell;"
-        "from imagefactory.project.project import Project;"
-        "from imagefactory.compile.recipe import render;"
-        f"value = render(Project(Path({str(REPOSITORY)!r})), Cell('tiny', '0.32.0', 'cpu', 'linux/amd64'));"
-        "sys.stdout.write(value.dockerfile + value.context)"
-    )
-    for seed, zone in (("1", "UTC"), ("77", "Asia/Kathmandu")):
-        environment = os.environ | {"PYTHONHASHSEED": seed, "TZ": zone, "HOME": str(tmp_path)}
-        done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
-        )
-        assert done.stdout == rendered["tiny-cpu"].dockerfile + rendered["tiny-cpu"].context
 
 
 @pytest.mark.parametrize(

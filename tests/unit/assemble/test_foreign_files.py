@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.failures import raises
-from tests.fixtures.mods import Data, edit, has, manifest, plugin_mod, write_mod
+from tests.fixtures.mods import Data, has, manifest, plugin_mod, write_mod
 from tests.fixtures.small_factory import SmallFactory
 
 
@@ -87,10 +87,3 @@ def test_two_mods_of_different_distributions_do_not_add_the_same_file(
     with raises("taken-path") as caught:
         small_factory.build()
     assert caught.value.why == "The mod a adds it, too."
-
-
-def test_an_edit_of_another_distribution_is_refused(small_factory: SmallFactory, mods: Path) -> None:
-    change = edit("pure/__init__.py", "VALUE = 1", replace="VALUE = 2")
-    write_mod(mods, manifest("m", change, checks=[has("pure/__init__.py", "2")], distribution="namespaced"))
-    with raises("mod-file", match="does not exist"):
-        small_factory.build()

@@ -5,16 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from imagefactory.assemble.engines.differences import DECLARED, compare_named, undeclared
 from imagefactory.assemble.engines.docker import daemon
-from imagefactory.assemble.engines.docker.saved_image import open_saved
-from imagefactory.oci.compare import Difference, diff_images
+from imagefactory.assemble.engines.docker.daemon import open_saved
+from imagefactory.oci.compare import Difference
 from imagefactory.project.project import Project
-from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.debs import link, member, tar_of
 from tests.fixtures.failures import raises
@@ -67,11 +65,6 @@ def test_saved_image_is_read_from_its_stream(saved: bytes) -> None:
         [("etc/a", "0644"), ("etc/b", "0644")],
         [("etc/a", "0644"), ("etc/.wh.b", "0644")],
     ]
-
-
-def test_old_and_new_daemons_save_the_same_image(tmp_path: Path) -> None:
-    one, other = (open_saved(chunks(saved), "x") for saved in (of_an_old_daemon(), of_a_new_daemon()))
-    assert diff_images(one, other, Store(tmp_path)) == []
 
 
 @pytest.mark.parametrize(

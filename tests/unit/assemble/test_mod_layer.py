@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from imagefactory.assemble.layers.mod_layer import (
+from imagefactory.assemble.applied_mods import (
     RECORD_OF_MODS,
     InstalledWheel,
     apply_chain,
@@ -151,11 +151,6 @@ def test_a_layer_holds_the_changed_files_the_record_and_the_note(wheels: dict[st
     assert_record_is_true(stacked([layer], wheels), "vllm-1.5")
 
 
-def test_no_bytecode_lies_below_a_changed_file(wheels: dict[str, Path], mods: Path) -> None:
-    [layer] = layers(wheels, make_mod(mods, one("m", "one = 1\n")))
-    assert not [path for path in stacked([layer], wheels) if path.endswith(".pyc")]
-
-
 def test_the_note_names_every_file_with_its_hash_before_and_after(
     wheels: dict[str, Path], mods: Path
 ) -> None:
@@ -224,13 +219,6 @@ def test_prose_and_the_forms_for_other_versions_change_no_key(wheels: dict[str, 
     }
     [after] = layers(wheels, make_mod(mods / "after", talkative))
     assert after.key == before.key
-
-
-def test_the_same_mod_gives_the_same_bytes(wheels: dict[str, Path], mods: Path) -> None:
-    chosen = [make_mod(mods, one("a", "one = 1\n")), make_mod(mods, one("b", "y = 1\n", "vllm/y.py"))]
-    first, second = layers(wheels, *chosen), layers(wheels, *chosen)
-    for one_layer, other in zip(first, second, strict=True):
-        assert contents(one_layer, wheels) == contents(other, wheels)
 
 
 def test_another_distribution_has_a_record_of_its_own(wheels: dict[str, Path], mods: Path) -> None:

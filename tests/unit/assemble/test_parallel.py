@@ -15,7 +15,6 @@ import pytest
 
 from imagefactory.assemble import parallel
 from imagefactory.assemble.layers.layer_blob import LayerWork
-from imagefactory.assemble.parallel import available_cores
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
@@ -130,7 +129,3 @@ def test_workers_do_not_outlive_the_build(small_factory: SmallFactory, how: sign
         assert list(scratch.glob("*/work")) == []
     small_factory.build()
     assert list(scratch.glob("*/work")) == []
-
-
-def test_cores_are_those_that_this_process_may_use() -> None:
-    assert available_cores() == len(os.sched_getaffinity(0))

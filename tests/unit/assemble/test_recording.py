@@ -7,8 +7,7 @@ import tomllib
 import pytest
 import tomli_w
 
-from imagefactory.assemble.assemble import Built
-from imagefactory.assemble.recording import confirm, drop_unneeded, remember
+from imagefactory.assemble.assemble import Built, confirm, drop_unneeded, remember
 from imagefactory.oci.image import Blob
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.project.locks.kernels import SlimLock

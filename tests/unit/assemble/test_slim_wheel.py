@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from imagefactory.assemble.applied_mods import InstalledWheel
 from imagefactory.assemble.layers.layer_blob import LayerWork, build_layer
-from imagefactory.assemble.layers.mod_layer import InstalledWheel
-from imagefactory.assemble.layers.slim_wheel import NOTE, RecordedSlimming, WheelSlimmer
+from imagefactory.assemble.layers.slim_wheel import NOTE, Slimmer
 from imagefactory.assemble.layers.wheel_layer import Environment
 from imagefactory.oci.entry import RawSlice, read_content
 from imagefactory.oci.image import Blob
@@ -137,7 +137,7 @@ def test_record_of_a_wheel_without_gpu_code_is_refused(bench: Bench, tmp_path: P
 def test_hash_of_a_library_that_its_wheel_does_not_tell_is_computed(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "library.so"
     path.write_bytes(LIBRARY)
-    slimmer = WheelSlimmer(bench.item, SETTINGS)
+    slimmer = Slimmer(bench.item, SETTINGS)
     slimmer.slim("library.so", RawSlice(path, 0, len(LIBRARY)))
     [found] = slimmer.libraries
     assert (found.published, found.sha256) == (sha256_of(LIBRARY), sha256_of(SLIM))
@@ -156,7 +156,8 @@ def test_mods_see_the_libraries_as_they_are_in_the_image(bench: Bench) -> None:
     bench.build()
     environment = Environment(venv="opt/venv", python="3.13")
     wheel = bench.store.download(bench.item.sha256)
-    tree = InstalledWheel(wheel, bench.item.name, environment, slimmer=RecordedSlimming(bench.record))
+    slimmer = Slimmer(bench.item, SETTINGS, bench.record, believed=True)
+    tree = InstalledWheel(wheel, bench.item.name, environment, slimmer=slimmer)
     content = tree.updated_record({"gpu/__init__.py": "changed\n"}).content
     files = bench.files(bench.build())
     original = files[f"{SITE}/gpu-1.0.dist-info/RECORD"].decode().splitlines()

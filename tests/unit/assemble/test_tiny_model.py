@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from imagefactory.assemble.layers.own_layers import MODEL, model_entries
-from imagefactory.assemble.layers.tiny_model import tiny_model
+from imagefactory.assemble.layers.own_layers import MODEL, model_entries, tiny_model
 from imagefactory.oci.entry import Bytes, ImagePath
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import ModelLayer, ModelSettings
@@ -22,18 +21,6 @@ def model_settings(factory: SmallFactory, cell: Cell) -> ModelSettings:
 
 def test_bytes_are_the_golden_ones() -> None:
     assert {name: sha256_of(data)[:16] for name, data in tiny_model().items()} == GOLDEN
-
-
-def test_every_byte_is_a_token() -> None:
-    tokenizer = json.loads(tiny_model()["tokenizer.json"])
-    vocabulary = tokenizer["model"]["vocab"]
-    assert sorted(vocabulary.values()) == list(range(256))
-    # The stand-ins of GPT-2's byte-level tokenizers: a space is Ġ, a newline Ċ.
-    assert (vocabulary["A"], vocabulary["Ġ"], vocabulary["Ċ"]) == (ord("A"), ord(" "), ord("\n"))
-    special = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
-    config = json.loads(tiny_model()["config.json"])
-    assert config["eos_token_id"] == special["<|im_end|>"]
-    assert max(special.values()) < config["vocab_size"]
 
 
 def test_model_layer_describes_the_model(small_factory: SmallFactory) -> None:

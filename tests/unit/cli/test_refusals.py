@@ -67,7 +67,7 @@ def filled(text: str, places: Path) -> str:
         ("bad-setting", ["run", "--print", IMAGE, "--set=nothing"]),
         ("no-file", ["run", "--image=sha256:" + "0" * 64]),
         ("unknown-name", ["build", "--engine=dokcer"]),
-        ("bad-setting", ["build", "--builder=x"]),
+        ("bad-setting", ["build", "--engine=docker", "--fat"]),
         ("bad-reference", ["verify", "--image=\n"]),
         ("unknown-name", ["ci.push", "--target=\n"]),
         ("bad-option", ["build", "--workers=0"]),

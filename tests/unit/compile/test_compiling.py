@@ -180,31 +180,37 @@ def test_container_gets_the_gpu_and_fixed_paths(project: CompileProject, part: R
     }  # fmt: skip
 
 
-def test_objects_are_shared_through_the_storage_that_the_user_names(
-    project: CompileProject, part: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_cmake_is_told_where_its_dependencies_are(project: CompileProject, tmp_path: Path) -> None:
+    names = {"vllm": "vllm/envs.py", "cutlass": "include/cutlass/cutlass.h", "flash-attention": "csrc"}
+    markers = {name: project.settings.sources[name].marker for name in names if name != "vllm"}
+    sources = tuple(source(tmp_path, name, markers.get(name, names[name])) for name in names)
+    (tmp_path / "vllm/cmake/external_projects").mkdir(parents=True)
+    request = replace(
+        WHOLE, what="vllm", targets=("_vllm_fa2_C",), inspects=True, sources=sources,
+        without_mods=tuple(project.mods),
+    )  # fmt: skip
+    compiler = FakeCompiler(lambda _, out: library(out))
+    compile_it(project, request, compiler)
+    [asked] = compiler.asked
+    assert asked["environment"]["VLLM_CUTLASS_SRC_DIR"] == "/factory/src/cutlass"
+    [option] = json.loads(asked["command"][-1])["options"]
+    assert option == "-DFETCHCONTENT_SOURCE_DIR_VLLM-FLASH-ATTN=/factory/src/flash-attention"
+
+
+def test_objects_are_shared_through_the_server_that_the_user_names(
+    project: CompileProject, part: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler = FakeCompiler(lambda _, out: library(out))
 
-    def asked(remote: str) -> tuple[str, str, list[Path]]:
+    def asked(remote: str) -> tuple[str, str]:
         monkeypatch.setenv(REMOTE, remote)
         compile_it(project, part, compiler)
         run = compiler.asked[-1]
-        shared = [mount.folder for mount in run["mounts"] if mount.place == str(mount.folder)]
-        return run["environment"].get("CCACHE_REMOTE_STORAGE", ""), run["network"], shared
+        return run["environment"].get("CCACHE_REMOTE_STORAGE", ""), run["network"]
 
-    assert asked("") == ("", "none", [])
-    http, folder = "http://10.0.0.5:8080/objects|layout=bazel", f"file:{tmp_path}|umask=002"
-    assert asked(http) == (http, "bridge", [])
-    assert asked(folder) == (folder, "none", [tmp_path])
-
-
-def test_storage_that_is_no_folder_is_refused(
-    project: CompileProject, part: Request, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(REMOTE, "file:///nowhere/at/all")
-    with raises("bad-option", match="folder for shared objects") as caught:
-        compile_it(project, part, FakeCompiler(lambda _, out: library(out)))
-    assert REMOTE in str(caught.value.where)
+    assert asked("") == ("", "none")
+    http = "http://10.0.0.5:8080/objects|layout=bazel"
+    assert asked(http) == (http, "bridge")
 
 
 def test_toolchain_is_refused_where_docker_has_no_room_for_it(
@@ -271,14 +277,6 @@ def test_wheel_that_no_image_could_run_is_refused(project: CompileProject) -> No
     compiled, runs = caught.value.why.split("; ")
     assert "Python 3.13 and glibc 2.41" in compiled
     assert "Python 3.11 and glibc 2.36" in runs
-
-
-def test_folder_in_place_of_the_sdist_keeps_the_version_that_vllm_requires(
-    project: CompileProject, whole: Request
-) -> None:
-    inputs = work_out(project, whole).inputs
-    assert inputs.version == VERSION
-    assert inputs.sources["flashinfer"].startswith("tree:")
 
 
 def test_key_covers_everything_that_affects_the_result(project: CompileProject, tmp_path: Path) -> None:

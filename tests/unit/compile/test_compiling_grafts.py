@@ -102,13 +102,3 @@ def test_graft_without_one_of_its_libraries_is_refused(project: CompileProject, 
     with raises("compile-failed", match="failed") as caught:
         compile_it(project, graft, FakeCompiler(lambda _, out: libraries(out, graft.targets[:1])))
     assert "_qutlass_C" in caught.value.why
-
-
-def test_source_that_a_graft_can_do_without_is_named_with_the_way_round(
-    project: CompileProject, graft: Request, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("FACTORY_GIT_HOST", str(tmp_path / "nowhere"))
-    sources = tuple(text for text in graft.sources if not text.startswith("qutlass"))
-    with raises("source-unreachable") as caught:
-        compile_it(project, replace(graft, sources=sources), FakeCompiler(lambda *_: 0))
-    assert "Or leave _qutlass_C as published: --only _C_stable_libtorch." in caught.value.fix

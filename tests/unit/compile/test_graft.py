@@ -15,8 +15,13 @@ from zipfile import ZipFile
 import pytest
 from installer.sources import WheelFile
 
-from imagefactory.compile.graft import grafted_version, make_graft, read_extension, without_search_path
-from imagefactory.compile.packing import repack
+from imagefactory.compile.graft import (
+    grafted_version,
+    make_graft,
+    read_extension,
+    repack,
+    without_search_path,
+)
 from imagefactory.lock.wheelhouse.keep import GRAFT_RECORD, CompileInputs, read_graft, refuse_misfit
 from imagefactory.store.digests import file_sha256, sha256_of
 from tests.fixtures.extensions import NEEDED, OPERATORS, extension

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.compile.job import work_out
-from imagefactory.compile.published import Carried, carry, find_carried, published_wheel
+from imagefactory.compile import job
+from imagefactory.compile.job import JobSources, published_wheel, work_out
 from imagefactory.compile.request import Request
+from imagefactory.compile.source_tree import carry
 from imagefactory.compile.toolchain import CompileProject
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
@@ -24,46 +25,42 @@ def project(tmp_path: Path) -> CompileProject:
     return CompileProject(REPOSITORY, Store(tmp_path / "store"))
 
 
-def found(project: CompileProject, vllm: str, platform: str, targets: tuple[str, ...] = ()) -> Carried | None:
-    return find_carried(project, vllm, platform, targets)
+def found(project: CompileProject, vllm: str, platform: str, targets: tuple[str, ...] = ()) -> JobSources:
+    request = Request(what="vllm", vllm=vllm, arch="gb10", targets=targets, inspects=bool(targets))
+    return job._vllm(project, request, platform)
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_programs_in_rust_come_from_the_published_wheel_of_the_platform(
     project: CompileProject, platform: str
 ) -> None:
-    carried = found(project, "0.32.0", platform)
-    assert carried is not None
-    assert carried.wheel is not None
+    sources = found(project, "0.32.0", platform)
     machine = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}[platform]
-    assert carried.wheel.file == f"vllm-0.32.0-cp38-abi3-manylinux_2_28_{machine}.whl"
-    assert carried.files == RUST
-    assert str(carried).startswith(f"taken over from {carried.wheel.file}, unchanged: vllm/vllm-rs")
+    assert sources.carried_from is not None
+    assert sources.carried_from.file == f"vllm-0.32.0-cp38-abi3-manylinux_2_28_{machine}.whl"
+    assert sources.carried == RUST
 
 
 def test_key_covers_the_published_wheel(project: CompileProject) -> None:
     job = work_out(project, Request(what="vllm", vllm="0.32.0", arch="gb10"))
-    carried = job.sources.carried
-    assert carried is not None
-    assert carried.wheel is not None
+    assert job.sources.carried_from is not None
     assert job.inputs.platform.endswith(MACHINE)
-    assert job.inputs.sources["published"] == f"wheel:{carried.wheel.sha256}"
+    assert job.inputs.sources["published"] == f"wheel:{job.sources.carried_from.sha256}"
 
 
 def test_nothing_is_taken_over_by_single_targets_or_releases_without_rust(project: CompileProject) -> None:
-    assert found(project, "0.32.0", "linux/arm64", ("_qutlass_C",)) is None
-    assert found(project, "0.20.2", "linux/arm64") is None
+    assert found(project, "0.32.0", "linux/arm64", ("_qutlass_C",)).carried == ()
+    assert found(project, "0.20.2", "linux/arm64").carried == ()
 
 
-def test_git_reference_is_said_to_lack_them(project: CompileProject) -> None:
-    carried = found(project, "nightly", "linux/arm64")
-    assert carried is not None
-    assert carried.wheel is None
-    assert str(carried).startswith("left out, since there is no published wheel")
+def test_git_reference_lacks_them(project: CompileProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imagefactory.compile.job.resolve", lambda source: source)
+    sources = found(project, "nightly", "linux/arm64")
+    assert (sources.carried, sources.carried_from) == (RUST, None)
 
 
 def test_release_without_a_locked_wheel_is_refused(project: CompileProject) -> None:
-    with raises("nothing-to-carry", match=r"0\.28\.0 for linux/amd64 is not locked") as caught:
+    with raises("no-lock", match=r"0\.28\.0 for linux/amd64 is not locked") as caught:
         found(project, "0.28.0", "linux/amd64")
     assert "./inv lock" in caught.value.fix
 
@@ -91,8 +88,5 @@ def test_wheel_without_them_is_refused(tmp_path: Path) -> None:
 
 
 def test_published_wheel_is_the_locked_one_of_the_platform(project: CompileProject) -> None:
-    found = published_wheel(project, "0.28.0", "linux/arm64")
+    found = published_wheel(project, "0.28.0", "linux/arm64", "why")
     assert found.file == "vllm-0.28.0-cp38-abi3-manylinux_2_28_aarch64.whl"
-    with raises("bad-graft-base", match=r"vLLM 0\.1 for linux/arm64 is locked") as caught:
-        published_wheel(project, "0.1", "linux/arm64")
-    assert "./inv lock" in caught.value.fix

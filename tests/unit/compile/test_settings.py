@@ -5,8 +5,6 @@ from __future__ import annotations
 from itertools import product
 from pathlib import Path
 
-import pytest
-
 from imagefactory.compile.settings import FILE, WHAT, load_settings
 from imagefactory.project.matrix import load_matrix
 from imagefactory.project.server_versions import ServerVersion
@@ -35,27 +33,6 @@ def test_source_that_needs_a_newer_compiler_than_any_is_an_error() -> None:
     with raises("bad-compile-data", match="No toolchain can compile vllm") as caught:
         settings.toolchain_for("vllm", release("0.32.0"))
     assert "GCC 99" in caught.value.why
-
-
-@pytest.mark.parametrize(
-    ("vllm", "name", "expected"),
-    [
-        ("0.19.1", "cutlass", ("NVIDIA/cutlass", "v4.2.1")),
-        ("0.32.0", "qutlass", ("IST-DASLab/qutlass", "e74319e3405ce6d71965732880f5dc1f52371f64")),
-        ("0.20.2", "deepgemm", ("deepseek-ai/DeepGEMM", "891d57b4db1071624b5c8fa0d1e51cb317fa709f")),
-        ("0.32.0", "deepgemm", ("vllm-project/DeepGEMM", "1e1842a833699298f7afc02eefb2ed168fff6938")),
-    ],
-)
-def test_release_has_its_own_commits(vllm: str, name: str, expected: tuple[str, str]) -> None:
-    assert SETTINGS.sources[name].reference(vllm) == expected
-
-
-def test_dependencies_depend_on_the_release() -> None:
-    counts = [
-        len(SETTINGS.sources_of(name, release(name)))
-        for name in ("0.19.1", "0.20.2", "0.24.0", "0.28.0", "0.32.0")
-    ]
-    assert counts == [5, 6, 7, 9, 10]
 
 
 def test_git_reference_has_the_dependencies_of_the_release_before_it() -> None:

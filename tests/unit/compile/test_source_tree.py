@@ -90,20 +90,7 @@ def test_mod_changes_the_sources_unless_it_is_left_out(tmp_path: Path, project: 
     ("vllm", "arch", "names"),
     [
         ("0.32.0", "gb10", ["fa3-on-hopper", "native-fa2", "no-older-kernels", "preserve-sm121a"]),
-        ("0.32.0", "rtx5090", ["fa3-on-hopper", "native-fa2", "no-older-kernels"]),
         ("0.32.0", "h100", ["native-fa2", "no-older-kernels"]),
-        (
-            "0.20.2",
-            "gb10",
-            [
-                "fa3-on-hopper",
-                "gb10-cutlass-fallback",
-                "marlin-fp8-sm121",
-                "native-fa2",
-                "no-older-kernels",
-                "preserve-sm121a",
-            ],
-        ),
     ],
 )
 def test_sources_get_the_mods_of_their_chip(

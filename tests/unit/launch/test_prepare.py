@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import yaml
 
-from imagefactory.launch.prepare import RuntimeMods, Start, prepare
+from imagefactory.launch.prepare import Start, prepare, with_settings
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select
 from tests.fixtures.failures import raises
@@ -57,8 +57,8 @@ def test_the_users_settings_win_over_those_of_mods() -> None:
     assert (
         "CHAT_TEMPLATE={{ messages }}" in start("qwen35-chat-template", CHAT_TEMPLATE="{{ messages }}").line()
     )
-    mods = RuntimeMods(settings={"EXTRA_ARGS": "--one 1", "MODS": "a"})
-    assert mods.over({"EXTRA_ARGS": "--two 2"}) == {"EXTRA_ARGS": "--one 1 --two 2", "MODS": "a"}
+    joined = with_settings({"EXTRA_ARGS": "--one 1", "MODS": "a"}, {"EXTRA_ARGS": "--two 2"})
+    assert joined == {"EXTRA_ARGS": "--one 1 --two 2", "MODS": "a"}
 
 
 def test_a_mod_that_is_not_for_the_version_is_refused() -> None:

@@ -19,7 +19,6 @@ from imagefactory.oci.listing import cached_listing, read_layer, read_listing
 from imagefactory.oci.tar import END, complete, header, padding
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import digest_of, sha256_of
-from tests.fixtures.failures import raises
 
 
 def write(path: Path, *entries: Entry) -> Blob:
@@ -81,18 +80,6 @@ def test_damage_is_reported_or_harmless(layer: Path, tmp_path: Path, where: floa
     except InputError as error:
         assert error.where == str(spoiled)  # noqa: PT017 - the error is optional
         assert reading.fault
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
-def test_truncated_layer_is_named(layer: Path, tmp_path: Path, share: float) -> None:
-    data = layer.read_bytes()
-    cut = tmp_path / "cut"
-    cut.write_bytes(data[: int(len(data) * share)])
-    with raises("damaged-file", match="A layer cannot be read"):
-        list(read_listing(cut))
-    reading = read_layer(cut)
-    assert reading.fault
-    assert reading.digest == digest_of(cut.read_bytes())
 
 
 def test_one_pass_finds_digests_listing_and_files(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zipfile import ZipFile
 
 from packaging.utils import parse_wheel_filename
@@ -35,7 +35,7 @@ from imagefactory.plan.plan import (
     ServeLayer,
     WheelLayer,
 )
-from imagefactory.project.locks.files import LockedSource
+from imagefactory.project.project import Project
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, sha256_of
 
@@ -46,8 +46,7 @@ SETTLE = "images/docker/settle.py"
 ModFilesByKey = Mapping[Sha256, tuple[Entry, ...]]
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A part of the context: a description of each of its files, and how to write them below a folder."""
 
     files: Sequence[Mapping[str, Any]]
@@ -55,91 +54,7 @@ class Piece:
     """Everything it needs is in the store, or among the files of mods."""
 
 
-def _locked_file(path: str, origin: str, sha256: Sha256) -> Piece:
-    def put(folder: Path, store: Store, _: object) -> None:
-        link_or_copy(store.download(sha256), _with_parent(folder / path))
-
-    return Piece([{"path": path, "from": origin, "sha256": sha256}], put)
-
-
-def _written_file(path: str, origin: str, data: bytes) -> Piece:
-    entry = Entry(ImagePath(path), EntryKind.FILE, 0o644, Bytes(data))
-    described = {"path": path, "from": origin, "sha256": sha256_of(data)}
-    return Piece([described], lambda folder, *_: _write_tree(folder, [entry]))
-
-
-def tools(root: Path, uv: LockedSource) -> list[Piece]:
-    """Return the programs that every Dockerfile uses: uv, taken out of its wheel, settle.py and compile.py."""
-
-    def put(folder: Path, store: Store, _: object) -> None:
-        target = _with_parent(folder / TOOLS / "uv")
-        with ZipFile(store.download(uv.sha256)) as archive:
-            [name] = [name for name in archive.namelist() if name.endswith(UV)]
-            with archive.open(name) as source, target.open("wb") as file:
-                shutil.copyfileobj(source, file)
-        target.chmod(0o755)
-
-    described = {
-        "path": f"{TOOLS}/uv",
-        "from": f"{UV} of {uv.file}, as locked",
-        "made_from": [{"name": uv.file, "sha256": uv.sha256}],
-    }
-    programs = [
-        _written_file(f"{TOOLS}/{Path(name).name}", name, (root / name).read_bytes())
-        for name in (SETTLE, COMPILER)
-    ]
-    return [Piece([described], put), *programs]
-
-
-def layer_tree(folder: str, origin: str, entries: Sequence[Entry]) -> Piece:
-    """Return the files of a layer, as the embedded engine would put them into the image."""
-    described = [
-        {"path": f"{folder}/{entry.path}", "from": origin, **_identity(entry)}
-        for entry in sorted(entries, key=lambda entry: entry.path)
-        if entry.kind is not EntryKind.DIRECTORY
-    ]
-    return Piece(described, lambda context, *_: _write_tree(context / folder, entries))
-
-
-def _modded(folder: str, layer: ModLayer) -> Piece:
-    def put(context: Path, _: Store, mod_files: ModFilesByKey) -> None:
-        _write_tree(context / folder, mod_files[layer.key])
-
-    [variant] = layer.settings.chain[-1].mod.manifest.variants
-    described = {
-        "path": f"{folder}/",
-        "from": f"mods/{layer.name} applied to {', '.join(item.name for item in layer.inputs)}",
-        "layer": layer.key,
-        "changes": sorted(variant.paths),
-        "made_from": [item.model_dump() for item in layer.inputs],
-    }
-    return Piece([described], put)
-
-
-def _module_list(path: str, layer: BytecodeLayer, root: Path) -> Piece:
-    """Return the list of modules that a layer of bytecode is compiled from in the image."""
-    settings = layer.settings
-    if not settings.files:
-        lists = [item.name for item in layer.inputs if is_list(item.name)]
-        lines = "".join(f"{path}\n" for path in listed_paths(root, settings.python, settings.venv, lists))
-        return _written_file(path, MODULES, lines.encode())
-
-    def put(context: Path, _: Store, mod_files: ModFilesByKey) -> None:
-        modded = mod_files[layer.key] if settings.mods else ()
-        lines = sorted({*settings.files.values(), *(entry.path for entry in modded)})
-        _with_parent(context / path).write_text("".join(f"{line}\n" for line in lines), "utf-8")
-
-    described = {
-        "path": path,
-        "from": "the paths of the serve program and of what mods change",
-        "layer": layer.key,
-        "made_from": [item.model_dump() for item in layer.inputs],
-    }
-    return Piece([described], put)
-
-
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """The installation of one layer of wheels."""
 
     title: str
@@ -151,8 +66,7 @@ class Step:
     metadata: str | None
 
 
-@dataclass(frozen=True)
-class Copy:
+class Copy(NamedTuple):
     """A folder of the context that is copied over the image, or whose list of modules is compiled there."""
 
     title: str
@@ -176,53 +90,45 @@ class BuildContext:
         for piece in self.pieces:
             piece.put(folder, store, mod_files)
 
+    def described_files(self) -> list[Mapping[str, Any]]:
+        """List every file, sorted by path."""
+        return sorted(
+            (file for piece in self.pieces for file in piece.files), key=lambda file: str(file["path"])
+        )
 
-def make_context(plan: Plan, root: Path, uv: LockedSource, lock: str) -> BuildContext:
-    """Return the context of a plan; `lock` names the lock of its wheels in the description."""
-    pieces = tools(root, uv)
+
+def plan_context(project: Project, plan: Plan) -> BuildContext:
+    """Return the build context of a plan."""
+    lock = project.wheel_lock_path(plan.cell).relative_to(project.root).as_posix()
+    programs = [
+        _file(f"{TOOLS}/{Path(name).name}", name, (project.root / name).read_bytes())
+        for name in (SETTLE, COMPILER)
+    ]
     steps: list[Step] = []
+    pieces = [_uv(project, plan), *programs]
     for number, layer in enumerate((item for item in plan.layers if isinstance(item, WheelLayer)), 1):
         step, more = _wheel_step(number, layer, lock)
         steps.append(step)
         pieces += more
-    above = copied_layers(plan.layers, root)
+    above = copied_layers(plan.layers, project.root)
     copies = tuple(copy for copy, _ in above)
     return BuildContext(tuple(steps), copies, (*pieces, *(piece for _, piece in above)))
 
 
-def described_files(pieces: Iterable[Piece]) -> list[Mapping[str, Any]]:
-    """List every file of a context, sorted by path."""
-    return sorted((file for piece in pieces for file in piece.files), key=lambda file: str(file["path"]))
+def _uv(project: Project, plan: Plan) -> Piece:
+    uv = project.tool_lock.find("uv", plan.cell.machine)
 
+    def put(folder: Path, store: Store, _: object) -> None:
+        target = _with_parent(folder / TOOLS / "uv")
+        with ZipFile(store.download(uv.sha256)) as archive:
+            [name] = [name for name in archive.namelist() if name.endswith(UV)]
+            with archive.open(name) as source, target.open("wb") as file:
+                shutil.copyfileobj(source, file)
+        target.chmod(0o755)
 
-def copied_layers(layers: Iterable[Layer], root: Path) -> list[tuple[Copy, Piece]]:
-    """Return the layers above the wheels as folders to copy, computed by the embedded engine's code."""
-    found: list[tuple[Copy, Piece]] = []
-    number = 0
-    for layer in layers:
-        if isinstance(layer, ModLayer):
-            number += 1
-            folder = f"mods/{number:02}-{layer.name}"
-            found.append(
-                (Copy(f"mod {layer.name}", f"layer key {layer.key}", folder), _modded(folder, layer))
-            )
-        elif isinstance(layer, BytecodeLayer):
-            folder = f"bytecode/{layer.name.partition(' ')[0]}"
-            copy = Copy(f"bytecode of {layer.name}", f"layer key {layer.key}", folder, compiles=True)
-            found.append((copy, _module_list(f"{folder}/modules.txt", layer, root)))
-        elif isinstance(layer, ServeLayer | ModelLayer):
-            files = {item.sha256: root / item.name for item in layer.inputs}
-            entries = [entry for _, entry in layer_entries(LayerWork(layer, files), root)]
-            origin = "images/" if layer.kind == "serve" else f"matrix.yaml, models.{layer.name}"
-            title = "serve program" if layer.kind == "serve" else f"settings of the model {layer.name}"
-            copy = Copy(title, f"layer key {layer.key}", layer.kind)
-            found.append((copy, layer_tree(layer.kind, origin, entries)))
-    return found
-
-
-def _requirement(wheel: Input) -> bytes:
-    name, version, _, _ = parse_wheel_filename(wheel.name)
-    return f"{name}=={version} --hash=sha256:{wheel.sha256}\n".encode()
+    made_from = [{"name": uv.file, "sha256": uv.sha256}]
+    described = {"path": f"{TOOLS}/uv", "from": f"{UV} of {uv.file}, as locked", "made_from": made_from}
+    return Piece([described], put)
 
 
 def _wheel_step(number: int, layer: WheelLayer, lock: str) -> tuple[Step, list[Piece]]:
@@ -235,13 +141,13 @@ def _wheel_step(number: int, layer: WheelLayer, lock: str) -> tuple[Step, list[P
     for item in (item for item in layer.inputs if item.name in without):
         name = str(parse_wheel_filename(item.name)[0])
         yielding.append(name)
-        pieces.append(_written_file(f"{folder}/{name}.txt", lock, _requirement(item)))
+        pieces.append(_file(f"{folder}/{name}.txt", lock, _requirement(item)))
         lines = "".join(f"{path}\n" for path in without[item.name]).encode()
         origin = f"{lock}, conflicts and leave_out of matrix.yaml"
-        pieces.append(_written_file(f"{folder}/{name}.yields", origin, lines))
+        pieces.append(_file(f"{folder}/{name}.yields", origin, lines))
     others = b"".join(_requirement(item) for item in layer.inputs if item.name not in without)
     if others:
-        pieces.append(_written_file(f"{folder}/requirements.txt", lock, others))
+        pieces.append(_file(f"{folder}/requirements.txt", lock, others))
     metadata = None
     if second_name is not None:
         metadata = f"metadata/{number:02}-{label}"
@@ -253,16 +159,100 @@ def _wheel_step(number: int, layer: WheelLayer, lock: str) -> tuple[Step, list[P
     return Step(title, layer.key, folder, tuple(yielding), bool(others), metadata), pieces
 
 
+def _requirement(wheel: Input) -> bytes:
+    name, version, _, _ = parse_wheel_filename(wheel.name)
+    return f"{name}=={version} --hash=sha256:{wheel.sha256}\n".encode()
+
+
+def copied_layers(layers: Iterable[Layer], root: Path) -> list[tuple[Copy, Piece]]:
+    """Return the layers above the wheels as folders to copy, computed by the embedded engine's code."""
+    found: list[tuple[Copy, Piece]] = []
+    number = 0
+    for layer in layers:
+        note = f"layer key {layer.key}"
+        if isinstance(layer, ModLayer):
+            number += 1
+            folder = f"mods/{number:02}-{layer.name}"
+            found.append((Copy(f"mod {layer.name}", note, folder), _modded(folder, layer)))
+        elif isinstance(layer, BytecodeLayer):
+            folder = f"bytecode/{layer.name.partition(' ')[0]}"
+            copy = Copy(f"bytecode of {layer.name}", note, folder, compiles=True)
+            found.append((copy, _module_list(f"{folder}/modules.txt", layer, root)))
+        elif isinstance(layer, ServeLayer | ModelLayer):
+            files = {item.sha256: root / item.name for item in layer.inputs}
+            entries = [entry for _, entry in layer_entries(LayerWork(layer, files), root)]
+            origin = "images/" if layer.kind == "serve" else f"matrix.yaml, models.{layer.name}"
+            title = "serve program" if layer.kind == "serve" else f"settings of the model {layer.name}"
+            found.append((Copy(title, note, layer.kind), layer_tree(layer.kind, origin, entries)))
+    return found
+
+
+def _modded(folder: str, layer: ModLayer) -> Piece:
+    [variant] = layer.settings.chain[-1].mod.manifest.variants
+    described = {
+        "path": f"{folder}/",
+        "from": f"mods/{layer.name} applied to {', '.join(item.name for item in layer.inputs)}",
+        "layer": layer.key,
+        "changes": sorted(variant.paths),
+        "made_from": [item.model_dump() for item in layer.inputs],
+    }
+    return Piece([described], lambda context, _, mods: _write_tree(context / folder, mods[layer.key]))
+
+
+def _module_list(path: str, layer: BytecodeLayer, root: Path) -> Piece:
+    """Return the list of modules that a layer of bytecode is compiled from in the image."""
+    settings = layer.settings
+    if not settings.files:
+        lists = [item.name for item in layer.inputs if is_list(item.name)]
+        lines = "".join(f"{path}\n" for path in listed_paths(root, settings.python, settings.venv, lists))
+        return _file(path, MODULES, lines.encode())
+
+    def put(context: Path, _: Store, mod_files: ModFilesByKey) -> None:
+        modded = mod_files[layer.key] if settings.mods else ()
+        lines = sorted({*settings.files.values(), *(entry.path for entry in modded)})
+        _with_parent(context / path).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+
+    described = {
+        "path": path,
+        "from": "the paths of the serve program and of what mods change",
+        "layer": layer.key,
+        "made_from": [item.model_dump() for item in layer.inputs],
+    }
+    return Piece([described], put)
+
+
+def layer_tree(folder: str, origin: str, entries: Sequence[Entry]) -> Piece:
+    """Return the files of a layer, as the embedded engine would put them into the image."""
+    described = [
+        {
+            "path": f"{folder}/{entry.path}".lstrip("/"),
+            "from": origin,
+            **(
+                {"link_to": entry.target}
+                if entry.content is None
+                else {"sha256": sha256_of(read_content(entry.content))}
+            ),
+        }
+        for entry in sorted(entries, key=lambda entry: entry.path)
+        if entry.kind is not EntryKind.DIRECTORY
+    ]
+    return Piece(described, lambda context, *_: _write_tree(context / folder, entries))
+
+
+def _file(path: str, origin: str, data: bytes) -> Piece:
+    return layer_tree("", origin, [Entry(ImagePath(path), EntryKind.FILE, 0o644, Bytes(data))])
+
+
+def _locked_file(path: str, origin: str, sha256: Sha256) -> Piece:
+    def put(folder: Path, store: Store, _: object) -> None:
+        link_or_copy(store.download(sha256), _with_parent(folder / path))
+
+    return Piece([{"path": path, "from": origin, "sha256": sha256}], put)
+
+
 def _with_parent(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
-
-
-def _identity(entry: Entry) -> dict[str, str]:
-    """Describe an entry: a file by its hash, a link by its target."""
-    if entry.content is None:
-        return {"link_to": entry.target}
-    return {"sha256": sha256_of(read_content(entry.content))}
 
 
 def _write_tree(folder: Path, entries: Iterable[Entry]) -> None:

@@ -1,8 +1,10 @@
-"""Talks to the Docker daemon: its version, and loading, pulling, reading and saving images."""
+"""Talks to the Docker daemon: its version, and loading, pulling and reading images."""
 
 from __future__ import annotations
 
 import io
+import json
+import posixpath
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -13,9 +15,13 @@ from typing import IO, TYPE_CHECKING, Any
 import docker
 import requests
 from docker.errors import DockerException, ImageNotFound
+from isal import igzip
 
-from imagefactory.errors import BuildError, EngineError
+from imagefactory.errors import BuildError, EngineError, InputError
+from imagefactory.oci.compare import Opened
+from imagefactory.oci.entry import INFLATE_ERROR
 from imagefactory.oci.layout import Layout, archive
+from imagefactory.oci.listing import ListedPath, read_stream
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
 EMULATORS = Path("/proc/sys/fs/binfmt_misc")
 _QEMU = {"arm64": "qemu-aarch64", "amd64": "qemu-x86_64"}
 _TIMEOUT = 600
+_PEEK = 512
 _SILENT = "The Docker daemon does not answer."
 _WITHOUT_DOCKER = (
     "Start Docker, check DOCKER_HOST and the free disk, or do without: the embedded engine and "
@@ -51,18 +58,13 @@ def refuse_foreign(daemon: Daemon, platform: str) -> None:
     machine = platform.rpartition("/")[2]
     if daemon.machine == machine or (EMULATORS / _QEMU.get(machine, machine)).exists():
         return
-    raise foreign(platform, f"a daemon on linux/{daemon.machine}")
-
-
-def foreign(platform: str, where: str) -> EngineError:
-    """Return the error for a platform whose programs cannot run here."""
-    return EngineError(
+    raise EngineError(
         "foreign-platform",
-        f"An image for {platform} cannot be built here by Docker.",
-        where=where,
+        f"Docker cannot run programs for {platform} here.",
+        where=f"a daemon on linux/{daemon.machine}",
         why=f"Steps of the build run programs for {platform}, and nothing emulates them here.",
-        fix="Use the embedded engine, which runs no program of the image; or name a builder for that platform "
-        "with --builder, or set up QEMU (docker run --privileged tonistiigi/binfmt).",
+        fix="Use the embedded engine, which runs no program of the image; or set up QEMU "
+        "(docker run --privileged tonistiigi/binfmt).",
     )
 
 
@@ -96,8 +98,8 @@ def remove_name(name: str) -> None:
         client.images.remove(name, noprune=False)
 
 
-def save(name: str) -> Iterator[bytes]:
-    """Stream an image out of the daemon."""
+def open_image(name: str) -> Opened:
+    """Read an image of the daemon from its stream, without writing it to disk."""
     if image_id(name) is None:
         raise BuildError(
             "no-image",
@@ -107,7 +109,48 @@ def save(name: str) -> Iterator[bytes]:
             fix="Build it first: `./inv build --engine docker --target ...`; `docker images` lists what is there.",
         )
     with client_for("docker save", "The Docker daemon cannot export the image.") as client:
-        yield from client.api.get_image(name)
+        return open_saved(client.api.get_image(name), name)
+
+
+def open_saved(chunks: Iterator[bytes], name: str) -> Opened:
+    """Read a `docker save` stream: the format of old daemons (layer.tar), or an OCI layout."""
+    documents: dict[str, Any] = {}
+    layers: dict[str, list[ListedPath]] = {}
+    links: dict[str, str] = {}
+    try:
+        with tarfile.open(fileobj=reader(chunks), mode="r|") as saved:
+            for member in saved:
+                if member.issym():  # one layer that occurs twice
+                    beside = posixpath.join(posixpath.dirname(member.name), member.linkname)
+                    links[member.name] = posixpath.normpath(beside)
+                content = saved.extractfile(member) if member.isfile() else None
+                if content is not None:
+                    _take(member.name, content, documents, layers)
+        [image] = documents["manifest.json"]
+        stack = [layers[links.get(layer, layer)] for layer in image["Layers"]]
+        return Opened(documents[image["Config"]], stack)
+    except (tarfile.TarError, INFLATE_ERROR, EOFError, ValueError, LookupError, TypeError) as error:
+        raise InputError(
+            "damaged-file",
+            f"The saved image {name} cannot be read.",
+            where="docker save",
+            why=f"{type(error).__name__}: {error}",
+            fix="Try again; if it keeps failing, save it with `docker save` and inspect the file.",
+        ) from None
+
+
+def _take(
+    name: str, content: IO[bytes], documents: dict[str, Any], layers: dict[str, list[ListedPath]]
+) -> None:
+    """Keep a JSON document, list a layer, skip the rest."""
+    buffered = io.BufferedReader(content, _PEEK)  # type: ignore[type-var]
+    head = buffered.peek(_PEEK)
+    if head.startswith((b"{", b"[")):
+        documents[name] = json.load(buffered)
+    elif head.startswith(b"\x1f\x8b"):
+        layers[name] = list(read_stream(igzip.open(buffered, "rb")))  # type: ignore[no-untyped-call]
+    elif name.endswith("layer.tar") or name.startswith("blobs/"):
+        layers[name] = list(read_stream(buffered))
 
 
 def files_of(name: str, paths: Iterable[str]) -> Iterator[tuple[str, IO[bytes]]]:

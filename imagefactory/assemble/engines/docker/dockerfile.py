@@ -10,10 +10,10 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from imagefactory.assemble.engines.docker.build_context import BuildContext, described_files, make_context
+from imagefactory.assemble.engines.docker.build_context import plan_context
 from imagefactory.oci.format import MTIME, VENV
 from imagefactory.oci.layout import writing_output
-from imagefactory.plan.plan import ImageConfig, Layer, Plan
+from imagefactory.plan.plan import Layer, Plan
 from imagefactory.project.project import Project
 from imagefactory.store.atomic import write_text
 
@@ -32,43 +32,33 @@ class Rendered:
     context: str
 
 
-def render_compile(
-    root: Path, base: Layer, config: ImageConfig, values: Mapping[str, Any], context: Mapping[str, Any]
-) -> Rendered:
-    """Render a Dockerfile that compiles first, because there is no lock to plan from."""
-    filled = {**values, **_config_values(config, None), "base": _base(base)}
-    return Rendered(_fill(root, "compile.j2", filled), _json(context))
-
-
 def render_plan(project: Project, plan: Plan) -> Rendered:
     """Render the Dockerfile of a plan."""
     context = plan_context(project, plan)
+    base = plan.layers[0]
     described = {
         "target": plan.target,
         "platform": plan.platform,
         "plan": plan.key,
-        "base": {"image": base_image(plan.layers[0]), "layer": plan.layers[0].key},
-        "files": described_files(context.pieces),
+        "base": {"image": base_image(base), "layer": base.key},
+        "files": context.described_files(),
     }
     values = {
         "target": plan.target,
         "platform": plan.platform,
         "plan": plan.key,
-        "base": _base(plan.layers[0]),
+        "base": {"packages": len(base.inputs), "image": base_image(base), **base.model_dump()},
         "epoch": MTIME,
         "venv": VENV,
         "install": INSTALL,
         "steps": context.steps,
         "copies": context.copies,
-        **_config_values(plan.config, plan.key),
+        "config": plan.config,
+        "labels": dict(sorted((plan.config.labels | {"imagefactory.plan": plan.key}).items())),
+        "healthcheck": _healthcheck(plan.config.healthcheck),
     }
-    return Rendered(_fill(project.root, "Dockerfile.j2", values), _json(described))
-
-
-def plan_context(project: Project, plan: Plan) -> BuildContext:
-    """Return the build context of a plan."""
-    lock = project.wheel_lock_path(plan.cell).relative_to(project.root).as_posix()
-    return make_context(plan, project.root, project.tool_lock.find("uv", plan.cell.machine), lock)
+    text = json.dumps(described, indent=1, ensure_ascii=False) + "\n"
+    return Rendered(_fill(project.root, values), text)
 
 
 def base_image(base: Layer) -> str:
@@ -84,20 +74,7 @@ def write(rendered: Rendered, folder: Path) -> tuple[Path, Path]:
     return folder / DOCKERFILE, folder / CONTEXT
 
 
-def _config_values(config: ImageConfig, plan_key: str | None) -> dict[str, Any]:
-    labels = config.labels | ({"imagefactory.plan": plan_key} if plan_key else {})
-    return {
-        "config": config,
-        "labels": dict(sorted(labels.items())),
-        "healthcheck": _healthcheck(config.healthcheck),
-    }
-
-
-def _base(base: Layer) -> dict[str, Any]:
-    return {"name": base.name, "packages": len(base.inputs), "key": base.key, "image": base_image(base)}
-
-
-def _fill(root: Path, template: str, values: Mapping[str, Any]) -> str:
+def _fill(root: Path, values: Mapping[str, Any]) -> str:
     environment = Environment(
         loader=FileSystemLoader(root / "images" / "templates"),
         undefined=StrictUndefined,
@@ -108,7 +85,7 @@ def _fill(root: Path, template: str, values: Mapping[str, Any]) -> str:
     )
     environment.filters["quoted"] = quoted
     environment.filters["json"] = lambda value: json.dumps(list(value))
-    return environment.get_template(template).render(values)
+    return environment.get_template("Dockerfile.j2").render(values)
 
 
 def quoted(text: str) -> str:
@@ -130,7 +107,3 @@ def _healthcheck(check: Mapping[str, Any]) -> str:
     if kind != "CMD":
         raise ValueError(f"a health check of the kind {kind} is not rendered")
     return f"{' '.join(options)} \\\n    CMD {json.dumps(words)}"
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"

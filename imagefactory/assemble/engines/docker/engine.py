@@ -7,28 +7,27 @@ import shutil
 import subprocess
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from imagefactory.assemble.applied_mods import apply_mods, refuse_foreign_files
 from imagefactory.assemble.assemble import BuildRun, make_layers
 from imagefactory.assemble.engines.docker import daemon
-from imagefactory.assemble.engines.docker.dockerfile import base_image, plan_context, render_plan, write
-from imagefactory.assemble.engines.options import BuildOptions, BuiltImage
+from imagefactory.assemble.engines.docker.build_context import plan_context
+from imagefactory.assemble.engines.docker.dockerfile import base_image, render_plan, write
 from imagefactory.assemble.inputs import Downloads, LayerInputs
 from imagefactory.assemble.watch import Watcher
 from imagefactory.errors import BuildError, EngineError
 from imagefactory.oci.format import MTIME
 from imagefactory.oci.layout import Layout, write_layout
 from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.plan import ImageConfig, Plan, WheelLayer, make_image
+from imagefactory.plan.plan import Plan, WheelLayer, make_image
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.store.digests import refuse_changed
 from imagefactory.store.progress import Say
 
 LOG = "docker-build.log"
-DAEMON = "default"
-"""The builder of the daemon itself."""
 _TOLD = 12
 """Lines of a failed build to show; the log has all of them."""
 _STEP = re.compile(r"#\d+ \[(?:\S+ )?\s*(\d+/\d+)\] (.*)")
@@ -42,28 +41,39 @@ def docker_name(project: Project, cell: Cell) -> str:
     return f"{repository}:{cell.slug}-docker"
 
 
-def build_image(project: Project, plan: Plan, options: BuildOptions, watch: Watcher, say: Say) -> BuiltImage:
-    """Build the image of a plan from its rendered Dockerfile."""
+@dataclass(frozen=True)
+class BuildxOptions:
+    """What is handed to `docker buildx build` as it is."""
+
+    builder: str = ""
+    """A builder other than the daemon's own: on another machine, or in Kubernetes."""
+    cache_from: Sequence[str] = ()
+    cache_to: Sequence[str] = ()
+
+
+def build_image(project: Project, plan: Plan, options: BuildxOptions, watch: Watcher, say: Say) -> str:
+    """Build the image of a plan from its rendered Dockerfile, and return its id."""
     cell = plan.cell
-    daemon.ask()
-    refuse_unfit_builder(options.builder or DAEMON, cell.platform)
+    engine = daemon.ask()
+    if not options.builder:
+        daemon.refuse_foreign(engine, cell.platform)
+    refuse_missing_buildx()
     folder = project.build_folder(cell)
-    context = folder / "context"
-    name = docker_name(project, cell)
+    context, name = folder / "context", docker_name(project, cell)
     with project.store.in_use():
         with Downloads(LayerInputs(project, [cell]), (), watch) as downloads:
             mods = apply_mods(plan.layers, downloads)
             refuse_foreign_files(mods.added, downloads)
             _fetch(project, plan, downloads)
-        base = _base_layout(project, plan, watch)
+        base = _base(project, plan, watch)
+        if not options.builder:
+            _load_base(base, plan, say)
         dockerfile, _ = write(render_plan(project, plan), folder)
-        _provide_base(base, plan, options.builder, say)
-        arguments = build_arguments(plan, options, dockerfile, name, base)
         wheels = sum(len(layer.inputs) for layer in plan.layers if isinstance(layer, WheelLayer))
         say(f"putting the build context together: {wheels} wheels as hard links")
         try:
             plan_context(project, plan).put_together(context, project.store, mods.files)
-            _run([*arguments, str(context)], folder / LOG, say)
+            _run([*build_arguments(plan, options, dockerfile, name, base), str(context)], folder / LOG, say)
         finally:
             shutil.rmtree(context, ignore_errors=True)
     found = daemon.image_id(name)
@@ -73,95 +83,71 @@ def build_image(project: Project, plan: Plan, options: BuildOptions, watch: Watc
             f"The build succeeded, but Docker has no image {name}.",
             where=folder / LOG,
             why="The builder did not load the image into this daemon.",
-            fix="Check that DOCKER_HOST and the builder belong together.",
+            fix="Check that DOCKER_HOST and the builder belong together; `docker buildx ls` lists the builders.",
         )
-    return BuiltImage(plan, found, name)
+    return found
 
 
-def refuse_unfit_builder(name: str, platform: str) -> None:
-    """Raise an error if there is no buildx or no such builder, or if it cannot run programs of a platform."""
-    if _buildx("version").returncode:
-        raise EngineError(
-            "engine-too-old",
-            "Docker has no buildx.",
-            where="docker buildx version",
-            why="The Docker engine runs `docker buildx build`, which is a plugin of its own.",
-            fix="Install the plugin (docker-buildx-plugin in Docker's repository, docker-buildx in those of Debian 13 "
-            "and Ubuntu), or build without Docker: `./inv build --engine embedded`.",
-        )
-    found = _buildx("inspect", "--bootstrap", name)
-    if found.returncode:
-        raise EngineError(
-            "no-builder",
-            f"The builder {name} does not exist or does not start.",
-            where="docker buildx inspect",
-            why=found.stderr.strip().rpartition("\n")[2],
-            fix="`docker buildx ls` lists the builders, and `docker buildx create --name ...` makes one.",
-        )
-    lines = re.findall(r"^Platforms:\s*(.+)$", found.stdout, flags=re.MULTILINE)
-    platforms = [word.strip(" *") for line in lines for word in line.split(",")]
-    if platforms and platform not in platforms:
-        raise daemon.foreign(platform, f"the builder {name}, for {', '.join(platforms)}")
-
-
-def _buildx(*words: str) -> subprocess.CompletedProcess[str]:
+def refuse_missing_buildx() -> None:
+    """Raise an error if there is no docker command, or if it has no buildx."""
+    command = ["docker", "buildx", "version"]
     try:
-        return subprocess.run(["docker", "buildx", *words], capture_output=True, text=True, check=False)  # noqa: S603, S607
+        found = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - our own words
+        what = "Docker has no buildx." if found.returncode else ""
     except FileNotFoundError:
+        what = "There is no docker command."
+    if what:
         raise EngineError(
             "engine-failed",
-            "There is no docker command.",
-            where="PATH",
-            why="The Docker engine runs `docker buildx build`.",
-            fix="Install Docker, or build without it: `./inv build --engine embedded`.",
-        ) from None
+            what,
+            where=" ".join(command),
+            why="The Docker engine runs `docker buildx build`, which is a plugin of its own.",
+            fix="Install Docker and the plugin (docker-buildx-plugin in Docker's repository, docker-buildx in those of "
+            "Debian 13 and Ubuntu), or build without Docker: `./inv build --engine embedded`.",
+        )
 
 
 def build_arguments(
-    plan: Plan, options: BuildOptions, dockerfile: Path, name: str, base: Layout
+    plan: Plan, options: BuildxOptions, dockerfile: Path, name: str, base: Layout
 ) -> list[str]:
     """Return the command line of a build, without the folder of its context at the end."""
     arguments = [
-        *("docker", "buildx", "build", "--builder", options.builder or DAEMON, "--progress", "plain"),
+        *("docker", "buildx", "build", "--builder", options.builder or "default", "--progress", "plain"),
         *("--file", str(dockerfile), "--platform", plan.platform, "--tag", name),
         *("--network", "none", "--build-arg", f"SOURCE_DATE_EPOCH={MTIME}"),
         # Provenance holds the time of the build; without it, `--load` gives one plain image.
         *("--load", "--provenance=false"),
     ]
-    if options.builder not in ("", DAEMON):
+    if options.builder:  # it cannot see what the daemon has loaded
         layout = f"oci-layout://{base.folder}@{base.manifest_digest()}"
         arguments += ["--build-context", f"{base_image(plan.layers[0])}={layout}"]
-    for cache in options.cache_from:
-        arguments += ["--cache-from", cache]
-    for cache in options.cache_to:
-        arguments += ["--cache-to", cache]
+    for flag, caches in (("--cache-from", options.cache_from), ("--cache-to", options.cache_to)):
+        arguments += [word for cache in caches for word in (flag, cache)]
     return arguments
 
 
-def _base_layout(project: Project, plan: Plan, watch: Watcher) -> Layout:
-    """Write an image of the base alone, from the layer that the embedded engine builds."""
+def _base(project: Project, plan: Plan, watch: Watcher) -> Layout:
+    """Lay out an image of the base alone, from the layer that the embedded engine builds."""
     layer = plan.layers[0]
-    empty = ImageConfig(
-        env={},
-        entrypoint=(),
-        command=(),
-        labels={},
-        user="",
-        working_dir="",
-        exposed_ports=(),
-        stop_signal="",
-        created=plan.config.created,
-    )
+    nothing: dict[str, object] = {
+        "env": {},
+        "entrypoint": (),
+        "command": (),
+        "labels": {},
+        "exposed_ports": (),
+    }
+    nothing |= {"user": "", "working_dir": "", "stop_signal": "", "healthcheck": {}}
+    empty = plan.config.model_copy(update=nothing)
     alone = plan.model_copy(update={"layers": (layer,), "config": empty, "key": layer.key})
     run = BuildRun(project, [alone], watch, KnownLayers(project.known_layers))
     image = make_image(alone, [make_layers(run)[layer.key]])
-    return write_layout(image, layer.name, project.store, project.root / "build" / "bases" / layer.key[:16])
+    folder = project.root / "build" / "bases" / layer.key[:16]
+    return write_layout(image, layer.name, project.store, folder)
 
 
-def _provide_base(base: Layout, plan: Plan, builder: str, say: Say) -> None:
-    """Load the base into the daemon; other builders cannot see its images and get the layout (build_arguments)."""
+def _load_base(base: Layout, plan: Plan, say: Say) -> None:
     name = base_image(plan.layers[0])
-    if builder in ("", DAEMON) and daemon.image_id(name) != base.config_digest():
+    if daemon.image_id(name) != base.config_digest():
         say(f"loading the base as {name}")
         daemon.load(base, name)
 

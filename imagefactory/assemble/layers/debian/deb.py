@@ -23,10 +23,11 @@ import zstandard
 from debian.arfile import ArError, ArFile
 from debian.deb822 import Deb822
 
-from imagefactory.assemble.layers.debian.accounts import GROUPS, UIDS
 from imagefactory.assemble.layers.debian.policy import (
+    GROUPS,
     MERGED,
     PLAIN_SINCE_TRIXIE,
+    UIDS,
     Folder,
     folder,
     is_left_out,
@@ -135,7 +136,6 @@ def reading(locked: DebPackage) -> Iterator[None]:
         zstandard.ZstdError,
         EOFError,
         UnicodeDecodeError,
-        _NotADebError,
     ) as error:
         raise InputError(
             "bad-deb",
@@ -146,28 +146,22 @@ def reading(locked: DebPackage) -> Iterator[None]:
         ) from error
 
 
-class _NotADebError(Exception):
-    """The outer archive is not what a .deb must be."""
-
-
 @contextmanager
 def _opened(archive: BinaryIO, stem: str) -> Iterator[IO[bytes]]:
     """Decompress a member of the outer archive: `control` or `data`."""
     archive.seek(0)
     try:
         members = {member.name: member for member in ArFile(fileobj=archive).getmembers()}
-    except ArError:
-        raise _NotADebError("it is not an ar archive") from None
-    except (OSError, ValueError) as error:
+    except (ArError, OSError, ValueError) as error:
         if getattr(error, "errno", None):  # the disk's failure, not the archive's
             raise
-        raise _NotADebError(f"its ar archive is damaged: {error}") from None
+        raise tarfile.ReadError(f"it is not a sound ar archive: {error}") from None
     for suffix, opener in _OPENERS.items():
         if f"{stem}{suffix}" in members:
             with opener(members[f"{stem}{suffix}"]) as stream:
                 yield stream
             return
-    raise _NotADebError(f"it has no {stem}.tar that we can read, only {', '.join(members)}")
+    raise tarfile.ReadError(f"it has no {stem}.tar that we can read, only {', '.join(members)}")
 
 
 LINKED_FOLDERS = {"var/lock": "/run/lock", "var/run": "/run"}
@@ -233,7 +227,14 @@ def _entry(
     shipped: dict[ImagePath, Entry],
     architecture: str,
 ) -> Entry:
-    _refuse_extended_attributes(member, deb)
+    extended = sorted(key for key in member.pax_headers if key.startswith("SCHILY."))
+    if extended:
+        raise _undeclared(
+            f"{deb.name} ships {member.name} with extended attributes.",
+            deb,
+            f"Layers do not carry {', '.join(extended)}; Debian sets such things in scripts.",
+            "Report it: the layer format has to learn this first.",
+        )
     uid, gid = _owner(member, deb)
     if member.issym():
         return Entry(path, EntryKind.SYMLINK, 0o777, target=member.linkname)
@@ -241,12 +242,11 @@ def _entry(
         expected = folder(path)
         found = Folder(member.mode & 0o7777, uid, gid)
         if found != expected and not (found == Folder() and path in PLAIN_SINCE_TRIXIE):
-            raise InputError(
-                "undeclared-metadata",
+            raise _undeclared(
                 f"{deb.name} wants /{path} to be a directory with mode {member.mode:o}, owner {uid}:{gid}.",
-                where=deb.locked.file,
-                why=f"The table of folders says {expected.mode:o}, owner {expected.uid}:{expected.gid}.",
-                fix="Declare it in FOLDERS in imagefactory/assemble/layers/debian/policy.py.",
+                deb,
+                f"The table of folders says {expected.mode:o}, owner {expected.uid}:{expected.gid}.",
+                "Declare it in FOLDERS in imagefactory/assemble/layers/debian/policy.py.",
             )
         return Entry(path, EntryKind.DIRECTORY, expected.mode, uid=expected.uid, gid=expected.gid)
     if member.islnk():
@@ -287,6 +287,10 @@ def _unsafe(deb: Deb, path: str, why: str) -> InputError:
     )
 
 
+def _undeclared(what: str, deb: Deb, why: str, fix: str) -> InputError:
+    return InputError("undeclared-metadata", what, where=deb.locked.file, why=why, fix=fix)
+
+
 def _owner(member: tarfile.TarInfo, deb: Deb) -> tuple[int, int]:
     """Return the owner as dpkg determines it: by name, or by number if there is no name."""
     ids = []
@@ -295,27 +299,14 @@ def _owner(member: tarfile.TarInfo, deb: Deb) -> tuple[int, int]:
         ("group", member.gname, member.gid, GROUPS),
     ):
         if name and name not in known:
-            raise InputError(
-                "undeclared-metadata",
+            raise _undeclared(
                 f"{deb.name} ships {member.name} for the {kind} {name}, which the base does not have.",
-                where=deb.locked.file,
-                why="Maintainer scripts do not run, so nothing creates that account.",
-                fix="Declare it in imagefactory/assemble/layers/debian/accounts.py.",
+                deb,
+                "Maintainer scripts do not run, so nothing creates that account.",
+                "Declare it in imagefactory/assemble/layers/debian/policy.py.",
             )
         ids.append(known[name] if name else number)
     return ids[0], ids[1]
-
-
-def _refuse_extended_attributes(member: tarfile.TarInfo, deb: Deb) -> None:
-    found = sorted(key for key in member.pax_headers if key.startswith("SCHILY."))
-    if found:
-        raise InputError(
-            "undeclared-metadata",
-            f"{deb.name} ships {member.name} with extended attributes.",
-            where=deb.locked.file,
-            why=f"Layers do not carry {', '.join(found)}; Debian sets such things in scripts.",
-            fix="Report it: the layer format has to learn this first.",
-        )
 
 
 def _is_itself(entry: Entry, architecture: str) -> bool:
