@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from imagefactory.errors import InputError, LockError, UsageError
 from imagefactory.lock.audit.auditing import look_into, refuse_failing
@@ -16,7 +17,6 @@ from imagefactory.lock.wheelhouse.keep import (
     all_kept,
     find,
     refuse_damaged,
-    runs_with_cuda,
     same_version,
     why_unfit,
 )
@@ -24,7 +24,7 @@ from imagefactory.lock.wheelhouse.share import pull, remote_wheels, shared_at
 from imagefactory.mods.choose import source_mods
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell, compiled_distributions, intended_kernels
-from imagefactory.project.locks.files import LockedWheel, WheelLock
+from imagefactory.project.locks.files import WheelLock
 from imagefactory.project.locks.kernels import audited_wheels, verdicts_of
 from imagefactory.project.project import Project
 from imagefactory.store.progress import Say
@@ -103,10 +103,15 @@ def refuse_unknown(project: Project, asked: Sequence[str]) -> None:
 def refuse_unfit_kernels(project: Project, cell: Cell, lock: WheelLock) -> None:
     """Raise an error if a compiled wheel has no kernels for the GPU, or kernels that do not load on it."""
     arch = project.matrix.archs[cell.arch]
+    runtime = next((wheel for wheel in lock.wheels if wheel.name.startswith("nvidia-cuda-runtime")), None)
     for wheel in audited_wheels(lock, arch):
         if wheel.compiled is None:
             continue
-        _refuse_other_cuda(project, cell, wheel, lock)
+        kept = find(project.store, wheel.compiled)
+        cuda = kept.inputs.system["cuda"] if kept else ""
+        if cuda and runtime and not _runs_with_cuda(cuda, runtime.version):
+            why = f"it was compiled with CUDA {cuda}, and the image gets {runtime.name} {runtime.version}"
+            raise _unfit(cell, wheel.name, {wheel.compiled: why})
         verdicts = verdicts_of([look_into(project, wheel)], arch, lock.python)
         refuse_failing(wheel.file, verdicts)
         if not any(verdict.outcome == "native" for verdict in verdicts):
@@ -119,12 +124,14 @@ def refuse_unfit_kernels(project: Project, cell: Cell, lock: WheelLock) -> None:
             )
 
 
+def _runs_with_cuda(compiled: str, runtime: str) -> bool:
+    """Whether code of a CUDA release runs with a runtime: one of the same major version that is not older."""
+    needed, found = Version(compiled).release, Version(runtime).release
+    return needed[0] == found[0] and needed <= found
+
+
 def _one_of(
-    found: list[CompiledWheel],
-    project: Project,
-    cell: Cell,
-    asked: Sequence[str],
-    locked: str | None,
+    found: list[CompiledWheel], project: Project, cell: Cell, asked: Sequence[str], locked: str | None
 ) -> CompiledWheel:
     """Choose a wheel: the one named, else the locked one, else the one compiled with the mods of this checkout."""
     fitting = [wheel for wheel in found if asked and wheel.key.startswith(tuple(asked))]
@@ -162,25 +169,13 @@ def why_not_for(project: Project, cell: Cell, inputs: CompileInputs) -> str | No
 
 
 def _unfit(cell: Cell, name: str, reasons: Mapping[str, str]) -> LockError:
-    several = f"None of {len(reasons)} compiled wheels of {name} fits" if len(reasons) > 1 else None
     return LockError(
         "unfit-wheel",
-        f"{several or f'The compiled wheel of {name} does not fit'} {cell}.",
+        f"No compiled wheel of {name} fits {cell}.",
         where="the wheelhouse (`./inv wheels.list`)",
         why="; ".join(f"{key[:16]}: {why}" for key, why in sorted(reasons.items())) + ".",
         fix=f"Compile it for these images: `{_compile_command(cell, name)}`.",
     )
-
-
-def _refuse_other_cuda(project: Project, cell: Cell, wheel: LockedWheel, lock: WheelLock) -> None:
-    """Raise an error if a wheel was compiled with a CUDA whose code the locked runtime does not run."""
-    kept = find(project.store, str(wheel.compiled))
-    runtime = next((other for other in lock.wheels if other.name.startswith("nvidia-cuda-runtime")), None)
-    if kept is not None and runtime is not None:
-        compiled = kept.inputs.system["cuda"]
-        if not runs_with_cuda(compiled, runtime.version):
-            why = f"it was compiled with CUDA {compiled}, and the image gets {runtime.name} {runtime.version}"
-            raise _unfit(cell, wheel.name, {kept.key: why})
 
 
 def chips_of(project: Project, cell: Cell, name: str) -> str:

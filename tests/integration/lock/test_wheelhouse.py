@@ -11,54 +11,35 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.lock.audit.auditing import cuobjdump
 from imagefactory.lock.audit.libraries import from_layout
 from imagefactory.lock.drift import base_made_from, sources_made_from, tools_made_from
 from imagefactory.lock.wheelhouse.keep import KeptWheel, keep
 from imagefactory.oci.layout import Layout
 from imagefactory.project.locks.files import BaseLock, LockedWheel, SourceLock, ToolLock, WheelLock
-from imagefactory.project.project import Project
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import sha256_of
-from tests.fixtures.checkouts import REPOSITORY, Checkout
-from tests.fixtures.compiled import TAG, compiled_wheel
-from tests.fixtures.cuda import Nvcc
+from tests.fixtures.checkouts import Checkout
+from tests.fixtures.compiled import compiled_wheel
 from tests.fixtures.small_factory import CELL, SmallFactory
 from tests.fixtures.wheelhouse import INPUTS
-from tests.fixtures.wheels import make_wheel
 
 pytestmark = pytest.mark.engine
 CPU = replace(INPUTS, arch_list="", platform=CELL.platform)
-CHIP = """cubins: {accept: [sm_121a, sm_120f], refuse: [sm_120a]}, capability: "12.1", torch_cuda_arch_list: "12.1a"}"""
 
 
 class Machine:
     """A checkout with a cache of its own, and the shared registry."""
 
-    def __init__(self, folder: Path, registry: str, *, chip: bool = False) -> None:
+    def __init__(self, folder: Path, registry: str) -> None:
         self.small = SmallFactory(folder)
         self.store = Store(self.small.cache)
         self.environment = self.small.environment() | {"FACTORY_REGISTRY": registry}
         self.edit('{release: "1.0"}', '{release: "1.0", compile: whole}')
-        if chip:
-            self.edit("base: bookworm}}", f"base: bookworm, {CHIP}}}")
-            self._bring_cuobjdump()
         self._update_locks()
 
     def edit(self, old: str, new: str) -> None:
         """Replace a text that matrix.yaml contains once."""
         Checkout(self.small.root).edit_matrix(old, new)
-
-    def _bring_cuobjdump(self) -> None:
-        """Add cuobjdump to the matrix, and copy the program that the real checkout downloads."""
-        real = Project(REPOSITORY)
-        tool = real.matrix.tools["cuobjdump"]
-        entry = f"tools: {{cuobjdump: {{distribution: {tool.distribution}, version: {tool.version}}}}}"
-        self.edit("\nmodels:\n", f"\n{entry}\nmodels:\n")
-        program = cuobjdump(real)
-        here = self.store.root / program.relative_to(real.store.root)
-        here.parent.mkdir(parents=True)
-        shutil.copy(program, here)
 
     def _update_locks(self) -> None:
         """Make every lock but that of the wheels match the matrix, so that locking needs no mirror and no index."""
@@ -66,8 +47,7 @@ class Machine:
         base = BaseLock.path(locks, "bookworm", CELL.platform)
         BaseLock.read(base).model_copy(update={"made_from": base_made_from(matrix, CELL)}).write(base)
         SourceLock(made_from=sources_made_from(matrix)).write(SourceLock.path(locks))
-        tools = Project(REPOSITORY).tool_lock.model_copy(update={"made_from": tools_made_from(matrix)})
-        tools.write(ToolLock.path(locks))
+        ToolLock(made_from=tools_made_from(matrix)).write(ToolLock.path(locks))
 
     def invoke(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -125,12 +105,6 @@ def builder(tmp_path: Path, repository: str) -> Machine:
 
 
 @pytest.fixture
-def chip_builder(tmp_path: Path, repository: str) -> Machine:
-    """A machine that builds for a chip with a policy."""
-    return Machine(tmp_path / "chip-builder", repository, chip=True)
-
-
-@pytest.fixture
 def kept(compiler: Machine, tmp_path: Path) -> KeptWheel:
     return keep(compiler.store, CPU, compiled_wheel(tmp_path))
 
@@ -169,41 +143,6 @@ def test_wheel_compiled_on_one_machine_is_adopted_and_built_on_another(
     builder.forget()
     assert builder.run("build", "--target", "tiny") == digest
     assert builder.run("verify", "--target", "tiny") == digest
-
-
-def with_kernels(store: Store, folder: Path, library: Path) -> KeptWheel:
-    """Keep a vLLM whose only library is this one."""
-    files: dict[str, bytes | str] = {"vllm/__init__.py": "", "vllm/_C.abi3.so": library.read_bytes()}
-    wheel = make_wheel(folder, "vllm", files=files, tag=TAG)
-    return keep(store, replace(CPU, arch_list="12.1a"), wheel)
-
-
-@pytest.mark.network
-def test_wheel_with_kernels_for_the_gpu_is_adopted(
-    compiler: Machine, chip_builder: Machine, nvcc: Nvcc, tmp_path: Path
-) -> None:
-    kept = with_kernels(compiler.store, tmp_path, nvcc("sm_121a"))
-    compiler.run("wheels.push")
-    chip_builder.make_lock()
-    chip_builder.run("build", "--target", "tiny")
-    labels = chip_builder.labels()
-    assert labels["imagefactory.compiled"] == f"vllm:{kept.key}"
-    assert (labels["imagefactory.audit"], labels["imagefactory.audit.summary"]) == ("passed", "1 native")
-    # The layers of the image really contain these kernels.
-    [verdict] = json.loads(chip_builder.run("audit", str(chip_builder.layout().folder), "--json"))
-    assert (verdict["outcome"], verdict["kernels"]["cubins"]) == ("native", {"sm_121a": 1})
-
-
-@pytest.mark.network
-@pytest.mark.parametrize(("code", "exit_code"), [("sm_120a", 96), ("sm_90a", 73)])
-def test_wheel_with_kernels_for_another_gpu_is_refused(
-    chip_builder: Machine, nvcc: Nvcc, tmp_path: Path, code: str, exit_code: int
-) -> None:
-    with_kernels(chip_builder.store, tmp_path, nvcc(code))
-    before = chip_builder.lock()
-    done = chip_builder.invoke("lock", "--target", "tiny")
-    assert done.returncode == exit_code, done.stderr
-    assert chip_builder.lock() == before
 
 
 def test_pull_fetches_the_locked_wheels(compiler: Machine, builder: Machine, kept: KeptWheel) -> None:

