@@ -58,7 +58,7 @@ def test_targets_select_versions_of_another_server(both: Matrix, target: str) ->
 @pytest.mark.parametrize(
     ("target", "why", "fix"),
     [
-        ("large@0.5.21", "0.5.21 is a version of SGLang", "large@sglang-0.5.21"),
+        ("large@0.5.21", "no vLLM version of that name", "sglang-0.5.21"),
         ("large@vllm-0.5.21", "no vLLM version of that name", "sglang-0.5.21"),
     ],
 )
