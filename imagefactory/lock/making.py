@@ -207,17 +207,16 @@ def _make_model_lock(project: Project, *, look_up: bool, say: Say) -> LockResult
 
 def _check_upgrade_names(project: Project, cells: Sequence[Cell], upgrade: Sequence[str]) -> None:
     known = {UPGRADE_ALL, UPGRADE_BASE, *project.matrix.bases}
-    for cell in cells:
+    for cell in cells if upgrade else ():
         if project.wheel_lock_path(cell).exists():
             known |= {wheel.name for wheel in project.wheel_lock(cell).wheels}
         if project.base_lock_path(cell).exists():
             known |= {deb.name for deb in project.base_lock(cell).debs}
-    for name in upgrade:
-        if name not in known:
-            raise UsageError(
-                "unknown-name",
-                f"Nothing called {name!r} is locked.",
-                where="the --upgrade option",
-                why="It is neither a wheel, nor a Debian package, nor a base of these targets.",
-                fix=did_you_mean(name, known).capitalize(),
-            )
+    if unknown := [name for name in upgrade if name not in known]:
+        raise UsageError(
+            "unknown-name",
+            f"Nothing called {unknown[0]!r} is locked.",
+            where="the --upgrade option",
+            why="It is neither a wheel, nor a Debian package, nor a base of these targets.",
+            fix=did_you_mean(unknown[0], known).capitalize(),
+        )

@@ -170,18 +170,6 @@ def test_named_or_locked_wheel_is_preferred_to_a_local_one(
     assert builder.make_lock().compiled == kept.key
 
 
-def test_build_refuses_a_local_wheel_that_is_not_the_locked_one(
-    compiler: Machine, builder: Machine, kept: KeptWheel, tmp_path: Path
-) -> None:
-    compiler.run("wheels.push")
-    builder.make_lock()
-    builder.forget()
-    keep(builder.store, CPU, compiled_wheel(tmp_path, answer=43))
-    done = builder.invoke("build", "--target", "tiny")
-    assert done.returncode == 77
-    assert kept.sha256[:16] in done.stderr
-
-
 @pytest.mark.usefixtures("kept")
 def test_push_without_the_wheel_or_a_registry_is_refused(compiler: Machine) -> None:
     done = compiler.invoke("wheels.push", "--key", "none")

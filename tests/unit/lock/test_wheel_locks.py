@@ -251,15 +251,6 @@ def test_extra_of_the_server_brings_its_requirements(lock: Locker) -> None:
     ]
 
 
-def test_version_whose_wheels_have_vanished_is_refused(lock: Locker, tmp_path: Path) -> None:
-    lock.add("vllm", requires=["gone==0.1"])
-    sdist = tmp_path / "gone-0.1.tar.gz"
-    sdist.write_bytes(b"nobody builds it")
-    lock.index.add(sdist)
-    with raises("incompatible-wheel", match=r"No wheel of gone==0\.1"):
-        lock()
-
-
 def test_override_of_the_server_itself_is_refused(lock: Locker) -> None:
     lock.add("vllm")
     lock.add("vllm", "0.2")

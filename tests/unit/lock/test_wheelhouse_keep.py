@@ -73,16 +73,6 @@ def test_kept_wheel_is_found_by_its_key(store: Store, wheel: Path, tmp_path: Pat
     assert keep(store, INPUTS, other) == kept, "the first wheel of the same inputs stays"
 
 
-def test_wheels_are_listed_by_name_and_version(store: Store, wheel_factory: WheelFactory) -> None:
-    for name, version in (("vllm", "2.0"), ("flashinfer-jit-cache", "0.6.0"), ("vllm", "1.0")):
-        keep(store, replace(INPUTS, name=name, version=version), wheel_factory(name, version, tag=TAG))
-    assert [f"{kept.inputs.name} {kept.inputs.version}" for kept in all_kept(store)] == [
-        "flashinfer-jit-cache 0.6.0",
-        "vllm 1.0",
-        "vllm 2.0",
-    ]
-
-
 def test_local_version_label_is_ignored_unless_requested(store: Store, wheel_factory: WheelFactory) -> None:
     wheel = wheel_factory("vllm", "1.0+cu130", tag=TAG)
     assert keep(store, INPUTS, wheel).filename == wheel.name

@@ -63,13 +63,6 @@ def test_image_from_before_the_record_changed_is_not_published(locked_checkout: 
     assert any("says passed" in reason and "now says failed" in reason for reason in reasons)
 
 
-def test_policy_of_the_matrix_judges_the_record(locked_checkout: Checkout) -> None:
-    old = "      accept: [sm_121a, sm_120f]\n      refuse: [sm_120a]"
-    locked_checkout.edit_matrix(old, "      accept: [sm_121a]\n      refuse: [sm_120f]")
-    _, plan = planned(locked_checkout)
-    assert plan.config.labels["imagefactory.audit"] == "failed"
-
-
 def test_plan_reads_no_wheel(locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auditing, "read_kernels", lambda *_: pytest.fail("a plan inspected a wheel"))
     assert planned(locked_checkout)[1].config.labels["imagefactory.audit"] == "passed"
