@@ -107,7 +107,6 @@ def read_keys(folder: Path, debian: str) -> list[pysequoia.Cert]:
 def _read_suite(
     suite: str, archive: Archive, architecture: str, mirrors: DebianMirrors, keys: list[pysequoia.Cert]
 ) -> tuple[Release, Iterator[IndexedPackage]]:
-    """Read one suite from the first mirror that has it."""
     tried: list[str] = []
     for root in mirrors.roots(archive):
         where = join(root, f"dists/{suite}/InRelease")
@@ -164,7 +163,6 @@ def _verified_release(signed: bytes, keys: list[pysequoia.Cert], suite: str, whe
 
 
 def _fetch_packages(root: str, suite: str, architecture: str, release: Release) -> bytes | None:
-    """Fetch the list of packages, if both the Release file and the mirror have it."""
     name = _PACKAGES.format(architecture)
     signed = next((file for file in release.get("SHA256", ()) if file["name"] == name), None)
     if signed is None:

@@ -141,7 +141,6 @@ def tools_made_from(matrix: Matrix) -> MadeFrom:
 
 
 def _settings(part: BaseModel, *names: str) -> dict[str, object]:
-    """Return the settings, or some of them, that a part of matrix.yaml gives."""
     return part.model_dump(mode="json", include=set(names) or None, exclude_defaults=True)
 
 

@@ -134,7 +134,6 @@ def _lock_of(project: Project, cell: Cell, version: str) -> WheelLock | None:
 
 
 def _make_kernel_lock(project: Project, say: Say) -> LockResult:
-    """Inspect the kernels of newly locked wheels, and drop the record of wheels that are no longer locked."""
     path = KernelLock.path(project.locks)
     old = KernelLock.read(path) if path.exists() else KernelLock(made_from={})
     found: dict[str, WheelKernels] = {}

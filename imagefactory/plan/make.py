@@ -275,7 +275,6 @@ def image_config(
 
 
 def _compiled_label(wheels: WheelLock | None) -> dict[str, str]:
-    """Return labels with the wheels that the factory compiled and their keys, and the libraries of a graft."""
     compiled = [wheel for wheel in (wheels.wheels if wheels else ()) if wheel.compiled]
     grafted = [file.path for wheel in compiled if wheel.graft for file in wheel.graft.replaced]
     labels = {

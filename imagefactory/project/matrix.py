@@ -236,7 +236,6 @@ def _explain(source: YamlFile, details: list[ErrorDetails]) -> FactoryError:
 
 
 def _known_keys(path: tuple[str | int, ...]) -> list[str]:
-    """List the keys that are allowed at a path in the file."""
     kind: Any = Matrix
     for part in path:
         fields = getattr(kind, "model_fields", None)

@@ -117,7 +117,6 @@ def _platforms(matrix: Matrix, selector: Selector, arch: str) -> list[str]:
 
 
 def _matching(target: str, what: str, pattern: str, known: Iterable[str]) -> list[str]:
-    """Return the known names that match a pattern; raise an error if none does."""
     names = list(known)
     found = [name for name in names if fnmatchcase(name, pattern)]
     if not found:

@@ -99,7 +99,6 @@ def _of_release(project: Project, name: str) -> Iterator[GpuLibrary]:
 
 
 def _refuse_path(subject: str) -> None:
-    """Raise an error for a subject that is clearly a path, not a target."""
     folder = bool(subject) and Path(subject).is_dir()
     named = subject.startswith(("/", ".", "~")) or subject.endswith((".whl", ".so", ".zip", ".tar"))
     if folder or named:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -23,7 +22,7 @@ from imagefactory.lock.wheelhouse.keep import (
 from imagefactory.lock.wheelhouse.share import pull, remote_wheels, shared_at
 from imagefactory.mods.choose import source_mods
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.project.cells import Cell, compiled_distributions, intended_kernels
+from imagefactory.project.cells import Cell, intended_kernels
 from imagefactory.project.locks.files import WheelLock
 from imagefactory.project.locks.kernels import audited_wheels, verdicts_of
 from imagefactory.project.project import Project
@@ -188,18 +187,15 @@ def chips_of(project: Project, cell: Cell, name: str) -> str:
 def _compile_needed(project: Project, cell: Cell, name: str, version: str) -> LockError:
     registry = shared_at(project.matrix)
     searched = f"the wheelhouse {project.store.root / 'wheelhouse'}" + (f", {registry}" if registry else "")
-    others = [wheel for wheel in all_kept(project.store) if canonicalize_name(wheel.inputs.name) == name]
-    kept = ", ".join(f"{wheel.inputs.version} for {wheel.inputs.arch_list}" for wheel in others)
-    usual = replace(cell, version=project.matrix.defaults.vllm)
-    needs_none = not compiled_distributions(project.matrix, usual)
-    advice = f" Or use vLLM {usual.version}, which needs no compiled wheel." if needs_none else ""
+    others = [wheel.inputs for wheel in all_kept(project.store)]
+    kept = ", ".join(f"{one.version} for {one.arch_list}" for one in others if one.name == name)
     return LockError(
         "compile-needed",
         f"{name} {version} has to be compiled for {cell.arch}, and no such wheel is kept.",
         where=f"matrix.yaml, vllm.{cell.version}",
         why=f"Searched: {searched}." + (f" It has {kept}." if kept else ""),
         fix=f"Run `{_compile_command(cell, name)}`, or `./inv wheels.pull` where another machine pushed it; then "
-        f"`./inv lock --target {cell}`.{advice}",
+        f"`./inv lock --target {cell}`.",
     )
 
 

@@ -87,7 +87,6 @@ def _metadata(archive: ZipFile) -> tuple[str, str]:
 
 
 def _foreign(archive: ZipFile, platform: str) -> Iterator[str]:
-    """Yield the names of ELF files that were built for another machine."""
     _, expected = MACHINES[platform]
     for info in archive.infolist():
         with archive.open(info) as member:

@@ -91,7 +91,6 @@ def _entry(setting: Setting, default: str, assumed: str) -> dict[str, Any]:
 
 
 def _image_facts(matrix: Matrix, cell: Cell, kernels: KernelOrigin | None) -> dict[str, object]:
-    """Return the requirements that the serve program checks."""
     version, arch = matrix.versions[cell.version], matrix.archs[cell.arch]
     origin = kernels or intended_kernels(matrix, cell)
     # Capability 12.1 needs the same driver as CUDA 13.
