@@ -131,9 +131,9 @@ def _look_for_kernels(project: Project, subject: str, arch: str, style: Style) -
 
 def _audit_side_by_side(project: Project, subjects: list[str], arch: str, style: Style) -> None:
     from imagefactory.cli.show import tables
-    from imagefactory.lock.audit.auditing import audit_all
+    from imagefactory.lock.audit.auditing import audit
 
-    audited = audit_all(project, subjects, arch)
+    audited = [audit(project, subject, arch) for subject in subjects]
     if style == "json":
         print_json([asdict(one) | {"grafted": sorted(one.grafted)} for one in audited])
     elif style == "markdown":
@@ -144,15 +144,16 @@ def _audit_side_by_side(project: Project, subjects: list[str], arch: str, style:
 
 def _audit_one(project: Project, subject: str, arch: str, style: Style) -> None:
     from imagefactory.cli.show import tables
-    from imagefactory.lock.audit.auditing import audit, grafted_libraries, refuse_failing
+    from imagefactory.lock.audit.auditing import audit, refuse_failing
 
-    verdicts = audit(project, subject, arch)
+    audited = audit(project, subject, arch)
+    verdicts = audited.verdicts
     if style == "json":
         print_json([asdict(verdict) for verdict in verdicts])
     elif style == "markdown":
         print(tables.audit_markdown(verdicts))
     else:
         show(tables.audit_table(verdicts))
-    if grafted := grafted_libraries(project, subject):
-        say(f"compiled in place of the published ones: {', '.join(sorted(grafted))}")
+    if audited.grafted:
+        say(f"compiled in place of the published ones: {', '.join(sorted(audited.grafted))}")
     refuse_failing(subject, verdicts)

@@ -25,7 +25,7 @@ from imagefactory.compile.request import Request
 from imagefactory.compile.source_tree import downloaded, fill, prepare
 from imagefactory.compile.toolchain import CompileProject
 from imagefactory.errors import BuildError, MachineError, UsageError, did_you_mean
-from imagefactory.lock.audit.auditing import audit, grafted_libraries, refuse_failing
+from imagefactory.lock.audit.auditing import audit, refuse_failing
 from imagefactory.lock.wheelhouse.keep import CompileInputs, KeptWheel, find, keep
 from imagefactory.oci.format import MTIME
 from imagefactory.plan.plan import Plan
@@ -236,9 +236,9 @@ def _finish(project: CompileProject, job: Job, folder: Path) -> Compiled:
     if job.request.inspects:
         return Compiled(job.inputs, None, _hand_out(project, job, folder / "out"), folder / "log")
     wheel = _finished_wheel(project, job, folder / "out")
-    verdicts = audit(project, str(wheel), job.request.arch)
-    refuse_failing(wheel.name, verdicts)
-    refuse_other_chips(grafted_libraries(project, str(wheel)), verdicts, job.request.arch)
+    audited = audit(project, str(wheel), job.request.arch)
+    refuse_failing(wheel.name, audited.verdicts)
+    refuse_other_chips(audited.grafted, audited.verdicts, job.request.arch)
     kept = keep(project.store, job.inputs, wheel)
     for finished in ("src", "build", "out"):  # tens of gigabytes that are of no use once there is a wheel
         shutil.rmtree(folder / finished, ignore_errors=True)

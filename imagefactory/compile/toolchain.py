@@ -31,7 +31,7 @@ from imagefactory.lock.drift import (
     version_checksum,
     wheels_made_from,
 )
-from imagefactory.lock.lookups import lock_sdist
+from imagefactory.lock.lookups import lock_archive
 from imagefactory.lock.making import LockResult, make_base_lock
 from imagefactory.lock.wheel_locks import WheelRequest, lock_wheels
 from imagefactory.mods.source_files import ReleaseSource
@@ -310,7 +310,9 @@ def _lock_flashinfer(
         return LockResult(path, changed=False)
     version = flashinfer_version(source.read("requirements/cuda.txt"), f"vLLM {vllm}, requirements/cuda.txt")
     say(f"Looking up the sources of FlashInfer {version}")
-    lock = FlashInferLock(made_from=made_from, sources=(lock_sdist(FLASHINFER, version, indexes),))
+    why = "It has to be compiled from source."
+    sdist = lock_archive("sdist", FLASHINFER, version, indexes, why)
+    lock = FlashInferLock(made_from=made_from, sources=(sdist,))
     return LockResult(path, changed=lock.write(path))
 
 

@@ -28,7 +28,14 @@ def lock_base(
 ) -> BaseLock:
     """Pin every Debian package of a base on one platform, from the signed index of its release."""
     needed_by = closure(index, packages)
-    debs = tuple(_locked(index.packages[name], needed_by[name]) for name in sorted(needed_by))
+    shared = [name for name in LockedDeb.model_fields if name != "needed_by"]
+    debs = tuple(
+        LockedDeb(
+            **{field: getattr(index.packages[name], field) for field in shared},
+            needed_by=tuple(sorted(needed_by[name])),
+        )
+        for name in sorted(needed_by)
+    )
     megabytes = sum(deb.size for deb in debs) / 1e6
     say(f"{base} for {platform}: {len(debs)} packages, {megabytes:.0f} MB to download")
     return BaseLock(made_from=made_from, base=base, platform=platform, suites=index.suites, debs=debs)
@@ -90,25 +97,13 @@ def deb_locations(deb: LockedDeb, suites: Sequence[LockedSuite], mirrors: Debian
     return [join(root, deb.file) for root in mirrors.roots(deb.archive, at=signed)]
 
 
-def _locked(package: IndexedPackage, needed_by: set[str]) -> LockedDeb:
-    shared = {name: getattr(package, name) for name in LockedDeb.model_fields if name != "needed_by"}
-    return LockedDeb(**shared, needed_by=tuple(sorted(needed_by)))
-
-
 def _no_such_package(name: str, index: Index, choices: Choices) -> LockError:
-    providers = choices.providers(name)
-    why = f"No suite of {index.debian} has it for {index.architecture}."
-    fix = _nearest(name, index)
-    if providers:
+    why, fix = f"No suite of {index.debian} has it for {index.architecture}.", _nearest(name, index)
+    if providers := choices.providers(name):
         why = f"{name} is a virtual package that others provide."
         fix = f"Name one of them: {', '.join(providers)}."
-    return LockError(
-        "no-debian-package",
-        f"There is no Debian package {name}.",
-        where=Location(file=ROOT),
-        why=why,
-        fix=fix,
-    )
+    what = f"There is no Debian package {name}."
+    return LockError("no-debian-package", what, where=Location(file=ROOT), why=why, fix=fix)
 
 
 def _unsatisfiable(package: IndexedPackage, alternatives: Alternatives, index: Index) -> LockError:

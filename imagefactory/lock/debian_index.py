@@ -6,7 +6,6 @@ two links of this chain are checked here; the last one whenever a .deb is used.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import lzma
 import operator
@@ -26,12 +25,8 @@ from imagefactory.lock.mirrors import SNAPSHOT_DATE, Archive, DebianMirrors, fet
 from imagefactory.project.locks.files import LockedSuite
 from imagefactory.store.progress import Say
 
-COMPONENT = "main"
-_OPENERS: Mapping[str, Callable[[bytes], bytes]] = {
-    "Packages.xz": lzma.decompress,
-    "Packages.gz": gzip.decompress,
-    "Packages": bytes,
-}
+_PACKAGES = "main/binary-{}/Packages.xz"
+"""The list of packages, which every Debian archive offers in this form."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +47,7 @@ class IndexedPackage:
     provides: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Index:
     """The packages of a release for one architecture, each in its highest version."""
 
@@ -67,7 +62,7 @@ class Index:
 def read_index(*, debian: str, platform: str, mirrors: DebianMirrors, say: Say) -> Index:
     """Fetch and verify all suites of a release, and keep the highest version of every package."""
     architecture = platform.removeprefix("linux/")  # Debian uses the same names
-    certificates = read_keys(mirrors.keys, debian)
+    keys = read_keys(mirrors.keys, debian)
     best: dict[str, IndexedPackage] = {}
     security: dict[str, str] = {}
     suites: list[LockedSuite] = []
@@ -77,7 +72,7 @@ def read_index(*, debian: str, platform: str, mirrors: DebianMirrors, say: Say) 
         (f"{debian}-security", "security"),
     )
     for name, archive in offers:
-        release, packages = _read_suite(name, archive, architecture, mirrors, certificates)
+        release, packages = _read_suite(name, archive, architecture, mirrors, keys)
         date, expires = parsedate_to_datetime(release["Date"]).astimezone(UTC), release.get("Valid-Until")
         if expires and parsedate_to_datetime(expires) < datetime.now(UTC):
             say(f"{name}: this mirror is out of date; its index expired on {expires}")
@@ -92,9 +87,7 @@ def read_index(*, debian: str, platform: str, mirrors: DebianMirrors, say: Say) 
                 best[package.name] = package
         suites.append(LockedSuite(name=name, archive=archive, date=date.strftime(SNAPSHOT_DATE)))
         say(f"{name}: {count} packages for {architecture}, signed {date:%Y-%m-%d %H:%M} UTC")
-    return Index(
-        debian=debian, architecture=architecture, suites=tuple(suites), packages=best, security=security
-    )
+    return Index(debian, architecture, tuple(suites), best, security)
 
 
 def read_keys(folder: Path, debian: str) -> list[pysequoia.Cert]:
@@ -112,13 +105,8 @@ def read_keys(folder: Path, debian: str) -> list[pysequoia.Cert]:
 
 
 def _read_suite(
-    suite: str,
-    archive: Archive,
-    architecture: str,
-    mirrors: DebianMirrors,
-    certificates: list[pysequoia.Cert],
+    suite: str, archive: Archive, architecture: str, mirrors: DebianMirrors, keys: list[pysequoia.Cert]
 ) -> tuple[Release, Iterator[IndexedPackage]]:
-    """Read one suite from the first mirror that has it."""
     tried: list[str] = []
     for root in mirrors.roots(archive):
         where = join(root, f"dists/{suite}/InRelease")
@@ -127,7 +115,7 @@ def _read_suite(
             if signed is None:
                 tried.append(f"{where}: not there")
                 continue
-            release = _verified_release(signed, certificates, suite, where=where)
+            release = _verified_release(signed, keys, suite, where)
             text = _fetch_packages(root, suite, architecture, release)
         except NetworkError as error:
             tried.append(f"{error.where}: {error.why}")
@@ -144,18 +132,25 @@ def _read_suite(
     )
 
 
-def _verified_release(
-    signed: bytes, certificates: list[pysequoia.Cert], suite: str, *, where: str
-) -> Release:
+def _verified_release(signed: bytes, keys: list[pysequoia.Cert], suite: str, where: str) -> Release:
     """Read a Release file, which must be signed by one of our keys and be for the requested suite."""
+    why, content = "it carries no signature", None
     try:
         # `.bytes` holds only what the signature covers, without any text around it.
-        verified = pysequoia.verify(bytes=signed, store=lambda _ids: certificates)
+        verified = pysequoia.verify(bytes=signed, store=lambda _ids: keys)
+        content = verified.bytes if verified.valid_sigs else None
     except RuntimeError as error:
-        raise _bad_signature(where, str(error).partition("\n")[0]) from None
-    if not verified.valid_sigs or not verified.bytes:
-        raise _bad_signature(where, "it carries no signature")
-    fields = Release(verified.bytes)
+        why = str(error).partition("\n")[0]
+    if not content:
+        raise TrustError(
+            "bad-archive-signature",
+            "The Debian archive's index is not signed by Debian.",
+            where=where,
+            why=why,
+            fix="Use another mirror (FACTORY_DEBIAN_MIRROR). If every mirror fails, the keys in "
+            "imagefactory/lock/debian-keys may be too old.",
+        )
+    fields = Release(content)
     if fields.get("Codename") != suite:
         raise TrustError(
             "bad-archive-signature",
@@ -167,44 +162,27 @@ def _verified_release(
     return fields
 
 
-def _bad_signature(where: str, why: str) -> TrustError:
-    return TrustError(
-        "bad-archive-signature",
-        "The Debian archive's index is not signed by Debian.",
-        where=where,
-        why=why,
-        fix="Use another mirror (FACTORY_DEBIAN_MIRROR). If every mirror fails, the keys in "
-        "imagefactory/lock/debian-keys may be too old.",
-    )
-
-
 def _fetch_packages(root: str, suite: str, architecture: str, release: Release) -> bytes | None:
-    """Fetch the best-compressed Packages file that both the Release file and the mirror have."""
-    folder = f"{COMPONENT}/binary-{architecture}"
-    files = {file["name"]: file for file in release.get("SHA256", ())}
-    for name, decompress in _OPENERS.items():
-        if f"{folder}/{name}" not in files:
+    name = _PACKAGES.format(architecture)
+    signed = next((file for file in release.get("SHA256", ()) if file["name"] == name), None)
+    if signed is None:
+        return None
+    # A mirror in the middle of an update still has the old index under its hash.
+    by_hash = f"{name.rpartition('/')[0]}/by-hash/SHA256/{signed['sha256']}"
+    for path in (by_hash, name) if release.get("Acquire-By-Hash") == "yes" else (name,):
+        data = fetch(root, f"dists/{suite}/{path}")
+        if data is None:
             continue
-        sha256, size = files[f"{folder}/{name}"]["sha256"], int(files[f"{folder}/{name}"]["size"])
-        paths = [f"dists/{suite}/{folder}/{name}"]
-        if (
-            release.get("Acquire-By-Hash") == "yes"
-        ):  # a mirror in the middle of an update still has the old index under its hash
-            paths.insert(0, f"dists/{suite}/{folder}/by-hash/SHA256/{sha256}")
-        for path in paths:
-            data = fetch(root, path)
-            if data is None:
-                continue
-            found = hashlib.sha256(data).hexdigest()
-            if found != sha256 or len(data) != size:
-                raise TrustError(
-                    "bad-archive-signature",
-                    f"The package index of {suite} is not the one that Debian signed.",
-                    where=join(root, path),
-                    why=f"Its sha256 is {found}; the signed Release file says {sha256}.",
-                    fix="Try again in some minutes (the mirror may be updating), or use another mirror.",
-                )
-            return decompress(data)
+        found = hashlib.sha256(data).hexdigest()
+        if found != signed["sha256"] or len(data) != int(signed["size"]):
+            raise TrustError(
+                "bad-archive-signature",
+                f"The package index of {suite} is not the one that Debian signed.",
+                where=join(root, f"dists/{suite}/{path}"),
+                why=f"Its sha256 is {found}; the signed Release file says {signed['sha256']}.",
+                fix="Try again in some minutes (the mirror may be updating), or use another mirror.",
+            )
+        return lzma.decompress(data)
     return None
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import BaseModel
 
@@ -31,8 +31,7 @@ from imagefactory.project.server_versions import TITLES, ServerVersion, choice_f
 from imagefactory.store.digests import Sha256, checksum
 
 
-@dataclass(frozen=True)
-class Expected:
+class Expected(NamedTuple):
     """A lock that the checkout should have, and what it should be made from."""
 
     path: Path
@@ -45,12 +44,13 @@ class Expected:
 def expected_locks(project: Project) -> list[Expected]:
     """List every lock that matrix.yaml accounts for; one that several cells share is listed for each of them."""
     matrix, locks = project.matrix, project.locks
-    expected = [
-        Expected(ModelLock.path(locks), ModelLock, models_made_from(matrix), required=True),
-        Expected(SourceLock.path(locks), SourceLock, sources_made_from(matrix), required=True),
-        Expected(ToolLock.path(locks), ToolLock, tools_made_from(matrix), required=True),
-        Expected(KernelLock.path(locks), KernelLock, {}, required=True),
-    ]
+    single: dict[type[Lock], MadeFrom] = {
+        ModelLock: models_made_from(matrix),
+        SourceLock: sources_made_from(matrix),
+        ToolLock: tools_made_from(matrix),
+        KernelLock: {},
+    }
+    expected = [Expected(kind.path(locks), kind, parts, required=True) for kind, parts in single.items()]
     expected += [
         Expected(FlagLock.path(locks, name), FlagLock, made_from)
         for name, made_from in flags_made_from(project).items()
@@ -66,12 +66,7 @@ def expected_locks(project: Project) -> list[Expected]:
 
 
 def check_locks(project: Project, expected: Iterable[Expected]) -> list[Path]:
-    """Compare every lock of the checkout with what is expected, and return their paths.
-
-    Raises:
-        LockDriftError: a lock is missing, out of date, in the wrong place or no longer needed.
-        LeaveOutError: matrix.yaml leaves out something that no lock has.
-    """
+    """Compare every lock of the checkout with what is expected, and return their paths; raise an error for drift."""
     known = {entry.path: entry for entry in expected}
     # Layer digests, slimmed libraries and licences are records; nothing in the matrix determines them.
     records = {project.known_layers, project.handed_on_layers}
@@ -146,7 +141,6 @@ def tools_made_from(matrix: Matrix) -> MadeFrom:
 
 
 def _settings(part: BaseModel, *names: str) -> dict[str, object]:
-    """Return the settings, or some of them, that a part of matrix.yaml gives."""
     return part.model_dump(mode="json", include=set(names) or None, exclude_defaults=True)
 
 
@@ -165,24 +159,21 @@ def _disagreements(project: Project, expected: Expected) -> Iterator[str]:
     home = lock.home(project.locks)
     if home != expected.path:
         yield f"is a copy of {home.relative_to(project.root)}"
-    elif isinstance(lock, KernelLock):
-        yield from _unrecorded(project, lock)
-    else:
-        yield from _differences(lock.made_from, expected.made_from)
-
-
-def _unrecorded(project: Project, record: KernelLock) -> Iterator[str]:
-    needed = {wheel.sha256: wheel.file for wheel in wheels_to_audit(project)}
-    recorded = {wheel.sha256: wheel.file for wheel in record.wheels}
-    yield from (f"{file} has not been inspected" for sha256, file in needed.items() if sha256 not in recorded)
-    yield from (f"{file} is no longer locked" for sha256, file in recorded.items() if sha256 not in needed)
-
-
-def _differences(old: MadeFrom, new: MadeFrom) -> Iterator[str]:
+        return
+    if isinstance(lock, KernelLock):
+        needed = {wheel.sha256: wheel.file for wheel in wheels_to_audit(project)}
+        known = {wheel.sha256: wheel.file for wheel in lock.wheels}
+        yield from (f"{file} has not been inspected" for sha, file in needed.items() if sha not in known)
+        yield from (f"{file} is no longer locked" for sha, file in known.items() if sha not in needed)
+        return
+    old, new = lock.made_from, expected.made_from
     for part in sorted(old.keys() | new.keys()):
-        if part not in new:
-            yield f"{part} is gone from matrix.yaml"
-        elif part not in old:
-            yield f"{part} is new in matrix.yaml"
-        elif old[part] != new[part]:
-            yield f"{part} changed in matrix.yaml"
+        if old.get(part) != new.get(part):
+            how = (
+                "changed in"
+                if part in old and part in new
+                else "is new in"
+                if part in new
+                else "is gone from"
+            )
+            yield f"{part} {how} matrix.yaml"

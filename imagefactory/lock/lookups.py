@@ -19,12 +19,12 @@ from packaging.version import Version
 
 from imagefactory.errors import LockError, NetworkError
 from imagefactory.project.locks.files import LockedRevision, LockedSource
-from imagefactory.project.matrix import Tool
 from imagefactory.store.digests import Sha256, parse_json
 from imagefactory.store.http import RangeFile
 from imagefactory.store.index_config import redact
 from imagefactory.store.indexes import Indexes
 
+_BOTH = ("wheel", "sdist")
 _PATTERNS = {
     "wheel": "*.whl",
     "sdist": "*.tar.gz",
@@ -35,25 +35,11 @@ _PATTERNS = {
 
 def lock_sources(project: str, release: str, indexes: Indexes) -> list[LockedSource]:
     """Pin one wheel and the sdist of a release; the Python files are the same in all of its wheels."""
-    where, why = f"matrix.yaml, vllm.{release}", "Mods are checked against both."
-    return [_lock(kind, project, release, indexes, where=where, why=why) for kind in ("wheel", "sdist")]
+    return [lock_archive(kind, project, release, indexes, "Mods are checked against it.") for kind in _BOTH]
 
 
-def lock_sdist(project: str, release: str, indexes: Indexes) -> LockedSource:
-    """Pin the sdist of a release."""
-    why = "It has to be compiled from source."
-    return _lock("sdist", project, release, indexes, where=f"{project} {release}", why=why)
-
-
-def lock_tool(tool: Tool, machine: str, indexes: Indexes) -> LockedSource:
-    """Pin the wheel of a program for one machine architecture."""
-    why = "The factory runs it on that architecture."
-    kind, where = f"{machine} wheel", "matrix.yaml, tools"
-    return _lock(kind, tool.distribution, tool.version, indexes, where=where, why=why)
-
-
-def _lock(kind: str, project: str, release: str, indexes: Indexes, *, where: str, why: str) -> LockedSource:
-    """Pin the first matching file by name; raise an error with this place and reason if there is none."""
+def lock_archive(kind: str, project: str, release: str, indexes: Indexes, why: str) -> LockedSource:
+    """Pin the first file of a kind; if there is none, the error says why it is needed."""
     offers = [
         offer
         for offer in indexes.files(project)
@@ -65,14 +51,13 @@ def _lock(kind: str, project: str, release: str, indexes: Indexes, *, where: str
         raise LockError(
             "no-wheel",
             f"The index lacks the {kind} of {project} {release}.",
-            where=where,
+            where="matrix.yaml",
             why=why,
             fix="Choose another version, or check PIP_INDEX_URL and UV_INDEX_URL (`./inv doctor`).",
         )
     offer = min(offers, key=lambda offer: offer.file)
-    local = offer.local
     with requests.Session() as session:
-        size = local.stat().st_size if local is not None else RangeFile(offer.url, session).size
+        size = offer.local.stat().st_size if offer.local else RangeFile(offer.url, session).size
     return LockedSource(
         name=project, version=release, file=offer.file, sha256=Sha256(str(offer.sha256)), size=size
     )
@@ -80,9 +65,7 @@ def _lock(kind: str, project: str, release: str, indexes: Indexes, *, where: str
 
 def _version_of(file: str) -> Version | None:
     try:
-        if file.endswith(".whl"):
-            return parse_wheel_filename(file)[1]
-        return parse_sdist_filename(file)[1]
+        return parse_wheel_filename(file)[1] if file.endswith(".whl") else parse_sdist_filename(file)[1]
     except (InvalidWheelFilename, InvalidSdistFilename):
         return None
 

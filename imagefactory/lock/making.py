@@ -18,7 +18,7 @@ from imagefactory.lock.drift import (
     wheels_made_from,
     wheels_to_audit,
 )
-from imagefactory.lock.lookups import lock_revision, lock_sources, lock_tool
+from imagefactory.lock.lookups import lock_archive, lock_revision, lock_sources
 from imagefactory.lock.mirrors import DebianMirrors
 from imagefactory.lock.wheel_locks import WheelRequest, lock_wheels
 from imagefactory.lock.wheelhouse.adopt import choose_compiled, refuse_unfit_kernels, refuse_unknown
@@ -89,10 +89,10 @@ def _make_wheel_lock(
     matrix, path = project.matrix, project.wheel_lock_path(cell)
     old = WheelLock.read(path) if path.exists() else None
     made_from = wheels_made_from(matrix, cell)
-    names = {wheel.name for wheel in (*old.wheels, *old.left_out)} if old else set()
-    upgrading = UPGRADE_ALL in upgrade or bool(names & set(upgrade)) or bool(wheels)
-    if old and old.made_from == made_from and not upgrading:
-        return LockResult(path, changed=False)
+    if old is not None and old.made_from == made_from and not wheels:
+        names = {UPGRADE_ALL, *(wheel.name for wheel in (*old.wheels, *old.left_out))}
+        if names.isdisjoint(upgrade):
+            return LockResult(path, changed=False)
     version, arch = matrix.versions[cell.version], arch_of(matrix, cell)
     say(f"Resolving {cell.runs} for {cell.arch} ({cell.platform})")
     request = WheelRequest(
@@ -112,7 +112,7 @@ def _make_wheel_lock(
     )
     # Whatever both servers can have in the same version becomes a layer that their images share.
     like = None if cell.server == VLLM else _lock_of(project, cell, matrix.defaults.vllm)
-    if UPGRADE_ALL not in upgrade:
+    if UPGRADE_ALL not in upgrade:  # locks of one release differ only where they must
         like = old or _lock_of(project, cell, first_of_release(matrix, cell.version)) or like
     old_wheels = [*like.wheels, *like.left_out] if like else []
     keep = [wheel for wheel in old_wheels if wheel.name not in upgrade]
@@ -129,13 +129,11 @@ def _make_wheel_lock(
 
 
 def _lock_of(project: Project, cell: Cell, version: str) -> WheelLock | None:
-    """Return the lock of another version on a cell's arch and platform, so that theirs differ only where they must."""
     path = project.wheel_lock_path(replace(cell, version=version))
     return WheelLock.read(path) if path.exists() else None
 
 
 def _make_kernel_lock(project: Project, say: Say) -> LockResult:
-    """Inspect the kernels of newly locked wheels, and drop the record of wheels that are no longer locked."""
     path = KernelLock.path(project.locks)
     old = KernelLock.read(path) if path.exists() else KernelLock(made_from={})
     found: dict[str, WheelKernels] = {}
@@ -171,12 +169,10 @@ def make_base_lock(project: Project, cell: Cell, upgrade: Sequence[str], say: Sa
 
 
 def _make_source_lock(project: Project, say: Say) -> LockResult:
-    path = SourceLock.path(project.locks)
-    made_from = sources_made_from(project.matrix)
+    path, made_from = SourceLock.path(project.locks), sources_made_from(project.matrix)
     if path.exists() and SourceLock.read(path).made_from == made_from:
         return LockResult(path, changed=False)
-    named = [version.release for version in project.matrix.vllm.values() if version.release is not None]
-    releases = list(dict.fromkeys(named))
+    releases = dict.fromkeys(version.release for version in project.matrix.vllm.values() if version.release)
     say(f"Looking up the archives of {len(releases)} releases")
     indexes = configured_indexes()
     sources = [source for release in releases for source in lock_sources("vllm", release, indexes)]
@@ -184,15 +180,15 @@ def _make_source_lock(project: Project, say: Say) -> LockResult:
 
 
 def _make_tool_lock(project: Project, say: Say) -> LockResult:
-    path = ToolLock.path(project.locks)
-    made_from = tools_made_from(project.matrix)
+    path, made_from = ToolLock.path(project.locks), tools_made_from(project.matrix)
     if path.exists() and ToolLock.read(path).made_from == made_from:
         return LockResult(path, changed=False)
-    say(f"Looking up {len(project.matrix.tools)} programs")
-    indexes = configured_indexes()
+    tools, indexes = project.matrix.tools.values(), configured_indexes()
+    say(f"Looking up {len(tools)} programs")
+    why = "The factory runs it on that architecture."
     amd64, arm64 = (
-        tuple(lock_tool(tool, machine, indexes) for tool in project.matrix.tools.values())
-        for machine in ("amd64", "arm64")
+        tuple(lock_archive(kind, tool.distribution, tool.version, indexes, why) for tool in tools)
+        for kind in ("amd64 wheel", "arm64 wheel")
     )
     return LockResult(path, changed=ToolLock(made_from=made_from, amd64=amd64, arm64=arm64).write(path))
 
@@ -210,17 +206,16 @@ def _make_model_lock(project: Project, *, look_up: bool, say: Say) -> LockResult
 
 def _check_upgrade_names(project: Project, cells: Sequence[Cell], upgrade: Sequence[str]) -> None:
     known = {UPGRADE_ALL, UPGRADE_BASE, *project.matrix.bases}
-    for cell in cells:
+    for cell in cells if upgrade else ():
         if project.wheel_lock_path(cell).exists():
             known |= {wheel.name for wheel in project.wheel_lock(cell).wheels}
         if project.base_lock_path(cell).exists():
             known |= {deb.name for deb in project.base_lock(cell).debs}
-    for name in upgrade:
-        if name not in known:
-            raise UsageError(
-                "unknown-name",
-                f"Nothing called {name!r} is locked.",
-                where="the --upgrade option",
-                why="It is neither a wheel, nor a Debian package, nor a base of these targets.",
-                fix=did_you_mean(name, known).capitalize(),
-            )
+    if unknown := [name for name in upgrade if name not in known]:
+        raise UsageError(
+            "unknown-name",
+            f"Nothing called {unknown[0]!r} is locked.",
+            where="the --upgrade option",
+            why="It is neither a wheel, nor a Debian package, nor a base of these targets.",
+            fix=did_you_mean(unknown[0], known).capitalize(),
+        )

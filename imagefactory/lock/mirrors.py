@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 from urllib.parse import unquote
 
 import requests
@@ -75,8 +75,7 @@ class DebianMirrors:
         return [*mirrors, *(f"{self.snapshots}/{folder}/{moment:{SNAPSHOT_DATE}}" for moment in moments)]
 
 
-@dataclass(frozen=True)
-class AptSource:
+class AptSource(NamedTuple):
     """An apt source: its root, and the suites and components that apt uses of it."""
 
     root: str
@@ -156,7 +155,10 @@ def _download(url: str) -> bytes | None:
     try:
         answer = RETRY.run(lambda: get_bounded(requests.get, url, timeout=TIMEOUT), later=judge)
     except requests.RequestException as error:
-        why = _innermost(error)
+        inner: BaseException = error
+        while inner.__context__ is not None:  # requests wraps the cause several times
+            inner = inner.__context__
+        why = f"{type(inner).__name__}: {inner}"
     else:
         if answer.ok:
             return answer.content
@@ -170,10 +172,3 @@ def _download(url: str) -> bytes | None:
         why=f"{why} ({RETRY.attempts} attempts)",
         fix="Try again later, or set FACTORY_DEBIAN_MIRROR to another mirror (a URL or a folder).",
     )
-
-
-def _innermost(error: BaseException) -> str:
-    """Describe the innermost error, which requests wraps several times."""
-    while error.__context__ is not None:
-        error = error.__context__
-    return f"{type(error).__name__}: {error}"

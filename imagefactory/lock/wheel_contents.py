@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
@@ -32,13 +33,8 @@ from images.shipped.yamlfile import read_yaml
 
 FACTS = "wheel-contents-1"
 _DAMAGED = (
-    BadZipFile,
-    EOFError,
-    NotImplementedError,
-    RuntimeError,
-    ValueError,
-    zlib.error,
-    configparser.Error,
+    *(BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError),
+    *(zlib.error, configparser.Error),
 )
 
 
@@ -53,7 +49,7 @@ class WheelContents:
 
 
 def wheel_contents(
-    location: WheelLocation, sha256: Sha256, *, python: str, store: Store, session: requests.Session
+    location: WheelLocation, sha256: Sha256, python: str, store: Store, session: requests.Session
 ) -> WheelContents:
     """Return what a wheel installs, from the store's record or from the wheel's zip directory."""
     contents = recorded_contents(sha256, python=python, store=store)
@@ -94,7 +90,6 @@ def installed_path(member: str, *, distribution: str, python: str) -> str:
 
 
 def _read(location: WheelLocation, python: str, session: requests.Session) -> WheelContents:
-    why: Exception
     try:
         if location.local is not None:
             with ZipFile(location.local) as archive:
@@ -102,22 +97,19 @@ def _read(location: WheelLocation, python: str, session: requests.Session) -> Wh
         remote = RangeFile(location.url, session)
         with ZipFile(remote) as archive:
             return _describe(archive, location.file, remote.size, python)
-    except RangesRefusedError as error:
-        why, fix = (
-            error,
-            "Use an index that supports range requests, or put the wheel into a PIP_FIND_LINKS folder.",
-        )
-    except (requests.RequestException, OSError) as error:
-        why, fix = error, "Check the network and run the command again."
-    except _DAMAGED as error:
-        why, fix = error, "The file on the index is damaged; choose another version or another index."
-    raise NetworkError(
-        "download-failed",
-        f"The directory of {location.file} cannot be read.",
-        where=redact(location.url),
-        why=f"{type(why).__name__}: {redact(str(why))}",
-        fix=fix,
-    )
+    except (requests.RequestException, OSError, *_DAMAGED) as error:
+        fix = "The file on the index is damaged; choose another version or another index."
+        if isinstance(error, RangesRefusedError):
+            fix = "Use an index that supports range requests, or put the wheel into a PIP_FIND_LINKS folder."
+        elif isinstance(error, requests.RequestException | OSError):
+            fix = "Check the network and run the command again."
+        raise NetworkError(
+            "download-failed",
+            f"The directory of {location.file} cannot be read.",
+            where=redact(location.url),
+            why=f"{type(error).__name__}: {redact(str(error))}",
+            fix=fix,
+        ) from None
 
 
 def _describe(archive: ZipFile, file: str, size: int, python: str) -> WheelContents:
@@ -158,35 +150,30 @@ def settle(
     given_up: dict[str, set[str]] = defaultdict(set)
     unsettled: dict[frozenset[str], list[str]] = defaultdict(list)
     for path, claims in owners.items():
-        for index, (one, content) in enumerate(claims):
-            for other, other_content in claims[index + 1 :]:
-                if content == other_content:
-                    continue  # the same bytes from both: nothing to decide
-                pair = frozenset((one, other))
-                if pair in winner:
-                    given_up[other if winner[pair] == one else one].add(path)
-                else:
-                    unsettled[pair].append(path)
+        for (one, content), (other, other_content) in combinations(claims, 2):
+            pair = frozenset((one, other))
+            if content == other_content:
+                continue  # the same bytes from both: nothing to decide
+            if pair in winner:
+                given_up[other if winner[pair] == one else one].add(path)
+            else:
+                unsettled[pair].append(path)
     if unsettled:
-        raise _refuse(unsettled)
+        pair, paths = min(unsettled.items(), key=lambda item: sorted(item[0]))
+        one, other = sorted(pair)
+        more = "" if len(unsettled) == 1 else f" {len(unsettled) - 1} more pairs conflict."
+        raise LockError(
+            "path-conflict",
+            f"{one} and {other} both install {min(paths)}, with different content.",
+            where="matrix.yaml, `conflicts`",
+            why=f"They share {len(paths)} such path{'s' if len(paths) > 1 else ''}; "
+            f"the order of installation would decide which one the image gets.{more}",
+            fix=f"Add an entry to `conflicts`: between: [{one}, {other}], wins: one of them, and the reason.",
+        )
     return [
         wheel.model_copy(update={"without": tuple(sorted(given_up[wheel.name]))})
         for wheel, _ in sorted(found, key=lambda item: item[0].name)
     ]
-
-
-def _refuse(unsettled: dict[frozenset[str], list[str]]) -> LockError:
-    pair, paths = min(unsettled.items(), key=lambda item: sorted(item[0]))
-    one, other = sorted(pair)
-    more = "" if len(unsettled) == 1 else f" {len(unsettled) - 1} more pairs conflict."
-    return LockError(
-        "path-conflict",
-        f"{one} and {other} both install {min(paths)}, with different content.",
-        where="matrix.yaml, `conflicts`",
-        why=f"They share {len(paths)} such path{'s' if len(paths) > 1 else ''}; "
-        f"the order of installation would decide which one the image gets.{more}",
-        fix=f"Add an entry to `conflicts`: between: [{one}, {other}], wins: one of them, and the reason.",
-    )
 
 
 Found = tuple[LockedWheel, WheelContents]
@@ -197,8 +184,7 @@ def leave_out(
 ) -> tuple[list[Found], tuple[LeftOutWheel, ...]]:
     """Return the wheels to install, with what is left out of them, and the wheels that are left out.
 
-    Raises:
-        LeaveOutError: a pattern matches no file of its distribution, or `matrix` itself asks for it.
+    An entry is an error if a pattern matches no file of its distribution, or if `matrix` itself asks for it.
     """
     names = {wheel.name for wheel, _ in found}
     entries = [entry for entry in entries if entry.beside is None or entry.beside in names]
@@ -216,7 +202,7 @@ def leave_out(
 
 
 def refuse_unmatched(matrix: Path, locks: Iterable[WheelLock]) -> None:
-    """Raise LeaveOutError if an entry of matrix.yaml has left nothing out of any of these locks."""
+    """Raise an error if an entry of matrix.yaml has left nothing out of any of these locks."""
     left: set[tuple[str, str]] = set()
     for lock in locks:
         left |= {(wheel.name, wheel.reason) for wheel in lock.left_out}
@@ -230,9 +216,8 @@ def _with_requirements(left: dict[str, str], found: Sequence[Found]) -> dict[str
     """Add the distributions that nothing but left ones requires, each with its reason."""
     for wheel, _ in found:
         if wheel.name not in left and wheel.needed_by and left.keys() >= {*wheel.needed_by}:
-            reason = (
-                f"only {' and '.join(wheel.needed_by)} {'needs' if len(wheel.needed_by) == 1 else 'need'} it"
-            )
+            verb = "needs" if len(wheel.needed_by) == 1 else "need"
+            reason = f"only {' and '.join(wheel.needed_by)} {verb} it"
             return _with_requirements({**left, wheel.name: reason}, found)
     return left
 
@@ -248,19 +233,14 @@ def _without_files(item: Found, entries: Iterable[LeaveOut], matrix: Path) -> Fo
         for number, pattern in enumerate(entry.files):
             matched = list(entry.matching(pattern, contents.paths))
             if not matched:
-                why = f"{wheel.file} has no file {pattern}"
-                raise _cannot(matrix, entry, "files", why, number)
+                raise _cannot(matrix, entry, "files", f"{wheel.file} has no file {pattern}", number)
             gone |= {path: paths.pop(path) for path in matched if path in paths}
         if gone:
-            size = sum(_size(content) for content in gone.values())
+            # The script of an entry point has no size, and next to no content.
+            sizes = (content.partition(":")[2] for content in gone.values())
+            size = sum(int(size) for size in sizes if size.isdecimal())
             groups.append(LeftOutFiles(reason=entry.reason, unpacked=size, paths=tuple(sorted(gone))))
     return wheel.model_copy(update={"left_out": tuple(groups)}), replace(contents, paths=paths)
-
-
-def _size(content: str) -> int:
-    """Return the size of a file from its description; the script of an entry point has next to none."""
-    size = content.partition(":")[2]
-    return int(size) if size.isdecimal() else 0
 
 
 def _cannot(matrix: Path, entry: LeaveOut, key: str, why: str, number: int = 0) -> ConfigError:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote
 
 import requests
@@ -37,6 +38,11 @@ _UV_KNOWS = 40
 """The newest minor version of glibc that uv knows; no wheels exist for newer ones yet."""
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _FLASHINFER = "flashinfer-python"
+_DECIDING = re.compile(
+    r"UV_(DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS|CONSTRAINT|BUILD_CONSTRAINT|OVERRIDE"
+    r"|EXCLUDE|EXCLUDE_NEWER|PRERELEASE|RESOLUTION|FORK_STRATEGY|NO_BINARY|TORCH_BACKEND|CONFIG_FILE)"
+)
+"""The variables that would change uv's result."""
 _CHOOSE_ANOTHER = "Choose another version or base in matrix.yaml, or override there what can be done without."
 _CHECK_INDEXES = "Check PIP_INDEX_URL, UV_INDEX_URL and PIP_FIND_LINKS; `./inv doctor` shows what is used."
 Adopt = Callable[[str, str], KeptWheel]
@@ -71,8 +77,7 @@ class WheelRequest:
         return f"{self.cell.runs} on {self.cell.arch} ({self.cell.platform})"
 
 
-@dataclass(frozen=True)
-class Pin:
+class Pin(NamedTuple):
     """A version that uv chose, and what requires it."""
 
     name: str
@@ -98,32 +103,25 @@ def lock_wheels(
     pins, compiled = _resolve_compiled(request, config, keep, adopt)
     say(f"{len(pins)} packages; reading their directories")
     indexes = Indexes(config)
-    ranked = dict.fromkeys(platform_tags(request.base, request.cell.platform))  # each tag once
-    tags = {tag: rank for rank, tag in enumerate(ranked)}
+    tags = tag_ranks(request.base, request.cell.platform)
 
     with requests.Session() as session, ThreadPoolExecutor(PARALLEL) as pool:
 
         def look_up(pin: Pin) -> tuple[LockedWheel, WheelContents]:
-            own = compiled.get(pin.name)
-            if own:
-                location = WheelLocation(
-                    file=own.filename, url=own.path.absolute().as_uri(), sha256=own.sha256
-                )
+            if own := compiled.get(pin.name):
+                url = own.path.absolute().as_uri()
+                location = WheelLocation(file=own.filename, url=url, sha256=own.sha256)
             else:
                 location = choose_file(indexes.files(pin.name), pin, tags, request)
             unhashed = location.local if location.sha256 is None else None
             digest = file_sha256(unhashed) if unhashed else Sha256(str(location.sha256))
-            contents = wheel_contents(
-                location, digest, python=request.base.python, store=store, session=session
-            )
+            contents = wheel_contents(location, digest, request.base.python, store, session)
             wheel = LockedWheel(
-                name=pin.name,
-                version=pin.version,
+                **pin._asdict(),
                 file=location.file,
                 sha256=digest,
                 size=contents.size,
                 unpacked=contents.unpacked,
-                needed_by=pin.needed_by,
                 compiled=own.key if own else None,
                 graft=read_graft(own.path, own.inputs) if own and own.inputs.kind == "graft" else None,
             )
@@ -195,8 +193,12 @@ def _resolve(
             "--annotation-style", "line", "--index-strategy", "unsafe-best-match", "--color", "never",
             *_index_options(config, request.arch, Path(folder)),
         ]  # fmt: skip
+        # Everything that matters is passed as options.
+        environment = {
+            name: value for name, value in environment_for_uv().items() if not _DECIDING.fullmatch(name)
+        }
         done = subprocess.run(  # noqa: S603 - our own arguments
-            command, capture_output=True, text=True, check=False, env=_uv_environment()
+            command, capture_output=True, text=True, check=False, env=environment
         )
         if done.returncode:
             raise _resolution_failed(request, config, done.stderr)
@@ -213,27 +215,21 @@ def _resolve(
     return found
 
 
-def platform_tags(base: Base, platform: str) -> Iterator[Tag]:
-    """List the wheel tags that run on a base, most specific first."""
-    machine = _MACHINES[platform]
-    glibc = int(base.glibc.split(".")[1])
-    return wheel_tags(base.python, [*manylinux(machine, glibc), f"linux_{machine}"])
-
-
-def manylinux(machine: str, glibc: int) -> Iterator[str]:
-    """List the platforms of wheels that run with a glibc of this minor version, newest first."""
-    for minor in range(glibc, _OLDEST_GLIBC[machine] - 1, -1):
-        yield f"manylinux_2_{minor}_{machine}"
+def tag_ranks(base: Base, platform: str) -> dict[Tag, int]:
+    """Rank the wheel tags that run on a base, the most specific and the newest glibc first."""
+    machine, python = _MACHINES[platform], base.python
+    platforms: list[str] = []
+    for minor in range(int(base.glibc.split(".")[1]), _OLDEST_GLIBC[machine] - 1, -1):
+        platforms.append(f"manylinux_2_{minor}_{machine}")
         if minor in _LEGACY and (minor == 17 or machine == "x86_64"):  # noqa: PLR2004 - manylinux2014
-            yield f"{_LEGACY[minor]}_{machine}"
-
-
-def wheel_tags(python: str, platforms: Sequence[str]) -> Iterator[Tag]:
-    """List the wheel tags that run with a Python version on platforms, most specific first."""
-    version = tuple(int(part) for part in python.split("."))
-    interpreter = f"cp{python.replace('.', '')}"
-    yield from cpython_tags(version, abis=[interpreter], platforms=platforms)
-    yield from compatible_tags(version, interpreter=interpreter, platforms=platforms)
+            platforms.append(f"{_LEGACY[minor]}_{machine}")
+    platforms.append(f"linux_{machine}")
+    version, interpreter = tuple(map(int, python.split("."))), f"cp{python.replace('.', '')}"
+    tags = [
+        *cpython_tags(version, abis=[interpreter], platforms=platforms),
+        *compatible_tags(version, interpreter=interpreter, platforms=platforms),
+    ]
+    return {tag: rank for rank, tag in enumerate(dict.fromkeys(tags))}  # each tag once
 
 
 def choose_file(
@@ -244,53 +240,35 @@ def choose_file(
     unhashed: list[str] = []
     fitting: list[tuple[int, int, str, WheelLocation]] = []
     accepted = Version(pin.version).local in (None, *request.arch.local_versions)
-    for location, build, file_tags in wheels_of(pin.name, pin.version, offered):
+    for location in offered:
+        try:
+            its_name, version, build, file_tags = parse_wheel_filename(location.file)
+        except InvalidWheelFilename:
+            continue
+        if its_name != pin.name or version != Version(pin.version):
+            continue
         of_version.append(location.file)
         ranks = [tags[tag] for tag in file_tags if tag in tags and accepted]
         if ranks and not location.sha256 and not location.local:
             unhashed.append(location.file)
         elif ranks:
-            fitting.append((min(ranks), -build, location.file, location))
+            fitting.append((min(ranks), -build[0] if build else 0, location.file, location))
     if fitting:
         # min() returns the first of equals, so the preferred source of the same file wins.
         return min(fitting, key=lambda item: item[:3])[3]
+    name, fix = "no-wheel", _CHECK_INDEXES
+    what = f"No index has a wheel of {pin.name} {pin.version}."
+    why = "uv chose it, but the configured indexes do not have the file."
     if unhashed:
-        raise LockError(
-            "no-wheel",
-            f"No index provides the sha256 of {unhashed[0]}.",
-            where=str(request),
-            why="A lock identifies files by their sha256, and this index does not provide it.",
-            fix="Use an index with hashes, or put the wheel into a folder listed in PIP_FIND_LINKS.",
-        )
-    if of_version:
-        raise LockError(
-            "incompatible-wheel",
-            f"No wheel of {pin.name} {pin.version} runs on this base.",
-            where=str(request),
-            why=f"Python {request.base.python} with glibc {request.base.glibc} takes none of: "
-            f"{', '.join(sorted(set(of_version)))}.",
-            fix=_CHOOSE_ANOTHER,
-        )
-    raise LockError(
-        "no-wheel",
-        f"No index has a wheel of {pin.name} {pin.version}.",
-        where=str(request),
-        why="uv chose it, but the configured indexes do not have the file.",
-        fix=_CHECK_INDEXES,
-    )
-
-
-def wheels_of(
-    name: str, version: str, offered: Iterable[WheelLocation]
-) -> Iterator[tuple[WheelLocation, int, frozenset[Tag]]]:
-    """Yield the wheels of one version, each with its build number and tags."""
-    for location in offered:
-        try:
-            found, its_version, build, tags = parse_wheel_filename(location.file)
-        except InvalidWheelFilename:
-            continue
-        if found == name and its_version == Version(version):
-            yield location, build[0] if build else 0, tags
+        what = f"No index provides the sha256 of {unhashed[0]}."
+        why = "A lock identifies files by their sha256, and this index does not provide it."
+        fix = "Use an index with hashes, or put the wheel into a folder listed in PIP_FIND_LINKS."
+    elif of_version:
+        name, fix = "incompatible-wheel", _CHOOSE_ANOTHER
+        what = f"No wheel of {pin.name} {pin.version} runs on this base."
+        files = ", ".join(sorted(set(of_version)))
+        why = f"Python {request.base.python} with glibc {request.base.glibc} takes none of: {files}."
+    raise LockError(name, what, where=str(request), why=why, fix=fix)
 
 
 def _index_options(config: IndexConfig, arch: Arch, parent: Path) -> list[str]:
@@ -309,15 +287,6 @@ def _index_options(config: IndexConfig, arch: Arch, parent: Path) -> list[str]:
         *("--default-index", last),
         *(["--find-links", str(folder)] if any(folder.iterdir()) else []),
     ]
-
-
-def _uv_environment() -> dict[str, str]:
-    """Drop the variables that would change uv's result; everything that matters is passed as options."""
-    deciding = re.compile(
-        r"UV_(DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS|CONSTRAINT|BUILD_CONSTRAINT|OVERRIDE"
-        r"|EXCLUDE|EXCLUDE_NEWER|PRERELEASE|RESOLUTION|FORK_STRATEGY|NO_BINARY|TORCH_BACKEND|CONFIG_FILE)"
-    )
-    return {name: value for name, value in environment_for_uv().items() if not deciding.fullmatch(name)}
 
 
 def _parse_pins(text: str, wanted: str) -> Iterator[Pin]:
@@ -355,16 +324,13 @@ def _resolution_failed(request: WheelRequest, config: IndexConfig, stderr: str) 
         what = "The package index does not answer."
         fix = "Check the network, or point PIP_INDEX_URL or UV_INDEX_URL at an index you can reach."
     elif misfit:
-        name, what = (
-            "incompatible-wheel",
-            f"No wheel of {misfit[1]} runs with Python {request.base.python} on this base.",
-        )
-        fix = _CHOOSE_ANOTHER
+        name, fix = "incompatible-wheel", _CHOOSE_ANOTHER
+        what = f"No wheel of {misfit[1]} runs with Python {request.base.python} on this base."
     elif missing:
-        name, what = "no-wheel", f"No index has a wheel of {missing[1] or missing[2]}."
-        fix = _CHECK_INDEXES
+        name, fix = "no-wheel", _CHECK_INDEXES
+        what = f"No index has a wheel of {missing[1] or missing[2]}."
     else:
-        name, package = "unresolvable", f"{request.distribution} {request.release}"
-        what = f"{package} cannot be resolved for {request.cell.arch}."
+        name = "unresolvable"
+        what = f"{request.distribution} {request.release} cannot be resolved for {request.cell.arch}."
         fix = "Choose another release in matrix.yaml, or make the missing wheels available (PIP_FIND_LINKS)."
     return kind(name, what, where=where, why=why, fix=fix)

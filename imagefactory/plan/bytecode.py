@@ -48,11 +48,6 @@ class ListedModules:
         )
 
 
-@lru_cache(maxsize=2)
-def _listed(text: str) -> ListedModules:
-    return ListedModules(text)
-
-
 def is_list(name: str) -> bool:
     """Return whether an input of a layer is a list of modules."""
     return name.startswith(_LISTS) and name.endswith(".txt")
@@ -68,7 +63,7 @@ def listed_paths(root: Path, python: str, venv: str, lists: Iterable[str]) -> li
     """List the paths in an image, or patterns, of all modules on lists."""
     roots = {STANDARD_LIBRARY: f"usr/lib/python{python}"}
     site = f"{venv}/lib/python{python}/site-packages"
-    listed = _listed(_text(root, lists)).distributions
+    listed = _listed(root, lists)
     return sorted(
         f"{roots.get(distribution, site)}/{path}" for distribution, paths in listed.items() for path in paths
     )
@@ -94,7 +89,7 @@ def module_bytecode(
     if not packages:
         return []
     lists = module_lists(root, server_name(lock.version))
-    listed = _listed(_text(root, lists)).distributions
+    listed = _listed(root, lists)
     named = {wheel.file for wheel in lock.wheels if listed_name(wheel.name) in listed}
     inputs = [
         *_own_files(root, COMPILER, *lists),
@@ -135,8 +130,11 @@ def own_bytecode(
     return [BytecodeLayer.of("bytecode", "start-up and mods", inputs, settings, unpacked=2 * serve.unpacked)]
 
 
-def _text(root: Path, lists: Iterable[str]) -> str:
-    return "".join((root / name).read_text("utf-8") for name in lists)
+def _listed(root: Path, lists: Iterable[str]) -> dict[str, set[str]]:
+    return _parsed("".join((root / name).read_text("utf-8") for name in lists)).distributions
+
+
+_parsed = lru_cache(maxsize=2)(ListedModules)
 
 
 def _own_files(root: Path, *names: str) -> list[Input]:

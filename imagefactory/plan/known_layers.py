@@ -75,17 +75,15 @@ class KnownLayers:
 
     def among(self, layers: Iterable[Layer]) -> dict[Sha256, Blob]:
         """Return the recorded blobs of some layers."""
-        found = ((layer.key, self.blob(layer.key)) for layer in layers)
-        return {key: blob for key, blob in found if blob is not None}
+        return {layer.key: blob for layer in layers if (blob := self.blob(layer.key))}
 
     def image(self, plan: Plan) -> Image | None:
         """Return the image of a plan without building it; None if a layer is not recorded."""
-        blobs = [self.blob(layer.key) for layer in plan.layers]
-        known = [blob for blob in blobs if blob is not None]
-        return make_image(plan, known) if len(known) == len(blobs) else None
+        known = [blob for layer in plan.layers if (blob := self.blob(layer.key))]
+        return make_image(plan, known) if len(known) == len(plan.layers) else None
 
     def confirm(self, layer: Layer, blob: Blob) -> None:
-        """Raise NotReproducibleError if a layer differs from its record."""
+        """Raise an error if a layer differs from its record."""
         known = self.blob(layer.key)
         if known is not None and known != blob:
             raise TrustError(
@@ -98,11 +96,13 @@ class KnownLayers:
             )
 
     def refuse_unwritable(self, plans: Iterable[Plan]) -> None:
-        """Raise RecordNotWrittenError if a build will have to record layers but cannot."""
+        """Raise an error if a build will have to record layers but cannot."""
         if all(self.blob(layer.key) for plan in plans for layer in plan.layers):
             return
-        # The file is replaced, so its folder must be writable too.
-        if not all(os.access(_nearest(path), os.W_OK) for path in (self.path, self.path.parent)):
+        # The file is replaced, so its folder, or the nearest one that exists, must be writable too.
+        folder = next(folder for folder in self.path.parents if folder.exists())
+        places = [self.path, folder] if self.path.exists() else [folder]
+        if not all(os.access(place, os.W_OK) for place in places):
             raise LockError(
                 "record-not-written",
                 f"{self.path.name} cannot be written to.",
@@ -135,11 +135,6 @@ class KnownLayers:
 def _text(layers: Iterable[RecordedLayer]) -> str:
     ordered = sorted(layers, key=lambda entry: (entry.name, entry.key))
     return HEADER + tomli_w.dumps(_File(layers=tuple(ordered)).model_dump(mode="json"))
-
-
-def _nearest(path: Path) -> Path:
-    """Return a path, or its nearest parent that exists."""
-    return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
 def _read(path: Path) -> _File:

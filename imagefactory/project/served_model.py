@@ -21,7 +21,14 @@ class _Model(BaseModel):
     model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", strict=True)
 
 
-class Drafter(_Model):
+class _OfServers(_Model):
+    def range_of(self, server: str) -> str | None:
+        """Return the versions of a server that it works with; None if it is not for that server."""
+        found: str | None = getattr(self, server)
+        return found
+
+
+class Drafter(_OfServers):
     """A small model that drafts tokens for the large one to verify."""
 
     repo: HubRepo
@@ -34,10 +41,6 @@ class Drafter(_Model):
     vllm: Specifier = ""
     sglang: Specifier | None = None
     """The versions of SGLang that it works with. Absent: none."""
-
-    def range_of(self, server: str) -> str | None:
-        """Return the versions of a server that it works with; None if it is not for that server."""
-        return _range_of(self, server)
 
 
 class Serve(_Model):
@@ -101,7 +104,7 @@ class Memory(_Model):
     """Whether some layers use linear attention."""
 
 
-class ServedModel(_Model):
+class ServedModel(_OfServers):
     """A model, the vLLM versions that can serve it, and its tuned settings."""
 
     repo: HubRepo | None = None
@@ -135,16 +138,7 @@ class ServedModel(_Model):
         own = [self.serve] if server == VLLM else []
         return own + [self.serve_on[key] for key in keys if key in self.serve_on]
 
-    def range_of(self, server: str) -> str | None:
-        """Return the versions of a server that can serve this model; None if the server cannot."""
-        return _range_of(self, server)
-
     @property
     def repositories(self) -> list[str]:
         """The hub repositories needed to serve this model."""
         return [*([self.repo] if self.repo else []), *(drafter.repo for drafter in self.drafters)]
-
-
-def _range_of(described: BaseModel, server: str) -> str | None:
-    found: str | None = getattr(described, server)
-    return found

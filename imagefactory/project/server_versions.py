@@ -58,27 +58,18 @@ KINDS: tuple[KernelKind, ...] = get_args(KernelKind)
 
 def _check(value: Any) -> Any:  # noqa: ANN401 - whatever YAML holds
     """Report mistakes in plain words; a union of types would report one for each of them."""
-    if isinstance(value, dict):
-        if not value:
-            raise PydanticCustomError("compile", "name an arch and what to compile for it")
-        for arch, choice in value.items():
-            _check_choice(choice, f"{arch}: ")
-    else:
-        _check_choice(value, "")
-    return value
-
-
-def _check_choice(choice: object, at: str) -> None:
-    words = choice if isinstance(choice, list) else [choice]
-    why = ""
-    if not words or not all(isinstance(word, str) for word in words):
-        why = f"write {', '.join(KINDS)}, or a list of packages"
-    elif isinstance(choice, str) and choice not in KINDS:
-        why = f"there is no {choice!r}: {did_you_mean(choice, KINDS)}"
-    elif len([word for word in words if word in KINDS]) > 1:
-        why = f"choose one of {', '.join(KINDS)}"
+    why = "" if value != {} else "name an arch and what to compile for it"
+    for arch, choice in value.items() if isinstance(value, dict) else [("", value)]:
+        at, words = f"{arch}: " if arch else "", choice if isinstance(choice, list) else [choice]
+        if not words or not all(isinstance(word, str) for word in words):
+            why = f"{at}write {', '.join(KINDS)}, or a list of packages"
+        elif isinstance(choice, str) and choice not in KINDS:
+            why = f"{at}there is no {choice!r}: {did_you_mean(choice, KINDS)}"
+        elif len([word for word in words if word in KINDS]) > 1:
+            why = f"{at}choose one of {', '.join(KINDS)}"
     if why:
-        raise PydanticCustomError("compile", "{text}", {"text": f"{at}{why}"})
+        raise PydanticCustomError("compile", "{text}", {"text": why})
+    return value
 
 
 Choice = KernelKind | Annotated[list[Distribution], Field(min_length=1)]

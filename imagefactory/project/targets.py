@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from imagefactory.errors import UsageError, did_you_mean
 from imagefactory.project.cells import Cell, all_combinations, reason_excluded
 from imagefactory.project.matrix import Matrix
-from imagefactory.project.server_versions import TITLES, server_name, version_key, version_name
+from imagefactory.project.server_versions import TITLES, server_name
 
 EVERYTHING = "all"
 SYNTAX = "MODEL[@VERSION][/ARCH[/MACHINE]], for example gemma4-31b, gemma4-31b@0.28.0/rtx5090, 'qwen*' or all"
@@ -84,11 +84,9 @@ def _cells_of(matrix: Matrix, selector: Selector) -> list[Cell]:
     excluded: list[tuple[Cell, str]] = []
     for model in _matching(selector.text, "model", selector.model, matrix.models):
         wanted = selector.version or matrix.defaults.vllm
-        _refuse_other_server(matrix, selector, wanted)
         arch = selector.arch or matrix.models[model].arch or matrix.defaults.arch
-        for version in _matching(
-            selector.text, f"{TITLES[server_name(wanted)]} version", wanted, matrix.versions
-        ):
+        what = f"{TITLES[server_name(wanted)]} version"
+        for version in _matching(selector.text, what, wanted, matrix.versions):
             for arch_name in _matching(selector.text, "arch", arch, matrix.archs):
                 for platform in _platforms(matrix, selector, arch_name):
                     cell = Cell(model, version, arch_name, platform)
@@ -97,40 +95,15 @@ def _cells_of(matrix: Matrix, selector: Selector) -> list[Cell]:
                         cells.append(cell)
                     else:
                         excluded.append((cell, reason))
-    if not cells and not excluded:
-        raise UsageError(
-            "unknown-name",
-            f"No arch of {selector.text!r} has the machine {selector.machine!r}.",
-            where=f"the target {selector.text!r}",
-            why="The archs it names run on other processors.",
-            fix="`./inv targets` lists the platform of every target.",
-        )
-    if not cells:
-        cell, reason = excluded[0]
-        raise UsageError(
-            "excluded",
-            f"{cell} cannot be built.",
-            where=f"the target {selector.text!r}",
-            why=f"{reason}.",
-            fix=f"`./inv targets --target '{cell.model}@*/*'` lists what can be built.",
-        )
-    return cells
-
-
-def _refuse_other_server(matrix: Matrix, selector: Selector, wanted: str) -> None:
-    """Raise an error for a version that another server has than the one that the target names."""
-    if wanted in matrix.versions:
-        return
-    for server, title in TITLES.items():
-        name = version_name(server, version_key(wanted))
-        if name in matrix.versions:
-            raise UsageError(
-                "unknown-name",
-                f"{TITLES[server_name(wanted)]} has no version {version_key(wanted)}.",
-                where=f"the target {selector.text!r}",
-                why=f"{version_key(wanted)} is a version of {title}.",
-                fix=f"Write {selector.model}@{name}.",
-            )
+    if cells:
+        return cells
+    name, what = "unknown-name", f"No arch of {selector.text!r} has the machine {selector.machine!r}."
+    why, fix = "The archs it names run on other processors", "`./inv targets` lists all platforms."
+    if excluded:
+        cell, why = excluded[0]
+        name, what = "excluded", f"{cell} cannot be built."
+        fix = f"`./inv targets --target '{cell.model}@*/*'` lists what can be built."
+    raise UsageError(name, what, where=f"the target {selector.text!r}", why=f"{why}.", fix=fix)
 
 
 def _platforms(matrix: Matrix, selector: Selector, arch: str) -> list[str]:
@@ -144,7 +117,6 @@ def _platforms(matrix: Matrix, selector: Selector, arch: str) -> list[str]:
 
 
 def _matching(target: str, what: str, pattern: str, known: Iterable[str]) -> list[str]:
-    """Return the known names that match a pattern; raise an error if none does."""
     names = list(known)
     found = [name for name in names if fnmatchcase(name, pattern)]
     if not found:

@@ -16,7 +16,7 @@ from imagefactory.errors import CheckError, UsageError
 from imagefactory.lock.audit.libraries import GpuLibrary, from_file, from_layout, from_wheel, read_kernels
 from imagefactory.lock.wheelhouse.keep import find, graft_of
 from imagefactory.oci.layout import Layout
-from imagefactory.project.cells import first_of_release
+from imagefactory.project.cells import Cell, first_of_release
 from imagefactory.project.locks.files import Graft, LockedSource, LockedWheel
 from imagefactory.project.locks.indexed_files import configured_indexes, indexed_file, offers_of
 from imagefactory.project.locks.kernels import (
@@ -29,6 +29,7 @@ from imagefactory.project.locks.kernels import (
 )
 from imagefactory.project.matrix import Arch, CubinPolicy
 from imagefactory.project.project import Project
+from imagefactory.project.server_versions import VLLM
 from imagefactory.project.targets import Selector, host_machine, select_one, unknown_name
 from imagefactory.store.atomic import writing
 from imagefactory.store.digests import file_sha256, sha256_of
@@ -39,29 +40,45 @@ FACTS = "kernels-2"
 CUOBJDUMP = "nvidia-cuda-cuobjdump"
 
 
-def audit(project: Project, subject: str, arch: str = "") -> list[KernelVerdict]:
-    """Judge every library of a subject by an arch's policy; by default the target's own arch, else the matrix's."""
-    libraries, arch = libraries_of(project, subject, arch)
-    return judge_libraries(project, libraries, arch)
+@dataclass(frozen=True)
+class Subject:
+    """A library, a wheel, an image, a target or a vLLM release, with the arch to judge it for."""
+
+    name: str
+    arch: str
+    libraries: Iterator[GpuLibrary]
+    server: str = VLLM
+    grafted: frozenset[str] = frozenset()
+    """Its files that were compiled in place of published ones."""
 
 
-def libraries_of(project: Project, subject: str, arch: str = "") -> tuple[Iterator[GpuLibrary], str]:
-    """Return the libraries of a subject, and the arch to judge them for."""
-    path = Path(subject)
-    if subject in project.matrix.vllm:
-        libraries = _of_release(project, subject)
-    elif path.is_file():
-        libraries = from_wheel(ZipFile(path), file_sha256(path)) if is_zipfile(path) else from_file(path)
-    elif (path / "index.json").exists():
-        libraries = from_layout(Layout(path), project.store)
-    else:
-        _refuse_path(subject)
-        Selector.parse(subject)  # an empty subject does not mean the default target
-        cell = select_one(project.matrix, subject)
-        arch = arch or cell.arch
-        wheels = audited_wheels(project.wheel_lock(cell), project.matrix.archs[cell.arch])
-        libraries = (library for wheel in wheels for library in _of_wheel(project, wheel))
-    return libraries, arch or project.matrix.defaults.arch
+def open_subject(project: Project, name: str, arch: str = "") -> Subject:
+    """Find the libraries of a subject, to judge them for an arch: by default the target's own, else the matrix's."""
+    path, matrix = Path(name), project.matrix
+    usual = arch or matrix.defaults.arch
+    if name in matrix.vllm:
+        return Subject(name, usual, _of_release(project, name))
+    if path.is_file():
+        if not is_zipfile(path):
+            return Subject(name, usual, from_file(path))
+        libraries = from_wheel(ZipFile(path), file_sha256(path))
+        return Subject(name, usual, libraries, grafted=_replaced(graft_of(path)))
+    if (path / "index.json").exists():
+        layout = Layout(path)
+        server = Cell.of_labels(layout.config()["config"].get("Labels") or {}, "").server
+        return Subject(name, usual, from_layout(layout, project.store), server)
+    _refuse_path(name)
+    Selector.parse(name)  # an empty subject does not mean the default target
+    cell = select_one(matrix, name)
+    lock = project.wheel_lock(cell)
+    wheels = audited_wheels(lock, matrix.archs[cell.arch])
+    libraries = (library for wheel in wheels for library in _of_wheel(project, wheel))
+    grafted = _replaced(*(wheel.graft for wheel in lock.wheels))
+    return Subject(name, arch or cell.arch, libraries, cell.server, grafted)
+
+
+def _replaced(*grafts: Graft | None) -> frozenset[str]:
+    return frozenset(file.path for graft in grafts if graft for file in graft.replaced)
 
 
 def _of_release(project: Project, name: str) -> Iterator[GpuLibrary]:
@@ -82,7 +99,6 @@ def _of_release(project: Project, name: str) -> Iterator[GpuLibrary]:
 
 
 def _refuse_path(subject: str) -> None:
-    """Raise an error for a subject that is clearly a path, not a target."""
     folder = bool(subject) and Path(subject).is_dir()
     named = subject.startswith(("/", ".", "~")) or subject.endswith((".whl", ".so", ".zip", ".tar"))
     if folder or named:
@@ -101,7 +117,7 @@ class Audited:
 
     subject: str
     verdicts: tuple[KernelVerdict, ...]
-    grafted: frozenset[str]
+    grafted: frozenset[str] = frozenset()
 
     @property
     def title(self) -> str:
@@ -117,26 +133,11 @@ class Audited:
         return ""
 
 
-def audit_all(project: Project, subjects: Sequence[str], arch: str) -> list[Audited]:
-    """Audit several subjects for one arch."""
-    return [
-        Audited(subject, tuple(audit(project, subject, arch)), grafted_libraries(project, subject))
-        for subject in subjects
-    ]
-
-
-def grafted_libraries(project: Project, subject: str) -> frozenset[str]:
-    """List the files of a wheel or target that were compiled in place of published ones."""
-    path = Path(subject)
-    grafts: list[Graft] = []
-    if subject in project.matrix.vllm or (path / "index.json").exists():
-        return frozenset()
-    if path.is_file():
-        grafts = [graft] if is_zipfile(path) and (graft := graft_of(path)) else []
-    else:
-        wheels = project.wheel_lock(select_one(project.matrix, subject)).wheels
-        grafts = [wheel.graft for wheel in wheels if wheel.graft is not None]
-    return frozenset(file.path for graft in grafts for file in graft.replaced)
+def audit(project: Project, name: str, arch: str = "") -> Audited:
+    """Judge every library of a subject by the policy of an arch."""
+    subject = open_subject(project, name, arch)
+    verdicts = judge_libraries(project, subject.libraries, subject.arch)
+    return Audited(name, tuple(verdicts), subject.grafted)
 
 
 def refuse_failing(subject: str, verdicts: Sequence[KernelVerdict]) -> None:

@@ -10,7 +10,6 @@ import subprocess
 import tarfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -33,7 +32,7 @@ _LIBRARIES = ("*.so", "*.so.*")
 _PACKAGES = tuple(dict.fromkeys(glob for server in SERVERS.values() for glob in server.kernel_files))
 """Packages whose kernels an image is judged by; the libraries of CUDA and torch are left to their publishers."""
 _SITE = "/site-packages/"
-_CODE = re.compile(r"^Fatbin (elf|ptx) code:\n=+\narch = (sm_\d+[af]?)$", re.MULTILINE)
+_PIECE = re.compile(r"^Fatbin (elf|ptx) code:\n=+\narch = (sm_\d+)([af]?)$", re.MULTILINE)
 _NOTHING = "does not contain device code"
 _BLOCK = 1 << 20
 _BEGINNING = 64
@@ -67,7 +66,7 @@ def from_wheel(archive: ZipFile, sha256: str) -> Iterator[GpuLibrary]:
     """Yield the libraries in a wheel."""
     for info in archive.infolist():
         if is_library(info.filename):
-            unpack = partial(_from_archive, archive, info)
+            unpack = partial(_from_wheel, archive, info)
             yield GpuLibrary(info.filename, f"wheel:{sha256}:{info.filename}", unpack)
 
 
@@ -81,7 +80,7 @@ def from_layout(layout: Layout, store: Store) -> Iterator[GpuLibrary]:
                 yield GpuLibrary(name, f"file:{entry.sha256}", partial(_from_layer, blob, entry.path))
 
 
-def _from_archive(archive: ZipFile, info: ZipInfo, target: Path) -> None:
+def _from_wheel(archive: ZipFile, info: ZipInfo, target: Path) -> None:
     _copy(archive.open(info), target)
 
 
@@ -109,14 +108,31 @@ def read_kernels(library: Path, cuobjdump: Path) -> GpuCode:
     not --list-elf: the list prints sm_120 for both 120 and 120f, and that difference decides whether the code runs on
     other GPUs of the family.
     """
-    with suppress(NotUnderstoodError):
-        return _count(library)
-    found = _CODE.findall(run_cuobjdump(cuobjdump, library))
-    return GpuCode(
-        cubins=dict(sorted(Counter(arch for kind, arch in found if kind == "elf").items())),
-        ptx=dict(sorted(Counter(arch for kind, arch in found if kind == "ptx").items())),
-        fp4=_mentions(library, b"nvfp4"),
+    try:
+        found = list(_codes(library))
+    except NotUnderstoodError:
+        listed = _PIECE.findall(run_cuobjdump(cuobjdump, library))
+        found = [(kind, chip + suffix) for kind, chip, suffix in listed]
+    cubins, ptx = (
+        dict(sorted(Counter(target for its_kind, target in found if its_kind == kind).items()))
+        for kind in ("elf", "ptx")
     )
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return GpuCode(cubins, ptx, fp4=content.find(b"nvfp4") >= 0)
+
+
+def _codes(library: Path) -> Iterator[tuple[str, str]]:
+    """Yield the kind and the target of every cubin and PTX module that was not overwritten."""
+    with library.open("rb") as file:
+        found = [code for codes in containers(iter(partial(file.read, _BLOCK), b"")) for code in codes]
+        for code in found:
+            file.seek(code.offset)
+            if code.size and not any(file.read(min(code.size, _BEGINNING))):
+                continue
+            if code.kind == "cubin":
+                yield "elf", code.target
+            elif code.kind == "ptx":
+                yield "ptx", f"sm_{code.chip}{code.suffix}"
 
 
 def run_cuobjdump(program: Path, library: Path, *options: str, folder: Path | None = None) -> str:
@@ -141,29 +157,6 @@ def run_cuobjdump(program: Path, library: Path, *options: str, folder: Path | No
     return done.stdout
 
 
-def _count(library: Path) -> GpuCode:
-    cubins: Counter[str] = Counter()
-    ptx: Counter[str] = Counter()
-    with library.open("rb") as file:
-        found = [code for codes in containers(iter(partial(file.read, _BLOCK), b"")) for code in codes]
-        for code in found:
-            file.seek(code.offset)
-            if code.size and not any(file.read(min(code.size, _BEGINNING))):
-                continue
-            if code.kind == "cubin":
-                cubins[code.target] += 1
-            elif code.kind == "ptx":
-                ptx[f"sm_{code.chip}{code.suffix}"] += 1
-    return GpuCode(dict(sorted(cubins.items())), dict(sorted(ptx.items())), _mentions(library, b"nvfp4"))
-
-
-def _mentions(library: Path, word: bytes) -> bool:
-    """Whether a file contains a word, without reading it into memory."""
-    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return content.find(word) >= 0
-
-
-_PIECE = re.compile(r"^Fatbin (elf|ptx) code:\n=+\narch = (sm_\d+)([af]?)$", re.MULTILINE)
 _KERNEL = re.compile(r"\bSTO_ENTRY\s+(\S+)$", re.MULTILINE)
 _TEXT = b".text."
 

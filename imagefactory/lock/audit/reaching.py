@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -12,13 +12,10 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from imagefactory.errors import CheckError
-from imagefactory.lock.audit.auditing import cuobjdump, libraries_of, settings_of
-from imagefactory.lock.audit.libraries import GpuLibrary, KernelNames, read_names
-from imagefactory.oci.layout import Layout
-from imagefactory.project.cells import Cell
+from imagefactory.lock.audit.auditing import cuobjdump, open_subject, settings_of
+from imagefactory.lock.audit.libraries import KernelNames, read_names
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import TITLES, VLLM
-from imagefactory.project.targets import select_one
 from images.shipped.yamlfile import read_yaml
 
 FILE: Final = "reached.yaml"
@@ -68,38 +65,34 @@ def calls(capability: str, server: str = VLLM) -> list[Call]:
     return [call for call in known if call.server == server and call.concerns(capability)]
 
 
-def reaches(project: Project, subject: str, arch: str = "") -> list[Reached]:
+def reaches(project: Project, name: str, arch: str = "") -> list[Reached]:
     """Find the kernels of every call in a library, wheel, image, target or release."""
-    libraries, arch = libraries_of(project, subject, arch)
-    settings, policy = settings_of(project, arch)
-    server = _server_of(project, subject)
-    wanted = calls(settings.capability or "", server)
-    if Path(subject).is_file() and subject.endswith(".so"):
-        wanted = [call for call in wanted if fnmatchcase(Path(subject).name, call.library)]
+    subject = open_subject(project, name, arch)
+    settings, policy = settings_of(project, subject.arch)
+    capability = settings.capability or ""
+    wanted = calls(capability, subject.server)
+    if Path(name).is_file() and name.endswith(".so"):
+        wanted = [call for call in wanted if fnmatchcase(Path(name).name, call.library)]
     if not wanted:
         raise CheckError(
             "not-auditable",
-            f"It is not known what {TITLES[server]} calls in {subject} on {arch}.",
+            f"It is not known what {TITLES[subject.server]} calls in {name} on {subject.arch}.",
             where=f"imagefactory/lock/audit/{FILE}",
-            why=f"No call there concerns compute capability {settings.capability} and these libraries.",
+            why=f"No call there concerns compute capability {capability} and these libraries.",
             fix="Add the calls, or leave out --reaches.",
         )
-    names = _read(project, libraries, wanted, policy.accept, settings.capability or "")
+    program = cuobjdump(project)
+    found: list[tuple[str, KernelNames]] = []
+    for library in subject.libraries:
+        file = Path(library.name).name
+        if any(fnmatchcase(file, call.library) for call in wanted):
+            with project.store.scratch() as scratch:
+                library.unpack(scratch / file)
+                names = read_names(scratch / file, program, policy.accept, capability, scratch)
+                found.append((file, names))
     return [
-        _judge(call, [found for name, found in names if fnmatchcase(name, call.library)]) for call in wanted
+        _judge(call, [names for file, names in found if fnmatchcase(file, call.library)]) for call in wanted
     ]
-
-
-def _server_of(project: Project, subject: str) -> str:
-    """Return the server of an image or a target; libraries, wheels and releases are vLLM's."""
-    path = Path(subject)
-    if (path / "index.json").exists():
-        return Cell.of_labels(Layout(path).config()["config"].get("Labels") or {}, "").server
-    return (
-        VLLM
-        if path.exists() or subject in project.matrix.vllm
-        else select_one(project.matrix, subject).server
-    )
 
 
 def refuse_unreached(subject: str, found: Sequence[Reached]) -> None:
@@ -113,24 +106,6 @@ def refuse_unreached(subject: str, found: Sequence[Reached]) -> None:
             why="; ".join(f"{one.call.call}: {one.why}" for one in failing),
             fix="Compile it for this arch with all mods, or choose a release that has the kernels.",
         )
-
-
-def _read(
-    project: Project,
-    libraries: Iterable[GpuLibrary],
-    wanted: Sequence[Call],
-    accepted: Sequence[str],
-    capability: str,
-) -> list[tuple[str, KernelNames]]:
-    program = cuobjdump(project)
-    found: list[tuple[str, KernelNames]] = []
-    for library in libraries:
-        name = Path(library.name).name
-        if any(fnmatchcase(name, call.library) for call in wanted):
-            with project.store.scratch() as scratch:
-                library.unpack(scratch / name)
-                found.append((name, read_names(scratch / name, program, accepted, capability, scratch)))
-    return found
 
 
 def _judge(call: Call, found: Sequence[KernelNames]) -> Reached:

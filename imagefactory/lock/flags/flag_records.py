@@ -61,34 +61,30 @@ class Flags:
 
 def wheels_with_flags(project: Project) -> dict[str, LockedSource | LockedWheel]:
     """Return the wheel of each version whose flags can be recorded; versions of one release share a record."""
-    found: dict[str, LockedSource | LockedWheel] = {}
+    found: dict[str, LockedSource | LockedWheel | None] = {}
     cells = locked_cells(project)
-    for name in project.matrix.versions:
-        if recorded_version(project, name) != name:
-            continue
-        wheel: LockedSource | LockedWheel | None
-        if server_name(name) == VLLM:
-            wheel = project.source_lock.find(project.matrix.versions[name].release or "", ".whl")
-        else:
+    for name, version in project.matrix.versions.items():
+        if recorded_version(project, name) == name and server_name(name) == VLLM:
+            found[name] = project.source_lock.find(version.release or "", ".whl")
+        elif recorded_version(project, name) == name:
             locks = (project.wheel_lock(cell) for cell in cells if cell.version == name)
             wheels = (wheel for lock in locks for wheel in lock.wheels if wheel.name == server_name(name))
-            wheel = next(wheels, None)
-        if wheel is not None:
-            found[name] = wheel
-    return found
+            found[name] = next(wheels, None)
+    return {name: wheel for name, wheel in found.items() if wheel is not None}
 
 
 def flags_made_from(project: Project) -> dict[str, MadeFrom]:
     """Return what the record of each version's flags should be made from."""
-    return {name: _made_from(name, wheel) for name, wheel in wheels_with_flags(project).items()}
+    wheels = wheels_with_flags(project).items()
+    return {name: {f"{server_name(name)}.{version_key(name)}": wheel.sha256} for name, wheel in wheels}
 
 
 def record_flags(project: Project, say: Say) -> Iterator[tuple[Path, bool]]:
     """Write the records that are missing or made from another wheel; yield each with whether it changed."""
-    indexes = configured_indexes()
+    indexes, expected = configured_indexes(), flags_made_from(project)
     for name, wheel in wheels_with_flags(project).items():
         path = FlagLock.path(project.locks, name)
-        made_from = _made_from(name, wheel)
+        made_from = expected[name]
         if path.exists() and FlagLock.read(path).made_from == made_from:
             yield path, False
             continue
@@ -106,10 +102,6 @@ def flag_lock(name: str, made_from: Mapping[str, str], read: Read) -> FlagLock:
         switches=tuple(sorted(found.switches)),
         variables=tuple(sorted(found.variables)),
     )
-
-
-def _made_from(name: str, wheel: LockedSource | LockedWheel) -> MadeFrom:
-    return {f"{server_name(name)}.{version_key(name)}": wheel.sha256}
 
 
 ENGINE = "vllm.engine.arg_utils"

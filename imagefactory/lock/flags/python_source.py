@@ -166,7 +166,6 @@ def _statements(body: ast.AST) -> Iterator[ast.AST]:
 
 
 def _bound(node: ast.AST, name: str) -> ast.AST | None:
-    """Return what a statement binds to a name."""
     match node:
         case ast.ClassDef(name=found) | ast.FunctionDef(name=found) if found == name:
             return node

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from imagefactory.errors import InputError, LockError, UsageError
 from imagefactory.lock.audit.auditing import look_into, refuse_failing
@@ -16,15 +16,14 @@ from imagefactory.lock.wheelhouse.keep import (
     all_kept,
     find,
     refuse_damaged,
-    runs_with_cuda,
     same_version,
     why_unfit,
 )
 from imagefactory.lock.wheelhouse.share import pull, remote_wheels, shared_at
 from imagefactory.mods.choose import source_mods
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.project.cells import Cell, compiled_distributions, intended_kernels
-from imagefactory.project.locks.files import LockedWheel, WheelLock
+from imagefactory.project.cells import Cell, intended_kernels
+from imagefactory.project.locks.files import WheelLock
 from imagefactory.project.locks.kernels import audited_wheels, verdicts_of
 from imagefactory.project.project import Project
 from imagefactory.store.progress import Say
@@ -103,10 +102,15 @@ def refuse_unknown(project: Project, asked: Sequence[str]) -> None:
 def refuse_unfit_kernels(project: Project, cell: Cell, lock: WheelLock) -> None:
     """Raise an error if a compiled wheel has no kernels for the GPU, or kernels that do not load on it."""
     arch = project.matrix.archs[cell.arch]
+    runtime = next((wheel for wheel in lock.wheels if wheel.name.startswith("nvidia-cuda-runtime")), None)
     for wheel in audited_wheels(lock, arch):
         if wheel.compiled is None:
             continue
-        _refuse_other_cuda(project, cell, wheel, lock)
+        kept = find(project.store, wheel.compiled)
+        cuda = kept.inputs.system["cuda"] if kept else ""
+        if cuda and runtime and not _runs_with_cuda(cuda, runtime.version):
+            why = f"it was compiled with CUDA {cuda}, and the image gets {runtime.name} {runtime.version}"
+            raise _unfit(cell, wheel.name, {wheel.compiled: why})
         verdicts = verdicts_of([look_into(project, wheel)], arch, lock.python)
         refuse_failing(wheel.file, verdicts)
         if not any(verdict.outcome == "native" for verdict in verdicts):
@@ -119,12 +123,14 @@ def refuse_unfit_kernels(project: Project, cell: Cell, lock: WheelLock) -> None:
             )
 
 
+def _runs_with_cuda(compiled: str, runtime: str) -> bool:
+    """Whether code of a CUDA release runs with a runtime: one of the same major version that is not older."""
+    needed, found = Version(compiled).release, Version(runtime).release
+    return needed[0] == found[0] and needed <= found
+
+
 def _one_of(
-    found: list[CompiledWheel],
-    project: Project,
-    cell: Cell,
-    asked: Sequence[str],
-    locked: str | None,
+    found: list[CompiledWheel], project: Project, cell: Cell, asked: Sequence[str], locked: str | None
 ) -> CompiledWheel:
     """Choose a wheel: the one named, else the locked one, else the one compiled with the mods of this checkout."""
     fitting = [wheel for wheel in found if asked and wheel.key.startswith(tuple(asked))]
@@ -162,25 +168,13 @@ def why_not_for(project: Project, cell: Cell, inputs: CompileInputs) -> str | No
 
 
 def _unfit(cell: Cell, name: str, reasons: Mapping[str, str]) -> LockError:
-    several = f"None of {len(reasons)} compiled wheels of {name} fits" if len(reasons) > 1 else None
     return LockError(
         "unfit-wheel",
-        f"{several or f'The compiled wheel of {name} does not fit'} {cell}.",
+        f"No compiled wheel of {name} fits {cell}.",
         where="the wheelhouse (`./inv wheels.list`)",
         why="; ".join(f"{key[:16]}: {why}" for key, why in sorted(reasons.items())) + ".",
         fix=f"Compile it for these images: `{_compile_command(cell, name)}`.",
     )
-
-
-def _refuse_other_cuda(project: Project, cell: Cell, wheel: LockedWheel, lock: WheelLock) -> None:
-    """Raise an error if a wheel was compiled with a CUDA whose code the locked runtime does not run."""
-    kept = find(project.store, str(wheel.compiled))
-    runtime = next((other for other in lock.wheels if other.name.startswith("nvidia-cuda-runtime")), None)
-    if kept is not None and runtime is not None:
-        compiled = kept.inputs.system["cuda"]
-        if not runs_with_cuda(compiled, runtime.version):
-            why = f"it was compiled with CUDA {compiled}, and the image gets {runtime.name} {runtime.version}"
-            raise _unfit(cell, wheel.name, {kept.key: why})
 
 
 def chips_of(project: Project, cell: Cell, name: str) -> str:
@@ -193,18 +187,15 @@ def chips_of(project: Project, cell: Cell, name: str) -> str:
 def _compile_needed(project: Project, cell: Cell, name: str, version: str) -> LockError:
     registry = shared_at(project.matrix)
     searched = f"the wheelhouse {project.store.root / 'wheelhouse'}" + (f", {registry}" if registry else "")
-    others = [wheel for wheel in all_kept(project.store) if canonicalize_name(wheel.inputs.name) == name]
-    kept = ", ".join(f"{wheel.inputs.version} for {wheel.inputs.arch_list}" for wheel in others)
-    usual = replace(cell, version=project.matrix.defaults.vllm)
-    needs_none = not compiled_distributions(project.matrix, usual)
-    advice = f" Or use vLLM {usual.version}, which needs no compiled wheel." if needs_none else ""
+    others = [wheel.inputs for wheel in all_kept(project.store)]
+    kept = ", ".join(f"{one.version} for {one.arch_list}" for one in others if one.name == name)
     return LockError(
         "compile-needed",
         f"{name} {version} has to be compiled for {cell.arch}, and no such wheel is kept.",
         where=f"matrix.yaml, vllm.{cell.version}",
         why=f"Searched: {searched}." + (f" It has {kept}." if kept else ""),
         fix=f"Run `{_compile_command(cell, name)}`, or `./inv wheels.pull` where another machine pushed it; then "
-        f"`./inv lock --target {cell}`.{advice}",
+        f"`./inv lock --target {cell}`.",
     )
 
 

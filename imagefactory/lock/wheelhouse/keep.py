@@ -78,12 +78,6 @@ def why_unfit(system: Mapping[str, str], base: Base) -> str | None:
     return None
 
 
-def runs_with_cuda(compiled: str, runtime: str) -> bool:
-    """Return whether code of a CUDA release runs with a runtime: one of the same major version that is not older."""
-    needed, found = Version(compiled).release, Version(runtime).release
-    return needed[0] == found[0] and needed <= found
-
-
 def _metadata(archive: ZipFile) -> tuple[str, str]:
     file = next((name for name in archive.namelist() if name.endswith(".dist-info/METADATA")), None)
     if file is None:
@@ -93,7 +87,6 @@ def _metadata(archive: ZipFile) -> tuple[str, str]:
 
 
 def _foreign(archive: ZipFile, platform: str) -> Iterator[str]:
-    """Yield the names of ELF files that were built for another machine."""
     _, expected = MACHINES[platform]
     for info in archive.infolist():
         with archive.open(info) as member:

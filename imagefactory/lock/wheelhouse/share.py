@@ -96,7 +96,16 @@ def remote_wheel(repository: Repository, tag: str) -> CompiledWheel | None:
     if manifest is None:
         return None
     try:
-        return _read(tag, manifest.document())
+        document = manifest.document()
+        inputs = CompileInputs.from_json(parse_json(document["annotations"][INPUTS]))
+        [layer] = document["layers"]
+        filename, described = str(layer["annotations"][TITLE]), Descriptor.of(layer)
+        if document.get("artifactType") != ARTIFACT_TYPE:
+            raise ValueError("its artifact type is different")  # noqa: TRY301 - told like what it lacks
+        if tag_of(inputs) != tag:
+            raise ValueError("its inputs give another key")  # noqa: TRY301
+        if "/" in filename or not filename.endswith(".whl"):
+            raise ValueError("its file is not a wheel")  # noqa: TRY301
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RegistryError(
             "bad-wheel-artifact",
@@ -105,6 +114,8 @@ def remote_wheel(repository: Repository, tag: str) -> CompiledWheel | None:
             why=f"{type(error).__name__}: {error}",
             fix="Do not use it. Delete it, then push the wheel again under its own name.",
         ) from None
+    sha256 = Sha256(described.digest.removeprefix("sha256:"))
+    return CompiledWheel(filename, sha256, described.size, inputs)
 
 
 def pull(repository: Repository, remote: CompiledWheel, store: Store) -> KeptWheel:
@@ -122,21 +133,6 @@ def pull(repository: Repository, remote: CompiledWheel, store: Store) -> KeptWhe
             fix=f"To use the registry's wheel, remove {kept.path.parent} first.",
         )
     return kept
-
-
-def _read(tag: str, document: dict[str, Any]) -> CompiledWheel:
-    """Parse the manifest of an artifact; raise ValueError if it contradicts itself."""
-    inputs = CompileInputs.from_json(parse_json(document["annotations"][INPUTS]))
-    [layer] = document["layers"]
-    filename = str(layer["annotations"]["org.opencontainers.image.title"])
-    if document.get("artifactType") != ARTIFACT_TYPE:
-        raise ValueError("its artifact type is different")
-    if tag_of(inputs) != tag:
-        raise ValueError("its inputs give another key")
-    if "/" in filename or not filename.endswith(".whl"):
-        raise ValueError("its file is not a wheel")
-    described = Descriptor.of(layer)
-    return CompiledWheel(filename, Sha256(described.digest.removeprefix("sha256:")), described.size, inputs)
 
 
 @dataclass(frozen=True)

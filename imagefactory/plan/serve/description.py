@@ -35,12 +35,10 @@ def describe_image(
     serve = dict(model.get("serve", {}))
     for shape in matrix.models[cell.model].shapes(cell.server, cell.arch)[1:]:
         serve |= shape.by_name(given=True)
-    facts = _image_facts(matrix, cell, kernels)
-    server = server_of(cell)
+    facts, server = _image_facts(matrix, cell, kernels), server_of(cell)
     covered = {setting.key for setting in server.settings}
-    more = {name: value for name, value in serve.items() if name not in covered}
-    if more:
-        facts["flags"] = dict(sorted(more.items()))
+    if more := {name: value for name, value in sorted(serve.items()) if name not in covered}:
+        facts["flags"] = more
     settings = [
         _entry(setting, _default(setting, model, serve), f"{server.name}_default")
         for setting in server.settings
@@ -92,50 +90,35 @@ def _entry(setting: Setting, default: str, assumed: str) -> dict[str, Any]:
     return entry | ({"flag": setting.flag} if setting.passed else {}) | {"default": default}
 
 
-def _driver_minimum(matrix: Matrix, cell: Cell) -> str:
-    """Return the oldest NVIDIA driver for an image; empty for images without CUDA."""
-    arch = matrix.archs[cell.arch]
-    if arch.capability is None:
-        return ""
-    # Capability 12.1 needs the same driver as CUDA 13.
-    if server_of(cell).needs_cuda_13(matrix.versions[cell.version]) or arch.capability == "12.1":
-        return CUDA_13_DRIVER
-    return CUDA_12_DRIVER
-
-
-def _memory_facts(matrix: Matrix, cell: Cell) -> dict[str, object]:
-    """Return the sizes of a model in matrix.yaml, in bytes; empty if it has none."""
-    memory = matrix.models[cell.model].memory
-    if memory is None:
-        return {}
-    return {
-        "weights": round(memory.weights_gb * GB),
-        "download": round((memory.download_gb or memory.weights_gb) * GB),
-        "drafter": round(memory.drafter_gb * GB),
-        "kv_per_token": memory.kv_bytes_per_token,
-        "kv_per_sequence": memory.kv_bytes_per_sequence,
-        "context": memory.context,
-        "hybrid": memory.hybrid,
-    }
-
-
 def _image_facts(matrix: Matrix, cell: Cell, kernels: KernelOrigin | None) -> dict[str, object]:
-    """Return the requirements that the serve program checks."""
     version, arch = matrix.versions[cell.version], matrix.archs[cell.arch]
     origin = kernels or intended_kernels(matrix, cell)
+    # Capability 12.1 needs the same driver as CUDA 13.
+    needs_13 = server_of(cell).needs_cuda_13(version) or arch.capability == "12.1"
+    driver = CUDA_13_DRIVER if needs_13 else CUDA_12_DRIVER
     facts: dict[str, object] = {
         "target": str(cell),
         cell.server: str(version.version),
         "arch": cell.arch,
         "capability": arch.capability or "",
-        "driver": _driver_minimum(matrix, cell),
+        "driver": driver if arch.capability else "",
         # The serve program only has to know whether the kernels are for one chip, as those of a graft are.
         "kernels": "compiled" if origin == "graft" else origin,
         "weights": matrix.models[cell.model].weights,
         "mods_module": MODS_AT_START,
     }
-    memory = _memory_facts(matrix, cell)
-    return facts | ({"memory": memory} if memory else {})
+    memory = matrix.models[cell.model].memory
+    if memory is not None:
+        facts["memory"] = {
+            "weights": round(memory.weights_gb * GB),
+            "download": round((memory.download_gb or memory.weights_gb) * GB),
+            "drafter": round(memory.drafter_gb * GB),
+            "kv_per_token": memory.kv_bytes_per_token,
+            "kv_per_sequence": memory.kv_bytes_per_sequence,
+            "context": memory.context,
+            "hybrid": memory.hybrid,
+        }
+    return facts
 
 
 GENERATED_MODELS = "/opt/models"

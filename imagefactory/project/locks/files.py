@@ -12,13 +12,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
 import tomli_w
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    ValidationError,
-)
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from imagefactory.errors import Location, LockError
 from imagefactory.project.cells import KernelOrigin
@@ -68,7 +62,7 @@ class Lock(Frozen):
     def read(cls, path: Path) -> Self:
         """Read and check a lock file."""
         try:
-            raw = tomllib.loads(path.read_text("utf-8"))
+            lock = cls.model_validate(tomllib.loads(path.read_text("utf-8")))
         except FileNotFoundError:
             raise LockError(
                 "no-lock",
@@ -77,19 +71,17 @@ class Lock(Frozen):
                 why="Nothing can be planned or built before its files are pinned.",
                 fix="Run `./inv lock` for this target and commit the result.",
             ) from None
-        except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or absurd numbers
-            raise _unreadable(path, str(error)) from None
-        except OSError as error:
-            raise _unreadable(path, error.strerror or type(error).__name__) from None
-        try:
-            lock = cls.model_validate(raw)
         except ValidationError as error:
             raise _unreadable(path, first_problem(error)) from None
+        except (OSError, ValueError, RecursionError) as error:  # not TOML, not UTF-8, or absurd numbers
+            raise _unreadable(path, str(error)) from None
         if lock.integrity != lock.content_checksum():
+            lines = enumerate(path.read_text("utf-8").splitlines(), 1)
+            line = next((number for number, text in lines if text.startswith("integrity =")), None)
             raise LockError(
                 "lock-edited",
                 f"The lock {path.name} was changed by hand.",
-                where=Location(file=str(path), line=_line_of_integrity(path)),
+                where=Location(file=str(path), line=line),
                 why=f"Its content no longer matches the checksum that `./inv {cls.maker}` wrote into it.",
                 fix=f"Undo the edit (git checkout), or change matrix.yaml and run `./inv {cls.maker}`.",
             )
@@ -122,11 +114,6 @@ def _unreadable(path: Path, why: str) -> LockError:
         why=why,
         fix="Restore it from git, or delete it and run `./inv lock`.",
     )
-
-
-def _line_of_integrity(path: Path) -> int | None:
-    lines = enumerate(path.read_text("utf-8").splitlines(), 1)
-    return next((number for number, line in lines if line.startswith("integrity =")), None)
 
 
 class ReplacedFile(Frozen):

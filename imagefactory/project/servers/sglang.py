@@ -55,10 +55,7 @@ _CHANGES: Final[Mapping[str, dict[str, object]]] = {
         "choices": ("auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "mxfp8", "nvfp4", "fp4_mx_block16"),
         "since_of": {},
     },
-    "ENFORCE_EAGER": {
-        "description": "Skip CUDA graphs: the server is ready sooner.",
-        "passed": False,
-    },
+    "ENFORCE_EAGER": {"description": "Skip CUDA graphs: the server is ready sooner.", "passed": False},
     "ENABLE_PREFIX_CACHING": {
         "description": "Reuse the KV cache of common prompt prefixes. On unless it is 0.",
         "passed": False,
@@ -88,15 +85,11 @@ _CHANGES: Final[Mapping[str, dict[str, object]]] = {
 }
 
 
-def _changed(setting: Setting) -> Setting:
-    changes: dict[str, object] = _CHANGES.get(setting.name, {})
-    return replace(setting, **changes)  # type: ignore[arg-type] # each is of its field's type
-
-
 SCHEMA: Final[tuple[Setting, ...]] = tuple(
-    _changed(setting) for setting in VOCABULARY if setting.name not in REFUSED
+    replace(setting, **_CHANGES.get(setting.name, {}))  # type: ignore[arg-type] # each is of its field's type
+    for setting in VOCABULARY
+    if setting.name not in REFUSED
 )
-
 
 _ON_CPU: Final = {
     "SGLANG_USE_CPU_ENGINE": "1",

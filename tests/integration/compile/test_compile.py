@@ -111,7 +111,7 @@ def workshop(toolchain: tuple[CompileProject, str], tmp_path: Path) -> Workshop:
 def test_kernel_for_12_1a_is_sm_121a_and_reproducible(workshop: Workshop) -> None:
     assert workshop.run(f"{STUB} && {COMPILE.format(arch='121a', out='one')}").status == 0, workshop.heard
     library = workshop.folder / "out" / "one.so"
-    [verdict] = audit(workshop.project, str(library), "gb10")
+    [verdict] = audit(workshop.project, str(library), "gb10").verdicts
     assert verdict.passes
     assert verdict.kernels.cubins == {"sm_121a": 1}
     first = library.read_bytes()
@@ -126,7 +126,7 @@ def test_kernel_for_12_1a_is_sm_121a_and_reproducible(workshop: Workshop) -> Non
 def test_kernel_for_another_gpu_is_refused(workshop: Workshop) -> None:
     compiled = COMPILE.format(arch="120a", out="wrong").replace("-L/factory/build/stubs -lcuda", "")
     assert workshop.run(compiled).status == 0, workshop.heard
-    verdicts = audit(workshop.project, str(workshop.folder / "out" / "wrong.so"), "gb10")
+    verdicts = audit(workshop.project, str(workshop.folder / "out" / "wrong.so"), "gb10").verdicts
     assert not verdicts[0].passes
 
 

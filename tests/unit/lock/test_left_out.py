@@ -12,12 +12,13 @@ from imagefactory.lock.drift import expected_locks
 from imagefactory.lock.wheel_contents import Found, WheelContents, leave_out
 from imagefactory.project.bases import LeaveOut
 from imagefactory.project.cells import leave_out_of
-from imagefactory.project.locks.files import LeftOutFiles, LeftOutWheel, LockedWheel, WheelLock
+from imagefactory.project.locks.files import LeftOutFiles, LeftOutWheel, WheelLock
 from imagefactory.project.matrix import load_matrix
 from imagefactory.project.project import Project
 from imagefactory.store.digests import sha256_of
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.failures import raises
+from tests.fixtures.lock_files import wheel_entry
 from tests.fixtures.small_factory import CELL, MATRIX
 
 SITE = "lib/python3.11/site-packages"
@@ -28,32 +29,19 @@ def wheel(name: str, *files: str, needed_by: tuple[str, ...] = ("vllm",)) -> Fou
     paths = {path if path.startswith("bin/") else f"{SITE}/{path}": "0000abcd:100" for path in files}
     paths[f"{SITE}/{name}-1.0.dist-info/METADATA"] = "0000abcd:7"
     unpacked = 100 * len(files) + 7
-    locked = LockedWheel(
-        name=name,
-        version="1.0",
-        file=f"{name}-1.0-py3-none-any.whl",
-        sha256=sha256_of(name.encode()),
-        size=50,
-        unpacked=unpacked,
-        needed_by=needed_by,
-    )
+    locked = wheel_entry(f"{name}-1.0-py3-none-any.whl", name.encode(), unpacked)
+    locked = locked.model_copy(update={"needed_by": needed_by})
     return locked, WheelContents(size=50, unpacked=unpacked, paths=paths)
 
 
+SHARED = ("shared.py", "lib/libshared.so.1", "lib/libsharedMg.so.1", "bin/shared")
 FOUND = [
     wheel("vllm", "vllm/a.py", needed_by=("matrix.yaml",)),
     wheel("cu12", "dsl/cu12.so"),
     wheel("cu13", "dsl/cu13.so"),
     wheel("only", "only.py", needed_by=("cu12",)),
     wheel("deeper", "deeper.py", needed_by=("cu12", "only")),
-    wheel(
-        "shared",
-        "shared.py",
-        "lib/libshared.so.1",
-        "lib/libsharedMg.so.1",
-        "bin/shared",
-        needed_by=("cu12", "cu13"),
-    ),
+    wheel("shared", *SHARED, needed_by=("cu12", "cu13")),
 ]
 
 

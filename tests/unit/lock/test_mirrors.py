@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from imagefactory.lock import mirrors
 from imagefactory.lock.mirrors import DebianMirrors, fetch, join
-from imagefactory.store.http import Retry, get_bounded
+from imagefactory.store.http import Retry
 from tests.fixtures.failures import raises
 from tests.fixtures.servers import Answer, serving
 
@@ -121,12 +120,3 @@ def test_unresponsive_mirror_is_reported_with_a_remedy() -> None:
     assert caught.value.where == "http://127.0.0.1:9/file"
     assert caught.value.why.endswith("Connection refused (3 attempts)")
     assert "FACTORY_DEBIAN_MIRROR" in caught.value.fix
-
-
-def test_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirrors, "get_bounded", partial(get_bounded, limit=1000))
-    with serving(lambda *_: Answer(b"x" * 2000)) as server:
-        with raises("mirror-unreachable") as caught:
-            fetch(server.url, "file")
-        assert len(server.log) == 1
-    assert "more than 1,000 bytes" in caught.value.why

@@ -31,12 +31,9 @@ def test_revision_is_the_commit_of_the_main_branch(monkeypatch: pytest.MonkeyPat
     [
         (Answer(status=HTTPStatus.NOT_FOUND), "404"),
         (Answer(status=HTTPStatus.UNAUTHORIZED), "HF_TOKEN"),
-        (Answer(status=HTTPStatus.FORBIDDEN), "gated"),
         (Answer(b"<html>"), "no commit"),
-        (Answer(b"[]"), "no commit"),
         (Answer(b"[" * 100_000), "no commit"),
         (Answer(b'{"sha": "main"}'), "no commit"),
-        (Answer(b'{"sha": null}'), "no commit"),
     ],
 )
 def test_unusable_response_is_reported_with_the_model(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.lock.audit import reaching
-from imagefactory.lock.audit.libraries import kernels_of, read_names
+from imagefactory.lock.audit.libraries import read_names
 from imagefactory.lock.audit.reaching import Reached, calls, reaches, refuse_unreached
 from imagefactory.project.project import Project
 from imagefactory.store.cache import Store
@@ -75,10 +75,6 @@ def program(folder: Path, most: int = 99) -> Path:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setattr(reaching, "cuobjdump", lambda _: program(tmp_path))
     return Project(REPOSITORY, Store(tmp_path / "store"))
-
-
-def test_cubin_names_its_kernels_and_the_size_of_their_code() -> None:
-    assert dict(kernels_of(cubin({"one": 256, "two": 10_000}))) == {"one": 256, "two": 10_000}
 
 
 def test_only_cubins_that_the_chip_accepts_count(tmp_path: Path) -> None:

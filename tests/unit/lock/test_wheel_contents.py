@@ -19,9 +19,10 @@ from imagefactory.lock.wheel_contents import (
 from imagefactory.project.locks.files import LockedWheel
 from imagefactory.project.matrix import Conflict
 from imagefactory.store.cache import Store
-from imagefactory.store.digests import Sha256, file_sha256
+from imagefactory.store.digests import file_sha256
 from imagefactory.store.indexes import WheelLocation
 from tests.fixtures.failures import raises
+from tests.fixtures.lock_files import wheel_entry
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import WheelFactory
 
@@ -41,7 +42,7 @@ class Reader:
     def read(self, wheel: Path, url: str) -> WheelContents:
         location = WheelLocation(file=wheel.name, url=url, sha256=None)
         digest = file_sha256(wheel)
-        return wheel_contents(location, digest, python="3.11", store=self.store, session=self.session)
+        return wheel_contents(location, digest, "3.11", self.store, self.session)
 
 
 @pytest.fixture
@@ -112,16 +113,7 @@ def test_damaged_wheel_is_reported(read: Reader, wheel_factory: WheelFactory, fl
 
 
 def wheel(name: str, **paths: str) -> tuple[LockedWheel, WheelContents]:
-    locked = LockedWheel(
-        name=name,
-        version="1",
-        file=f"{name}-1-py3-none-any.whl",
-        sha256=Sha256("0" * 64),
-        size=1,
-        unpacked=1,
-        needed_by=("matrix.yaml",),
-    )
-    return locked, WheelContents(size=1, unpacked=1, paths=paths)
+    return wheel_entry(f"{name}-1-py3-none-any.whl", b""), WheelContents(size=1, unpacked=1, paths=paths)
 
 
 def rule(one: str, other: str, wins: str) -> Conflict:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.lock.wheel_locks import Pin, WheelRequest, choose_file, lock_wheels, platform_tags
+from imagefactory.lock.wheel_locks import Pin, WheelRequest, choose_file, lock_wheels, tag_ranks
 from imagefactory.project.bases import Base, LeaveOut
 from imagefactory.project.cells import Cell
 from imagefactory.project.locks.files import LockedWheel, WheelLock
@@ -207,7 +207,7 @@ def test_neither_uv_variables_nor_an_unreachable_extra_index_change_a_lock(
 
 
 def test_tags_prefer_the_newest_glibc_up_to_that_of_the_base() -> None:
-    arm, amd = ([str(tag) for tag in platform_tags(BASE, f"linux/{name}")] for name in ("arm64", "amd64"))
+    arm, amd = ([str(tag) for tag in tag_ranks(BASE, f"linux/{name}")] for name in ("arm64", "amd64"))
     assert arm[0] == "cp311-cp311-manylinux_2_36_aarch64"
     assert "cp311-cp311-manylinux_2_37_aarch64" not in arm
     assert "cp311-cp311-manylinux2014_aarch64" in arm
@@ -223,7 +223,7 @@ def test_higher_build_number_wins_then_the_first_source() -> None:
         WheelLocation(file=name, url=f"https://index.example/{place}/{name}", sha256="0" * 64)
         for place, name in enumerate(names)
     ]
-    ranks = {tag: rank for rank, tag in enumerate(platform_tags(BASE, "linux/arm64"))}
+    ranks = tag_ranks(BASE, "linux/arm64")
     assert choose_file(offered, Pin("a", "1.0", ()), ranks, request()) is offered[1]
     without_builds = [offered[0], offered[2]]
     assert choose_file(without_builds, Pin("a", "1", ()), ranks, request()) is offered[0]
@@ -249,15 +249,6 @@ def test_extra_of_the_server_brings_its_requirements(lock: Locker) -> None:
         ("more", ("vllm",)),
         ("vllm", ("matrix.yaml",)),
     ]
-
-
-def test_version_whose_wheels_have_vanished_is_refused(lock: Locker, tmp_path: Path) -> None:
-    lock.add("vllm", requires=["gone==0.1"])
-    sdist = tmp_path / "gone-0.1.tar.gz"
-    sdist.write_bytes(b"nobody builds it")
-    lock.index.add(sdist)
-    with raises("incompatible-wheel", match=r"No wheel of gone==0\.1"):
-        lock()
 
 
 def test_override_of_the_server_itself_is_refused(lock: Locker) -> None:

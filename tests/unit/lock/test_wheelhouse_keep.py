@@ -73,16 +73,6 @@ def test_kept_wheel_is_found_by_its_key(store: Store, wheel: Path, tmp_path: Pat
     assert keep(store, INPUTS, other) == kept, "the first wheel of the same inputs stays"
 
 
-def test_wheels_are_listed_by_name_and_version(store: Store, wheel_factory: WheelFactory) -> None:
-    for name, version in (("vllm", "2.0"), ("flashinfer-jit-cache", "0.6.0"), ("vllm", "1.0")):
-        keep(store, replace(INPUTS, name=name, version=version), wheel_factory(name, version, tag=TAG))
-    assert [f"{kept.inputs.name} {kept.inputs.version}" for kept in all_kept(store)] == [
-        "flashinfer-jit-cache 0.6.0",
-        "vllm 1.0",
-        "vllm 2.0",
-    ]
-
-
 def test_local_version_label_is_ignored_unless_requested(store: Store, wheel_factory: WheelFactory) -> None:
     wheel = wheel_factory("vllm", "1.0+cu130", tag=TAG)
     assert keep(store, INPUTS, wheel).filename == wheel.name
@@ -119,14 +109,13 @@ def test_renamed_wheel_is_refused(store: Store, wheel_factory: WheelFactory) -> 
         keep(store, INPUTS, wheel.with_name("vllm.zip"))
 
 
-@pytest.mark.parametrize("spoil", ["truncated", "flipped", "empty"])
+@pytest.mark.parametrize("spoil", ["truncated", "flipped"])
 def test_incomplete_wheel_is_refused(store: Store, wheel: Path, spoil: str) -> None:
     content = bytearray(wheel.read_bytes())
     if spoil == "flipped":
         # The first member's data follow its 30-byte header and its name.
         content[30 + len("vllm/_C.abi3.so") + 2] ^= 0xFF
-    spoiled: dict[str, bytes | bytearray] = {"truncated": content[:-40], "flipped": content, "empty": b""}
-    wheel.write_bytes(spoiled[spoil])
+    wheel.write_bytes(content if spoil == "flipped" else content[:-40])
     with raises("wrong-wheel", match="whole"):
         keep(store, INPUTS, wheel)
     assert list(all_kept(store)) == []
@@ -154,7 +143,7 @@ def test_changed_or_missing_wheel_is_reported_as_damaged(store: Store, wheel: Pa
         find(store, INPUTS.key)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"inputs": {}}', None])
+@pytest.mark.parametrize("text", ["{", '{"inputs": {}}', None])
 def test_damaged_record_is_refused(store: Store, wheel: Path, text: str | None) -> None:
     record = keep(store, INPUTS, wheel).path.with_name("inputs.json")
     other_key = record.read_text().replace("12.1a", "12.0a")

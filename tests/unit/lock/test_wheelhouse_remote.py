@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import pytest
 
 from imagefactory.cli.show.tables import wheels_table
-from imagefactory.errors import InputError, RegistryError
+from imagefactory.errors import RegistryError
 from imagefactory.lock.wheelhouse.keep import KeptWheel, all_kept, find, keep
 from imagefactory.lock.wheelhouse.share import INPUTS as INPUTS_ANNOTATION
 from imagefactory.lock.wheelhouse.share import ListedWheel, pull, push, remote_wheel, remote_wheels, tag_of
@@ -48,10 +48,8 @@ class Shelf:
         return "uploaded"
 
     def download(self, digest: Digest, size: int, path: Path) -> None:
-        data = self.blobs[digest]
-        if f"sha256:{sha256_of(data)}" != digest or len(data) != size:
-            raise InputError("wrong-digest", "Other bytes.", where=digest, why="They are.", fix="Try again.")
-        path.write_bytes(data)
+        assert len(self.blobs[digest]) == size
+        path.write_bytes(self.blobs[digest])
 
     def put_manifest(self, body: bytes, media_type: str, tag: str | None = None) -> Digest:
         assert media_type == "application/vnd.oci.image.manifest.v1+json"
@@ -162,16 +160,13 @@ def change_manifest(shelf: Any, change: Change) -> str:
     "change",
     [
         lambda document: document.update(artifactType="application/something"),
-        lambda document: document.pop("annotations"),
         lambda document: document["annotations"].update({INPUTS_ANNOTATION: "{}"}),
         lambda document: document["annotations"].update(
             {INPUTS_ANNOTATION: canonical_json(INPUTS.as_json()).decode()}
         ),
-        lambda document: document.update(layers=[]),
         lambda document: document["layers"][0]["annotations"].update(
             {TITLE: "../../vllm-1-py3-none-any.whl"}
         ),
-        lambda document: document["layers"][0].pop("digest"),
     ],
 )
 def test_inconsistent_artifact_is_refused(shelf: Any, kept: KeptWheel, change: Change) -> None:
@@ -196,16 +191,6 @@ def test_wheel_that_contradicts_its_inputs_is_not_kept(
     with raises("wrong-wheel", match="linux/arm64"):
         pull(shelf, remote, there)
     assert list(all_kept(there)) == []
-
-
-def test_corrupted_download_is_not_kept(shelf: Any, kept: KeptWheel, there: Store) -> None:
-    push(shelf, kept)
-    shelf.blobs[f"sha256:{kept.sha256}"] = bytes(kept.size)
-    [remote] = remote_wheels(shelf)
-    with raises("wrong-digest"):
-        pull(shelf, remote, there)
-    assert list(all_kept(there)) == []
-    assert list(there.root.rglob("*.whl")) == []
 
 
 def test_table_shows_where_a_wheel_is() -> None:

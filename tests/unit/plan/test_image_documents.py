@@ -37,8 +37,6 @@ def test_the_configuration_describes_start_content_and_history(built: Built) -> 
         assert labels[f"org.opencontainers.image.{name}"]
     for name in ("vllm", "arch", "kernels", "model"):
         assert labels[f"imagefactory.{name}"]
-    standard = {name: value for name, value in labels.items() if name.startswith("org.opencontainers.image.")}
-    assert json.loads(built.image.manifest)["annotations"] == standard
 
 
 def test_every_layer_has_a_history_entry_with_a_fixed_time(built: Built) -> None:

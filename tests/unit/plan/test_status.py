@@ -89,14 +89,6 @@ def test_a_bundle_is_recognised_by_its_kind(plan: Plan) -> None:
     assert changes(plan, changed) == {"pure-bundle": [f"input removed: {first.name}"]}
 
 
-def test_an_edit_of_the_matrix_is_listed_as_a_setting(plan: Plan, small_factory: SmallFactory) -> None:
-    matrix = small_factory.root / "matrix.yaml"
-    edited = matrix.read_text().replace("weights: dummy", "weights: dummy, serve: {quantization: int8}")
-    matrix.write_text(edited)
-    after = make_plan(small_factory.project, CELL)
-    assert "int8" in " ".join(change.what for change in diff_plans(plan, after))
-
-
 def test_the_last_plan_is_read_unless_it_is_missing_or_invalid(plan: Plan, tmp_path: Path) -> None:
     assert last_plan(tmp_path) is None
     (tmp_path / LAST_PLAN).write_text(plan.model_dump_json())

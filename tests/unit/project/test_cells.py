@@ -51,13 +51,6 @@ def test_impossible_combination_is_excluded_with_its_reason(
     assert reason in (reason_excluded(matrix, impossible) or "")
 
 
-def test_model_needs_a_vllm_version_in_its_range(matrix: Matrix) -> None:
-    late = matrix.models["large"].model_copy(update={"vllm": ">=2.5"})
-    changed = matrix.model_copy(update={"models": {**matrix.models, "large": late}})
-    assert reason_excluded(changed, cell("large", "2.0")) == "large needs vLLM >=2.5"
-    assert reason_excluded(changed, cell("large", "nightly")) is None
-
-
 def test_drafter_that_is_too_new_is_skipped(matrix: Matrix) -> None:
     first, second = matrix.models["large"].drafters
     assert usable_drafters(matrix, cell("large", "3.0")) == [first, second]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import string
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,32 +36,22 @@ LEFT = "leave_out: [{distribution: one, reason: nobody opens it"
 MISTAKES: list[tuple[str, str, str, str]] = [
     # the text, the mistake, the error, and part of its message
     ("    weights: bf16", "    wieghts: bf16", "bad-matrix", "Did you mean weights"),
-    ("defaults: {vllm:", "defualts: {vllm:", "bad-matrix", "Did you mean defaults"),
     ("  - when: {model: tiny, arch:", "  - when: {modle: tiny, arch:", "bad-matrix", "Did you mean model"),
     ("    draft: optional", "    draft: sometimes", "bad-matrix", "required"),
     ('{vllm: "3.0", arch: spark}', '{vllm: "3.0", arch: sprak}', "unknown-name", "spark"),
-    ("bookworm\n    also:", "bokworm\n    also:", "unknown-name", "bookworm"),
-    ("    draft: optional", "    serve_on: {cpu: {dtpye: auto}}", "bad-matrix", "Did you mean dtype"),
     ('    capability: "9.0"', "    cubins: {acept: [sm_90]}", "bad-matrix", "Did you mean accept"),
     ("  quantized:", "  large:", "duplicate-key", "line"),
-    ('  "3.0": {release: "3.0"}', '  "2.0": {release: "3.0"}', "duplicate-key", "twice"),
     ('    vllm: ">=1.5"', '    vllm: "=>1.5"', "bad-version-range", "not a version range"),
-    ('    capability: "9.0"', "    capability: hopper", "bad-version-range", "not a version"),
     ('    vllm: ">=1.5"', "    vllm: >=1.5", "bad-yaml", "YAML"),
-    ("    repo: somebody/large", "    repo: large", "bad-matrix", "models.large.repo"),
     ("    repo: somebody/large\n", "", "bad-matrix", "repo"),
     ("    wins: two", "    wins: three", "bad-matrix", "between"),
     ("\nconflicts:", f"\n{LEFT}, archs: [sprak]}}]\nconflicts:", "unknown-name", "spark"),
     ("\nconflicts:", f"\n{LEFT}, files: [/absolute]}}]\nconflicts:", "bad-matrix", "leave_out.0.files.0"),
-    ("  large:", "  LARGE ONE:", "bad-matrix", "LARGE ONE"),
     ("    platforms: [linux/arm64]", "    platforms: [linux/arm64, linux/arm64]", "bad-matrix", "twice"),
-    ("    platforms: [linux/arm64]", "    platforms: [windows/arm64]", "bad-matrix", "linux/arm64"),
     ("ref: main, counts_as", "counts_as", "bad-matrix", "ref"),
-    ("    compile: whole", "    compile: grafted", "bad-matrix", "did you mean graft"),
     ("    compile: whole", "    compile: {spark: gratf}", "bad-matrix", "spark: there is no 'gratf'"),
     ("    compile: whole", "    compile: {sprak: graft}", "unknown-name", "spark"),
     ("    compile: whole", "    compile: [graft, whole]", "bad-matrix", "choose one of"),
-    ("    compile: whole", "    compile: {}", "bad-matrix", "name an arch"),
     (
         "ref: main, counts_as",
         "ref: main, compile: graft, counts_as",
@@ -160,26 +149,6 @@ def _check_cells(matrix: Matrix) -> None:
     assert {exclusion.cell for exclusion in exclusions(matrix)}.isdisjoint(cells)
     if cells:
         assert set(select(matrix, [EVERYTHING])) == set(cells)
-
-
-@given(data=st.data())
-def test_fuzz_lines_dropped_doubled_or_swapped(tmp_path: Path, data: st.DataObject) -> None:
-    lines = MATRIX.splitlines(keepends=True)
-    for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, len(lines) - 1))
-        match data.draw(st.sampled_from(["drop", "double", "swap", "indent", "replace"])):
-            case "drop":
-                del lines[at]
-            case "double":
-                lines.insert(at, lines[at])
-            case "swap":
-                other = data.draw(st.integers(0, len(lines) - 1))
-                lines[at], lines[other] = lines[other], lines[at]
-            case "indent":
-                lines[at] = data.draw(st.sampled_from(["  ", " ", "\t"])) + lines[at]
-            case _:
-                lines[at] = data.draw(st.text(st.sampled_from(string.printable), max_size=30)) + "\n"
-    check(tmp_path / "matrix.yaml", "".join(lines))
 
 
 @given(data=st.data())

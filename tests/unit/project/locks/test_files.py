@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.project.locks.files import LockedWheel, WheelLock
+from imagefactory.project.locks.files import WheelLock
 from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Sha256
 from tests.fixtures.failures import raises
+from tests.fixtures.lock_files import wheel_entry
 
 LOCK = WheelLock(
     made_from={"vllm.0.32.0": Sha256("cd" * 32)},
@@ -21,17 +22,7 @@ LOCK = WheelLock(
     platform="linux/arm64",
     python="3.11",
     kernels="upstream",
-    wheels=(
-        LockedWheel(
-            name="vllm",
-            version="0.32.0",
-            file="vllm-0.32.0-cp38-abi3-manylinux_2_31_aarch64.whl",
-            sha256=Sha256("ab" * 32),
-            size=1000,
-            unpacked=3000,
-            needed_by=("matrix.yaml",),
-        ),
-    ),
+    wheels=(wheel_entry("vllm-0.32.0-cp38-abi3-manylinux_2_31_aarch64.whl", bytes(1000)),),
 )
 
 
@@ -61,7 +52,7 @@ def test_unchanged_lock_is_not_written_again(path: Path) -> None:
 
 def test_manual_edit_is_refused(path: Path) -> None:
     written = path.read_text()
-    for old, new in (("ab" * 32, "ac" * 32), ("size = 1000", "size = 1001"), ("gb10", "b200")):
+    for old, new in ((LOCK.wheels[0].sha256, "ac" * 32), ("gb10", "b200")):
         path.write_text(written.replace(old, new))
         with raises("lock-edited") as failure:
             WheelLock.read(path)

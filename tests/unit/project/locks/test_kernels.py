@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from imagefactory.compile.toolchain import check_all_locks
@@ -11,11 +9,10 @@ from imagefactory.errors import FactoryError
 from imagefactory.lock.audit import auditing
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
-from imagefactory.project.locks.kernels import Audit, KernelLock, LibraryKernels, WheelKernels, recorded_audit
+from imagefactory.project.locks.kernels import Audit, KernelLock, LibraryKernels, recorded_audit
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select
 from imagefactory.publish.gate import audit_verdict
-from imagefactory.store.digests import sha256_of
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.failures import raises
 from tests.fixtures.locked_checkout import GPU_TARGET
@@ -66,13 +63,6 @@ def test_image_from_before_the_record_changed_is_not_published(locked_checkout: 
     assert any("says passed" in reason and "now says failed" in reason for reason in reasons)
 
 
-def test_policy_of_the_matrix_judges_the_record(locked_checkout: Checkout) -> None:
-    old = "      accept: [sm_121a, sm_120f]\n      refuse: [sm_120a]"
-    locked_checkout.edit_matrix(old, "      accept: [sm_121a]\n      refuse: [sm_120f]")
-    _, plan = planned(locked_checkout)
-    assert plan.config.labels["imagefactory.audit"] == "failed"
-
-
 def test_plan_reads_no_wheel(locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auditing, "read_kernels", lambda *_: pytest.fail("a plan inspected a wheel"))
     assert planned(locked_checkout)[1].config.labels["imagefactory.audit"] == "passed"
@@ -101,13 +91,3 @@ def test_record_that_does_not_match_the_wheel_locks_is_drift(locked_checkout: Ch
     assert f"{wheel} has not been inspected" in drift(locked_checkout).why
     (locked_checkout.locks / "kernels.toml").unlink()
     assert drift(locked_checkout).where == "locks/kernels.toml"
-
-
-def test_record_is_read_as_written(tmp_path: Path) -> None:
-    library = LibraryKernels(name="vllm/_C.abi3.so", cubins={"sm_121a": 2}, ptx={"sm_80": 1}, fp4=True)
-    wheel = WheelKernels(file="vllm-1-py3-none-any.whl", sha256=sha256_of(b""))
-    lock = KernelLock(made_from={}, wheels=(wheel.model_copy(update={"libraries": (library,)}), wheel))
-    path = tmp_path / "kernels.toml"
-    assert lock.write(path)
-    assert not lock.write(path)
-    assert KernelLock.read(path).wheels == lock.wheels
