@@ -53,7 +53,7 @@ class GitHubPackages:
         """Find the package behind a repository; None for every other registry."""
         if reference.registry != GHCR:
             return None
-        found = find_credentials(reference.registry, reference.repository)
+        found = find_credentials(reference.registry)
         if found is None:
             raise RegistryError(
                 "access-denied",

@@ -7,7 +7,7 @@ staged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -158,12 +158,8 @@ def _pulled(project: Project, repository: Repository, staged: Staged) -> Subject
     from imagefactory.check.smoke.subject import subject_of_image  # noqa: PLC0415 - with Docker's client
 
     reference = repository.reference
-    found = find_credentials(reference.registry, reference.repository)
-    auth: Mapping[str, str] | None = None
-    if found is not None:
-        auth = {"username": found.username, "password": found.secret}
-        if found.identity_token:
-            auth = {"identitytoken": found.secret}
+    found = find_credentials(reference.registry)
+    auth = {"username": found.username, "password": found.secret} if found else None
     return subject_of_image(project, f"{reference.name}@{staged.digest}", auth=auth)
 
 

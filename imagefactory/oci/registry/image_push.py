@@ -36,6 +36,10 @@ class PushWatcher(Protocol):
         """Report the progress of a blob."""
 
 
+class _Unwatched(PushWatcher):
+    """Ignores the progress."""
+
+
 @dataclass(frozen=True)
 class PushableBlob:
     """A blob of an image, which is opened only if the registry does not have it."""
@@ -88,7 +92,7 @@ def push_image(
     repository: Repository, image: Pushable, *, tag: str | None = None, watcher: PushWatcher | None = None
 ) -> Pushed:
     """Push an image by digest, and point a tag at it if one is given."""
-    watcher = watcher or _NoWatcher()
+    watcher = watcher or _Unwatched()
     # A manifest may name the same blob twice.
     parts = {part.digest: part for part in image.parts}
     watcher.blobs({digest: part.label for digest, part in parts.items()})
@@ -146,8 +150,8 @@ def _upload_all(
             if not all(future.done() for future in futures.values()):
                 stopped.set()
                 pool.shutdown(wait=True, cancel_futures=True)
-    failures = [future.exception() for future in futures.values() if not future.cancelled()]
-    for failure in failures:
+    for future in futures.values():
+        failure = None if future.cancelled() else future.exception()
         if failure is not None and not isinstance(failure, CancelledError):
             raise failure
     return {digest: future.result() for digest, future in futures.items()}
@@ -156,11 +160,3 @@ def _upload_all(
 def opening(locate: Callable[[Digest], Path], digest: Digest) -> Callable[[], BinaryIO]:
     """Return a function that locates and opens a blob."""
     return lambda: locate(digest).open("rb")
-
-
-class _NoWatcher:
-    def blobs(self, labels: Mapping[Digest, str]) -> None:
-        pass
-
-    def state(self, key: Digest, state: UploadState, done: int, total: int) -> None:
-        pass

@@ -119,7 +119,7 @@ def test_of_two_writers_of_attachments_neither_loses_its_own(
         several = [Attachment("application/vnd.sig", [Payload("text/plain", text)]) for text in texts]
         return referrers.attach_many(writer, image, several)
 
-    slow = Interrupted(repository.connection)
+    slow = Interrupted(repository.reference, repository.credentials, repository.retry)
     slow.after = moment
     theirs: list[Descriptor] = []
     slow.interruption = lambda: theirs.extend(attach(repository, b"theirs", b"theirs too"))
@@ -128,6 +128,3 @@ def test_of_two_writers_of_attachments_neither_loses_its_own(
     found = {item.digest for item in referrers.find(repository, image.digest)}
     assert found == {item.digest for item in (*ours, *theirs)}
     assert len(found) == 4
-
-
-# --- permissions ---------------------------------------------------------------------------------
