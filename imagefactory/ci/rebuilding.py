@@ -21,7 +21,7 @@ from imagefactory.errors import BuildError, FactoryError, RegistryError, TrustEr
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.project import Project
 from imagefactory.publish.attest import provenance
-from imagefactory.publish.attest.attachments import attach_statement, statements_of
+from imagefactory.publish.attest.attachments import attach_statement, attached_bundles, trusted_statements
 from imagefactory.publish.attest.bundles import Statement
 from imagefactory.publish.attest.image_check import Checked, check_image, refuse_failing
 from imagefactory.publish.attest.index_images import images_of
@@ -227,7 +227,8 @@ def attach_rebuilds(
 
 def _attach(repository: Repository, place: Repository, statement: Statement, signer: Signer) -> str:
     """Attach a statement, unless this signer said the same before."""
-    for digest, said in statements_of(place, statement.subject, signer.verifier):
+    there = attached_bundles(place, statement.subject)
+    for digest, _, said in trusted_statements(there, signer.verifier):
         about = (said.predicate_type, said.subject, said.predicate.get("rebuilt"))
         if about == (PREDICATE_TYPE, statement.subject, statement.predicate["rebuilt"]):
             return str(place.reference.at(digest))

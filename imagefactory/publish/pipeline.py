@@ -90,10 +90,11 @@ def smoke_test(
     left = _not_passed(lacking, here, staged, say)
     if here and not left:
         return here
-    record = run(staged, left) if run else _smoke_pulled(project, repository, staged, left, say)
-    if must_pass:
-        from imagefactory.check.smoke.runner import refuse_failed, results_folder  # noqa: PLC0415 - with Docker's client
+    from imagefactory.check.smoke.runner import refuse_failed, results_folder, smoke  # noqa: PLC0415 - Docker's client
 
+    test = run or (lambda one, levels: smoke(project, _pulled(project, repository, one), levels, say))
+    record = test(staged, left)
+    if must_pass:
         refuse_failed(record, left, by_name=True, folder=results_folder(project, staged.digest))
     return record.with_earlier(here) if here else record
 
@@ -131,7 +132,7 @@ def attest(
 
     The image comes back with everything that is attached to it now, so that the gate need not read it again.
     """
-    from imagefactory.publish.attest.attachments import attach_missing  # noqa: PLC0415 - with cryptography
+    from imagefactory.publish.attest.attachments import attach_all  # noqa: PLC0415 - with cryptography
 
     staged = staged.with_attached(repository)
     there = staged.attached or Attached((), ())
@@ -139,22 +140,13 @@ def attest(
     for record in new:
         attach_record(repository, record)
     descriptor = staged.pushed.descriptor
-    _, bundles = attach_missing(repository, project, staged.plan, descriptor, signer, there=there.bundles)
+    _, bundles = attach_all(repository, project, staged.plan, descriptor, signer, there=there.bundles)
     attached = Attached((*there.records, *new), (*there.bundles, *bundles))
     return replace(staged, attached=attached)
 
 
-def _smoke_pulled(
-    project: Project, repository: Repository, staged: Staged, levels: Sequence[Level], say: Say
-) -> SmokeRecord:
-    """Test an image as users get it: pulled from the registry, by digest."""
-    from imagefactory.check.smoke.runner import smoke  # noqa: PLC0415 - with Docker's client
-
-    return smoke(project, _pulled(project, repository, staged), levels, say)
-
-
 def _pulled(project: Project, repository: Repository, staged: Staged) -> Subject:
-    """Pull an image by digest."""
+    """Pull an image by digest, as users get it."""
     from imagefactory.check.smoke.subject import subject_of_image  # noqa: PLC0415 - with Docker's client
 
     reference = repository.reference

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from cryptography import x509
 from cryptography.hazmat import asn1
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from imagefactory.errors import TrustError
 from imagefactory.project.project import Project
@@ -131,7 +132,7 @@ def _sigstore_verifier() -> Any:  # noqa: ANN401 - there may be no sigstore to t
 class KeySigner:
     """Signs with a private key; works offline."""
 
-    def __init__(self, key: keys.Private, origin: str) -> None:
+    def __init__(self, key: ec.EllipticCurvePrivateKey, origin: str) -> None:
         self._key = key
         self._public = PublicKey(key.public_key(), origin)
         self.name = f"key {origin}"
