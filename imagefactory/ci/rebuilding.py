@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from imagefactory.ci.pull_request import worktree
-from imagefactory.ci.run_summary import bounded, cell, table
+from imagefactory.ci.run_summary import cell, page, table
 from imagefactory.errors import BuildError, FactoryError, RegistryError, TrustError, UsageError
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.project import Project
@@ -64,8 +64,7 @@ class Rebuilds:
         rows += [
             ("", f"`{name}`", cell(f"could not be rebuilt: {why}"), "") for name, why in self.failed.items()
         ]
-        lines = ["## Rebuilds", "", *table("target | image | outcome | commit", rows), ""]
-        return bounded("\n".join(lines))
+        return page("Rebuilds", table("target | image | outcome | commit", rows))
 
     def refuse_differences(self) -> None:
         """Raise if an image came out differently, or could not be built again."""

@@ -178,17 +178,10 @@ def first_difference(content: bytes, expected: bytes) -> str:
         if reference not in theirs:
             return f"the component {reference} should not be there"
         if ours[reference] != theirs[reference]:
-            return f"component {reference}: {_field(ours[reference], theirs[reference])}"
-    if left != right:
-        return _field(left, right)
-    return "it is written differently, though it says the same"
+            return f"component {reference}: {_fields(ours[reference], theirs[reference])}"
+    return _fields(left, right) if left != right else "it is written differently, though it says the same"
 
 
-def _field(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
-    name = next(name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name))
-    return f"{name} is {_short(ours.get(name))}, should be {_short(theirs.get(name))}"
-
-
-def _short(value: object, most: int = 160) -> str:
-    text = json.dumps(value, sort_keys=True)
-    return text if len(text) <= most else f"{text[:most]}…"
+def _fields(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+    return f"another {', '.join(names)}"

@@ -209,8 +209,12 @@ def repository_of(identity: str) -> str:
 
 def signs_as_job(given: str = "") -> bool:
     """Whether `find_signer` would use the identity of a CI job, which needs sigstore."""
-    has_key = given or os.environ.get(keys.KEY_VARIABLE) or keys.default_key_path().exists()
-    return bool(os.environ.get(GITHUB_IDENTITY)) and not has_key
+    return bool(os.environ.get(GITHUB_IDENTITY)) and not _key_named(given)
+
+
+def _key_named(given: str) -> str:
+    own = keys.default_key_path()
+    return given or os.environ.get(keys.KEY_VARIABLE) or (str(own) if own.exists() else "")
 
 
 def find_signer(project: Project, given: str = "", *, publisher: bool = True) -> Signer | None:
@@ -218,8 +222,7 @@ def find_signer(project: Project, given: str = "", *, publisher: bool = True) ->
 
     A publisher whose workflow is not trusted to sign is refused: nobody could verify what it publishes.
     """
-    own = keys.default_key_path()
-    named = given or os.environ.get(keys.KEY_VARIABLE) or (str(own) if own.exists() else "")
+    named = _key_named(given)
     if named:
         origin = "from FACTORY_SIGNING_KEY" if named.lstrip().startswith("-----") else named
         return KeySigner(keys.read_private_key(named), origin)

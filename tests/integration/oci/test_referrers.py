@@ -41,13 +41,6 @@ def test_referrers_are_found_when_the_registry_has_no_api(
     assert repository.tags() == [fallback_tag(image.digest)]
 
 
-def test_attaching_twice_changes_nothing(repository: Repository) -> None:
-    image = push_image(repository, small_image(LAYERS)).descriptor
-    for _ in range(2):
-        referrers.attach(repository, image, "application/vnd.sbom", [Payload("application/json", b"{}")])
-    assert len(referrers.find(repository, image.digest)) == 1
-
-
 def test_an_attachment_whose_content_got_lost_is_sent_again(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,6 @@ import pytest
 from imagefactory.project.cells import Cell
 from imagefactory.project.locks.files import BaseLock, WheelLock
 from imagefactory.publish.prune import Policy, prune
-from tests.fixtures.failures import is_failure
 from tests.fixtures.platforms import FOREIGN, MACHINE, PLATFORM, machine_of
 from tests.fixtures.publishing import START, Publisher
 from tests.fixtures.small_factory import CELL
@@ -63,15 +62,6 @@ def test_rollback_on_one_platform_leaves_the_other_its_image(two_platforms: Publ
     _, there = two_platforms.publish(CELL, OTHER)
     assert two_platforms.rollback().image.digest == first
     assert entries(two_platforms, "latest") == images(first, there)
-
-
-def test_publishing_for_the_other_platform_lifts_no_hold(two_platforms: Publisher) -> None:
-    two_platforms.publish(CELL, OTHER)
-    two_platforms.change(2048)
-    two_platforms.publish(CELL, OTHER)
-    two_platforms.rollback()
-    two_platforms.promote(OTHER, again=True)
-    assert is_failure(two_platforms.refusal(), "not-promotable")
 
 
 def test_pruning_keeps_the_images_of_an_index_in_use(two_platforms: Publisher) -> None:
