@@ -206,7 +206,7 @@ def space_needed(plans: Iterable[Plan], *, pulled: bool = False) -> float:
 
 
 def refuse_full(folder: Path, need_gb: float) -> float:
-    """Raise NoRoomError if a disk has less free space than needed; return what is free, in GB."""
+    """Raise an error if a disk has less free space than needed; return what is free, in GB."""
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free / 1e9

@@ -129,7 +129,7 @@ def _rebuild(project: Project, checked: Checked, scratch: Path, say: Say) -> Reb
         # The record says what should come out; without it nothing can be taken from there.
         (checkout / "locks" / "layers.toml").unlink(missing_ok=True)
         output = scratch / checked.digest.partition(":")[2]
-        command = [str(checkout / "inv"), "build", "--locked", "--target", target, "--output", str(output)]
+        command = [str(checkout / "inv"), "build", "--target", target, "--output", str(output)]
         where = passed_on(os.environ) | {"FACTORY_CACHE": str(scratch / "cache")}
         try:
             done = subprocess.run(  # noqa: S603 - the program of a commit that the publisher signed

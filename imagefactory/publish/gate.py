@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from imagefactory.check.smoke.record import SmokeRecord, required_levels
 from imagefactory.errors import TrustError
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.plan.plan import LOCKED_LABEL, Layer, Plan
+from imagefactory.plan.plan import LOCKED_LABEL, Plan
 from imagefactory.project.locks.kernels import AUDIT_LABEL, recorded_audit
 from imagefactory.project.project import Project
 from imagefactory.publish.catalog import ImagePart, Published
@@ -99,13 +99,12 @@ def _describe(staged: Staged, record: SmokeRecord) -> Published:
 
 def made_of(plan: Plan) -> dict[str, ImagePart]:
     """List the parts that tell one image from another, in the order of its layers."""
-    return dict(_part(layer) for layer in plan.layers)
-
-
-def _part(layer: Layer) -> tuple[str, ImagePart]:
-    version = layer.inputs[0].name.split("-")[1] if layer.kind == "wheel" else ""
-    name = layer.kind if layer.kind in _BUNDLES else f"{layer.kind} {layer.name}"
-    return name, ImagePart(key=layer.key[:KEY_DIGITS], version=version)
+    found: dict[str, ImagePart] = {}
+    for layer in plan.layers:
+        version = layer.inputs[0].name.split("-")[1] if layer.kind == "wheel" else ""
+        name = layer.kind if layer.kind in _BUNDLES else f"{layer.kind} {layer.name}"
+        found[name] = ImagePart(key=layer.key[:KEY_DIGITS], version=version)
+    return found
 
 
 def audit_verdict(project: Project, plan: Plan) -> list[str]:

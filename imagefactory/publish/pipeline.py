@@ -79,7 +79,7 @@ def smoke_test(
 
     Returns what is not in the registry yet: the new record, this machine's earlier one, or both in one; None if there
     is nothing. Without `levels`, the arch decides what to test; without `run`, the image is pulled and tested with
-    Docker. With `must_pass`, raise SmokeFailedError unless every level that ran passed. `retest` tests every level.
+    Docker. With `must_pass`, fail unless every level that ran passed. `retest` tests every level.
     """
     wanted = levels or required_levels(project.matrix, staged.plan.arch)
     published = None if retest else staged.with_attached(repository).record

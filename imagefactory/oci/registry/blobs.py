@@ -18,7 +18,6 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from pathlib import Path
 from typing import BinaryIO, Literal
 
 import requests
@@ -26,7 +25,6 @@ import requests
 from imagefactory.errors import BuildError, InputError, RegistryError
 from imagefactory.oci.registry.answers import BLOCK, Answer, RegistryRequest, judge_answer
 from imagefactory.oci.registry.connection import Connection
-from imagefactory.store.atomic import writing
 from imagefactory.store.digests import Digest
 from imagefactory.store.http import Again
 from imagefactory.store.progress import Progress
@@ -46,35 +44,8 @@ _CHECKS = 3
 _SIZE = re.compile(r"[0-9]{1,18}")
 
 
-def read_range(connection: Connection, digest: Digest, offset: int, length: int) -> bytes:
-    """Read up to `length` bytes of a blob into memory."""
-    data = bytearray()
-    if length:
-        _Download(connection, digest, offset, offset + length, data.extend).run()
-    return bytes(data)
-
-
-def download(connection: Connection, digest: Digest, size: int, path: Path) -> None:
-    """Download a blob to a file."""
-    hashed, received = hashlib.sha256(), 0
-    with writing(path) as file:
-
-        def take(data: bytes) -> None:
-            nonlocal received
-            received += len(data)
-            hashed.update(data)
-            file.write(data)
-
-        # One byte more than expected is enough to see that the blob is too long.
-        _Download(connection, digest, 0, size + 1, take, whole=True).run()
-        found = f"sha256:{hashed.hexdigest()}"
-        if (received, found) != (size, digest):
-            why = f"It sent {received:,} bytes (expected: {size:,}) with the digest {found}."
-            raise connection.error("mismatch", f"{connection.reference.name}@{digest}", why)
-
-
 @dataclass
-class _Download:
+class Download:
     """The transfer of a blob, or of a part of it, which continues after a fault as long as there is progress."""
 
     connection: Connection
@@ -89,6 +60,7 @@ class _Download:
         self._reached = self.position
 
     def run(self) -> None:
+        """Transfer the bytes to `take`."""
         with self.connection.named_failures():
             answer = self.connection.retry.run(self._request, later=self._judge)
         if answer is None:

@@ -6,6 +6,7 @@ https://github.com/opencontainers/distribution-spec/blob/main/spec.md
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 from collections.abc import Mapping
@@ -17,12 +18,12 @@ from typing import Any, Self
 
 from imagefactory.errors import RegistryError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
-from imagefactory.oci.registry import blobs
 from imagefactory.oci.registry.answers import Answer, RegistryRequest
-from imagefactory.oci.registry.blobs import OpenStream, Upload, UploadOutcome
+from imagefactory.oci.registry.blobs import Download, OpenStream, Upload, UploadOutcome
 from imagefactory.oci.registry.connection import Connection
 from imagefactory.oci.registry.credentials import Credentials
 from imagefactory.oci.registry.reference import Descriptor, Reference, is_digest
+from imagefactory.store.atomic import writing
 from imagefactory.store.digests import Digest, digest_of, parse_json
 from imagefactory.store.http import Retry
 from imagefactory.store.progress import Progress
@@ -112,7 +113,10 @@ class Repository(Connection):
 
     def read(self, digest: Digest, offset: int, length: int) -> bytes:
         """Read up to `length` bytes of a blob. The digest covers only whole blobs, so the caller has to check them."""
-        return blobs.read_range(self, digest, offset, length)
+        data = bytearray()
+        if length:
+            Download(self, digest, offset, offset + length, data.extend).run()
+        return bytes(data)
 
     def blob(self, digest: Digest, limit: int = 4 * 1024 * 1024) -> bytes:
         """Read a small blob into memory and check it."""
@@ -130,7 +134,21 @@ class Repository(Connection):
 
     def download(self, digest: Digest, size: int, path: Path) -> None:
         """Download a blob to a file and check it; the file appears whole, or not at all."""
-        blobs.download(self, digest, size, path)
+        hashed, received = hashlib.sha256(), 0
+        with writing(path) as file:
+
+            def take(data: bytes) -> None:
+                nonlocal received
+                received += len(data)
+                hashed.update(data)
+                file.write(data)
+
+            # One byte more than expected is enough to see that the blob is too long.
+            Download(self, digest, 0, size + 1, take, whole=True).run()
+            found = f"sha256:{hashed.hexdigest()}"
+            if (received, found) != (size, digest):
+                why = f"It sent {received:,} bytes (expected: {size:,}) with the digest {found}."
+                raise self.error("mismatch", f"{self.reference.name}@{digest}", why)
 
     # --- manifests and tags ----------------------------------------------------------------------
 

@@ -40,12 +40,12 @@ class Licences:
         self.files = _read(path)
 
     def of(self, package: LockedWheel | LockedDeb) -> LicensedFile:
-        """Return the licence of a locked file; raise LicenceUnknownError if it is not on record."""
+        """Return the licence of a locked file; raise an error if it is not on record."""
         self.refuse_missing([package])
         return self.files[package.sha256]
 
     def refuse_missing(self, packages: Iterable[LockedWheel | LockedDeb]) -> None:
-        """Raise LicenceUnknownError if the licence of a locked file is not on record."""
+        """Raise an error if the licence of a locked file is not on record."""
         missing = sorted({_file_name(package) for package in packages if package.sha256 not in self.files})
         if missing:
             more = f" (and of {len(missing) - 1} more files)" if len(missing) > 1 else ""
@@ -100,7 +100,7 @@ def _carried_over(
 
 
 def check_licences(project: Project) -> None:
-    """Raise LicenceUnknownError if the licence of a locked file is not on record."""
+    """Raise an error if the licence of a locked file is not on record."""
     wheels, base_locks = _locked(project)
     debs = [deb for lock in base_locks for deb in lock.debs]
     Licences(LicenceLock.path(project.locks)).refuse_missing([*wheels, *debs])

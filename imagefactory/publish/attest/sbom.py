@@ -149,7 +149,7 @@ def _dependencies(parts: Sequence[Component]) -> list[dict[str, Any]]:
     return [{"ref": ref, "dependsOn": sorted(needs)} for ref, needs in sorted(depends.items())]
 
 
-def _properties(values: dict[str, str | None]) -> list[dict[str, str]]:
+def _properties(values: Mapping[str, str | None]) -> list[dict[str, str]]:
     return [
         {"name": f"imagefactory:{name}", "value": value}
         for name, value in sorted(values.items())

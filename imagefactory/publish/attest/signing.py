@@ -59,8 +59,9 @@ class Verifier:
     def _check_key(self, bundle: Bundle) -> str:
         # A hint at the key may be missing, and proves nothing: without a match, every key is tried.
         named = [key for key in self.keys if key.hint == bundle.key_hint]
+        signed = pre_authentication(bundle.payload_type, bundle.payload)
         for key in named or self.keys:
-            if key.fits(bundle.signature, bundle.signed_bytes):
+            if key.fits(bundle.signature, signed):
                 return f"key {key.origin}"
         if not self.keys:
             raise NotTrustedError("it is signed with a key, and no key is known to check with")
