@@ -47,7 +47,7 @@ def changed_records(project: Project, base: str) -> dict[Sha256, RecordedLayer]:
 
 
 def check_records(project: Project, changed: Mapping[Sha256, RecordedLayer], watch: Watcher) -> None:
-    """Rebuild what changed; raise RecordRefutedError with every record that something else comes out for."""
+    """Rebuild what changed; raise an error with every record that something else comes out for."""
     parts = list(_parts(project, changed))
     refuse_full(project.store.root, max([MARGIN, *(space_needed([part]) for part in parts)]))
     refuted = list(_refuted_layers(project, changed, parts, watch))

@@ -48,10 +48,6 @@ class Work:
         """Return the full target, which means the same on every machine."""
         return f"{self.cell}/{self.cell.machine}"
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields, with the target for the cell."""
-        return {"target": self.target} | {name: value for name, value in vars(self).items() if name != "cell"}
-
 
 @dataclass(frozen=True)
 class Compile:
@@ -62,11 +58,6 @@ class Compile:
     arch: str
     platform: str
     reason: str
-
-    def as_json(self) -> dict[str, str]:
-        """Describe a job of a matrix."""
-        name = f"{self.what} {self.vllm} for {self.arch}"
-        return {"name": name, "runner": RUNNERS[self.platform], **vars(self)}
 
 
 @dataclass(frozen=True)
@@ -111,7 +102,11 @@ class Night:
 
     def jobs(self) -> dict[str, list[dict[str, str]]]:
         """Return all jobs."""
-        found = {"compile": [job.as_json() for job in self.compiles]}
+        compiles = [
+            {"name": f"{one.what} {one.vllm} for {one.arch}", "runner": RUNNERS[one.platform], **vars(one)}
+            for one in self.compiles
+        ]
+        found = {"compile": compiles}
         found |= {need: self.matrix(need) for need in NEEDS}
         found["adopt"] = [{"name": "locks", "targets": " ".join(self.adopt)}] if self.adopt else []
         return found
@@ -121,7 +116,10 @@ class Night:
         return {
             "registry": self.registry,
             "jobs": self.jobs(),
-            "cells": [work.as_json() for work in self.works],
+            "cells": [
+                {"target": work.target} | {name: it for name, it in vars(work).items() if name != "cell"}
+                for work in self.works
+            ],
             "broken": [vars(trouble) for trouble in self.broken],
             "held": [vars(trouble) for trouble in self.held],
             "current": self.current,
@@ -208,7 +206,7 @@ def space_needed(plans: Iterable[Plan], *, pulled: bool = False) -> float:
 
 
 def refuse_full(folder: Path, need_gb: float) -> float:
-    """Raise NoRoomError if a disk has less free space than needed; return what is free, in GB."""
+    """Raise an error if a disk has less free space than needed; return what is free, in GB."""
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free / 1e9

@@ -60,7 +60,8 @@ def find_compiles(
                 jobs.setdefault((what, cell.version, cell.arch, cell.platform), job)
             else:
                 keys.append(wheel.key)
-        if len(keys) == len(names) and not _is_locked(project, cell, keys):
+        locked = project.wheel_lock(cell).wheels if project.is_locked(cell) else ()
+        if len(keys) == len(names) and not {*keys} <= {wheel.compiled for wheel in locked}:
             found.adopt[cell] = tuple(keys)
     found.jobs = list(jobs.values())
     return found
@@ -107,9 +108,3 @@ def _choose(
     mods = mods_of_sources(project, cell)
     fitting = [wheel for wheel in at if wheel.inputs.mods == mods]
     return (fitting[-1], "") if fitting else (None, "the mods of its sources changed")
-
-
-def _is_locked(project: Project, cell: Cell, keys: Sequence[str]) -> bool:
-    return project.is_locked(cell) and set(keys) <= {
-        wheel.compiled for wheel in project.wheel_lock(cell).wheels
-    }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from imagefactory.assemble.applied_mods import apply_mods
 from imagefactory.assemble.inputs import Downloads, LayerInputs
 from imagefactory.assemble.watch import Unwatched
-from imagefactory.check.smoke.record import SmokeRecord, has_gpu, required_levels, serving_elsewhere
+from imagefactory.check.smoke.record import has_gpu, required_levels, serving_elsewhere
 from imagefactory.ci.jobs import Need, Night, Trouble, Work, fitted
 from imagefactory.errors import FactoryError, RegistryError
 from imagefactory.oci.image import Image
@@ -24,12 +24,11 @@ from imagefactory.project.cells import Cell, buildable
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import choice_for
 from imagefactory.project.servers.known import server_of
-from imagefactory.publish.catalog import Catalog, Event, ImagePart, Published, read_catalog
+from imagefactory.publish.catalog import Catalog, ImagePart, Published, read_catalog
 from imagefactory.publish.gate import made_of
-from imagefactory.publish.history import misplaced_tags
+from imagefactory.publish.history import change_of, misplaced_tags
 from imagefactory.publish.records import read_records
 from imagefactory.publish.tags import NIGHTLY_VERSION, is_home, moving_tags, staging_tag
-from imagefactory.store.digests import Digest
 
 UNFIT = frozenset(
     {
@@ -47,17 +46,6 @@ UNFIT = frozenset(
     }
 )
 """Failures of a mod that retrying cannot fix."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the registry has of a plan's image; by default nothing."""
-
-    staged: Digest | None = None
-    """What its staging tag points to."""
-    record: SmokeRecord | None = None
-    misplaced: Sequence[str] = ()
-    """Tags that are not where the catalog has them."""
 
 
 @dataclass(frozen=True)
@@ -111,9 +99,8 @@ def plan_night(
         target = f"{cell}/{cell.machine}"
         try:
             plan = make_plan(project, cell)
-            recorded = known.image(plan)
-            asked = Asked() if first else ask(project, repository, catalog, plan, recorded)
-            verdict = judge(project, catalog, plan, recorded, asked, retry=retry, gpu=gpu)
+            place = None if first else repository
+            verdict = judge(project, place, catalog, plan, known.image(plan), retry=retry, gpu=gpu)
             if "image" in verdict.needs:
                 _refuse_unfit_mods(project, plan)
         except RegistryError:  # concerns every cell
@@ -131,80 +118,64 @@ def plan_night(
     return fitted(Night(name, works=tuple(works), broken=tuple(broken), held=tuple(held), current=current))
 
 
-def ask(
-    project: Project, repository: Repository, catalog: Catalog, plan: Plan, recorded: Image | None
-) -> Asked:
-    """Ask the registry what `judge` needs to know about a plan, and nothing else."""
-    tags = moving_tags(project.matrix, plan.cell)
-    if _is_current(catalog, plan, tags) or _rollback(catalog, plan, tags):
-        return Asked(misplaced=misplaced_tags(repository, catalog, tags))
-    staged = repository.resolve(staging_tag(plan.key))
-    foreign = recorded is not None and recorded.digest != staged
-    record = None if staged is None or foreign else read_records(repository, staged, plan.key)
-    return Asked(staged, record)
-
-
 def judge(
     project: Project,
+    repository: Repository | None,
     catalog: Catalog,
     plan: Plan,
     recorded: Image | None,
-    asked: Asked,
     *,
     retry: bool = False,
     gpu: bool = False,
 ) -> NightVerdict:
-    """Return what is missing between a plan and its tags.
+    """Return what is missing between a plan and its tags; without a repository to ask, everything is.
 
     Without a recorded image, nothing vouches for what is staged, so it is built and pushed again.
     """
     tags = moving_tags(project.matrix, plan.cell)
-    settled = _settled(catalog, plan, tags, ", ".join(asked.misplaced))
+    settled = _settled(repository, catalog, plan, tags) if repository else None
     if settled is not None:
         return settled
     # Continue where an earlier run stopped: before the push, the tests or the promotion.
     tested: tuple[Need, ...] = ("smoke", "gpu") if gpu and has_gpu(project.matrix, plan.arch) else ("smoke",)
     everything: tuple[Need, ...] = ("image", *tested, "promote")
     why = reason(catalog.current(tags, plan.platform), plan)
-    if asked.staged is None:
+    staged = repository.resolve(staging_tag(plan.key)) if repository else None
+    if repository is None or staged is None:
         return NightVerdict(everything, why)
-    failed = _failures(asked.record)
+    if recorded and recorded.digest != staged:
+        return NightVerdict(everything, f"{why}; another image is in its place")
+    record = read_records(repository, staged, plan.key)
+    levels = record.levels.items() if record else ()
+    failed = [f"{level}: {result.why}" for level, result in levels if result.outcome == "failed"]
     if failed and not retry:
         return NightVerdict(reason="; ".join(failed), held="failed its smoke tests")
-    if recorded and recorded.digest != asked.staged:
-        needs, state = everything, "another image is in its place"
-    elif recorded is None:
+    if recorded is None:
         needs, state = everything, "pushed, but not on record"
-    elif asked.record is None or asked.record.missing(required_levels(project.matrix, plan.arch)):
+    elif record is None or record.missing(required_levels(project.matrix, plan.arch)):
         needs, state = (*tested, "promote"), "pushed, but not tested yet"
     else:
         needs, state = ("promote",), "tested, but not promoted yet"
     return NightVerdict(needs, f"{why}; {state}")
 
 
-def _settled(catalog: Catalog, plan: Plan, tags: Sequence[str], wrong: str) -> NightVerdict | None:
+def _settled(
+    repository: Repository, catalog: Catalog, plan: Plan, tags: Sequence[str]
+) -> NightVerdict | None:
     """Judge an image that is published, or that a rollback holds back; None if it is neither."""
-    rollback = _rollback(catalog, plan, tags)
-    if _is_current(catalog, plan, tags):
-        return (
-            NightVerdict(("promote",), f"{wrong}: not where the catalog has it") if wrong else NightVerdict()
-        )
-    if rollback is None:
-        return None
-    if wrong:  # it was interrupted: `promote` moves the tags, and refuses the image
-        return NightVerdict(("promote",), f"{wrong}: not where the rollback puts it")
-    return NightVerdict(reason=f"on {rollback.time:%Y-%m-%d}, to {rollback.image}", held="rolled back")
-
-
-def _is_current(catalog: Catalog, plan: Plan, tags: Sequence[str]) -> bool:
-    before = catalog.current(tags, plan.platform)
-    return before is not None and before.plan_key == plan.key
-
-
-def _rollback(catalog: Catalog, plan: Plan, tags: Sequence[str]) -> Event | None:
-    """Find the rollback that holds a plan's image back."""
+    current = catalog.current(tags, plan.platform)
+    is_current = current is not None and current.plan_key == plan.key
     digests = {image.digest for image in catalog.images if image.plan_key == plan.key}
-    return next((event for digest, event in catalog.holds(tags).items() if digest in digests), None)
+    rollback = next((event for digest, event in catalog.holds(tags).items() if digest in digests), None)
+    if not is_current and rollback is None:
+        return None
+    wrong = ", ".join(misplaced_tags(repository, catalog, tags))
+    if wrong:  # if a rollback was interrupted, `promote` moves the tags, and refuses the image
+        place = "the catalog has it" if is_current else "the rollback puts it"
+        return NightVerdict(("promote",), f"{wrong}: not where {place}")
+    if is_current or rollback is None:
+        return NightVerdict()
+    return NightVerdict(reason=f"on {rollback.time:%Y-%m-%d}, to {rollback.image}", held="rolled back")
 
 
 def reason(before: Published | None, plan: Plan) -> str:
@@ -222,7 +193,11 @@ def reason(before: Published | None, plan: Plan) -> str:
     distribution = server_of(plan.cell).distribution
     server = {f"wheel {distribution}", f"wheel {distribution}-cpu"}
     first = next((name for name in found if name in server), found[0])
-    return _said(first, old.get(first), new.get(first))
+    kind, _, name = first.partition(" ")
+    before_part, after = old.get(first), new.get(first)
+    moved = before_part and after and before_part.version != after.version
+    thing = f"{name} wheel" if kind == "wheel" else {"serve": "serve program"}.get(kind, first)
+    return change_of(name if moved else thing, before_part, after)
 
 
 def differences(old: dict[str, ImagePart], new: dict[str, ImagePart]) -> list[str]:
@@ -240,26 +215,11 @@ def differences(old: dict[str, ImagePart], new: dict[str, ImagePart]) -> list[st
     return [name for name in dict.fromkeys(order) if old.get(name) != new.get(name)]
 
 
-def _said(layer: str, old: ImagePart | None, new: ImagePart | None) -> str:
-    kind, _, name = layer.partition(" ")
-    thing = f"{name} wheel" if kind == "wheel" else {"serve": "serve program"}.get(kind, layer)
-    if old is None or new is None:
-        return f"{thing} {'gone' if new is None else 'added'}"
-    if old.version != new.version:
-        return f"{name} {old.version} → {new.version}"
-    return f"{thing} changed"
-
-
 def _machines(project: Project, cell: Cell) -> tuple[str, str]:
     """Return the levels for machines of a cell's own platform, and the platform for `serve` if that is another one."""
     required = required_levels(project.matrix, cell.arch)
     elsewhere = serving_elsewhere(project, cell) if "serve" in required else ""
     return ",".join(level for level in required if level != "serve") if elsewhere else "", elsewhere
-
-
-def _failures(record: SmokeRecord | None) -> list[str]:
-    levels = record.levels.items() if record else ()
-    return [f"{level}: {result.why}" for level, result in levels if result.outcome == "failed"]
 
 
 def _refuse_unfit_mods(project: Project, plan: Plan) -> None:

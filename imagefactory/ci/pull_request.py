@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from imagefactory.check.smoke.record import has_gpu
 from imagefactory.ci.jobs import RUNNERS
-from imagefactory.ci.run_summary import bounded
+from imagefactory.ci.run_summary import page
 from imagefactory.errors import BuildError, FactoryError
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
@@ -60,16 +60,17 @@ class Changes:
     def markdown(self) -> str:
         """Format the changes as Markdown; targets that changed in the same way are grouped."""
         if not self.affected:
-            return "## Images\n\nNo image changes.\n"
+            return page("Images", ["No image changes."])
         alike: dict[tuple[str, ...], list[str]] = {}
         for one in self.affected:
             alike.setdefault(_said(one), []).append(one.target)
-        lines = ["## Images", "", f"{len(self.affected)} targets are affected.", ""]
+        lines = [f"{len(self.affected)} targets are affected.", ""]
         for what, targets in alike.items():
-            lines += ["<details><summary>" + _heading(targets) + "</summary>", ""]
+            more = f" and {len(targets) - 1} more" if len(targets) > 1 else ""
+            lines += [f"<details><summary>{targets[0]}{more}</summary>", ""]
             lines += [f"- `{target}`" for target in targets]
             lines += ["", "```", *what, "```", "", "</details>", ""]
-        return bounded("\n".join(lines))
+        return page("Images", lines)
 
 
 def find_changes(project: Project, base: str) -> Changes:
@@ -134,10 +135,6 @@ def _said(one: Affected) -> tuple[str, ...]:
     lines = [f"{change.name}: {change.what}" for change in one.changes]
     more = len(lines) - _SHOWN
     return (*lines[:_SHOWN], *([f"and {more} more"] if more > 0 else []))
-
-
-def _heading(targets: list[str]) -> str:
-    return targets[0] if len(targets) == 1 else f"{targets[0]} and {len(targets) - 1} more"
 
 
 def _git(root: Path, *arguments: str) -> str:

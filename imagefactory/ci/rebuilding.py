@@ -16,12 +16,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from imagefactory.ci.pull_request import worktree
-from imagefactory.ci.run_summary import bounded, cell, table
+from imagefactory.ci.run_summary import cell, page, table
 from imagefactory.errors import BuildError, FactoryError, RegistryError, TrustError, UsageError
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.project import Project
 from imagefactory.publish.attest import provenance
-from imagefactory.publish.attest.attachments import attach_statement, statements_of
+from imagefactory.publish.attest.attachments import attach_statement, attached_bundles, trusted_statements
 from imagefactory.publish.attest.bundles import Statement
 from imagefactory.publish.attest.image_check import Checked, check_image, refuse_failing
 from imagefactory.publish.attest.index_images import images_of
@@ -64,8 +64,7 @@ class Rebuilds:
         rows += [
             ("", f"`{name}`", cell(f"could not be rebuilt: {why}"), "") for name, why in self.failed.items()
         ]
-        lines = ["## Rebuilds", "", *table("target | image | outcome | commit", rows), ""]
-        return bounded("\n".join(lines))
+        return page("Rebuilds", table("target | image | outcome | commit", rows))
 
     def refuse_differences(self) -> None:
         """Raise if an image came out differently, or could not be built again."""
@@ -227,7 +226,8 @@ def attach_rebuilds(
 
 def _attach(repository: Repository, place: Repository, statement: Statement, signer: Signer) -> str:
     """Attach a statement, unless this signer said the same before."""
-    for digest, said in statements_of(place, statement.subject, signer.verifier):
+    there = attached_bundles(place, statement.subject)
+    for digest, _, said in trusted_statements(there, signer.verifier):
         about = (said.predicate_type, said.subject, said.predicate.get("rebuilt"))
         if about == (PREDICATE_TYPE, statement.subject, statement.predicate["rebuilt"]):
             return str(place.reference.at(digest))

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from imagefactory.ci.github import Document, GitHub
 from imagefactory.ci.run_summary import cell, table
 from imagefactory.mods.compatibility import ModResult
+from imagefactory.publish.github import Document, GitHub
 from imagefactory.store.digests import checksum
 
 LABEL: Final = "mod-status"
@@ -65,7 +65,6 @@ class ModFinding:
                 what,
                 "",
                 *table("vLLM | found | evidence", rows),
-                "",
                 *([f"Checked on vllm-project/vllm at `{commit}`.", ""] if commit else []),
                 step,
                 f"To reproduce, with a checkout of vLLM in DIR: `./inv mods.check --name {self.mod} --source DIR`.",

@@ -20,63 +20,51 @@ HISTORY_DAYS: Final = 60
 
 def night_summary(night: Night) -> str:
     """Summarize what a run is going to do, and why."""
-    lines = ["## Plan", "", f"`{night.registry}`: {_counted(night)}", ""]
-    if night.works:
-        rows = [(f"`{work.target}`", " → ".join(work.needs), cell(work.reason)) for work in night.works]
-        lines += [*table("target | does | because", rows), ""]
-    if night.compiles:
-        compiled = [(job.what, job.vllm, job.arch, cell(job.reason)) for job in night.compiles]
-        lines += [*table("compile | vLLM | arch | because", compiled), ""]
+    if night.is_empty:
+        counted = f"nothing changed; {night.current} images are up to date."
+    else:
+        counted = (
+            f"{len(night.works)} to do, {len(night.compiles)} to compile, {night.current} up to date, "
+            f"{len(night.broken)} broken, {len(night.held)} left alone."
+        )
+    works = [(f"`{work.target}`", " → ".join(work.needs), cell(work.reason)) for work in night.works]
+    compiles = [(job.what, job.vllm, job.arch, cell(job.reason)) for job in night.compiles]
+    lines = [f"`{night.registry}`: {counted}", ""]
+    lines += table("target | does | because", works) + table("compile | vLLM | arch | because", compiles)
     if night.adopt:
-        lines += [
-            f"Compiled and waiting for a lock: {', '.join(f'`{target}`' for target in night.adopt)}",
-            "",
-        ]
+        lines += [f"Compiled and waiting for a lock: {codes(night.adopt)}", ""]
     for title, troubles in (("Broken", night.broken), ("Left alone", night.held)):
-        told = [(f"`{trouble.target}`", cell(trouble.what), cell(trouble.why)) for trouble in troubles]
-        lines += [f"### {title}", "", *table("target | what | why", told), ""] if told else []
+        told = [(f"`{one.target}`", cell(one.what), cell(one.why)) for one in troubles]
+        lines += [f"### {title}", "", *table("target | what | why", told)] if told else []
     if night.later:
         lines += [f"{night.later} more do not fit into one run; the next run continues with them.", ""]
-    return bounded("\n".join(lines))
-
-
-def _counted(night: Night) -> str:
-    if night.is_empty:
-        return f"nothing changed; {night.current} images are up to date."
-    return (
-        f"{len(night.works)} to do, {len(night.compiles)} to compile, {night.current} up to date, "
-        f"{len(night.broken)} broken, {len(night.held)} left alone."
-    )
+    return page("Plan", lines)
 
 
 def smoke_summary(records: Iterable[SmokeRecord]) -> str:
     """Summarize smoke records."""
     rows = []
     for record in records:
-        levels = ", ".join(f"{level} {result.outcome}" for level, result in record.levels.items())
-        wrong = "; ".join(
-            f"{level}: {result.why}" for level, result in record.levels.items() if result.outcome == "failed"
-        )
+        results = record.levels.items()
+        levels = ", ".join(f"{level} {result.outcome}" for level, result in results)
+        wrong = "; ".join(f"{level}: {result.why}" for level, result in results if result.outcome == "failed")
         rows.append((f"`{record.target}`", f"`{short_digest(record.digest)}`", levels, cell(wrong) or "-"))
-    return bounded(
-        "\n".join(["## Smoke tests", "", *table("target | image | levels | what is wrong", rows), ""])
-    )
+    return page("Smoke tests", table("target | image | levels | what is wrong", rows))
 
 
 def promotion_summary(outcome: Promotion) -> str:
     """Summarize which tags moved, and which images were refused."""
     rows = [
-        (
-            f"`{one.image.cell}/{one.image.cell.machine}`",
-            f"`{one.image.digest}`",
-            codes(one.named),
-            codes(one.moved),
-        )
+        (f"`{cell_of(one.image)}`", f"`{one.image.digest}`", codes(one.named), codes(one.moved))
         for one in outcome.promoted
     ]
-    moved = table("target | image | permanent tags | moved here", rows) if rows else ["No tag moved."]
-    refused = [f"- {cell(error.what)} {cell(error.why)}" for error in outcome.refused]
-    return bounded("\n".join(["## Tags", "", *moved, "", *refused, ""]))
+    moved = table("target | image | permanent tags | moved here", rows) or ["No tag moved.", ""]
+    return page("Tags", [*moved, *(f"- {cell(error.what)} {cell(error.why)}" for error in outcome.refused)])
+
+
+def cell_of(image: Published) -> str:
+    """Return the full target of an image."""
+    return f"{image.cell}/{image.cell.machine}"
 
 
 def subjects(outcome: Promotion, name: str) -> str:
@@ -97,7 +85,7 @@ def history_page(catalog: Catalog, registry: str) -> str:
         changed = ", ".join(changes(before.get(target), image)[:4])
         before[target] = image
         if (catalog.events[-1].time.date() - event.time.date()).days <= HISTORY_DAYS:
-            when, name = f"{event.time:%Y-%m-%d %H:%M}", f"`{image.cell}/{image.cell.machine}`"
+            when, name = f"{event.time:%Y-%m-%d %H:%M}", f"`{cell_of(image)}`"
             tags = codes([*event.named, *event.moved])
             rows.append((when, event.kind, name, f"`{image.digest}`", size(image.size), tags, cell(changed)))
     return "\n".join(
@@ -106,8 +94,7 @@ def history_page(catalog: Catalog, registry: str) -> str:
             "",
             f"Images of `{registry}`. A digest always names the same image: `docker pull {registry}@sha256:…`.",
             "",
-            *table("when (UTC) | what | target | image | size | tags | changed", reversed(rows)),
-            "",
+            *table("when (UTC) | what | target | image | size | tags | changed", rows[::-1]),
         ]
     )
 
@@ -121,10 +108,15 @@ def bounded(text: str) -> str:
     return kept.rpartition("\n")[0] + note
 
 
-def table(columns: str, rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return the lines of a table; `columns` is its first line, without the bars at both ends."""
+def page(title: str, lines: Iterable[str]) -> str:
+    """Return a summary with a title."""
+    return bounded("\n".join([f"## {title}", "", *lines, ""]))
+
+
+def table(columns: str, rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table, with an empty one after it; `columns` is its first line, without its outer bars."""
     rule = "|---" * (columns.count("|") + 1) + "|"
-    return [f"| {columns} |", rule, *(f"| {' | '.join(row)} |" for row in rows)]
+    return [f"| {columns} |", rule, *(f"| {' | '.join(row)} |" for row in rows), ""] if rows else []
 
 
 def codes(names: Iterable[str]) -> str:

@@ -162,9 +162,9 @@ def promote(
 @command(help={"pushed": workflow.PUSHED, "dry_run": "only print the page"})
 def record(project: Project, pushed: list[str], dry_run: bool = False) -> None:
     """Write the history page, the catalog and the digests of layers that were handed on to the branch `records`."""
-    from imagefactory.ci.github import RECORDS, GitHub
     from imagefactory.ci.run_summary import history_page
     from imagefactory.publish.catalog import read_catalog
+    from imagefactory.publish.github import RECORDS, GitHub
     from imagefactory.publish.handovers import ExpectedImages
 
     layers = ExpectedImages(project, workflow.pushed_folders(project, pushed)).record()
@@ -220,11 +220,11 @@ def report_mods(
     project: Project, name: list[str], source: str, vllm: str = "nightly", dry_run: bool = False
 ) -> None:
     """Check mods against vLLM's main branch, and open or update an issue for each that fails."""
-    from imagefactory.ci.github import GitHub
     from imagefactory.ci.report_mods import findings, report
     from imagefactory.mods.compatibility import check_mods, markdown
     from imagefactory.mods.source_files import FolderSource
     from imagefactory.publish.attest.provenance import read_source
+    from imagefactory.publish.github import GitHub
 
     tree = options.existing("--source", source, folder=True)
     results = check_mods(project, name, [vllm], folder=FolderSource(tree))
@@ -242,8 +242,8 @@ def report_mods(
 @command(help={"target": workflow.NIGHTLY_TARGETS, "dry_run": "lock, but commit nothing"})
 def adopt(project: Project, target: list[str], dry_run: bool = False) -> None:
     """Lock newly compiled wheels, commit the locks to the branch `records`, and start the next run."""
-    from imagefactory.ci.github import RECORDS, GitHub
     from imagefactory.ci.needed_compiles import adopt, find_compiles
+    from imagefactory.publish.github import RECORDS, GitHub
 
     cells = workflow.cells_named(project, target, nightly=True)
     with open_repository(project) as repository:

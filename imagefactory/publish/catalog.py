@@ -289,12 +289,20 @@ def write_catalog(
     for attempt in range(ATTEMPTS):
         _refuse_lost(repository, first.catalog, latest.catalog.without_events(own), tags)
         # A prune that had our events before it has kept what they need; to refuse now would leave them there.
-        if seen is not None and not all(map(latest.catalog.has_event, own or [""])):
-            _refuse_pruned(repository, seen.catalog, latest.catalog)
+        pruned = seen is not None and latest.catalog.pruned != seen.catalog.pruned
+        if pruned and not all(map(latest.catalog.has_event, own or [""])):
+            raise RegistryError(
+                "race-lost",
+                "Somebody pruned the registry at the same moment.",
+                where=str(repository.reference.tagged(CATALOG)),
+                why="What this command found there may be deleted.",
+                fix="Run it again. No tag was moved.",
+            )
         changed = change(latest.catalog.without_events(own))
-        written = replace_tag(
-            repository, CATALOG, latest.digest, _upload(repository, changed, latest.digest), MANIFEST_TYPE
-        )
+        annotations = claim() | ({PREVIOUS: latest.digest} if latest.digest else {})
+        payload = Payload(CATALOG_TYPE, changed.to_json(), {TITLE: "catalog.json"})
+        body = upload_artifact(repository, CATALOG_TYPE, [payload], annotations=annotations)
+        written = replace_tag(repository, CATALOG, latest.digest, body, MANIFEST_TYPE)
         if written is not None:
             return Snapshot(changed, written)
         # A random pause, so that two writers do not keep colliding.
@@ -310,13 +318,6 @@ def write_catalog(
     )
 
 
-def _upload(repository: Repository, catalog: Catalog, previous: Digest | None) -> bytes:
-    """Upload everything but the tag; return the manifest."""
-    annotations = claim() | ({PREVIOUS: previous} if previous else {})
-    payload = Payload(CATALOG_TYPE, catalog.to_json(), {TITLE: "catalog.json"})
-    return upload_artifact(repository, CATALOG_TYPE, [payload], annotations=annotations)
-
-
 def _refuse_lost(repository: Repository, first: Catalog, latest: Catalog, tags: Collection[str]) -> None:
     """Raise if somebody else moved one of the tags since the first look."""
     rival = next((event for event in latest.since(first) if set(tags) & set(event.moved)), None)
@@ -328,16 +329,4 @@ def _refuse_lost(repository: Repository, first: Catalog, latest: Catalog, tags: 
             where=", ".join(str(repository.reference.tagged(tag)) for tag in both),
             why=f"A {rival.kind} of {rival.image} moved {', '.join(both)} at {rival.time:%Y-%m-%d %H:%M:%S} UTC.",
             fix="Look at `./inv history`; publish again if yours is newer. No tag was moved.",
-        )
-
-
-def _refuse_pruned(repository: Repository, first: Catalog, latest: Catalog) -> None:
-    """Raise if somebody pruned the registry since the first look."""
-    if latest.pruned != first.pruned:
-        raise RegistryError(
-            "race-lost",
-            "Somebody pruned the registry at the same moment.",
-            where=str(repository.reference.tagged(CATALOG)),
-            why="What this command found there may be deleted.",
-            fix="Run it again. No tag was moved.",
         )

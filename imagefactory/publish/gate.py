@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from imagefactory.check.smoke.record import SmokeRecord, required_levels
 from imagefactory.errors import TrustError
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.plan.plan import LOCKED_LABEL, Layer, Plan
+from imagefactory.plan.plan import LOCKED_LABEL, Plan
 from imagefactory.project.locks.kernels import AUDIT_LABEL, recorded_audit
 from imagefactory.project.project import Project
 from imagefactory.publish.catalog import ImagePart, Published
@@ -31,7 +30,10 @@ def pass_gate(project: Project, repository: Repository, staged: Staged, trust: V
     """
     staged = staged.with_attached(repository)
     plan, record = staged.plan, staged.record
-    missing = [*_unlocked(staged), *_untested(project, plan, record)]
+    missing = _untested(project, plan, record)
+    labels = json.loads(staged.image.config).get("config", {}).get("Labels", {})
+    if not plan.locked or labels.get(LOCKED_LABEL) != "yes":
+        missing.append("locked: the image has files that the lock does not name")
     missing += [f"audit: {reason}" for reason in audit_verdict(project, plan)]
     unsigned = _unsigned(staged, trust) if trust else []
     if unsigned and not missing:
@@ -56,15 +58,8 @@ def pass_gate(project: Project, repository: Repository, staged: Staged, trust: V
     return _describe(staged, record)
 
 
-def _unlocked(staged: Staged) -> list[str]:
-    labels = json.loads(staged.image.config).get("config", {}).get("Labels", {})
-    if staged.plan.locked and labels.get(LOCKED_LABEL) == "yes":
-        return []
-    return ["locked: the image has files that the lock does not name"]
-
-
 def _untested(project: Project, plan: Plan, record: SmokeRecord | None) -> list[str]:
-    required: Sequence[str] = required_levels(project.matrix, plan.arch)
+    required = required_levels(project.matrix, plan.arch)
     if record is None:
         return [f"smoke: no record for this digest ({', '.join(required)} are required)"]
     # The record itself, attached to the image, has every test that failed.
@@ -77,11 +72,9 @@ def _unsigned(staged: Staged, trust: Verifier) -> list[str]:
         trusted_statements,
     )
 
-    there = {
-        statement.predicate_type
-        for _, statement in trusted_statements(staged.attached.bundles if staged.attached else (), trust)
-        if statement.subject == staged.digest
-    }
+    bundles = staged.attached.bundles if staged.attached else ()
+    found = [statement for _, _, statement in trusted_statements(bundles, trust)]
+    there = {statement.predicate_type for statement in found if statement.subject == staged.digest}
     return [f"signed: no trusted {name}" for kind, name in STATEMENTS.items() if kind not in there]
 
 
@@ -106,13 +99,12 @@ def _describe(staged: Staged, record: SmokeRecord) -> Published:
 
 def made_of(plan: Plan) -> dict[str, ImagePart]:
     """List the parts that tell one image from another, in the order of its layers."""
-    return dict(_part(layer) for layer in plan.layers)
-
-
-def _part(layer: Layer) -> tuple[str, ImagePart]:
-    version = layer.inputs[0].name.split("-")[1] if layer.kind == "wheel" else ""
-    name = layer.kind if layer.kind in _BUNDLES else f"{layer.kind} {layer.name}"
-    return name, ImagePart(key=layer.key[:KEY_DIGITS], version=version)
+    found: dict[str, ImagePart] = {}
+    for layer in plan.layers:
+        version = layer.inputs[0].name.split("-")[1] if layer.kind == "wheel" else ""
+        name = layer.kind if layer.kind in _BUNDLES else f"{layer.kind} {layer.name}"
+        found[name] = ImagePart(key=layer.key[:KEY_DIGITS], version=version)
+    return found
 
 
 def audit_verdict(project: Project, plan: Plan) -> list[str]:

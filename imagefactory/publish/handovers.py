@@ -52,7 +52,7 @@ class Handover(BaseModel):
         )
 
     def image(self, plan: Plan) -> Image:
-        """Return the image of a plan with these layers; raise HandoverError if it is not the one described."""
+        """Return the image of a plan with these layers; raise an error if it is not the one described."""
         if [layer.key for layer in self.layers] == [layer.key for layer in plan.layers]:
             image = make_image(plan, [layer.blob for layer in self.layers])
             if Handover.of(plan, image) == self:
@@ -78,7 +78,7 @@ def write_handover(folder: Path, plan: Plan, image: Image) -> None:
 
 
 def read_handovers(folders: Iterable[Path]) -> dict[Sha256, Handover]:
-    """Read all hand-overs below some folders by plan key; raise HandoverError if two of them disagree."""
+    """Read all hand-overs below some folders by plan key; raise an error if two of them disagree."""
     found: dict[Sha256, Handover] = {}
     for path in sorted(path for folder in folders for path in folder.rglob("*.json")):
         try:
@@ -109,16 +109,12 @@ class ExpectedImages:
         self._handed = read_handovers(folders)
 
     def image(self, plan: Plan) -> Image | None:
-        """Return the image that a plan must have; None if neither says.
-
-        Raises:
-            HandoverError: the hand-over contradicts the plan, or the record of a layer.
-        """
+        """Return the image that a plan must have, unless record and hand-over disagree; None if neither says."""
         handed = self._handed.get(plan.key)
         return self._known.image(plan) if handed is None else self._confirmed(handed, plan)
 
     def require(self, plan: Plan, where: str) -> Image:
-        """Return the image that a plan must have; raise UnvouchedError if neither record nor hand-over says."""
+        """Return the image that a plan must have; raise an error if neither says."""
         image = self.image(plan)
         if image is None:
             raise TrustError(
@@ -132,7 +128,7 @@ class ExpectedImages:
         return image
 
     def require_same(self, plan: Plan, found: Digest, where: str) -> Image:
-        """Return the image that a plan must have; raise SwappedImageError if another one was found in a registry."""
+        """Return the image that a plan must have; raise an error if another one was found in a registry."""
         image = self.require(plan, where)
         if found != image.digest:
             raise TrustError(

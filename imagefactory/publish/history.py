@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import takewhile
 from typing import Literal
 
 from imagefactory.errors import UsageError
@@ -86,18 +85,13 @@ def history(catalog: Catalog, tags: Sequence[str], platform: str) -> list[Line]:
                 kind=event.kind,
                 image=image,
                 moved=tuple(event.moved),
-                now=_names_today(catalog, image, event),
+                now=tuple(tag for tag in event.moved if catalog.current([tag], platform) == image),
                 changed=changes(before, image),
                 held=image.digest in held,
             )
         )
         before = image
     return lines
-
-
-def _names_today(catalog: Catalog, image: Published, event: Event) -> tuple[str, ...]:
-    """List the tags of an event that still point at its image."""
-    return tuple(tag for tag in event.moved if catalog.current([tag], image.platform) == image)
 
 
 def changes(before: Published | None, image: Published) -> tuple[str, ...]:
@@ -113,18 +107,16 @@ def changes(before: Published | None, image: Published) -> tuple[str, ...]:
     found += [f"mod {name} gone" for name in before.mods if name not in image.mods]
     for layer in sorted(before.made_of.keys() | image.made_of.keys()):
         old, new = before.made_of.get(layer), image.made_of.get(layer)
-        said = _change(layer, old, new)
-        if said and not (layer.startswith("mod ") and (old is None or new is None)):
-            found.append(said)
+        listed = layer.startswith("mod ") and (old is None or new is None)
+        if old != new and not listed:
+            found.append(change_of(layer.removeprefix("wheel "), old, new))
     return tuple(found) or ("configuration",)
 
 
-def _change(layer: str, old: ImagePart | None, new: ImagePart | None) -> str:
-    name = layer.removeprefix("wheel ")
+def change_of(name: str, old: ImagePart | None, new: ImagePart | None) -> str:
+    """Say how a part of an image changed."""
     if old is None or new is None:
         return f"{name} {'gone' if new is None else 'added'}"
-    if old == new:
-        return ""
     if old.version != new.version:
         return f"{name} {old.version} → {new.version}"
     return f"{name} changed"
@@ -142,12 +134,11 @@ def current_images(catalog: Catalog) -> list[CurrentImage]:
     for tag in sorted(catalog.moving_tags()):
         moves = [event for event in catalog.events if tag in event.moved]
         for platform, digest in moves[-1].moved[tag].images.items():
-            image = catalog.image(digest)
+            image, since = catalog.image(digest), moves[-1].time
+            for event in reversed(moves):
+                if event.moved[tag].images.get(platform) != digest:
+                    break
+                since = event.time
             if image is not None:
-                found.append(CurrentImage(tag, image, _since(moves, tag, platform, digest)))
+                found.append(CurrentImage(tag, image, since))
     return found
-
-
-def _since(moves: Sequence[Event], tag: str, platform: str, digest: Digest) -> datetime:
-    same = takewhile(lambda event: event.moved[tag].images.get(platform) == digest, reversed(moves))
-    return min(event.time for event in same)

@@ -7,7 +7,7 @@ staged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -79,7 +79,7 @@ def smoke_test(
 
     Returns what is not in the registry yet: the new record, this machine's earlier one, or both in one; None if there
     is nothing. Without `levels`, the arch decides what to test; without `run`, the image is pulled and tested with
-    Docker. With `must_pass`, raise SmokeFailedError unless every level that ran passed. `retest` tests every level.
+    Docker. With `must_pass`, fail unless every level that ran passed. `retest` tests every level.
     """
     wanted = levels or required_levels(project.matrix, staged.plan.arch)
     published = None if retest else staged.with_attached(repository).record
@@ -90,10 +90,11 @@ def smoke_test(
     left = _not_passed(lacking, here, staged, say)
     if here and not left:
         return here
-    record = run(staged, left) if run else _smoke_pulled(project, repository, staged, left, say)
-    if must_pass:
-        from imagefactory.check.smoke.runner import refuse_failed, results_folder  # noqa: PLC0415 - with Docker's client
+    from imagefactory.check.smoke.runner import refuse_failed, results_folder, smoke  # noqa: PLC0415 - Docker's client
 
+    test = run or (lambda one, levels: smoke(project, _pulled(project, repository, one), levels, say))
+    record = test(staged, left)
+    if must_pass:
         refuse_failed(record, left, by_name=True, folder=results_folder(project, staged.digest))
     return record.with_earlier(here) if here else record
 
@@ -131,7 +132,7 @@ def attest(
 
     The image comes back with everything that is attached to it now, so that the gate need not read it again.
     """
-    from imagefactory.publish.attest.attachments import attach_missing  # noqa: PLC0415 - with cryptography
+    from imagefactory.publish.attest.attachments import attach_all  # noqa: PLC0415 - with cryptography
 
     staged = staged.with_attached(repository)
     there = staged.attached or Attached((), ())
@@ -139,31 +140,18 @@ def attest(
     for record in new:
         attach_record(repository, record)
     descriptor = staged.pushed.descriptor
-    _, bundles = attach_missing(repository, project, staged.plan, descriptor, signer, there=there.bundles)
+    _, bundles = attach_all(repository, project, staged.plan, descriptor, signer, there=there.bundles)
     attached = Attached((*there.records, *new), (*there.bundles, *bundles))
     return replace(staged, attached=attached)
 
 
-def _smoke_pulled(
-    project: Project, repository: Repository, staged: Staged, levels: Sequence[Level], say: Say
-) -> SmokeRecord:
-    """Test an image as users get it: pulled from the registry, by digest."""
-    from imagefactory.check.smoke.runner import smoke  # noqa: PLC0415 - with Docker's client
-
-    return smoke(project, _pulled(project, repository, staged), levels, say)
-
-
 def _pulled(project: Project, repository: Repository, staged: Staged) -> Subject:
-    """Pull an image by digest."""
+    """Pull an image by digest, as users get it."""
     from imagefactory.check.smoke.subject import subject_of_image  # noqa: PLC0415 - with Docker's client
 
     reference = repository.reference
-    found = find_credentials(reference.registry, reference.repository)
-    auth: Mapping[str, str] | None = None
-    if found is not None:
-        auth = {"username": found.username, "password": found.secret}
-        if found.identity_token:
-            auth = {"identitytoken": found.secret}
+    found = find_credentials(reference.registry)
+    auth = {"username": found.username, "password": found.secret} if found else None
     return subject_of_image(project, f"{reference.name}@{staged.digest}", auth=auth)
 
 

@@ -8,7 +8,7 @@ registry, complete and tested. Running the same promotion again finishes it.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -36,7 +36,7 @@ from imagefactory.publish.history import misplaced_tags
 from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.staging import Staged
 from imagefactory.publish.tags import CATALOG, Tags, refuse_ambiguous, tags_of
-from imagefactory.store.digests import Digest, sha256_of
+from imagefactory.store.digests import Digest, digest_of
 
 if TYPE_CHECKING:
     from imagefactory.publish.attest.signing import Verifier
@@ -93,7 +93,15 @@ def promote(
         tags = tags_of(project.matrix, cell, key, time.date(), nightly=nightly)
         # The first image of a day keeps the day's tag.
         free = tuple(tag for tag in tags.dated if repository.resolve(tag) in (None, image.digest))
-        _refuse_taken(repository, catalog, image, tags)
+        owner = catalog.owner_of(tags.fixed) or repository.resolve(tags.fixed)
+        if owner not in (None, image.digest):
+            raise TrustError(
+                "tag-taken",
+                f"The tag {tags.fixed} belongs to another image, and never moves.",
+                where=str(repository.reference.tagged(tags.fixed)),
+                why=f"It names {owner}; this image is {image.digest}.",
+                fix="The same plan must give the same image: run `./inv verify`. Nothing was written.",
+            )
         held = catalog.holds(tags.moving).get(image.digest)
         if held and not again:
             # The rollback may have been interrupted before it moved them all.
@@ -163,11 +171,20 @@ class Manifests:
         """Remember a document."""
         self._known[manifest.digest] = manifest
 
-    def create(self, manifest: StoredManifest) -> None:
-        """Upload a new document, so that whoever reads the catalog finds it."""
-        if manifest.digest not in self._known:
-            self._repository.put_manifest(manifest.body, manifest.media_type)
-            self.keep(manifest)
+    def create_index(self, images: Mapping[str, Digest], image: Published) -> Digest:
+        """Upload an index of images by platform, so that whoever reads the catalog finds it."""
+        entries: list[Descriptor] = []
+        for platform, digest in images.items():
+            system, _, machine = platform.partition("/")
+            described = {"architecture": machine, "os": system}
+            entries.append(replace(self.get(digest).descriptor(), platform=described))
+        # GHCR shows a description, a source and licences of an index only when they are annotations of the index.
+        body = index_document(entries, self.get(image.digest).document().get("annotations", {}))
+        index = StoredManifest(digest_of(body), INDEX_TYPE, body)
+        if index.digest not in self._known:
+            self._repository.put_manifest(body, INDEX_TYPE)
+            self.keep(index)
+        return index.digest
 
     def put(self, digest: Digest, tag: str) -> None:
         """Point a tag at a document."""
@@ -179,30 +196,15 @@ def pointers(
     matrix: Matrix, manifests: Manifests, catalog: Catalog, image: Published, tags: Iterable[str]
 ) -> dict[str, Pointer]:
     """Return what each tag must point at to name an image: an index, if the arch has several platforms."""
-    return {tag: _pointer(matrix, manifests, catalog, image, catalog.pointer(tag)) for tag in tags}
-
-
-def _pointer(
-    matrix: Matrix, manifests: Manifests, catalog: Catalog, image: Published, current: Pointer | None
-) -> Pointer:
     known = {known.digest: known for known in (*catalog.images, image)}
     arch = matrix.archs.get(image.arch)
     platforms = arch.platforms if arch else [image.platform]
-    images = pointed_at(image, current, known, platforms)
-    if len(platforms) == 1:
-        return Pointer(digest=image.digest, images=images)
-    documents = {platform: manifests.get(digest) for platform, digest in images.items()}
-    # GHCR shows a description, a source and licences of an index only when they are annotations of the index.
-    annotations = documents[image.platform].document().get("annotations", {})
-    body = index_document([_entry(platform, found) for platform, found in documents.items()], annotations)
-    digest = Digest(f"sha256:{sha256_of(body)}")
-    manifests.create(StoredManifest(digest, INDEX_TYPE, body))
-    return Pointer(digest=digest, images=images)
-
-
-def _entry(platform: str, manifest: StoredManifest) -> Descriptor:
-    system, _, machine = platform.partition("/")
-    return replace(manifest.descriptor(), platform={"architecture": machine, "os": system})
+    found: dict[str, Pointer] = {}
+    for tag in tags:
+        images = pointed_at(image, catalog.pointer(tag), known, platforms)
+        digest = image.digest if len(platforms) == 1 else manifests.create_index(images, image)
+        found[tag] = Pointer(digest=digest, images=images)
+    return found
 
 
 def set_tags(
@@ -228,19 +230,6 @@ def set_tags(
                 why="The registry delayed a write for longer than two writers need to take turns.",
                 fix="Run the command again. Until then, every tag names a complete and tested image.",
             )
-
-
-def _refuse_taken(repository: Repository, catalog: Catalog, image: Published, tags: Tags) -> None:
-    """Raise if the fixed tag belongs to another image."""
-    owner = catalog.owner_of(tags.fixed) or repository.resolve(tags.fixed)
-    if owner is not None and owner != image.digest:
-        raise TrustError(
-            "tag-taken",
-            f"The tag {tags.fixed} belongs to another image, and never moves.",
-            where=str(repository.reference.tagged(tags.fixed)),
-            why=f"It names {owner}; this image is {image.digest}.",
-            fix="The same plan must give the same image: run `./inv verify`. Nothing was written.",
-        )
 
 
 def refuse_deleting(catalog: Catalog, image: Published) -> None:

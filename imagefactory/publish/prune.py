@@ -68,9 +68,9 @@ class Inventory:
                 found.setdefault(Digest(subject["digest"]), []).append(digest)
         return found
 
-    def tags_on(self, digest: Digest) -> list[str]:
+    def tags_on(self, digest: Digest) -> tuple[str, ...]:
         """List the tags that point at a manifest."""
-        return sorted(tag for tag, found in self.tags.items() if found == digest)
+        return tuple(sorted(tag for tag, found in self.tags.items() if found == digest))
 
     def reach(self, roots: Iterable[Digest]) -> set[Digest]:
         """List manifests and what they keep alive: the images of an index, the attachments of an image."""
@@ -109,10 +109,14 @@ class Inventory:
         kind = manifest.document().get("artifactType")
         return replace(manifest.descriptor(), artifact_type=kind, annotations=_annotations(manifest))
 
-    def created(self, digest: Digest) -> str:
-        """Return when something was last attached to an image, which has no date itself; empty if unknown."""
+    def age(self, digest: Digest, moment: datetime) -> timedelta | None:
+        """Return how long ago something was last attached to an image, which has no date itself; None if unknown."""
         attached = [self.manifests[item] for item in self.referrers.get(digest, ()) if item in self.manifests]
-        return max((str(_annotations(manifest).get(_CREATED, "")) for manifest in attached), default="")
+        dates = [str(_annotations(manifest).get(_CREATED, "")) for manifest in attached]
+        try:
+            return moment - datetime.fromisoformat(max(dates, default=""))
+        except (ValueError, TypeError):  # no date, or one without a time zone
+            return None
 
 
 def take_inventory(repository: Repository, also: Iterable[Digest] = ()) -> Inventory:
@@ -220,16 +224,18 @@ def plan_pruning(inventory: Inventory, policy: Policy, moment: datetime) -> Prun
         if catalog.image(digest) and (tag.startswith(STAGING) or catalog.owner_of(tag) == digest):
             continue  # stays or goes with its image
         if tag.startswith(STAGING):
-            age = _age(inventory, digest, moment)
+            age = inventory.age(digest, moment)
             if age is None:
                 undated.append(tag)
             if age is not None and age > timedelta(days=policy.staging_days):
                 continue
         roots.add(digest)
-    roots |= _catalogs(inventory)
+    newest = inventory.snapshot.digest
+    if newest:  # and its predecessor, in case somebody has to go back to it
+        roots |= {newest, *predecessor(inventory.manifests[newest])}
     kept = inventory.reach(roots)
     deletions = [
-        Deletion(digest, inventory.kind(digest), tuple(inventory.tags_on(digest)), _size(manifest.document()))
+        Deletion(digest, inventory.kind(digest), inventory.tags_on(digest), _size(manifest.document()))
         for digest, manifest in inventory.manifests.items()
         if digest not in kept
     ]
@@ -261,7 +267,8 @@ def prune(
     pruning = plan_pruning(inventory, policy, moment)
     if not delete:
         return pruning
-    _announce(repository, inventory.snapshot, pruning)
+    if pruning.announced:
+        _announce(repository, inventory.snapshot, pruning)
     for item in pruning.deletions:
         remove(item.digest)
     before = inventory.snapshot.catalog
@@ -289,8 +296,7 @@ def _announce(repository: Repository, seen: Snapshot, pruning: Pruning) -> None:
             )
         return marked
 
-    if pruning.announced:
-        write_catalog(repository, mark)
+    write_catalog(repository, mark)
 
 
 def _outdated(catalog: Catalog, image: Published, policy: Policy, moment: datetime) -> bool:
@@ -299,29 +305,10 @@ def _outdated(catalog: Catalog, image: Published, policy: Policy, moment: dateti
     days = [day for tag in named if (day := nightly_date(tag)) is not None]
     if policy.nightly_days is not None and days and (moment.date() - max(days)).days > policy.nightly_days:
         return True
-    return policy.keep is not None and image.digest not in _newest(catalog, image, policy.keep)
-
-
-def _newest(catalog: Catalog, image: Published, count: int) -> list[Digest]:
-    """List the most recently promoted images of the same target."""
     same = {other.digest for other in catalog.images if other.cell == image.cell}
-    promoted = [
-        event.image for event in reversed(catalog.events) if event.kind == "promote" and event.image in same
-    ]
-    return list(dict.fromkeys(promoted))[:count]
-
-
-def _age(inventory: Inventory, digest: Digest, moment: datetime) -> timedelta | None:
-    try:
-        return moment - datetime.fromisoformat(inventory.created(digest))
-    except (ValueError, TypeError):  # no date, or one without a time zone
-        return None
-
-
-def _catalogs(inventory: Inventory) -> set[Digest]:
-    """Return the catalog and its predecessor, in case somebody has to go back to it."""
-    current = inventory.snapshot.digest
-    return {current, *predecessor(inventory.manifests[current])} if current else set()
+    promoted = [event.image for event in reversed(catalog.events) if event.kind == "promote"]
+    newest = list(dict.fromkeys(digest for digest in promoted if digest in same))
+    return policy.keep is not None and image.digest not in newest[: policy.keep]
 
 
 def _size(document: dict[str, object]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -19,7 +19,6 @@ from imagefactory.publish.tags import moving_tags
 from imagefactory.store.digests import Digest
 
 _DIGEST = re.compile(r"(sha256:)?[0-9a-f]{6,64}")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 @dataclass(frozen=True)
@@ -102,85 +101,52 @@ def choose(catalog: Catalog, tags: Sequence[str], cell: Cell, to: str = "") -> P
     An image that was rolled back before is found by its digest only.
     """
     promotions = catalog.promotions(tags, cell.platform)
-    if not promotions:
-        raise UsageError(
-            "never-published",
-            f"{cell} was never published.",
-            where=f"the tags {', '.join(tags)}",
-            why=f"The catalog has no image of it for {cell.platform}.",
-            fix="`./inv history --target ...` lists what was published; `./inv publish` publishes.",
-        )
-    held = catalog.holds(tags)
-    if not to:
-        return _previous(catalog, promotions, held, tags, cell)
-    if _DATE.fullmatch(to):
-        return _on(catalog, promotions, held, to, cell)
-    if _DIGEST.fullmatch(to):
-        return _named(catalog, promotions, to.removeprefix("sha256:"), cell)
-    raise _unusable(
-        f"{to!r} is neither a digest nor a date.",
-        why="It is neither a digest (or the start of one) nor a date.",
-        fix="Use a digest of `./inv history`, or a date such as 2026-11-05.",
-    )
-
-
-def _previous(
-    catalog: Catalog, promotions: Sequence[Event], held: Collection[Digest], tags: Sequence[str], cell: Cell
-) -> Published:
-    current = catalog.current(tags, cell.platform)
     images = [event.image for event in promotions]
-    earlier: list[Digest] = []
-    if current and current.digest in images:
-        last = len(images) - 1 - images[::-1].index(current.digest)
-        earlier = [digest for digest in images[:last] if digest != current.digest and digest not in held]
-    if not earlier:
+    held = catalog.holds(tags)
+    if not images:
+        why = f"{cell} was never published for {cell.platform}"
+        found = []
+    elif not to:
+        current = catalog.current(tags, cell.platform)
+        before = [] if current is None else _before(current.digest, images)
+        found = [digest for digest in before if digest not in held][-1:]
+        why = "the image that the tags name now was the first, or all before it were rolled back too"
+    elif _DIGEST.fullmatch(to):
+        digits = to.removeprefix("sha256:")
+        found = list({image for image in images if image.removeprefix("sha256:").startswith(digits)})
+        why = f"{'several images begin' if found else 'no image begins'} with {digits!r}"
+    elif (day := _day(to)) is not None:
+        until = [event.image for event in promotions if event.time.date() <= day]
+        found = [digest for digest in until if digest not in held][-1:]
+        why = (
+            f"the first image is of {promotions[0].time:%Y-%m-%d} (UTC); what was rolled back does not count"
+        )
+    else:
+        found, why = [], f"{to!r} is neither a digest (or the start of one) nor a day such as 2026-11-05"
+    if len(found) != 1:
         raise UsageError(
             "never-published",
-            f"There is no earlier image of {cell} to go back to.",
-            where=f"the tags {', '.join(tags)}",
-            why=f"{current.digest if current else 'The image that they name now'} is the first that was published, or "
-            "all before it were rolled back too.",
-            fix="`./inv history` lists what was published; --to accepts the digest of any of it.",
+            f"There is no such image of {cell} to go back to: {why}.",
+            where="the --to option" if to else f"the tags {', '.join(tags)}",
+            why="A rollback needs exactly one image that these tags have named.",
+            fix="`./inv history` lists what was published; --to accepts the digest of any of it, or a day.",
         )
-    return _image(catalog, earlier[-1])
+    return _image(catalog, found[0])
 
 
-def _on(
-    catalog: Catalog, promotions: Sequence[Event], held: Collection[Digest], text: str, cell: Cell
-) -> Published:
+def _before(current: Digest, images: Sequence[Digest]) -> list[Digest]:
+    """Return what was promoted before an image was promoted last."""
+    last = max((number for number, digest in enumerate(images) if digest == current), default=0)
+    return [digest for digest in images[:last] if digest != current]
+
+
+def _day(text: str) -> date | None:
     try:
-        day = date.fromisoformat(text)
+        return date.fromisoformat(text)
     except ValueError:
-        raise _unusable(
-            f"{text!r} is not a day.",
-            why="The calendar has no such day.",
-            fix="Use a date such as 2026-11-05.",
-        ) from None
-    until = [event.image for event in promotions if event.time.date() <= day and event.image not in held]
-    if not until:
-        raise _unusable(
-            f"Nothing of {cell} was published by {day}.",
-            why=f"The first image is of {promotions[0].time:%Y-%m-%d} (UTC); what was rolled back does not count.",
-            fix="Name a later day, or a digest.",
-        )
-    return _image(catalog, until[-1])
-
-
-def _named(catalog: Catalog, promotions: Sequence[Event], digits: str, cell: Cell) -> Published:
-    found = {event.image for event in promotions if event.image.removeprefix("sha256:").startswith(digits)}
-    if len(found) != 1:
-        raise _unusable(
-            f"{'Several images begin' if found else 'No image begins'} with {digits!r}.",
-            why=f"A rollback needs exactly one image that {cell}'s tags have named.",
-            fix="Use a digest of `./inv history`, with more digits if need be.",
-        )
-    return _image(catalog, found.pop())
+        return None
 
 
 def _image(catalog: Catalog, digest: Digest) -> Published:
     # An image leaves the catalog together with its events.
     return next(image for image in catalog.images if image.digest == digest)
-
-
-def _unusable(what: str, *, why: str, fix: str) -> UsageError:
-    return UsageError("never-published", what, where="the --to option", why=why, fix=fix)

@@ -39,7 +39,8 @@ class Attached:
     """What is attached to an image: smoke records, whatever they say, and statements, whoever signed them."""
 
     records: tuple[SmokeRecord, ...]
-    bundles: tuple[tuple[Digest, Bundle], ...]
+    bundles: tuple[tuple[Digest, Bundle | str], ...]
+    """Bundles, or the reasons why they cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,7 @@ class Staged:
 
         found = referrers.find(repository, self.digest)
         records, bundles = records_among(repository, found), bundles_among(repository, found)
-        readable = tuple((digest, one) for digest, one in bundles if not isinstance(one, str))
-        return replace(self, attached=Attached(tuple(records), readable))
+        return replace(self, attached=Attached(tuple(records), tuple(bundles)))
 
 
 def stage(

@@ -67,7 +67,9 @@ def tags_of(matrix: Matrix, cell: Cell, key: Sha256, day: date, *, nightly: bool
     dated = nightly or cell.version == NIGHTLY_VERSION
     return Tags(
         fixed=_checked(fixed_tag(cell, key), cell),
-        dated=(_checked(nightly_tag(cell, day), cell),) if dated and is_home(matrix, cell) else (),
+        dated=(_checked(f"{NIGHTLY}{day:%Y%m%d}-{cell.model}", cell),)
+        if dated and is_home(matrix, cell)
+        else (),
         moving=moving_tags(matrix, cell),
     )
 
@@ -87,11 +89,6 @@ def moving_tags(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
 def is_home(matrix: Matrix, cell: Cell) -> bool:
     """Whether a cell is on its model's default arch."""
     return cell.arch == (matrix.models[cell.model].arch or matrix.defaults.arch)
-
-
-def nightly_tag(cell: Cell, day: date) -> str:
-    """Return the tag of a day's nightly."""
-    return f"{NIGHTLY}{day:%Y%m%d}-{cell.model}"
 
 
 def nightly_date(tag: str) -> date | None:

@@ -42,7 +42,11 @@ class Payload:
         if isinstance(self.content, bytes):
             digest, size = digest_of(self.content), len(self.content)
         else:
-            digest, size = self.known_digest or _digest_of(self.content), self.content.stat().st_size
+            size = self.content.stat().st_size
+            with self.content.open("rb") as file:
+                digest = self.known_digest or Digest(
+                    f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+                )
         return Descriptor(self.media_type, digest, size, annotations=self.annotations)
 
     def open(self) -> BinaryIO:
@@ -121,8 +125,3 @@ def contents(repository: Repository, manifest: StoredManifest) -> list[Descripto
             fix="Check the tag or digest.",
         ) from None
     return [descriptor for descriptor in found if descriptor.media_type != _EMPTY.media_type]
-
-
-def _digest_of(path: Path) -> Digest:
-    with path.open("rb") as file:
-        return Digest(f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}")

@@ -18,7 +18,6 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from pathlib import Path
 from typing import BinaryIO, Literal
 
 import requests
@@ -26,7 +25,6 @@ import requests
 from imagefactory.errors import BuildError, InputError, RegistryError
 from imagefactory.oci.registry.answers import BLOCK, Answer, RegistryRequest, judge_answer
 from imagefactory.oci.registry.connection import Connection
-from imagefactory.store.atomic import writing
 from imagefactory.store.digests import Digest
 from imagefactory.store.http import Again
 from imagefactory.store.progress import Progress
@@ -46,35 +44,8 @@ _CHECKS = 3
 _SIZE = re.compile(r"[0-9]{1,18}")
 
 
-def read_range(connection: Connection, digest: Digest, offset: int, length: int) -> bytes:
-    """Read up to `length` bytes of a blob into memory."""
-    data = bytearray()
-    if length:
-        _Download(connection, digest, offset, offset + length, data.extend).run()
-    return bytes(data)
-
-
-def download(connection: Connection, digest: Digest, size: int, path: Path) -> None:
-    """Download a blob to a file."""
-    hashed, received = hashlib.sha256(), 0
-    with writing(path) as file:
-
-        def take(data: bytes) -> None:
-            nonlocal received
-            received += len(data)
-            hashed.update(data)
-            file.write(data)
-
-        # One byte more than expected is enough to see that the blob is too long.
-        _Download(connection, digest, 0, size + 1, take, whole=True).run()
-        found = f"sha256:{hashed.hexdigest()}"
-        if (received, found) != (size, digest):
-            why = f"It sent {received:,} bytes (expected: {size:,}) with the digest {found}."
-            raise connection.failures.make("mismatch", f"{connection.reference.name}@{digest}", why)
-
-
 @dataclass
-class _Download:
+class Download:
     """The transfer of a blob, or of a part of it, which continues after a fault as long as there is progress."""
 
     connection: Connection
@@ -89,13 +60,14 @@ class _Download:
         self._reached = self.position
 
     def run(self) -> None:
-        with self.connection.failures.named():
+        """Transfer the bytes to `take`."""
+        with self.connection.named_failures():
             answer = self.connection.retry.run(self._request, later=self._judge)
         if answer is None:
             return
         if answer.status == HTTPStatus.NOT_FOUND and not answer.has_error("NAME_UNKNOWN"):
             where = f"{self.connection.reference.name}@{self.digest}"
-            raise self.connection.failures.make("absent", where, f"It answered {answer.said()}.")
+            raise self.connection.error("absent", where, f"It answered {answer.said()}.")
         raise self.connection.failure(answer, "read a blob")
 
     def _judge(self, outcome: Answer | OSError | None) -> Again | None:
@@ -153,7 +125,16 @@ class Upload:
 
     def run(self) -> UploadOutcome:
         """Upload the blob, unless the repository already has it."""
-        self._refuse_too_large()
+        registry = self.connection.reference.registry
+        largest = LARGEST.get(registry, self.size)
+        if self.size > largest:
+            raise RegistryError(
+                "blob-too-large",
+                f"A layer of {self.size:,} bytes is too large for {registry}.",
+                where=self.digest,
+                why=f"It accepts at most {largest:,} bytes per layer.",
+                fix="Split the layer: large wheels get one each.",
+            )
         if self._is_present():
             return "present"
         problem = self.connection.retry.run(self._send, later=self._judge, stopped=self.stopped)
@@ -161,7 +142,7 @@ class Upload:
             return "uploaded"
         if isinstance(problem, Answer):
             raise self.connection.failure(problem, "write a blob")
-        with self.connection.failures.named():
+        with self.connection.named_failures():
             raise problem
 
     def _send(self) -> _Problem | None:
@@ -173,7 +154,7 @@ class Upload:
             return None
         seconds = time.monotonic() - started
         unclear = not isinstance(problem, Answer) or problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR
-        for check in range(_CHECKS if body.is_spent and unclear else 1):
+        for check in range(_CHECKS if body.sent >= self.size and unclear else 1):
             self.connection.retry.wait(check + 1, Again(), self.stopped)
             if self._is_present():
                 self.progress(self.size)
@@ -182,10 +163,7 @@ class Upload:
         return problem
 
     def _judge(self, problem: _Problem | OSError | None) -> Again | None:
-        """Judge whether another upload may succeed."""
-        if problem is None:
-            return None
-        again = judge_answer(problem)
+        again = judge_answer(problem) if problem is not None else None
         if again is not None or not isinstance(problem, Answer):
             return again
         if problem.has_error("DIGEST_INVALID"):
@@ -201,7 +179,6 @@ class Upload:
         return self.connection.has_blob(self.digest, "pull,push", self.stopped)
 
     def _start(self) -> str:
-        """Start an upload and return its URL."""
         connection = self.connection
         url = connection.url("blobs/uploads/")
         answer = connection.ask(RegistryRequest("POST", url, "pull,push", body=b"", stopped=self.stopped))
@@ -210,12 +187,11 @@ class Upload:
         location = answer.headers.get("Location")
         if answer.status != HTTPStatus.ACCEPTED or not location:
             why = f"It answered {answer.said()}, without a Location to upload to."
-            raise connection.failures.make("unusable", connection.reference.name, why)
-        with connection.failures.named():
+            raise connection.error("unusable", connection.reference.name, why)
+        with connection.named_failures():
             return connection.locate(location, answer.url)
 
     def _put(self, location: str, body: _Body) -> _Problem | None:
-        """Send the blob; return the problem, if any."""
         separator = "&" if "?" in location else "?"  # a Location keeps its own query
         request = RegistryRequest(
             "PUT",
@@ -235,29 +211,16 @@ class Upload:
 
     def _refuse_too_slow(self, seconds: float) -> None:
         """Do not repeat an upload that failed because it exceeded the registry's time limit."""
-        registry = self.connection.reference.registry
-        most = LONGEST.get(registry)
-        if most is None or seconds < most:
-            return
-        raise RegistryError(
-            "registry-failed",
-            f"A layer of {self.size:,} bytes takes longer to upload than {registry} waits.",
-            where=f"{self.connection.reference.name}@{self.digest}",
-            why=f"It failed after {seconds:.0f} s; {registry} ends uploads after {most:.0f} s.",
-            fix=f"Push over a faster connection: this layer needs {self.size / most / 1e6:.1f} MB/s, and up to four "
-            "are sent in parallel. Completed uploads are kept.",
-        )
-
-    def _refuse_too_large(self) -> None:
-        registry = self.connection.reference.registry
-        largest = LARGEST.get(registry)
-        if largest is not None and self.size > largest:
+        reference = self.connection.reference
+        most = LONGEST.get(reference.registry)
+        if most is not None and seconds >= most:
             raise RegistryError(
-                "blob-too-large",
-                f"A layer of {self.size:,} bytes is too large for {registry}.",
-                where=self.digest,
-                why=f"It accepts at most {largest:,} bytes per layer.",
-                fix="Split the layer: large wheels get one each.",
+                "registry-failed",
+                f"A layer of {self.size:,} bytes takes longer to upload than {reference.registry} waits.",
+                where=f"{reference.name}@{self.digest}",
+                why=f"It failed after {seconds:.0f} s; the registry ends uploads after {most:.0f} s.",
+                fix=f"Push over a faster connection: this layer needs {self.size / most / 1e6:.1f} MB/s, and up to "
+                "four are sent in parallel. Completed uploads are kept.",
             )
 
     def _check_content(self) -> None:
@@ -266,15 +229,14 @@ class Upload:
             hashed = hashlib.file_digest(stream, "sha256")  # type: ignore[arg-type]  # BinaryIO lacks readinto
             found = f"sha256:{hashed.hexdigest()}"
             size = stream.seek(0, os.SEEK_END)
-        if (size, found) == (self.size, self.digest):
-            return
-        raise InputError(
-            "wrong-digest",
-            "A blob does not match its digest.",
-            where=getattr(stream, "name", None) or self.digest,
-            why=f"It has {size:,} bytes with the digest {found}, not {self.digest}.",
-            fix="The cache is damaged: delete that file, and build the image again.",
-        )
+        if (size, found) != (self.size, self.digest):
+            raise InputError(
+                "wrong-digest",
+                "A blob does not match its digest.",
+                where=getattr(stream, "name", None) or self.digest,
+                why=f"It has {size:,} bytes with the digest {found}, not {self.digest}.",
+                fix="The cache is damaged: delete that file, and build the image again.",
+            )
 
 
 class _Body:
@@ -282,7 +244,7 @@ class _Body:
 
     def __init__(self, upload: Upload) -> None:
         self._upload = upload
-        self._sent = 0
+        self.sent = 0
         with self._reading():
             self.stream = upload.open_stream()
 
@@ -290,26 +252,16 @@ class _Body:
         return self._upload.size
 
     def __iter__(self) -> Iterator[bytes]:
-        while data := self.read(BLOCK):
+        while left := self._upload.size - self.sent:  # never beyond the announced length
+            if self._upload.stopped.is_set():
+                raise CancelledError
+            with self._reading():
+                data = self.stream.read(min(BLOCK, left))
+            if not data:
+                raise self._unreadable(f"It ends after {self.sent:,} of {self._upload.size:,} bytes.")
+            self.sent += len(data)
+            self._upload.progress(self.sent)
             yield data
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether everything was handed to the network."""
-        return self._sent >= self._upload.size
-
-    def read(self, size: int = -1, /) -> bytes:
-        """Read the next bytes, never beyond the announced length."""
-        if self._upload.stopped.is_set():
-            raise CancelledError
-        left = self._upload.size - self._sent
-        with self._reading():
-            data = self.stream.read(left if size < 0 else min(size, left))
-        if left and not data:
-            raise self._unreadable(f"It ends after {self._sent:,} of {self._upload.size:,} bytes.")
-        self._sent += len(data)
-        self._upload.progress(self._sent)
-        return data
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

@@ -18,7 +18,7 @@ from http import HTTPStatus
 from http.cookiejar import DefaultCookiePolicy
 from ipaddress import ip_address
 from typing import Any
-from urllib.parse import urlencode, urljoin, urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -26,6 +26,7 @@ from requests.adapters import HTTPAdapter
 from imagefactory.errors import FactoryError, RegistryError
 from imagefactory.oci.registry.answers import (
     BLOCK,
+    MOST_TEXT,
     Access,
     Answer,
     Challenge,
@@ -35,13 +36,12 @@ from imagefactory.oci.registry.answers import (
     read_challenge,
 )
 from imagefactory.oci.registry.credentials import Credentials, find_credentials
-from imagefactory.oci.registry.failures import FailureKind, Failures, UnsafeRedirectError
+from imagefactory.oci.registry.failures import FailureKind, UnsafeRedirectError, cause_of, failure
 from imagefactory.oci.registry.reference import Reference
-from imagefactory.store.digests import Digest, parse_json
+from imagefactory.store.digests import Digest, TooDeepError, parse_json
 from imagefactory.store.http import Retry
 
 _RETRY = Retry(attempts=7)
-_CLIENT = "spark-image-factory"
 _CONNECTIONS = 8
 _REDIRECTS = 5
 _LIFETIME = 60.0
@@ -62,9 +62,8 @@ class Connection:
         self, reference: Reference, credentials: Credentials | None = None, retry: Retry | None = None
     ) -> None:
         self.reference = reference
-        self.credentials = credentials or find_credentials(reference.registry, reference.repository)
+        self.credentials = credentials or find_credentials(reference.registry)
         self.retry = retry or _RETRY
-        self.failures = Failures(reference, self.credentials, self.retry.patience)
         self._challenge: Challenge | None = None
         self._tokens: dict[Access, _Token] = {}
         self._lock = threading.Lock()
@@ -72,7 +71,7 @@ class Connection:
         self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         # A proxy cannot reach a registry on this machine.
         self._session.trust_env = not reference.is_local
-        self._session.headers["User-Agent"] = _CLIENT
+        self._session.headers["User-Agent"] = "spark-image-factory"
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, _LargeBlocks(pool_maxsize=_CONNECTIONS))
 
@@ -88,7 +87,7 @@ class Connection:
 
     def ask(self, request: RegistryRequest) -> Answer:
         """Send a request, and retry it where that may help; the caller judges the final answer."""
-        with self.failures.named():
+        with self.named_failures():
             return self.retry.run(
                 partial(self.ask_once, request), later=judge_answer, stopped=request.stopped
             )
@@ -106,12 +105,6 @@ class Connection:
         if answer.ok or answer.status == HTTPStatus.NOT_FOUND:
             return answer.ok
         raise self.failure(answer, "look up a blob")
-
-    def failure(self, answer: Answer, doing: str) -> FactoryError:
-        """Return the error for an unsuccessful answer."""
-        # A registry that issued a token knows the user, and still refuses this.
-        refused = answer.status == HTTPStatus.UNAUTHORIZED and not self._is_basic
-        return self.failures.of(answer, doing, "denied" if refused and self.credentials else None)
 
     @contextmanager
     def stream(self, request: RegistryRequest) -> Iterator[requests.Response | Answer]:
@@ -179,6 +172,63 @@ class Connection:
             )
         return target
 
+    # --- failures --------------------------------------------------------------------------------
+
+    def error(self, kind: FailureKind, where: str, why: str, doing: str = "") -> FactoryError:
+        """Return an error with its remedy."""
+        reference = self.reference
+        return failure(
+            kind,
+            where,
+            why,
+            registry=reference.registry,
+            repository=reference.repository,
+            doing=doing,
+            who=self._who,
+        )
+
+    def failure(self, answer: Answer, doing: str, kind: FailureKind | None = None) -> FactoryError:
+        """Return the error for an unsuccessful answer."""
+        again, patience = answer.again(), self.retry.patience
+        why = f"It answered {answer.said()}."
+        if answer.status == HTTPStatus.UNAUTHORIZED:
+            # A registry that issued a token knows the user, and still refuses this.
+            kind = kind or ("denied" if self.credentials and not self._is_basic else "credentials")
+        elif answer.status == HTTPStatus.FORBIDDEN:
+            kind = "denied"
+        if again is not None and again.after > patience:
+            kind = "busy"
+            why = f"It asks for a wait of {again.after:,.0f} s; a command waits {patience:,.0f} s. {why}"
+        elif kind is not None:
+            why = f"It answered {answer.said()} to {self._who}."
+        else:
+            kind = "missing" if answer.has_error("NAME_UNKNOWN") else "failed"
+        return self.error(kind, f"{self.reference.name} ({doing})", why, doing)
+
+    @property
+    def _who(self) -> str:
+        if self.credentials is None:
+            return "a request without credentials"
+        return f"the credentials of {self.credentials.username!r} from {self.credentials.source}"
+
+    @contextmanager
+    def named_failures(self) -> Iterator[None]:
+        """Turn exceptions of requests into errors with a remedy."""
+        try:
+            yield
+        except requests.RequestException as error:
+            kind, url, why = cause_of(error)
+            raise self.error(kind, url or self.reference.url, why) from None
+
+    def parse(self, body: bytes, where: str) -> Any:  # noqa: ANN401 - anything may come
+        """Parse the JSON of an answer; raise ValueError if it is none, oversized-answer if it is too much."""
+        if len(body) > MOST_TEXT:
+            raise self.error("oversized", where, f"It has more than {MOST_TEXT:,} bytes.")
+        try:
+            return parse_json(body)
+        except TooDeepError:
+            raise self.error("oversized", where, "It is nested too deeply.") from None
+
     # --- authorization ---------------------------------------------------------------------------
 
     @property
@@ -204,23 +254,22 @@ class Connection:
         challenge = read_challenge(answer.headers.get("WWW-Authenticate", ""))
         if challenge is None:
             why = f"It answered {answer.said()} without a WWW-Authenticate header for Basic or Bearer."
-            raise self.failures.make("unusable", self.reference.url, why)
+            raise self.error("unusable", self.reference.url, why)
         with self._lock:
             self._challenge = challenge
-            kept = {one: token for one, token in self._tokens.items() if f"Bearer {token.value}" != sent}
-            self._tokens = kept
+            self._tokens = {
+                one: token for one, token in self._tokens.items() if f"Bearer {token.value}" != sent
+            }
 
     def _fetch(self, challenge: Challenge, access: Access) -> _Token:
         if urlsplit(challenge.realm).scheme != "https" and not self.reference.is_local:
-            raise self.failures.make(
-                "unsafe", challenge.realm, "Its token server takes passwords without TLS."
-            )
+            raise self.error("unsafe", challenge.realm, "Its token server takes passwords without TLS.")
         scope = f"repository:{self.reference.repository}:{access}"
         asked = time.monotonic()
         answer = self.retry.run(partial(self._ask_for_token, challenge, scope), later=judge_answer)
         if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.BAD_REQUEST):
             kind: FailureKind = "denied" if answer.status == HTTPStatus.FORBIDDEN else "credentials"
-            raise self.failures.of(answer, f"get a token for {scope}", kind)
+            raise self.failure(answer, f"get a token for {scope}", kind)
         try:
             document = parse_json(answer.body) if answer.ok else {}
             value = document.get("token") or document.get("access_token")
@@ -240,22 +289,8 @@ class Connection:
 
     def _ask_for_token(self, challenge: Challenge, scope: str) -> Answer:
         asked = {"service": challenge.service} if challenge.service else {}
-        asked["scope"] = scope
-        authorization = None
-        if self.credentials and self.credentials.identity_token:
-            asked |= {
-                "grant_type": "refresh_token",
-                "client_id": _CLIENT,
-                "refresh_token": self.credentials.secret,
-            }
-            headers = {"Content-Type": "application/x-www-form-urlencoded"}
-            request = RegistryRequest(
-                "POST", challenge.realm, headers=headers, body=urlencode(asked).encode()
-            )
-        else:
-            request = RegistryRequest("GET", challenge.realm, params=asked)
-            authorization = self.credentials.basic() if self.credentials else None
-        with self.send(request, authorization) as response:
+        request = RegistryRequest("GET", challenge.realm, params=asked | {"scope": scope})
+        with self.send(request, self.credentials.basic() if self.credentials else None) as response:
             return read_answer(response)
 
 

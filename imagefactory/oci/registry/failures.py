@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import requests
 
 from imagefactory.errors import FactoryError, InputError, RegistryError
-from imagefactory.oci.registry.answers import MOST_TEXT, Answer
-from imagefactory.oci.registry.credentials import Credentials
-from imagefactory.oci.registry.reference import Reference
-from imagefactory.store.digests import TooDeepError, parse_json
 
 
 class UnsafeRedirectError(requests.RequestException, ValueError):
@@ -81,7 +74,6 @@ _FAILURES: dict[FailureKind, tuple[str, str, str]] = {
         "Try again; if it persists, do not use this registry or the proxy in front of it.",
     ),
 }
-_STATUSES: dict[int, FailureKind] = {401: "credentials", 403: "denied"}
 _EXCEPTIONS: dict[type[requests.RequestException], FailureKind] = {
     requests.ConnectionError: "unreachable",
     requests.Timeout: "unreachable",
@@ -93,79 +85,23 @@ _EXCEPTIONS: dict[type[requests.RequestException], FailureKind] = {
 """The first that fits counts."""
 
 
-@dataclass(frozen=True)
-class Failures:
-    """Makes the errors of one repository."""
-
-    reference: Reference
-    credentials: Credentials | None
-    patience: float
-    """The longest wait in seconds that a registry may ask for."""
-
-    def make(self, kind: FailureKind, where: str, why: str, *, doing: str = "") -> FactoryError:
-        """Return an error with its remedy."""
-        name, what, fix = _FAILURES[kind]
-        error = InputError if kind == "mismatch" else RegistryError
-        names = {
-            "registry": self.reference.registry,
-            "repository": self.reference.repository,
-            "doing": doing,
-            "who": self._who,
-        }
-        return error(name, what.format(**names), where=where, why=why, fix=fix.format(**names))
-
-    def of(self, answer: Answer, doing: str, kind: FailureKind | None = None) -> FactoryError:
-        """Return the error for an unsuccessful answer."""
-        again = answer.again()
-        kind = kind or _STATUSES.get(answer.status)
-        why = f"It answered {answer.said()}."
-        if again is not None and again.after > self.patience:
-            kind = "busy"
-            why = f"It asks for a wait of {again.after:,.0f} s; a command waits {self.patience:,.0f} s. {why}"
-        elif kind is not None:
-            why = f"It answered {answer.said()} to {self._who}."
-        else:
-            kind = "missing" if answer.has_error("NAME_UNKNOWN") else "failed"
-        return self.make(kind, f"{self.reference.name} ({doing})", why, doing=doing)
-
-    @property
-    def _who(self) -> str:
-        if self.credentials is None:
-            return "a request without credentials"
-        return f"the credentials of {self.credentials.username!r} from {self.credentials.source}"
-
-    @contextmanager
-    def named(self) -> Iterator[None]:
-        """Turn exceptions of requests into errors with a remedy."""
-        try:
-            yield
-        except requests.RequestException as error:
-            kind = next(kind for one, kind in _EXCEPTIONS.items() if isinstance(error, one))
-            raise self.make(kind, _url_of(error) or self.reference.url, _innermost(error)) from None
-
-    def parse(self, body: bytes, where: str) -> Any:  # noqa: ANN401 - anything may come
-        """Parse the JSON of an answer; raise ValueError if it is none, oversized-answer if it is too much."""
-        if len(body) > MOST_TEXT:
-            raise self.make("oversized", where, f"It has more than {MOST_TEXT:,} bytes.")
-        try:
-            return parse_json(body)
-        except TooDeepError:
-            raise self.make("oversized", where, "It is nested too deeply.") from None
+def failure(kind: FailureKind, where: str, why: str, **names: str) -> FactoryError:
+    """Return an error with its remedy; `names` are those of the table."""
+    name, what, fix = _FAILURES[kind]
+    error = InputError if kind == "mismatch" else RegistryError
+    return error(name, what.format(**names), where=where, why=why, fix=fix.format(**names))
 
 
-def _url_of(error: requests.RequestException) -> str | None:
-    """Return the requested URL, which may be that of a token server or of blob storage."""
+def cause_of(error: requests.RequestException) -> tuple[FailureKind, str | None, str]:
+    """Return the kind of an exception of requests, the URL (perhaps of a token server or of storage) and the reason."""
+    kind = next(kind for one, kind in _EXCEPTIONS.items() if isinstance(error, one))
     url = error.request.url if error.request is not None else None
-    return url.partition("?")[0] if url else None
-
-
-def _innermost(error: Exception) -> str:
-    """Return the message of the exception that requests wrapped."""
     reason: object = error
-    while isinstance(reason, Exception):
+    while isinstance(reason, Exception):  # requests wraps the exception that says what happened
         inner = getattr(reason, "reason", None) or next(iter(reason.args), None)
         if not isinstance(inner, Exception):
             break
         reason = inner
     text = str(reason).partition(": ")[2] if "object at 0x" in str(reason) else str(reason)
-    return f"{(text or type(error).__name__)[:300].rstrip('.')}."
+    why = f"{(text or type(error).__name__)[:300].rstrip('.')}."
+    return kind, url.partition("?")[0] if url else None, why

@@ -88,10 +88,10 @@ def push_image(
     repository: Repository, image: Pushable, *, tag: str | None = None, watcher: PushWatcher | None = None
 ) -> Pushed:
     """Push an image by digest, and point a tag at it if one is given."""
-    watcher = watcher or _NoWatcher()
     # A manifest may name the same blob twice.
     parts = {part.digest: part for part in image.parts}
-    watcher.blobs({digest: part.label for digest, part in parts.items()})
+    if watcher:
+        watcher.blobs({digest: part.label for digest, part in parts.items()})
     outcomes = _upload_all(repository, list(parts.values()), watcher)
     digest = digest_of(image.manifest)
     if repository.resolve(tag or digest) != digest:
@@ -119,20 +119,18 @@ def index_document(images: Sequence[Descriptor], annotations: Mapping[str, str] 
 
 
 def _upload_all(
-    repository: Repository, parts: Sequence[PushableBlob], watcher: PushWatcher
+    repository: Repository, parts: Sequence[PushableBlob], watcher: PushWatcher | None
 ) -> dict[Digest, UploadOutcome]:
     """Upload blobs, the largest first. If one fails, stop the others and raise its error."""
     stopped = threading.Event()
 
     def upload(part: PushableBlob) -> UploadOutcome:
-        outcome = repository.upload(
-            part.digest,
-            part.size,
-            part.open,
-            progress=lambda done: watcher.state(part.digest, "uploading", done, part.size),
-            stopped=stopped,
-        )
-        watcher.state(part.digest, outcome, part.size, part.size)
+        def tell(done: int, state: UploadState = "uploading") -> None:
+            if watcher:
+                watcher.state(part.digest, state, done, part.size)
+
+        outcome = repository.upload(part.digest, part.size, part.open, progress=tell, stopped=stopped)
+        tell(part.size, outcome)
         return outcome
 
     with ThreadPoolExecutor(PARALLEL) as pool:
@@ -146,8 +144,8 @@ def _upload_all(
             if not all(future.done() for future in futures.values()):
                 stopped.set()
                 pool.shutdown(wait=True, cancel_futures=True)
-    failures = [future.exception() for future in futures.values() if not future.cancelled()]
-    for failure in failures:
+    for future in futures.values():
+        failure = None if future.cancelled() else future.exception()
         if failure is not None and not isinstance(failure, CancelledError):
             raise failure
     return {digest: future.result() for digest, future in futures.items()}
@@ -156,11 +154,3 @@ def _upload_all(
 def opening(locate: Callable[[Digest], Path], digest: Digest) -> Callable[[], BinaryIO]:
     """Return a function that locates and opens a blob."""
     return lambda: locate(digest).open("rb")
-
-
-class _NoWatcher:
-    def blobs(self, labels: Mapping[Digest, str]) -> None:
-        pass
-
-    def state(self, key: Digest, state: UploadState, done: int, total: int) -> None:
-        pass

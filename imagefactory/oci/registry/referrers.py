@@ -101,14 +101,13 @@ def _push(
 
 
 def _from_api(repository: Repository, digest: Digest, artifact_type: str | None) -> list[Descriptor]:
-    connection = repository.connection
     params = {"artifactType": artifact_type} if artifact_type else {}
-    url, headers = connection.url(f"referrers/{digest}"), {"Accept": INDEX_TYPE}
-    answer = connection.ask(RegistryRequest("GET", url, headers=headers, params=params))
+    url, headers = repository.url(f"referrers/{digest}"), {"Accept": INDEX_TYPE}
+    answer = repository.ask(RegistryRequest("GET", url, headers=headers, params=params))
     if answer.status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.BAD_REQUEST):
         return []
     if not answer.ok:
-        raise connection.failure(answer, "list referrers")
+        raise repository.failure(answer, "list referrers")
     return _entries(repository, digest, answer.body)
 
 
@@ -116,9 +115,7 @@ def _entries(repository: Repository, digest: Digest, body: bytes | None) -> list
     if body is None:
         return []
     try:
-        listed = repository.connection.failures.parse(
-            body, f"{repository.reference.name}, referrers of {digest}"
-        )
+        listed = repository.parse(body, f"{repository.reference.name}, referrers of {digest}")
         return [Descriptor.of(item) for item in listed.get("manifests") or []]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RegistryError(
@@ -128,12 +125,6 @@ def _entries(repository: Repository, digest: Digest, body: bytes | None) -> list
             why=f"It is not an index ({type(error).__name__}).",
             fix="If the registry has that list under a tag, delete the tag and attach again.",
         ) from None
-
-
-def _write(
-    repository: Repository, tag: str, seen: Digest | None, entries: Sequence[Descriptor]
-) -> Digest | None:
-    return replace_tag(repository, tag, seen, index_document(entries, claim()), INDEX_TYPE)
 
 
 def enlist(repository: Repository, subject: Digest, *attached: Descriptor) -> None:
@@ -149,16 +140,18 @@ def enlist(repository: Repository, subject: Digest, *attached: Descriptor) -> No
             if not missing and attempt == 0:
                 return
             seen = index.digest if index else None
+            document = index_document([*listed, *missing], claim())
             try:
-                written = _write(repository, tag, seen, [*listed, *missing])
+                if replace_tag(repository, tag, seen, document, INDEX_TYPE):
+                    return
             except RegistryError as error:
                 if error.name != "no-content":
                     raise
                 # Somebody deleted what is listed, and not the list.
                 there = [item for item in listed if repository.resolve(item.digest)]
-                written = _write(repository, tag, seen, [*there, *missing])
-            if written:
-                return
+                document = index_document([*there, *missing], claim())
+                if replace_tag(repository, tag, seen, document, INDEX_TYPE):
+                    return
             time.sleep(random.uniform(0, repository.window.wait * (attempt + 1)))  # noqa: S311 - not a secret
     raise RegistryError(
         "attachment-lost",

@@ -6,22 +6,24 @@ https://github.com/opencontainers/distribution-spec/blob/main/spec.md
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
 
 from imagefactory.errors import RegistryError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
-from imagefactory.oci.registry import blobs
 from imagefactory.oci.registry.answers import Answer, RegistryRequest
-from imagefactory.oci.registry.blobs import OpenStream, Upload, UploadOutcome
+from imagefactory.oci.registry.blobs import Download, OpenStream, Upload, UploadOutcome
 from imagefactory.oci.registry.connection import Connection
 from imagefactory.oci.registry.credentials import Credentials
 from imagefactory.oci.registry.reference import Descriptor, Reference, is_digest
+from imagefactory.store.atomic import writing
 from imagefactory.store.digests import Digest, digest_of, parse_json
 from imagefactory.store.http import Retry
 from imagefactory.store.progress import Progress
@@ -59,11 +61,6 @@ class StoredManifest:
     media_type: str
     body: bytes
 
-    @property
-    def size(self) -> int:
-        """The number of bytes."""
-        return len(self.body)
-
     def document(self) -> dict[str, Any]:
         """Return the parsed JSON."""
         document: dict[str, Any] = parse_json(self.body)
@@ -71,42 +68,32 @@ class StoredManifest:
 
     def descriptor(self) -> Descriptor:
         """Return a descriptor for an index, or for a subject."""
-        return Descriptor(self.media_type, self.digest, self.size)
+        return Descriptor(self.media_type, self.digest, len(self.body))
 
 
-class Repository:
+class Repository(Connection):
     """The content that a registry stores under one name. Threads may share it."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.reference = connection.reference
-        self._failures = connection.failures
-        self.window = WINDOW_HERE if self.reference.is_local else WINDOW_AWAY
 
     @classmethod
     def open(
-        cls,
-        reference: Reference | str,
-        *,
-        credentials: Credentials | None = None,
-        retry: Retry | None = None,
+        cls, reference: Reference | str, *, credentials: Credentials | None = None, retry: Retry | None = None
     ) -> Self:
         """Prepare for requests to a repository; send none yet, and ignore the reference's tag or digest."""
-        if isinstance(reference, str):
-            reference = Reference.parse(reference)
-        return cls(Connection(reference, credentials, retry))
+        named = Reference.parse(reference) if isinstance(reference, str) else reference
+        return cls(named, credentials, retry)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.connection.close()
+        self.close()
+
+    @cached_property
+    def window(self) -> WriteWindow:
+        """How long a write of a tag may take here."""
+        return WINDOW_HERE if self.reference.is_local else WINDOW_AWAY
 
     # --- blobs -----------------------------------------------------------------------------------
-
-    def has_blob(self, digest: Digest) -> bool:
-        """Return whether the repository has a blob."""
-        return self.connection.has_blob(digest)
 
     def upload(
         self,
@@ -122,11 +109,14 @@ class Repository:
         Setting `stopped` ends the upload with a CancelledError.
         """
         stop = stopped or threading.Event()
-        return Upload(self.connection, digest, size, open_stream, progress, stop).run()
+        return Upload(self, digest, size, open_stream, progress, stop).run()
 
     def read(self, digest: Digest, offset: int, length: int) -> bytes:
         """Read up to `length` bytes of a blob. The digest covers only whole blobs, so the caller has to check them."""
-        return blobs.read_range(self.connection, digest, offset, length)
+        data = bytearray()
+        if length:
+            Download(self, digest, offset, offset + length, data.extend).run()
+        return bytes(data)
 
     def blob(self, digest: Digest, limit: int = 4 * 1024 * 1024) -> bytes:
         """Read a small blob into memory and check it."""
@@ -144,7 +134,21 @@ class Repository:
 
     def download(self, digest: Digest, size: int, path: Path) -> None:
         """Download a blob to a file and check it; the file appears whole, or not at all."""
-        blobs.download(self.connection, digest, size, path)
+        hashed, received = hashlib.sha256(), 0
+        with writing(path) as file:
+
+            def take(data: bytes) -> None:
+                nonlocal received
+                received += len(data)
+                hashed.update(data)
+                file.write(data)
+
+            # One byte more than expected is enough to see that the blob is too long.
+            Download(self, digest, 0, size + 1, take, whole=True).run()
+            found = f"sha256:{hashed.hexdigest()}"
+            if (received, found) != (size, digest):
+                why = f"It sent {received:,} bytes (expected: {size:,}) with the digest {found}."
+                raise self.error("mismatch", f"{self.reference.name}@{digest}", why)
 
     # --- manifests and tags ----------------------------------------------------------------------
 
@@ -155,9 +159,9 @@ class Repository:
             return None
         where = f"{self.reference.name}/{name}"
         try:
-            written = self._failures.parse(answer.body, where).get("mediaType")
+            written = self.parse(answer.body, where).get("mediaType")
         except (ValueError, AttributeError):
-            raise self._failures.make("unusable", where, "The manifest is not a JSON object.") from None
+            raise self.error("unusable", where, "The manifest is not a JSON object.") from None
         told = answer.headers.get("Docker-Content-Digest")
         expected = name if is_digest(name) else told
         digest = Digest(expected) if expected and is_digest(expected) else digest_of(answer.body)
@@ -170,7 +174,7 @@ class Repository:
         manifest = self.manifest(name)
         if manifest is None:
             where = f"{self.reference.name}{'@' if is_digest(name) else ':'}{name}"
-            raise self._failures.make("absent", where, "It has no manifest of that name.")
+            raise self.error("absent", where, "It has no manifest of that name.")
         return manifest
 
     def resolve(self, name: str) -> Digest | None:
@@ -200,51 +204,44 @@ class Repository:
         digest = digest_of(body)
         if tag is not None:
             self.reference.tagged(tag)
-        url = self.connection.url(f"manifests/{tag or digest}")
+        url = self.url(f"manifests/{tag or digest}")
         headers = {"Content-Type": media_type}
-        answer = self.connection.ask(
-            RegistryRequest("PUT", url, "pull,push", headers, body=body, stopped=stopped)
-        )
+        answer = self.ask(RegistryRequest("PUT", url, "pull,push", headers, body=body, stopped=stopped))
         if answer.has_error("MANIFEST_BLOB_UNKNOWN", "BLOB_UNKNOWN"):
             why = f"It answered {answer.said()} to a manifest that names it."
-            raise self._failures.make("absent", f"{self.reference.name}@{digest}", why)
+            raise self.error("absent", f"{self.reference.name}@{digest}", why)
         if not answer.ok:
-            raise self.connection.failure(answer, "write a manifest")
+            raise self.failure(answer, "write a manifest")
         told = answer.headers.get("Docker-Content-Digest")
         if told and is_digest(told) and told != digest:
             why = f"It stored a manifest as {told}."
-            raise self._failures.make("mismatch", f"{self.reference.name}@{digest}", why)
+            raise self.error("mismatch", f"{self.reference.name}@{digest}", why)
         return digest, answer.headers
 
     def tags(self) -> list[str]:
         """List all tags."""
         where = f"{self.reference.name}/tags/list"
         found: list[str] = []
-        url, seen = f"{self.connection.url('tags/list')}?n={_PAGE}", set[str]()
-        while True:
-            if url in seen or len(seen) >= _MOST_PAGES:
-                why = (
-                    "Its pages form a circle." if url in seen else f"It has more than {_MOST_PAGES:,} pages."
-                )
-                raise self._failures.make("oversized", where, why)
-            seen.add(url)
-            answer = self.connection.ask(RegistryRequest("GET", url))
+        url = f"{self.url('tags/list')}?n={_PAGE}"
+        for _ in range(_MOST_PAGES):
+            answer = self.ask(RegistryRequest("GET", url))
             if not answer.ok:
-                raise self.connection.failure(answer, "list tags")
+                raise self.failure(answer, "list tags")
             try:
-                found += [str(tag) for tag in self._failures.parse(answer.body, where).get("tags") or []]
+                found += [str(tag) for tag in self.parse(answer.body, where).get("tags") or []]
             except (ValueError, AttributeError, TypeError):
-                raise self._failures.make("unusable", where, "It is not a list of tags in JSON.") from None
+                raise self.error("unusable", where, "It is not a list of tags in JSON.") from None
             following = _NEXT.search(answer.headers.get("Link", "")[:_MOST_LINK])
             if following is None:
                 return list(dict.fromkeys(found))
-            with self._failures.named():
-                url = self.connection.locate(following[1], url)
+            with self.named_failures():
+                url = self.locate(following[1], url)
+        raise self.error("oversized", where, f"It has more than {_MOST_PAGES:,} pages.")
 
     def delete(self, name: Digest | str) -> bool:
         """Delete a manifest by digest, and with it all its tags; return whether it existed."""
-        url = self.connection.url(f"manifests/{name}")
-        answer = self.connection.ask(RegistryRequest("DELETE", url, "pull,push,delete"))
+        url = self.url(f"manifests/{name}")
+        answer = self.ask(RegistryRequest("DELETE", url, "pull,push,delete"))
         if answer.status == HTTPStatus.NOT_FOUND:
             return False
         if answer.status == HTTPStatus.METHOD_NOT_ALLOWED or answer.has_error("UNSUPPORTED"):
@@ -256,22 +253,20 @@ class Repository:
                 fix="Delete it on the registry's web pages, or through its own API.",
             )
         if not answer.ok:
-            raise self.connection.failure(answer, "delete a manifest")
+            raise self.failure(answer, "delete a manifest")
         return True
 
-    # --- names and checks ------------------------------------------------------------------------
-
     def _ask_for_manifest(self, method: str, name: str) -> Answer | None:
-        url = self.connection.url(f"manifests/{name}")
-        answer = self.connection.ask(RegistryRequest(method, url, headers=_ACCEPT))
+        url = self.url(f"manifests/{name}")
+        answer = self.ask(RegistryRequest(method, url, headers=_ACCEPT))
         if answer.status == HTTPStatus.NOT_FOUND:
             return None
         if not answer.ok:
-            raise self.connection.failure(answer, "read a manifest")
+            raise self.failure(answer, "read a manifest")
         return answer
 
     def _check(self, digest: Digest, data: bytes) -> None:
         found = digest_of(data)
         if found != digest:
             where = f"{self.reference.name}@{digest}"
-            raise self._failures.make("mismatch", where, f"It sent content with the digest {found}.")
+            raise self.error("mismatch", where, f"It sent content with the digest {found}.")

@@ -25,7 +25,6 @@ from imagefactory.publish.attest.signing import NotTrustedError, Signer, Verifie
 from imagefactory.publish.handovers import ExpectedImages
 from imagefactory.store.digests import Digest
 
-SBOM_NAME: Final = "sbom.cdx.json"
 STATEMENTS: Final = {
     provenance.PREDICATE_TYPE: "provenance",
     sbom.PREDICATE_TYPE: "SBOM",
@@ -38,50 +37,36 @@ _LARGEST_BUNDLE: Final = 2 * sbom.LARGEST
 """A bundle holds its statement in base64."""
 
 
+Bundles = Iterable[tuple[Digest, Bundle | str]]
+"""Attached statements: bundles, or the reasons why they cannot be read."""
+
+
 def attach_all(
     repository: Repository,
     project: Project,
     plan: Plan,
     image: Descriptor,
     signer: Signer | None,
-) -> list[Digest]:
-    """Attach SBOM, provenance and signature to an image; return the digests of what is attached now."""
-    there = attached_bundles(repository, image.digest) if signer else ()
-    readable = [(digest, one) for digest, one in there if isinstance(one, Bundle)]
-    sbom_digest, statements = attach_missing(repository, project, plan, image, signer, there=readable)
-    return [sbom_digest, *(digest for digest, _ in statements)]
-
-
-def attach_missing(
-    repository: Repository,
-    project: Project,
-    plan: Plan,
-    image: Descriptor,
-    signer: Signer | None,
     *,
-    there: Iterable[tuple[Digest, Bundle]],
+    there: Bundles | None = None,
 ) -> tuple[Digest, list[tuple[Digest, Bundle]]]:
-    """Attach what an image lacks beside the bundles that are there; return its SBOM, and its statements.
+    """Attach SBOM, provenance and signature to an image that has some bundles; return its SBOM, and its statements.
 
     Without a signer there is only the SBOM: a statement that anybody could have made proves nothing. Statements that
     the same signer attached earlier stay as they are.
     """
     document = sbom.make_sbom(project, plan)
-    title = {TITLE: SBOM_NAME}
+    title = {TITLE: "sbom.cdx.json"}
     payload = Payload(sbom.MEDIA_TYPE, document, title)
     new: list[tuple[Statement, bytes]] = []
     kept: list[tuple[Digest, Bundle]] = []
     if signer is not None:
-        by_digest = dict(there)
-        own = {
-            (statement.predicate_type, statement.subject): (digest, statement)
-            for digest, statement in trusted_statements(by_digest.items(), signer.verifier)
-        }
+        found = attached_bundles(repository, image.digest) if there is None else there
+        own = list(trusted_statements(found, signer.verifier))
         for statement in _statements(project, plan, repository.reference.name, image.digest, document):
-            digest, old = own.get((statement.predicate_type, statement.subject), (None, None))
-            if digest is not None and old is not None and _says_the_same(old, statement):
-                kept.append((digest, by_digest[digest]))
-            else:
+            same = [(digest, one) for digest, one, old in own if _says_the_same(old, statement)]
+            kept += same[:1]
+            if not same:
                 new.append((statement, signer.sign(statement)))
     listed = [Attachment(sbom.MEDIA_TYPE, [payload], title), *(_attachment(*one) for one in new)]
     sbom_item, *items = referrers.attach_many(repository, image, listed)
@@ -106,7 +91,8 @@ def attest_pushed(project: Project, cell: Cell, image: str, signer: Signer | Non
             )
         # Anybody can write a label: what is signed must be what was built.
         ExpectedImages(project).require_same(plan, manifest.digest, str(reference))
-        return attach_all(repository, project, plan, manifest.descriptor(), signer)
+        sbom_digest, statements = attach_all(repository, project, plan, manifest.descriptor(), signer)
+        return [sbom_digest, *(digest for digest, _ in statements)]
 
 
 def _plan_label(repository: Repository, manifest: StoredManifest) -> str | None:
@@ -130,11 +116,8 @@ def bundles_among(
         if descriptor.artifact_type != bundles.MEDIA_TYPE:
             continue
         for digest, content in attached_contents(repository, descriptor, bundles.MEDIA_TYPE):
-            if isinstance(content, str):
-                yield digest, content
-                continue
             try:
-                yield digest, Bundle.read(content)
+                yield digest, content if isinstance(content, str) else Bundle.read(content)
             except BadBundleError as error:
                 yield digest, str(error)
 
@@ -165,28 +148,20 @@ def _statements(project: Project, plan: Plan, name: str, subject: Digest, docume
     return [Statement(kind, predicate, subject, name) for kind, predicate in predicates.items()]
 
 
-def statements_of(
-    repository: Repository, subject: Digest, verifier: Verifier
-) -> Iterator[tuple[Digest, Statement]]:
-    """Find the statements attached to an image whose signers are trusted."""
-    there = attached_bundles(repository, subject)
-    return trusted_statements(((digest, one) for digest, one in there if isinstance(one, Bundle)), verifier)
-
-
-def trusted_statements(
-    there: Iterable[tuple[Digest, Bundle]], verifier: Verifier
-) -> Iterator[tuple[Digest, Statement]]:
+def trusted_statements(there: Bundles, verifier: Verifier) -> Iterator[tuple[Digest, Bundle, Statement]]:
     """Keep the statements whose signers are trusted."""
     for digest, bundle in there:
         try:
-            statement, _ = read_trusted(bundle, verifier)
+            if isinstance(bundle, Bundle):
+                yield digest, bundle, read_trusted(bundle, verifier)[0]
         except NotTrustedError:
             continue
-        yield digest, statement
 
 
 def _says_the_same(old: Statement, new: Statement) -> bool:
     """Compare statements. Provenance may name another run: a later one only built the same image again."""
+    if (old.predicate_type, old.subject) != (new.predicate_type, new.subject):
+        return False
     if new.predicate_type != provenance.PREDICATE_TYPE:
         return old.predicate == new.predicate
     return bool(old.predicate.get("buildDefinition") == new.predicate["buildDefinition"])

@@ -100,11 +100,6 @@ class Bundle:
         except BadBundleError:
             return ""
 
-    @property
-    def signed_bytes(self) -> bytes:
-        """Return the bytes that the signature covers."""
-        return pre_authentication(self.payload_type, self.payload)
-
 
 def write_bundle(payload: bytes, signature: bytes, hint: str) -> bytes:
     """Make a bundle from a statement and a key's signature."""

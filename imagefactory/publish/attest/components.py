@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Any, Literal
 from urllib.parse import quote
 
 from imagefactory.lock.wheel_contents import installed_path
@@ -30,9 +30,6 @@ from imagefactory.project.project import Project
 from imagefactory.publish.attest.licence_record import Licences
 from imagefactory.store.digests import Sha256
 
-OWN_LICENCE: Final = "Apache-2.0"
-"""The licence of the factory's own files (see LICENSE)."""
-SOURCES_LICENCE: Final = "LicenseRef-of-its-sources"
 ComponentKind = Literal["wheel", "deb", "mod", "source", "program", "model"]
 
 
@@ -56,6 +53,8 @@ class Component:
     needed_by: tuple[str, ...] = ("matrix.yaml",)
     files: Mapping[str, Sha256] = field(default_factory=dict)
     """Files that are not components themselves: those of the serve program, compiled and slimmed ones."""
+    compiled: Sha256 | None = None
+    """The key of the compile that a wheel is from."""
     graft: Graft | None = None
     """The published wheel that all other files of a graft are from."""
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -87,19 +86,14 @@ def components_of(project: Project, plan: Plan) -> list[Component]:
         match layer:
             case BaseLayer():
                 locked = [debs[item.sha256] for item in layer.inputs]
-                found += [
-                    _package("deb", deb, deb_purl(deb, distribution), licences, layer) for deb in locked
-                ]
+                found += [_package(deb, deb_purl(deb, distribution), licences, layer) for deb in locked]
             case WheelLayer():
                 for wheel in (wheels[item.sha256] for item in layer.inputs):
-                    part = _package("wheel", wheel, wheel_purl(wheel), licences, layer)
-                    slim = slimmed(project, layer, wheel)
-                    files = grafted_files(wheel, python) | slimmed_files(wheel, slim, python)
-                    left_out = {f"/{VENV}/{path}": one.reason for one in wheel.left_out for path in one.paths}
-                    found.append(replace(part, graft=wheel.graft, slim=slim, files=files, left_out=left_out))
+                    part = _package(wheel, wheel_purl(wheel), licences, layer)
+                    found.append(_with_changes(part, wheel, project, layer, python))
             case ServeLayer():
                 files = {f"/{layer.settings.files[item.name]}": item.sha256 for item in layer.inputs}
-                found.append(_own("program", "imagefactory-serve", layer, files))
+                found.append(_own("program", "imagefactory-serve", layer, files=files))
             case ModLayer():
                 found += _mod(layer)
             case ModelLayer():
@@ -119,41 +113,39 @@ def wheel_purl(wheel: LockedWheel) -> str:
     return f"pkg:generic/{name}?checksum=sha256:{wheel.sha256}&{file}"
 
 
-def grafted_files(wheel: LockedWheel, python: str) -> dict[str, Sha256]:
-    """Return the paths and hashes of the files in an image that were compiled for a grafted wheel."""
-    replaced = wheel.graft.replaced if wheel.graft else ()
-    return {installed_file(file.path, wheel, python): file.sha256 for file in replaced}
-
-
-def slimmed(project: Project, layer: Layer, wheel: LockedWheel) -> SlimmedWheel | None:
-    """Return the record of what was taken out of a wheel's libraries, if anything was."""
-    slim = layer.settings.slim if isinstance(layer, WheelLayer) else None
-    return project.slim_lock.find(wheel.sha256, slim.chip, slim.rule) if slim else None
-
-
-def slimmed_files(wheel: LockedWheel, slim: SlimmedWheel | None, python: str) -> dict[str, Sha256]:
-    """Return the paths and hashes of the libraries in an image from which something was taken out."""
-    libraries = slim.libraries if slim else ()
-    return {installed_file(library.path, wheel, python): library.sha256 for library in libraries}
-
-
-def installed_file(path: str, wheel: LockedWheel, python: str) -> str:
-    """Return where an image has a file of a wheel."""
-    return f"/{VENV}/{installed_path(path, distribution=wheel.name, python=python)}"
-
-
 def deb_purl(deb: LockedDeb, distribution: str) -> str:
     """Return a Debian package's package URL."""
     name = f"{_quoted(deb.name)}@{_quoted(deb.version)}"
     return f"pkg:deb/debian/{name}?arch={deb.architecture}&distro={distribution}"
 
 
+def _with_changes(
+    part: Component, wheel: LockedWheel, project: Project, layer: WheelLayer, python: str
+) -> Component:
+    """Add what an image has instead of a wheel's files, or leaves out."""
+    settings = layer.settings.slim
+    slim = project.slim_lock.find(wheel.sha256, settings.chip, settings.rule) if settings else None
+    changed = {file.path: file.sha256 for file in (wheel.graft.replaced if wheel.graft else ())}
+    changed |= {library.path: library.sha256 for library in (slim.libraries if slim else ())}
+    return replace(
+        part,
+        compiled=wheel.compiled,
+        graft=wheel.graft,
+        slim=slim,
+        files={
+            f"/{VENV}/{installed_path(path, distribution=wheel.name, python=python)}": sha256
+            for path, sha256 in changed.items()
+        },
+        left_out={f"/{VENV}/{path}": one.reason for one in wheel.left_out for path in one.paths},
+    )
+
+
 def _package(
-    kind: ComponentKind, package: LockedWheel | LockedDeb, purl: str, licences: Licences, layer: Layer
+    package: LockedWheel | LockedDeb, purl: str, licences: Licences, layer: BaseLayer | WheelLayer
 ) -> Component:
     licensed = licences.of(package)
     return Component(
-        kind=kind,
+        kind="wheel" if isinstance(package, LockedWheel) else "deb",
         name=package.name,
         version=package.version,
         purl=purl,
@@ -168,19 +160,11 @@ def _package(
     )
 
 
-def _own(
-    kind: ComponentKind, name: str, layer: Layer, files: Mapping[str, Sha256] | None = None
-) -> Component:
-    """Describe what the factory itself adds to an image."""
-    return Component(
-        kind=kind,
-        name=name,
-        version=layer.key[:12],
-        licence=OWN_LICENCE,
-        says="LICENSE",
-        layer=layer.key,
-        files=files or {},
-    )
+def _own(kind: ComponentKind, name: str, layer: Layer, **more: Any) -> Component:  # noqa: ANN401 - fields
+    """Describe what the factory itself adds to an image; its licence is in LICENSE."""
+    version = layer.key[:12]
+    own = {"licence": "Apache-2.0", "says": "LICENSE"} | more
+    return Component(kind=kind, name=name, version=version, layer=layer.key, **own)
 
 
 def _bytecode(layer: BytecodeLayer) -> Component:
@@ -188,7 +172,7 @@ def _bytecode(layer: BytecodeLayer) -> Component:
     name = f"imagefactory-bytecode-{layer.name.partition(' ')[0]}"
     files = {item.name: item.sha256 for item in layer.inputs if item.name == COMPILER or is_list(item.name)}
     says = "the packages that it is compiled from"
-    return replace(_own("program", name, layer, files), licence=SOURCES_LICENCE, says=says)
+    return _own("program", name, layer, files=files, licence="LicenseRef-of-its-sources", says=says)
 
 
 def _mod(layer: ModLayer) -> Iterator[Component]:

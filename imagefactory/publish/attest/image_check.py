@@ -28,25 +28,14 @@ from imagefactory.store.digests import Digest, canonical_json
 from imagefactory.store.progress import Say
 
 FindingState = Literal["ok", "failed", "not checked", "not counted"]
-CheckName = Literal[
-    "manifest",
-    "configuration",
-    "statement",
-    "signature",
-    "provenance",
-    "sbom",
-    "layers",
-    "record",
-    "rebuilds",
-    "rebuild",
-]
 
 
 @dataclass(frozen=True)
 class Finding:
     """The result of one check."""
 
-    check: CheckName
+    check: str
+    """What was checked: manifest, configuration, statement, signature, provenance, sbom, layers, record, rebuilds."""
     state: FindingState
     detail: str
 
@@ -174,7 +163,7 @@ class _Check:
         reference = str(self.repository.reference.at(self.manifest.digest))
         return Checked(reference, self.manifest.digest, tuple(self.findings), self.plan, commit, self.cell)
 
-    def _add(self, check: CheckName, state: FindingState, detail: str) -> None:
+    def _add(self, check: str, state: FindingState, detail: str) -> None:
         # Some of it was written by whoever pushed the image, who must not add lines of his own.
         line = "".join(sign if sign.isprintable() else " " for sign in detail)
         self.findings.append(Finding(check, state, line))
@@ -187,12 +176,9 @@ class _Check:
             labels: Mapping[str, str] = config["config"]["Labels"]
             planned = labels["imagefactory.plan"]
             self.config = config
-        except InputError as error:
-            self._add("configuration", "failed", error.why)
-            return
-        except (ValueError, KeyError, TypeError) as error:
-            detail = f"this is not an image of the factory ({type(error).__name__})"
-            self._add("configuration", "failed", detail)
+        except (InputError, ValueError, KeyError, TypeError) as error:
+            foreign = f"this is not an image of the factory ({type(error).__name__})"
+            self._add("configuration", "failed", error.why if isinstance(error, InputError) else foreign)
             return
         platform = f"{self.config.get('os')}/{self.config.get('architecture')}"
         listed = self.listed and f"{self.listed.get('os')}/{self.listed.get('architecture')}"
@@ -224,8 +210,7 @@ class _Check:
             signers.add(signer)
         missing = [name for kind, name in STATEMENTS.items() if kind not in found]
         if missing:
-            some = any(finding.check == "statement" for finding in self.findings)
-            nothing = "" if some else ": nothing is attached"
+            nothing = "" if attached else ": nothing is attached"
             self._add("signature", "failed", f"no trusted {' and no '.join(missing)}{nothing}")
         else:
             self._add("signature", "ok", ", ".join(sorted(signers)))
@@ -296,9 +281,8 @@ class _Check:
             detail = "as signed, but this checkout plans another image and cannot make it again"
             self._add("sbom", "not checked", detail if signed else "it is not signed")
         else:
-            self._add(
-                "sbom", "ok", f"{len(json.loads(here)['components'])} components, as the locks give them"
-            )
+            count = len(json.loads(here)["components"])
+            self._add("sbom", "ok", f"{count} components, as the locks give them")
 
     def _check_record(self) -> None:
         """Compare the digest with this checkout's record, without building anything."""
@@ -317,14 +301,15 @@ class _Check:
         names = [str(entry.get("created_by", "")) for entry in self.config.get("history", [])]
         if len(names) != len(layers):
             names = [layer.digest for layer in layers]
-        wrong = False
-        for name, layer in zip(names, layers, strict=True):
-            label = f"layer {name.removeprefix('imagefactory ')}"
-            problem = self._problem_of(layer, label, every_byte=every_byte)
-            if problem:
-                wrong = True
-                self._add("layers", "failed", f"{label}: {problem}")
-        if not wrong:
+        labels = [f"layer {name.removeprefix('imagefactory ')}" for name in names]
+        problems = [
+            f"{label}: {problem}"
+            for label, layer in zip(labels, layers, strict=True)
+            if (problem := self._problem_of(layer, label, every_byte=every_byte))
+        ]
+        for problem in problems:
+            self._add("layers", "failed", problem)
+        if not problems:
             size = sum(layer.size for layer in layers) / 1e6
             how = "downloaded, every byte as named" if every_byte else "all in the registry"
             self._add("layers", "ok", f"{len(layers)} layers, {size:,.1f} MB, {how}")

@@ -1,4 +1,4 @@
-"""Signing keys: ECDSA P-256 or Ed25519, in PEM files that openssl and cosign read."""
+"""Signing keys: ECDSA P-256, in PEM files that openssl and cosign read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -33,16 +33,15 @@ KEY_VARIABLE: Final = "FACTORY_SIGNING_KEY"
 PASSWORD_VARIABLE: Final = "FACTORY_SIGNING_PASSWORD"  # noqa: S105 - the name of a variable
 _BEGINNING = "-----BEGIN"
 _NEW = "Make a pair with `./inv keys.new`."
-
-Private = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
-Public = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
+_ALGORITHM = ec.ECDSA(hashes.SHA256(), deterministic_signing=True)
+"""Deterministic, so that nothing is attached twice."""
 
 
 @dataclass(frozen=True)
 class PublicKey:
     """A key to check signatures with, and where it came from."""
 
-    key: Public
+    key: ec.EllipticCurvePublicKey
     origin: str
 
     @property
@@ -54,20 +53,15 @@ class PublicKey:
     def fits(self, signature: bytes, data: bytes) -> bool:
         """Check whether this key made a signature over some data."""
         try:
-            if isinstance(self.key, ec.EllipticCurvePublicKey):
-                self.key.verify(signature, data, ec.ECDSA(hashes.SHA256()))
-            else:
-                self.key.verify(signature, data)
+            self.key.verify(signature, data, ec.ECDSA(hashes.SHA256()))
         except InvalidSignature:
             return False
         return True
 
 
-def sign(key: Private, data: bytes) -> bytes:
-    """Sign deterministically, so that nothing is attached twice."""
-    if isinstance(key, ec.EllipticCurvePrivateKey):
-        return key.sign(data, ec.ECDSA(hashes.SHA256(), deterministic_signing=True))
-    return key.sign(data)
+def sign(key: ec.EllipticCurvePrivateKey, data: bytes) -> bytes:
+    """Sign some data."""
+    return key.sign(data, _ALGORITHM)
 
 
 def default_key_path() -> Path:
@@ -105,15 +99,13 @@ def new_key_pair(private: Path, public: Path) -> None:
         ) from None
 
 
-def read_private_key(given: str) -> Private:
+def read_private_key(given: str) -> ec.EllipticCurvePrivateKey:
     """Read a private key from a file, or from PEM text, as in a secret of a CI system."""
     where = f"the variable {KEY_VARIABLE}" if given.lstrip().startswith(_BEGINNING) else given
     fix = f"It must be a private key in PEM; an encrypted one needs {PASSWORD_VARIABLE}. {_NEW}"
     with _reading("The signing key", where, fix):
         key = load_pem_private_key(_pem(given), _password())
-    if isinstance(key, ed25519.Ed25519PrivateKey) or (
-        isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP256R1)
-    ):
+    if isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP256R1):
         return key
     raise _unknown_kind(where)
 
@@ -123,9 +115,7 @@ def read_public_key(path: Path) -> PublicKey:
     fix = "It must be a public key in PEM, as `./inv keys.new`, cosign and openssl write it."
     with _reading("The key to check with", str(path), fix):
         key = load_pem_public_key(_pem(str(path)))
-    if isinstance(key, ed25519.Ed25519PublicKey) or (
-        isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)
-    ):
+    if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1):
         return PublicKey(key, str(path))
     raise _unknown_kind(str(path))
 
@@ -164,6 +154,6 @@ def _unknown_kind(where: str) -> TrustError:
         "cannot-sign",
         "This kind of key is not supported.",
         where=where,
-        why="Images are signed with ECDSA on the curve P-256, or with Ed25519.",
+        why="Images are signed with ECDSA on the curve P-256.",
         fix=_NEW,
     )

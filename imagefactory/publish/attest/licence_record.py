@@ -6,7 +6,7 @@ An SBOM or a licence summary then needs no packages, and comes out the same ever
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -18,14 +18,7 @@ import requests
 
 from imagefactory.assemble.inputs import LayerInputs
 from imagefactory.errors import LockError, NetworkError
-from imagefactory.project.locks.files import (
-    BaseLock,
-    LicenceLock,
-    LicensedFile,
-    LockedDeb,
-    LockedWheel,
-    WheelLock,
-)
+from imagefactory.project.locks.files import BaseLock, LicenceLock, LicensedFile, LockedDeb, LockedWheel
 from imagefactory.project.project import Project, locked_cells
 from imagefactory.publish.attest.declared_licences import DeclaredLicence, SameAs, deb_licence, wheel_licence
 from imagefactory.publish.attest.spdx import UNDECLARED, is_known
@@ -47,12 +40,12 @@ class Licences:
         self.files = _read(path)
 
     def of(self, package: LockedWheel | LockedDeb) -> LicensedFile:
-        """Return the licence of a locked file; raise LicenceUnknownError if it is not on record."""
+        """Return the licence of a locked file; raise an error if it is not on record."""
         self.refuse_missing([package])
         return self.files[package.sha256]
 
     def refuse_missing(self, packages: Iterable[LockedWheel | LockedDeb]) -> None:
-        """Raise LicenceUnknownError if the licence of a locked file is not on record."""
+        """Raise an error if the licence of a locked file is not on record."""
         missing = sorted({_file_name(package) for package in packages if package.sha256 not in self.files})
         if missing:
             more = f" (and of {len(missing) - 1} more files)" if len(missing) > 1 else ""
@@ -74,8 +67,8 @@ def update_licences(project: Project, say: Say) -> tuple[Path, bool]:
     path = LicenceLock.path(project.locks)
     known = _read(path)
     sources = LayerInputs(project, locked_cells(project))
-    wheel_locks, base_locks = _wheel_locks(project), _base_locks(project)
-    wheels = _unknown((wheel for lock in wheel_locks for wheel in lock.wheels), known)
+    locked_wheels, base_locks = _locked(project)
+    wheels = _unknown(locked_wheels, known)
     if wheels:
         say(f"Reading the licences of {len(wheels)} wheels")
         known |= _carried_over(_read_wheels(project, sources, wheels), known)
@@ -84,7 +77,8 @@ def update_licences(project: Project, say: Say) -> tuple[Path, bool]:
         if debs:
             say(f"Reading the licences of {len(debs)} Debian packages for {lock.platform}")
             known |= _carried_over(_read_debs(project, sources, lock, known), known)
-    needed = {package.sha256 for package in _packages(wheel_locks, base_locks)}
+    needed = {wheel.sha256 for wheel in locked_wheels}
+    needed |= {deb.sha256 for lock in base_locks for deb in lock.debs}
     kept = sorted((known[sha256] for sha256 in needed), key=lambda entry: (entry.file, entry.sha256))
     return path, LicenceLock(made_from={}, files=tuple(kept)).write(path)
 
@@ -106,28 +100,19 @@ def _carried_over(
 
 
 def check_licences(project: Project) -> None:
-    """Raise LicenceUnknownError if the licence of a locked file is not on record."""
-    packages = _packages(_wheel_locks(project), _base_locks(project))
-    Licences(LicenceLock.path(project.locks)).refuse_missing(packages)
+    """Raise an error if the licence of a locked file is not on record."""
+    wheels, base_locks = _locked(project)
+    debs = [deb for lock in base_locks for deb in lock.debs]
+    Licences(LicenceLock.path(project.locks)).refuse_missing([*wheels, *debs])
 
 
-def _wheel_locks(project: Project) -> list[WheelLock]:
-    cells = {project.wheel_lock_path(cell): cell for cell in locked_cells(project)}
-    return [project.wheel_lock(cell) for cell in cells.values()]
-
-
-def _base_locks(project: Project) -> list[BaseLock]:
-    cells = {project.base_lock_path(cell): cell for cell in locked_cells(project)}
-    return [project.base_lock(cell) for path, cell in cells.items() if path.exists()]
-
-
-def _packages(
-    wheel_locks: Iterable[WheelLock], base_locks: Iterable[BaseLock]
-) -> Iterator[LockedWheel | LockedDeb]:
-    for wheel_lock in wheel_locks:
-        yield from wheel_lock.wheels
-    for base_lock in base_locks:
-        yield from base_lock.debs
+def _locked(project: Project) -> tuple[list[LockedWheel], list[BaseLock]]:
+    """Read every lock once: cells share them."""
+    cells = locked_cells(project)
+    wheel_locks = {project.wheel_lock_path(cell): cell for cell in cells}
+    base_locks = {project.base_lock_path(cell): cell for cell in cells}
+    wheels = [wheel for cell in wheel_locks.values() for wheel in project.wheel_lock(cell).wheels]
+    return wheels, [project.base_lock(cell) for path, cell in base_locks.items() if path.exists()]
 
 
 def _read_wheels(project: Project, sources: LayerInputs, wheels: Sequence[LockedWheel]) -> list[LicensedFile]:
@@ -182,14 +167,11 @@ def _read_debs(
 
 def _followed(name: str, declared: Mapping[str, DeclaredLicence | SameAs]) -> DeclaredLicence:
     """Find the package whose documentation a package shares."""
-    seen: set[str] = set()
-    while name not in seen:
-        seen.add(name)
+    for _ in range(len(declared)):  # two may point at each other
         found = declared.get(name)
         if isinstance(found, DeclaredLicence):
             return found
-        if found is not None:
-            name = found.name
+        name = found.name if found else name
     return DeclaredLicence(UNDECLARED, "nothing")
 
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from imagefactory.plan.plan import Plan, WheelLayer
+from imagefactory.plan.plan import Plan
 from imagefactory.project.locks.files import LicenceLock, ModelLock
 from imagefactory.project.locks.kernels import SlimLock
 from imagefactory.project.project import Project
 from imagefactory.publish.attest import sbom
-from imagefactory.publish.attest.components import slimmed
+from imagefactory.publish.attest.components import Component, components_of
 from imagefactory.store.digests import Sha256, sha256_of
 
 PREDICATE_TYPE: Final = "https://slsa.dev/provenance/v1"
@@ -49,11 +49,12 @@ def make_provenance(project: Project, plan: Plan, *, source: CheckoutState, run:
     dependencies: list[dict[str, Any]] = [
         {"name": name, "digest": {"sha256": sha256}} for name, sha256 in input_hashes(project, plan).items()
     ]
-    dependencies += _grafts(project, plan)
-    dependencies += _slimmed(project, plan)
+    parts = components_of(project, plan)
+    dependencies += [entry for part in parts for entry in _grafted(part)]
+    dependencies += [entry for part in parts for entry in _slimmed(part)]
     if source.commit:
         dependencies.insert(0, {"uri": uri, "digest": {"gitCommit": source.commit}})
-    made = sbom.make_sbom(project, plan)
+    made = sbom.write_sbom(project, plan, parts)
     return {
         "buildDefinition": {
             "buildType": f"{project.matrix.source}#build-type-1",
@@ -77,29 +78,23 @@ def make_provenance(project: Project, plan: Plan, *, source: CheckoutState, run:
     }
 
 
-def _grafts(project: Project, plan: Plan) -> Iterator[dict[str, Any]]:
-    """Name the published wheel behind every grafted one, and the files that were compiled in its place."""
-    for wheel in project.wheel_lock(plan.cell).wheels:
-        if wheel.graft is not None:
-            yield {"name": wheel.graft.file, "digest": {"sha256": wheel.graft.sha256}}
-            for file in wheel.graft.replaced:
-                notes = {"compiledAs": wheel.compiled, "replacesSha256": file.published}
-                name = f"{wheel.file}/{file.path}"
-                yield {"name": name, "digest": {"sha256": file.sha256}, "annotations": notes}
+def _grafted(part: Component) -> Iterator[dict[str, Any]]:
+    """Name the published wheel behind a grafted one, and the files that were compiled in its place."""
+    if part.graft is not None:
+        yield {"name": part.graft.file, "digest": {"sha256": part.graft.sha256}}
+        for file in part.graft.replaced:
+            notes = {"compiledAs": part.compiled, "replacesSha256": file.published}
+            name = f"{part.file}/{file.path}"
+            yield {"name": name, "digest": {"sha256": file.sha256}, "annotations": notes}
 
 
-def _slimmed(project: Project, plan: Plan) -> Iterator[dict[str, Any]]:
+def _slimmed(part: Component) -> Iterator[dict[str, Any]]:
     """Name the slimmed libraries, each with the published file that it was made from and the rule."""
-    wheels = {wheel.sha256: wheel for wheel in project.wheel_lock(plan.cell).wheels}
-    for layer in plan.layers:
-        for wheel in (wheels[item.sha256] for item in layer.inputs if isinstance(layer, WheelLayer)):
-            record = slimmed(project, layer, wheel)
-            if record is None:
-                continue
-            for library in record.libraries:
-                notes = {"slimmedFrom": library.published, "chip": record.chip, "rule": record.rule}
-                name = f"{wheel.file}/{library.path}"
-                yield {"name": name, "digest": {"sha256": library.sha256}, "annotations": notes}
+    if part.slim is not None:
+        for library in part.slim.libraries:
+            notes = {"slimmedFrom": library.published, "chip": part.slim.chip, "rule": part.slim.rule}
+            name = f"{part.file}/{library.path}"
+            yield {"name": name, "digest": {"sha256": library.sha256}, "annotations": notes}
 
 
 def input_hashes(project: Project, plan: Plan) -> dict[str, Sha256]:

@@ -16,12 +16,7 @@ from imagefactory.publish.attest import keys
 from imagefactory.publish.attest.attachments import attached_bundles
 from imagefactory.publish.attest.bundles import Bundle, Statement
 from imagefactory.publish.attest.provenance import Run
-from imagefactory.publish.attest.signing import (
-    NotTrustedError,
-    Verifier,
-    read_trusted,
-    repository_of,
-)
+from imagefactory.publish.attest.signing import NotTrustedError, Verifier, read_trusted, repository_of
 from imagefactory.store.digests import Digest
 
 PREDICATE_TYPE: Final = "urn:imagefactory:rebuild:v1"
@@ -45,14 +40,10 @@ class Rebuild:
 
     def statement(self, name: str, run: Run) -> Statement:
         """Return what a rebuilder signs, about the image in this repository."""
-        made = {
-            "outcome": self.outcome,
-            "rebuilt": self.rebuilt,
-            "target": self.target,
-            "commit": self.commit,
-        }
-        who = {"builder": run.builder} | ({"invocation": run.invocation} if run.invocation else {})
-        return Statement(PREDICATE_TYPE, made | who, self.image, name)
+        made = {"outcome": self.outcome, "rebuilt": self.rebuilt, "target": self.target}
+        made |= {"commit": self.commit, "builder": run.builder}
+        made |= {"invocation": run.invocation} if run.invocation else {}
+        return Statement(PREDICATE_TYPE, made, self.image, name)
 
 
 @dataclass

@@ -13,7 +13,6 @@ from uuid import NAMESPACE_URL, uuid5
 
 from imagefactory.plan.plan import Plan
 from imagefactory.project.locks.files import Graft
-from imagefactory.project.locks.kernels import SlimmedWheel
 from imagefactory.project.project import Project
 from imagefactory.publish.attest.components import Component, ComponentKind, components_of
 from imagefactory.publish.attest.spdx import UNDECLARED
@@ -36,7 +35,13 @@ _TYPES: Final[dict[ComponentKind, str]] = {
 
 def make_sbom(project: Project, plan: Plan) -> bytes:
     """Write the SBOM of a plan."""
-    parts = components_of(project, plan)
+    return write_sbom(project, plan, components_of(project, plan))
+
+
+def write_sbom(project: Project, plan: Plan, parts: Sequence[Component]) -> bytes:
+    """Write the SBOM of a plan with these components."""
+    root = {"plan": plan.key, "platform": plan.platform, "kernels": plan.kernels}
+    absent = {f"{one.name} {one.version}": one.reason for one in project.wheel_lock(plan.cell).left_out}
     document: dict[str, Any] = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -50,20 +55,8 @@ def make_sbom(project: Project, plan: Plan) -> bytes:
                 "bom-ref": ROOT,
                 "name": plan.target,
                 "version": plan.version,
-                "properties": _properties(
-                    {
-                        "plan": plan.key,
-                        "platform": plan.platform,
-                        "kernels": plan.kernels,
-                        "locked": "yes" if plan.locked else "no",
-                    }
-                )
-                + _left_out(
-                    {
-                        f"{wheel.name} {wheel.version}": wheel.reason
-                        for wheel in project.wheel_lock(plan.cell).left_out
-                    }
-                ),
+                "properties": _properties(root | {"locked": "yes" if plan.locked else "no"})
+                + _left_out(absent),
             },
         },
         "components": [_component(part) for part in parts],
@@ -97,7 +90,7 @@ def _component(part: Component) -> dict[str, Any]:
     if part.purl is not None:
         component["purl"] = part.purl
     if part.sha256 is not None:
-        component["hashes"] = [{"alg": "SHA-256", "content": part.sha256}]
+        component["hashes"] = _hashes(part.sha256)
     if part.licence not in (None, UNDECLARED):
         component["licenses"] = [{"expression": part.licence, "acknowledgement": "declared"}]
     if part.graft is not None:
@@ -105,15 +98,12 @@ def _component(part: Component) -> dict[str, Any]:
     if part.slim is not None:
         grafted = component.get("pedigree", {})
         notes = f"{grafted.get('notes', '')} {_SLIMMED}".strip()
-        component["pedigree"] = grafted | {"patches": _derivations(part.slim), "notes": notes}
+        became = [f"{one.path}: {one.published} became {one.sha256}" for one in part.slim.libraries]
+        patches = [{"type": "unofficial", "diff": {"text": {"content": text}}} for text in became]
+        component["pedigree"] = grafted | {"patches": patches, "notes": notes}
     if part.files:
         component["components"] = [
-            {
-                "type": "file",
-                "bom-ref": f"{part.reference}:{path}",
-                "name": path,
-                "hashes": [{"alg": "SHA-256", "content": sha256}],
-            }
+            _file(path, sha256) | {"bom-ref": f"{part.reference}:{path}"}
             for path, sha256 in sorted(part.files.items())
         ]
     return component
@@ -122,15 +112,12 @@ def _component(part: Component) -> dict[str, Any]:
 _SLIMMED = "GPU code that the chip cannot load was overwritten with zeros in the listed libraries."
 
 
-def _derivations(slim: SlimmedWheel) -> list[dict[str, Any]]:
-    """Name the published file behind every slimmed library."""
-    return [
-        {
-            "type": "unofficial",
-            "diff": {"text": {"content": f"{library.path}: {library.published} became {library.sha256}"}},
-        }
-        for library in slim.libraries
-    ]
+def _hashes(sha256: str) -> list[dict[str, str]]:
+    return [{"alg": "SHA-256", "content": sha256}]
+
+
+def _file(path: str, sha256: str) -> dict[str, Any]:
+    return {"type": "file", "name": path, "hashes": _hashes(sha256)}
 
 
 def _pedigree(graft: Graft) -> dict[str, Any]:
@@ -141,11 +128,8 @@ def _pedigree(graft: Graft) -> dict[str, Any]:
         "name": name,
         "version": version,
         "purl": f"pkg:pypi/{name}@{version}?file_name={graft.file}",
-        "hashes": [{"alg": "SHA-256", "content": graft.sha256}],
-        "components": [
-            {"type": "file", "name": file.path, "hashes": [{"alg": "SHA-256", "content": file.published}]}
-            for file in graft.replaced
-        ],
+        "hashes": _hashes(graft.sha256),
+        "components": [_file(file.path, file.published) for file in graft.replaced],
     }
     notes = "The files listed in the ancestor were replaced by compiled ones; all others are the ancestor's."
     return {"ancestors": [ancestor], "notes": notes}
@@ -165,7 +149,7 @@ def _dependencies(parts: Sequence[Component]) -> list[dict[str, Any]]:
     return [{"ref": ref, "dependsOn": sorted(needs)} for ref, needs in sorted(depends.items())]
 
 
-def _properties(values: dict[str, str | None]) -> list[dict[str, str]]:
+def _properties(values: Mapping[str, str | None]) -> list[dict[str, str]]:
     return [
         {"name": f"imagefactory:{name}", "value": value}
         for name, value in sorted(values.items())
@@ -194,17 +178,10 @@ def first_difference(content: bytes, expected: bytes) -> str:
         if reference not in theirs:
             return f"the component {reference} should not be there"
         if ours[reference] != theirs[reference]:
-            return f"component {reference}: {_field(ours[reference], theirs[reference])}"
-    if left != right:
-        return _field(left, right)
-    return "it is written differently, though it says the same"
+            return f"component {reference}: {_fields(ours[reference], theirs[reference])}"
+    return _fields(left, right) if left != right else "it is written differently, though it says the same"
 
 
-def _field(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
-    name = next(name for name in sorted(ours.keys() | theirs.keys()) if ours.get(name) != theirs.get(name))
-    return f"{name} is {_short(ours.get(name))}, should be {_short(theirs.get(name))}"
-
-
-def _short(value: object, most: int = 160) -> str:
-    text = json.dumps(value, sort_keys=True)
-    return text if len(text) <= most else f"{text[:most]}…"
+def _fields(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+    return f"another {', '.join(names)}"

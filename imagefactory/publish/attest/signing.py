@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from cryptography import x509
 from cryptography.hazmat import asn1
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from imagefactory.errors import TrustError
 from imagefactory.project.project import Project
@@ -58,8 +59,9 @@ class Verifier:
     def _check_key(self, bundle: Bundle) -> str:
         # A hint at the key may be missing, and proves nothing: without a match, every key is tried.
         named = [key for key in self.keys if key.hint == bundle.key_hint]
+        signed = pre_authentication(bundle.payload_type, bundle.payload)
         for key in named or self.keys:
-            if key.fits(bundle.signature, bundle.signed_bytes):
+            if key.fits(bundle.signature, signed):
                 return f"key {key.origin}"
         if not self.keys:
             raise NotTrustedError("it is signed with a key, and no key is known to check with")
@@ -131,7 +133,7 @@ def _sigstore_verifier() -> Any:  # noqa: ANN401 - there may be no sigstore to t
 class KeySigner:
     """Signs with a private key; works offline."""
 
-    def __init__(self, key: keys.Private, origin: str) -> None:
+    def __init__(self, key: ec.EllipticCurvePrivateKey, origin: str) -> None:
         self._key = key
         self._public = PublicKey(key.public_key(), origin)
         self.name = f"key {origin}"
@@ -208,8 +210,12 @@ def repository_of(identity: str) -> str:
 
 def signs_as_job(given: str = "") -> bool:
     """Whether `find_signer` would use the identity of a CI job, which needs sigstore."""
-    has_key = given or os.environ.get(keys.KEY_VARIABLE) or keys.default_key_path().exists()
-    return bool(os.environ.get(GITHUB_IDENTITY)) and not has_key
+    return bool(os.environ.get(GITHUB_IDENTITY)) and not _key_named(given)
+
+
+def _key_named(given: str) -> str:
+    own = keys.default_key_path()
+    return given or os.environ.get(keys.KEY_VARIABLE) or (str(own) if own.exists() else "")
 
 
 def find_signer(project: Project, given: str = "", *, publisher: bool = True) -> Signer | None:
@@ -217,8 +223,7 @@ def find_signer(project: Project, given: str = "", *, publisher: bool = True) ->
 
     A publisher whose workflow is not trusted to sign is refused: nobody could verify what it publishes.
     """
-    own = keys.default_key_path()
-    named = given or os.environ.get(keys.KEY_VARIABLE) or (str(own) if own.exists() else "")
+    named = _key_named(given)
     if named:
         origin = "from FACTORY_SIGNING_KEY" if named.lstrip().startswith("-----") else named
         return KeySigner(keys.read_private_key(named), origin)

@@ -5,27 +5,22 @@ from __future__ import annotations
 import json
 import shutil
 import tomllib
-from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from imagefactory.check.smoke.record import Level, SmokeRecord
 from imagefactory.ci.night import plan_night
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.publish.handovers import handover_folder
-from imagefactory.publish.pipeline import smoke_test
-from imagefactory.publish.prune import Policy, prune
-from imagefactory.publish.records import attach_record, read_records
-from imagefactory.publish.staging import Staged, find_staged, stage
+from imagefactory.publish.records import read_records
+from imagefactory.publish.staging import find_staged, stage
 from imagefactory.publish.tags import staging_tag
-from tests.fixtures.failures import is_failure, refused
+from tests.fixtures.failures import is_failure
 from tests.fixtures.fake_github import REPOSITORY, TOKEN, FakeGitHub
 from tests.fixtures.night_factory import NightFactory
 from tests.fixtures.platforms import MACHINE
-from tests.fixtures.publishing import REQUIRED, START, plans, promote_cells
+from tests.fixtures.publishing import REQUIRED, plans, promote_cells
 from tests.fixtures.registries import HURRIED
 from tests.fixtures.small_factory import CELL, RecordingWatcher
 
@@ -108,40 +103,6 @@ def test_a_night_does_not_repeat_what_an_interrupted_one_did(night_factory: Nigh
     assert len(night.works) == 2
 
 
-def test_a_night_does_not_repeat_a_level_that_passed(night_factory: NightFactory) -> None:
-    project, repository = night_factory.project, night_factory.repository
-    night_factory.night(failing=["tiny"])
-    [staged] = find_staged(project, repository, plans(project, CELL)).finished.values()
-    asked: list[Sequence[Level]] = []
-
-    def run(one: Staged, levels: Sequence[Level]) -> SmokeRecord:
-        asked.append(levels)
-        return night_factory.tested(one, levels)
-
-    def test(levels: Sequence[Level] = ()) -> SmokeRecord | None:
-        say = night_factory.factory.said.append
-        return smoke_test(project, repository, staged, say, levels=levels, must_pass=True, run=run)
-
-    assert test(["static"]) is None
-    record = test()
-    assert asked == [["container"]]
-    assert record is not None
-    attach_record(repository, record.model_copy(update={"started": record.started + timedelta(days=1)}))
-    assert [work.needs for work in night_factory.plan().works] == [("promote",)]
-
-
-def test_a_night_leaves_a_rolled_back_image_alone(night_factory: NightFactory) -> None:
-    night_factory.night()
-    night_factory.serve("tiny", 3000)
-    night_factory.night()
-    night_factory.rollback()
-    morning = night_factory.night()
-    assert (morning.jobs, morning.moved) == (NOTHING, [])
-    assert morning.held == ["tiny: rolled back"]
-    night_factory.serve("tiny", 4000)
-    assert night_factory.night().moved == TINY
-
-
 def test_no_night_brings_back_an_image_that_a_second_rollback_left_behind(
     night_factory: NightFactory,
 ) -> None:
@@ -167,18 +128,6 @@ def test_no_night_brings_back_an_image_that_a_second_rollback_left_behind(
     shown = night_factory.invoke("history")
     assert f"{b[7:19]} is held back" in shown.stderr
     assert a[7:19] not in shown.stderr
-
-
-@pytest.mark.slow
-def test_a_night_holds_an_image_back_that_was_deleted(night_factory: NightFactory) -> None:
-    _, a, _ = night_factory.publish_nights(3000, 4000, 5000)
-    night_factory.rollback(a)
-    night_factory.rollback()
-    prune(night_factory.repository, Policy(keep=1), delete=True, moment=START + timedelta(days=40))
-    assert night_factory.repository.manifest(a) is None
-    night_factory.serve("tiny", 4000)
-    morning = night_factory.night()
-    assert (morning.jobs, morning.held) == (NOTHING, ["tiny: rolled back"])
 
 
 @pytest.mark.slow
@@ -225,14 +174,6 @@ def test_the_plan_command_lists_exactly_the_jobs_that_an_edit_causes(night_facto
     assert (job["targets"], job["runner"]) == (TARGET, "ubuntu-24.04")
     assert told["targets"] == TARGET
     assert "mod greeting changed" in summary.read_text("utf-8")
-
-
-def test_the_plan_command_fails_with_its_own_code_when_the_registry_is_down(
-    night_factory: NightFactory,
-) -> None:
-    done = night_factory.invoke("ci.plan", FACTORY_REGISTRY="127.0.0.1:9/acme/gone")
-    assert refused(done, "registry-unreachable")
-    assert done.stdout == ""
 
 
 @pytest.fixture(autouse=True)

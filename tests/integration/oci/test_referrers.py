@@ -41,13 +41,6 @@ def test_referrers_are_found_when_the_registry_has_no_api(
     assert repository.tags() == [fallback_tag(image.digest)]
 
 
-def test_attaching_twice_changes_nothing(repository: Repository) -> None:
-    image = push_image(repository, small_image(LAYERS)).descriptor
-    for _ in range(2):
-        referrers.attach(repository, image, "application/vnd.sbom", [Payload("application/json", b"{}")])
-    assert len(referrers.find(repository, image.digest)) == 1
-
-
 def test_an_attachment_whose_content_got_lost_is_sent_again(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,7 +112,7 @@ def test_of_two_writers_of_attachments_neither_loses_its_own(
         several = [Attachment("application/vnd.sig", [Payload("text/plain", text)]) for text in texts]
         return referrers.attach_many(writer, image, several)
 
-    slow = Interrupted(repository.connection)
+    slow = Interrupted(repository.reference, repository.credentials, repository.retry)
     slow.after = moment
     theirs: list[Descriptor] = []
     slow.interruption = lambda: theirs.extend(attach(repository, b"theirs", b"theirs too"))
@@ -128,6 +121,3 @@ def test_of_two_writers_of_attachments_neither_loses_its_own(
     found = {item.digest for item in referrers.find(repository, image.digest)}
     assert found == {item.digest for item in (*ours, *theirs)}
     assert len(found) == 4
-
-
-# --- permissions ---------------------------------------------------------------------------------

@@ -14,17 +14,14 @@ from imagefactory.errors import EngineError
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.plan import make
-from imagefactory.plan.plan import Plan
 from imagefactory.project.cells import Cell
-from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.pipeline import SmokeTest, publish
 from imagefactory.publish.promote import Promotion
 from imagefactory.publish.records import read_records
 from imagefactory.publish.staging import Staged
 from imagefactory.store.digests import Digest, Sha256
 from tests.fixtures.failures import is_failure, refused
-from tests.fixtures.publishing import Publisher, plans, smoke_record
+from tests.fixtures.publishing import REQUIRED, Publisher, plans, smoke_record
 from tests.fixtures.small_factory import CELL, SECOND, RecordingWatcher
 
 
@@ -88,16 +85,10 @@ def smoke_tests(failing: Collection[str], ran: list[tuple[str, list[Level]]]) ->
 
 
 def publish_with(publisher: Publisher, run: SmokeTest, *cells: Cell, retest: bool = False) -> Promotion:
-    return publish_plans(publisher, run, plans(publisher.project, *cells), retest=retest)
-
-
-def publish_plans(
-    publisher: Publisher, run: SmokeTest, planned: Outcomes[Plan], *, retest: bool = False
-) -> Promotion:
     return publish(
         publisher.project,
         publisher.repository,
-        planned,
+        plans(publisher.project, *cells),
         RecordingWatcher(),
         publisher.factory.said.append,
         signer=publisher.signer,
@@ -168,21 +159,18 @@ def test_an_image_that_passed_on_this_machine_is_not_tested_again(publisher: Pub
     assert "/" not in record.image
 
 
-def test_only_the_levels_that_did_not_pass_on_this_machine_are_tested(publisher: Publisher) -> None:
-    leave_record(publisher, publisher.key(), ["static"])
+@pytest.mark.parametrize(
+    ("key", "levels", "left"),
+    [("", ["static"], {"container", "serve"}), ("0" * 64, REQUIRED, set(REQUIRED))],
+    ids=["not all levels", "another plan"],
+)
+def test_what_did_not_pass_on_this_machine_is_tested(
+    publisher: Publisher, key: str, levels: Sequence[Level], left: set[str]
+) -> None:
+    leave_record(publisher, key or publisher.key(), levels)
     ran: list[tuple[str, list[Level]]] = []
     assert publish_with(publisher, smoke_tests([], ran), CELL).refused == []
-    [(_, levels)] = ran
-    assert levels
-    assert "static" not in levels
-
-
-def test_a_local_record_of_another_plan_does_not_count(publisher: Publisher) -> None:
-    leave_record(publisher, "0" * 64, ["static", "container", "serve"])
-    ran: list[tuple[str, list[Level]]] = []
-    assert publish_with(publisher, smoke_tests([], ran), CELL).refused == []
-    [(_, levels)] = ran
-    assert "static" in levels
+    assert [set(tested) for _, tested in ran] == [left]
 
 
 def test_an_image_that_cannot_be_tested_does_not_keep_others_from_their_tags(publisher: Publisher) -> None:
@@ -197,14 +185,3 @@ def test_an_image_that_cannot_be_tested_does_not_keep_others_from_their_tags(pub
     assert [error.what for error in outcome.refused] == ["Docker is gone."]
     assert [one.image.cell for one in outcome.promoted] == [SECOND]
     assert "tiny" not in publisher.tags()
-
-
-def test_a_plan_is_made_once(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
-    planned = plans(publisher.project, CELL)
-
-    def make_plan(*_: object) -> None:
-        raise AssertionError("planned again")
-
-    monkeypatch.setattr(make, "make_plan", make_plan)
-    assert publish_plans(publisher, smoke_tests([], []), planned).refused == []
-    assert "tiny" in publisher.tags()

@@ -101,15 +101,6 @@ def test_old_nightlies_go_on_request(publisher: Publisher) -> None:
     assert "nightly-20261103-tiny" in publisher.tags()
 
 
-def test_pruning_finishes_an_interrupted_one(publisher: Publisher) -> None:
-    first, _, _ = publisher.publish_changed(1000, 1100, 1200)
-    publisher.repository.delete(first)
-    pruning = prune(publisher.repository, Policy(), delete=True, moment=LATER)
-    assert pruning.forgotten == (first,)
-    assert {item.kind for item in pruning.deletions} == {"catalog", "list", "attached"}
-    assert prune(publisher.repository, Policy(), moment=LATER).forgotten == ()
-
-
 def test_pruning_stops_when_somebody_publishes_meanwhile(
     publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,29 +116,6 @@ def test_pruning_stops_when_somebody_publishes_meanwhile(
     with raises("race-lost", match="Somebody published"):
         prune(publisher.repository, Policy(keep=1), delete=True, moment=LATER)
     assert before <= everything(publisher)
-
-
-@pytest.mark.slow
-def test_pruning_does_not_forget_what_somebody_publishes_again_meanwhile(
-    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, _ = publisher.publish_changed(1000, 1100)
-    repository = publisher.repository
-    listed = repository.resolve(referrers.fallback_tag(first))
-    assert listed is not None
-    for digest in (*(item.digest for item in referrers.find(repository, first)), listed, first):
-        repository.delete(digest)
-
-    def look_then_publish(*_: object) -> object:
-        found = take_inventory(publisher.repository)
-        publisher.publish_changed(1000, again=True)
-        return found
-
-    monkeypatch.setattr("imagefactory.publish.prune.take_inventory", look_then_publish)
-    with raises("race-lost", match="Somebody published"):
-        prune(repository, Policy(), delete=True, moment=LATER)
-    assert publisher.tags()["tiny"] == first
-    assert publisher.catalog.image(first) is not None
 
 
 def test_a_deleted_smoke_record_is_no_record(publisher: Publisher) -> None:

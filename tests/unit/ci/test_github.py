@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from imagefactory.ci.github import RECORDS, GitHub
 from imagefactory.ci.report_mods import LABEL, report
 from imagefactory.mods.compatibility import ModResult
+from imagefactory.publish.github import RECORDS, GitHub
 from imagefactory.store.http import Retry
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.failures import raises
@@ -105,10 +105,10 @@ def test_a_wrong_token_a_silent_server_and_a_missing_repository_are_explained(
     fake_github: FakeGitHub,
 ) -> None:
     with raises("github-failed") as caught:
-        GitHub(GITHUB, "wrong", fake_github.url).get("")
+        GitHub(f"repos/{GITHUB}", "wrong", fake_github.url).get("")
     assert "permissions" in caught.value.fix
     with raises("github-failed", match="does not answer"):
-        GitHub(GITHUB, TOKEN, "http://127.0.0.1:9", retry=Retry(pause=0.001)).get("")
+        GitHub(f"repos/{GITHUB}", TOKEN, "http://127.0.0.1:9", retry=Retry(pause=0.001)).get("")
     with raises("not-on-github") as missing:
         GitHub.from_environment({})
     assert "GITHUB_REPOSITORY and GITHUB_TOKEN" in missing.value.why
@@ -120,13 +120,13 @@ def test_an_answer_that_is_no_json_is_refused() -> None:
         scripted(lambda _: Answer(b"<html>")) as server,
         raises("github-failed", match="does not answer"),
     ):
-        GitHub(GITHUB, TOKEN, server.url).get("issues")
+        GitHub(f"repos/{GITHUB}", TOKEN, server.url).get("issues")
 
 
 def test_nobody_waits_as_long_as_github_pleases() -> None:
     with scripted(lambda _: Answer(b"{}", 429, {"Retry-After": "3600"})) as server:
         with raises("github-failed", match="refused"):
-            GitHub(GITHUB, TOKEN, server.url).get("issues")
+            GitHub(f"repos/{GITHUB}", TOKEN, server.url).get("issues")
         assert len(server.log) == 1
 
 

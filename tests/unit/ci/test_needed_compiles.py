@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.ci import needed_compiles
+from imagefactory.ci.jobs import Night
 from imagefactory.ci.needed_compiles import Compiles, adopt, find_compiles
 from imagefactory.ci.night import nightly_cells
 from imagefactory.lock.making import LockResult
@@ -69,7 +70,8 @@ def test_a_branch_is_compiled_once_for_all_models(branch: Branch) -> None:
     assert {cell.model for cell in branch.cells} >= {"big", "more"}
     [vllm] = branch.compiles().jobs
     assert (vllm.what, vllm.reason) == ("vllm", "some/where main is at aaaaaaaaaaaa")
-    assert vllm.as_json()["runner"] == "ubuntu-24.04-arm"
+    [job] = Night("registry", compiles=(vllm,)).jobs()["compile"]
+    assert job["runner"] == "ubuntu-24.04-arm"
 
 
 def test_a_graft_is_compiled_by_one_job_before_it_is_ever_locked(

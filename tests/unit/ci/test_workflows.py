@@ -337,12 +337,6 @@ def test_a_nightly_without_work_ends_after_the_plan() -> None:
         assert job == "plan" or "needs.plan.outputs" in data["if"] or "promote.result" in data["if"], job
 
 
-def test_schedules_are_off_the_full_hour() -> None:
-    crons = [entry["cron"] for name in NAMES for entry in read(name)["on"].get("schedule") or ()]
-    assert len(crons) == 4
-    assert all(5 < int(cron.split()[0]) < 55 for cron in crons)
-
-
 def test_whoever_rebuilds_has_no_identity_and_whoever_signs_builds_nothing() -> None:
     found = read("rebuild.yml")["jobs"]
     assert set(found["rebuild"]["permissions"].values()) == {"read"}

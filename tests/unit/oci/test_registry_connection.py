@@ -138,11 +138,3 @@ def test_netrc_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         connection._session.trust_env = True
         connection.ask(RegistryRequest("GET", f"{registry.url}/v2/"))
         assert "authorization" not in registry.log[0].headers
-
-
-def test_answer_is_read_up_to_a_limit() -> None:
-    with (
-        scripted(lambda _: Served(b"x" * 1_000_000)) as registry,
-        connect(registry).send(RegistryRequest("GET", registry.url), None) as response,
-    ):
-        assert len(read_answer(response, 1000).body) == 1001

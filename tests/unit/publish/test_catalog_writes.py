@@ -129,10 +129,6 @@ def events(shelf: Shelf) -> list[str]:
     return [event.id for event in read_catalog(shelf.repository).catalog.events]
 
 
-def test_nothing_published_is_an_empty_catalog(shelf: Shelf) -> None:
-    assert read_catalog(shelf.repository).catalog == Catalog()
-
-
 def test_a_catalog_is_written_and_grows(shelf: Shelf) -> None:
     write(shelf, "one", "tiny")
     written = write(shelf, "two", "tiny")

@@ -177,11 +177,6 @@ def test_the_sbom_does_not_depend_on_the_environment(small_factory: SmallFactory
         assert done.stdout == expected
 
 
-def test_different_content_has_a_different_serial_number(small_factory: SmallFactory) -> None:
-    one, two = (json.loads(sbom_of(small_factory, cell)) for cell in (CELL, SECOND))
-    assert one["serialNumber"] != two["serialNumber"]
-
-
 def test_an_sbom_needs_the_licences(small_factory: SmallFactory) -> None:
     LicenceLock.path(small_factory.root / "locks").unlink()
     with raises("no-licence-record"):
@@ -203,8 +198,8 @@ def test_the_command_prints_the_sbom(small_factory: SmallFactory) -> None:
     [
         (lambda document: document["components"].pop(0), "is missing"),
         (lambda document: document["components"].append({"bom-ref": "zzz"}), "zzz should not be there"),
-        (lambda document: document["components"][0].update(version="9"), 'version is "9", should be "1.0"'),
-        (lambda document: document.update(version=2), "version is 2, should be 1"),
+        (lambda document: document["components"][0].update(version="9"), ": another version"),
+        (lambda document: document.update(version=2), "another version"),
         (lambda document: document.pop("components"), "cannot be read (KeyError)"),
     ],
 )

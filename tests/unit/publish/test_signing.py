@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from imagefactory.publish.attest.bundles import (
@@ -97,15 +97,6 @@ def test_a_signed_statement_can_be_read_back(key: Path) -> None:
     assert str(key.with_suffix(".pub")) in signer
 
 
-def test_an_ed25519_key_signs_too(tmp_path: Path) -> None:
-    key = pem(ed25519.Ed25519PrivateKey.generate(), tmp_path)
-    assert read_trusted(Bundle.read(signer_of(key).sign(STATEMENT)), trusting(key))[0] == STATEMENT
-
-
-def test_signing_twice_gives_the_same_bytes(key: Path) -> None:
-    assert signer_of(key).sign(STATEMENT) == signer_of(key).sign(STATEMENT)
-
-
 @pytest.mark.parametrize(
     ("path", "value"),
     [
@@ -120,26 +111,12 @@ def test_a_change_of_any_part_is_noticed(key: Path, path: list[str | int], value
         read_trusted(bundle, trusting(key))
 
 
-def test_a_signature_over_another_type_of_payload_does_not_count(key: Path) -> None:
-    """What was signed for another purpose is never taken for a statement."""
-    payload = STATEMENT.payload()
-    signature = sign(read_private_key(str(key)), pre_authentication("text/plain", payload))
-    bundle = forged(write_bundle(payload, signature, ""), "dsseEnvelope", "payloadType", value="text/plain")
-    with pytest.raises(NotTrustedError, match="not a statement"):
-        trusting(key).check(bundle)
-
-
 def test_another_key_does_not_count(key: Path, tmp_path: Path) -> None:
     other = pem(ec.generate_private_key(ec.SECP256R1()), tmp_path)
     bundle = Bundle.read(signer_of(other).sign(STATEMENT))
     with pytest.raises(NotTrustedError, match="another key"):
         trusting(key).check(bundle)
     assert trusting(key, other).check(bundle)
-
-
-def test_without_a_key_no_signature_counts(key: Path) -> None:
-    with pytest.raises(NotTrustedError, match="no key is known"):
-        trusting().check(Bundle.read(signer_of(key).sign(STATEMENT)))
 
 
 def test_a_hint_at_a_trusted_key_proves_nothing(key: Path, tmp_path: Path) -> None:
@@ -261,11 +238,8 @@ def test_malformed_statements_are_refused_though_signed(key: Path, payload: byte
         read_trusted(bundle, trusting(key))
 
 
-def test_only_the_owner_can_read_a_private_key(key: Path) -> None:
+def test_a_key_is_for_its_owner_alone_and_never_overwritten(key: Path) -> None:
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
-
-
-def test_a_key_is_never_overwritten(key: Path) -> None:
     before = key.read_bytes()
     for private, public in (
         (key, key.with_name("new.pub")),

@@ -1,4 +1,4 @@
-"""A client for the parts of GitHub's REST API that the workflows use, and commits through it.
+"""A client for the parts of GitHub's REST API that the factory uses: commits, issues, and the packages of GHCR.
 
 https://docs.github.com/en/rest. In a workflow, GitHub sets the variables for the repository and the address. Commits
 need no clone and no credentials in a checkout, and GitHub signs them.
@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from itertools import count
 from typing import Any, Final
 
 import requests
@@ -24,15 +23,22 @@ RECORDS: Final = "records"
 _VERSION: Final = "2022-11-28"
 _TIMEOUT: Final = (10.0, 60.0)
 _PAGE: Final = 100
+_MOST_PAGES: Final = 1000
 _REFUSED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
 Document = dict[str, Any]
 
 
+def api_address(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the address of GitHub's API."""
+    address = environment.get("FACTORY_GITHUB_API") or environment.get("GITHUB_API_URL") or API
+    return address.rstrip("/")
+
+
 @dataclass
 class GitHub:
-    """A repository on GitHub, and a token to access it."""
+    """A folder of GitHub's API, such as that of a repository, and a token to access it."""
 
-    repository: str
+    folder: str
     token: str = field(repr=False)
     api: str
     retry: Retry = field(default_factory=lambda: Retry(pause=1.0))
@@ -51,16 +57,16 @@ class GitHub:
                 fix="In a workflow, pass the job's token as GITHUB_TOKEN. Elsewhere, set GITHUB_REPOSITORY=OWNER/NAME "
                 "and GITHUB_TOKEN; --dry-run needs neither.",
             )
-        address = environment.get("FACTORY_GITHUB_API") or environment.get("GITHUB_API_URL") or API
-        return cls(environment["GITHUB_REPOSITORY"], environment["GITHUB_TOKEN"], address.rstrip("/"))
+        folder = f"repos/{environment['GITHUB_REPOSITORY']}"
+        return cls(folder, environment["GITHUB_TOKEN"], api_address(environment))
 
-    def get(self, path: str) -> Any:  # noqa: ANN401 - JSON
-        """Read something that must exist."""
-        return self._ask("GET", path)
+    def get(self, path: str, *, optional: bool = False) -> Any:  # noqa: ANN401 - JSON
+        """Read something that must exist, or may (then None means that it does not)."""
+        return self._ask("GET", path, optional=optional)
 
     def pages(self, path: str) -> Iterator[Document]:
         """Iterate over a list, page by page."""
-        for number in count(1):
+        for number in range(1, _MOST_PAGES):
             found = self.get(f"{path}{'&' if '?' in path else '?'}per_page={_PAGE}&page={number}")
             yield from found
             if len(found) < _PAGE:
@@ -74,6 +80,10 @@ class GitHub:
         """Change something."""
         self._ask("PATCH", path, data)
 
+    def delete(self, path: str) -> None:
+        """Delete something that may be gone already."""
+        self._ask("DELETE", path, optional=True)
+
     def start_workflow(self, file: str) -> None:
         """Start a workflow on the default branch."""
         branch = self.get("")["default_branch"]
@@ -81,7 +91,7 @@ class GitHub:
 
     def commit(self, branch: str, files: Mapping[str, str], message: str) -> str | None:
         """Commit files to a branch and return the commit; None if nothing differs. A new branch starts empty."""
-        found = self._ask("GET", f"git/ref/heads/{branch}", optional=True)
+        found = self.get(f"git/ref/heads/{branch}", optional=True)
         parent = found["object"]["sha"] if found else None
         tree = self.get(f"git/commits/{parent}")["tree"]["sha"] if parent else None
         entries = [
@@ -103,7 +113,7 @@ class GitHub:
         self, method: str, path: str, data: Mapping[str, Any] | None = None, *, optional: bool = False
     ) -> Any:  # noqa: ANN401 - JSON
         """Return the JSON of an answer; None if there is none, or if what is optional does not exist."""
-        url = f"{self.api}/repos/{self.repository}/{path}".rstrip("/")
+        url = f"{self.api}/{self.folder}/{path}".rstrip("/").replace("/?", "?")
         headers = {
             "Accept": "application/vnd.github+json",
             "Authorization": f"Bearer {self.token}",
@@ -129,11 +139,11 @@ class GitHub:
             ) from None
         fix = "Read GitHub's message; run the job again if the problem is on GitHub's side."
         if answer.status_code in _REFUSED:
-            fix = "Check the job's `permissions:` in the workflow, and the repository's name."
+            fix = "Check what the token may do (a job's `permissions:`; `delete:packages` for `prune`), and the name."
         raise NetworkError(
             "github-failed",
-            f"GitHub refused a request about {self.repository}.",
-            where=f"{method} {path}",
+            f"GitHub refused a request about {self.folder}.",
+            where=f"{method} {url}",
             why=f"It answered {answer.status_code}: {answer.text[:200]}",
             fix=fix,
         )
