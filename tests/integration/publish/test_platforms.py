@@ -7,6 +7,7 @@ import pytest
 from imagefactory.project.cells import Cell
 from imagefactory.project.locks.files import BaseLock, WheelLock
 from imagefactory.publish.prune import Policy, prune
+from tests.fixtures.failures import is_failure
 from tests.fixtures.platforms import FOREIGN, MACHINE, PLATFORM, machine_of
 from tests.fixtures.publishing import START, Publisher
 from tests.fixtures.small_factory import CELL
