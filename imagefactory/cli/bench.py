@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagefactory.cli import options
-from imagefactory.cli.command import command, need, say, show
+from imagefactory.cli.command import command, need, print_json, say, select_one, show
 
 if TYPE_CHECKING:
     from imagefactory.check.bench.result import BenchResult
@@ -42,6 +42,7 @@ def _bench(project: Project, profile: str, set: list[str], users: str, repeats: 
 
 
 @command(
+    group="bench",
     default=True,
     help={
         "target": "measure the image built for this target (default: the first model)",
@@ -52,7 +53,6 @@ def _bench(project: Project, profile: str, set: list[str], users: str, repeats: 
         "users": USERS,
         "repeats": REPEATS,
         "limit": LIMIT,
-        "json": options.JSON,
     },
 )
 def run(
@@ -74,13 +74,12 @@ def run(
     from imagefactory.check.bench.running import bench_image, bench_url, refuse_other_servers
     from imagefactory.check.smoke.subject import subject_of_image, subject_of_target
     from imagefactory.cli.show.bench_tables import published_table, result_tables
-    from imagefactory.project.targets import select_one
 
     options.at_most_one(target=target, image=image)
     options.at_most_one(set=set, url=url)
     bench = _bench(project, profile, set, users, repeats, limit)
     if not image:
-        refuse_other_servers(bench, select_one(project.matrix, target))  # before anybody builds it
+        refuse_other_servers(bench, select_one(project, target))  # before anybody builds it
     subject = subject_of_image(project, image) if image else subject_of_target(project, target)
     if url:
         endpoint = Endpoint(url.rstrip("/").removesuffix("/v1"), os.environ.get("VLLM_API_KEY", ""))
@@ -99,6 +98,7 @@ def run(
 
 
 @command(
+    group="bench",
     positional=["first", "second"],
     help={
         "first": "a result file, or a target or image to measure",
@@ -113,7 +113,6 @@ def run(
         "users": USERS,
         "repeats": "repeats within each round (default: the profile's)",
         "limit": LIMIT,
-        "json": options.JSON,
     },
 )
 def compare(
@@ -138,7 +137,6 @@ def compare(
     from imagefactory.check.bench.comparison import compare, refuse_incomparable
     from imagefactory.check.bench.result import BenchResult
     from imagefactory.check.bench.running import DRAFTER, Side, asked_differences, run_interleaved
-    from imagefactory.cli.command import print_json
     from imagefactory.cli.show.bench_tables import comparison_table
 
     if first.endswith(".json") and second.endswith(".json"):
@@ -178,6 +176,7 @@ def _subject(project: Project, name: str) -> Subject:
 
 
 @command(
+    group="bench",
     needs="plot",
     positional=["results"],
     help={
@@ -188,9 +187,8 @@ def _subject(project: Project, name: str) -> Subject:
 def plot(project: Project, results: str, output: str = "") -> None:
     """Plot results in SVG, light and dark: throughput, latency, accepted drafts, starts, history."""
     from imagefactory.check.bench.plots import plot
-    from imagefactory.store.paths import expand_home
 
-    folder = expand_home(output, "--output") if output else project.root / "build" / "bench" / "plots"
+    folder = options.path("--output", output) or project.root / "build" / "bench" / "plots"
     for path in plot(_read_results(results), folder):
         print(path)
 
@@ -204,7 +202,8 @@ def _read_results(words: str) -> list[BenchResult]:
 
 
 @command(
-    help={"base": "look for the images of results that are new since this commit (default: of all results)"}
+    group="bench",
+    help={"base": "look for the images of results that are new since this commit (default: of all results)"},
 )
 def check(project: Project, base: str = "") -> None:
     """Check the results in benchmarks/results: format, plausibility, and that the images of new ones exist."""

@@ -1,18 +1,20 @@
-"""Commands for kernels: compile them, and check which chips they run on."""
+"""Commands for kernels and compiled wheels: compile, check, list, push, pull, archive."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from imagefactory.cli import options
-from imagefactory.cli.command import command, print_json, say, show
+from imagefactory.cli.command import command, print_json, say, select, show, show_rows, watching
 
 if TYPE_CHECKING:
+    from imagefactory.lock.wheelhouse.share import Moved
     from imagefactory.project.project import Project
 
-
-Style = Literal["table", "json", "markdown"]
+NAME = "only wheels of this package"
+KEY = "only the wheel whose key starts with this"
 
 
 @command(
@@ -51,7 +53,6 @@ def compile_(
     finished wheel is kept under a key of all its inputs, so nothing is compiled twice.
     See docs/compiling.md.
     """
-    from imagefactory.cli.show.live import watching_compile
     from imagefactory.compile.compiling import compile_kernels
     from imagefactory.compile.request import requests_of
     from imagefactory.compile.toolchain import CompileProject
@@ -74,7 +75,7 @@ def compile_(
         jobs=count or 0,
     )
     for request in requests:
-        with watching_compile() as watch:
+        with watching() as watch:
             made = compile_kernels(checkout, request, watch, say)
         if made.log is None:
             say(f"{made.inputs.name} {made.inputs.version} is in the wheelhouse already")
@@ -91,8 +92,6 @@ def compile_(
         "beside": "compare with this, library by library: another wheel, target or version; repeatable",
         "check": "only check that locks/kernels.toml matches the target's wheels",
         "reaches": "look for the kernels that vLLM calls on the arch, by name",
-        "json": options.JSON,
-        "markdown": options.MARKDOWN,
     },
 )
 def audit(
@@ -106,59 +105,93 @@ def audit(
     markdown: bool = False,
 ) -> None:
     """Check whether the kernels in a library, wheel or image run on an arch."""
-    from imagefactory.lock.audit.auditing import refuse_wrong_record
+    from imagefactory.lock.audit import auditing
+    from imagefactory.lock.audit.reaching import reaches as find_reached
+    from imagefactory.lock.audit.reaching import refuse_unreached
 
     options.at_most_one(check=check, json=json, markdown=markdown)
     options.at_most_one(check=check, reaches=reaches, beside=bool(beside))
-    style: Style = "json" if json else "markdown" if markdown else "table"
     if check:
-        say(f"{refuse_wrong_record(project, subject)} wheels match locks/kernels.toml")
+        say(f"{auditing.refuse_wrong_record(project, subject)} wheels match locks/kernels.toml")
     elif reaches:
-        _look_for_kernels(project, subject, arch, style)
+        found = find_reached(project, subject, arch)
+        if json:
+            print_json([{**one.call.model_dump(), "reaches": one.outcome, "why": one.why} for one in found])
+        else:
+            rows = ((one.call.call, one.outcome, one.why, one.call.used_by) for one in found)
+            show_rows(rows, "call", "reaches", "why", "used by", markdown=markdown)
+        refuse_unreached(subject, found)
     elif beside:
-        _audit_side_by_side(project, [subject, *beside], arch, style)
+        audited = auditing.audit_all(project, [subject, *beside], arch)
+        if json:
+            print_json([asdict(one) | {"grafted": sorted(one.grafted)} for one in audited])
+        else:
+            from imagefactory.cli.show.tables import comparison_rows
+
+            titles = (one.title for one in audited)
+            show_rows(comparison_rows(audited), "library", *titles, markdown=markdown)
     else:
-        _audit_one(project, subject, arch, style)
+        verdicts = auditing.audit(project, subject, arch)
+        if json:
+            print_json([asdict(verdict) for verdict in verdicts])
+        else:
+            lines = ((one.library, one.outcome, one.why) for one in verdicts)
+            show_rows(lines, "library", "outcome", "why", markdown=markdown)
+        if grafted := auditing.grafted_libraries(project, subject):
+            say(f"compiled in place of the published ones: {', '.join(sorted(grafted))}")
+        auditing.refuse_failing(subject, verdicts)
 
 
-def _look_for_kernels(project: Project, subject: str, arch: str, style: Style) -> None:
-    from imagefactory.cli.show import tables
-    from imagefactory.lock.audit.reaching import reaches, refuse_unreached
+@command(
+    group="wheels",
+    name="list",
+    help={
+        "name": NAME,
+        "key": KEY,
+        "remote": "also list the wheels in the registry (FACTORY_REGISTRY, else `registry` in matrix.yaml)",
+    },
+)
+def list_(project: Project, name: str = "", key: str = "", remote: bool = False, json: bool = False) -> None:
+    """List the compiled wheels and what they were compiled from."""
+    from imagefactory.cli.show.tables import wheels_table
+    from imagefactory.lock.wheelhouse.share import listing
 
-    found = reaches(project, subject, arch)
-    if style == "json":
-        print_json([{**one.call.model_dump(), "reaches": one.outcome, "why": one.why} for one in found])
-    elif style == "markdown":
-        print(tables.reached_markdown(found))
+    rows = listing(project, name=name, key=key, remote=remote)
+    if json:
+        print_json([row.as_json() for row in rows])
     else:
-        show(tables.reached_table(found))
-    refuse_unreached(subject, found)
+        show(wheels_table(rows))
 
 
-def _audit_side_by_side(project: Project, subjects: list[str], arch: str, style: Style) -> None:
-    from imagefactory.cli.show import tables
-    from imagefactory.lock.audit.auditing import audit_all
+@command(group="wheels", help={"name": NAME, "key": KEY})
+def push(project: Project, name: str = "", key: str = "") -> None:
+    """Push compiled wheels to the registry, except those already there."""
+    from imagefactory.lock.wheelhouse.share import push_all
 
-    audited = audit_all(project, subjects, arch)
-    if style == "json":
-        print_json([asdict(one) | {"grafted": sorted(one.grafted)} for one in audited])
-    elif style == "markdown":
-        print(tables.comparison_markdown(audited))
-    else:
-        show(tables.comparison_table(audited))
+    _print_moved(push_all(project, name=name, key=key))
 
 
-def _audit_one(project: Project, subject: str, arch: str, style: Style) -> None:
-    from imagefactory.cli.show import tables
-    from imagefactory.lock.audit.auditing import audit, grafted_libraries, refuse_failing
+@command(group="wheels", help={"name": NAME, "key": KEY})
+def pull(project: Project, name: str = "", key: str = "") -> None:
+    """Pull compiled wheels from the registry: those the locks name, or those you select."""
+    from imagefactory.lock.wheelhouse.share import pull_all
 
-    verdicts = audit(project, subject, arch)
-    if style == "json":
-        print_json([asdict(verdict) for verdict in verdicts])
-    elif style == "markdown":
-        print(tables.audit_markdown(verdicts))
-    else:
-        show(tables.audit_table(verdicts))
-    if grafted := grafted_libraries(project, subject):
-        say(f"compiled in place of the published ones: {', '.join(sorted(grafted))}")
-    refuse_failing(subject, verdicts)
+    _print_moved(pull_all(project, name=name, key=key))
+
+
+def _print_moved(wheels: Iterable[Moved]) -> None:
+    for one in wheels:
+        say(f"{one.filename}: {one.outcome}")
+        print(one.reference)
+
+
+@command(group="wheels", help={"target": options.TARGETS})
+def archive(project: Project, target: list[str]) -> None:
+    """Push every locked file of a target to the registry; builds take from there what an index has lost."""
+    from imagefactory.assemble.archive import archive as push_files
+
+    for archived in push_files(project, select(project, target), say):
+        say(
+            f"{archived.files} files, {archived.size / 1e9:.2f} GB, {archived.pushed / 1e9:.2f} GB of them new"
+        )
+        print(archived.reference)

@@ -6,19 +6,18 @@ import sys
 from typing import TYPE_CHECKING
 
 from imagefactory.cli import options
-from imagefactory.cli.command import command, print_json, say, show
+from imagefactory.cli.command import command, print_json, say, show, show_rows, watching
 
 if TYPE_CHECKING:
     from imagefactory.project.project import Project
 
 
 @command(
+    group="mods",
     help={
         "name": "a mod; repeatable (default: all)",
         "vllm": "a version of the matrix, such as 0.32.0 or sglang-0.5.21; repeatable (default: all releases)",
         "source": "check this source tree instead, as the version --vllm (default: nightly)",
-        "json": options.JSON,
-        "markdown": options.MARKDOWN,
         "write": "check everything, and update the table in mods/README.md",
     },
 )
@@ -52,7 +51,7 @@ def check(
         readme_table.write_table(project.root / "mods" / "README.md", results)
 
 
-@command(help={"name": "the name of the mod and its folder"})
+@command(group="mods", help={"name": "the name of the mod and its folder"})
 def new(project: Project, name: str) -> None:
     """Create a mod with a mod.yaml to fill in."""
     from imagefactory.mods.authoring import scaffold
@@ -61,6 +60,7 @@ def new(project: Project, name: str) -> None:
 
 
 @command(
+    group="mods",
     name="import",
     help={
         "source": "a folder with run.sh, a .patch or .diff file or a folder of them, REPOSITORY@A..B, or a text file",
@@ -82,8 +82,6 @@ def import_(
     why: str = "",
 ) -> None:
     """Turn somebody's run.sh, diffs or file into a mod: try it on every version, in a container without network."""
-    from imagefactory.cli.show.live import watching
-    from imagefactory.cli.show.tables import attempts_table
     from imagefactory.compile.replay import provide_image, replaying
     from imagefactory.compile.toolchain import CompileProject
     from imagefactory.launch.prepare import settings_from
@@ -103,13 +101,18 @@ def import_(
 
     importer = Importer(project, replaying(provide), say, supplied, variables)
     imported = importer.run(read_source(source, name), vllm, why)
-    show(attempts_table(imported.draft.attempts))
+    rows = (
+        (one.version, one.outcome, ", ".join(one.files) if one.outcome == "changes" else one.why)
+        for one in imported.draft.attempts
+    )
+    show_rows(rows, "vLLM", "outcome", "why")
     for note in imported.draft.notes:
         say(f"note: {note}")
     print(imported.manifest.relative_to(project.root))
 
 
 @command(
+    group="mods",
     help={
         "name": "the mod",
         "vllm": "a version of the matrix, also one in `not_needed`; repeatable (default: those that it does not fit)",
@@ -137,7 +140,7 @@ def update(project: Project, name: str, vllm: list[str], source: str = "", dry_r
         raise rebasing.conflict_error(failed[0])
 
 
-@command(help={"name": "the mod", "vllm": options.VLLM})
+@command(group="mods", help={"name": "the mod", "vllm": options.VLLM})
 def diff(project: Project, name: str, vllm: str = "") -> None:
     """Show what a mod changes in a vLLM version, as a diff."""
     from imagefactory.mods.authoring import changes, unified_diff
@@ -146,6 +149,7 @@ def diff(project: Project, name: str, vllm: str = "") -> None:
 
 
 @command(
+    group="mods",
     help={
         "name": "the mod",
         "vllm": options.VLLM,
@@ -155,10 +159,8 @@ def diff(project: Project, name: str, vllm: str = "") -> None:
 def export(project: Project, name: str, vllm: str = "", output: str = "") -> None:
     """Write the files a mod changes, and print `docker run` options that mount them over an image without it."""
     from imagefactory.mods.authoring import changes, export
-    from imagefactory.store.paths import expand_home
 
     version = vllm or project.matrix.defaults.vllm
-    default = project.root / "build" / "mods" / f"{name}-{version}"
-    folder = expand_home(output, "--output") if output else default
+    folder = options.path("--output", output) or project.root / "build" / "mods" / f"{name}-{version}"
     base = next(iter(project.matrix.bases.values()))
     print("\n".join(export(changes(project, name, version), folder, base.python)))
