@@ -98,11 +98,16 @@ def publish(
 
     signer, trust = find_publisher(project, key, unsigned=unsigned)
     plans = _planned(project, target)
-    flags = {"nightly": nightly, "again": again, "retest": retest}
     with open_repository(project) as repository:
         with watching() as watch:
             outcome = publish(
-                project, repository, plans, watch, say, signer=signer, trust=trust, pushing=watch, **flags
+                *(project, repository, plans, watch, say),
+                signer=signer,
+                trust=trust,
+                pushing=watch,
+                nightly=nightly,
+                again=again,
+                retest=retest,
             )
         _show(outcome)
 

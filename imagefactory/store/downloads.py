@@ -113,18 +113,19 @@ class _Transfer:
             # Another build may have downloaded it meanwhile.
             if self.target.exists() or any(map(self._fetch_from, self.wanted.locations())):
                 return
-            if not self._take_from_archive():
-                raise self._failure()
+            if self.wanted.elsewhere is not None:
+                problem = self.wanted.elsewhere(self.partial)
+                if not problem and self._adopted():
+                    return
+                self.failures.append(problem or "the archive: not the locked content")
+            raise self._failure()
 
-    def _take_from_archive(self) -> bool:
-        if self.wanted.elsewhere is None:
-            return False
-        problem = self.wanted.elsewhere(self.partial)
-        if not problem and file_sha256(self.partial) == self.wanted.sha256:
+    def _adopted(self) -> bool:
+        """Keep a complete file if it is the locked one, else delete it."""
+        if self.partial.exists() and file_sha256(self.partial) == self.wanted.sha256:
             adopt(self.partial, self.target)
             return True
         self.partial.unlink(missing_ok=True)
-        self.failures.append(problem or "the archive: not the locked content")
         return False
 
     def _fetch_from(self, location: str) -> bool:
@@ -143,10 +144,10 @@ class _Transfer:
         except OSError as error:
             self.failures.append(f"{redact(location)}: {type(error).__name__}")
             raise
-        if fits and self.partial.exists() and file_sha256(self.partial) == self.wanted.sha256:
-            adopt(self.partial, self.target)
+        if not fits:
+            self.partial.unlink(missing_ok=True)
+        elif self._adopted():
             return True
-        self.partial.unlink(missing_ok=True)
         # A continued file may have had another file's beginning. Otherwise, the content is simply wrong.
         if continued:
             return self._attempt(location)

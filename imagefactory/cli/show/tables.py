@@ -120,7 +120,7 @@ def wheels_table(wheels: Sequence[ListedWheel]) -> RenderableType:
             size(wheel.size),
             str(len(wheel.inputs.mods)),
             wheel.key[:16],
-            ", ".join(["here"] * wheel.here + ["registry"] * wheel.shared),
+            ", ".join(place for place, there in (("here", wheel.here), ("registry", wheel.shared)) if there),
             "yes" if wheel.locked else "no",
         )
         for wheel in wheels

@@ -106,7 +106,7 @@ def test_docker_that_is_missing_fails_or_hangs_is_a_warning(
 
 
 def test_broken_uv_fails(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(command: list[str]) -> str:
+    def broken(*command: str) -> str:
         raise subprocess.CalledProcessError(1, command)
 
     monkeypatch.setattr(doctor, "_output", broken)

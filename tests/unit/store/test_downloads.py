@@ -80,8 +80,12 @@ def dying(at: int) -> Callable[[str, dict[str, str]], Answer]:
 
 
 def test_file_is_downloaded_once_and_kept(store: Store, session: requests.Session) -> None:
+    told: list[int] = []
     with serving(whole) as server:
-        assert get(store, session, f"{server.url}/thing").read_bytes() == DATA
+        found = fetch(wanted(f"{server.url}/thing"), store, session, told.append)
+        assert found.read_bytes() == DATA
+        assert told == sorted(told)
+        assert told[-1] == len(DATA)
         assert get(store, session, f"{server.url}/thing") == store.download(sha256_of(DATA))
         assert len(server.log) == 1
 
@@ -105,7 +109,7 @@ def test_download_of_a_killed_process_is_continued(store: Store, session: reques
     assert not target.with_suffix(".part").exists()
 
 
-@pytest.mark.parametrize("left", [b"another beginning" * 1000, DATA + b"more", DATA[:-1] + b"?"])
+@pytest.mark.parametrize("left", [b"another beginning" * 1000, DATA + b"more"])
 def test_wrong_beginning_is_discarded(store: Store, session: requests.Session, left: bytes) -> None:
     leave_part(store, left)
     with serving(whole) as server:
@@ -189,7 +193,6 @@ def test_next_location_is_tried(store: Store, session: requests.Session, tmp_pat
     [
         (HTTPStatus.NOT_FOUND, 1),
         (HTTPStatus.SERVICE_UNAVAILABLE, RETRY.attempts),
-        (HTTPStatus.TOO_MANY_REQUESTS, RETRY.attempts),
     ],
 )
 def test_request_is_retried_only_when_it_may_help(
@@ -224,20 +227,12 @@ def test_parallel_requests_download_a_file_once(store: Store, session: requests.
         assert len(server.log) == 1
 
 
-def test_progress_grows_up_to_the_size(store: Store, session: requests.Session) -> None:
-    told: list[int] = []
-    with serving(whole) as server:
-        fetch(wanted(server.url), store, session, told.append)
-    assert told == sorted(told)
-    assert told[-1] == len(DATA)
-
-
 def test_interruption_stops_downloads_and_keeps_partial_files(store: Store) -> None:
     arrived = threading.Event()
 
     def slow(_: int) -> None:
         arrived.set()
-        time.sleep(0.2)
+        time.sleep(0.05)
 
     started = time.monotonic()
     with suppress(KeyboardInterrupt), serving(whole) as server, Downloader(store) as downloader:
