@@ -15,12 +15,6 @@ if TYPE_CHECKING:
     from imagefactory.check.smoke.subject import Subject
     from imagefactory.project.project import Project
 
-SET = "a setting as NAME=VALUE; repeatable (see docs/serving.md)"
-PROFILE = "what to measure: quick, chat, users, long, arena or start (see docs/benchmarks.md)"
-USERS = "other numbers of users at once than the profile's, such as 1,4,8"
-REPEATS = "other repeats than the profile's"
-LIMIT = "seconds that one measurement may take before the server counts as hung (default: 1800)"
-
 
 def _bench(project: Project, profile: str, set: list[str], users: str, repeats: str, limit: str) -> Bench:
     from imagefactory.check.bench.arena import PACKAGES
@@ -42,18 +36,11 @@ def _bench(project: Project, profile: str, set: list[str], users: str, repeats: 
 
 
 @command(
-    group="bench",
+    "bench",
     default=True,
-    help={
-        "target": "measure the image built for this target (default: the first model)",
-        "image": "measure this image instead: a reference by digest (pulled), an image of the daemon, or an OCI layout",
-        "url": "measure this running server instead; the image brings the tool. VLLM_API_KEY is its key",
-        "profile": PROFILE,
-        "set": SET,
-        "users": USERS,
-        "repeats": REPEATS,
-        "limit": LIMIT,
-    },
+    target="measure the image built for this target (default: the first model)",
+    image="measure this image instead: a reference by digest (pulled), an image of the daemon, or an OCI layout",
+    url="measure this running server instead; the image brings the tool. VLLM_API_KEY is its key",
 )
 def run(
     project: Project,
@@ -98,22 +85,15 @@ def run(
 
 
 @command(
-    group="bench",
+    "bench",
     positional=["first", "second"],
-    help={
-        "first": "a result file, or a target or image to measure",
-        "second": "another of the same; targets and images are measured in turn, with a fresh start each time",
-        "set_first": f"first only: {SET}",
-        "set_second": f"second only: {SET}",
-        "set": f"both: {SET}",
-        "without_drafter": "measure the second side without speculative decoding",
-        "by": "a further difference that is intended, such as machine or model; repeatable",
-        "rounds": "how often to measure targets or images (default: 4)",
-        "profile": PROFILE,
-        "users": USERS,
-        "repeats": "repeats within each round (default: the profile's)",
-        "limit": LIMIT,
-    },
+    first="a result file, or a target or image to measure",
+    second="another of the same; targets and images are measured in turn, with a fresh start each time",
+    set_first=f"first only: {options.SET}",
+    set_second=f"second only: {options.SET}",
+    set=f"both: {options.SET}",
+    by="a further difference that is intended, such as machine or model; repeatable",
+    rounds="how often to measure targets or images (default: 4)",
 )
 def compare(
     project: Project,
@@ -123,7 +103,6 @@ def compare(
     set_second: list[str],
     set: list[str],
     by: list[str],
-    without_drafter: bool = False,
     rounds: str = "",
     profile: str = "quick",
     users: str = "",
@@ -136,15 +115,13 @@ def compare(
 
     from imagefactory.check.bench.comparison import compare, refuse_incomparable
     from imagefactory.check.bench.result import BenchResult
-    from imagefactory.check.bench.running import DRAFTER, Side, asked_differences, run_interleaved
+    from imagefactory.check.bench.running import Side, asked_differences, run_interleaved
     from imagefactory.cli.show.bench_tables import comparison_table
 
     if first.endswith(".json") and second.endswith(".json"):
         lefts, rights = [BenchResult.read(Path(first))], [BenchResult.read(Path(second))]
         asked = {*by}
     else:
-        if without_drafter:
-            set_second = [*set_second, f"{DRAFTER}=off"]
         left, right = (
             Side(_bench(project, profile, [*set, *own], users, repeats, limit), _subject(project, name))
             for name, own in ((first, set_first), (second, set_second))
@@ -176,13 +153,11 @@ def _subject(project: Project, name: str) -> Subject:
 
 
 @command(
-    group="bench",
+    "bench",
     needs="plot",
     positional=["results"],
-    help={
-        "results": "a result file or a folder of them; several are separated by commas",
-        "output": "the folder for the SVG files (default: build/bench/plots)",
-    },
+    results="a result file or a folder of them; several are separated by commas",
+    output="the folder for the SVG files (default: build/bench/plots)",
 )
 def plot(project: Project, results: str, output: str = "") -> None:
     """Plot results in SVG, light and dark: throughput, latency, accepted drafts, starts, history."""
@@ -202,8 +177,7 @@ def _read_results(words: str) -> list[BenchResult]:
 
 
 @command(
-    group="bench",
-    help={"base": "look for the images of results that are new since this commit (default: of all results)"},
+    "bench", base="look for the images of results that are new since this commit (default: of all results)"
 )
 def check(project: Project, base: str = "") -> None:
     """Check the results in benchmarks/results: format, plausibility, and that the images of new ones exist."""

@@ -40,13 +40,11 @@ PUSHED = "a folder with what `ci.push` handed on; repeatable (default: build/pus
 
 
 @command(
-    group="ci",
-    help={
-        "target": NIGHTLY_TARGETS,
-        "retry": "test images again that failed their tests",
-        "gpu": "also plan the tests that need a GPU",
-        "first": "treat everything as missing: the registry has no such repository yet",
-    },
+    "ci",
+    target=NIGHTLY_TARGETS,
+    retry="test images again that failed their tests",
+    gpu="also plan the tests that need a GPU",
+    first="treat everything as missing: the registry has no such repository yet",
 )
 def plan(
     project: Project,
@@ -79,7 +77,7 @@ def plan(
         print(summary)
 
 
-@command(group="ci", help={"target": TARGETS})
+@command("ci", target=TARGETS)
 def push(project: Project, target: list[str]) -> None:
     """Build and push images, and leave their digests in build/pushed; one that fails does not stop the others."""
     from imagefactory.ci.jobs import refuse_full, space_needed
@@ -97,14 +95,12 @@ def push(project: Project, target: list[str]) -> None:
 
 
 @command(
-    group="ci",
+    "ci",
     needs="smoke",
-    help={
-        "target": TARGETS,
-        "level": "static, container, serve or gpu (default: what the arch requires)",
-        "pushed": PUSHED,
-        "bench": "also measure what passed; an image that became slower fails, and gets no tag",
-    },
+    target=TARGETS,
+    level="static, container, serve or gpu (default: what the arch requires)",
+    pushed=PUSHED,
+    bench="also measure what passed; an image that became slower fails, and gets no tag",
 )
 def smoke(
     project: Project, target: list[str], level: list[str], pushed: list[str], bench: bool = False
@@ -136,14 +132,11 @@ def smoke(
 
 
 @command(
-    group="ci",
-    help={
-        "target": TARGETS,
-        "records": "a folder of smoke records; repeatable (default: build/smoke)",
-        "pushed": PUSHED,
-        "subjects": "write the digests of promoted images to this file, as checksums (for actions/attest)",
-        "key": options.SIGNING_KEY,
-    },
+    "ci",
+    target=TARGETS,
+    records="a folder of smoke records; repeatable (default: build/smoke)",
+    pushed=PUSHED,
+    subjects="write the digests of promoted images to this file, as checksums (for actions/attest)",
 )
 def promote(
     project: Project,
@@ -177,9 +170,9 @@ def promote(
     exit_refused(outcome.refused)
 
 
-@command(group="ci", help={"pushed": PUSHED, "dry_run": "only print the page"})
+@command("ci", pushed=PUSHED, dry_run="only print the page")
 def record(project: Project, pushed: list[str], dry_run: bool = False) -> None:
-    """Write the history page, the catalog and the digests of layers that were handed on to the branch `records`."""
+    """Commit the history page, the catalog and the digests of pushed layers to the branch `records`."""
     from imagefactory.ci.github import RECORDS, GitHub
     from imagefactory.ci.run_summary import history_page
     from imagefactory.publish.catalog import read_catalog
@@ -200,7 +193,7 @@ def record(project: Project, pushed: list[str], dry_run: bool = False) -> None:
     print(made or "nothing new")
 
 
-@command(group="ci", help={"base": BASE})
+@command("ci", base=BASE)
 def changes(project: Project, base: str) -> None:
     """List the mods and images that a change affects, and the inputs that changed."""
     from imagefactory.ci.pull_request import find_changes
@@ -212,7 +205,7 @@ def changes(project: Project, base: str) -> None:
         raise Exit(code=1)
 
 
-@command(group="ci", help={"base": BASE})
+@command("ci", base=BASE)
 def check_records(project: Project, base: str) -> None:
     """Rebuild the layers whose records a change adds or edits, from the lock and with an empty cache, and compare."""
     from imagefactory.ci.changed_records import changed_records, check_records
@@ -224,12 +217,10 @@ def check_records(project: Project, base: str) -> None:
 
 
 @command(
-    group="ci",
-    help={
-        "name": "a mod; repeatable (default: all)",
-        "source": "a checkout of vLLM's main branch",
-        "vllm": "the version of the matrix that it counts as (default: nightly)",
-    },
+    "ci",
+    name="a mod; repeatable (default: all)",
+    source="a checkout of vLLM's main branch",
+    vllm="the version of the matrix that it counts as (default: nightly)",
 )
 def report_mods(
     project: Project, name: list[str], source: str, vllm: str = "nightly", dry_run: bool = False
@@ -261,7 +252,7 @@ def report_mods(
         print(f"{mod}: issue {number} {outcome}")
 
 
-@command(group="ci", help={"target": NIGHTLY_TARGETS, "dry_run": "lock, but commit nothing"})
+@command("ci", target=NIGHTLY_TARGETS, dry_run="lock, but commit nothing")
 def adopt(project: Project, target: list[str], dry_run: bool = False) -> None:
     """Lock newly compiled wheels, commit the locks to the branch `records`, and start the next run."""
     from imagefactory.ci.github import RECORDS, GitHub
@@ -282,11 +273,7 @@ def adopt(project: Project, target: list[str], dry_run: bool = False) -> None:
 
 
 @command(
-    group="ci",
-    help={
-        "upgrade": f"{options.UPGRADE} (default: all)",
-        "body": "write the text of the pull request to this file",
-    },
+    "ci", upgrade=f"{options.UPGRADE} (default: all)", body="write the text of the pull request to this file"
 )
 def refresh(project: Project, upgrade: list[str], body: str = "") -> None:
     """Update the locks to newer packages, and the matrix to a new vLLM release."""

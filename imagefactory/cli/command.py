@@ -37,12 +37,27 @@ COMMANDS: list[tuple[str, Any]] = []
 
 
 def command(
-    *, group: str = "", needs: str = RUN, help: dict[str, str] | None = None, **settings: Any
+    group: str = "",
+    /,
+    *,
+    needs: str = RUN,
+    called: str = "",
+    positional: Sequence[str] | None = None,
+    default: bool = False,
+    **help: str,
 ) -> Callable[[Callable[..., None]], Any]:
     """Turn a function into a task; its first argument is the project, and failures end as messages.
 
-    `needs` names the locked set of packages (locks/environment/) that the task runs with. Options that are
-    lists of strings can be repeated. The checkout comes from the collection's configuration, set by tasks.py.
+    Options that are lists of strings can be repeated. The checkout comes from the collection's configuration, set by
+    tasks.py.
+
+    Args:
+        group: what comes before the dot in the command's name.
+        needs: the locked set of packages (locks/environment/) that the task runs with.
+        called: the command's name, if it is not that of the function.
+        positional: options that need no name on the command line (default: those without a default).
+        default: whether the group's name alone means this command.
+        help: what each option means; those in `options.HELP` need no other words.
     """
 
     def decorate(function: Callable[..., None]) -> Any:
@@ -58,10 +73,11 @@ def command(
 
         kinds = function.__annotations__
         lists = [name for name, kind in kinds.items() if kind == "list[str]"]
-        texts = {name: text for name, text in options.HELP.items() if name in kinds}
-        if kinds.get("target") == "str":
-            texts["target"] = options.ONE_TARGET
-        made = task(iterable=lists, help=texts | (help or {}), **settings)(run)
+        shared = {name: options.HELP.get(f"{name}: {kind}", "") for name, kind in kinds.items()}
+        texts = {name: text for name, text in shared.items() if text} | help
+        made = task(name=called or None, iterable=lists, help=texts, positional=positional, default=default)(
+            run
+        )
         COMMANDS.append((group, made))
         return made
 

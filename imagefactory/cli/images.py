@@ -29,14 +29,12 @@ if TYPE_CHECKING:
 
 
 @command(
-    help={
-        "output": "write the OCI layout to this folder (default: build/<target>); several targets get subfolders",
-        "fat": "keep the GPU code that the chip cannot load, to see the difference; build/<target>-fat, not recorded",
-        "engine": "embedded (default), or docker: build the rendered Dockerfile and leave the image in the daemon",
-        "builder": "docker only: use this buildx builder, such as one on another machine or in Kubernetes",
-        "cache_from": "docker only: read the build cache there, as buildx takes it; repeatable (see docs/engines.md)",
-        "cache_to": "docker only: write the build cache there, as buildx takes it; repeatable",
-    },
+    output="write the OCI layout to this folder (default: build/<target>); several targets get subfolders",
+    fat="keep GPU code that the chip cannot load, for comparison; goes to build/<target>-fat and is not recorded",
+    engine="embedded (default), or docker: build the rendered Dockerfile and leave the image in the daemon",
+    builder="docker only: use this buildx builder, such as one on another machine or in Kubernetes",
+    cache_from="docker only: read the build cache there, as buildx takes it; repeatable (see docs/engines.md)",
+    cache_to="docker only: write the build cache there, as buildx takes it; repeatable",
 )
 def build(
     project: Project,
@@ -84,16 +82,14 @@ def load(project: Project, target: list[str]) -> None:
 
 
 @command(
-    help={
-        "image": "run this image instead of the target's own: a reference by digest, or an image ID",
-        "set": "a setting as NAME=VALUE; repeatable (see docs/serving.md); pass keys as variables instead",
-        "mod": "a mod of this checkout that the container applies when it starts; repeatable",
-        "models": "keep downloaded models in this folder of the host (default: ~/.cache/huggingface)",
-        "print": "only print the docker run command",
-        "compose": "only print a compose file",
-        "recipe": "only print a recipe for another launcher: eugr or sparkrun",
-        "detach": "run in the background, and start again after a reboot",
-    },
+    image="run this image instead of the target's own: a reference by digest, or an image ID",
+    set="a setting as NAME=VALUE; repeatable (see docs/serving.md); pass keys as variables instead",
+    mod="a mod of this checkout that the container applies when it starts; repeatable",
+    models="keep downloaded models in this folder of the host (default: ~/.cache/huggingface)",
+    print="only print the docker run command",
+    compose="only print a compose file",
+    recipe="only print a recipe for another launcher: eugr or sparkrun",
+    detach="run in the background, and start again after a reboot",
 )
 def run(
     project: Project,
@@ -137,11 +133,9 @@ def run(
 
 @command(
     needs="smoke",
-    help={
-        "target": "test the image built for this target (default: the first model)",
-        "image": "test this image instead: a reference by digest (pulled), an image of the daemon, or an OCI layout",
-        "level": "static, container, serve or gpu; repeatable (default: all levels of the arch)",
-    },
+    target="test the image built for this target (default: the first model)",
+    image="test this image instead: a reference by digest (pulled), an image of the daemon, or an OCI layout",
+    level="static, container, serve or gpu; repeatable (default: all levels of the arch)",
 )
 def smoke(project: Project, level: list[str], target: str = "", image: str = "", json: bool = False) -> None:
     """Smoke-test an image and record the results under its digest; a level that cannot run does not pass."""
@@ -164,11 +158,7 @@ def smoke(project: Project, level: list[str], target: str = "", image: str = "",
     refuse_failed(record, levels, by_name=bool(level), folder=folder)
 
 
-@command(
-    help={
-        "file": "the tar file to write, for docker load, podman load or skopeo (oci-archive:)",
-    },
-)
+@command(file="the tar file to write, for docker load, podman load or skopeo (oci-archive:)")
 def export(project: Project, file: str, target: str = "") -> None:
     """Write a built image to a tar file."""
     from imagefactory.assemble.found import built_layouts
@@ -181,13 +171,11 @@ def export(project: Project, file: str, target: str = "") -> None:
 
 
 @command(
-    group="recipes",
-    name="export",
+    "recipes",
+    called="export",
     positional=["folder"],
-    help={
-        "folder": "an empty folder, or one that an earlier export wrote",
-        "all": "every locked target",
-    },
+    folder="an empty folder, or one that an earlier export wrote",
+    all="every locked target",
 )
 def export_recipes(project: Project, folder: str, target: list[str], all: bool = False) -> None:
     """Write a registry of sparkrun recipes, and eugr recipes beside it, with images by digest."""
@@ -204,14 +192,12 @@ def export_recipes(project: Project, folder: str, target: list[str], all: bool =
 
 
 @command(
-    help={
-        "digest": "compare with this digest instead of the built image",
-        "image": "check the signature, provenance, SBOM and layers of a published image (NAME:TAG or NAME@DIGEST)",
-        "key": "with --image: a public key to trust; repeatable (default: keys/*.pub)",
-        "rebuilders": "with --image: fail unless this many others (`rebuilders` in matrix.yaml) have rebuilt it",
-        "layers": "with --image: also download the layers and check every byte",
-        "rebuild": "with --image: also rebuild it from the lock and compare bit for bit (implies --layers)",
-    },
+    digest="compare with this digest instead of the built image",
+    image="check the signature, provenance, SBOM and layers of a published image (NAME:TAG or NAME@DIGEST)",
+    key="with --image: a public key to trust; repeatable (default: keys/*.pub)",
+    rebuilders="with --image: fail unless this many others (`rebuilders` in matrix.yaml) have rebuilt it",
+    layers="with --image: also download the layers and check every byte",
+    rebuild="with --image: also rebuild it from the lock and compare bit for bit (implies --layers)",
 )
 def verify(
     project: Project,
@@ -277,11 +263,9 @@ def _rebuild_published(project: Project, found: Checked) -> None:
 
 
 @command(
-    help={
-        "left": "a target, an OCI layout, or an image of the Docker daemon (NAME:TAG)",
-        "right": "another of these",
-        "all": "also show the expected differences between the engines (see docs/engines.md)",
-    },
+    left="a target, an OCI layout, or an image of the Docker daemon (NAME:TAG)",
+    right="another of these",
+    all="also show the expected differences between the engines (see docs/engines.md)",
 )
 def diff(project: Project, left: str, right: str, all: bool = False) -> None:
     """Compare two images path by path; the exit code is 1 if they differ."""
@@ -300,7 +284,7 @@ def diff(project: Project, left: str, right: str, all: bool = False) -> None:
         raise Exit(code=1)
 
 
-@command(positional=["path"], help={"path": "a path in the image"})
+@command(positional=["path"], path="a path in the image")
 def explain(project: Project, path: str, target: list[str]) -> None:
     """Show which layer, package and lock entry a path in an image comes from."""
     from imagefactory.assemble.explain import explain
@@ -311,12 +295,10 @@ def explain(project: Project, path: str, target: list[str]) -> None:
 
 
 @command(
-    help={
-        "older_than": "remove files unused for this many days",
-        "larger_than": "remove the oldest files until at most this many GB are left",
-        "everything": "remove all downloads, layers and blobs",
-        "dry_run": "only report what would be removed",
-    }
+    older_than="remove files unused for this many days",
+    larger_than="remove the oldest files until at most this many GB are left",
+    everything="remove all downloads, layers and blobs",
+    dry_run="only report what would be removed",
 )
 def clean(
     project: Project,

@@ -18,20 +18,21 @@ KEY = "only the wheel whose key starts with this"
 
 
 @command(
-    name="compile",
-    help={
-        "vllm": options.VLLM,
-        "arch": "the arch to compile for (default: the matrix's)",
-        "what": "vllm, flashinfer, or both separated by a comma (default: both; for a graft, what matrix.yaml names)",
-        "targets": "compile only these, separated by commas: CMake targets of vLLM such as _qutlass_C, objects of one "
+    called="compile",
+    arch="the arch to compile for (default: as in matrix.yaml)",
+    what="vllm, flashinfer, or both separated by a comma (default: both; for a graft, what matrix.yaml names)",
+    targets=(
+        "compile only these, separated by commas: CMake targets of vLLM such as _qutlass_C, objects of one "
         "such as '_vllm_fa2_C/*hdim256*', or modules of FlashInfer such as norm; the results go to build/kernels/, not "
-        "to the wheelhouse",
-        "only": "separated by commas: graft only these extensions, and leave the others as published; put only these "
-        "modules into FlashInfer's wheel (default: all that images/compile.yaml lists)",
-        "source": "compile the sources in this folder, given as NAME=DIR, instead of fetching them; repeatable",
-        "without_mod": "do not apply this mod to the sources; repeatable",
-        "jobs": "run this many compilers at the same time (default: as many as cores and memory allow)",
-    },
+        "to the wheelhouse"
+    ),
+    only=(
+        "separated by commas: graft only these extensions, and leave the others as published; put only these "
+        "modules into FlashInfer's wheel (default: all that images/compile.yaml lists)"
+    ),
+    source="compile the sources in this folder, given as NAME=DIR, instead of fetching them; repeatable",
+    without_mod="do not apply this mod to the sources; repeatable",
+    jobs="run this many compilers at the same time (default: as many as cores and memory allow)",
 )
 def compile_(
     project: Project,
@@ -86,13 +87,11 @@ def compile_(
 
 
 @command(
-    help={
-        "subject": "a shared library, a wheel, an OCI layout, a target, or a vLLM version of the matrix",
-        "arch": "the arch to check for (default: the target's, else the matrix's)",
-        "beside": "compare with this, library by library: another wheel, target or version; repeatable",
-        "check": "only check that locks/kernels.toml matches the target's wheels",
-        "reaches": "look for the kernels that vLLM calls on the arch, by name",
-    },
+    subject="a shared library, a wheel, an OCI layout, a target, or a vLLM version of the matrix",
+    arch="the arch to check for (default: the target's, else the matrix's)",
+    beside="compare with this, library by library: another wheel, target or version; repeatable",
+    check="only check that locks/kernels.toml matches the target's wheels",
+    reaches="look for the kernels that vLLM calls on the arch, by name",
 )
 def audit(
     project: Project,
@@ -143,13 +142,11 @@ def audit(
 
 
 @command(
-    group="wheels",
-    name="list",
-    help={
-        "name": NAME,
-        "key": KEY,
-        "remote": "also list the wheels in the registry (FACTORY_REGISTRY, else `registry` in matrix.yaml)",
-    },
+    "wheels",
+    called="list",
+    name=NAME,
+    key=KEY,
+    remote="also list the wheels in the registry (FACTORY_REGISTRY, else `registry` in matrix.yaml)",
 )
 def list_(project: Project, name: str = "", key: str = "", remote: bool = False, json: bool = False) -> None:
     """List the compiled wheels and what they were compiled from."""
@@ -163,7 +160,7 @@ def list_(project: Project, name: str = "", key: str = "", remote: bool = False,
         show(wheels_table(rows))
 
 
-@command(group="wheels", help={"name": NAME, "key": KEY})
+@command("wheels", name=NAME, key=KEY)
 def push(project: Project, name: str = "", key: str = "") -> None:
     """Push compiled wheels to the registry, except those already there."""
     from imagefactory.lock.wheelhouse.share import push_all
@@ -171,7 +168,7 @@ def push(project: Project, name: str = "", key: str = "") -> None:
     _print_moved(push_all(project, name=name, key=key))
 
 
-@command(group="wheels", help={"name": NAME, "key": KEY})
+@command("wheels", name=NAME, key=KEY)
 def pull(project: Project, name: str = "", key: str = "") -> None:
     """Pull compiled wheels from the registry: those the locks name, or those you select."""
     from imagefactory.lock.wheelhouse.share import pull_all
@@ -185,7 +182,7 @@ def _print_moved(wheels: Iterable[Moved]) -> None:
         print(one.reference)
 
 
-@command(group="wheels", help={"target": options.TARGETS})
+@command("wheels")
 def archive(project: Project, target: list[str]) -> None:
     """Push every locked file of a target to the registry; builds take from there what an index has lost."""
     from imagefactory.assemble.archive import archive as push_files

@@ -12,10 +12,8 @@ if TYPE_CHECKING:
 
 
 @command(
-    help={
-        "target": f"{options.TARGETS} (default: all); `--target` may be left out, here and where nothing else is named",
-        "excluded": "list the excluded combinations instead, and why",
-    },
+    target=f"{options.TARGETS} (default: all); you may leave out the word --target",
+    excluded="list the excluded combinations instead, and why",
 )
 def targets(project: Project, target: list[str], json: bool = False, excluded: bool = False) -> None:
     """List the images that matrix.yaml defines."""
@@ -38,16 +36,13 @@ def targets(project: Project, target: list[str], json: bool = False, excluded: b
 
 
 @command(
-    help={
-        "target": f"{options.TARGETS} (default: everything locked already)",
-        "check": "change nothing; fail if the locks do not match matrix.yaml",
-        "upgrade": options.UPGRADE,
-        "wheel": "where several compiled wheels fit, use the one with this key; repeatable",
-        "models": "also pin the current revisions of models and drafters on the model hub",
-        "environment": "instead, pin the factory's own packages from pyproject.toml (locks/environment/)",
-        "flags": "instead, record the flags of every server version of the matrix, read from its wheel",
-        "toolchain": "instead, pin the compilers for this vLLM version (see `./inv compile`); repeatable",
-    },
+    target=f"{options.TARGETS} (default: everything locked already)",
+    check="change nothing; fail if the locks do not match matrix.yaml",
+    wheel="where several compiled wheels fit, use the one with this key; repeatable",
+    models="also pin the current revisions of models and drafters on the model hub",
+    environment="instead, pin the factory's own packages from pyproject.toml (locks/environment/)",
+    flags="instead, record the flags of every server version of the matrix, read from its wheel",
+    toolchain="instead, pin the compilers for this vLLM version (see `./inv compile`); repeatable",
 )
 def lock(
     project: Project,
@@ -104,11 +99,9 @@ def lock(
 
 
 @command(
-    help={
-        "json": "print JSON (schema: docs/schemas/plan.schema.json)",
-        "diff": "show what changed since the last build on this machine",
-        "shared": "also count the bytes that other locked targets share; this plans them all",
-    },
+    json="print JSON (schema: docs/schemas/plan.schema.json)",
+    diff="show what changed since the last build on this machine",
+    shared="also count the bytes that other locked targets share; this plans them all",
 )
 def plan(
     project: Project, target: list[str], json: bool = False, diff: bool = False, shared: bool = False

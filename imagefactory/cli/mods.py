@@ -13,13 +13,11 @@ if TYPE_CHECKING:
 
 
 @command(
-    group="mods",
-    help={
-        "name": "a mod; repeatable (default: all)",
-        "vllm": "a version of the matrix, such as 0.32.0 or sglang-0.5.21; repeatable (default: all releases)",
-        "source": "check this source tree instead, as the version --vllm (default: nightly)",
-        "write": "check everything, and update the table in mods/README.md",
-    },
+    "mods",
+    name="a mod; repeatable (default: all)",
+    vllm="a version of the matrix, such as 0.32.0 or sglang-0.5.21; repeatable (default: all releases)",
+    source="check this source tree instead, as the version --vllm (default: nightly)",
+    write="check everything, and update the table in mods/README.md",
 )
 def check(
     project: Project,
@@ -51,7 +49,7 @@ def check(
         readme_table.write_table(project.root / "mods" / "README.md", results)
 
 
-@command(group="mods", help={"name": "the name of the mod and its folder"})
+@command("mods", name="the name of the mod and its folder")
 def new(project: Project, name: str) -> None:
     """Create a mod with a mod.yaml to fill in."""
     from imagefactory.mods.authoring import scaffold
@@ -60,17 +58,14 @@ def new(project: Project, name: str) -> None:
 
 
 @command(
-    group="mods",
-    name="import",
-    help={
-        "source": "a folder with run.sh, a .patch or .diff file or a folder of them, REPOSITORY@A..B, or a text file",
-        "name": "the name of the mod (default: that of the source)",
-        "with_": "ADDRESS=FILE, a file that the script would download; FILE alone if it is named like the last part of "
-        "the address; repeatable",
-        "env": "a variable for the script, as NAME=VALUE; repeatable",
-        "vllm": "try it on this version only; repeatable (default: every vLLM release of the matrix)",
-        "why": "the address of the issue or pull request (default: the first that the source names)",
-    },
+    "mods",
+    called="import",
+    source="a folder with run.sh, a .patch or .diff file or a folder of them, REPOSITORY@A..B, or a text file",
+    name="the name of the mod (default: that of the source)",
+    with_="ADDRESS=FILE for a download of the script, or FILE if the address ends with its name; repeatable",
+    env="a variable for the script, as NAME=VALUE; repeatable",
+    vllm="try it on this version only; repeatable (default: every vLLM release of the matrix)",
+    why="the URL of the issue or pull request (default: the first that the source names)",
 )
 def import_(
     project: Project,
@@ -112,16 +107,14 @@ def import_(
 
 
 @command(
-    group="mods",
-    help={
-        "name": "the mod",
-        "vllm": "a version of the matrix, also one in `not_needed`; repeatable (default: those that it does not fit)",
-        "source": "rebase it onto this source tree, as the version --vllm (default: nightly)",
-        "dry_run": "only say what would come of it",
-    },
+    "mods",
+    name="the mod",
+    vllm="a version of the matrix, also one in `not_needed`; repeatable (default: those that it does not fit)",
+    source="rebase it onto this source tree, as the version --vllm (default: nightly)",
+    dry_run="only say what would happen",
 )
 def update(project: Project, name: str, vllm: list[str], source: str = "", dry_run: bool = False) -> None:
-    """Rebase a mod onto versions that it does not fit: three ways, where that is exact; else show the conflict."""
+    """Rebase a mod onto versions that it does not fit, by an exact three-way merge; otherwise show the conflict."""
     from imagefactory.mods import rebasing
     from imagefactory.mods.source_files import FolderSource
     from imagefactory.project.project import Project as Checkout
@@ -140,7 +133,7 @@ def update(project: Project, name: str, vllm: list[str], source: str = "", dry_r
         raise rebasing.conflict_error(failed[0])
 
 
-@command(group="mods", help={"name": "the mod", "vllm": options.VLLM})
+@command("mods", name="the mod")
 def diff(project: Project, name: str, vllm: str = "") -> None:
     """Show what a mod changes in a vLLM version, as a diff."""
     from imagefactory.mods.authoring import changes, unified_diff
@@ -148,14 +141,7 @@ def diff(project: Project, name: str, vllm: str = "") -> None:
     sys.stdout.write(unified_diff(changes(project, name, vllm or project.matrix.defaults.vllm)))
 
 
-@command(
-    group="mods",
-    help={
-        "name": "the mod",
-        "vllm": options.VLLM,
-        "output": "write to this folder (default: build/mods/<name>-<version>)",
-    },
-)
+@command("mods", name="the mod", output="write to this folder (default: build/mods/<name>-<version>)")
 def export(project: Project, name: str, vllm: str = "", output: str = "") -> None:
     """Write the files a mod changes, and print `docker run` options that mount them over an image without it."""
     from imagefactory.mods.authoring import changes, export

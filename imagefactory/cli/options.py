@@ -14,17 +14,25 @@ from imagefactory.errors import UsageError
 from imagefactory.store.paths import expand_home
 
 TARGETS = "what to act on: MODEL[@VERSION][/ARCH[/MACHINE]], a glob, or all; repeatable"
-ONE_TARGET = "which image: MODEL[@VERSION][/ARCH[/MACHINE]] (default: the first model)"
-VLLM = "the vLLM version (default: the matrix's)"
-SIGNING_KEY = "sign with this key (default: FACTORY_SIGNING_KEY, your own key, or the CI job's identity)"
+SET = "a setting as NAME=VALUE; repeatable (see docs/serving.md)"
 UPGRADE = "upgrade this package (or base, or all) to its newest version; repeatable"
 HELP = {
-    "target": f"{TARGETS} (default: the first model)",
-    "workers": "build this many layers at the same time (default: one per core)",
-    "unsigned": "also promote images that nobody signed, in a private registry",
-    "json": "print JSON",
-    "markdown": "print Markdown",
-    "dry_run": "only print what would be done",
+    "target: list[str]": f"{TARGETS} (default: the first model)",
+    "target: str": "which image: MODEL[@VERSION][/ARCH[/MACHINE]] (default: the first model)",
+    "vllm: str": "the vLLM version (default: as in matrix.yaml)",
+    "workers: str": "build this many layers at the same time (default: one per core)",
+    "upgrade: list[str]": UPGRADE,
+    "key: str": "sign with this key (default: FACTORY_SIGNING_KEY, your own key, or the CI job's identity)",
+    "key: list[str]": "a public key to trust; repeatable (default: keys/*.pub and the workflows that may sign)",
+    "unsigned: bool": "also promote unsigned images, for a private registry",
+    "set: list[str]": SET,
+    "profile: str": "what to measure: quick, chat, users, long, arena or start (see docs/benchmarks.md)",
+    "users: str": "numbers of users at once, such as 1,4,8 (default: the profile's)",
+    "repeats: str": "repeats of each measurement (default: the profile's)",
+    "limit: str": "seconds that one measurement may take before the server counts as hung (default: 1800)",
+    "json: bool": "print JSON",
+    "markdown: bool": "print Markdown",
+    "dry_run: bool": "only print what would be done",
 }
 """What options mean unless a command says otherwise."""
 _SHOWN = 60

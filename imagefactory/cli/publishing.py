@@ -49,13 +49,7 @@ def push(project: Project, target: list[str], workers: str = "") -> None:
     staged.refuse_failures("pushed")
 
 
-@command(
-    help={
-        "nightly": NIGHTLY,
-        "again": AGAIN,
-        "key": "trust this public key; repeatable (default: those in keys, and the workflows that may sign)",
-    }
-)
+@command(nightly=NIGHTLY, again=AGAIN)
 def promote(
     project: Project,
     target: list[str],
@@ -77,12 +71,9 @@ def promote(
 
 @command(
     needs="smoke",
-    help={
-        "nightly": NIGHTLY,
-        "again": AGAIN,
-        "retest": "run the smoke tests even if this very image has passed them",
-        "key": options.SIGNING_KEY,
-    },
+    nightly=NIGHTLY,
+    again=AGAIN,
+    retest="run the smoke tests even if this very image has passed them",
 )
 def publish(
     project: Project,
@@ -93,7 +84,7 @@ def publish(
     key: str = "",
     unsigned: bool = False,
 ) -> None:
-    """Push, smoke-test and sign images, and promote those that pass; what a digest has passed is not repeated."""
+    """Push, smoke-test and sign images, and promote those that pass; an image is not tested twice."""
     from imagefactory.publish.pipeline import publish
 
     signer, trust = find_publisher(project, key, unsigned=unsigned)
@@ -135,9 +126,7 @@ def _show(outcome: Promotion) -> None:
 
 
 @command(
-    help={
-        "to": "the digest of an image, the start of one, or a day such as 2026-11-05 (default: the previous image)",
-    }
+    to="the digest of an image, the start of one, or a day such as 2026-11-05 (default: the previous image)"
 )
 def rollback(project: Project, target: str = "", to: str = "") -> None:
     """Move a target's tags back to an image published earlier; no image changes."""
@@ -155,7 +144,7 @@ def rollback(project: Project, target: str = "", to: str = "") -> None:
 
 @command()
 def history(project: Project, target: str = "", json: bool = False) -> None:
-    """List everything published for a target: when, what changed, today's tags, and what is held back from them."""
+    """List everything published for a target: when, what changed, today's tags, and what a rollback holds back."""
     from imagefactory.publish.history import read_history
     from imagefactory.publish.tags import short_digest
 
@@ -175,7 +164,7 @@ def history(project: Project, target: str = "", json: bool = False) -> None:
         say(f"{tag} differs from the catalog: the last change was interrupted; run the same command again")
 
 
-@command(help={"json": "print catalog.json as the registry stores it"})
+@command(json="print catalog.json as the registry stores it")
 def catalog(project: Project, json: bool = False) -> None:
     """List the images that can be pulled today: every moving tag and what it points to."""
     from imagefactory.publish.catalog import read_catalog
@@ -198,19 +187,13 @@ def catalog(project: Project, json: bool = False) -> None:
 
 
 @command(
-    help={
-        "delete": "delete them (default: only list them)",
-        "staging": "keep images that were pushed but never promoted for this many days (default: 14)",
-        "nightlies": "keep nightlies for this many days (default: forever)",
-        "keep": "keep this many published images of each target, the newest (default: all)",
-    }
+    delete="delete them (default: only list them)",
+    staging="keep images that were pushed but never promoted for this many days (default: 14)",
+    nightlies="keep nightlies for this many days (default: forever)",
+    keep="keep this many published images of each target, the newest (default: all)",
 )
 def prune(
-    project: Project,
-    delete: bool = False,
-    staging: str = "",
-    nightlies: str = "",
-    keep: str = "",
+    project: Project, delete: bool = False, staging: str = "", nightlies: str = "", keep: str = ""
 ) -> None:
     """Delete manifests from the registry that no kept tag reaches; without --delete, only list them."""
     from imagefactory.publish.prune import Policy, prune

@@ -65,7 +65,7 @@ def docs(project: Project) -> None:
         print(path.relative_to(project.root))
 
 
-@command(help={"check": "change nothing; fail if a schema is out of date"})
+@command(check="change nothing; fail if a schema is out of date")
 def schemas(project: Project, check: bool = False) -> None:
     """Write the JSON schemas of matrix.yaml, compile.yaml, mod.yaml, plans and benchmark results."""
     from imagefactory.cli.show import docs
@@ -79,12 +79,10 @@ def schemas(project: Project, check: bool = False) -> None:
 
 @command(
     needs="test",
-    help={
-        "fast": "linters, type checks and unit tests only",
-        "all": "also the tests marked slow, and show which lines no test reaches",
-        "match": "run only tests whose names match (pytest -k)",
-        "require_engine": "fail if Docker or a registry is missing, or if a test is unexpectedly skipped",
-    },
+    fast="linters, type checks and unit tests only",
+    all="also the tests marked slow, and show which lines no test reaches",
+    match="run only tests whose names match (pytest -k)",
+    require_engine="fail if Docker or a registry is missing, or if a test is unexpectedly skipped",
 )
 def test(
     project: Project, fast: bool = False, all: bool = False, match: str = "", require_engine: bool = False
@@ -109,13 +107,11 @@ def test(
 
 
 @command(
-    help={
-        "out": "the folder to write (default: build/site)",
-        "registry": "read what was published from this repository (default: FACTORY_REGISTRY, or matrix.yaml's)",
-        "offline": "ask no registry; pages then say that nothing is known to be published",
-        "serve": "also show it on the loopback, until you press Ctrl-C",
-        "port": "the port for --serve (default: a free one)",
-    },
+    out="the folder to write (default: build/site)",
+    registry="read what was published from this repository (default: FACTORY_REGISTRY, or matrix.yaml's)",
+    offline="ask no registry; pages then say that nothing is known to be published",
+    serve="also serve it on 127.0.0.1 until you press Ctrl-C",
+    port="the port for --serve (default: a free one)",
 )
 def site(
     project: Project,

@@ -26,11 +26,7 @@ _RESULTS = "build/rebuilds.json"
 _IMAGE = "the repository with the images (default: `registry` of matrix.yaml)"
 
 
-@command(
-    help={
-        "update": "instead, record the licences of newly locked files in locks/licences.toml",
-    },
-)
+@command(update="instead, record the licences of newly locked files in locks/licences.toml")
 def licences(
     project: Project, target: list[str], json: bool = False, markdown: bool = False, update: bool = False
 ) -> None:
@@ -66,12 +62,7 @@ def sbom(project: Project, target: str = "") -> None:
     print(make_sbom(project, make_plan(project, select_one(project, target))).decode())
 
 
-@command(
-    help={
-        "image": "the pushed image: NAME:TAG or NAME@DIGEST",
-        "key": options.SIGNING_KEY,
-    },
-)
+@command(image="the pushed image: NAME:TAG or NAME@DIGEST")
 def attest(project: Project, image: str, target: str = "", key: str = "") -> None:
     """Attach an SBOM, provenance and a signature to a pushed image."""
     from imagefactory.publish.attest.attachments import attest_pushed
@@ -84,11 +75,9 @@ def attest(project: Project, image: str, target: str = "", key: str = "") -> Non
 
 
 @command(
-    group="keys",
-    help={
-        "private": "write the private key to this file (default: in your configuration folder)",
-        "public": "write the public key to this file (default: keys/signing.pub, which you commit)",
-    },
+    "keys",
+    private="write the private key to this file (default: in your configuration folder)",
+    public="write the public key to this file (default: keys/signing.pub, which you commit)",
 )
 def new(project: Project, private: str = "", public: str = "") -> None:
     """Create a key pair for signing images; FACTORY_SIGNING_PASSWORD encrypts the private key."""
@@ -103,13 +92,10 @@ def new(project: Project, private: str = "", public: str = "") -> None:
 
 
 @command(
-    group="rebuilds",
-    help={
-        "image": _IMAGE,
-        "tag": "only what this moving tag names; repeatable (default: all moving tags)",
-        "key": "a public key of the publisher to trust; repeatable (default: keys/*.pub)",
-        "results": f"write the results to this file (default: {_RESULTS})",
-    },
+    "rebuilds",
+    image=_IMAGE,
+    tag="only what this moving tag names; repeatable (default: all moving tags)",
+    results=f"write the results to this file (default: {_RESULTS})",
 )
 def check(project: Project, tag: list[str], key: list[str], image: str = "", results: str = "") -> None:
     """Rebuild published images from the commits in their signed provenance, and compare the digests."""
@@ -126,14 +112,11 @@ def check(project: Project, tag: list[str], key: list[str], image: str = "", res
 
 
 @command(
-    group="rebuilds",
-    name="attest",
-    help={
-        "image": _IMAGE,
-        "to": "your own repository, for the statements if you may not write to that one (default: FACTORY_REGISTRY)",
-        "results": f"the results of `rebuilds.check` (default: {_RESULTS})",
-        "key": options.SIGNING_KEY,
-    },
+    "rebuilds",
+    called="attest",
+    image=_IMAGE,
+    to="your own repository for the statements, if you may not write to the other (default: FACTORY_REGISTRY)",
+    results=f"the results of `rebuilds.check` (default: {_RESULTS})",
 )
 def attest_rebuilds(
     project: Project, image: str = "", to: str = "", results: str = "", key: str = ""

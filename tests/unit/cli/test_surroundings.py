@@ -97,9 +97,8 @@ def test_commands_fail_when_the_output_has_no_room(root: Path, command: str, unb
     assert "standard output" in check_failure(done, "disk-full")
 
 
-@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
-def test_commands_run_with_closed_streams(root: Path, closed: str) -> None:
-    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *as_inv(root)]
+def test_commands_run_with_closed_streams(root: Path) -> None:
+    shell = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *as_inv(root)]
     for command, code in ((["targets"], 0), (WRONG, UsageError.exit_code)):
         done = run([*shell, *command], root)
         assert done.returncode == code
@@ -204,13 +203,10 @@ def test_files_without_permission_are_named(root: Path, kind: str, path: str, co
     assert Path(path).name in check_failure(done, kind)
 
 
-@pytest.mark.parametrize(
-    "command", [["build", "--output", "locked/image"], ["export", "locked/image.tar"]], ids=" ".join
-)
-def test_outputs_without_permission_are_refused_first(root: Path, command: list[str]) -> None:
+def test_outputs_without_permission_are_refused_first(root: Path) -> None:
     (root / "locked").mkdir()
     with mode(root / "locked", 0o555):
-        done = run([*as_inv(root), *command], root)
+        done = run([*as_inv(root), "build", "--output", "locked/image"], root)
     assert done.stdout == ""
     assert "locked" in check_failure(done, "output-unusable")
 
@@ -221,9 +217,3 @@ def test_a_build_does_not_start_when_its_record_cannot_be_written(small_factory:
         done = run(command, small_factory.root, env=small_factory.environment())
     assert "Nothing was built" in check_failure(done, "record-not-written")
     assert not (small_factory.root / "build").exists()
-
-
-def test_the_rights_of_root_are_really_gone(tmp_path: Path) -> None:
-    with mode(tmp_path, 0o555):
-        done = run([sys.executable, "-c", "open('x', 'w')"], tmp_path)
-    assert "PermissionError" in done.stderr
