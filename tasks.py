@@ -2,9 +2,10 @@
 
 import os
 import sys
-from pathlib import Path
 
 try:
+    from pathlib import Path
+
     from imagefactory.cli.program import collection, main
 
     namespace = collection(root=Path(__file__).resolve().parent)
