@@ -33,7 +33,9 @@ def collection(root: Path) -> Collection:
 
 def main(namespace: Collection) -> None:
     """Run `./inv`."""
-    gc.set_threshold(50_000)  # imports make many objects that stay: looking through them takes a tenth of a start
+    gc.set_threshold(
+        50_000
+    )  # imports make many objects that stay: looking through them takes a tenth of a start
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # there are none, and looking takes time
     FactoryProgram(name="inv", binary="./inv", namespace=namespace, version="from a checkout").run()
 

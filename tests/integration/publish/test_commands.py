@@ -23,7 +23,7 @@ from imagefactory.publish.promote import Promotion
 from imagefactory.publish.records import read_records
 from imagefactory.publish.staging import Staged
 from imagefactory.store.digests import Digest, Sha256
-from tests.fixtures.failures import is_failure
+from tests.fixtures.failures import is_failure, refused
 from tests.fixtures.publishing import Publisher, plans, smoke_record
 from tests.fixtures.small_factory import CELL, SECOND, RecordingWatcher
 
@@ -36,7 +36,7 @@ def test_push_promote_history_rollback_and_prune(publisher: Publisher) -> None:
         pushed = publisher.invoke("push", "--target", "tiny")
         assert pushed.returncode == 0, pushed.stderr
         digests.append(pushed.stdout.strip().removeprefix(f"{name}@"))
-        assert publisher.invoke("promote", "--target", "tiny").returncode == 113
+        assert refused(publisher.invoke("promote", "--target", "tiny"), "not-promotable")
         publisher.push_tested()
         promoted = publisher.invoke("promote", "--target", "tiny")
         assert promoted.returncode == 0, promoted.stderr
@@ -55,8 +55,8 @@ def test_push_promote_history_rollback_and_prune(publisher: Publisher) -> None:
     back = publisher.invoke("rollback", "--target", "tiny")
     assert back.stdout.strip() == f"{name}@{digests[0]}"
     assert publisher.tags()["tiny"] == publisher.tags()["latest"] == digests[0]
-    assert publisher.invoke("promote", "--target", "tiny").returncode == 216
-    assert publisher.invoke("rollback", "--target", "tiny", "--to", "2020-01-01").returncode == 117
+    assert refused(publisher.invoke("promote", "--target", "tiny"), "held-back")
+    assert refused(publisher.invoke("rollback", "--target", "tiny", "--to", "2020-01-01"), "never-published")
     assert publisher.invoke("rollback", "--target", "tiny", "--to", digests[1]).returncode == 0
     assert publisher.tags()["tiny"] == digests[1]
 
@@ -71,9 +71,9 @@ def test_push_promote_history_rollback_and_prune(publisher: Publisher) -> None:
 
 
 def test_a_target_that_was_never_published_has_no_history(publisher: Publisher) -> None:
-    assert publisher.invoke("history").returncode == 117
-    assert publisher.invoke("rollback").returncode == 117
-    assert publisher.invoke("promote").returncode == 118
+    assert refused(publisher.invoke("history"), "never-published")
+    assert refused(publisher.invoke("rollback"), "never-published")
+    assert refused(publisher.invoke("promote"), "not-pushed")
 
 
 def smoke_tests(failing: Collection[str], ran: list[tuple[str, list[Level]]]) -> SmokeTest:
