@@ -1,10 +1,17 @@
 """The commands of this checkout, which `./inv` runs and `invoke` loads."""
 
-from pathlib import Path
+import os
+import sys
 
-from imagefactory.cli.program import collection, main
+try:
+    from pathlib import Path
 
-namespace = collection(root=Path(__file__).resolve().parent)
+    from imagefactory.cli.program import collection, main
+
+    namespace = collection(root=Path(__file__).resolve().parent)
+except KeyboardInterrupt:
+    sys.stderr.write("interrupted\n")
+    os._exit(130)
 
 if __name__ == "__main__":
     main(namespace)

@@ -7,19 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagefactory.cli import options
-from imagefactory.cli.command import command, need, say, show
+from imagefactory.cli.command import command, need, print_json, say, select_one, show
 
 if TYPE_CHECKING:
     from imagefactory.check.bench.result import BenchResult
     from imagefactory.check.bench.running import Bench
     from imagefactory.check.smoke.subject import Subject
     from imagefactory.project.project import Project
-
-SET = "a setting as NAME=VALUE; repeatable (see docs/serving.md)"
-PROFILE = "what to measure: quick, chat, users, long, arena or start (see docs/benchmarks.md)"
-USERS = "other numbers of users at once than the profile's, such as 1,4,8"
-REPEATS = "other repeats than the profile's"
-LIMIT = "seconds that one measurement may take before the server counts as hung (default: 1800)"
 
 
 def _bench(project: Project, profile: str, set: list[str], users: str, repeats: str, limit: str) -> Bench:
@@ -42,18 +36,11 @@ def _bench(project: Project, profile: str, set: list[str], users: str, repeats: 
 
 
 @command(
+    "bench",
     default=True,
-    help={
-        "target": "measure the image built for this target (default: the first model)",
-        "image": "measure this image instead: a reference by digest (pulled), or an OCI layout",
-        "url": "measure this running server instead; the image brings the tool. VLLM_API_KEY is its key",
-        "profile": PROFILE,
-        "set": SET,
-        "users": USERS,
-        "repeats": REPEATS,
-        "limit": LIMIT,
-        "json": options.JSON,
-    },
+    target="measure the image built for this target (default: the first model)",
+    image="measure this image instead: a reference by digest (pulled), or an OCI layout",
+    url="measure this running server instead; the image brings the tool. VLLM_API_KEY is its key",
 )
 def run(
     project: Project,
@@ -74,13 +61,12 @@ def run(
     from imagefactory.check.bench.running import bench_image, bench_url, refuse_other_servers
     from imagefactory.check.smoke.subject import subject_of_image, subject_of_target
     from imagefactory.cli.show.bench_tables import published_table, result_tables
-    from imagefactory.project.targets import select_one
 
     options.at_most_one(target=target, image=image)
     options.at_most_one(set=set, url=url)
     bench = _bench(project, profile, set, users, repeats, limit)
     if not image:
-        refuse_other_servers(bench, select_one(project.matrix, target))  # before anybody builds it
+        refuse_other_servers(bench, select_one(project, target))  # before anybody builds it
     subject = subject_of_image(project, image) if image else subject_of_target(project, target)
     if url:
         endpoint = Endpoint(url.rstrip("/").removesuffix("/v1"), os.environ.get("VLLM_API_KEY", ""))
@@ -99,22 +85,15 @@ def run(
 
 
 @command(
+    "bench",
     positional=["first", "second"],
-    help={
-        "first": "a result file, or a target or image to measure",
-        "second": "another of the same; targets and images are measured in turn, with a fresh start each time",
-        "set_first": f"first only: {SET}",
-        "set_second": f"second only: {SET}",
-        "set": f"both: {SET}",
-        "without_drafter": "measure the second side without speculative decoding",
-        "by": "a further difference that is intended, such as machine or model; repeatable",
-        "rounds": "how often to measure targets or images (default: 4)",
-        "profile": PROFILE,
-        "users": USERS,
-        "repeats": "repeats within each round (default: the profile's)",
-        "limit": LIMIT,
-        "json": options.JSON,
-    },
+    first="a result file, or a target or image to measure",
+    second="another of the same; targets and images are measured in turn, with a fresh start each time",
+    set_first=f"first only: {options.SET}",
+    set_second=f"second only: {options.SET}",
+    set=f"both: {options.SET}",
+    by="a further difference that is intended, such as machine or model; repeatable",
+    rounds="how often to measure targets or images (default: 4)",
 )
 def compare(
     project: Project,
@@ -124,7 +103,6 @@ def compare(
     set_second: list[str],
     set: list[str],
     by: list[str],
-    without_drafter: bool = False,
     rounds: str = "",
     profile: str = "quick",
     users: str = "",
@@ -137,16 +115,13 @@ def compare(
 
     from imagefactory.check.bench.comparison import compare, refuse_incomparable
     from imagefactory.check.bench.result import BenchResult
-    from imagefactory.check.bench.running import DRAFTER, Side, asked_differences, run_interleaved
-    from imagefactory.cli.command import print_json
+    from imagefactory.check.bench.running import Side, asked_differences, run_interleaved
     from imagefactory.cli.show.bench_tables import comparison_table
 
     if first.endswith(".json") and second.endswith(".json"):
         lefts, rights = [BenchResult.read(Path(first))], [BenchResult.read(Path(second))]
         asked = {*by}
     else:
-        if without_drafter:
-            set_second = [*set_second, f"{DRAFTER}=off"]
         left, right = (
             Side(_bench(project, profile, [*set, *own], users, repeats, limit), _subject(project, name))
             for name, own in ((first, set_first), (second, set_second))
@@ -178,19 +153,17 @@ def _subject(project: Project, name: str) -> Subject:
 
 
 @command(
+    "bench",
     needs="plot",
     positional=["results"],
-    help={
-        "results": "a result file or a folder of them; several are separated by commas",
-        "output": "the folder for the SVG files (default: build/bench/plots)",
-    },
+    results="a result file or a folder of them; several are separated by commas",
+    output="the folder for the SVG files (default: build/bench/plots)",
 )
 def plot(project: Project, results: str, output: str = "") -> None:
     """Plot results in SVG, light and dark: throughput, latency, accepted drafts, starts, history."""
     from imagefactory.check.bench.plots import plot
-    from imagefactory.store.paths import expand_home
 
-    folder = expand_home(output, "--output") if output else project.root / "build" / "bench" / "plots"
+    folder = options.path("--output", output) or project.root / "build" / "bench" / "plots"
     for path in plot(_read_results(results), folder):
         print(path)
 
@@ -204,7 +177,7 @@ def _read_results(words: str) -> list[BenchResult]:
 
 
 @command(
-    help={"base": "look for the images of results that are new since this commit (default: of all results)"}
+    "bench", base="look for the images of results that are new since this commit (default: of all results)"
 )
 def check(project: Project, base: str = "") -> None:
     """Check the results in benchmarks/results: format, plausibility, and that the images of new ones exist."""

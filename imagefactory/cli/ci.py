@@ -6,29 +6,45 @@ In a workflow the results also go to the files that GitHub reads: GITHUB_OUTPUT 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from invoke.exceptions import Exit
 
-from imagefactory.cli import options, workflow
-from imagefactory.cli.command import command, find_publisher, open_repository, print_json, say
+from imagefactory.cli import options
+from imagefactory.cli.command import (
+    command,
+    find_publisher,
+    open_repository,
+    print_json,
+    say,
+    select,
+    watching,
+)
 from imagefactory.cli.failures import exit_refused
+from imagefactory.errors import UsageError
 
 if TYPE_CHECKING:
+    from imagefactory.plan.plan import Plan
+    from imagefactory.project.cells import Cell
     from imagefactory.project.project import Project
+    from imagefactory.publish.outcomes import Outcomes
 
 BASE = "the commit to compare with"
+TARGETS = "what to act on; repeatable, or several separated by spaces"
+NIGHTLY_TARGETS = (
+    f"{TARGETS} (default: everything locked, and every model on grafts and on the version `nightly`)"
+)
+PUSHED = "a folder with what `ci.push` handed on; repeatable (default: build/pushed)"
 
 
 @command(
-    help={
-        "target": workflow.NIGHTLY_TARGETS,
-        "json": options.JSON,
-        "retry": "test images again that failed their tests",
-        "gpu": "also plan the tests that need a GPU",
-        "first": "treat everything as missing: the registry has no such repository yet",
-    },
+    "ci",
+    target=NIGHTLY_TARGETS,
+    retry="test images again that failed their tests",
+    gpu="also plan the tests that need a GPU",
+    first="treat everything as missing: the registry has no such repository yet",
 )
 def plan(
     project: Project,
@@ -46,30 +62,29 @@ def plan(
     from imagefactory.ci.night import plan_night
     from imagefactory.ci.run_summary import night_summary
 
-    cells = workflow.cells_named(project, target, nightly=True)
+    cells = _cells_named(project, target, nightly=True)
     with open_repository(project) as repository:
         night = plan_night(project, repository, cells, retry=retry, gpu=gpu, first=first)
         compiles = find_compiles(project, None if first else repository, cells)
     adopted = tuple(f"{cell}/{cell.machine}" for cell in compiles.adopt)
     night = fitted(replace(night, compiles=tuple(compiles.jobs), adopt=adopted))
     summary = night_summary(night)
-    workflow.write_outputs(night.outputs())
-    workflow.write_summary(summary)
+    _write_outputs(night.outputs())
+    _write_summary(summary)
     if json:
         print_json(night.as_json())
     else:
         print(summary)
 
 
-@command(help={"target": workflow.TARGETS})
+@command("ci", target=TARGETS)
 def push(project: Project, target: list[str]) -> None:
     """Build and push images, and leave their digests in build/pushed; one that fails does not stop the others."""
     from imagefactory.ci.jobs import refuse_full, space_needed
-    from imagefactory.cli.show.live import watching
     from imagefactory.publish.handovers import handover_folder, write_handover
     from imagefactory.publish.staging import stage
 
-    plans = workflow.plan_each(project, target)
+    plans = _plan_each(project, target)
     refuse_full(project.store.root, space_needed(plans.finished.values()))
     with open_repository(project) as repository, watching() as watch:
         staged = stage(project, repository, plans, watch, say)
@@ -80,13 +95,12 @@ def push(project: Project, target: list[str]) -> None:
 
 
 @command(
+    "ci",
     needs="smoke",
-    help={
-        "target": workflow.TARGETS,
-        "level": "static, container, serve or gpu (default: what the arch requires)",
-        "pushed": workflow.PUSHED,
-        "bench": "also measure what passed; an image that became slower fails, and gets no tag",
-    },
+    target=TARGETS,
+    level="static, container, serve or gpu (default: what the arch requires)",
+    pushed=PUSHED,
+    bench="also measure what passed; an image that became slower fails, and gets no tag",
 )
 def smoke(
     project: Project, target: list[str], level: list[str], pushed: list[str], bench: bool = False
@@ -99,9 +113,9 @@ def smoke(
     from imagefactory.publish.pipeline import bench_pulled, smoke_test
     from imagefactory.publish.staging import Staged, find_staged
 
-    plans = workflow.plan_each(project, target)
+    plans = _plan_each(project, target)
     refuse_full(project.store.root, space_needed(plans.finished.values(), pulled=True))
-    arch = workflow.cells_named(project, target)[0].arch
+    arch = _cells_named(project, target)[0].arch
     levels = levels_named(level, project.matrix, arch) if any(level) else ()
 
     def test(staged: Staged) -> SmokeRecord | None:
@@ -109,23 +123,20 @@ def smoke(
         return bench_pulled(project, repository, staged, say) if bench and record else record
 
     with open_repository(project) as repository:
-        found = find_staged(project, repository, plans, workflow.pushed_folders(project, pushed))
+        found = find_staged(project, repository, plans, _pushed_folders(project, pushed))
         tested = found.then(test, say)
     folder = project.root / "build" / "smoke"
     records = [record for one in found.finished.values() for record in records_below([folder], one.digest)]
-    workflow.print_summary(smoke_summary(records))
+    print_summary(smoke_summary(records))
     tested.refuse_failures("tested, or failed")
 
 
 @command(
-    help={
-        "target": workflow.TARGETS,
-        "records": "a folder of smoke records; repeatable (default: build/smoke)",
-        "pushed": workflow.PUSHED,
-        "subjects": "write the digests of promoted images to this file, as checksums (for actions/attest)",
-        "key": options.SIGNING_KEY,
-        "unsigned": "promote images that nobody signed too: for a private registry",
-    },
+    "ci",
+    target=TARGETS,
+    records="a folder of smoke records; repeatable (default: build/smoke)",
+    pushed=PUSHED,
+    subjects="write the digests of promoted images to this file, as checksums (for actions/attest)",
 )
 def promote(
     project: Project,
@@ -146,35 +157,35 @@ def promote(
     folders = [Path(folder) for folder in records] or [project.root / "build" / "smoke"]
     checksum_file = options.new_file("--subjects", subjects) if subjects else None
     signer, trust = find_publisher(project, key, unsigned=unsigned)
-    plans = workflow.plan_each(project, target)
+    plans = _plan_each(project, target)
     with open_repository(project) as repository:
-        attested = find_staged(project, repository, plans, workflow.pushed_folders(project, pushed)).then(
+        attested = find_staged(project, repository, plans, _pushed_folders(project, pushed)).then(
             lambda staged: attest(project, repository, staged, records_below(folders, staged.digest), signer)
         )
         outcome = promote(project, repository, attested, trust)
-    workflow.write_outputs({"promoted": str(len(outcome.promoted))})
+    _write_outputs({"promoted": str(len(outcome.promoted))})
     if checksum_file:
         checksum_file.write_text(run_summary.subjects(outcome, repository.reference.name), "utf-8")
-    workflow.print_summary(run_summary.promotion_summary(outcome))
+    print_summary(run_summary.promotion_summary(outcome))
     exit_refused(outcome.refused)
 
 
-@command(help={"pushed": workflow.PUSHED, "dry_run": "only print the page"})
+@command("ci", pushed=PUSHED, dry_run="only print the page")
 def record(project: Project, pushed: list[str], dry_run: bool = False) -> None:
-    """Write the history page, the catalog and the digests of layers that were handed on to the branch `records`."""
+    """Commit the history page, the catalog and the digests of pushed layers to the branch `records`."""
     from imagefactory.ci.run_summary import history_page
     from imagefactory.publish.catalog import read_catalog
     from imagefactory.publish.github import RECORDS, GitHub
     from imagefactory.publish.handovers import ExpectedImages
 
-    layers = ExpectedImages(project, workflow.pushed_folders(project, pushed)).record()
+    layers = ExpectedImages(project, _pushed_folders(project, pushed)).record()
     with open_repository(project) as repository:
         catalog = read_catalog(repository).catalog
     page = history_page(catalog, repository.reference.name)
     if dry_run:
-        workflow.print_summary(page)
+        print_summary(page)
         return
-    workflow.write_summary(page)
+    _write_summary(page)
     files = {"README.md": page, "catalog.json": catalog.to_json().decode()}
     if layers is not None:
         files[project.handed_on_layers.relative_to(project.root).as_posix()] = layers
@@ -182,39 +193,34 @@ def record(project: Project, pushed: list[str], dry_run: bool = False) -> None:
     print(made or "nothing new")
 
 
-@command(help={"base": BASE})
+@command("ci", base=BASE)
 def changes(project: Project, base: str) -> None:
     """List the mods and images that a change affects, and the inputs that changed."""
     from imagefactory.ci.pull_request import find_changes
 
     found = find_changes(project, base)
-    workflow.write_outputs({"mods": " ".join(found.mods), "jobs": json.dumps(found.jobs(project))})
-    workflow.print_summary(found.markdown())
+    _write_outputs({"mods": " ".join(found.mods), "jobs": json.dumps(found.jobs(project))})
+    print_summary(found.markdown())
     if found.faults:
         raise Exit(code=1)
 
 
-@command(help={"base": BASE})
+@command("ci", base=BASE)
 def check_records(project: Project, base: str) -> None:
     """Rebuild the layers whose records a change adds or edits, from the lock and with an empty cache, and compare."""
     from imagefactory.ci.changed_records import changed_records, check_records
-    from imagefactory.cli.show.live import watching
 
     changed = changed_records(project, base)
     with watching() as watch:
         check_records(project, changed, watch)
-    workflow.print_summary(
-        f"## Records\n\nNew or changed, and the same when rebuilt: {len(changed)} layers.\n"
-    )
+    print_summary(f"## Records\n\nNew or changed, and the same when rebuilt: {len(changed)} layers.\n")
 
 
 @command(
-    help={
-        "name": "a mod; repeatable (default: all)",
-        "source": "a checkout of vLLM's main branch",
-        "vllm": "the version of the matrix that it counts as (default: nightly)",
-        "dry_run": workflow.DRY_RUN,
-    },
+    "ci",
+    name="a mod; repeatable (default: all)",
+    source="a checkout of vLLM's main branch",
+    vllm="the version of the matrix that it counts as (default: nightly)",
 )
 def report_mods(
     project: Project, name: list[str], source: str, vllm: str = "nightly", dry_run: bool = False
@@ -229,7 +235,7 @@ def report_mods(
     tree = options.existing("--source", source, folder=True)
     results = check_mods(project, name, [vllm], folder=FolderSource(tree))
     commit = read_source(tree).commit or ""
-    workflow.print_summary(f"## Mods on {vllm}\n\n{markdown(results)}\n")
+    print_summary(f"## Mods on {vllm}\n\n{markdown(results)}\n")
     if dry_run:
         for finding in findings(results):
             print(f"{finding.title}\n\n{finding.body(commit)}")
@@ -239,13 +245,13 @@ def report_mods(
         print(f"{mod}: issue {number} {outcome}")
 
 
-@command(help={"target": workflow.NIGHTLY_TARGETS, "dry_run": "lock, but commit nothing"})
+@command("ci", target=NIGHTLY_TARGETS, dry_run="lock, but commit nothing")
 def adopt(project: Project, target: list[str], dry_run: bool = False) -> None:
     """Lock newly compiled wheels, commit the locks to the branch `records`, and start the next run."""
     from imagefactory.ci.needed_compiles import adopt, find_compiles
     from imagefactory.publish.github import RECORDS, GitHub
 
-    cells = workflow.cells_named(project, target, nightly=True)
+    cells = _cells_named(project, target, nightly=True)
     with open_repository(project) as repository:
         compiles = find_compiles(project, repository, cells)
     changed = adopt(project, compiles.adopt, say)
@@ -260,10 +266,7 @@ def adopt(project: Project, target: list[str], dry_run: bool = False) -> None:
 
 
 @command(
-    help={
-        "upgrade": f"{options.UPGRADE} (default: all)",
-        "body": "write the text of the pull request to this file",
-    },
+    "ci", upgrade=f"{options.UPGRADE} (default: all)", body="write the text of the pull request to this file"
 )
 def refresh(project: Project, upgrade: list[str], body: str = "") -> None:
     """Update the locks to newer packages, and the matrix to a new vLLM release."""
@@ -277,6 +280,61 @@ def refresh(project: Project, upgrade: list[str], body: str = "") -> None:
     indexes = Indexes(IndexConfig.from_environment())
     refreshed = refresh(project, indexes, upgrade or ["all"], say)
     text = refreshed.body(check_mods(Project(project.root)))
-    workflow.print_summary(text)
+    print_summary(text)
     if body_file:
         body_file.write_text(text, "utf-8")
+
+
+def _cells_named(project: Project, target: list[str], *, nightly: bool = False) -> list[Cell]:
+    """Return the cells that targets name; without targets those of a night, or raise an error."""
+    from imagefactory.ci.night import nightly_cells
+
+    words = [word for text in target for word in text.split()]
+    if words:
+        return select(project, words)
+    if nightly:
+        return nightly_cells(project)
+    raise UsageError(
+        "unknown-name",
+        "No target was named.",
+        where="the --target option",
+        why="This command has no default target.",
+        fix="Name targets: --target 'MODEL@VLLM/ARCH/MACHINE ...'; `./inv ci.plan` lists them.",
+    )
+
+
+def _plan_each(project: Project, target: list[str]) -> Outcomes[Plan]:
+    """Plan the named targets; one that cannot be planned does not stop the others."""
+    from imagefactory.plan.make import make_plan
+    from imagefactory.publish.outcomes import Outcomes
+
+    return Outcomes.of(_cells_named(project, target), lambda cell: make_plan(project, cell), say)
+
+
+def _pushed_folders(project: Project, named: list[str]) -> list[Path]:
+    from imagefactory.publish.handovers import handover_folder
+
+    return [Path(folder) for folder in named] or [handover_folder(project)]
+
+
+def _write_outputs(values: dict[str, str]) -> None:
+    """Pass values to later steps and jobs of a workflow."""
+    _append("GITHUB_OUTPUT", "".join(f"{name}={value}\n" for name, value in values.items()))
+
+
+def _write_summary(text: str) -> None:
+    """Add a text to the page of a workflow's run."""
+    _append("GITHUB_STEP_SUMMARY", text)
+
+
+def print_summary(text: str) -> None:
+    """Print a text, and add it to the page of a workflow's run."""
+    _write_summary(text)
+    print(text)
+
+
+def _append(variable: str, text: str) -> None:
+    """Add to a file that GitHub reads, if this is one of its jobs."""
+    if path := os.environ.get(variable):
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(text if text.endswith("\n") else f"{text}\n")

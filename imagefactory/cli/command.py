@@ -6,13 +6,16 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from invoke.context import Context
 from invoke.tasks import task
 
+from imagefactory.cli import options
 from imagefactory.cli.failures import in_words
 from imagefactory.environment.setup import RUN, ensure
 from imagefactory.errors import TrustError
@@ -21,17 +24,40 @@ from imagefactory.store.certificates import trust_the_machine
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from imagefactory.cli.show.live import LiveDisplay, PlainDisplay
+    from imagefactory.cli.show.tables import Rows
     from imagefactory.oci.registry.repository import Repository
+    from imagefactory.plan.plan import Plan
+    from imagefactory.project.cells import Cell
     from imagefactory.project.project import Project
     from imagefactory.publish.attest.signing import Signer, Verifier
-from datetime import UTC, date, datetime
+
+COMMANDS: list[tuple[str, Any]] = []
+"""The group of each command ("" for most), and its task."""
 
 
-def command(*, needs: str = RUN, **options: Any) -> Callable[[Callable[..., None]], Any]:
+def command(
+    group: str = "",
+    /,
+    *,
+    needs: str = RUN,
+    called: str = "",
+    positional: Sequence[str] | None = None,
+    default: bool = False,
+    **help: str,
+) -> Callable[[Callable[..., None]], Any]:
     """Turn a function into a task; its first argument is the project, and failures end as messages.
 
-    `needs` names the locked set of packages (locks/environment/) that the task runs with. Options that are
-    lists of strings can be repeated. The checkout comes from the collection's configuration, set by tasks.py.
+    Options that are lists of strings can be repeated. The checkout comes from the collection's configuration, set by
+    tasks.py.
+
+    Args:
+        group: what comes before the dot in the command's name.
+        needs: the locked set of packages (locks/environment/) that the task runs with.
+        called: the command's name, if it is not that of the function.
+        positional: options that need no name on the command line (default: those without a default).
+        default: whether the group's name alone means this command.
+        help: what each option means; those in `options.HELP` need no other words.
     """
 
     def decorate(function: Callable[..., None]) -> Any:
@@ -45,8 +71,15 @@ def command(*, needs: str = RUN, **options: Any) -> Callable[[Callable[..., None
 
                 function(Project(root), *args, **kwargs)
 
-        lists = [name for name, kind in function.__annotations__.items() if kind == "list[str]"]
-        return task(iterable=lists, **options)(run)
+        kinds = function.__annotations__
+        lists = [name for name, kind in kinds.items() if kind == "list[str]"]
+        shared = {name: options.HELP.get(f"{name}: {kind}", "") for name, kind in kinds.items()}
+        texts = {name: text for name, text in shared.items() if text} | help
+        made = task(name=called or None, iterable=lists, help=texts, positional=positional, default=default)(
+            run
+        )
+        COMMANDS.append((group, made))
+        return made
 
     return decorate
 
@@ -76,15 +109,59 @@ def show(table: RenderableType) -> None:
     out.print(table)
 
 
+def show_rows(rows: Rows, *columns: str, markdown: bool = False) -> None:
+    """Print rows as a table for the terminal, or in Markdown."""
+    from imagefactory.cli.show.tables import markdown_table, table
+
+    if markdown:
+        print(markdown_table(rows, *columns))
+    else:
+        show(table(rows, *columns))
+
+
 def print_json(value: object) -> None:
     """Print JSON in ASCII: the bytes do not depend on the terminal's encoding."""
     print(json.dumps(value, indent=2))
 
 
-def open_repository(project: Project) -> Repository:
+def watching() -> AbstractContextManager[LiveDisplay | PlainDisplay]:
+    """Show the progress of a build, a push or a compile."""
+    from imagefactory.cli.show.live import watching
+
+    return watching()
+
+
+def select(project: Project, target: Sequence[str]) -> list[Cell]:
+    from imagefactory.project.targets import select
+
+    return select(project.matrix, target)
+
+
+def select_one(project: Project, target: str) -> Cell:
+    from imagefactory.project.targets import select_one
+
+    return select_one(project.matrix, target)
+
+
+def plans_of(project: Project, target: Sequence[str]) -> list[Plan]:
+    from imagefactory.plan.make import make_plan
+
+    return [make_plan(project, cell) for cell in select(project, target)]
+
+
+def open_repository(project: Project, name: str = "") -> Repository:
     from imagefactory.oci.registry.repository import Repository
 
-    return Repository.open(project.matrix.effective_registry)
+    return Repository.open(name or project.matrix.effective_registry)
+
+
+def find_trust(project: Project, keys: Sequence[str]) -> Verifier:
+    """Find whose signatures count; those of workflows need more packages."""
+    from imagefactory.publish.attest.signing import find_trust
+
+    if not keys:
+        need(project.root, "sign")
+    return find_trust(project, keys)
 
 
 def find_signer(project: Project, key: str, *, publisher: bool = True) -> Signer | None:

@@ -7,9 +7,10 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -18,7 +19,6 @@ from imagefactory.errors import FactoryError
 from imagefactory.lock.mirrors import DebianMirrors, fetch
 from imagefactory.project.bases import Base
 from imagefactory.project.project import Project
-from imagefactory.store.cache import Store
 from imagefactory.store.index_config import IndexConfig, redact
 from imagefactory.store.indexes import Indexes
 
@@ -47,30 +47,32 @@ class Diagnosis:
 
 def examine(project: Project, today: date) -> Iterator[Diagnosis]:
     """Run all checks, one after the other."""
-    yield Diagnosis("system", BUILD, *_system())
-    yield Diagnosis("environment", BUILD, *_environment(project.root))
-    yield Diagnosis("uv", "lock", *_uv())
-    yield Diagnosis("package index", BUILD, *_index())
-    for base in project.matrix.bases.values():
-        yield Diagnosis(f"Debian mirror ({base.debian})", BUILD, *_mirror(base.debian))
-    for base in project.matrix.bases.values():
-        yield Diagnosis(f"Debian support ({base.debian})", "publish", *_support(base, today))
-    yield Diagnosis("cache", BUILD, *_cache(project.store))
-    yield Diagnosis("free disk", BUILD, *_disk(project.store.root))
-    yield Diagnosis("checkout", BUILD, *_checkout(project.root))
-    yield Diagnosis("container engine", "run, smoke, compile", *_engine())
-    yield Diagnosis("test programs", "test", *_test_programs())
+    root, store = project.root, project.store
+    bases = project.matrix.bases.values()
+    checks: list[tuple[str, str, Callable[[], Result]]] = [
+        ("system", BUILD, _system),
+        ("environment", BUILD, lambda: _environment(root)),
+        ("uv", "lock", _uv),
+        ("package index", BUILD, _index),
+        *((f"Debian mirror ({base.debian})", BUILD, partial(_mirror, base.debian)) for base in bases),
+        *((f"Debian support ({base.debian})", "publish", partial(_support, base, today)) for base in bases),
+        ("cache", BUILD, lambda: _cache(store.root)),
+        ("free disk", BUILD, lambda: _disk(store.root)),
+        ("checkout", BUILD, lambda: _checkout(root)),
+        ("container engine", "run, smoke, compile", _engine),
+        ("test programs", "test", _test_programs),
+    ]
+    for subject, needed_by, check in checks:
+        yield Diagnosis(subject, needed_by, *check())
 
 
 def _system() -> Result:
-    version = ".".join(map(str, sys.version_info[:3]))
     machine = platform.machine()
-    detail = f"{platform.system()} on {machine}, Python {version} ({sys.executable})"
+    detail = f"{platform.system()} on {machine}, Python {platform.python_version()} ({sys.executable})"
     if sys.platform != "linux":
         return "warning", detail, "Only Linux is tested, and images run only on Linux."
     if machine not in {"aarch64", "x86_64"}:
-        remedy = "Only aarch64 and x86_64 are tested: the factory's own packages may have no wheels here."
-        return "warning", detail, remedy
+        return "warning", detail, "Only aarch64 and x86_64 are tested: packages may have no wheels here."
     return "ok", detail, ""
 
 
@@ -78,8 +80,7 @@ def _environment(root: Path) -> Result:
     """Compare what is installed with locks/environment/."""
     prefix = Path(sys.prefix)
     if not (prefix / STAMPS).is_dir():
-        detail = f"{prefix} was not made by ./inv; its packages are not checked"
-        return "warning", detail, "Use ./inv, which installs what is locked."
+        return "warning", f"{prefix} was not made by ./inv", "Use ./inv, which installs what is locked."
     if not is_current(root, prefix, {RUN}):
         return "failed", f"{prefix} is out of date", "Run ./inv instead of invoke."
     return "ok", f"as locked ({', '.join(name for name in SETS if is_current(root, prefix, {name}))})", ""
@@ -89,41 +90,20 @@ def _uv() -> Result:
     try:
         from uv import find_uv_bin
 
-        return "ok", _output([find_uv_bin(), "--version"]), ""
+        return "ok", _output(find_uv_bin(), "--version"), ""
     except (ImportError, OSError, subprocess.SubprocessError) as error:
-        return "failed", str(error), "Reinstall the environment: remove .venv and run ./inv again."
-
-
-def _engine() -> Result:
-    """Check the Docker daemon, which is needed to run images and to compile but not to build images."""
-    remedy = "Building does not need it. To run images, install Docker and start the daemon."
-    docker = shutil.which("docker")
-    if docker is None:
-        return "warning", "no docker on PATH", remedy
-    try:
-        return "ok", f"Docker {_output([docker, 'version', '--format', '{{.Server.Version}}'])}", ""
-    except (OSError, subprocess.SubprocessError):
-        return "warning", "the Docker daemon does not answer", remedy
-
-
-def _test_programs() -> Result:
-    missing = [program for program in TEST_PROGRAMS if shutil.which(program) is None]
-    if missing:
-        remedy = f"Tests that need them are skipped. Debian, Ubuntu: apt-get install {' '.join(missing)}"
-        return "warning", f"missing: {', '.join(missing)}", remedy
-    return "ok", ", ".join(TEST_PROGRAMS), ""
+        return "failed", str(error), "Remove .venv and run ./inv again."
 
 
 def _index() -> Result:
     config = IndexConfig.from_environment()
     try:
-        files = Indexes(config).files("vllm")
+        if Indexes(config).files("vllm"):
+            return "ok", config.describe(), ""
     except FactoryError as error:
         return "failed", f"{error.where}: {error.why}", error.fix
-    if not files:
-        remedy = "Point PIP_INDEX_URL or UV_INDEX_URL at a complete index."
-        return "failed", f"{config.describe()} has no vllm", remedy
-    return "ok", config.describe(), ""
+    remedy = "Point PIP_INDEX_URL or UV_INDEX_URL at a complete index."
+    return "failed", f"{config.describe()} has no vllm", remedy
 
 
 def _mirror(debian: str) -> Result:
@@ -141,8 +121,7 @@ def _mirror(debian: str) -> Result:
 
 
 def _support(base: Base, today: date) -> Result:
-    warning = base.support_warning(today)
-    if warning:
+    if warning := base.support_warning(today):
         return "warning", warning, "Move its archs to a newer Debian (`bases` in matrix.yaml)."
     if base.supported_until is None:
         remedy = f"Give {base.debian} a date in matrix.yaml (`supported_until`)."
@@ -150,16 +129,19 @@ def _support(base: Base, today: date) -> Result:
     return "ok", f"until {base.supported_until}", ""
 
 
-def _cache(store: Store) -> Result:
-    folder = _nearest_existing(store.root)
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        remedy = "Set FACTORY_CACHE to a folder that you can write to."
-        return "failed", f"{store.root} is not a writable folder", remedy
-    return "ok", str(store.root), ""
+def _cache(root: Path) -> Result:
+    folder = _nearest_existing(root)
+    if folder.is_dir() and os.access(folder, os.W_OK):
+        return "ok", str(root), ""
+    return (
+        "failed",
+        f"{root} is not a writable folder",
+        "Set FACTORY_CACHE to a folder that you can write to.",
+    )
 
 
-def _disk(store: Path) -> Result:
-    free = shutil.disk_usage(_nearest_existing(store)).free
+def _disk(root: Path) -> Result:
+    free = shutil.disk_usage(_nearest_existing(root)).free
     detail = f"{free / 1e9:.0f} GB free; a full-size image takes {NEEDED_DISK / 1e9:.0f} GB"
     if free >= NEEDED_DISK:
         return "ok", detail, ""
@@ -168,19 +150,36 @@ def _disk(store: Path) -> Result:
 
 def _checkout(root: Path) -> Result:
     """Check that build/ and locks/ can be written: images go into one, records of new layers into the other."""
-    closed = [path for path in (root, root / "locks") if not os.access(path, os.W_OK)]
-    if closed:
-        remedy = "Clone the repository into a folder that you own, or build with --output elsewhere."
-        return "failed", f"cannot be written: {closed[0]}", remedy
+    for path in (root, root / "locks"):
+        if not os.access(path, os.W_OK):
+            return "failed", f"{path} cannot be written", "Clone the repository into a folder that you own."
     return "ok", str(root), ""
 
 
-def _output(command: Sequence[str]) -> str:
+def _engine() -> Result:
+    """Check the Docker daemon, which is needed to run images and to compile but not to build images."""
+    remedy = "Building does not need it. To run images, install Docker and start the daemon."
+    docker = shutil.which("docker")
+    if docker is None:
+        return "warning", "no docker on PATH", remedy
+    try:
+        return "ok", f"Docker {_output(docker, 'version', '--format', '{{.Server.Version}}')}", ""
+    except (OSError, subprocess.SubprocessError):
+        return "warning", "the Docker daemon does not answer", remedy
+
+
+def _test_programs() -> Result:
+    missing = [program for program in TEST_PROGRAMS if shutil.which(program) is None]
+    if not missing:
+        return "ok", ", ".join(TEST_PROGRAMS), ""
+    remedy = f"Tests that need them are skipped. Debian, Ubuntu: apt-get install {' '.join(missing)}"
+    return "warning", f"missing: {', '.join(missing)}", remedy
+
+
+def _output(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)  # noqa: S603
     return done.stdout.strip()
 
 
 def _nearest_existing(path: Path) -> Path:
-    while not path.exists():
-        path = path.parent
-    return path
+    return next(one for one in (path, *path.parents) if one.exists())

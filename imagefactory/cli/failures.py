@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -93,19 +93,15 @@ def _translated(error: Exception, where: str, root: Path) -> FactoryError:
     cache = None
     with suppress(FactoryError):
         cache = default_root()
-    found = from_system(error, where, cache)
-    if found is not None:
+    if found := from_system(error, where, cache):
         return found
-    from imagefactory.cli.failures import hide, write_report
-
-    folders = [*([cache / "reports"] if cache else []), Path(tempfile.gettempdir())]
-    path = write_report(error, folders, where, root)
+    path = _write_report(error, cache, where, root)
     saved = f"with {path} (look through it first)" if path else "the report could not be written anywhere"
     return InternalError(
         "internal",
         "This is a bug in the factory.",
         where=where,
-        why=hide(f"{type(error).__name__}: {error}")[:500],
+        why=_hide(f"{type(error).__name__}: {error}")[:500],
         fix=f"Please report it where you cloned the factory from (Issues), {saved}.",
     )
 
@@ -131,29 +127,33 @@ _SECRET_SHAPE = re.compile(r"\b(?:hf_|gh[opsru]_|github_pat_|sk-)\w{8,}")
 _SHORTEST = 6  # hiding shorter secrets would garble the text
 
 
-def write_report(error: Exception, folders: Iterable[Path], where: str, root: Path) -> Path | None:
-    """Write a report to the first writable folder and return its path, or None."""
+def _write_report(error: Exception, cache: Path | None, where: str, root: Path) -> Path | None:
+    """Write a report to the cache, or to the folder for temporary files; return its path."""
+    git = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    commit = ""
+    with suppress(OSError, subprocess.SubprocessError):
+        commit = subprocess.run(git, capture_output=True, text=True, check=True, timeout=5).stdout.strip()  # noqa: S603
     lines = [
         f"command:  {shlex.join(['inv', *sys.argv[1:]])}",
         f"where:    {where}",
-        f"commit:   {_commit(root)}",
+        f"commit:   {commit or 'unknown'}",
         f"python:   {sys.version.split()[0]} ({sys.executable})",
         f"platform: {platform.platform()}",
         *(f"setting:  {name}={value}" for name, value in sorted(os.environ.items()) if "FACTORY_" in name),
         "",
         "".join(traceback.format_exception(error)),
     ]
-    for folder in folders:
+    for folder in [*([cache / "reports"] if cache else []), Path(tempfile.gettempdir())]:
         with suppress(OSError, ValueError):
             folder.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=folder, prefix="imagefactory-error-", suffix=".txt")
             with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(hide("\n".join(lines)))
+                file.write(_hide("\n".join(lines)))
             return Path(name)
     return None
 
 
-def hide(text: str) -> str:
+def _hide(text: str) -> str:
     """Replace the secrets of the command line and the environment, and whatever looks like a token."""
     # Options may follow each other in one word: EXTRA_ARGS=--x-token VALUE.
     words = [word.strip("\"'") for word in re.split(r"[\s=]+", " ".join(sys.argv))]
@@ -166,11 +166,3 @@ def hide(text: str) -> str:
         if len(secret) >= _SHORTEST:
             text = text.replace(secret, "***")
     return _SECRET_SHAPE.sub("***", redact(text))
-
-
-def _commit(root: Path) -> str:
-    with suppress(OSError, subprocess.SubprocessError):
-        command = ["git", "-C", str(root), "rev-parse", "HEAD"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=5)  # noqa: S603
-        return done.stdout.strip()
-    return "unknown"

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from invoke.exceptions import Exit
 
 from imagefactory.cli import options
-from imagefactory.cli.command import command, need, say, show
+from imagefactory.cli.command import (
+    command,
+    find_trust,
+    open_repository,
+    say,
+    select,
+    select_one,
+    show,
+    show_rows,
+    watching,
+)
 from imagefactory.store.progress import size
 
 if TYPE_CHECKING:
@@ -18,16 +29,12 @@ if TYPE_CHECKING:
 
 
 @command(
-    help={
-        "target": options.TARGET,
-        "output": "write the OCI layout to this folder (default: build/<target>); several targets get subfolders",
-        "fat": "keep the GPU code that the chip cannot load, to see the difference; build/<target>-fat, not recorded",
-        "workers": options.WORKERS,
-        "engine": "embedded (default), or docker: build the rendered Dockerfile and leave the image in the daemon",
-        "builder": "docker only: use this buildx builder, such as one on another machine or in Kubernetes",
-        "cache_from": "docker only: passed to buildx as it is; repeatable (see docs/engines.md)",
-        "cache_to": "docker only: passed to buildx as it is; repeatable",
-    },
+    output="write the OCI layout to this folder (default: build/<target>); several targets get subfolders",
+    fat="keep GPU code that the chip cannot load, for comparison; goes to build/<target>-fat and is not recorded",
+    engine="embedded (default), or docker: build the rendered Dockerfile and leave the image in the daemon",
+    builder="docker only: use this buildx builder, such as one on another machine or in Kubernetes",
+    cache_from="docker only: read the build cache there, as buildx takes it; repeatable (see docs/engines.md)",
+    cache_to="docker only: write the build cache there, as buildx takes it; repeatable",
 )
 def build(
     project: Project,
@@ -42,24 +49,25 @@ def build(
 ) -> None:
     """Build images from the locks, by default without Docker, and print their digests."""
     from imagefactory.assemble.engines.by_name import BuildOptions, build_images
-    from imagefactory.cli.show import tables
-    from imagefactory.cli.show.live import watching
-    from imagefactory.project.targets import select
-    from imagefactory.store.paths import expand_home
+    from imagefactory.cli.show.tables import built_message
 
-    folder = expand_home(output, "--output").absolute() if output else None
     given = BuildOptions(
-        folder, fat, options.processes("--workers", workers), builder, tuple(cache_from), tuple(cache_to)
+        output=options.path("--output", output),
+        fat=fat,
+        workers=options.processes("--workers", workers),
+        builder=builder,
+        cache_from=tuple(cache_from),
+        cache_to=tuple(cache_to),
     )
-    cells = select(project.matrix, target)
+    cells = select(project, target)
     with watching() as watch:
         images = build_images(project, cells, engine, given, watch=watch, say=say)
     for image in images:
-        say(tables.built_message(image))
+        say(built_message(image))
         print(image.digest)
 
 
-@command(help={"target": options.TARGET})
+@command()
 def load(project: Project, target: list[str]) -> None:
     """Load built images into the Docker daemon."""
     from imagefactory.assemble.assemble import built_layouts
@@ -71,17 +79,14 @@ def load(project: Project, target: list[str]) -> None:
 
 
 @command(
-    help={
-        "target": options.ONE_TARGET,
-        "image": "run this image instead of the target's own: a reference by digest, or an image ID",
-        "set": "a setting as NAME=VALUE; repeatable (see docs/serving.md); keys are better given as variables",
-        "mod": "a mod of this checkout that the container applies when it starts; repeatable",
-        "models": "keep downloaded models in this folder of the host (default: ~/.cache/huggingface)",
-        "print": "only print the docker run command",
-        "compose": "only print a compose file",
-        "recipe": "only print a recipe for another launcher: eugr or sparkrun",
-        "detach": "run in the background, and start again after a reboot",
-    },
+    image="run this image instead of the target's own: a reference by digest, or an image ID",
+    set="a setting as NAME=VALUE; repeatable (see docs/serving.md); pass keys as variables instead",
+    mod="a mod of this checkout that the container applies when it starts; repeatable",
+    models="keep downloaded models in this folder of the host (default: ~/.cache/huggingface)",
+    print="only print the docker run command",
+    compose="only print a compose file",
+    recipe="only print a recipe for another launcher: eugr or sparkrun",
+    detach="run in the background, and start again after a reboot",
 )
 def run(
     project: Project,
@@ -98,17 +103,15 @@ def run(
     """Start an image in Docker, or print how to; VLLM_API_KEY or VLLM_API_KEY_FILE sets the server's key."""
     from imagefactory.launch import prepare
     from imagefactory.launch.docker_run import HUB_CACHE
-    from imagefactory.project.targets import select_one
 
-    cell = select_one(project.matrix, target)
+    cell = select_one(project, target)
     options.at_most_one(print=print_, compose=compose, recipe=recipe)
     options.at_most_one(recipe=recipe, mod=mod)
     shown = print_ or compose or bool(recipe)
-    reference = image or (prepare.published_reference if shown else prepare.local_image)(project, cell)
     start = prepare.prepare(
         project,
         cell,
-        reference,
+        image or (prepare.published_reference if shown else prepare.local_image)(project, cell),
         given=prepare.settings_from(set),
         environment=os.environ,
         models=models or HUB_CACHE,
@@ -127,12 +130,9 @@ def run(
 
 @command(
     needs="smoke",
-    help={
-        "target": "test the image built for this target (default: the first model)",
-        "image": "test this image instead: a reference by digest (pulled), or an OCI layout",
-        "level": "static, container, serve or gpu; repeatable (default: all levels of the arch)",
-        "json": options.JSON,
-    },
+    target="test the image built for this target (default: the first model)",
+    image="test this image instead: a reference by digest (pulled), or an OCI layout",
+    level="static, container, serve or gpu; repeatable (default: all levels of the arch)",
 )
 def smoke(project: Project, level: list[str], target: str = "", image: str = "", json: bool = False) -> None:
     """Smoke-test an image and record the results under its digest; a level that cannot run does not pass."""
@@ -155,12 +155,7 @@ def smoke(project: Project, level: list[str], target: str = "", image: str = "",
     refuse_failed(record, levels, by_name=bool(level), folder=folder)
 
 
-@command(
-    help={
-        "target": options.ONE_TARGET,
-        "file": "the tar file to write, for docker load, podman load or skopeo (oci-archive:)",
-    },
-)
+@command(file="the tar file to write, for docker load, podman load or skopeo (oci-archive:)")
 def export(project: Project, file: str, target: str = "") -> None:
     """Write a built image to a tar file."""
     from imagefactory.assemble.assemble import built_layouts
@@ -173,15 +168,33 @@ def export(project: Project, file: str, target: str = "") -> None:
 
 
 @command(
-    help={
-        "target": options.TARGET,
-        "digest": "compare with this digest instead of the built image",
-        "image": "check the signature, provenance, SBOM and layers of a published image (NAME:TAG or NAME@DIGEST)",
-        "key": "with --image: a public key to trust; repeatable (default: keys/*.pub)",
-        "rebuilders": "with --image: fail unless this many others (of `rebuilders` in matrix.yaml) have rebuilt it",
-        "layers": "with --image: also download the layers and check every byte",
-        "rebuild": "with --image: also rebuild it from the lock and compare bit for bit (implies --layers)",
-    },
+    "recipes",
+    called="export",
+    positional=["folder"],
+    folder="an empty folder, or one that an earlier export wrote",
+    all="every locked target",
+)
+def export_recipes(project: Project, folder: str, target: list[str], all: bool = False) -> None:
+    """Write a registry of sparkrun recipes, and eugr recipes beside it, with images by digest."""
+    from imagefactory.launch.recipe_export import registry_of, write_registry
+    from imagefactory.project.project import locked_cells
+
+    options.at_most_one(target=target, all=all)
+    exported = registry_of(project, locked_cells(project) if all else select(project, target))
+    write_registry(exported.files, options.path("FOLDER", folder) or Path())
+    for line in exported.account:
+        say(f"- {line}")
+    for name in sorted(exported.files):
+        print(name)
+
+
+@command(
+    digest="compare with this digest instead of the built image",
+    image="check the signature, provenance, SBOM and layers of a published image (NAME:TAG or NAME@DIGEST)",
+    key="with --image: a public key to trust; repeatable (default: keys/*.pub)",
+    rebuilders="with --image: fail unless this many others (`rebuilders` in matrix.yaml) have rebuilt it",
+    layers="with --image: also download the layers and check every byte",
+    rebuild="with --image: also rebuild it from the lock and compare bit for bit (implies --layers)",
 )
 def verify(
     project: Project,
@@ -195,8 +208,6 @@ def verify(
 ) -> None:
     """Rebuild an image from its lock and compare it bit for bit, or check a published image."""
     from imagefactory.assemble.verify import verify
-    from imagefactory.cli.show.live import watching
-    from imagefactory.project.targets import select
 
     options.at_most_one(target=target, image=image)
     options.at_most_one(digest=digest, image=image)
@@ -207,7 +218,7 @@ def verify(
                 _rebuild_published(project, found)
             print(found.digest)
         return
-    for cell in select(project.matrix, target):
+    for cell in select(project, target):
         with watching() as watch:
             verified = verify(project, cell, watch, digest=digest or None)
         say(f"{cell}: verified")
@@ -219,13 +230,9 @@ def _check_published(
 ) -> list[Checked]:
     """Check a published image for all its platforms, and show the findings; raise if a check failed."""
     from imagefactory.cli.show.tables import checked_lines
-    from imagefactory.oci.registry.repository import Repository
     from imagefactory.publish.attest.image_check import check_image, refuse_failing
-    from imagefactory.publish.attest.signing import find_trust
 
-    if not keys:
-        need(project.root, "sign")  # a workflow may have signed it
-    with Repository.open(image) as repository:
+    with open_repository(project, image) as repository:
         trust = find_trust(project, keys)
         checked = check_image(project, repository, trust, say, every_byte=layers, rebuilders=rebuilders)
     for one in checked:
@@ -238,7 +245,6 @@ def _check_published(
 def _rebuild_published(project: Project, found: Checked) -> None:
     """Rebuild a published image, and show whether it gives the same bits; raise if it does not."""
     from imagefactory.assemble.verify import verify
-    from imagefactory.cli.show.live import watching
     from imagefactory.cli.show.tables import finding_line
     from imagefactory.errors import FactoryError
     from imagefactory.publish.attest.image_check import Finding, require_plan
@@ -254,43 +260,42 @@ def _rebuild_published(project: Project, found: Checked) -> None:
 
 
 @command(
-    help={
-        "left": "a target, an OCI layout, or an image of the Docker daemon (NAME:TAG)",
-        "right": "another of these",
-        "all": "also show the expected differences between the engines (see docs/engines.md)",
-    },
+    left="a target, an OCI layout, or an image of the Docker daemon (NAME:TAG)",
+    right="another of these",
+    all="also show the expected differences between the engines (see docs/engines.md)",
 )
 def diff(project: Project, left: str, right: str, all: bool = False) -> None:
     """Compare two images path by path; the exit code is 1 if they differ."""
     from imagefactory.assemble.engines.differences import compare_named
-    from imagefactory.cli.show.tables import differences_table
 
     differences, declared = compare_named(project, left, right)
-    show(differences_table([*differences, *declared] if all else differences))
+    shown = [*differences, *declared] if all else differences
+    if shown:
+        rows = ((one.path, one.field, one.left[:60], one.right[:60]) for one in shown)
+        show_rows(rows, "path", "field", "left", "right")
+    else:
+        print("the images are the same")
     if declared:
         say(f"{len(declared)} expected differences between the engines (--all shows them)")
     if differences:
         raise Exit(code=1)
 
 
-@command(positional=["path"], help={"path": "a path in the image", "target": options.TARGET})
+@command(positional=["path"], path="a path in the image")
 def explain(project: Project, path: str, target: list[str]) -> None:
     """Show which layer, package and lock entry a path in an image comes from."""
     from imagefactory.assemble.explain import explain
     from imagefactory.cli.show.tables import ownership_table
-    from imagefactory.project.targets import select
 
-    for cell in select(project.matrix, target):
+    for cell in select(project, target):
         show(ownership_table(explain(project, cell, path), project.root))
 
 
 @command(
-    help={
-        "older_than": "remove files unused for this many days",
-        "larger_than": "remove the oldest files until at most this many GB are left",
-        "everything": "remove all downloads, layers and blobs",
-        "dry_run": "only report what would be removed",
-    }
+    older_than="remove files unused for this many days",
+    larger_than="remove the oldest files until at most this many GB are left",
+    everything="remove all downloads, layers and blobs",
+    dry_run="only report what would be removed",
 )
 def clean(
     project: Project,
@@ -309,11 +314,7 @@ def clean(
         options.at_most_one(everything=everything, larger_than=larger_than)
     elif days is None and gigabytes is None:
         days = 30
-    cleaned = clean(
-        project.store,
-        older_than=days,
-        larger_than=None if gigabytes is None else int(gigabytes * 1e9),
-        dry_run=dry_run,
-    )
+    most = None if gigabytes is None else int(gigabytes * 1e9)
+    cleaned = clean(project.store, older_than=days, larger_than=most, dry_run=dry_run)
     verb = "would free" if dry_run else "freed"
     say(f"{verb} {size(cleaned.freed)} ({cleaned.files} files); {size(cleaned.kept)} kept")

@@ -1,35 +1,36 @@
-"""Commands for kernels: compile them, and check which chips they run on."""
+"""Commands for kernels and compiled wheels: compile, check, list, push, pull, archive."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from imagefactory.cli import options
-from imagefactory.cli.command import command, print_json, say, show
+from imagefactory.cli.command import command, print_json, say, show, show_rows, watching
 
 if TYPE_CHECKING:
     from imagefactory.project.project import Project
 
-
-Style = Literal["table", "json", "markdown"]
+KEY = "only the wheel whose key starts with this"
 
 
 @command(
-    name="compile",
-    help={
-        "vllm": options.VLLM,
-        "arch": "the arch to compile for (default: the matrix's)",
-        "what": "vllm, flashinfer, or both separated by a comma (default: both; for a graft, what matrix.yaml names)",
-        "targets": "compile only these, separated by commas: CMake targets of vLLM such as _qutlass_C, objects of one "
+    called="compile",
+    arch="the arch to compile for (default: as in matrix.yaml)",
+    what="vllm, flashinfer, or both separated by a comma (default: both; for a graft, what matrix.yaml names)",
+    targets=(
+        "compile only these, separated by commas: CMake targets of vLLM such as _qutlass_C, objects of one "
         "such as '_vllm_fa2_C/*hdim256*', or modules of FlashInfer such as norm; the results go to build/kernels/, not "
-        "to the wheelhouse",
-        "only": "separated by commas: graft only these extensions, and leave the others as published; put only these "
-        "modules into FlashInfer's wheel (default: all that images/compile.yaml lists)",
-        "source": "compile the sources in this folder, given as NAME=DIR, instead of fetching them; repeatable",
-        "without_mod": "do not apply this mod to the sources; repeatable",
-        "jobs": "run this many compilers at the same time (default: as many as cores and memory allow)",
-    },
+        "to the wheelhouse"
+    ),
+    only=(
+        "separated by commas: graft only these extensions, and leave the others as published; put only these "
+        "modules into FlashInfer's wheel (default: all that images/compile.yaml lists)"
+    ),
+    source="compile the sources in this folder, given as NAME=DIR, instead of fetching them; repeatable",
+    without_mod="do not apply this mod to the sources; repeatable",
+    jobs="run this many compilers at the same time (default: as many as cores and memory allow)",
 )
 def compile_(
     project: Project,
@@ -51,7 +52,6 @@ def compile_(
     finished wheel is kept under a key of all its inputs, so nothing is compiled twice.
     See docs/compiling.md.
     """
-    from imagefactory.cli.show.live import watching_compile
     from imagefactory.compile.compiling import compile_kernels
     from imagefactory.compile.request import requests_of
     from imagefactory.compile.toolchain import CompileProject
@@ -74,7 +74,7 @@ def compile_(
         jobs=count or 0,
     )
     for request in requests:
-        with watching_compile() as watch:
+        with watching() as watch:
             made = compile_kernels(checkout, request, watch, say)
         if made.log is None:
             say(f"{made.inputs.name} {made.inputs.version} is in the wheelhouse already")
@@ -85,14 +85,10 @@ def compile_(
 
 
 @command(
-    help={
-        "subject": "a shared library, a wheel, an OCI layout, a target, or a vLLM version of the matrix",
-        "arch": "the arch to check for (default: the target's, else the matrix's)",
-        "beside": "compare with this, library by library: another wheel, target or version; repeatable",
-        "reaches": "look for the kernels that vLLM calls on the arch, by name",
-        "json": options.JSON,
-        "markdown": options.MARKDOWN,
-    },
+    subject="a shared library, a wheel, an OCI layout, a target, or a vLLM version of the matrix",
+    arch="the arch to check for (default: the target's, else the matrix's)",
+    beside="compare with this, library by library: another wheel, target or version; repeatable",
+    reaches="look for the kernels that vLLM calls on the arch, by name",
 )
 def audit(
     project: Project,
@@ -104,56 +100,77 @@ def audit(
     markdown: bool = False,
 ) -> None:
     """Check whether the kernels in a library, wheel or image run on an arch."""
+    from imagefactory.lock.audit import auditing
+    from imagefactory.lock.audit.reaching import reaches as find_reached
+    from imagefactory.lock.audit.reaching import refuse_unreached
+
     options.at_most_one(json=json, markdown=markdown)
     options.at_most_one(reaches=reaches, beside=bool(beside))
-    style: Style = "json" if json else "markdown" if markdown else "table"
     if reaches:
-        _look_for_kernels(project, subject, arch, style)
+        found = find_reached(project, subject, arch)
+        if json:
+            print_json([{**one.call.model_dump(), "reaches": one.outcome, "why": one.why} for one in found])
+        else:
+            rows = ((one.call.call, one.outcome, one.why, one.call.used_by) for one in found)
+            show_rows(rows, "call", "reaches", "why", "used by", markdown=markdown)
+        refuse_unreached(subject, found)
     elif beside:
-        _audit_side_by_side(project, [subject, *beside], arch, style)
+        audited = [auditing.audit(project, one, arch) for one in (subject, *beside)]
+        if json:
+            print_json([asdict(one) | {"grafted": sorted(one.grafted)} for one in audited])
+        else:
+            from imagefactory.cli.show.tables import comparison_rows
+
+            titles = (one.title for one in audited)
+            show_rows(comparison_rows(audited), "library", *titles, markdown=markdown)
     else:
-        _audit_one(project, subject, arch, style)
+        audited_one = auditing.audit(project, subject, arch)
+        verdicts = audited_one.verdicts
+        if json:
+            print_json([asdict(verdict) for verdict in verdicts])
+        else:
+            lines = ((one.library, one.outcome, one.why) for one in verdicts)
+            show_rows(lines, "library", "outcome", "why", markdown=markdown)
+        if audited_one.grafted:
+            say(f"compiled in place of the published ones: {', '.join(sorted(audited_one.grafted))}")
+        auditing.refuse_failing(subject, verdicts)
 
 
-def _look_for_kernels(project: Project, subject: str, arch: str, style: Style) -> None:
-    from imagefactory.cli.show import tables
-    from imagefactory.lock.audit.reaching import reaches, refuse_unreached
+@command(
+    "wheels",
+    called="list",
+    key=KEY,
+    remote="also list the wheels in the registry (FACTORY_REGISTRY, else `registry` in matrix.yaml)",
+)
+def list_(project: Project, key: str = "", remote: bool = False, json: bool = False) -> None:
+    """List the compiled wheels and what they were compiled from."""
+    from imagefactory.cli.show.tables import wheels_table
+    from imagefactory.lock.wheelhouse.share import listing
 
-    found = reaches(project, subject, arch)
-    if style == "json":
-        print_json([{**one.call.model_dump(), "reaches": one.outcome, "why": one.why} for one in found])
-    elif style == "markdown":
-        print(tables.reached_markdown(found))
+    rows = listing(project, key=key, remote=remote)
+    if json:
+        print_json([row.as_json() for row in rows])
     else:
-        show(tables.reached_table(found))
-    refuse_unreached(subject, found)
+        show(wheels_table(rows))
 
 
-def _audit_side_by_side(project: Project, subjects: list[str], arch: str, style: Style) -> None:
-    from imagefactory.cli.show import tables
-    from imagefactory.lock.audit.auditing import audit
+@command("wheels", key=KEY)
+def push(project: Project, key: str = "") -> None:
+    """Push compiled wheels to the registry, except those already there."""
+    from imagefactory.lock.wheelhouse.share import push_all
 
-    audited = [audit(project, subject, arch) for subject in subjects]
-    if style == "json":
-        print_json([asdict(one) | {"grafted": sorted(one.grafted)} for one in audited])
-    elif style == "markdown":
-        print(tables.comparison_markdown(audited))
-    else:
-        show(tables.comparison_table(audited))
+    _print_moved(push_all(project, key=key))
 
 
-def _audit_one(project: Project, subject: str, arch: str, style: Style) -> None:
-    from imagefactory.cli.show import tables
-    from imagefactory.lock.audit.auditing import audit, refuse_failing
+@command("wheels", key=KEY)
+def pull(project: Project, key: str = "") -> None:
+    """Pull compiled wheels from the registry: those the locks name, or those you select."""
+    from imagefactory.lock.wheelhouse.share import pull_all
 
-    audited = audit(project, subject, arch)
-    verdicts = audited.verdicts
-    if style == "json":
-        print_json([asdict(verdict) for verdict in verdicts])
-    elif style == "markdown":
-        print(tables.audit_markdown(verdicts))
-    else:
-        show(tables.audit_table(verdicts))
-    if audited.grafted:
-        say(f"compiled in place of the published ones: {', '.join(sorted(audited.grafted))}")
-    refuse_failing(subject, verdicts)
+    _print_moved(pull_all(project, key=key))
+
+
+def _print_moved(wheels: Iterable[tuple[str, str, str]]) -> None:
+    for filename, outcome, reference in wheels:
+        say(f"{filename}: {outcome}")
+        print(reference)

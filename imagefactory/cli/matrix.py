@@ -5,50 +5,44 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from imagefactory.cli import options
-from imagefactory.cli.command import command, print_json, say, say_written, show
+from imagefactory.cli.command import command, plans_of, print_json, say, say_written, select, show, show_rows
 
 if TYPE_CHECKING:
     from imagefactory.project.project import Project
 
 
 @command(
-    help={
-        "target": f"{options.TARGETS} (default: all); `--target` may be left out, here and where nothing else is named",
-        "json": options.JSON,
-        "excluded": "list the excluded combinations instead, and why",
-    },
+    target=f"{options.TARGETS} (default: all); you may leave out the word --target",
+    excluded="list the excluded combinations instead, and why",
 )
 def targets(project: Project, target: list[str], json: bool = False, excluded: bool = False) -> None:
     """List the images that matrix.yaml defines."""
-    from imagefactory.cli.show import tables
     from imagefactory.project.cells import exclusions
     from imagefactory.project.project import target_status
-    from imagefactory.project.targets import EVERYTHING, select
+    from imagefactory.project.targets import EVERYTHING
 
     options.at_most_one(json=json, excluded=excluded)
     if excluded:
-        show(tables.exclusions_table(exclusions(project.matrix)))
+        rows = ((str(one.cell), one.cell.platform, one.reason) for one in exclusions(project.matrix))
+        show_rows(rows, "target", "platform", "excluded because")
         return
-    described = [target_status(project, cell) for cell in select(project.matrix, target or [EVERYTHING])]
+    described = [vars(target_status(project, cell)) for cell in select(project, target or [EVERYTHING])]
     if json:
-        print_json([vars(target) for target in described])
+        print_json(described)
         return
-    show(tables.targets_table(described))
+    show_rows((row.values() for row in described), *described[0])
     count = len(exclusions(project.matrix))
     say(f"{len(described)} targets; {count} combinations are excluded (--excluded says why)")
 
 
 @command(
-    help={
-        "target": f"{options.TARGETS} (default: everything locked already)",
-        "check": "change nothing; fail if the locks do not match matrix.yaml",
-        "upgrade": options.UPGRADE,
-        "wheel": "where several compiled wheels fit, use the one with this key; repeatable",
-        "models": "also pin the current revisions of models and drafters on the model hub",
-        "environment": "instead, pin the factory's own packages from pyproject.toml (locks/environment/)",
-        "flags": "instead, record the flags of every server version of the matrix, read from its wheel",
-        "toolchain": "instead, pin the compilers for this vLLM version (see `./inv compile`); repeatable",
-    },
+    target=f"{options.TARGETS} (default: everything locked already)",
+    check="change nothing; fail if the locks do not match matrix.yaml",
+    wheel="where several compiled wheels fit, use the one with this key; repeatable",
+    models="also pin the current revisions of models and drafters on the model hub",
+    environment="instead, pin the factory's own packages from pyproject.toml (locks/environment/)",
+    flags="instead, record the flags of every server version of the matrix, read from its wheel",
+    toolchain="instead, pin the compilers for this vLLM version (see `./inv compile`); repeatable",
 )
 def lock(
     project: Project,
@@ -68,7 +62,6 @@ def lock(
     from imagefactory.lock.flags.flag_records import record_flags
     from imagefactory.lock.making import make_locks
     from imagefactory.project.project import Project, locked_cells
-    from imagefactory.project.targets import select
     from imagefactory.publish.attest.licence_record import check_licences, update_licences
 
     options.at_most_one(check=check, upgrade=upgrade)
@@ -93,8 +86,8 @@ def lock(
             CompileProject(project.root), toolchain, upgrade="all" in upgrade, say=say
         )
     else:
-        cells = select(project.matrix, target) if target else locked_cells(project)
-        cells = cells or select(project.matrix, [])
+        cells = select(project, target) if target else locked_cells(project)
+        cells = cells or select(project, [])
         results = make_locks(project, cells, upgrade=upgrade, wheels=wheel, models=models, say=say)
     for result in results:
         say_written(project, result.path, changed=result.changed)
@@ -106,50 +99,48 @@ def lock(
 
 
 @command(
-    help={
-        "target": options.TARGET,
-        "json": f"{options.JSON} (schema: docs/schemas/plan.schema.json)",
-        "diff": "show what changed since the last build on this machine",
-        "shared": "also count the bytes that other locked targets share; this plans them all",
-    },
+    json="print JSON (schema: docs/schemas/plan.schema.json)",
+    diff="show what changed since the last build on this machine",
+    shared="also count the bytes that other locked targets share; this plans them all",
 )
 def plan(
     project: Project, target: list[str], json: bool = False, diff: bool = False, shared: bool = False
 ) -> None:
     """Show what would be built: the layers, their keys, and which of them are cached."""
     from imagefactory.cli.command import today
-    from imagefactory.plan.make import locked_plans, make_plan
+    from imagefactory.plan.make import locked_plans
+    from imagefactory.plan.status import diff_plans, last_plan, plan_status
     from imagefactory.project.cells import support_warnings
-    from imagefactory.project.targets import select
 
     options.at_most_one(json=json, diff=diff, shared=shared)
-    cells = select(project.matrix, target)
-    for warning in support_warnings(project.matrix, cells, today()):
+    for warning in support_warnings(project.matrix, select(project, target), today()):
         say(f"warning: {warning}")
-    plans = [make_plan(project, cell) for cell in cells]
+    plans = plans_of(project, target)
     if json:
         print_json({"plans": [plan.model_dump(mode="json") for plan in plans]})
         return
-    from imagefactory.cli.show import tables
-    from imagefactory.plan.status import diff_plans, last_plan, plan_status
-
     others = locked_plans(project) if shared else None
     for plan in plans:
-        if diff:
-            last = last_plan(project.build_folder(plan.cell))
-            show(tables.changes_table(plan.target, None if last is None else diff_plans(last, plan)))
+        if not diff:
+            from imagefactory.cli.show.tables import plan_table
+
+            show(plan_table(plan_status(project, plan, others)))
+        elif (last := last_plan(project.build_folder(plan.cell))) is None:
+            print(f"{plan.target}: never built here, so there is nothing to compare with")
+        elif changes := diff_plans(last, plan):
+            print(plan.target)
+            show_rows(((change.name, change.what) for change in changes), "changed", "because")
         else:
-            show(tables.plan_table(plan_status(project, plan, others)))
+            print(f"{plan.target}: nothing changed since the last build")
 
 
-@command(help={"target": options.TARGET})
+@command()
 def render(project: Project, target: list[str]) -> None:
     """Write a target's Dockerfile, and a description of its build context."""
     from imagefactory.assemble.engines.docker.dockerfile import render_plan, write
     from imagefactory.plan.make import make_plan
-    from imagefactory.project.targets import select
 
-    for cell in select(project.matrix, target):
+    for cell in select(project, target):
         rendered = render_plan(project, make_plan(project, cell, fat=True))
         for path in write(rendered, project.build_folder(cell)):
             print(path.relative_to(project.root))

@@ -6,21 +6,18 @@ import sys
 from typing import TYPE_CHECKING
 
 from imagefactory.cli import options
-from imagefactory.cli.command import command, print_json, say, show
+from imagefactory.cli.command import command, print_json, say, show, show_rows, watching
 
 if TYPE_CHECKING:
     from imagefactory.project.project import Project
 
 
 @command(
-    help={
-        "name": "a mod; repeatable (default: all)",
-        "vllm": "a version of the matrix, such as 0.32.0 or sglang-0.5.21; repeatable (default: all releases)",
-        "source": "check this source tree instead, as the version --vllm (default: nightly)",
-        "json": options.JSON,
-        "markdown": options.MARKDOWN,
-        "write": "check everything, and update the table in mods/README.md",
-    },
+    "mods",
+    name="a mod; repeatable (default: all)",
+    vllm="a version of the matrix, such as 0.32.0 or sglang-0.5.21; repeatable (default: all releases)",
+    source="check this source tree instead, as the version --vllm (default: nightly)",
+    write="check everything, and update the table in mods/README.md",
 )
 def check(
     project: Project,
@@ -51,7 +48,7 @@ def check(
         compatibility.write_table(project.root / "mods" / "README.md", results)
 
 
-@command(help={"name": "the name of the mod and its folder"})
+@command("mods", name="the name of the mod and its folder")
 def new(project: Project, name: str) -> None:
     """Create a mod with a mod.yaml to fill in."""
     from imagefactory.mods.authoring import scaffold
@@ -60,16 +57,14 @@ def new(project: Project, name: str) -> None:
 
 
 @command(
-    name="import",
-    help={
-        "source": "a folder with run.sh, a .patch or .diff file or a folder of them, REPOSITORY@A..B, or a text file",
-        "name": "the name of the mod (default: that of the source)",
-        "with_": "ADDRESS=FILE, a file that the script would download; FILE alone if it is named like the last part of "
-        "the address; repeatable",
-        "env": "a variable for the script, as NAME=VALUE; repeatable",
-        "vllm": "try it on this version only; repeatable (default: every vLLM release of the matrix)",
-        "why": "the address of the issue or pull request (default: the first that the source names)",
-    },
+    "mods",
+    called="import",
+    source="a folder with run.sh, a .patch or .diff file or a folder of them, REPOSITORY@A..B, or a text file",
+    name="the name of the mod (default: that of the source)",
+    with_="ADDRESS=FILE for a download of the script, or FILE if the address ends with its name; repeatable",
+    env="a variable for the script, as NAME=VALUE; repeatable",
+    vllm="try it on this version only; repeatable (default: every vLLM release of the matrix)",
+    why="the URL of the issue or pull request (default: the first that the source names)",
 )
 def import_(
     project: Project,
@@ -81,8 +76,6 @@ def import_(
     why: str = "",
 ) -> None:
     """Turn somebody's run.sh, diffs or file into a mod: try it on every version, in a container without network."""
-    from imagefactory.cli.show.live import watching
-    from imagefactory.cli.show.tables import attempts_table
     from imagefactory.compile.replay import provide_image, replaying
     from imagefactory.compile.toolchain import CompileProject
     from imagefactory.launch.prepare import settings_from
@@ -102,13 +95,17 @@ def import_(
 
     importer = Importer(project, replaying(provide), say, supplied, variables)
     imported = importer.run(read_source(source, name), vllm, why)
-    show(attempts_table(imported.draft.attempts))
+    rows = (
+        (one.version, one.outcome, ", ".join(one.files) if one.outcome == "changes" else one.why)
+        for one in imported.draft.attempts
+    )
+    show_rows(rows, "vLLM", "outcome", "why")
     for note in imported.draft.notes:
         say(f"note: {note}")
     print(imported.manifest.relative_to(project.root))
 
 
-@command(help={"name": "the mod", "vllm": options.VLLM})
+@command("mods", name="the mod")
 def diff(project: Project, name: str, vllm: str = "") -> None:
     """Show what a mod changes in a vLLM version, as a diff."""
     from imagefactory.mods.authoring import changes, unified_diff
@@ -116,20 +113,12 @@ def diff(project: Project, name: str, vllm: str = "") -> None:
     sys.stdout.write(unified_diff(changes(project, name, vllm or project.matrix.defaults.vllm)))
 
 
-@command(
-    help={
-        "name": "the mod",
-        "vllm": options.VLLM,
-        "output": "write to this folder (default: build/mods/<name>-<version>)",
-    },
-)
+@command("mods", name="the mod", output="write to this folder (default: build/mods/<name>-<version>)")
 def export(project: Project, name: str, vllm: str = "", output: str = "") -> None:
     """Write the files a mod changes, and print `docker run` options that mount them over an image without it."""
     from imagefactory.mods.authoring import changes, export
-    from imagefactory.store.paths import expand_home
 
     version = vllm or project.matrix.defaults.vllm
-    default = project.root / "build" / "mods" / f"{name}-{version}"
-    folder = expand_home(output, "--output") if output else default
+    folder = options.path("--output", output) or project.root / "build" / "mods" / f"{name}-{version}"
     base = next(iter(project.matrix.bases.values()))
     print("\n".join(export(changes(project, name, version), folder, base.python)))

@@ -16,40 +16,26 @@ from invoke.parser import Parser
 from invoke.parser.context import ParserContext
 from invoke.program import Program
 
-from imagefactory.cli import (
-    bench,
-    ci,
-    images,
-    kernels,
-    keys,
-    matrix,
-    mods,
-    publishing,
-    rebuilds,
-    recipes,
-    repository,
-    site,
-    wheels,
-)
+from imagefactory.cli import bench, ci, images, kernels, matrix, mods, publishing, repository, trust  # noqa: F401 - their commands register
+from imagefactory.cli.command import COMMANDS
 from imagefactory.cli.failures import in_words, prepare_streams
 from imagefactory.errors import UsageError, did_you_mean
 
 
 def collection(root: Path) -> Collection:
     """Return all commands, set up to act on one checkout."""
-    namespace = Collection()
-    for module in (matrix, images, kernels, publishing, repository, site):
-        for task in Collection.from_module(module).tasks.values():
-            namespace.add_task(task)
-    for module in (bench, mods, recipes, wheels, keys, rebuilds, ci):
-        namespace.add_collection(Collection.from_module(module))
+    namespace = Collection(*(task for group, task in COMMANDS if not group))
+    for name in dict.fromkeys(group for group, _ in COMMANDS if group):
+        namespace.add_collection(Collection(*(task for group, task in COMMANDS if group == name)), name)
     namespace.configure({"checkout": str(root)})
     return namespace
 
 
 def main(namespace: Collection) -> None:
     """Run `./inv`."""
-    gc.set_threshold(50_000)  # a start makes many objects and frees few: a tenth of it would be collecting
+    gc.set_threshold(
+        50_000
+    )  # imports make many objects that stay: looking through them takes a tenth of a start
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # there are none, and looking takes time
     FactoryProgram(name="inv", binary="./inv", namespace=namespace, version="from a checkout").run()
 

@@ -1,4 +1,4 @@
-"""Commands for the repository itself: the doctor, generated files, tests."""
+"""Commands for the repository itself: the doctor, generated files, tests, the site."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from invoke.exceptions import Exit
 
 from imagefactory.cli import options
-from imagefactory.cli.command import command, show
+from imagefactory.cli.command import command, open_repository, plans_of, say, show_rows
 
 if TYPE_CHECKING:
     from imagefactory.project.project import Project
+    from imagefactory.site.registry_records import RegistryRecords
 
 CHECKS = (
     "ruff check .",
@@ -38,10 +41,10 @@ def doctor(project: Project) -> None:
     """Check that this machine has what the commands need, and suggest fixes."""
     from imagefactory.cli.command import today
     from imagefactory.cli.doctor import examine
-    from imagefactory.cli.show.tables import findings_table
 
     findings = list(examine(project, today()))
-    show(findings_table(findings))
+    rows = ((one.subject, one.needed_by, one.health, one.detail, one.remedy) for one in findings)
+    show_rows(rows, "", "needed by", "health", "detail", "remedy")
     if any(finding.health == "failed" for finding in findings):
         raise Exit(code=1)
 
@@ -51,18 +54,18 @@ def docs(project: Project) -> None:
     """Regenerate parts of the documentation: the README's digest, tables and pictures."""
     from imagefactory.cli.show import docs
     from imagefactory.mods.compatibility import check_mods
-    from imagefactory.plan.make import make_plan
-    from imagefactory.project.targets import select_one
 
-    cell = select_one(project.matrix, "")
-    plan = make_plan(project, cell)
+    [plan] = plans_of(project, [])
     pictures = docs.pictures(project, plan, check_mods(project))
-    print(docs.write_digest(project, plan, project.root / "README.md") or f"build {cell} to know its digest")
+    print(
+        docs.write_digest(project, plan, project.root / "README.md")
+        or f"build {plan.target} to know its digest"
+    )
     for path in docs.write_changed({**docs.with_tables(project.root), **pictures}):
         print(path.relative_to(project.root))
 
 
-@command(help={"check": "change nothing; fail if a schema is out of date"})
+@command(check="change nothing; fail if a schema is out of date")
 def schemas(project: Project, check: bool = False) -> None:
     """Write the JSON schemas of matrix.yaml, compile.yaml, mod.yaml, plans and benchmark results."""
     from imagefactory.cli.show import docs
@@ -76,12 +79,10 @@ def schemas(project: Project, check: bool = False) -> None:
 
 @command(
     needs="test",
-    help={
-        "fast": "linters, type checks and unit tests only",
-        "all": "also the tests marked slow, and show which lines no test reaches",
-        "match": "run only tests whose names match (pytest -k)",
-        "require_engine": "fail if Docker or a registry is missing, or if a test is unexpectedly skipped",
-    },
+    fast="linters, type checks and unit tests only",
+    all="also the tests marked slow, and show which lines no test reaches",
+    match="run only tests whose names match (pytest -k)",
+    require_engine="fail if Docker or a registry is missing, or if a test is unexpectedly skipped",
 )
 def test(
     project: Project, fast: bool = False, all: bool = False, match: str = "", require_engine: bool = False
@@ -103,3 +104,62 @@ def test(
         done = subprocess.run(line, shell=True, cwd=project.root, env=environment, check=False)  # noqa: S602 - lines of our own, with globs
         if done.returncode:
             raise Exit(code=done.returncode)
+
+
+@command(
+    out="the folder to write (default: build/site)",
+    registry="read what was published from this repository (default: FACTORY_REGISTRY, or matrix.yaml's)",
+    offline="ask no registry; pages then say that nothing is known to be published",
+    serve="also serve it on 127.0.0.1 until you press Ctrl-C",
+    port="the port for --serve (default: a free one)",
+)
+def site(
+    project: Project,
+    out: str = "",
+    registry: str = "",
+    offline: bool = False,
+    serve: bool = False,
+    port: str = "",
+) -> None:
+    """Make the catalog as a static site: models, images, mods, advice, status; plain files for any web server."""
+    from imagefactory.site.rendering import render
+    from imagefactory.site.site_contents import gather
+    from imagefactory.site.stock import take_stock
+    from imagefactory.site.writing import refuse_foreign, site_server, write_site
+
+    options.at_most_one(registry=registry, offline=offline)
+    number = options.whole_number("--port", port) or 0
+    folder = options.path("--out", out) or project.root / "build" / "site"
+    refuse_foreign(folder)
+    began = time.monotonic()
+    contents = gather(take_stock(project, _records(project, registry, offline=offline)))
+    for problem in contents.status["problems"]:
+        say(f"- {problem}")
+    files = render(contents)
+    write_site(files, folder)
+    pages = sum(path.endswith(".html") for path in files)
+    total = sum(map(len, files.values()))
+    seconds = time.monotonic() - began
+    say(f"{pages} pages, {len(files)} files, {total / 1e6:.1f} MB, in {seconds:.1f} s")
+    print(folder)
+    if serve:
+        with site_server(folder, number) as server:
+            say(f"http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)")
+            with suppress(KeyboardInterrupt):
+                server.serve_forever()
+
+
+def _records(project: Project, registry: str, *, offline: bool) -> RegistryRecords:
+    from imagefactory.site.registry_records import RegistryRecords, ask_registry
+
+    if registry:
+        os.environ["FACTORY_REGISTRY"] = registry  # recipes name it too
+    name = project.matrix.effective_registry
+    if "OWNER" in name and not offline:
+        say(
+            "no registry was asked: OWNER in matrix.yaml is a placeholder; set FACTORY_REGISTRY or --registry"
+        )
+    if offline or "OWNER" in name:
+        return RegistryRecords(name)
+    with open_repository(project) as repository:
+        return ask_registry(repository)

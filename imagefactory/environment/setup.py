@@ -25,10 +25,75 @@ from imagefactory.errors import NetworkError
 from imagefactory.store.index_config import IndexConfig, environment_for_uv, options_for_uv, redact
 from imagefactory.store.progress import Say
 
+FOLDER: Final = Path("locks", "environment")
 STAMPS: Final = ".locked"
 """The folder in an environment with a copy of each installed set."""
-_PATH_FILE: Final = "spark-image-factory.pth"
-"""Makes the factory importable in the environment."""
+RUN: Final = "run"
+"""The set that suffices to plan, build, run, verify and publish."""
+SETS: Final = {
+    RUN: "every command",
+    "smoke": "smoke tests of images",
+    "sign": "signing and checking with the identity of a CI job",
+    "plot": "plots of benchmarks",
+    "arena": "llama-benchy, which runs the benchmark profile `arena`",
+    "test": "linters, type checks and the project's own tests",
+}
+"""Every set includes `run`, and `test` all but those apart; except for `run`, they are the extras in pyproject.toml."""
+APART: Final = frozenset({"arena"})
+"""Sets that no test needs; they are too large to install for nothing."""
+PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
+_PIN = re.compile(r"^([a-z0-9-]+)==([^\s;\\]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class LockedSet:
+    """A committed requirements file with hashes."""
+
+    name: str
+    path: Path
+
+    @classmethod
+    def of(cls, root: Path, name: str) -> LockedSet:
+        """Return the set with a name in a checkout."""
+        return cls(name, root / FOLDER / f"{name}.txt")
+
+    def text(self) -> str:
+        """Return the whole file."""
+        return self.path.read_text("utf-8")
+
+    def pins(self) -> dict[str, str]:
+        """Return the version of each package; if markers pin several, the last one."""
+        return dict(_PIN.findall(self.text()))
+
+    def made_from(self) -> str | None:
+        """Return the checksum of the requirements that the file was resolved from."""
+        found = re.search(r"^# made from: ([0-9a-f]{64})$", self.text(), re.MULTILINE)
+        return found[1] if found else None
+
+    def only(self, package: str) -> str:
+        """Return a requirements file for one package of the set."""
+        found = re.search(rf"^{package}==[^\n]*\n(?:    [^\n]*\n)*", self.text(), re.MULTILINE)
+        return f"--only-binary :all:\n{found[0] if found else package}"
+
+
+def extras(root: Path, name: str) -> list[str]:
+    """Return the extras of pyproject.toml that a set includes."""
+    if name == "test":
+        return [extra for extra in _project(root)["optional-dependencies"] if extra not in APART]
+    return [] if name == RUN else [name]
+
+
+def checksum(root: Path, name: str) -> str:
+    """Return a checksum of a set's requirements and the supported Pythons."""
+    project = _project(root)
+    more = [line for extra in extras(root, name) for line in project["optional-dependencies"][extra]]
+    wanted = {"requirements": sorted([*project["dependencies"], *more]), "pythons": PYTHONS}
+    return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
+
+
+def _project(root: Path) -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+    return found
 
 
 def is_current(root: Path, prefix: Path, names: Iterable[str]) -> bool:
@@ -80,31 +145,27 @@ def _alone(prefix: Path, say: Say) -> Iterator[None]:
 def _set_up(root: Path, prefix: Path, names: Iterable[str], say: Say) -> None:
     wanted = sorted({RUN, *names, *(name for name in SETS if _stamp(prefix, name))})
     python = prefix / "bin" / "python"
-    if is_current(root, prefix, wanted) and _works(python):
+    # It does not start if its base Python was removed.
+    works = _succeeds([str(python), "-c", "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))"])
+    if works and is_current(root, prefix, wanted):
         return
     started = time.monotonic()
     sets = [LockedSet.of(root, name) for name in wanted]
-    shown = prefix.relative_to(root) if prefix.is_relative_to(root) else prefix
-    say(f"setting up {shown} with packages pinned by hash, for {'; '.join(SETS[name] for name in wanted)}")
-    if not _works(python):
-        _run(
-            [sys.executable, "-m", "venv", "--clear", "--without-pip", str(prefix)], "create the environment"
-        )
+    say(f"setting up {prefix} with packages pinned by hash, for {'; '.join(SETS[name] for name in wanted)}")
+    if not works:
+        make = [sys.executable, "-m", "venv", "--clear", "--without-pip", str(prefix)]
+        _run(make, "create the environment")
     uv = shutil.which("uv", path=str(prefix / "bin")) or shutil.which("uv") or _fetch_uv(sets[0], python)
     # Hashes identify the files, so any index may provide them. Without bytecode, every start would compile it.
-    options = [
-        "--require-hashes",
-        "--only-binary",
-        ":all:",
-        "--index-strategy",
-        "unsafe-best-match",
-        "--compile-bytecode",
-    ]
-    files = [str(one.path) for one in sets]
-    command = [uv, "pip", "sync", "--python", str(python), *files, *options, *options_for_uv()]
+    command = [
+        uv, "pip", "sync", "--python", str(python), *(str(one.path) for one in sets),
+        "--require-hashes", "--only-binary", ":all:", "--index-strategy", "unsafe-best-match",
+        "--compile-bytecode", *options_for_uv(),
+    ]  # fmt: skip
     _run(command, "install the packages", env=environment_for_uv())
     for site in prefix.glob("lib/python3.*/site-packages"):
-        (site / _PATH_FILE).write_text(f"{root}\n", "utf-8")
+        # Makes the factory importable in the environment.
+        (site / "spark-image-factory.pth").write_text(f"{root}\n", "utf-8")
     (prefix / STAMPS).mkdir(exist_ok=True)
     for one in sets:
         fresh = prefix / STAMPS / f"{one.name}.new"
@@ -160,11 +221,6 @@ def _succeeds(command: list[str]) -> bool:
         return False
 
 
-def _works(python: Path) -> bool:
-    """Return whether an environment's Python starts; it does not if its base Python was removed."""
-    return _succeeds([str(python), "-c", "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))"])
-
-
 def _stamp(prefix: Path, name: str) -> str | None:
     try:
         return (prefix / STAMPS / f"{name}.txt").read_text("utf-8")
@@ -193,73 +249,3 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
-
-
-FOLDER: Final = Path("locks", "environment")
-RUN: Final = "run"
-"""The set that suffices to plan, build, run, verify and publish."""
-SETS: Final = {
-    RUN: "every command",
-    "smoke": "smoke tests of images",
-    "sign": "signing and checking with the identity of a CI job",
-    "plot": "plots of benchmarks",
-    "arena": "llama-benchy, which runs the benchmark profile `arena`",
-    "test": "linters, type checks and the project's own tests",
-}
-"""Every set includes `run`, and `test` all but those apart; except for `run`, they are the extras in pyproject.toml."""
-APART: Final = frozenset({"arena"})
-"""Sets that no test needs; they are too large to install for nothing."""
-PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
-_MADE_FROM = re.compile(r"^# made from: ([0-9a-f]{64})$", re.MULTILINE)
-_PIN = re.compile(r"^([a-z0-9-]+)==([^\s;\\]+)", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class LockedSet:
-    """A committed requirements file with hashes."""
-
-    name: str
-    path: Path
-
-    @classmethod
-    def of(cls, root: Path, name: str) -> LockedSet:
-        """Return the set with a name in a checkout."""
-        return cls(name, root / FOLDER / f"{name}.txt")
-
-    def text(self) -> str:
-        """Return the whole file."""
-        return self.path.read_text("utf-8")
-
-    def pins(self) -> dict[str, str]:
-        """Return the version of each package; if markers pin several, the last one."""
-        return dict(_PIN.findall(self.text()))
-
-    def made_from(self) -> str | None:
-        """Return the checksum of the requirements that the file was resolved from."""
-        found = _MADE_FROM.search(self.text())
-        return found[1] if found else None
-
-    def only(self, package: str) -> str:
-        """Return a requirements file for one package of the set."""
-        found = re.search(rf"^{package}==[^\n]*\n(?:    [^\n]*\n)*", self.text(), re.MULTILINE)
-        return f"--only-binary :all:\n{found[0] if found else package}"
-
-
-def extras(root: Path, name: str) -> list[str]:
-    """Return the extras of pyproject.toml that a set includes."""
-    if name == "test":
-        return [extra for extra in _project(root)["optional-dependencies"] if extra not in APART]
-    return [] if name == RUN else [name]
-
-
-def checksum(root: Path, name: str) -> str:
-    """Return a checksum of a set's requirements and the supported Pythons."""
-    project = _project(root)
-    more = [line for extra in extras(root, name) for line in project["optional-dependencies"][extra]]
-    wanted = {"requirements": sorted([*project["dependencies"], *more]), "pythons": PYTHONS}
-    return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
-
-
-def _project(root: Path) -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
-    return found

@@ -33,6 +33,23 @@ class Line:
     held: bool
     """Whether it is held back from these tags today: a rollback took it off."""
 
+    def as_json(self) -> dict[str, object]:
+        """Return the line for JSON."""
+        image = self.image
+        return {
+            "time": self.time.isoformat(),
+            "kind": self.kind,
+            "digest": image.digest,
+            "tag": image.tag,
+            "platform": image.platform,
+            "version": image.version,
+            "mods": list(image.mods),
+            "moved": list(self.moved),
+            "now": list(self.now),
+            "changed": list(self.changed),
+            "held": self.held,
+        }
+
 
 @dataclass(frozen=True)
 class History:

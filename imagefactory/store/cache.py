@@ -168,20 +168,25 @@ def clean(
         dry_run: only count, and remove nothing.
     """
     with store.for_cleaning():
-        files = sorted(_files(store), key=lambda item: (item[1], item[0]))
-        total = sum(size for _, _, size in files)
         everything = older_than is None and larger_than is None
         horizon = time.time() - (older_than or 0) * DAY
+        found = [path for part in _PARTS for path in (store.root / part).glob("**/*") if path.is_file()]
+        leftovers = [path for path in found if path.name.startswith(WRITING) or path.suffix == ".lock"]
+        trees = [path for pattern in _TREES for path in store.root.glob(pattern) if path.is_dir()]
+        entries = sorted(map(_entry, {*found, *trees} - {*leftovers}))
+        total = sum(size for _, _, size in entries)
         removed: list[Path] = []
         freed = 0
-        for path, used, size in files:
+        for used, path, size in entries:
             too_old = older_than is not None and used < horizon
             too_much = larger_than is not None and total - freed > larger_than
             if everything or too_old or too_much:
                 removed.append(path)
                 freed += size
         if not dry_run:
-            for path in [*removed, *_leftovers(store)]:
+            # Recent leftovers stay, because `./inv lock` uses the cache without holding the store.
+            stale = (path for path in leftovers if path.stat().st_mtime < time.time() - HOUR)
+            for path in [*removed, *stale]:
                 if path.is_dir():
                     shutil.rmtree(path, ignore_errors=True)
                 else:
@@ -190,42 +195,15 @@ def clean(
     return Cleaned(len(removed), freed, total - freed)
 
 
-def _files(store: Store) -> list[tuple[Path, float, int]]:
-    """List the store's files with their last use and size."""
-    status = {path: path.stat() for path in _everything(store) if not _is_leftover(path)}
-    files = [(path, max(stat.st_atime, stat.st_mtime), stat.st_size) for path, stat in status.items()]
-    folders = (folder for pattern in _TREES for folder in store.root.glob(pattern) if folder.is_dir())
-    return [*files, *map(_tree, folders)]
-
-
-def _tree(folder: Path) -> tuple[Path, float, int]:
-    """Treat a folder as one file; its top level shows when it was last used."""
-    used = max(path.stat().st_mtime for path in (folder, *folder.iterdir()) if not path.is_symlink())
-    return folder, used, folder_size(folder)
-
-
-def folder_size(folder: Path) -> int:
-    """Return the bytes of all files in a folder; those that vanish meanwhile count nothing."""
+def _entry(path: Path) -> tuple[float, Path, int]:
+    """Return the last use and the size of a file or tree; the top level of a tree shows when it was last used."""
+    status = path.stat()
+    if not path.is_dir():
+        return max(status.st_atime, status.st_mtime), path, status.st_size
+    used = max(one.stat().st_mtime for one in (path, *path.iterdir()) if not one.is_symlink())
     total = 0
-    for parent, _, names in os.walk(folder):
+    for parent, _, names in os.walk(path):
         for name in names:
             with suppress(FileNotFoundError):
                 total += os.lstat(os.path.join(parent, name)).st_size  # noqa: PTH118 - much faster for large trees
-    return total
-
-
-def _leftovers(store: Store) -> Iterator[Path]:
-    """List old lock files and unfinished files of killed processes.
-
-    Recent ones stay, because `./inv lock` uses the cache without holding the store.
-    """
-    horizon = time.time() - HOUR
-    return (path for path in _everything(store) if _is_leftover(path) and path.stat().st_mtime < horizon)
-
-
-def _is_leftover(path: Path) -> bool:
-    return path.name.startswith(WRITING) or path.suffix == ".lock"
-
-
-def _everything(store: Store) -> Iterator[Path]:
-    return (path for part in _PARTS for path in (store.root / part).glob("**/*") if path.is_file())
+    return used, path, total

@@ -1,4 +1,4 @@
-"""The retry policy for all network requests: which failures to retry, how often, and after how long."""
+"""Requests of the network: which failures to retry and when, bounded answers, and parts of remote files."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ class Again:
 
     after: float = 0.0
     """Seconds that the server asks us to wait."""
-    unreachable: bool = False
-    """Whether no server was reached, which changes more slowly than a busy server."""
     advanced: bool = False
     """Whether the attempt made progress, which resets the count of failures."""
 
@@ -38,8 +36,6 @@ class Retry:
     """How often to retry, and how long to wait in between."""
 
     attempts: int = 4
-    connects: int = 3
-    """Attempts when no server is reached."""
     pause: float = 0.5
     """Seconds before the second attempt; the wait doubles with each further one."""
     longest: float = 30.0
@@ -72,17 +68,12 @@ class Retry:
                 outcome = error
             again = later(outcome)
             failures = 1 if again is not None and again.advanced else failures + 1
-            if again is None or self.is_spent(failures, again, asked):
+            if again is None or failures >= self.attempts or asked + again.after > self.patience:
                 if isinstance(outcome, OSError):
                     raise outcome
                 return outcome
             asked += again.after
             self.wait(failures, again, stopped)
-
-    def is_spent(self, failures: int, again: Again, asked: float = 0.0) -> bool:
-        """Return whether to give up after a number of failures, and after seconds that the server asked for."""
-        most = min(self.connects, self.attempts) if again.unreachable else self.attempts
-        return failures >= most or asked + again.after > self.patience
 
     def delay(self, failures: int) -> float:
         """Return the seconds to wait after a number of failures, with jitter against simultaneous retries."""
@@ -103,11 +94,9 @@ def judge(outcome: object) -> Again | None:
     if isinstance(outcome, requests.Response):
         return judge_status(outcome.status_code, outcome.headers)
     # Errors of the disk are final, and so are bad certificates and URLs (which are ValueErrors in requests).
-    if not isinstance(outcome, requests.RequestException | ConnectionError | TimeoutError) or isinstance(
-        outcome, requests.exceptions.SSLError | ValueError
-    ):
-        return None
-    return Again(unreachable=_is_unreachable(outcome))
+    passing = isinstance(outcome, requests.RequestException | ConnectionError | TimeoutError)
+    final = isinstance(outcome, requests.exceptions.SSLError | ValueError)
+    return Again() if passing and not final else None
 
 
 def judge_status(status: int, headers: Mapping[str, str]) -> Again | None:
@@ -121,14 +110,6 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return urllib3.Retry().parse_retry_after(headers.get("Retry-After", ""))
     except (urllib3.exceptions.InvalidHeader, ValueError, TypeError, OverflowError):
         return None
-
-
-def _is_unreachable(error: Exception) -> bool:
-    """Return whether no server was reached (refused, no such name, no route)."""
-    cause = error.args[0] if error.args else None
-    return isinstance(error, requests.ConnectTimeout | requests.exceptions.ProxyError) or isinstance(
-        getattr(cause, "reason", cause), urllib3.exceptions.NewConnectionError
-    )
 
 
 MOST = 128 * 1024 * 1024
@@ -188,16 +169,13 @@ class RangeFile(io.RawIOBase):
         self.size = 0
         self._start, self._window = self._fetch(f"bytes=-{WINDOW}")
 
-    def readable(self) -> bool:
-        """Return True."""
+    def readable(self) -> bool:  # noqa: D102 - of files
         return True
 
-    def seekable(self) -> bool:
-        """Return True."""
+    def seekable(self) -> bool:  # noqa: D102
         return True
 
-    def tell(self) -> int:
-        """Return the position of the next read."""
+    def tell(self) -> int:  # noqa: D102
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:

@@ -7,9 +7,11 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from imagefactory.store.paths import expand_home
 
@@ -23,19 +25,14 @@ class IndexConfig:
 
     @classmethod
     def from_environment(cls) -> IndexConfig:
-        """Read the variables and configuration files of pip and uv."""
-        pip, uv = _pip_settings(), _uv_settings()
-        named = map(os.environ.get, ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"))
-        main = next(filter(None, (*named, uv.main, pip.main)), "")
-        extra = [*_words("UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL"), *uv.extra, *pip.extra]
-        # uv writes a named index as name=url.
-        extra = [url.split("=", 1)[1] if "=" in url.split("/", 1)[0] else url for url in extra]
-        links = [*_words("UV_FIND_LINKS", "PIP_FIND_LINKS"), *uv.links, *pip.links]
-        return cls(indexes=_unique([main, *extra]), find_links=_unique(links))
+        """Read the settings of pip and uv; those of uv come first."""
+        uv, pip = _uv_settings(), _pip_settings()
+        indexes = dict.fromkeys([uv.main or pip.main, *uv.extra, *pip.extra])
+        return cls(indexes=tuple(indexes), find_links=tuple(dict.fromkeys([*uv.links, *pip.links])))
 
     def with_extra(self, urls: Iterable[str]) -> IndexConfig:
         """Return a configuration with additional indexes, such as an arch's in matrix.yaml."""
-        return IndexConfig(indexes=_unique([*self.indexes, *urls]), find_links=self.find_links)
+        return IndexConfig(indexes=tuple(dict.fromkeys([*self.indexes, *urls])), find_links=self.find_links)
 
     def describe(self) -> str:
         """Return the indexes and folders as text, without passwords."""
@@ -43,60 +40,54 @@ class IndexConfig:
         return ", ".join([*named, *map(redact, self.find_links)])
 
 
-_CREDENTIALS = re.compile(r"//[^/\s]*@")
-
-
 def redact(url: str) -> str:
     """Remove user names and passwords from the URLs in a text."""
-    return _CREDENTIALS.sub("//", url)
+    return re.sub(r"//[^/\s]*@", "//", url)
 
 
 @dataclass(frozen=True)
 class _Settings:
-    main: str | None = None
-    extra: Sequence[str] = ()
-    links: Sequence[str] = ()
+    main: str
+    extra: list[str]
+    links: list[str]
 
 
 def _pip_settings() -> _Settings:
-    """Merge pip's configuration files as pip does: global, user, environment, then PIP_CONFIG_FILE."""
-    named = os.environ.get("PIP_CONFIG_FILE")
-    if named == os.devnull:
-        return _Settings()  # this tells pip to use no configuration
-    user = [expand_home("~", "HOME") / ".pip/pip.conf", _config_home() / "pip/pip.conf"]
+    """Merge pip's variables and files as pip does: the machine's, the user's, the environment's, a named one."""
+    named = os.environ.get("PIP_CONFIG_FILE", "")
     files = [
-        Path("/etc/xdg/pip/pip.conf"),
         Path("/etc/pip.conf"),
-        *([] if named and Path(named).exists() else user),
-        Path(os.environ.get("VIRTUAL_ENV") or sys.prefix) / "pip.conf",
-        *([Path(named)] if named else []),
+        Path(os.environ.get("VIRTUAL_ENV") or sys.prefix, "pip.conf"),
+        Path(named),
     ]
+    if not named or not Path(named).exists():
+        files[1:1] = [_config_home() / "pip/pip.conf"]
     parser = configparser.RawConfigParser()
-    try:
-        parser.read(files, encoding="utf-8")
-    except (configparser.Error, UnicodeDecodeError):
-        return _Settings()
+    with suppress(configparser.Error, UnicodeDecodeError):
+        parser.read(files if named != os.devnull else [], encoding="utf-8")
     section = dict(parser.items("global")) if parser.has_section("global") else {}
     return _Settings(
-        section.get("index-url"),
-        section.get("extra-index-url", "").split(),
-        section.get("find-links", "").split(),
+        os.environ.get("PIP_INDEX_URL") or section.get("index-url", ""),
+        [*_words("PIP_EXTRA_INDEX_URL"), *section.get("extra-index-url", "").split()],
+        [*_words("PIP_FIND_LINKS"), *section.get("find-links", "").split()],
     )
 
 
 def _uv_settings() -> _Settings:
     named = os.environ.get("UV_CONFIG_FILE")
-    files = [Path(named)] if named else [_config_home() / "uv/uv.toml", Path("/etc/uv/uv.toml")]
-    for file in files:
-        try:
+    data: dict[str, Any] = {}
+    for file in [Path(named)] if named else [Path("/etc/uv/uv.toml"), _config_home() / "uv/uv.toml"]:
+        with suppress(OSError, ValueError):  # missing, or not TOML
             data = tomllib.loads(file.read_text("utf-8"))
-        except (OSError, ValueError):  # missing, or not TOML
-            continue
-        tables = [entry for entry in data.get("index", []) if "url" in entry]
-        main = next((entry["url"] for entry in tables if entry.get("default")), data.get("index-url"))
-        extra = [entry["url"] for entry in tables if not entry.get("default")]
-        return _Settings(main, [*extra, *data.get("extra-index-url", [])], data.get("find-links", []))
-    return _Settings()
+    tables = [entry for entry in data.get("index", []) if "url" in entry]
+    main = next((entry["url"] for entry in tables if entry.get("default")), data.get("index-url", ""))
+    listed = [entry["url"] for entry in tables if not entry.get("default")]
+    extra = [*_words("UV_INDEX", "UV_EXTRA_INDEX_URL"), *listed, *data.get("extra-index-url", [])]
+    return _Settings(
+        os.environ.get("UV_DEFAULT_INDEX") or os.environ.get("UV_INDEX_URL") or main,
+        [re.sub(r"^[^/=]+=", "", url) for url in extra],  # a named index is name=url
+        [*_words("UV_FIND_LINKS"), *data.get("find-links", [])],
+    )
 
 
 def _config_home() -> Path:
@@ -107,23 +98,15 @@ def _words(*variables: str) -> list[str]:
     return [word for variable in variables for word in os.environ.get(variable, "").split()]
 
 
-def _unique(values: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(values))
-
-
 def options_for_uv() -> list[str]:
     """Return options that point uv to pip's indexes, unless uv has its own configuration."""
     uv, pip = _uv_settings(), _pip_settings()
-    own = _words("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
-    if own or uv.main or uv.extra or uv.links:
+    if uv.main or uv.extra or uv.links:
         return []
-    main = os.environ.get("PIP_INDEX_URL") or pip.main
-    extra = _unique([*_words("PIP_EXTRA_INDEX_URL"), *pip.extra])
-    links = _unique([*_words("PIP_FIND_LINKS"), *pip.links])
     return [
-        *(["--default-index", main] if main else []),
-        *(option for url in extra for option in ("--index", url)),
-        *(option for link in links for option in ("--find-links", link)),
+        *(["--default-index", pip.main] if pip.main else []),
+        *(option for url in dict.fromkeys(pip.extra) for option in ("--index", url)),
+        *(option for link in dict.fromkeys(pip.links) for option in ("--find-links", link)),
         *(["--no-index"] if os.environ.get("PIP_NO_INDEX", "0") not in {"", "0", "false"} else []),
     ]
 

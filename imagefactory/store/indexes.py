@@ -168,18 +168,14 @@ def reachable(index: str) -> bool:
 def _reason(error: requests.RequestException) -> str:
     """Return why a request failed, without its URL, which may contain a password."""
     match error:
-        case requests.Timeout():
-            return "It did not respond in time."
         case TooLargeError():
             return f"Its page is too large: {error}."
         case requests.HTTPError() if error.response is not None:
             return f"It answered {error.response.status_code} {error.response.reason}."
         case requests.exceptions.SSLError():
             return "Its certificate is not trusted; set SSL_CERT_FILE to a bundle that includes it."
-        case requests.ConnectionError():
-            return "No connection could be made."
         case _:
-            return f"The request failed ({type(error).__name__})."
+            return f"No answer arrived ({type(error).__name__})."
 
 
 def _as_folder(link: str) -> Path | None:

@@ -10,55 +10,43 @@ from rich.table import Table
 from imagefactory.check.bench.comparison import Compared
 from imagefactory.check.bench.profiles import PublishedFigures
 from imagefactory.check.bench.result import BenchResult, Measurement, mean_spread, pooled_acceptance
+from imagefactory.cli.show.tables import table
+
+_FIGURES = (
+    *(">tokens/s", ">per user", ">first token p50", ">p99", ">per token p50", ">p99"),
+    *(">accepted", ">length", ">failed"),
+)
 
 
 def result_tables(result: BenchResult) -> Iterator[Table]:
     """Show a result: its measurements, its starts, and the checks of its answers."""
     if result.measurements:
-        yield _measurements(result)
+        bound = result.bound
+        yield table(
+            (
+                (kind, str(users), str(depth), *_figures(found))
+                for (kind, users, depth), found in result.cells().items()
+            ),
+            *("kind", ">users", ">depth", *_FIGURES),
+            title=f"{bound.target or bound.model}, {bound.server} {bound.server_version}, "
+            f"profile {result.profile}, means of {result.repeats} repeats",
+        )
     if result.starts:
-        table = Table(title="starts, in seconds", title_justify="left")
         steps = list(dict.fromkeys(step for start in result.starts for step in start.steps))
-        for name in ("cache", "until it responds", *steps):
-            table.add_column(name, justify="left" if name == "cache" else "right")
-        for start in result.starts:
-            shown = (f"{start.steps[step]:.1f}" if step in start.steps else "" for step in steps)
-            table.add_row(start.cache, f"{start.seconds:.1f}", *shown)
-        yield table
+        rows = (
+            (
+                start.cache,
+                f"{start.seconds:.1f}",
+                *(f"{start.steps[step]:.1f}" if step in start.steps else "" for step in steps),
+            )
+            for start in result.starts
+        )
+        columns = ("cache", ">until it responds", *(f">{step}" for step in steps))
+        yield table(rows, *columns, title="starts, in seconds")
     if result.sanity or result.left_out:
-        table = Table("check", "outcome", "detail", title="answers", title_justify="left")
-        for check in result.sanity:
-            table.add_row(check.name, check.outcome, check.detail)
-        for part in result.left_out:
-            table.add_row("the whole profile", "left out", part)
-        yield table
-
-
-def _measurements(result: BenchResult) -> Table:
-    bound = result.bound
-    named = bound.target or bound.model
-    table = Table(
-        title=f"{named}, {bound.server} {bound.server_version}, profile {result.profile}, "
-        f"means of {result.repeats} repeats",
-        title_justify="left",
-    )
-    for name in ("kind", "users", "depth"):
-        table.add_column(name, justify="left" if name == "kind" else "right")
-    for name in (
-        "tokens/s",
-        "per user",
-        "first token p50",
-        "p99",
-        "per token p50",
-        "p99",
-        "accepted",
-        "length",
-        "failed",
-    ):
-        table.add_column(name, justify="right")
-    for (kind, users, depth), found in result.cells().items():
-        table.add_row(kind, str(users), str(depth), *_figures(found))
-    return table
+        checks = [(check.name, check.outcome, check.detail) for check in result.sanity]
+        left_out = [("the whole profile", "left out", part) for part in result.left_out]
+        yield table([*checks, *left_out], "check", "outcome", "detail", title="answers")
 
 
 def _figures(found: list[Measurement]) -> Iterator[str]:
@@ -78,36 +66,22 @@ def _figures(found: list[Measurement]) -> Iterator[str]:
 
 def comparison_table(found: Sequence[Compared], left: str, right: str) -> Table:
     """Show ratios with their intervals; what counts is the first line, over everything."""
-    table = Table(title=f"A is {left}, B is {right}", title_justify="left")
-    for name in ("figure", "of"):
-        table.add_column(name)
-    for name in ("A", "B", "B / A", "95 % interval"):
-        table.add_column(name, justify="right")
-    table.add_column("B is")
+    rows = []
     for one in found:
         unit = "" if one.more_is_better else " ms"
         interval = one.interval
         ratio = f"{interval.ratio:.3f}" if interval else f"{one.right / one.left:.3f}"
         bounds = f"{interval.low:.3f} to {interval.high:.3f}" if interval else ""
-        table.add_row(
-            one.name, one.cell, f"{one.left:.1f}{unit}", f"{one.right:.1f}{unit}", ratio, bounds, one.verdict
-        )
-    return table
+        sides = (f"{one.left:.1f}{unit}", f"{one.right:.1f}{unit}")
+        rows.append((one.name, one.cell, *sides, ratio, bounds, one.verdict))
+    columns = ("figure", "of", ">A", ">B", ">B / A", ">95 % interval", "B is")
+    return table(rows, *columns, title=f"A is {left}, B is {right}")
 
 
 def published_table(published: PublishedFigures, model: str) -> Table | None:
     """Show what others published about a model; None if nobody did."""
-    found = published.about(model)
-    if not found:
-        return None
-    table = Table(title="published by others: other images, revisions and settings", title_justify="left")
-    for name in ("kind", "GPU", "drafter"):
-        table.add_column(name)
-    for name in ("users", "tokens/s", "first token", "per token", "accepted", "length"):
-        table.add_column(name, justify="right")
-    table.add_column("source")
-    for one in found:
-        table.add_row(
+    rows = [
+        (
             *(one.kind, one.gpu, one.drafted, str(one.users), f"{one.tokens_per_second:g}"),
             f"{one.first_token_ms:g} ms" if one.first_token_ms else "",
             f"{one.per_token_ms:g} ms" if one.per_token_ms else "",
@@ -115,4 +89,8 @@ def published_table(published: PublishedFigures, model: str) -> Table | None:
             f"{one.acceptance_length:.2f}" if one.acceptance_length else "",
             published.sources[one.source],
         )
-    return table
+        for one in published.about(model)
+    ]
+    columns = ("kind", "GPU", "drafter", ">users", ">tokens/s", ">first token", ">per token", ">accepted")
+    title = "published by others: other images, revisions and settings"
+    return table(rows, *columns, ">length", "source", title=title) if rows else None

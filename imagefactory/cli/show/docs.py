@@ -6,7 +6,7 @@ import io
 import json
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,6 @@ from images.shipped.mods.manifest import Manifest
 
 DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$", re.MULTILINE)
 SHARED = ("MODEL", "HOST", "PORT", "WARMUP", "MODS_PATH", "CHECKS")
-WIDTH = 116
 SCHEMAS: dict[str, type[BaseModel]] = {
     "bench.schema.json": BenchResult,
     "compile.schema.json": CompileSettings,
@@ -52,99 +51,95 @@ SCHEMAS: dict[str, type[BaseModel]] = {
 
 def write_digest(project: Project, plan: Plan, readme: Path) -> Digest | None:
     """Put the plan's image digest into the README and return it; None while a layer has never been built."""
-    image = KnownLayers(project.known_layers).image(plan)
-    if image is None:
+    if (image := KnownLayers(project.known_layers).image(plan)) is None:
         return None
     write_changed({readme: DIGEST.sub(image.digest, readme.read_text("utf-8"))})
     return image.digest
 
 
-def settings_table(root: Path) -> str:
-    """Return the table of settings, with the defaults of the matrix's first model."""
+def with_tables(root: Path) -> dict[Path, str]:
+    """Return the documents with up-to-date tables."""
     matrix = load_matrix(root / "matrix.yaml")
-    cell = select_one(matrix, "")
-    document = _model(matrix, cell)
-    return Preview(root, describe_image(matrix, cell, document), document).markdown()
+    guides = read_guides(root)
+    first = select_one(matrix, "")
+    document = _model(matrix, first)
+    settings = Preview(root, describe_image(matrix, first, document), document).markdown()
+    others = {f"{server} models": model_table(root, server) for server in SERVERS if server != VLLM}
+    codes = ((str(code), meaning) for code, meaning in guides.exit_codes.items())
+    choices = ((one.situation, one.use, one.because) for one in guides.choices)
+    troubles = ((one.symptom, one.remedy) for one in guides.troubles)
+    tables = {
+        "docs/serving.md": {
+            "settings": settings,
+            "models": model_table(root),
+            **{mark: table for mark, table in others.items() if table},
+            "codes of images": markdown_table(codes, "code", "meaning"),
+            "choices": markdown_table(choices, "you have", "use", "because"),
+            "troubles": markdown_table(troubles, "symptom", "reason and remedy"),
+        },
+        "docs/errors.md": {"exit codes": _exit_codes()},
+        "docs/models.md": {"facts": _facts(matrix)},
+        "README.md": {"tags": _tags(matrix)},
+    }
+    found = {}
+    for name, parts in tables.items():
+        text = (root / name).read_text("utf-8")
+        for mark, table in parts.items():
+            text = replace_between(text, mark, table)
+        found[root / name] = text
+    return found
 
 
 def model_table(root: Path, server: str = VLLM) -> str:
     """Return the table of each model's defaults with a server on the default arch; empty if it serves none."""
     matrix = load_matrix(root / "matrix.yaml")
-    described: dict[str, Description] = {}
-    for cell in _newest_cells(matrix, server):
-        if matrix.models[cell.model].generated is None:
-            described[cell.model] = describe_image(matrix, cell, _model(matrix, cell))
+    if server == VLLM:
+        cells = [select_one(matrix, name) for name in matrix.models]
+    else:
+        versions = matrix.versions
+        cells = [
+            cell for cell in buildable(matrix) if (cell.server, cell.arch) == (server, matrix.defaults.arch)
+        ]
+        newest = max((versions[cell.version].version for cell in cells), default=None)
+        cells = [cell for cell in cells if versions[cell.version].version == newest]
+    described = {
+        cell.model: describe_image(matrix, cell, _model(matrix, cell))
+        for cell in cells
+        if matrix.models[cell.model].generated is None
+    }
     return defaults_by_model(described) if described else ""
 
 
-def _newest_cells(matrix: Matrix, server: str) -> list[Cell]:
-    """List a cell for each model that a server serves: of vLLM's default version, or another server's newest."""
-    if server == VLLM:
-        return [select_one(matrix, name) for name in matrix.models]
-    cells = [
-        cell for cell in buildable(matrix) if cell.server == server and cell.arch == matrix.defaults.arch
-    ]
-    newest = max((matrix.versions[cell.version].version for cell in cells), default=None)
-    return [cell for cell in cells if matrix.versions[cell.version].version == newest]
-
-
-def with_tables(root: Path) -> dict[Path, str]:
-    """Return the documents with up-to-date tables."""
-    serving, codes, models = (root / "docs" / f"{name}.md" for name in ("serving", "errors", "models"))
-    readme = root / "README.md"
-    text = replace_between(serving.read_text("utf-8"), "settings", settings_table(root))
-    text = replace_between(text, "models", model_table(root))
-    for server in SERVERS:
-        if server != VLLM and (table := model_table(root, server)):
-            text = replace_between(text, f"{server} models", table)
-    advice = read_guides(root)
-    rows: Iterable[Iterable[str]] = ((str(code), meaning) for code, meaning in advice.exit_codes.items())
-    text = replace_between(text, "codes of images", markdown_table(rows, "code", "meaning"))
-    rows = ((one.situation, one.use, one.because) for one in advice.choices)
-    text = replace_between(text, "choices", markdown_table(rows, "you have", "use", "because"))
-    rows = ((one.symptom, one.remedy) for one in advice.troubles)
-    text = replace_between(text, "troubles", markdown_table(rows, "symptom", "reason and remedy"))
-    return {
-        serving: text,
-        codes: replace_between(codes.read_text("utf-8"), "exit codes", exit_code_table()),
-        readme: replace_between(readme.read_text("utf-8"), "tags", tag_table(root)),
-        models: replace_between(models.read_text("utf-8"), "facts", facts_table(root)),
-    }
-
-
-def exit_code_table() -> str:
+def _exit_codes() -> str:
     """Return the table of exit codes, with the first line of each error's docstring."""
     kinds = sorted(FactoryError.__subclasses__(), key=lambda kind: kind.exit_code)
-    rows = [(str(kind.exit_code), (kind.__doc__ or "").partition("\n")[0]) for kind in kinds]
+    rows = ((str(kind.exit_code), (kind.__doc__ or "").partition("\n")[0]) for kind in kinds)
     return markdown_table(rows, "code", "meaning")
 
 
-def tag_table(root: Path) -> str:
+def _tags(matrix: Matrix) -> str:
     """Return the table of the tags that users pull, one for each model."""
-    models = load_matrix(root / "matrix.yaml").models
-    rows = [(f"`{name}`", model.repo or "a random model, without a GPU") for name, model in models.items()]
+    rows = (
+        (f"`{name}`", model.repo or "a random model, without a GPU") for name, model in matrix.models.items()
+    )
     return markdown_table(rows, "tag", "serves")
 
 
-def facts_table(root: Path) -> str:
+def _facts(matrix: Matrix) -> str:
     """Return the table of what each model needs and is served by."""
-    matrix = load_matrix(root / "matrix.yaml")
     rows = []
     for name, model in matrix.models.items():
-        cell = select_one(matrix, name)
-        drafters = usable_drafters(matrix, cell)
+        drafters = usable_drafters(matrix, select_one(matrix, name))
         size = model.memory and (model.memory.download_gb or model.memory.weights_gb)
         context = model.serve.max_model_len or (model.memory.context if model.memory else None)
-        servers = (
-            f"{TITLES[server]} {model.range_of(server)}" for server in TITLES if model.range_of(server)
-        )
+        servers = ((TITLES[server], model.range_of(server)) for server in TITLES)
         row = (
             f"`{name}`",
             model.weights,
             f"{size:.0f} GB" if size else "none",
             f"{context:,}" if context else "",
             f"{drafters[0].method}, {drafters[0].tokens} tokens" if drafters else "none",
-            ", ".join(servers),
+            ", ".join(f"{title} {versions}" for title, versions in servers if versions),
         )
         rows.append(row)
     return markdown_table(rows, "tag", "weights", "download", "context", "drafter", "versions")
@@ -153,11 +148,10 @@ def facts_table(root: Path) -> str:
 def _model(matrix: Matrix, cell: Cell) -> dict[str, Any]:
     """Describe a model by matrix.yaml alone, so that the tables change only with the matrix."""
     model = matrix.models[cell.model]
+    drafters = usable_drafters(matrix, cell)
     return {
         "model": model.repo or str(model.generated),
-        "drafters": [
-            drafter.model_dump(mode="json", exclude_none=True) for drafter in usable_drafters(matrix, cell)
-        ],
+        "drafters": [drafter.model_dump(mode="json", exclude_none=True) for drafter in drafters],
         "serve": serve_document(model, cell),
         "server": cell.server,
     }
@@ -210,9 +204,8 @@ def _finished_build(status: PlanStatus) -> LiveDisplay:
 
 
 def _svg(renderable: RenderableType, name: str, title: str) -> str:
-    console = Console(
-        record=True, width=WIDTH, height=100, file=io.StringIO(), force_terminal=True, highlight=False
-    )
+    file = io.StringIO()
+    console = Console(record=True, width=116, height=100, file=file, force_terminal=True, highlight=False)
     console.print(renderable)
     return console.export_svg(title=title, unique_id=name)
 

@@ -13,14 +13,11 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from imagefactory.cli.show.terminal import err
-from imagefactory.store.digests import Digest, Sha256
 from imagefactory.store.progress import size
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
-
-    from imagefactory.assemble.watch import LayerState
     from imagefactory.plan.plan import Layer
+    from imagefactory.store.digests import Digest
 
 _STYLES = {
     "splicing": "yellow",
@@ -54,10 +51,11 @@ class _Row:
 
 
 class _Rows:
-    """The layers of a build or a push, with their progress."""
+    """The layers of a build or a push and the objects of a compile, with their progress."""
 
     def __init__(self) -> None:
         self.rows: dict[str, _Row] = {}
+        self.objects = ""
 
     def layers(self, layers: Sequence[Layer]) -> None:
         """Start with the layers to build."""
@@ -74,11 +72,18 @@ class _Rows:
             row.since = time.monotonic()
         row.state, row.done, row.total = state, done, total
 
+    def step(self, done: int, total: int) -> None:
+        """Report how many objects are compiled."""
+        self.objects = f"{done} of {total} objects"
+
 
 class LiveDisplay(_Rows):
     """A table that is redrawn as work goes on; if the terminal is small, with the layers in progress."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.objects:
+            yield Text(self.objects)  # all layers of the toolchain are ready
+            return
         rows = list(self.rows.values())
         room = max((options.height or console.height) - _FRAME, 1)
         shown = sorted(rows, key=lambda row: list(_STYLES).index(row.state))[:room]
@@ -107,23 +112,36 @@ class PlainDisplay(_Rows):
         self._every = every
         self._spoke = time.monotonic()
 
+    def _say(self, *lines: str) -> None:
+        self._spoke = time.monotonic()
+        for line in lines:
+            self._console.print(line)
+
+    def _is_due(self) -> bool:
+        return time.monotonic() - self._spoke > self._every
+
     def state(self, key: str, state: str, done: int, total: int) -> None:
         """Report a layer's progress."""
         changed = self.rows[key].state != state
         super().state(key, state, done, total)
         if changed and state in _READY:
-            self._console.print(f"{state:<8} {self.rows[key].label} ({size(total)})")
-            self._spoke = time.monotonic()
-        elif time.monotonic() - self._spoke > self._every:
-            self._spoke = time.monotonic()
-            for row in self.rows.values():
-                if row.state in _MOVING:
-                    self._console.print(f"{row.state:<12} {row.label}: {size(row.done)} of {size(row.total)}")
+            self._say(f"{state:<8} {self.rows[key].label} ({size(total)})")
+        elif self._is_due():
+            moving = (row for row in self.rows.values() if row.state in _MOVING)
+            self._say(
+                *(f"{row.state:<12} {row.label}: {size(row.done)} of {size(row.total)}" for row in moving)
+            )
+
+    def step(self, done: int, total: int) -> None:
+        """Report how many objects are compiled."""
+        super().step(done, total)
+        if self._is_due() or done == total:
+            self._say(self.objects)
 
 
 @contextmanager
 def watching(console: Console = err) -> Iterator[LiveDisplay | PlainDisplay]:
-    """Show the progress of a build or a push in the way that suits the console."""
+    """Show the progress of a build, a push or a compile in the way that suits the console."""
     if not console.is_terminal:
         yield PlainDisplay(console)
         return
@@ -132,51 +150,3 @@ def watching(console: Console = err) -> Iterator[LiveDisplay | PlainDisplay]:
     display = LiveDisplay()
     with Live(display, console=console, refresh_per_second=8, vertical_overflow="crop"):
         yield display
-
-
-class PlainCompile(PlainDisplay):
-    """One line for each finished layer of the toolchain, then from time to time one for the compiled objects."""
-
-    def step(self, done: int, total: int) -> None:
-        """Report how many objects are compiled."""
-        if time.monotonic() - self._spoke > self._every or done == total:
-            self._spoke = time.monotonic()
-            self._console.print(f"{done} of {total} objects")
-
-
-class LiveCompile:
-    """One bar for the toolchain's layers, one for the compiled objects."""
-
-    def __init__(self, bar: Bar) -> None:
-        self._bar = bar
-        self._ready: set[Sha256] = set()
-        self._layers = bar.add_task("toolchain", total=None)
-        self._objects = bar.add_task("objects", total=None, visible=False)
-
-    def layers(self, layers: Sequence[Layer]) -> None:
-        """Start with the layers of the toolchain."""
-        self._bar.update(self._layers, total=len(layers))
-
-    def state(self, key: Sha256, state: LayerState, done: int, total: int) -> None:  # noqa: ARG002 - a bar counts layers
-        """Report a layer's progress."""
-        if state in ("cached", "done"):
-            self._ready.add(key)
-            self._bar.update(self._layers, completed=len(self._ready))
-
-    def step(self, done: int, total: int) -> None:
-        """Report how many objects are compiled."""
-        self._bar.update(self._objects, total=total, completed=done, visible=True)
-
-
-@contextmanager
-def watching_compile(console: Console = err) -> Iterator[PlainCompile | LiveCompile]:
-    """Show the progress of a compile in the way that suits the console."""
-    if not console.is_terminal:
-        yield PlainCompile(console)
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
-
-    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bar(*columns, console=console) as bar:
-        yield LiveCompile(bar)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from uv import find_uv_bin
 
-from imagefactory.environment.setup import PYTHONS, SETS, LockedSet
+from imagefactory.environment.setup import APART, PYTHONS, LockedSet
 from imagefactory.store.index_config import environment_for_uv, options_for_uv
 from tests.fixtures.checkouts import REPOSITORY
 
@@ -16,10 +16,8 @@ pytestmark = pytest.mark.network
 GLIBC = 31  # of Debian 11 and Ubuntu 20.04, the oldest that are supported
 
 
-@pytest.mark.parametrize("name", SETS)
-@pytest.mark.parametrize(
-    "python", [PYTHONS[0], *(pytest.param(one, marks=pytest.mark.slow) for one in PYTHONS[1:])]
-)
+@pytest.mark.parametrize("name", ["test", *APART])  # the others are parts of `test`
+@pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("machine", ["aarch64", "x86_64"])
 def test_committed_set_installs_from_wheels_alone(
     name: str, python: str, machine: str, tmp_path: Path

@@ -49,11 +49,8 @@ def test_a_word_after_a_command_is_a_target(inv: Inv) -> None:
         ["mods.new"],  # without its argument
         ["build", "--target"],  # without a value
         ["plan", "--json=surplus"],
-        ["--help", "bilud"],
         ["--list-depth", "abc", "--list"],
         ["\udcff"],
-        ["x" * 5000],
-        [""],
     ],
     ids=lambda line: repr(line)[:40],
 )
@@ -67,16 +64,14 @@ def test_typos_get_the_nearest_name_as_a_suggestion(inv: Inv) -> None:
     assert "Did you mean 2.0?" in inv.fails("unknown-name", "plan", "--target", "big@2.1")
 
 
-@pytest.mark.parametrize(
-    "value", ["abc", "-3", "nan", "inf", "1e400", "9" * 5000, "\u0663", "1_0", "0"], ids=repr
-)
+@pytest.mark.parametrize("value", ["abc", "-3", "nan", "9" * 5000, "\u0663", "1_0", "0", "1.5"], ids=repr)
 def test_numeric_options_refuse_other_values(inv: Inv, value: str) -> None:
     assert "--workers" in inv.fails("bad-option", "build", f"--workers={value}")
 
 
 @pytest.mark.parametrize(
     "odd",
-    [" ", "\n", "\x1b[31m\x07", "\udcff", "x" * 5000, "-", "%s{0}", "nosuch*", "[", "a/b/c/d/e", "big@"],
+    [" ", "\x1b[31m\x07", "\udcff", "x" * 5000, "nosuch*", "[", "a/b/c/d/e", "big@"],
     ids=repr,
 )
 def test_odd_names_are_unknown_names(inv: Inv, odd: str) -> None:

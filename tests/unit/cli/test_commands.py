@@ -64,7 +64,6 @@ def test_lock_check_finds_drift_and_names_the_model(own_inv: Inv) -> None:
     "case",
     [
         ("index-unreachable", ["--target=big", "--upgrade=vllm"], {"PIP_INDEX_URL": UNREACHABLE}),
-        ("no-wheel", ["--target=big", "--upgrade=vllm"], {}),
         ("compile-needed", ["--target=big@1.0"], {}),
         ("hub-unreachable", ["--target=big", "--models"], {"HF_ENDPOINT": UNREACHABLE}),
     ],

@@ -11,13 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
-from imagefactory.cli.show.docs import (
-    DIGEST,
-    SCHEMAS,
-    schemas,
-    with_tables,
-    write_changed,
-)
+from imagefactory.cli.show.docs import DIGEST, SCHEMAS, schemas, with_tables, write_changed
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import locked_plans, make_plan
 from imagefactory.project.project import Project
@@ -46,17 +40,11 @@ def test_the_tables_are_up_to_date() -> None:
     assert write_changed(with_tables(REPOSITORY), check=True) == [], "run `./inv docs`"
 
 
-def test_the_readme_stays_short() -> None:
+def test_the_readme_is_short_and_what_it_names_exists() -> None:
     assert len(README.split()) < 900
-
-
-def test_files_that_the_readme_links_exist() -> None:
     links = re.findall(r"\]\((?!https?://)([^)#]+)", README)
     assert links
     assert [link for link in links if not (REPOSITORY / link).exists()] == []
-
-
-def test_commands_that_the_readme_shows_exist() -> None:
     shown = set(re.findall(r"\./inv ([a-z][a-z.]*)", README))
     assert shown
     assert sorted(shown - set(namespace.task_names)) == []

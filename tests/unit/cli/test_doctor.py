@@ -93,7 +93,7 @@ def test_mirror_without_the_release_fails(look: Look, mirror: Path) -> None:
     assert look()["Debian mirror"].health == "failed"
 
 
-@pytest.mark.parametrize("script", [None, "exit 1", "exec sleep 60"])
+@pytest.mark.parametrize("script", [None, "exec sleep 60"])
 def test_docker_that_is_missing_fails_or_hangs_is_a_warning(
     look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None
 ) -> None:
@@ -106,7 +106,7 @@ def test_docker_that_is_missing_fails_or_hangs_is_a_warning(
 
 
 def test_broken_uv_fails(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(command: list[str]) -> str:
+    def broken(*command: str) -> str:
         raise subprocess.CalledProcessError(1, command)
 
     monkeypatch.setattr(doctor, "_output", broken)
@@ -135,12 +135,8 @@ def test_environment_is_compared_with_its_lock(
     assert look()["environment"].health == "failed"
 
 
-@pytest.mark.parametrize(("system", "machine"), [("darwin", "arm64"), ("linux", "riscv64")])
-def test_untested_system_is_a_warning(
-    look: Look, monkeypatch: pytest.MonkeyPatch, system: str, machine: str
-) -> None:
-    monkeypatch.setattr(sys, "platform", system)
-    monkeypatch.setattr("platform.machine", lambda: machine)
+def test_untested_machine_is_a_warning(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
     assert look()["system"].health == "warning"
 
 

@@ -15,7 +15,7 @@ SELECT = "imagefactory.project.targets.select"
 
 
 @pytest.mark.parametrize(
-    ("content", "why"), [(b"\xff", "utf-8"), (b"{", "line 1"), (b'{"a":' * 100_000, "levels")], ids=repr
+    ("content", "why"), [(b"\xff", "utf-8"), (b"{", "line 1"), (b'{"a":' * 100_000, "deeply")], ids=repr
 )
 def test_a_damaged_file_is_named_wherever_it_is_read(
     inv: Inv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, why: str

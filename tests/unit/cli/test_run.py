@@ -47,9 +47,15 @@ def mounted(out: str, *, compose: bool) -> Path:
     return Path(volume.partition(":")[0])
 
 
-@pytest.mark.parametrize("way", ["--print", "--compose"])
-@pytest.mark.parametrize("given", ["VLLM_API_KEY", "VLLM_API_KEY_FILE"])
-@pytest.mark.parametrize("place", ["setting", "variable", "both"])
+@pytest.mark.parametrize(
+    ("way", "given", "place"),
+    [
+        ("--print", "VLLM_API_KEY", "both"),
+        ("--print", "VLLM_API_KEY_FILE", "setting"),
+        ("--compose", "VLLM_API_KEY", "variable"),
+        ("--compose", "VLLM_API_KEY_FILE", "both"),
+    ],
+)
 def test_a_key_protects_the_server(own_inv: Inv, key_file: Path, way: str, given: str, place: str) -> None:
     value = str(key_file) if given.endswith("FILE") else KEY
     options = [] if place == "variable" else ["--set", f"{given}={value}"]
@@ -95,7 +101,6 @@ def test_a_compose_file_without_a_key_hands_on_the_variables_of_its_user(own_inv
 @pytest.mark.parametrize(
     ("options", "variables"),
     [
-        (["--set", "VLLM_API_KEY="], {}),
         (["--set", "VLLM_API_KEY="], {"VLLM_API_KEY": KEY}),
         ([], {"VLLM_API_KEY": ""}),
         ([], {"VLLM_API_KEY": f"{KEY} {KEY}"}),
@@ -104,7 +109,6 @@ def test_a_compose_file_without_a_key_hands_on_the_variables_of_its_user(own_inv
         (["--set", "VLLM_API_KEY_FILE=/nowhere/key"], {}),
         (["--set", f"VLLM_API_KEY={KEY}", "--set", "VLLM_API_KEY_FILE=/dev/null"], {}),
         (["--set", f"EXTRA_ARGS=--api-key {KEY}"], {}),
-        (["--set", f"EXTRA_ARGS=--hf-token={KEY}"], {}),
         (["--set", f"EXTRA_ARGS=--ssl-keyfile-password {KEY}"], {}),
     ],
     ids=str,
@@ -137,14 +141,7 @@ def test_a_refused_setting_is_named_without_its_value(inv: Inv, setting: str) ->
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        ["--set", f"VLLM_API_KEY={KEY}"],
-        [f"--set=VLLM_API_KEY={KEY}"],
-        ["--set", f"EXTRA_ARGS=--hf-token {KEY}"],
-        [f"--set=EXTRA_ARGS=--seed 1 --api-key '{KEY}'"],
-    ],
-    ids=str,
+    "options", [["--set", f"EXTRA_ARGS=--hf-token {KEY}"], [f"--set=VLLM_API_KEY={KEY}"]]
 )
 def test_a_bug_is_reported_without_the_secrets_of_the_command(
     inv: Inv, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: list[str]

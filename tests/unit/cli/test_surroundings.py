@@ -78,7 +78,7 @@ def mode(path: Path, bits: int) -> Iterator[None]:
         path.chmod(before)
 
 
-@pytest.mark.parametrize("command", [["--list"], ["--help", "build"], ["targets", "--json"]], ids=" ".join)
+@pytest.mark.parametrize("command", [["--list"], ["targets", "--json"]], ids=" ".join)
 def test_commands_succeed_when_the_reader_goes_away(root: Path, command: list[str]) -> None:
     read, write = os.pipe()
     os.close(read)
@@ -89,8 +89,7 @@ def test_commands_succeed_when_the_reader_goes_away(root: Path, command: list[st
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("command", ["--list", "targets"])
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(("command", "unbuffered"), [("--list", "1"), ("targets", "")])
 def test_commands_fail_when_the_output_has_no_room(root: Path, command: str, unbuffered: str) -> None:
     with Path("/dev/full").open("w") as full:
         env = {"PYTHONUNBUFFERED": unbuffered}
@@ -98,9 +97,8 @@ def test_commands_fail_when_the_output_has_no_room(root: Path, command: str, unb
     assert "standard output" in check_failure(done, "disk-full")
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_commands_run_with_closed_streams(root: Path, closed: str) -> None:
-    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *as_inv(root)]
+def test_commands_run_with_closed_streams(root: Path) -> None:
+    shell = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *as_inv(root)]
     for command, code in ((["targets"], 0), (WRONG, UsageError.exit_code)):
         done = run([*shell, *command], root)
         assert done.returncode == code
@@ -125,8 +123,6 @@ def test_plain_invoke_has_the_same_commands(root: Path) -> None:
 @pytest.mark.parametrize(
     "env",
     [
-        {"LC_ALL": "C", "LANG": None},
-        {"PYTHONIOENCODING": "ascii"},
         {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"},
         {"TERM": "nosuchterminal", "COLUMNS": "-5"},
     ],
@@ -155,6 +151,15 @@ def test_a_configuration_of_invoke_is_not_read(root: Path, tmp_path: Path) -> No
     assert run([*as_inv(root), "targets"], root, env={"HOME": str(tmp_path)}).returncode == 0
 
 
+def test_an_interrupt_of_the_start_ends_with_one_line(root: Path) -> None:
+    program = "import os, signal, sys\nclass Finder:\n  def find_spec(self, name, *_):\n"
+    program += "    if name == 'invoke': os.kill(os.getpid(), signal.SIGINT)\n"
+    program += "sys.meta_path.insert(0, Finder())\n"
+    program += "import runpy; runpy.run_path('tasks.py', run_name='__main__')"
+    done = run([sys.executable, "-c", program, "plan"], root)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 def test_an_interrupt_ends_with_one_line(root: Path) -> None:
     program = "import os, signal, imagefactory.project.targets as t\n"
     program += "t.select = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
@@ -164,7 +169,7 @@ def test_an_interrupt_ends_with_one_line(root: Path) -> None:
     assert done.stderr == "interrupted; finished work is kept\n"
 
 
-@pytest.mark.parametrize(("bits", "command"), [(0o555, "clean"), (0o000, "clean"), (0o000, "wheels.list")])
+@pytest.mark.parametrize(("bits", "command"), [(0o555, "clean"), (0o000, "wheels.list")])
 def test_a_cache_without_permission_names_its_variable(
     root: Path, tmp_path: Path, bits: int, command: str
 ) -> None:
@@ -198,13 +203,10 @@ def test_files_without_permission_are_named(root: Path, kind: str, path: str, co
     assert Path(path).name in check_failure(done, kind)
 
 
-@pytest.mark.parametrize(
-    "command", [["build", "--output", "locked/image"], ["export", "locked/image.tar"]], ids=" ".join
-)
-def test_outputs_without_permission_are_refused_first(root: Path, command: list[str]) -> None:
+def test_outputs_without_permission_are_refused_first(root: Path) -> None:
     (root / "locked").mkdir()
     with mode(root / "locked", 0o555):
-        done = run([*as_inv(root), *command], root)
+        done = run([*as_inv(root), "build", "--output", "locked/image"], root)
     assert done.stdout == ""
     assert "locked" in check_failure(done, "output-unusable")
 
@@ -215,9 +217,3 @@ def test_a_build_does_not_start_when_its_record_cannot_be_written(small_factory:
         done = run(command, small_factory.root, env=small_factory.environment())
     assert "Nothing was built" in check_failure(done, "record-not-written")
     assert not (small_factory.root / "build").exists()
-
-
-def test_the_rights_of_root_are_really_gone(tmp_path: Path) -> None:
-    with mode(tmp_path, 0o555):
-        done = run([sys.executable, "-c", "open('x', 'w')"], tmp_path)
-    assert "PermissionError" in done.stderr

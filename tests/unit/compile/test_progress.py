@@ -1,4 +1,4 @@
-"""The progress of a compile: lines as they arrive from the container, and ninja's steps as a line or a bar."""
+"""The progress of a compile: lines as they arrive from the container, and ninja's steps as a count."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from imagefactory.cli.show.live import PlainCompile, watching_compile
+from imagefactory.cli.show.live import PlainDisplay, watching
 from imagefactory.compile.container import lines
 
 
@@ -19,16 +19,16 @@ def test_lines_may_span_chunks() -> None:
 
 def test_steps_are_counted_from_time_to_time_and_at_the_end() -> None:
     said = io.StringIO()
-    display = PlainCompile(Console(file=said), every=3600)
+    display = PlainDisplay(Console(file=said), every=3600)
     for done in (1, 2, 3):
         display.step(done, 3)
     assert said.getvalue() == "3 of 3 objects\n"
-    PlainCompile(Console(file=said), every=0).step(1, 9)
+    PlainDisplay(Console(file=said), every=0).step(1, 9)
     assert said.getvalue().endswith("1 of 9 objects\n")
 
 
-def test_terminal_shows_a_bar() -> None:
+def test_a_terminal_counts_objects_in_place() -> None:
     said = io.StringIO()
-    with watching_compile(Console(file=said, force_terminal=True, width=80)) as display:
+    with watching(Console(file=said, force_terminal=True, width=80)) as display:
         display.step(12, 345)
-    assert "12/345" in said.getvalue()
+    assert "12 of 345 objects" in said.getvalue()

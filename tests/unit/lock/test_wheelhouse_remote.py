@@ -197,6 +197,6 @@ def test_table_shows_where_a_wheel_is() -> None:
     row = ListedWheel("vllm.whl", sha256_of(b""), 5_000_000, WANTED, here=True, shared=None, locked=False)
     both = replace(row, shared=True, locked=True)
     table = wheels_table([row, both])
-    cells = [list(column.cells) for column in table.columns]  # type: ignore[union-attr]
+    cells = [list(map(str, column.cells)) for column in table.columns]  # type: ignore[union-attr]
     assert cells[-2:] == [["here", "here, registry"], ["no", "yes"]]
     assert "no compiled wheels" in str(wheels_table([]))

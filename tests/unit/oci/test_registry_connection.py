@@ -71,7 +71,7 @@ def test_malformed_errors_are_ignored(body: str) -> None:
     assert answer(403, body).errors() == []
 
 
-def test_refused_connection_is_retried_less_often() -> None:
+def test_refused_connection_is_retried() -> None:
     asked: list[int] = []
 
     def refused() -> Answer:
@@ -81,7 +81,7 @@ def test_refused_connection_is_retried_less_often() -> None:
 
     with pytest.raises(requests.ConnectionError):
         HURRIED.run(refused, later=judge_answer)
-    assert len(asked) == HURRIED.connects
+    assert len(asked) == HURRIED.attempts
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.store.cache import Store, default_root
+from imagefactory.store.cache import Store, clean, default_root
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
 
@@ -68,7 +68,7 @@ def test_scratch_folder_of_a_killed_build_is_swept(store: Store) -> None:
     with holder(store) as folder:
         pass
     assert (folder / "work").exists()
-    store.sweep()
+    clean(store, older_than=30)
     assert not folder.exists()
 
 
@@ -109,8 +109,8 @@ def test_scratch_folder_of_a_running_build_stays(store: Store) -> None:
 
 def test_cleaning_is_refused_while_a_build_is_running(store: Store) -> None:
     with holder(store):
-        with raises("cache-busy", match="A build is running") as caught, store.for_cleaning():
-            pass
+        with raises("cache-busy", match="A build is running") as caught:
+            clean(store)
         assert caught.value.where == str(store.root)
         with store.in_use():
             pass  # another build may start

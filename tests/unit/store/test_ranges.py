@@ -81,7 +81,7 @@ def test_large_file_is_refused_from_a_server_without_ranges(
         RangeFile(f"{simple_index.server.url}/files/large.bin", session)
 
 
-@pytest.mark.parametrize("headers", [{}, {"Content-Range": "bytes 0-3/*"}, {"Content-Range": "elephants"}])
+@pytest.mark.parametrize("headers", [{}, {"Content-Range": "bytes 0-3/*"}])
 def test_range_is_refused_without_a_valid_content_range(
     session: requests.Session, headers: dict[str, str]
 ) -> None:

@@ -1,0 +1,142 @@
+"""Commands about what is in images and who vouches for them: licences, SBOMs, keys, attestations, rebuilds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from imagefactory.cli import options
+from imagefactory.cli.command import (
+    command,
+    find_signer,
+    find_trust,
+    open_repository,
+    plans_of,
+    print_json,
+    say,
+    say_written,
+    select_one,
+    show,
+)
+from imagefactory.errors import TrustError
+
+if TYPE_CHECKING:
+    from imagefactory.project.project import Project
+
+_RESULTS = "build/rebuilds.json"
+_IMAGE = "the repository with the images (default: `registry` of matrix.yaml)"
+
+
+@command(update="instead, record the licences of newly locked files in locks/licences.toml")
+def licences(
+    project: Project, target: list[str], json: bool = False, markdown: bool = False, update: bool = False
+) -> None:
+    """Summarise the licences in an image, and name the parts under GPL, LGPL or AGPL."""
+    from dataclasses import asdict
+
+    from imagefactory.cli.show import tables
+    from imagefactory.publish.attest.licence_record import update_licences
+    from imagefactory.publish.attest.licence_summary import summarise
+
+    options.at_most_one(json=json, markdown=markdown, update=update)
+    if update:
+        path, changed = update_licences(project, say)
+        say_written(project, path, changed=changed)
+        return
+    summaries = [summarise(project, plan) for plan in plans_of(project, target)]
+    if json:
+        print_json([asdict(summary) for summary in summaries])
+        return
+    for summary in summaries:
+        if markdown:
+            print(tables.licences_markdown(summary))
+        else:
+            show(tables.licences_table(summary))
+
+
+@command()
+def sbom(project: Project, target: str = "") -> None:
+    """Print the SBOM of an image as CycloneDX, made from its locks."""
+    from imagefactory.plan.make import make_plan
+    from imagefactory.publish.attest.sbom import make_sbom
+
+    print(make_sbom(project, make_plan(project, select_one(project, target))).decode())
+
+
+@command(image="the pushed image: NAME:TAG or NAME@DIGEST")
+def attest(project: Project, image: str, target: str = "", key: str = "") -> None:
+    """Attach an SBOM, provenance and a signature to a pushed image."""
+    from imagefactory.publish.attest.attachments import attest_pushed
+
+    cell = select_one(project, target)
+    signer = find_signer(project, key)
+    say(f"signed with {signer.name}" if signer else "not signed: there is no key and no identity")
+    for digest in attest_pushed(project, cell, image, signer):
+        print(digest)
+
+
+@command(
+    "keys",
+    private="write the private key to this file (default: in your configuration folder)",
+    public="write the public key to this file (default: keys/signing.pub, which you commit)",
+)
+def new(project: Project, private: str = "", public: str = "") -> None:
+    """Create a key pair for signing images; FACTORY_SIGNING_PASSWORD encrypts the private key."""
+    from imagefactory.publish.attest.keys import default_key_path, new_key_pair
+    from imagefactory.publish.attest.signing import TRUSTED
+
+    secret = options.path("--private", private) or default_key_path()
+    shown = options.path("--public", public) or project.root / TRUSTED / "signing.pub"
+    new_key_pair(secret, shown)
+    print(secret)
+    print(shown)
+
+
+@command(
+    "rebuilds",
+    image=_IMAGE,
+    tag="only what this moving tag names; repeatable (default: all moving tags)",
+    results=f"write the results to this file (default: {_RESULTS})",
+)
+def check(project: Project, tag: list[str], key: list[str], image: str = "", results: str = "") -> None:
+    """Rebuild published images from the commits in their signed provenance, and compare the digests."""
+    from imagefactory.ci.rebuilding import rebuild_published
+    from imagefactory.cli.ci import print_summary
+
+    place = options.new_file("--results", results) if results else project.root / _RESULTS
+    with open_repository(project, image or project.matrix.registry) as repository:
+        done = rebuild_published(project, repository, find_trust(project, key), say, tags=tag)
+    place.parent.mkdir(exist_ok=True)
+    place.write_text(done.to_json(), "utf-8")
+    print_summary(done.markdown())
+    done.refuse_differences()
+
+
+@command(
+    "rebuilds",
+    called="attest",
+    image=_IMAGE,
+    to="your own repository for the statements, if you may not write to the other (default: FACTORY_REGISTRY)",
+    results=f"the results of `rebuilds.check` (default: {_RESULTS})",
+)
+def attest_rebuilds(
+    project: Project, image: str = "", to: str = "", results: str = "", key: str = ""
+) -> None:
+    """Sign the results of rebuilds, and attach them to the images or to a repository of your own."""
+    from imagefactory.ci.rebuilding import attach_rebuilds, read_rebuilds
+
+    found = read_rebuilds(
+        options.existing("--results", results or str(project.root / _RESULTS), folder=False)
+    )
+    signer = find_signer(project, key, publisher=False)
+    if signer is None:
+        raise TrustError(
+            "cannot-sign",
+            "There is nothing to sign with.",
+            where="the --key option",
+            why="A statement about a rebuild counts only if it is signed.",
+            fix="Make a key with `./inv keys.new`, or run in a GitHub job with `permissions: id-token: write`.",
+        )
+    published = open_repository(project, image or project.matrix.registry)
+    with published as repository, open_repository(project, to) as other:
+        for rebuild, place in attach_rebuilds(project, repository, other, found, signer):
+            print(f"{rebuild.target} {rebuild.outcome} {place}")
