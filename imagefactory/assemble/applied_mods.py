@@ -114,7 +114,6 @@ def _find_mod(project: Project, link: ModLink) -> tuple[Mod, Variant]:
 
 
 def _is_below(layer: ModLayer, top: ModLayer) -> bool:
-    """Whether a layer is `top`, or one of the layers that its chain of mods builds on."""
     mine, its = layer.settings, top.settings
     return (
         its.chain[: len(mine.chain)] == mine.chain
@@ -277,7 +276,6 @@ def image_path(path: str, site: str) -> ImagePath:
 
 
 def _brought_along(mod: Mod, variant: Variant) -> dict[str, bytes]:
-    """Read the package that a mod brings along, if any."""
     if variant.source is None:
         return {}
     return package_files(needed_git_source(mod, variant, variant.source).folder, variant.source.package)

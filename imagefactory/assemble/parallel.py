@@ -48,7 +48,6 @@ def build_layers(
     waits: Waits = lambda _: (),
     workers: int | None = None,
 ) -> dict[Sha256, Blob]:
-    """Build layers that the store does not have, and return what each came out as."""
     # The largest first: the last one to start must not be the longest.
     left = sorted(work, key=lambda one: (-one.layer.unpacked, one.layer.key))
     for one in left:

@@ -63,7 +63,6 @@ def check_records(project: Project, changed: Mapping[Sha256, RecordedLayer], wat
 
 
 def _parts(project: Project, layers: Collection[Sha256]) -> Iterator[Plan]:
-    """Iterate over the plans that give some layers, each with those of its layers that no plan before it has."""
     left = set(layers)
     for plan in locked_plans(project):
         wanted = {layer.key: layer for layer in plan.layers if layer.key in left}

@@ -101,7 +101,6 @@ class Night:
         return [_job(need, group) for group in _groups(works)]
 
     def jobs(self) -> dict[str, list[dict[str, str]]]:
-        """Return all jobs."""
         compiles = [
             {"name": f"{one.what} {one.vllm} for {one.arch}", "runner": RUNNERS[one.platform], **vars(one)}
             for one in self.compiles

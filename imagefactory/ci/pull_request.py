@@ -33,7 +33,6 @@ class Affected:
 
     @property
     def target(self) -> str:
-        """Return the full target."""
         return f"{self.cell}/{self.cell.machine}"
 
 

@@ -140,7 +140,6 @@ def refresh(project: Project, indexes: Indexes, upgrade: Sequence[str], say: Say
 
 
 def _versions(locks: Path) -> dict[str, dict[str, str]]:
-    """Read the version of each package in every lock."""
     found: dict[str, dict[str, str]] = {}
     for path in sorted(locks.glob("*/*.toml")):
         data = tomllib.loads(path.read_text("utf-8"))

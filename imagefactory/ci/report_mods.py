@@ -34,7 +34,6 @@ class ModFinding:
 
     @property
     def title(self) -> str:
-        """Return the title of the issue."""
         where = ", ".join(result.version for result in self.results)
         if self.kind == "upstream":
             return f"The mod {self.mod} seems to be upstream on {where}"

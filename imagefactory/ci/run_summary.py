@@ -42,7 +42,6 @@ def night_summary(night: Night) -> str:
 
 
 def smoke_summary(records: Iterable[SmokeRecord]) -> str:
-    """Summarize smoke records."""
     rows = []
     for record in records:
         results = record.levels.items()
@@ -109,7 +108,6 @@ def bounded(text: str) -> str:
 
 
 def page(title: str, lines: Iterable[str]) -> str:
-    """Return a summary with a title."""
     return bounded("\n".join([f"## {title}", "", *lines, ""]))
 
 

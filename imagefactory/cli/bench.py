@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagefactory.cli import options
-from imagefactory.cli.command import command, need, print_json, say, select_one, show
+from imagefactory.cli.command import command, print_json, say, select_one, show
 
 if TYPE_CHECKING:
     from imagefactory.check.bench.result import BenchResult
@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 
 
 def _bench(project: Project, profile: str, set: list[str], users: str, repeats: str, limit: str) -> Bench:
-    from imagefactory.check.bench.arena import PACKAGES
     from imagefactory.check.bench.running import Bench
     from imagefactory.launch.prepare import settings_from
 
     numbers = [options.whole_number("--users", word, least=1) for word in users.split(",")]
-    found = Bench(
+    return Bench(
         project,
         profile,
         settings_from(set),
@@ -30,9 +29,6 @@ def _bench(project: Project, profile: str, set: list[str], users: str, repeats: 
         repeats=options.whole_number("--repeats", repeats, least=1),
         limit=options.number("--limit", limit) or 1800,
     )
-    if found.profile.tool == "llama-benchy":
-        need(project.root, PACKAGES)
-    return found
 
 
 @command(
@@ -139,13 +135,11 @@ def compare(
 
 
 def _side(name: str, own: BenchResult, other: BenchResult) -> str:
-    """Name a side of a comparison, with the settings that the other one does not have."""
     apart = own.bound.settings.items() - other.bound.settings.items()
     return " ".join([name, *(f"{setting}={value}" for setting, value in sorted(apart))])
 
 
 def _subject(project: Project, name: str) -> Subject:
-    """Return the image of a target, or the one that has this name."""
     from imagefactory.check.smoke.subject import subject_of_image, subject_of_target
 
     is_image = "sha256:" in name or Path(name, "index.json").exists()

@@ -26,7 +26,7 @@ HELP = {
     "key: list[str]": "a public key to trust; repeatable (default: keys/*.pub and the workflows that may sign)",
     "unsigned: bool": "also promote unsigned images, for a private registry",
     "set: list[str]": SET,
-    "profile: str": "what to measure: quick, chat, users, long, arena or start (see docs/benchmarks.md)",
+    "profile: str": "what to measure: quick, chat, users, long or start (see docs/benchmarks.md)",
     "users: str": "numbers of users at once, such as 1,4,8 (default: the profile's)",
     "repeats: str": "repeats of each measurement (default: the profile's)",
     "limit: str": "seconds that one measurement may take before the server counts as hung (default: 1800)",
@@ -41,7 +41,6 @@ _SHOWN = 60
 def number(
     option: str, text: str, *, least: int = 0, most: int = 1_000_000, whole: bool = False
 ) -> float | None:
-    """Return the number in an option, or None if it was not given."""
     if not text.strip():
         return None
     # Python itself would also take 1_0, nan, and the digits of every script.
@@ -57,7 +56,6 @@ def number(
 
 
 def whole_number(option: str, text: str, *, least: int = 0, most: int = 1_000_000) -> int | None:
-    """Return the whole number in an option, or None if it was not given."""
     found = number(option, text, least=least, most=most, whole=True)
     return None if found is None else int(found)
 

@@ -142,7 +142,6 @@ class BuildMachine:
 
     @classmethod
     def this(cls) -> BuildMachine:
-        """Return the resources of this machine."""
         return cls(available_cores(), _available_memory() / GB)
 
     def free_gb(self, folder: Path) -> float:

@@ -265,7 +265,6 @@ class _Archive:
         self._write(entry, [packed], hashlib.sha256(data).digest())
 
     def finish(self, record: str) -> None:
-        """Write RECORD and the directory."""
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([*self.record, (record, "", "")])
         self.add(record, text.getvalue().encode())

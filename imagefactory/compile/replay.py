@@ -98,7 +98,6 @@ def replay(image: str, order: Order, folder: Path) -> Report:
 
 
 def _run(image: str, mounts: Mapping[Path, str], seconds: float, tree_mib: int, folder: Path) -> bytes:
-    """Run the container; return its output."""
     # A user without a name in the image: its own files are readable, and nothing else is writable.
     user, group = os.getuid() or _NOBODY, os.getgid() or _NOBODY
 

@@ -225,7 +225,6 @@ def locked_flashinfer(project: CompileProject, vllm: str) -> LockedSource:
 
 
 def expected_toolchain_locks(project: CompileProject) -> list[Expected]:
-    """List the locks of the toolchains that have been locked."""
     matrix = project.matrix
     return [
         expected
@@ -251,7 +250,6 @@ def check_all_locks(project: Project) -> list[Path]:
 
 
 def build_requirements(pyproject: str | None, where: str) -> list[str]:
-    """Read the build requirements from a pyproject.toml."""
     try:
         found = tomllib.loads(pyproject or "")["build-system"]["requires"]
         return [str(Requirement(text)) for text in found]

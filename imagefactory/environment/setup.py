@@ -35,12 +35,9 @@ SETS: Final = {
     "smoke": "smoke tests of images",
     "sign": "signing and checking with the identity of a CI job",
     "plot": "plots of benchmarks",
-    "arena": "llama-benchy, which runs the benchmark profile `arena`",
     "test": "linters, type checks and the project's own tests",
 }
-"""Every set includes `run`, and `test` all but those apart; except for `run`, they are the extras in pyproject.toml."""
-APART: Final = frozenset({"arena"})
-"""Sets that no test needs; they are too large to install for nothing."""
+"""Every set includes `run`, and `test` includes all; except for `run`, they are the extras in pyproject.toml."""
 PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 _PIN = re.compile(r"^([a-z0-9-]+)==([^\s;\\]+)", re.MULTILINE)
 
@@ -54,7 +51,6 @@ class LockedSet:
 
     @classmethod
     def of(cls, root: Path, name: str) -> LockedSet:
-        """Return the set with a name in a checkout."""
         return cls(name, root / FOLDER / f"{name}.txt")
 
     def text(self) -> str:
@@ -79,7 +75,7 @@ class LockedSet:
 def extras(root: Path, name: str) -> list[str]:
     """Return the extras of pyproject.toml that a set includes."""
     if name == "test":
-        return [extra for extra in _project(root)["optional-dependencies"] if extra not in APART]
+        return list(_project(root)["optional-dependencies"])
     return [] if name == RUN else [name]
 
 

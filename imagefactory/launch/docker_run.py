@@ -44,7 +44,6 @@ class Launch:
 
     @property
     def container(self) -> str:
-        """The name of the container."""
         return f"{self.cell.server}-{re.sub(r'[^a-zA-Z0-9_.-]', '-', self.cell.model)}"
 
     @property
@@ -95,7 +94,6 @@ def compose(launch: Launch) -> str:
 
 
 def compose_text(document: Mapping[str, Any]) -> str:
-    """Write a compose file."""
     return yaml.safe_dump(document, sort_keys=False, width=120)
 
 

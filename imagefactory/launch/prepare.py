@@ -50,7 +50,6 @@ class Start:
         return shell_line(self.line(detach=detach))
 
     def compose(self) -> str:
-        """Return the compose file."""
         return compose(self.launch)
 
     def recipe(self, style: str) -> str:

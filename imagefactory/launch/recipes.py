@@ -34,14 +34,12 @@ def recipe(
 
 
 def recipe_text(document: Mapping[str, Any]) -> str:
-    """Write a recipe."""
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=1000)
 
 
 def recipe_document(
     style: str, launch: Launch, model: Mapping[str, Any], command: Sequence[str], env: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the content of a recipe."""
     if launch.key_file is not None:
         raise TrustError(
             "key-not-passed",

@@ -237,7 +237,6 @@ class Relation:
         return f"{self.name} ({self.comparison} {self.version})" if self.comparison else self.name
 
     def allows(self, version: str) -> bool:
-        """Whether a version is acceptable."""
         return not self.comparison or _COMPARE[self.comparison](Version(version), Version(self.version))
 
 

@@ -123,7 +123,6 @@ def changes(project: Project, name: str, vllm: str) -> list[FileChange]:
 
 
 def unified_diff(found: list[FileChange]) -> str:
-    """Format changes as a unified diff."""
     lines: list[str] = []
     for change in found:
         lines += difflib.unified_diff(

@@ -62,7 +62,6 @@ class Bytes:
         return sha256_of(self.data)
 
     def blocks(self, name: str, *, check: bool = True) -> Iterator[bytes]:  # noqa: ARG002 - nothing can be wrong
-        """Yield the bytes."""
         yield self.data
 
 
@@ -77,7 +76,6 @@ class RawSlice:
     """The hash in a wheel's RECORD; Debian packages are hashed as a whole."""
 
     def blocks(self, name: str, *, check: bool = True) -> Iterator[bytes]:
-        """Yield the bytes, checked at the end."""
         promised = hashlib.sha256() if check and self.sha256 is not None else None
         size = 0
         for data in _slices(self.file, self.offset, self.size, _OUTPUT):

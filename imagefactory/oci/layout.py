@@ -37,17 +37,14 @@ class Layout:
     folder: Path
 
     def blob(self, digest: Digest | str) -> Path:
-        """Return the path of a blob."""
         algorithm, _, value = digest.partition(":")
         return self.folder / "blobs" / algorithm / value
 
     def manifest_digest(self) -> Digest:
-        """Return the digest of the image."""
         with self._reading():
             return Digest(parse_json((self.folder / "index.json").read_bytes())["manifests"][0]["digest"])
 
     def manifest(self) -> dict[str, Any]:
-        """Return the manifest."""
         return self._document(self.manifest_digest())
 
     def layer_digests(self) -> list[Digest]:
@@ -56,16 +53,13 @@ class Layout:
             return [Digest(layer["digest"]) for layer in self.manifest()["layers"]]
 
     def config_digest(self) -> Digest:
-        """Return the digest of the configuration."""
         with self._reading():
             return Digest(self.manifest()["config"]["digest"])
 
     def config(self) -> dict[str, Any]:
-        """Return the configuration."""
         return self._document(self.config_digest())
 
     def size_of(self, digest: Digest) -> int:
-        """Return the size of a blob."""
         with self._reading():
             return self.blob(digest).stat().st_size
 
@@ -146,8 +140,6 @@ def archive(layout: Layout, name: str) -> Iterator[bytes]:
 
 
 def write_archive(stream: Iterator[bytes], file: Path) -> None:
-    """Write an archive to a file, completely or not at all."""
-
     def write(temporary: Path) -> None:
         with temporary.open("wb") as target:
             for data in stream:

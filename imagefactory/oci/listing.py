@@ -83,7 +83,6 @@ def read_stream(stream: IO[bytes], sink: Sink = lambda _: None) -> Iterator[List
 
 
 def cached_listing(blob: Path, digest: Digest, store: Store) -> list[ListedPath]:
-    """List a layer blob, or return the cached listing for its digest."""
     memory = store.facts(FACTS, Sha256(digest.partition(":")[2]))
     names = [field.name for field in fields(ListedPath)]
     # Read the layer again if the cached listing is missing or damaged.
@@ -192,13 +191,11 @@ class _Hashing:
         self._sha256 = hashlib.sha256()
 
     def readinto(self, buffer: memoryview) -> int:
-        """Read as igzip does."""
         size: int = self._source.readinto(buffer)  # type: ignore[attr-defined]  # every binary file has it
         self._sha256.update(buffer[:size])
         return size
 
     def read(self, size: int) -> bytes:
-        """Read as tarfile does."""
         data = self._source.read(size)
         self._sha256.update(data)
         return data

@@ -23,7 +23,6 @@ _SETTLE = "If two wheels own the path, settle it in matrix.yaml under `conflicts
 
 
 def header(entry: Entry) -> bytes:
-    """Return the header of an entry."""
     path = entry.path + "/" if entry.kind is EntryKind.DIRECTORY else entry.path
     name = path.encode()
     size = entry.content.size if entry.content is not None else 0

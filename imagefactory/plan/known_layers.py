@@ -70,11 +70,9 @@ class KnownLayers:
 
     @property
     def layers(self) -> Mapping[Sha256, RecordedLayer]:
-        """All recorded layers, by key."""
         return self._handed_on | self._entries
 
     def among(self, layers: Iterable[Layer]) -> dict[Sha256, Blob]:
-        """Return the recorded blobs of some layers."""
         return {layer.key: blob for layer in layers if (blob := self.blob(layer.key))}
 
     def image(self, plan: Plan) -> Image | None:

@@ -264,7 +264,6 @@ class Plan(_Value):
 
     @property
     def cell(self) -> Cell:
-        """The cell that this plan is for."""
         return Cell(self.model, self.version, self.arch, self.platform)
 
     @property

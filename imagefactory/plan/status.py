@@ -61,7 +61,6 @@ class LayerChange(NamedTuple):
 
 
 def last_plan(folder: Path) -> Plan | None:
-    """Return the plan of the last build in a folder; None if there is none."""
     try:
         return Plan.model_validate_json((folder / LAST_PLAN).read_bytes())
     except (FileNotFoundError, ValidationError):

@@ -65,7 +65,6 @@ class Cell:
 
     @property
     def server(self) -> str:
-        """The name of the server."""
         return server_name(self.version)
 
     @property

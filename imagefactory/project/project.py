@@ -34,7 +34,6 @@ class Project:
 
     @property
     def locks(self) -> Path:
-        """The folder of the locks."""
         return self.root / "locks"
 
     @property
@@ -64,7 +63,6 @@ class Project:
         return self.wheel_lock_path(cell).exists() and self.base_lock_path(cell).exists()
 
     def wheel_lock(self, cell: Cell) -> WheelLock:
-        """Read the wheels of a cell."""
         return self._read(WheelLock, self.wheel_lock_path(cell))
 
     def base_lock(self, cell: Cell) -> BaseLock:

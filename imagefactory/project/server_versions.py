@@ -32,7 +32,6 @@ TITLES: Final = {VLLM: "vLLM", "sglang": "SGLang"}
 
 
 def server_name(version: str) -> str:
-    """Return the server that a version belongs to."""
     prefix, dash, _ = version.partition("-")
     return prefix if dash and prefix in TITLES else VLLM
 

@@ -64,7 +64,6 @@ class Published(_Value):
 
     @property
     def cell(self) -> Cell:
-        """The cell that this is an image of."""
         return Cell(self.model, self.version, self.arch, self.platform)
 
 
@@ -103,7 +102,6 @@ class Catalog(_Value):
     """How often a prune deleted something."""
 
     def image(self, digest: str) -> Published | None:
-        """Find an image by its digest."""
         return next((image for image in self.images if image.digest == digest), None)
 
     def owner_of(self, tag: str) -> Digest | None:
@@ -115,7 +113,6 @@ class Catalog(_Value):
         return next((event.moved[tag] for event in reversed(self.events) if tag in event.moved), None)
 
     def moving_tags(self) -> set[str]:
-        """List every tag that ever moved."""
         return {tag for event in self.events for tag in event.moved}
 
     def promotions(self, tags: Iterable[str], platform: str) -> list[Event]:
@@ -186,12 +183,10 @@ class Catalog(_Value):
         return self.model_copy(update={"deleting": left, "pruned": self.pruned + 1})
 
     def since(self, earlier: Catalog) -> tuple[Event, ...]:
-        """List the events that an earlier catalog did not have."""
         known = {event.id for event in earlier.events}
         return tuple(event for event in self.events if event.id not in known)
 
     def has_event(self, identity: str) -> bool:
-        """Whether the catalog has an event."""
         return any(event.id == identity for event in self.events)
 
     def without_events(self, identities: Collection[str]) -> Catalog:
@@ -200,12 +195,10 @@ class Catalog(_Value):
         return self.model_copy(update={"events": kept})
 
     def to_json(self) -> bytes:
-        """Write the catalog."""
         return self.model_dump_json(indent=1).encode() + b"\n"
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Self:
-        """Read a catalog."""
         try:
             return cls.model_validate_json(data)
         except ValidationError as error:

@@ -49,7 +49,6 @@ class GitHubPackages:
         return {digest: created for digest, (_, created) in self._listed.items()}
 
     def delete(self, digest: Digest) -> None:
-        """Delete a manifest, if it is there."""
         if digest in self._listed:
             self._github.delete(str(self._listed[digest][0]))
 

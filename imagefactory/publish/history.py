@@ -34,7 +34,6 @@ class Line:
     """Whether it is held back from these tags today: a rollback took it off."""
 
     def as_json(self) -> dict[str, object]:
-        """Return the line for JSON."""
         image = self.image
         return {
             "time": self.time.isoformat(),
@@ -131,7 +130,6 @@ def changes(before: Published | None, image: Published) -> tuple[str, ...]:
 
 
 def change_of(name: str, old: ImagePart | None, new: ImagePart | None) -> str:
-    """Say how a part of an image changed."""
     if old is None or new is None:
         return f"{name} {'gone' if new is None else 'added'}"
     if old.version != new.version:

@@ -102,7 +102,6 @@ def smoke_test(
 def _not_passed(
     levels: Sequence[Level], record: SmokeRecord | None, staged: Staged, say: Say
 ) -> Sequence[Level]:
-    """Leave out the levels that an image has passed, and say so."""
     passed = [level for level in levels if record and level in record.passed]
     if record and passed:
         say(f"{staged.plan.target}: passed on {record.started:%Y-%m-%d}: {', '.join(passed)}")

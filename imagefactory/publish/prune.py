@@ -93,7 +93,6 @@ class Inventory:
         return reached
 
     def kind(self, digest: Digest) -> ManifestKind:
-        """Return the kind of a manifest."""
         document = self.manifests[digest].document()
         if document.get("artifactType") == CATALOG_TYPE:
             return "catalog"

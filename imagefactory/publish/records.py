@@ -38,7 +38,6 @@ def read_records(repository: Repository, digest: Digest, key: Sha256) -> SmokeRe
 
 
 def records_among(repository: Repository, attached: Iterable[Descriptor]) -> list[SmokeRecord]:
-    """Read the smoke records among what is attached to an image."""
     return [
         SmokeRecord.from_json(
             repository.blob(item.digest), where=f"{repository.reference.name}@{referrer.digest}"

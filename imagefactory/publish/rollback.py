@@ -86,7 +86,6 @@ def _unfinished(repository: Repository, catalog: Catalog, tags: Sequence[str], c
 
 
 def _leaving(catalog: Catalog, image: Published, tags: Iterable[str]) -> dict[Digest | None, list[str]]:
-    """Group tags by the image that they leave for another."""
     found: dict[Digest | None, list[str]] = {}
     for tag in tags:
         pointer = catalog.pointer(tag)
@@ -135,7 +134,6 @@ def choose(catalog: Catalog, tags: Sequence[str], cell: Cell, to: str = "") -> P
 
 
 def _before(current: Digest, images: Sequence[Digest]) -> list[Digest]:
-    """Return what was promoted before an image was promoted last."""
     last = max((number for number, digest in enumerate(images) if digest == current), default=0)
     return [digest for digest in images[:last] if digest != current]
 

@@ -56,12 +56,10 @@ class Staged:
 
     @property
     def digest(self) -> Digest:
-        """The digest of the image."""
         return self.image.digest
 
     @property
     def manifest(self) -> StoredManifest:
-        """The manifest as the registry stores it."""
         return StoredManifest(self.digest, MANIFEST_TYPE, self.image.manifest)
 
     @property

@@ -123,7 +123,6 @@ def _machine_name(matrix: Matrix, cell: Cell) -> str:
 
 
 def _machines(matrix: Matrix, cells: list[Cell]) -> Iterator[dict[str, Any]]:
-    """Yield the machines that images are for, in the order of the matrix."""
     names = {_machine_name(matrix, cell): cell for cell in cells}
     order = list(matrix.archs)
     for name, cell in sorted(names.items(), key=lambda item: (order.index(item[1].arch), item[0])):

@@ -39,7 +39,6 @@ class SiteContents:
 
     @cached_property
     def by_slug(self) -> dict[str, Document]:
-        """The images by slug."""
         return {image["slug"]: image for image in self.images}
 
     @property
@@ -85,7 +84,6 @@ def gather(stock: Stock) -> SiteContents:
 
 
 def _results(stock: Stock, problems: list[str]) -> Iterator[BenchResult]:
-    """Yield the shared results."""
     root = stock.project.root
     for file in shared_files(root):
         try:

@@ -58,7 +58,6 @@ class Store:
         return self.layer(key).with_suffix(".slim")
 
     def blob(self, digest: Digest) -> Path:
-        """Return where a blob is, or would be."""
         algorithm, _, value = digest.partition(":")
         return self.root / "blobs" / algorithm / value
 

@@ -21,7 +21,6 @@ Digest = NewType("Digest", str)
 
 
 def digest_of(data: bytes) -> Digest:
-    """Return the OCI digest of some bytes."""
     return Digest(f"sha256:{sha256_of(data)}")
 
 
@@ -63,7 +62,6 @@ class HashedFiles:
     """Files named by their sha256 that were hashed before, and what they looked like then."""
 
     def __init__(self, memory: Path) -> None:
-        """Read what is remembered."""
         self._memory = memory
         self._seen: dict[str, object] = {}
         with suppress(FileNotFoundError, ValueError, RecursionError):  # missing or damaged

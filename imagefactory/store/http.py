@@ -169,13 +169,13 @@ class RangeFile(io.RawIOBase):
         self.size = 0
         self._start, self._window = self._fetch(f"bytes=-{WINDOW}")
 
-    def readable(self) -> bool:  # noqa: D102 - of files
+    def readable(self) -> bool:
         return True
 
-    def seekable(self) -> bool:  # noqa: D102
+    def seekable(self) -> bool:
         return True
 
-    def tell(self) -> int:  # noqa: D102
+    def tell(self) -> int:
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:

@@ -41,7 +41,6 @@ class WheelLocation:
 
     @property
     def local(self) -> Path | None:
-        """The path of a local file."""
         parts = urlsplit(self.url)
         return Path(url2pathname(parts.path)) if parts.scheme == "file" else None
 

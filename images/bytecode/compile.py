@@ -66,8 +66,11 @@ def _reachable(code: CodeType) -> tuple[list[object], bool]:
             found += names
         found += (item.co_filename, item.co_name, item.co_qualname, item.co_linetable, item.co_exceptiontable)
     nested = {item.co_qualname for item in codes if "." in item.co_qualname}
-    texts = {value for item in codes for value in item.co_consts if type(value) is str}
-    return found, has_set or not nested.isdisjoint(texts)
+    return found, has_set or any(not nested.isdisjoint(_texts(item.co_consts)) for item in codes)
+
+
+def _texts(values: tuple[object, ...]) -> list[object]:
+    return [value for value in values if type(value) is str]
 
 
 def _matching(root: str, pattern: str) -> list[str]:

@@ -70,7 +70,6 @@ def _open(project: Project, name: str) -> Layout | Opened:
 
 
 def undeclared(differences: Iterable[Difference]) -> list[Difference]:
-    """Return the differences that are not declared."""
     differences = list(differences)
     sizes = {
         difference.path: max(int(difference.left), int(difference.right))

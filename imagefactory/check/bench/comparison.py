@@ -127,7 +127,6 @@ def _values(
     figure: Callable[[Sequence[Measurement]], float],
     cell: MeasuredCell | None,
 ) -> list[float]:
-    """Return a figure for each of several results, or for each repeat of one."""
     groups: dict[int, list[Measurement]] = {}
     for number, result in enumerate(results):
         for one in result.measurements:

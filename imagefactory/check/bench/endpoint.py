@@ -28,7 +28,6 @@ class Endpoint:
     """The container of the server, if this run started it."""
 
     def models(self) -> ServedAs:
-        """Return what the server serves."""
         found = self._json("GET", "/v1/models")
         try:
             first = found["data"][0]
@@ -54,7 +53,6 @@ class Endpoint:
             return None
 
     def answer(self, model: str, prompt: str, tokens: int) -> str:
-        """Return the answer to a prompt at temperature 0."""
         path = "/v1/chat/completions"
         found = self._json("POST", path, _chat(model, prompt) | {"max_tokens": tokens, "temperature": 0})
         try:

@@ -111,7 +111,6 @@ def plot(results: Sequence[BenchResult], folder: Path) -> list[Path]:
 
 
 def _plots(results: Sequence[BenchResult]) -> Iterator[tuple[str, str, list[_Panel]]]:
-    """Yield the name, title and panels of each plot."""
     measured = [one for one in results if one.measurements]
     many = [one for one in measured if len({each.users for each in one.measurements}) > 1]
     chosen, title = _newest(many, "Throughput")

@@ -27,7 +27,7 @@ class Profile(_Value):
     """One way to measure."""
 
     means: str
-    tool: Literal["vllm", "llama-benchy", "none"] = "vllm"
+    tool: Literal["vllm", "none"] = "vllm"
     per_kind: bool
     """Whether each kind of text is measured by itself."""
     requests: Annotated[int, Field(ge=0)]
@@ -35,8 +35,6 @@ class Profile(_Value):
     users: tuple[Positive, ...]
     depths: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
     """Tokens of conversation before the prompt."""
-    input: int = 0
-    """Tokens of the prompt, where the tool brings its own."""
     output: int
     """Tokens of each answer."""
     repeats: Positive
@@ -53,7 +51,6 @@ class Profiles(_Value):
     profiles: dict[str, Profile]
 
     def named(self, name: str) -> Profile:
-        """Find a profile by name."""
         if name not in self.profiles:
             raise UsageError(
                 "unknown-name",
@@ -119,7 +116,6 @@ class PublishedFigures(_Value):
         return self
 
     def about(self, model: str) -> list[PublishedFigure]:
-        """Return the figures of a model of the matrix."""
         return [figure for figure in self.figures if model in figure.models]
 
 
@@ -127,17 +123,14 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def load_profiles(root: Path) -> Profiles:
-    """Read the profiles of a checkout."""
     return load_data(root / FOLDER / "profiles.yaml", Profiles)
 
 
 def load_prompts(root: Path) -> Prompts:
-    """Read the prompts of a checkout."""
     return load_data(root / FOLDER / "prompts.yaml", Prompts)
 
 
 def load_published(root: Path) -> PublishedFigures:
-    """Read the figures that others published."""
     return load_data(root / FOLDER / "published.yaml", PublishedFigures)
 
 

@@ -215,7 +215,6 @@ class BenchResult(_Value):
         return [pooled(found) for _, found in sorted(repeats.items())]
 
     def to_json(self) -> str:
-        """Write the result as JSON."""
         return self.model_dump_json(indent=1) + "\n"
 
     @classmethod
@@ -236,7 +235,6 @@ class BenchResult(_Value):
 
 
 def users_text(count: int) -> str:
-    """Write a number of users."""
     return f"{count} {'user' if count == 1 else 'users'}"
 
 

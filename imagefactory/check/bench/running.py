@@ -13,7 +13,6 @@ from typing import Any, Final, Literal
 from uuid import uuid4
 
 from imagefactory.assemble.engines.docker import daemon
-from imagefactory.check.bench.arena import measure_arena
 from imagefactory.check.bench.comparison import SETTING
 from imagefactory.check.bench.endpoint import Endpoint
 from imagefactory.check.bench.measuring import (
@@ -75,7 +74,7 @@ def refuse_other_servers(bench: Bench, cell: Cell) -> None:
             f"The profile {bench.profile_name} needs an image with vLLM.",
             where=str(cell),
             why="Its tool is `vllm bench serve`, which runs inside the image.",
-            fix="Use --profile start or arena; or serve this image, and measure it with --url and a vLLM target, "
+            fix="Use --profile start; or serve this image, and measure it with --url and a vLLM target, "
             "whose image brings the tool.",
         )
 
@@ -204,10 +203,7 @@ def _start_and_measure(
 
 def _measure(bench: Bench, record: GrowingResult, endpoint: Endpoint, tool: Container, say: Say) -> None:
     course = Course(bench.profile, load_prompts(bench.project.root), bench.limit)
-    if bench.profile.tool == "llama-benchy":
-        measure_arena(record, endpoint, course, say)
-    else:
-        measure(record, endpoint, course, command_in(tool.name, bench.project.root), say)
+    measure(record, endpoint, course, command_in(tool.name, bench.project.root), say)
 
 
 def _steps(server: RunningServer) -> dict[str, float]:

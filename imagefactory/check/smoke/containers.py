@@ -55,7 +55,6 @@ class Containers:
         return done
 
     def start(self, image: str, *arguments: str, options: Sequence[str] = ()) -> Container:
-        """Start a container in the background."""
         named = self._named()
         container = Container(named[-1])
         done = docker("run", "--detach", *named, *options, image, *arguments, timeout=600)
@@ -120,7 +119,6 @@ class Container:
 
     @property
     def is_running(self) -> bool:
-        """Whether it is running."""
         return self._inspect("{{.State.Running}}") == "true"
 
     @property
@@ -131,7 +129,6 @@ class Container:
 
     @property
     def log(self) -> str:
-        """Its output."""
         done = docker("logs", self.name)
         return done.stdout + done.stderr
 
@@ -142,7 +139,6 @@ class Container:
         return time.monotonic() - started
 
     def remove(self) -> None:
-        """Remove it, running or not."""
         docker("rm", "--force", "--volumes", self.name)
 
     def _inspect(self, template: str) -> str:

@@ -124,7 +124,6 @@ class SmokeRecord(_Value):
 
     @property
     def passed(self) -> tuple[Level, ...]:
-        """The levels that passed."""
         return tuple(level for level, result in self.levels.items() if result.outcome == "passed")
 
     @property
@@ -159,7 +158,6 @@ class SmokeRecord(_Value):
         return self.model_copy(update={"levels": levels})
 
     def to_json(self) -> str:
-        """Write the record as JSON."""
         return self.model_dump_json(indent=1) + "\n"
 
     @classmethod
@@ -216,7 +214,6 @@ def levels_named(names: Iterable[str], matrix: Matrix, arch: str) -> tuple[Level
 
 
 def has_gpu(matrix: Matrix, arch: str) -> bool:
-    """Whether an arch has a GPU."""
     return matrix.archs[arch].capability is not None
 
 

@@ -37,7 +37,6 @@ def results_folder(project: Project, digest: str) -> Path:
 
 
 def recorded(project: Project, digest: str) -> SmokeRecord:
-    """Read the record of an image."""
     return SmokeRecord.read(results_folder(project, digest) / RECORD)
 
 
@@ -95,7 +94,6 @@ def refuse_failed(record: SmokeRecord, ran: Sequence[Level], *, by_name: bool, f
 
 
 def _run(assignment: Assignment, levels: Sequence[Level], folder: Path, say: Say) -> dict[Level, LevelResult]:
-    """Run pytest over the levels that can run; every level gets a result."""
     with tempfile.TemporaryDirectory(prefix="imagefactory-smoke-") as scratch:
         work = Path(scratch)
         (work / "assignment.json").write_text(assignment.model_dump_json(), "utf-8")

@@ -211,7 +211,6 @@ def _svg(renderable: RenderableType, name: str, title: str) -> str:
 
 
 def schemas(folder: Path) -> dict[Path, str]:
-    """Return the JSON schemas by path."""
     return {
         folder / name: json.dumps(model.model_json_schema(), indent=2) + "\n"
         for name, model in SCHEMAS.items()

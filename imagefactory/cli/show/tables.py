@@ -53,7 +53,6 @@ def table(rows: Rows, *columns: str, title: str | None = None) -> Table:
 
 
 def markdown_table(rows: Rows, *columns: str) -> str:
-    """Return a table as Markdown."""
     heading, *lines = [f"| {' | '.join(cells)} |" for cells in (columns, *rows)]
     return "\n".join([heading, f"{'|---' * len(columns)}|", *lines])
 
@@ -129,7 +128,6 @@ def wheels_table(wheels: Sequence[ListedWheel]) -> RenderableType:
 
 
 def built_message(built: BuiltImage) -> Text:
-    """Report what was built, and where it is."""
     blobs = built.layers
     content = (
         f": {len(blobs)} layers, {size(sum(blob.size for blob in blobs))} "
@@ -185,7 +183,6 @@ def licences_table(summary: LicenceSummary) -> RenderableType:
 
 
 def licences_markdown(summary: LicenceSummary) -> str:
-    """Return the licence summary as Markdown."""
     lines = [f"## Licences of {summary.target}", "", *_licence_lines(summary), ""]
     lines.append(markdown_table(_gnu_rows(summary), "Part", "Kind", "Version", "GNU licences", "How"))
     counts = ((licence, str(count)) for licence, count in summary.counts.items())

@@ -58,12 +58,10 @@ def is_library(name: str) -> bool:
 
 
 def from_file(path: Path) -> Iterator[GpuLibrary]:
-    """Yield a library from disk."""
     yield GpuLibrary(path.name, f"file:{file_sha256(path)}", partial(shutil.copyfile, path))
 
 
 def from_wheel(archive: ZipFile, sha256: str) -> Iterator[GpuLibrary]:
-    """Yield the libraries in a wheel."""
     for info in archive.infolist():
         if is_library(info.filename):
             unpack = partial(_from_wheel, archive, info)

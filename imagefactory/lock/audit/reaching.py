@@ -59,7 +59,6 @@ class Reached:
 
 
 def calls(capability: str, server: str = VLLM) -> list[Call]:
-    """Return what a server calls on a chip."""
     source = read_yaml(Path(__file__).with_name(FILE), FILE)
     known = TypeAdapter(list[Call]).validate_python(source.data)
     return [call for call in known if call.server == server and call.concerns(capability)]

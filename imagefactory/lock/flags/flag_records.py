@@ -41,7 +41,6 @@ class Flags:
     variables: set[str] = field(default_factory=set)
 
     def add(self, names: Iterable[str], values: Iterable[str], *, switch: bool = False) -> None:
-        """Add a flag under all its names."""
         known = () if switch else tuple(sorted(set(values)))
         for name in names:
             self.flags[name] = known

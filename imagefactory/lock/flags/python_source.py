@@ -38,7 +38,6 @@ class Sources:
     _parsed: dict[str, ast.Module | None] = field(default_factory=dict)
 
     def module(self, name: str) -> ast.Module | None:
-        """Return a module; None if the distribution does not have it."""
         if name not in self._parsed:
             path = name.replace(".", "/")
             text = self.read(f"{path}.py")
@@ -47,7 +46,6 @@ class Sources:
         return self._parsed[name]
 
     def scope(self, name: str) -> NameScope:
-        """Return the scope of a module."""
         module = self.module(name)
         return NameScope(name, (module,) if module is not None else ())
 
@@ -103,12 +101,10 @@ class Sources:
 
 
 def names_in(annotation: ast.AST) -> set[str]:
-    """Return the names that an annotation is made of."""
     return {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)}
 
 
 def keyword(call: ast.Call, name: str) -> ast.expr | None:
-    """Return a keyword argument of a call."""
     return next((item.value for item in call.keywords if item.arg == name), None)
 
 

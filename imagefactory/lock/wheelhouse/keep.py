@@ -161,7 +161,6 @@ class CompiledWheel:
 
     @property
     def key(self) -> Sha256:
-        """The key of its inputs."""
         return self.inputs.key
 
 
@@ -173,7 +172,6 @@ class KeptWheel(CompiledWheel):
 
 
 def find(store: Store, key: str) -> KeptWheel | None:
-    """Return the wheel with this key, or None if the store does not have it."""
     record = store.root / "wheelhouse" / key / _RECORD
     return _read(record) if record.exists() else None
 

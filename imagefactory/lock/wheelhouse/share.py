@@ -91,7 +91,6 @@ def remote_wheels(repository: Repository, name: str = "") -> list[CompiledWheel]
 
 
 def remote_wheel(repository: Repository, tag: str) -> CompiledWheel | None:
-    """Return the wheel that a registry has under a tag, if any."""
     manifest = repository.manifest(tag)
     if manifest is None:
         return None

@@ -229,7 +229,6 @@ def _replaced(text: str, hunks: Sequence[tuple[int, Sequence[str], Sequence[str]
 
 
 def _fit(lines: list[str], old: list[str], expected: int, start: int) -> int | None:
-    """Find the place of old lines: where they are expected, or the only one there is."""
     if not old:
         return start if not lines else None
     if expected >= start and lines[expected : expected + len(old)] == old:

@@ -44,7 +44,6 @@ class Source:
 
     @property
     def texts(self) -> dict[str, str]:
-        """The files that are text."""
         return {
             name: data.decode("utf-8", "replace") for name, data in self.files.items() if b"\0" not in data
         }

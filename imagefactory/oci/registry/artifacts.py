@@ -34,7 +34,6 @@ class Payload:
 
     @classmethod
     def file(cls, path: Path, media_type: str, *, digest: Digest | None = None) -> Payload:
-        """Return a file as a payload with its name."""
         return cls(media_type, path, {TITLE: path.name}, digest)
 
     def descriptor(self) -> Descriptor:

@@ -76,7 +76,6 @@ class Download:
         return replace(again, advanced=advanced) if again is not None else None
 
     def _request(self) -> Answer | None:
-        """Request the missing bytes; return the answer if it has none."""
         url = self.connection.url(f"blobs/{self.digest}")
         # Storage behind a registry may not support ranges: request one only if necessary.
         from_start = self.position == 0 and self.whole

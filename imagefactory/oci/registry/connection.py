@@ -76,11 +76,9 @@ class Connection:
             self._session.mount(scheme, _LargeBlocks(pool_maxsize=_CONNECTIONS))
 
     def close(self) -> None:
-        """Close the connections."""
         self._session.close()
 
     def url(self, path: str) -> str:
-        """Return the URL of a path in the repository."""
         return f"{self.reference.url}/v2/{self.reference.repository}/{path}"
 
     # --- requests --------------------------------------------------------------------------------
@@ -100,7 +98,6 @@ class Connection:
     def has_blob(
         self, digest: Digest, access: Access = "pull", stopped: threading.Event | None = None
     ) -> bool:
-        """Whether the repository has a blob."""
         answer = self.ask(RegistryRequest("HEAD", self.url(f"blobs/{digest}"), access, stopped=stopped))
         if answer.ok or answer.status == HTTPStatus.NOT_FOUND:
             return answer.ok
@@ -175,7 +172,6 @@ class Connection:
     # --- failures --------------------------------------------------------------------------------
 
     def error(self, kind: FailureKind, where: str, why: str, doing: str = "") -> FactoryError:
-        """Return an error with its remedy."""
         reference = self.reference
         return failure(
             kind,
@@ -188,7 +184,6 @@ class Connection:
         )
 
     def failure(self, answer: Answer, doing: str, kind: FailureKind | None = None) -> FactoryError:
-        """Return the error for an unsuccessful answer."""
         again, patience = answer.again(), self.retry.patience
         why = f"It answered {answer.said()}."
         if answer.status == HTTPStatus.UNAUTHORIZED:

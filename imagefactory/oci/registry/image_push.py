@@ -80,7 +80,6 @@ class Pushed:
     """The total size of the blobs that were sent."""
 
     def count(self, outcome: UploadOutcome) -> int:
-        """Count the blobs with an outcome."""
         return sum(value == outcome for value in self.outcomes.values())
 
 

@@ -103,7 +103,6 @@ class Reference:
 
 
 def is_digest(text: str) -> bool:
-    """Return whether a text is a digest, not a tag."""
     return _DIGEST.fullmatch(text) is not None
 
 

@@ -219,7 +219,6 @@ class Repository(Connection):
         return digest, answer.headers
 
     def tags(self) -> list[str]:
-        """List all tags."""
         where = f"{self.reference.name}/tags/list"
         found: list[str] = []
         url = f"{self.url('tags/list')}?n={_PAGE}"

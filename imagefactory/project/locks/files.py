@@ -173,7 +173,6 @@ class LockedWheel(Frozen):
 
     @property
     def installed_size(self) -> int:
-        """The size on disk of what is installed."""
         return self.unpacked - sum(files.unpacked for files in self.left_out)
 
 

@@ -44,7 +44,6 @@ class KernelLock(Lock):
     wheels: tuple[WheelKernels, ...] = ()
 
     def find(self, sha256: str) -> WheelKernels | None:
-        """Return the record of a wheel, if there is one."""
         return next((wheel for wheel in self.wheels if wheel.sha256 == sha256), None)
 
 

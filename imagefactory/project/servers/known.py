@@ -14,7 +14,6 @@ SERVERS: Final[Mapping[str, Server]] = {server.name: server for server in (vllm.
 
 
 def server_of_version(version: str) -> Server:
-    """Return the server that a version belongs to."""
     return SERVERS[server_name(version)]
 
 

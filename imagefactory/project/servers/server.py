@@ -117,7 +117,6 @@ class Server:
         return TITLES[self.name]
 
     def distribution_on(self, arch: Arch) -> str:  # noqa: ARG002 - servers with a distribution per arch need it
-        """Return the distribution to install on an arch."""
         return self.distribution
 
     def judged_by(self, wheel: str, arch: Arch) -> bool:

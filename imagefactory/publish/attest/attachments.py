@@ -170,7 +170,6 @@ def _says_the_same(old: Statement, new: Statement) -> bool:
 def attach_statement(
     repository: Repository, subject: Descriptor, statement: Statement, signer: Signer
 ) -> Digest:
-    """Sign a statement and attach it to its subject."""
     [attached] = referrers.attach_many(repository, subject, [_attachment(statement, signer.sign(statement))])
     return attached.digest
 

@@ -76,7 +76,6 @@ class Bundle:
 
     @classmethod
     def read(cls, data: bytes) -> Bundle:
-        """Parse a bundle."""
         try:
             document = json.loads(data)
             envelope = document["dsseEnvelope"]

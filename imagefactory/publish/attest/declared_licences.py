@@ -55,7 +55,6 @@ class SameAs:
 
 
 def wheel_licence(archive: ZipFile) -> DeclaredLicence:
-    """Return the licence of a wheel."""
     names = archive.namelist()
     metadata = next(name for name in names if name.count("/") == 1 and name.endswith(".dist-info/METADATA"))
     headers = HeaderParser().parsestr(archive.read(metadata).decode("utf-8", "replace"))

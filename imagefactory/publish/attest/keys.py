@@ -60,7 +60,6 @@ class PublicKey:
 
 
 def sign(key: ec.EllipticCurvePrivateKey, data: bytes) -> bytes:
-    """Sign some data."""
     return key.sign(data, _ALGORITHM)
 
 
@@ -111,7 +110,6 @@ def read_private_key(given: str) -> ec.EllipticCurvePrivateKey:
 
 
 def read_public_key(path: Path) -> PublicKey:
-    """Read a public key."""
     fix = "It must be a public key in PEM, as `./inv keys.new`, cosign and openssl write it."
     with _reading("The key to check with", str(path), fix):
         key = load_pem_public_key(_pem(str(path)))

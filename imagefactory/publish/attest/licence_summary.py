@@ -46,7 +46,6 @@ def summarise(project: Project, plan: Plan) -> LicenceSummary:
 
 
 def summarise_parts(target: str, parts: Sequence[Component]) -> LicenceSummary:
-    """Summarize the licences of parts."""
     inside = [part for part in parts if part.in_image]
     counts = Counter(part.licence or spdx.UNDECLARED for part in inside)
     return LicenceSummary(

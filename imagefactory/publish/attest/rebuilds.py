@@ -35,7 +35,6 @@ class Rebuild:
 
     @property
     def outcome(self) -> str:
-        """Whether it is the same."""
         return _OUTCOMES[self.rebuilt == self.image]
 
     def statement(self, name: str, run: Run) -> Statement:

@@ -34,12 +34,10 @@ _TYPES: Final[dict[ComponentKind, str]] = {
 
 
 def make_sbom(project: Project, plan: Plan) -> bytes:
-    """Write the SBOM of a plan."""
     return write_sbom(project, plan, components_of(project, plan))
 
 
 def write_sbom(project: Project, plan: Plan, parts: Sequence[Component]) -> bytes:
-    """Write the SBOM of a plan with these components."""
     root = {"plan": plan.key, "platform": plan.platform, "kernels": plan.kernels}
     absent = {f"{one.name} {one.version}": one.reason for one in project.wheel_lock(plan.cell).left_out}
     document: dict[str, Any] = {

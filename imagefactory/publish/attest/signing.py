@@ -140,7 +140,6 @@ class KeySigner:
         self.verifier = Verifier(keys=(self._public,))
 
     def sign(self, statement: Statement) -> bytes:
-        """Sign a statement with the key."""
         payload = statement.payload()
         signature = keys.sign(self._key, pre_authentication(PAYLOAD_TYPE, payload))
         return write_bundle(payload, signature, self._public.hint)
@@ -173,7 +172,6 @@ class IdentitySigner:
         self.verifier = Verifier(identities=(own_identity(),))
 
     def sign(self, statement: Statement) -> bytes:
-        """Have sigstore sign a statement."""
         from sigstore.dsse import Statement as SigstoreStatement  # noqa: PLC0415 - optional
 
         try:
@@ -204,7 +202,6 @@ def own_identity() -> str:
 
 
 def repository_of(identity: str) -> str:
-    """Return the repository of a workflow."""
     return identity.partition(_WORKFLOWS)[0]
 
 

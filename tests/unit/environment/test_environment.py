@@ -14,7 +14,7 @@ import pytest
 
 from imagefactory.environment import setup
 from imagefactory.environment.locks import check_environment, lock_environment
-from imagefactory.environment.setup import APART, SETS, LockedSet, checksum, ensure, is_current, set_up
+from imagefactory.environment.setup import SETS, LockedSet, checksum, ensure, is_current, set_up
 from imagefactory.store.certificates import VARIABLE, trust_the_machine
 from imagefactory.store.index_config import environment_for_uv, options_for_uv
 from tests.fixtures.checkouts import REPOSITORY
@@ -31,7 +31,6 @@ dependencies = ["alpha>=1"]
 smoke = ["beta"]
 sign = ["gamma"]
 plot = []
-arena = []
 test = ["delta"]
 """
 
@@ -49,7 +48,7 @@ def test_committed_set_test_includes_all_others_but_those_apart() -> None:
     everything = LockedSet.of(REPOSITORY, "test").pins()
     for name in SETS:
         pins = LockedSet.of(REPOSITORY, name).pins()
-        assert (pins.items() <= everything.items()) == (name not in APART)
+        assert pins.items() <= everything.items(), name
         # Sets are installed beside each other.
         assert {package: everything.get(package, pins[package]) for package in pins} == pins
 
@@ -83,7 +82,7 @@ class Small:
         """Write the locks directly, which is faster than resolving them."""
         wanted = {"alpha": "1.0", "beta": "1.0", "gamma": "1.0", "delta": "1.0"} | versions
         extras = {"run": (), "smoke": ("beta",), "sign": ("gamma",), "test": ("beta", "gamma", "delta")}
-        extras |= {"plot": (), "arena": ()}
+        extras |= {"plot": ()}
         for name, more in extras.items():
             text = "--only-binary :all:\n"
             for package in ("alpha", *more, *(versions.keys() - {"alpha", "beta", "gamma", "delta"})):

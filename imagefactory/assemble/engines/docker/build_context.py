@@ -98,7 +98,6 @@ class BuildContext:
 
 
 def plan_context(project: Project, plan: Plan) -> BuildContext:
-    """Return the build context of a plan."""
     lock = project.wheel_lock_path(plan.cell).relative_to(project.root).as_posix()
     programs = [
         _file(f"{TOOLS}/{Path(name).name}", name, (project.root / name).read_bytes())
@@ -200,7 +199,6 @@ def _modded(folder: str, layer: ModLayer) -> Piece:
 
 
 def _module_list(path: str, layer: BytecodeLayer, root: Path) -> Piece:
-    """Return the list of modules that a layer of bytecode is compiled from in the image."""
     settings = layer.settings
     if not settings.files:
         lists = [item.name for item in layer.inputs if is_list(item.name)]

@@ -87,7 +87,6 @@ def load(layout: Layout, name: str) -> str:
 
 
 def image_id(name: str) -> str | None:
-    """Return the id of an image, or None if the daemon does not have it."""
     found = inspect(name)
     return None if found is None else str(found["Id"])
 

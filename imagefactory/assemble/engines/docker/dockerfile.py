@@ -33,7 +33,6 @@ class Rendered:
 
 
 def render_plan(project: Project, plan: Plan) -> Rendered:
-    """Render the Dockerfile of a plan."""
     context = plan_context(project, plan)
     base = plan.layers[0]
     described = {

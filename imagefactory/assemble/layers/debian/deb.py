@@ -59,7 +59,6 @@ class NamedDeb(NamedTuple):
 
     @classmethod
     def of_file(cls, file: str, sha256: str) -> NamedDeb:
-        """Read a file name."""
         name, version, architecture = file.removesuffix(".deb").split("_")
         return cls(name, version.replace("%3a", ":"), architecture, file, sha256)
 

@@ -31,7 +31,6 @@ class FileTree:
         return iter(sorted(self._entries.values(), key=lambda entry: entry.path.encode()))
 
     def get(self, path: str) -> Entry | None:
-        """Return the entry at exactly this path."""
         return self._entries.get(ImagePath(path))
 
     def owner(self, path: str) -> str:

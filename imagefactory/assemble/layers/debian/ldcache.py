@@ -73,7 +73,6 @@ def add_ld_cache(tree: FileTree, architecture: str) -> None:
 
 
 def cache_bytes(libraries: list[CachedLibrary], machine: ElfMachine) -> bytes:
-    """Return the bytes of the cache file."""
     # Python's sort is stable, also in reverse: among equal names the first folder stays first.
     ordered = sorted(libraries, key=lambda library: _sort_key(library.soname), reverse=True)
     offsets, strings = _string_table({text for library in ordered for text in library})

@@ -46,8 +46,7 @@ def test_profiles_that_need_vllm_refuse_other_servers() -> None:
     cell = select_one(Project(REPOSITORY).matrix, SGLANG)
     with raises("bad-option", match="needs an image with vLLM"):
         refuse_other_servers(bench(), cell)
-    for profile in ("start", "arena"):
-        refuse_other_servers(Bench(Project(REPOSITORY), profile, {}), cell)
+    refuse_other_servers(Bench(Project(REPOSITORY), "start", {}), cell)
 
 
 def test_an_image_of_another_server_brings_no_tool() -> None:
