@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 
 def _bench(project: Project, profile: str, set: list[str], users: str, repeats: str, limit: str) -> Bench:
+    from imagefactory.check.bench.profiles import load_profiles
     from imagefactory.check.bench.running import Bench
     from imagefactory.launch.prepare import settings_from
 
+    load_profiles(project.root).named(profile)  # an unknown one is refused before anything starts
     numbers = [options.whole_number("--users", word, least=1) for word in users.split(",")]
     return Bench(
         project,

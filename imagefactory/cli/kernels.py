@@ -88,33 +88,20 @@ def compile_(
     subject="a shared library, a wheel, an OCI layout, a target, or a vLLM version of the matrix",
     arch="the arch to check for (default: the target's, else the matrix's)",
     beside="compare with this, library by library: another wheel, target or version; repeatable",
-    reaches="look for the kernels that vLLM calls on the arch, by name",
 )
 def audit(
     project: Project,
     subject: str,
     beside: list[str],
     arch: str = "",
-    reaches: bool = False,
     json: bool = False,
     markdown: bool = False,
 ) -> None:
     """Check whether the kernels in a library, wheel or image run on an arch."""
     from imagefactory.lock.audit import auditing
-    from imagefactory.lock.audit.reaching import reaches as find_reached
-    from imagefactory.lock.audit.reaching import refuse_unreached
 
     options.at_most_one(json=json, markdown=markdown)
-    options.at_most_one(reaches=reaches, beside=bool(beside))
-    if reaches:
-        found = find_reached(project, subject, arch)
-        if json:
-            print_json([{**one.call.model_dump(), "reaches": one.outcome, "why": one.why} for one in found])
-        else:
-            rows = ((one.call.call, one.outcome, one.why, one.call.used_by) for one in found)
-            show_rows(rows, "call", "reaches", "why", "used by", markdown=markdown)
-        refuse_unreached(subject, found)
-    elif beside:
+    if beside:
         audited = [auditing.audit(project, one, arch) for one in (subject, *beside)]
         if json:
             print_json([asdict(one) | {"grafted": sorted(one.grafted)} for one in audited])
@@ -124,15 +111,15 @@ def audit(
             titles = (one.title for one in audited)
             show_rows(comparison_rows(audited), "library", *titles, markdown=markdown)
     else:
-        audited_one = auditing.audit(project, subject, arch)
-        verdicts = audited_one.verdicts
+        found = auditing.audit(project, subject, arch)
+        verdicts = found.verdicts
         if json:
             print_json([asdict(verdict) for verdict in verdicts])
         else:
             lines = ((one.library, one.outcome, one.why) for one in verdicts)
             show_rows(lines, "library", "outcome", "why", markdown=markdown)
-        if audited_one.grafted:
-            say(f"compiled in place of the published ones: {', '.join(sorted(audited_one.grafted))}")
+        if found.grafted:
+            say(f"compiled in place of the published ones: {', '.join(sorted(found.grafted))}")
         auditing.refuse_failing(subject, verdicts)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.lock.audit.auditing import audit, cuobjdump, refuse_failing
-from imagefactory.lock.audit.libraries import read_kernels, read_names
+from imagefactory.lock.audit.libraries import read_kernels
 from imagefactory.project.locks.kernels import GpuCode
 from imagefactory.project.project import Project
 from tests.fixtures.checkouts import REPOSITORY
@@ -41,26 +41,6 @@ def test_library_without_kernels_is_accepted(project: Project, tmp_path: Path) -
     source.write_text("int one(void) { return 1; }\n")
     subprocess.run(["cc", "-shared", "-fPIC", source, "-o", library], check=True)
     assert read_kernels(library, cuobjdump(project)) == GpuCode()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("code", "found_as"),
-    [
-        (["sm_120f", "sm_80"], ["native"]),
-        (["sm_80", "compute_80"], ["translated"]),
-        (["sm_120a"], []),
-    ],
-)
-def test_kernels_are_found_by_name(
-    project: Project, nvcc: Nvcc, tmp_path: Path, code: list[str], found_as: list[str]
-) -> None:
-    policy = project.matrix.archs["gb10"].cubins
-    assert policy is not None
-    (tmp_path / "scratch").mkdir()
-    found = read_names(nvcc(*code), cuobjdump(project), policy.accept, "12.1", tmp_path / "scratch")
-    assert [name for name, kernels in vars(found).items() if "_Z5twicePf" in kernels] == found_as
-    assert all(size > 0 for size in found.native.values())
 
 
 def test_local_wheel_is_audited(project: Project, nvcc: Nvcc, tmp_path: Path) -> None:
