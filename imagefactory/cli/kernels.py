@@ -1,4 +1,4 @@
-"""Commands for kernels and compiled wheels: compile, check, list, push, pull, archive."""
+"""Commands for kernels and compiled wheels: compile, audit, list, push, pull."""
 
 from __future__ import annotations
 

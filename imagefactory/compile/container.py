@@ -1,4 +1,4 @@
-"""Runs a compile in a container that is removed with the process, and logs its output."""
+"""Runs a compile in a container that is removed with the process; memory and disk decide how many compilers run."""
 
 from __future__ import annotations
 

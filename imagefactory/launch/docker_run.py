@@ -1,4 +1,4 @@
-"""Renders the `docker run` command and the compose file that start an image."""
+"""Renders the `docker run` command and the compose file that start an image, with its key in a file of the user."""
 
 from __future__ import annotations
 

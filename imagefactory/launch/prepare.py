@@ -1,4 +1,4 @@
-"""Prepares `./inv run`: the image to start, its settings, and the command, compose file or recipe for it."""
+"""Prepares `./inv run`: the image to start, its settings and mods, and the command, compose file or recipe for it."""
 
 from __future__ import annotations
 

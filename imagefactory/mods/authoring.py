@@ -1,4 +1,4 @@
-"""Scaffold a mod, show its diff, and export its files to mount over an image."""
+"""Writes mods: a scaffold, the text of mod.yaml, a diff, and files to mount over an image."""
 
 from __future__ import annotations
 

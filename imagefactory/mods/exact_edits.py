@@ -1,4 +1,4 @@
-"""Turns two versions of a file into exact edits: anchors that occur once, and what takes their place."""
+"""Turns two versions of a file into exact edits, and proposes checks that hold after a change and not before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read the files that mods change: from wheels by range request, from sdists, or from a folder."""
+"""Finds and reads the files that mods change: in wheels by range request, in sdists, or in a folder."""
 
 from __future__ import annotations
 

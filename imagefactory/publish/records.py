@@ -1,4 +1,4 @@
-"""Smoke records in the registry, attached to the image that was tested."""
+"""Smoke records in the registry, attached to the image that was tested; images that became slower fail there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes the site to a folder: whole, or not at all."""
+"""Writes the site to a folder, whole or not at all, and shows it on the loopback."""
 
 from __future__ import annotations
 

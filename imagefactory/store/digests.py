@@ -1,4 +1,4 @@
-"""Identifiers of content: sha256 sums, OCI digests, and checksums of canonical JSON."""
+"""Identifiers of content: sha256 sums, digests, checksums of JSON; and whether files of the cache still match theirs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The callbacks through which work reports its progress."""
+"""How work reports its progress, and sizes as people read them."""
 
 from __future__ import annotations
 

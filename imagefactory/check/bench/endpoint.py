@@ -1,4 +1,4 @@
-"""Asks the server under test about itself: its model, version and context, and single answers."""
+"""Asks the server under test about itself, and checks that its answers make sense."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures a server by a profile, and keeps what was measured, whatever happens."""
+"""Measures a server by a profile, with the use of its GPUs, and keeps what was measured, whatever happens."""
 
 from __future__ import annotations
 
