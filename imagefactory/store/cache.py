@@ -1,4 +1,4 @@
-"""The store: downloads by sha256, layers by key, blobs by digest, each written whole or not at all; and its cleaning."""
+"""The store: downloads by sha256, layers by key, blobs by digest, each written whole or not at all; its cleaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Identifiers of content: sha256 sums, digests, checksums of JSON; and whether files of the cache still match theirs."""
+"""Identifiers of content: sha256 sums, digests, checksums of JSON; and whether cached files still match theirs."""
 
 from __future__ import annotations
 
