@@ -90,7 +90,8 @@ def test(
     """Run linters, type checks and tests; a table at the end lists the skipped tests and why."""
     options.at_most_one(fast=fast, all=all)
     arguments = [
-        *("-n", "auto", "--maxprocesses", "4"),
+        # More than cores: most integration tests wait for servers. By file, so that fixtures are made once.
+        *("-n", "4", "--dist", "loadfile"),
         *(["tests/unit"] if fast else []),
         *(["--cov=imagefactory", "--cov=images", "--cov-report=term"] if all else ["-m", "not slow"]),
         *(["-k", match] if match else []),

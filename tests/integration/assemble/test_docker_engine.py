@@ -22,7 +22,7 @@ from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.platforms import PLATFORM
 from tests.fixtures.small_factory import RecordingWatcher
 
-pytestmark = [pytest.mark.engine, pytest.mark.network]
+pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 TINY = Cell("tiny", "0.32.0", "cpu", PLATFORM)
 
 

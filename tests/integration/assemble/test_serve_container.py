@@ -108,7 +108,7 @@ def test_bad_settings_are_named_before_vllm_starts(
 
 def test_too_little_shared_memory_is_named_before_vllm_starts(engine: Engine) -> None:
     ran = engine.run(options=("--ipc", "private", "--shm-size", "64m"))
-    assert refused(ran, "memory")
+    assert refused(ran, "shm")
     assert "--ipc host" in ran.stderr
 
 
@@ -157,7 +157,7 @@ def measure_once(server: RunningServer, folder: Path) -> None:
         measure(record, endpoint, course, command_in(server.container.name, REPOSITORY), lambda _: None)
     found = BenchResult.read(path)
     assert found.complete
-    assert [one.kind for one in found.measurements] == ["name", "prose", "dialogue", "maths", "tools"]
+    assert [one.kind for one in found.measurements] == ["code", "prose", "dialogue", "maths", "tools"]
     assert all(one.tokens_per_second > 0 and not one.failed for one in found.measurements)
     assert [check.outcome for check in found.sanity] == ["passed", "passed", "not-applicable"]
     assert found.peak_memory > 0

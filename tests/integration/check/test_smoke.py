@@ -139,6 +139,7 @@ def test_an_image_in_the_daemon_has_the_contents_of_its_layout(factory: SmallFac
         remove_name(name)
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 @pytest.mark.network
 def test_a_pulled_image_passes_every_level(tiny: Subject, registry: str, other_checkout: Path) -> None:

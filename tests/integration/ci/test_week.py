@@ -103,6 +103,7 @@ def test_a_night_does_not_repeat_what_an_interrupted_one_did(night_factory: Nigh
     assert len(night.works) == 2
 
 
+@pytest.mark.slow
 def test_no_night_brings_back_an_image_that_a_second_rollback_left_behind(
     night_factory: NightFactory,
 ) -> None:
@@ -196,6 +197,7 @@ def command(night_factory: NightFactory, github: FakeGitHub, *arguments: str) ->
     return done.stdout
 
 
+@pytest.mark.slow
 def test_what_the_image_job_handed_on_is_on_record_the_next_night(
     night_factory: NightFactory, fake_github: FakeGitHub
 ) -> None:
@@ -220,6 +222,7 @@ def test_what_the_image_job_handed_on_is_on_record_the_next_night(
     assert command(night_factory, fake_github, "ci.record").strip() == "nothing new"
 
 
+@pytest.mark.slow
 def test_a_committed_record_takes_the_place_of_one_that_was_handed_on(
     night_factory: NightFactory, fake_github: FakeGitHub
 ) -> None:

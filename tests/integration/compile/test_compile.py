@@ -18,7 +18,7 @@ from tests.fixtures.cuda import COMPILER
 from tests.fixtures.platforms import PLATFORM
 from tests.fixtures.small_factory import RecordingWatcher
 
-pytestmark = [pytest.mark.engine, pytest.mark.network]
+pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 SMALL = (*COMPILER, "ninja")
 """What compiling without torch takes: a twentieth of the whole toolchain."""
 KERNEL = """\

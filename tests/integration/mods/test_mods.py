@@ -87,9 +87,8 @@ def test_plan_notes_a_mod_that_is_upstream(factory: SmallFactory) -> None:
 
 def test_changed_mod_rebuilds_only_its_own_layer(factory: SmallFactory) -> None:
     [before] = factory.build()
-    assert factory.invoke("plan", "--target", "tiny", "--diff").stdout.splitlines()[1] == (
-        "nothing changed since the last build"
-    )
+    done = factory.invoke("plan", "--target", "tiny", "--diff")
+    assert done.stdout.endswith(": nothing changed since the last build\n")
     change(factory, "b-second", "# b-second", "# b-changed")
     diff = factory.invoke("plan", "--target", "tiny", "--diff").stdout
     assert [line.split() for line in diff.splitlines()[2:]] == [
