@@ -157,19 +157,36 @@ document.addEventListener("DOMContentLoaded", () => {
     }
   }
 
-  /** Say what the memory is for: weights, drafter, working memory, KV cache, and what the host keeps. */
+  /** Draw what the memory is for: weights, drafter, working memory, KV cache, and what the host keeps. */
   function drawMemory(judged) {
-    const box = element("memory");
+    const figure = element("memory");
     const { machine, image } = judged;
-    box.hidden = !image.facts.capability || !machine.total || Boolean(judged.refusal);
-    if (box.hidden) return;
-    const { need, known, taken, fixed } = budget(judged);
-    const parts = { "in use already": machine.total - machine.free, weights: need.weights ?? 0, drafter: need.drafter, "working memory": known.working, "KV cache": Math.max(0, taken - fixed) };
-    const size = (count) => `${(count / GB).toFixed(1)} GB`;
-    const left = machine.total - Object.values(parts).reduce((sum, part) => sum + part, 0);
-    const words = Object.entries(parts).filter(([, part]) => part > 0).map(([name, part]) => `${name} ${size(part)}`);
-    words.push(left >= 0 ? `left ${size(left)} of ${size(machine.total)}` : `${size(-left)} more than the ${size(machine.total)} there are`);
-    box.textContent = words.join(" · ");
+    figure.hidden = !image.facts.capability || !machine.total;
+    figure.classList.toggle("picker-unknown", Boolean(judged.refusal));
+    if (figure.hidden || judged.refusal) return;
+    const { need, known, share, taken, fixed } = budget(judged);
+    const used = machine.total - machine.free;
+    const working = known.working;
+    const beside = share.holds_working ? 0 : working;
+    const parts = [["used", "in use already", used], ["weights", "weights", need.weights ?? 0], ["drafter", "drafter", need.drafter], ["working", "working memory", working], ["cache", "KV cache", Math.max(0, taken - fixed)]];
+    const sum = parts.reduce((total, [, , size]) => total + size, 0);
+    const whole = Math.max(machine.total, sum, used + fixed + beside);
+    let x = 0;
+    const svg = figure.querySelector("svg");
+    const shape = (tag, attributes) => {
+      const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+      for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+      return made;
+    };
+    svg.replaceChildren(...parts.filter(([, , size]) => size > 0).map(([name, , size]) => {
+      const width = (size / whole) * 1000;
+      x += width;
+      return shape("rect", { class: `picker-part-${name}`, x: (x - width).toFixed(1), y: 0, width: Math.max(0, width - 2).toFixed(1), height: 28 });
+    }), shape("line", { class: "picker-end", x1: ((machine.total / whole) * 1000 - 1).toFixed(1), x2: ((machine.total / whole) * 1000 - 1).toFixed(1), y1: 0, y2: 28 }));
+    const left = machine.total - sum;
+    const words = parts.filter(([, , size]) => size > 0).map(([name, title, size]) => make("span", { class: `picker-key picker-key-${name}` }, `${title} ${(size / GB).toFixed(1)} GB`));
+    words.push(make("span", { class: "picker-key" }, left >= 0 ? `left ${(left / GB).toFixed(1)} of ${(machine.total / GB).toFixed(1)} GB` : `${(-left / GB).toFixed(1)} GB more than the ${(machine.total / GB).toFixed(1)} GB there are`));
+    figure.querySelector("figcaption").replaceChildren(...words);
   }
 
   function drawOutputs(judged) {
