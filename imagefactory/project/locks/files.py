@@ -92,7 +92,7 @@ class Lock(Frozen):
         sealed = self.model_copy(update={"integrity": self.content_checksum()})
         data = sealed.model_dump(mode="json", exclude_defaults=True)
         data = {"format": self.format, "integrity": sealed.integrity, **data}
-        text = f"# {self.header}\n# Made by `invoke {self.maker}`; do not edit.\n" + tomli_w.dumps(data)
+        text = f"# {self.header}\n# Made by `./inv {self.maker}`; do not edit.\n" + tomli_w.dumps(data)
         if path.exists() and path.read_text("utf-8") == text:
             return False
         write_text(path, text)
