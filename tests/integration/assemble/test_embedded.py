@@ -104,7 +104,9 @@ def test_build_stops_at_once_when_interrupted_on_a_terminal(tmp_path: Path) -> N
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize(
+    "version", ["3.13", *(pytest.param(one, marks=pytest.mark.slow) for one in ("3.11", "3.12"))]
+)
 def test_golden_digests_hold_under_every_python(tmp_path: Path, version: str) -> None:
     uv = Path(sys.executable).with_name("uv")
     venv = tmp_path / "venv"

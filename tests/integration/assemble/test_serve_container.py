@@ -112,6 +112,7 @@ def test_too_little_shared_memory_is_named_before_vllm_starts(engine: Engine) ->
     assert "--ipc host" in ran.stderr
 
 
+@pytest.mark.slow
 def test_server_needs_its_key_is_measured_stops_cleanly_and_starts_faster_the_second_time(
     engine: Engine,
 ) -> None:

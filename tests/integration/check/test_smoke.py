@@ -167,6 +167,7 @@ def test_a_pulled_image_passes_every_level(tiny: Subject, registry: str, other_c
         subprocess.run(["docker", "rmi", reference], capture_output=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 @pytest.mark.network
 def test_a_broken_entrypoint_fails_with_its_reason_on_record(

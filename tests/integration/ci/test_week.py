@@ -159,6 +159,7 @@ def ask(night_factory: NightFactory, **env: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_the_plan_command_lists_exactly_the_jobs_that_an_edit_causes(night_factory: NightFactory) -> None:
     night_factory.night()
     quiet = ask(night_factory)
