@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 from functools import cache
 from pathlib import Path
@@ -56,6 +57,9 @@ EXAMPLES = {"quick": 20, "slow": 300}
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell ignores both in what it starts in the background, and the programs under test would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     # Examples may share our fixtures, take their time, and often be no valid input.
     unfit = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much]
     for name, number in EXAMPLES.items():
