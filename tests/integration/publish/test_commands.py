@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 import pytest
 
 from imagefactory.check.smoke.record import Level, SmokeRecord
-from imagefactory.check.smoke.runner import RECORD, results_folder
 from imagefactory.errors import EngineError
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.reference import Descriptor
@@ -139,17 +138,8 @@ def test_what_is_attached_to_an_image_is_read_once(
     assert asked == [promoted.image.digest] * 2
 
 
-def leave_record(publisher: Publisher, plan_key: str, levels: Sequence[Level]) -> None:
-    """Leave a record of the image of CELL in build/smoke, as `./inv smoke` does."""
-    [built] = publisher.factory.build()
-    record = smoke_record(built.image.digest, plan_key, levels=levels)
-    path = results_folder(publisher.project, built.image.digest) / RECORD
-    path.parent.mkdir(parents=True)
-    record.model_copy(update={"image": str(built.layout.folder)}).write(path)
-
-
 def test_an_image_that_passed_on_this_machine_is_not_tested_again(publisher: Publisher) -> None:
-    leave_record(publisher, publisher.key(), ["static", "container", "serve"])
+    publisher.leave_record()
     ran: list[tuple[str, list[Level]]] = []
     [promoted] = publish_with(publisher, smoke_tests([], ran), CELL).promoted
     assert ran == []
@@ -167,7 +157,7 @@ def test_an_image_that_passed_on_this_machine_is_not_tested_again(publisher: Pub
 def test_what_did_not_pass_on_this_machine_is_tested(
     publisher: Publisher, key: str, levels: Sequence[Level], left: set[str]
 ) -> None:
-    leave_record(publisher, key or publisher.key(), levels)
+    publisher.leave_record(key, levels)
     ran: list[tuple[str, list[Level]]] = []
     assert publish_with(publisher, smoke_tests([], ran), CELL).refused == []
     assert [set(tested) for _, tested in ran] == [left]
