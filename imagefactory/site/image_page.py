@@ -90,6 +90,7 @@ def image_page(stock: Stock, planned: Planned, packages: Document, shared: Mappi
         ],
         "problems": evidence.problems,
         "docker_run": _docker_run(planned, reference),
+        "older_run": _docker_run(planned, f"{registry}@{lines[-2].image.digest}") if lines[1:] else None,
         "environment": plan.config.env,
         "entrypoint": plan.config.entrypoint,
         "labels": plan.config.labels,

@@ -18,11 +18,11 @@ def status_page(stock: Stock, images: Sequence[Document], problems: Sequence[str
     known = {page["slug"] for page in images}
     days: dict[str, list[Document]] = {}
     for change in _changes(stock, known):
-        days.setdefault(change["time"][:10], []).insert(0, change)
+        days.setdefault(change["time"][:10], []).append(change)
     return {
         "registry": stock.records.registry,
         "asked": stock.records.asked,
-        "nights": [{"date": day, "changes": days[day]} for day in sorted(days, reverse=True)[:NIGHTS]],
+        "nights": [{"date": day, "changes": days[day][::-1]} for day in sorted(days, reverse=True)[:NIGHTS]],
         "tags": [
             {
                 "tag": found.tag,
@@ -47,9 +47,9 @@ def status_page(stock: Stock, images: Sequence[Document], problems: Sequence[str
 
 def _changes(stock: Stock, known: set[str]) -> Iterator[Document]:
     before: dict[tuple[str, str, str], Published] = {}
-    catalog = stock.records.catalog
-    for event in catalog.events:
-        image = catalog.image(event.image)
+    images = {image.digest: image for image in stock.records.catalog.images}
+    for event in stock.records.catalog.events:
+        image = images.get(event.image)
         if image is None:
             continue
         key = (image.model, image.arch, image.platform)
