@@ -16,6 +16,8 @@ from imagefactory.site.stock import Document, Planned, Stock
 
 NEIGHBOURS: Final = 6
 """How many other images a page compares its own with."""
+HISTORY: Final = 50
+"""How many changes a page lists; `./inv history` lists all."""
 SOMEBODY: Final = "/home/somebody"
 
 
@@ -75,6 +77,7 @@ def image_page(stock: Stock, planned: Planned, packages: Document, shared: Mappi
         "statements": evidence.statements,
         "smoke": smoke,
         "smoke_on": f"{evidence.smoke.started:%Y-%m-%d}" if evidence.smoke else None,
+        "changes": len(lines),
         "history": [
             {
                 "date": f"{line.time:%Y-%m-%d %H:%M}",
@@ -86,7 +89,7 @@ def image_page(stock: Stock, planned: Planned, packages: Document, shared: Mappi
                 "now": line.now,
                 "held": line.held,
             }
-            for line in reversed(lines)
+            for line in reversed(lines[-HISTORY:])
         ],
         "problems": evidence.problems,
         "docker_run": _docker_run(planned, reference),

@@ -48,7 +48,8 @@ def test_an_image_without_a_digest_is_named_by_its_tag_and_has_no_recipes(picker
 
 
 def test_every_image_starts_on_an_idle_machine_with_its_own_defaults() -> None:
-    matrix, refused = PROJECT.matrix, {}
+    matrix = PROJECT.matrix
+    refused: dict[str, str] = {}
     for cell in (cell for cell in buildable(matrix) if cell.arch in MEMORY):
         chosen = choose_mods(matrix, cell, PROJECT.mods)
         served = describe(matrix, cell, PROJECT.model_lock, chosen, intended_kernels(matrix, cell))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -14,8 +15,19 @@ import pytest
 
 from imagefactory.project.targets import host_machine
 from imagefactory.site.documents import feed
+from imagefactory.site.image_page import HISTORY
 from imagefactory.site.rendering import render
-from tests.fixtures.small_site import HOSTILE, REGISTRY, TINY, small_contents, small_site
+from imagefactory.site.site_contents import gather
+from imagefactory.site.stock import take_stock
+from tests.fixtures.small_site import (
+    HOSTILE,
+    REGISTRY,
+    TINY,
+    made_up_records,
+    make_site_checkout,
+    small_contents,
+    small_site,
+)
 
 BIG = "images/big-v2.0-cpu-arm64.html"
 
@@ -232,6 +244,18 @@ def test_others_figures_stand_at_the_top_and_the_default_version_first(files: di
     ]
     versions = [one["version"] for one in json.loads(files["mods.json"])["mods"][0]["versions"]]
     assert versions == sorted(versions, reverse=True)
+
+
+def test_long_history_is_cut_and_says_so(tmp_path: Path) -> None:
+    project = make_site_checkout(tmp_path / "checkout")
+    records = made_up_records(project)
+    both, count = records.catalog.events, HISTORY + 10
+    events = tuple(both[number % 2].model_copy(update={"id": str(number)}) for number in range(count))
+    catalog = records.catalog.model_copy(update={"events": events})
+    contents = gather(take_stock(project, replace(records, catalog=catalog)))
+    image = contents.by_slug[TINY]
+    assert (len(image["history"]), image["changes"]) == (HISTORY, count)
+    assert "10 older changes" in render(contents)[f"images/{TINY}.html"].decode()
 
 
 def test_there_are_files_for_language_models_and_recipes(files: dict[str, bytes]) -> None:
