@@ -173,7 +173,7 @@ document.addEventListener("DOMContentLoaded", () => {
     }
     items.push(...bad.map(({ name, detail, remedy }) => problem("fail", `${name}:`, detail, remedy)));
     items.push(...odd.map(({ name, detail, remedy }) => problem("warn", `${name}:`, detail, remedy)));
-    const memory = findings.find(({ name, result }) => name === "memory" && result !== "fail")?.detail ?? "";
+    const memory = findings.find(({ name, result }) => name === "memory" && result === "ok")?.detail ?? "";
     const [, fitting, length] = /\(([0-9.]+) sequences of ([0-9]+)\)/.exec(memory) ?? [];
     items.push(...remarks(judged, Math.floor(fitting ?? 0)));
     const [kind, words] = headline(unread || refusal || bad.length, odd.length, image);
