@@ -16,8 +16,8 @@ from imagefactory.site.stock import Document, Planned, Stock
 
 NEIGHBOURS: Final = 6
 """How many other images a page compares its own with."""
-HISTORY: Final = 50
-"""How many changes a page lists; `./inv history` lists all."""
+HISTORY: Final = 100
+"""How many changes a page lists, the newest."""
 SOMEBODY: Final = "/home/somebody"
 
 
@@ -77,7 +77,6 @@ def image_page(stock: Stock, planned: Planned, packages: Document, shared: Mappi
         "statements": evidence.statements,
         "smoke": smoke,
         "smoke_on": f"{evidence.smoke.started:%Y-%m-%d}" if evidence.smoke else None,
-        "changes": len(lines),
         "history": [
             {
                 "date": f"{line.time:%Y-%m-%d %H:%M}",
@@ -89,8 +88,9 @@ def image_page(stock: Stock, planned: Planned, packages: Document, shared: Mappi
                 "now": line.now,
                 "held": line.held,
             }
-            for line in reversed(lines[-HISTORY:])
+            for line in lines[: -HISTORY - 1 : -1]
         ],
+        "older": max(0, len(lines) - HISTORY),
         "problems": evidence.problems,
         "docker_run": _docker_run(planned, reference),
         "older_run": _docker_run(planned, f"{registry}@{lines[-2].image.digest}") if lines[1:] else None,

@@ -254,8 +254,8 @@ def test_long_history_is_cut_and_says_so(tmp_path: Path) -> None:
     catalog = records.catalog.model_copy(update={"events": events})
     contents = gather(take_stock(project, replace(records, catalog=catalog)))
     image = contents.by_slug[TINY]
-    assert (len(image["history"]), image["changes"]) == (HISTORY, count)
-    assert "10 older changes" in render(contents)[f"images/{TINY}.html"].decode()
+    assert (len(image["history"]), image["older"]) == (HISTORY, 10)
+    assert "10 older: " in render(contents)[f"images/{TINY}.html"].decode()
 
 
 def test_there_are_files_for_language_models_and_recipes(files: dict[str, bytes]) -> None:
