@@ -6,26 +6,27 @@ from typing import Final
 
 from imagefactory.project.served_model import ServedModel
 
-LONG: Final = 1_000_000
 SYNONYMS: Final = {
-    "coding": "code coder programming developer claude cline agent",
-    "tools": "tool function calling agents agent mcp assistant",
+    "agents": "agent tool tools function calling mcp assistant",
+    "chat": "assistant conversation",
+    "coding": "code coder programming developer claude cline",
+    "documents": "books pdf rag summary long context",
+    "many users": "concurrency throughput team server",
     "reasoning": "thinking think reason maths",
+    "tools": "tool function calling agents agent mcp assistant",
     "vision": "images pictures photos screenshots ocr multimodal",
-    "long context": "documents books million rag",
 }
 """What people type who look for a badge."""
 
 
 def badges(model: ServedModel) -> list[str]:
     """Return the badges of a model: all that pages and the search say about its uses comes from here."""
-    serve, memory = model.serve, model.memory
-    found = {
-        "coding": "coder" in (model.repo or "").lower(),
-        "tools": serve.tool_call_parser is not None,
-        "reasoning": serve.reasoning_parser is not None,
-        "vision": any((serve.limit_mm_per_prompt or {}).values()),
-        "long context": memory is not None and memory.context >= LONG,
+    found: dict[str, bool] = dict.fromkeys(model.good_for, True)
+    found |= {
+        "tools": model.serve.tool_call_parser is not None,
+        "reasoning": model.serve.reasoning_parser is not None,
+        "vision": bool(model.reads_images),
+        model.remark or "": bool(model.remark),
     }
     return [name for name, holds in found.items() if holds]
 
