@@ -69,8 +69,8 @@ def _without_warnings() -> Iterator[None]:
 def _fault(error: Exception) -> str:
     if isinstance(error, RecursionError | MemoryError):
         return "it is nested too deeply"
-    line = getattr(error, "lineno", None)
-    return f"line {line}: {error.args[0]}" if line else str(error)
+    line, text = getattr(error, "lineno", None), (getattr(error, "text", None) or "").strip()[:100]
+    return f"line {line}: {error.args[0]}{f': {text!r}' if text else ''}" if line else str(error)
 
 
 def _failing_text(check: Check, text: str) -> str | None:

@@ -60,7 +60,9 @@ def test_an_anchor_may_be_a_part_of_a_line_and_keeps_line_ends(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "count", "lines"),
     [
-        ("one = 1\n", 0, ""),
+        ("one = 1\n", 0, "No line of the file is like 'two = 2'."),
+        ("one = 1\n\ntwoo = 2\n", 0, "no line 'two = 2'; line 3 is the nearest: 'twoo = 2'."),
+        ("two = 2 + 1\ntwo = 2 + 2\n", 0, "Without its line end it occurs 2 times"),
         ("two = 2\ntwo = 2\n", 2, "lines 1, 2"),
     ],
 )
@@ -72,7 +74,7 @@ def test_an_anchor_that_does_not_occur_once_is_refused_with_mod_variant_file_and
     assert caught.value.what == f"An anchor of the mod m (>=1,<2) occurs {count} times in {FILE}."
     assert caught.value.where == f"mods/m/mod.yaml:{line_of(tmp_path / 'm' / 'mod.yaml', 'edit: vllm')}"
     assert lines in caught.value.why
-    assert "'two = 2'" in caught.value.why
+    assert r"The anchor: 'two = 2\n'." in caught.value.why
 
 
 def test_a_new_file_must_not_exist(tmp_path: Path) -> None:
