@@ -97,13 +97,14 @@ def import_(
     from imagefactory.compile.toolchain import CompileProject
     from imagefactory.launch.prepare import settings_from
     from imagefactory.mods.importing.importer import Importer
-    from imagefactory.mods.importing.sources import read_source
+    from imagefactory.mods.importing.sources import read_file, read_source
+    from imagefactory.store.paths import expand_home
 
     supplied: dict[str, bytes] = {}
     for word in with_:
         address, _, file = word.rpartition("=") if "://" in word else ("", "", word)
-        path = options.existing("--with", file, folder=False)
-        supplied[address or path.name] = path.read_bytes()
+        path = expand_home(file, "--with")
+        supplied[address or path.name] = read_file(path)
     variables = settings_from(env, "--env")
 
     def provide() -> str:

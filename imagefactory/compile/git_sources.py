@@ -177,9 +177,10 @@ def _clone(source: CompileSource, repository: str, commit: str, folder: Path) ->
         return _git(source.name, source.digest, "-C", str(folder), *words)
 
     folder.mkdir()
-    git("init", "--quiet")
+    git("init", "--quiet", "--template=")
     git("fetch", "--quiet", "--depth", "1", _url(repository), commit)
-    git("checkout", "--quiet", "FETCH_HEAD")
+    # Without the user's filters and line ends: the files are those of the commit, wherever they are checked out.
+    git("-c", "core.autocrlf=false", "-c", "core.attributesFile=", "checkout", "--quiet", "FETCH_HEAD")
     found = git("rev-parse", "HEAD").strip()
     if _COMMIT.fullmatch(commit) and found != commit:
         raise NetworkError(

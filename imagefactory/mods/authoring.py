@@ -241,7 +241,12 @@ _Dumper.add_representer(str, _text)
 def manifest_text(manifest: Manifest, comments: Sequence[str]) -> str:
     """Return the text of a new mod.yaml."""
     schema = TEMPLATE.partition("\n")[0]
-    return "\n".join([schema, *(f"# {line}" for line in comments), _dump(_plain(manifest))])
+    return "\n".join([schema, *(f"# {printable(line)}" for line in comments), _dump(_plain(manifest))])
+
+
+def printable(text: str) -> str:
+    """Escape what ends a line or steers a terminal: names of files may have any character."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def _plain(model: Manifest | Variant) -> object:

@@ -117,8 +117,11 @@ def _add(groups: list[Group], attempt: Attempt, distribution: str, name: str, tr
     if last is not None and last.changes and _fault(last, attempt, distribution, name, trees) is None:
         last.attempts.append(attempt)
         return
-    group = _group(attempt, len(groups))
-    fault = _fault(group, attempt, distribution, name, trees) if group.checks else "no check can tell it"
+    try:
+        group = _group(attempt, len(groups))
+        fault = _fault(group, attempt, distribution, name, trees) if group.checks else "no check can tell it"
+    except ValueError as error:
+        fault = str(error)
     if fault is None:
         groups.append(group)
     else:
