@@ -98,7 +98,7 @@ def reached(matrix: Matrix, mods: Mapping[str, Mod]) -> set[str]:
 
 def refuse_unknown_names(mods: Iterable[Mod], matrix: Matrix) -> None:
     """Raise an error if a mod is for a model, version or arch that the matrix does not have."""
-    known = {"model": matrix.models, "version": matrix.versions, "arch": matrix.archs}
+    known = {"model": [*matrix.models], "version": [*matrix.versions], "arch": [*matrix.archs]}
     for mod, (key, names) in product(mods, known.items()):
         for index, condition in enumerate(mod.manifest.needed_when):
             pattern = getattr(condition, key)
