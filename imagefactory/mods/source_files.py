@@ -6,7 +6,7 @@ import json
 import os
 import tarfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -71,6 +71,13 @@ class ReleaseSource:
     def names(self) -> frozenset[str]:
         """Return the paths of all files of a wheel."""
         return frozenset(self._zip.namelist())
+
+    def texts(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """Yield the paths and contents of text files of a wheel, which is downloaded as a whole."""
+        with ZipFile(self.archive()) as archive:
+            for name in names:
+                with suppress(UnicodeDecodeError):
+                    yield name, archive.read(name).decode()
 
     @cached_property
     def _zip(self) -> ZipFile:

@@ -157,6 +157,8 @@ def _read_files(folder: Path, manifest: Manifest, source: YamlFile) -> dict[str,
             try:
                 if not path.is_relative_to(folder.resolve()):
                     raise ValueError("it is a link to another folder")  # noqa: TRY301
+                if not path.is_file():
+                    raise ValueError("there is no such file")  # noqa: TRY301
                 files[name] = path.read_bytes()
                 files[name].decode()  # raises UnicodeDecodeError, a ValueError
             except (OSError, ValueError) as error:

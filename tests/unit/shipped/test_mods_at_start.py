@@ -125,8 +125,8 @@ def test_the_record_of_the_package_lists_changed_and_added_files(here: Installat
 
 
 def test_settings_of_a_mod_are_reported(here: Installation, mods: Path) -> None:
-    write_mod(mods, one("m", settings={"env": {"FAST": "1"}, "flags": {"chat_template": "/t.jinja"}}))
-    assert apply_installed(mods, ["m"], here)[1:] == ["m: also needs FAST=1 --chat-template /t.jinja"]
+    write_mod(mods, one("m", settings={"env": {"VLLM_MOE_FAST": "1"}, "flags": {"block_size": "16"}}))
+    assert apply_installed(mods, ["m"], here)[1:] == ["m: also needs VLLM_MOE_FAST=1 --block-size 16"]
 
 
 def test_an_applied_mod_is_skipped_after_a_restart(here: Installation, mods: Path) -> None:
