@@ -160,7 +160,8 @@ def make_base_lock(project: Project, cell: Cell, upgrade: Sequence[str], say: Sa
             return LockResult(path, changed=False)
     say(f"Resolving {name} for {cell.platform}")
     mirrors = DebianMirrors.discover(base.debian)
-    index = read_index(debian=base.debian, platform=cell.platform, mirrors=mirrors, say=say)
+    locked = old.suites if old else ()
+    index = read_index(debian=base.debian, platform=cell.platform, mirrors=mirrors, say=say, locked=locked)
     lock = lock_base(
         index, base=name, packages=base.packages, platform=cell.platform, made_from=made_from, say=say
     )

@@ -26,7 +26,7 @@ from imagefactory.errors import BuildError, InputError, RegistryError
 from imagefactory.oci.registry.answers import BLOCK, Answer, RegistryRequest, judge_answer
 from imagefactory.oci.registry.connection import Connection
 from imagefactory.store.digests import Digest
-from imagefactory.store.http import Again
+from imagefactory.store.http import Again, content_length
 from imagefactory.store.progress import Progress
 
 UploadOutcome = Literal["present", "uploaded"]
@@ -85,8 +85,7 @@ class Download:
                 nothing_left = response.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
                 return None if nothing_left else response
             skip = self._skip(response)
-            length = response.headers.get("Content-Length", "")
-            expected = int(length) if _SIZE.fullmatch(length) else 0
+            expected = content_length(response.headers) or 0
             received = 0
             for piece in response.iter_content(BLOCK):
                 received += len(piece)

@@ -18,7 +18,7 @@ from imagefactory.plan.plan import Plan
 from imagefactory.project.cells import Cell, buildable
 from imagefactory.project.project import Project
 from imagefactory.publish.attest import provenance, rebuilds, sbom
-from imagefactory.publish.attest.attachments import STATEMENTS, attached_contents, bundles_among
+from imagefactory.publish.attest.attachments import STATEMENTS, bundles_among, contents_among
 from imagefactory.publish.attest.bundles import Bundle, Statement
 from imagefactory.publish.attest.index_images import images_of, unfit_index
 from imagefactory.publish.attest.rebuilds import count_rebuilds, named
@@ -176,7 +176,7 @@ class _Check:
             labels: Mapping[str, str] = config["config"]["Labels"]
             planned = labels["imagefactory.plan"]
             self.config = config
-        except (InputError, ValueError, KeyError, TypeError) as error:
+        except (InputError, ValueError, KeyError, TypeError, RecursionError) as error:
             foreign = f"this is not an image of the factory ({type(error).__name__})"
             self._add("configuration", "failed", error.why if isinstance(error, InputError) else foreign)
             return
@@ -258,12 +258,7 @@ class _Check:
         signed = None if statement is None else canonical_json(statement.predicate)
         here = None if self.plan is None else sbom.make_sbom(self.project, self.plan)
         expected = signed or here
-        attached = [
-            content
-            for one in listed
-            if one.artifact_type == sbom.MEDIA_TYPE
-            for content in attached_contents(self.repository, one, sbom.MEDIA_TYPE)
-        ]
+        attached = list(contents_among(self.repository, listed, sbom.MEDIA_TYPE))
         problems = [
             f"{digest}: {content if isinstance(content, str) else first_difference(content, expected or b'')}"
             for digest, content in attached
