@@ -24,10 +24,11 @@ from imagefactory.project.cells import Cell, buildable
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import choice_for
 from imagefactory.project.servers.known import server_of
-from imagefactory.publish.catalog import Catalog, ImagePart, Published, read_catalog
+from imagefactory.publish.catalog import Catalog, ImagePart, Published
 from imagefactory.publish.gate import made_of
 from imagefactory.publish.history import change_of, misplaced_tags
 from imagefactory.publish.records import read_records
+from imagefactory.publish.stored_catalog import read_catalog
 from imagefactory.publish.tags import NIGHTLY_VERSION, is_home, moving_tags, staging_tag
 
 UNFIT = frozenset(

@@ -174,9 +174,9 @@ def promote(
 def record(project: Project, pushed: list[str], dry_run: bool = False) -> None:
     """Commit the history page and the digests of pushed layers to the branch `records`."""
     from imagefactory.ci.run_summary import history_page
-    from imagefactory.publish.catalog import read_catalog
     from imagefactory.publish.github import RECORDS, GitHub
     from imagefactory.publish.handovers import ExpectedImages
+    from imagefactory.publish.stored_catalog import read_catalog
 
     layers = ExpectedImages(project, _pushed_folders(project, pushed)).record()
     with open_repository(project) as repository:

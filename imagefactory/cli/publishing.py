@@ -167,8 +167,8 @@ def history(project: Project, target: str = "", json: bool = False) -> None:
 @command(json="print the whole catalog")
 def catalog(project: Project, json: bool = False) -> None:
     """List the images that can be pulled today: every moving tag and what it points to."""
-    from imagefactory.publish.catalog import read_catalog
     from imagefactory.publish.history import current_images
+    from imagefactory.publish.stored_catalog import read_catalog
     from imagefactory.publish.tags import short_digest
 
     with open_repository(project) as repository:

@@ -10,13 +10,9 @@ from its id alone, so a change rewrites the pages that it touches, and no other.
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import json
-import random
-import time
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import chain
@@ -35,20 +31,13 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from imagefactory.errors import RegistryError
-from imagefactory.oci.image import MANIFEST_TYPE
-from imagefactory.oci.registry.artifacts import TITLE, Payload, artifact_manifest, contents
-from imagefactory.oci.registry.image_push import PARALLEL
-from imagefactory.oci.registry.reference import Descriptor
-from imagefactory.oci.registry.repository import Repository
-from imagefactory.oci.registry.tag_writes import claim, replace_tag
 from imagefactory.project.cells import Cell, KernelOrigin
 from imagefactory.project.locks.files import first_problem
-from imagefactory.publish.tags import CATALOG
 from imagefactory.store.digests import Digest, Sha256
 
-CATALOG_TYPE: Final = "application/vnd.imagefactory.catalog.v1+json"
-"""The type of the artifact; also of the single page that catalogs of format 1 had."""
-PAGE_TYPE: Final = "application/vnd.imagefactory.catalog.v2+json+gzip"
+_EVENTS: Final = 512
+"""How many events a page has on average."""
+_MOST_EVENTS: Final = 4096
 _STRICT: Final = ConfigDict(extra="forbid")
 _Text = Annotated[str, Field(pattern=r"^[ -~]*$", max_length=500)]
 """Nothing that a terminal or a page would take for anything but text."""
@@ -126,14 +115,11 @@ class Event:
 class _Index:
     """What a catalog is asked for all the time."""
 
-    images: dict[Digest, Published] = dataclasses.field(default_factory=dict)
-    owners: dict[str, Digest] = dataclasses.field(default_factory=dict)
+    images: dict[Digest, Published]
+    owners: dict[str, Digest]
     """Fixed tag -> the image that got it first."""
-    moves: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+    moves: dict[str, list[int]]
     """Moving tag -> the events that moved it, by their number."""
-
-    def copy(self) -> _Index:
-        return _Index(self.images.copy(), self.owners.copy(), self.moves.copy())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,12 +223,10 @@ class Catalog:
             event = dataclasses.replace(event, time=self.events[-1].time)
         new = {image.digest: image for image in images if image.digest not in self.known}
         changed = self.with_content((*self.images, *new.values()), (*self.events, event))
-        index = self._index.copy()  # many events come at once, and to count all anew takes longer
-        index.images |= new
-        index.owners = dict.fromkeys(event.named, event.image) | index.owners
-        for tag in event.moved:
-            index.moves[tag] = [*index.moves.get(tag, ()), len(self.events)]
-        changed.__dict__["_index"] = index
+        # Many events come at once, and to make the index anew takes longer.
+        owners = dict.fromkeys(event.named, event.image) | self._index.owners
+        moves = {tag: [*self._index.moves.get(tag, ()), len(self.events)] for tag in event.moved}
+        changed.__dict__["_index"] = _Index({**self.known, **new}, owners, self._index.moves | moves)
         return changed
 
     def with_content(self, images: Iterable[Published], events: Iterable[Event]) -> Catalog:
@@ -323,7 +307,7 @@ class Catalog:
         try:
             found = _Document.model_validate_json(data)
         except ValidationError as error:
-            raise _unreadable(where, f"{first_problem(error)}.") from None
+            raise unreadable(where, f"{first_problem(error)}.") from None
         return cls(found.images, found.events, found.deleting, found.pruned, found.swept)
 
 
@@ -374,7 +358,8 @@ def _without_indexes(event: Event, gone: Collection[Digest]) -> Event:
     return dataclasses.replace(event, moved=moved)
 
 
-def _unreadable(where: str, why: str) -> RegistryError:
+def unreadable(where: str, why: str) -> RegistryError:
+    """Make the error for a catalog that is damaged, or of another format."""
     return RegistryError(
         "bad-catalog",
         "The catalog cannot be read.",
@@ -403,180 +388,9 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-ATTEMPTS: Final = 8
-PREVIOUS: Final = "imagefactory.previous"
-_EVENTS: Final = 512
-"""How many events a page has on average."""
-_MOST_EVENTS: Final = 4096
-MOST_PAGES: Final = 4096
-LARGEST_PAGE: Final = 80 * 1024 * 1024
-LARGEST: Final = 512 * 1024 * 1024
-"""Bytes of JSON, all pages together. Publishing may fill half, which is some 200,000 images."""
-
-CatalogChange = Callable[[Catalog], Catalog]
-
-
-@dataclasses.dataclass(frozen=True)
-class StoredPage:
-    """A page as the registry has it."""
-
-    content: Catalog
-    descriptor: Descriptor
-    size: int
-    """Bytes of JSON."""
-
-    @property
-    def first(self) -> str:
-        return self.content.events[0].id if self.content.events else ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Snapshot:
-    """A catalog at one moment, and the digest of its manifest (None before anything is published)."""
-
-    catalog: Catalog
-    digest: Digest | None
-    pages: tuple[StoredPage, ...] = ()
-
-
-def read_catalog(repository: Repository) -> Snapshot:
-    """Read the catalog of a repository; an empty one if nothing was published yet."""
-    manifest = repository.manifest(CATALOG)
-    if manifest is None:
-        return Snapshot(Catalog(), None)
-    where = str(repository.reference.tagged(CATALOG))
-    held = [item for item in contents(repository, manifest) if item.media_type in (PAGE_TYPE, CATALOG_TYPE)]
-    if not held:
-        raise RegistryError(
-            "bad-catalog",
-            "The tag `catalog` does not hold a catalog.",
-            where=where,
-            why="Its manifest is of another kind.",
-            fix="Use a repository of the factory's own (`registry` in matrix.yaml, FACTORY_REGISTRY).",
-        )
-    if len(held) > MOST_PAGES or sum(item.size for item in held) > LARGEST:
-        raise _unreadable(where, f"It has more than {MOST_PAGES:,} pages, or more than {LARGEST:,} bytes.")
-    pages: list[StoredPage] = []
-    with ThreadPoolExecutor(PARALLEL) as pool:
-        left = LARGEST
-        for item, data in zip(
-            held, pool.map(lambda item: repository.blob(item.digest, LARGEST_PAGE), held), strict=True
-        ):
-            text = _inflated(data, min(left, LARGEST_PAGE), where) if item.media_type == PAGE_TYPE else data
-            left -= len(text)
-            pages.append(StoredPage(Catalog.from_json(text, where), item, len(text)))
-    return Snapshot(joined(page.content for page in pages), manifest.digest, tuple(pages))
-
-
 def joined(pages: Iterable[Catalog]) -> Catalog:
     """Put pages together again."""
     found = list(pages)
     return found[-1].with_content(
         chain.from_iterable(page.images for page in found), chain.from_iterable(page.events for page in found)
     )
-
-
-def _inflated(data: bytes, most: int, where: str) -> bytes:
-    inflater = zlib.decompressobj(wbits=31)
-    try:
-        text = inflater.decompress(data, most + 1)
-    except zlib.error as error:
-        raise _unreadable(where, f"A page is damaged: {error}.") from None
-    if len(text) > most or not inflater.eof:
-        raise _unreadable(where, f"A page is incomplete, or has more than {most:,} bytes.")
-    return text
-
-
-def _store(repository: Repository, changed: Catalog, before: Snapshot) -> tuple[StoredPage, ...]:
-    """Upload the pages that the registry does not have, unless nobody could read them all."""
-    there = {page.first: page for page in before.pages if page.descriptor.media_type == PAGE_TYPE}
-    pages: list[StoredPage] = []
-    new: list[Payload] = []
-    for number, content in enumerate(changed.pages()):
-        page = there.get(content.events[0].id if content.events else "")
-        if page is None or page.content != content:
-            text = content.to_json()
-            new.append(Payload(PAGE_TYPE, gzip.compress(text, mtime=0), {TITLE: f"catalog-{number}.json.gz"}))
-            page = StoredPage(content, new[-1].descriptor(), len(text))
-        pages.append(page)
-    # A prune adds no events but a list of what it deletes, and needs room when publishing no longer has any.
-    share = 2 if len(changed.events) > len(before.catalog.events) else 1
-    if (
-        len(pages) * share > MOST_PAGES
-        or max(page.size for page in pages) * share > LARGEST_PAGE
-        or sum(page.size for page in pages) * share > LARGEST
-    ):
-        raise RegistryError(
-            "catalog-full",
-            "The catalog is full.",
-            where=str(repository.reference.tagged(CATALOG)),
-            why=f"It would have {len(changed.images):,} images, and soon nobody could read it any more: "
-            f"{LARGEST // share:,} bytes, {LARGEST_PAGE // share:,} in one page, or {MOST_PAGES // share:,} pages.",
-            fix="Delete old images: `./inv prune --keep N`, then the same with --delete. No tag was moved.",
-        )
-    for payload in new:
-        descriptor = payload.descriptor()
-        repository.upload(descriptor.digest, descriptor.size, payload.open)
-    return tuple(pages)
-
-
-def write_catalog(
-    repository: Repository,
-    change: CatalogChange,
-    *,
-    seen: Snapshot | None = None,
-    tags: Collection[str] = (),
-    own: Collection[str] = (),
-) -> Snapshot:
-    """Change the catalog, retrying until nobody interferes.
-
-    Raise if somebody else moved one of `tags`, or pruned the registry, since `seen`.
-    `own` names the events that `change` adds: a write that came too late to count may have left them there.
-    """
-    latest = read_catalog(repository)
-    first = seen or latest
-    for attempt in range(ATTEMPTS):
-        _refuse_lost(repository, first.catalog, latest.catalog.without_events(own), tags)
-        # A prune that had our events before it has kept what they need; to refuse now would leave them there.
-        pruned = seen is not None and latest.catalog.pruned != seen.catalog.pruned
-        if pruned and not all(map(latest.catalog.has_event, own or [""])):
-            raise RegistryError(
-                "race-lost",
-                "Somebody pruned the registry at the same moment.",
-                where=str(repository.reference.tagged(CATALOG)),
-                why="What this command found there may be deleted.",
-                fix="Run it again. No tag was moved.",
-            )
-        changed = change(latest.catalog.without_events(own))
-        annotations = claim() | ({PREVIOUS: latest.digest} if latest.digest else {})
-        pages = _store(repository, changed, latest)
-        described = [page.descriptor for page in pages]
-        body = artifact_manifest(repository, CATALOG_TYPE, described, annotations=annotations)
-        written = replace_tag(repository, CATALOG, latest.digest, body, MANIFEST_TYPE)
-        if written is not None:
-            return Snapshot(changed, written, pages)
-        # A random pause, so that two writers do not keep colliding.
-        time.sleep(random.uniform(0, repository.window.wait * (attempt + 1)))  # noqa: S311 - not a secret
-        latest = read_catalog(repository)
-    raise RegistryError(
-        "race-lost",
-        "The catalog could not be written.",
-        where=str(repository.reference.tagged(CATALOG)),
-        why=f"{ATTEMPTS} times somebody else wrote it at the same moment, or the registry took longer than "
-        f"{repository.window.longest:g} s for a request.",
-        fix="Try again when fewer others publish, or when the registry is faster. No tag was moved.",
-    )
-
-
-def _refuse_lost(repository: Repository, first: Catalog, latest: Catalog, tags: Collection[str]) -> None:
-    """Raise if somebody else moved one of the tags since the first look."""
-    rival = next((event for event in latest.since(first) if set(tags) & set(event.moved)), None)
-    if rival is not None:
-        both = sorted(set(tags) & set(rival.moved))
-        raise RegistryError(
-            "race-lost",
-            "Another publish won the race.",
-            where=", ".join(str(repository.reference.tagged(tag)) for tag in both),
-            why=f"A {rival.kind} of {rival.image} moved {', '.join(both)} at {rival.time:%Y-%m-%d %H:%M:%S} UTC.",
-            fix="Look at `./inv history`; publish again if yours is newer. No tag was moved.",
-        )

@@ -12,7 +12,8 @@ from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import version_key
-from imagefactory.publish.catalog import Catalog, Event, ImagePart, Published, read_catalog
+from imagefactory.publish.catalog import Catalog, Event, ImagePart, Published
+from imagefactory.publish.stored_catalog import read_catalog
 from imagefactory.publish.tags import moving_tags
 from imagefactory.store.digests import Digest
 

@@ -21,21 +21,12 @@ from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.plan.plan import Plan
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
-from imagefactory.publish.catalog import (
-    Catalog,
-    Event,
-    Pointer,
-    Published,
-    Snapshot,
-    now,
-    pointed_at,
-    read_catalog,
-    write_catalog,
-)
+from imagefactory.publish.catalog import Catalog, Event, Pointer, Published, now, pointed_at
 from imagefactory.publish.gate import pass_gate
 from imagefactory.publish.history import misplaced_tags
 from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.staging import Staged
+from imagefactory.publish.stored_catalog import Snapshot, read_catalog, write_catalog
 from imagefactory.publish.tags import CATALOG, Tags, refuse_ambiguous, tags_of
 from imagefactory.store.digests import Digest, Sha256, digest_of
 

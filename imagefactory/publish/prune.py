@@ -23,16 +23,9 @@ from imagefactory.oci.registry.image_push import PARALLEL
 from imagefactory.oci.registry.reference import Descriptor, is_digest
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell
-from imagefactory.publish.catalog import (
-    CATALOG_TYPE,
-    PREVIOUS,
-    Catalog,
-    Snapshot,
-    now,
-    read_catalog,
-    write_catalog,
-)
+from imagefactory.publish.catalog import Catalog, now
 from imagefactory.publish.github_packages import GitHubPackages
+from imagefactory.publish.stored_catalog import CATALOG_TYPE, PREVIOUS, Snapshot, read_catalog, write_catalog
 from imagefactory.publish.tags import CATALOG, STAGING, nightly_date, staging_tag
 from imagefactory.store.digests import Digest
 

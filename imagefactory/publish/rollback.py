@@ -12,9 +12,10 @@ from imagefactory.errors import UsageError
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
-from imagefactory.publish.catalog import Catalog, Event, Published, now, read_catalog, write_catalog
+from imagefactory.publish.catalog import Catalog, Event, Published, now
 from imagefactory.publish.history import misplaced_tags
 from imagefactory.publish.promote import Manifests, pointers, refuse_deleting, set_tags
+from imagefactory.publish.stored_catalog import read_catalog, write_catalog
 from imagefactory.publish.tags import moving_tags
 from imagefactory.store.digests import Digest
 

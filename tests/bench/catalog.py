@@ -23,9 +23,10 @@ from imagefactory.oci.registry.referrers import fallback_tag
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
-from imagefactory.publish.catalog import Catalog, read_catalog, write_catalog
+from imagefactory.publish.catalog import Catalog
 from imagefactory.publish.history import current_images, history
 from imagefactory.publish.prune import Policy, prune
+from imagefactory.publish.stored_catalog import read_catalog, write_catalog
 from imagefactory.publish.tags import moving_tags, staging_tag
 from imagefactory.site.registry_records import RegistryRecords
 from imagefactory.site.rendering import render

@@ -13,11 +13,11 @@ from imagefactory.check.smoke.record import Level, SmokeRecord
 from imagefactory.check.smoke.runner import RECORD, results_folder
 from imagefactory.errors import EngineError
 from imagefactory.project.cells import Cell
-from imagefactory.publish.catalog import write_catalog
 from imagefactory.publish.pipeline import SmokeTest, publish
 from imagefactory.publish.promote import Promotion
 from imagefactory.publish.records import attach_record, read_records
 from imagefactory.publish.staging import Staged
+from imagefactory.publish.stored_catalog import write_catalog
 from imagefactory.publish.tags import Tags
 from imagefactory.store.digests import Sha256
 from tests.fixtures.failures import is_failure, raises, refused

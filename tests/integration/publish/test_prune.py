@@ -14,10 +14,10 @@ from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import Payload
 from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.publish.catalog import PREVIOUS
 from imagefactory.publish.github_packages import GitHubPackages
 from imagefactory.publish.prune import Policy, prune, take_inventory
 from imagefactory.publish.records import SMOKE_TYPE, read_records
+from imagefactory.publish.stored_catalog import PREVIOUS
 from imagefactory.store.digests import Digest, Sha256
 from tests.fixtures.failures import raises
 from tests.fixtures.publishing import START, PowerCutError, Publisher

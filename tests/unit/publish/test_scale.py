@@ -16,10 +16,11 @@ import pytest
 from imagefactory.ci.run_summary import history_page
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry.artifacts import Payload, upload_artifact
-from imagefactory.publish import catalog as catalogs
-from imagefactory.publish.catalog import CATALOG_TYPE, PAGE_TYPE, Catalog, read_catalog, write_catalog
+from imagefactory.publish import stored_catalog as catalogs
+from imagefactory.publish.catalog import Catalog
 from imagefactory.publish.history import current_images, history
 from imagefactory.publish.prune import Policy, outdated, prune
+from imagefactory.publish.stored_catalog import CATALOG_TYPE, PAGE_TYPE, read_catalog, write_catalog
 from imagefactory.store.digests import Digest
 from tests.fixtures.big_catalog import PLATFORM, START, StandIn, big_catalog, cells
 from tests.fixtures.failures import raises
