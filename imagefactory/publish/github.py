@@ -24,7 +24,7 @@ RECORDS: Final = "records"
 _VERSION: Final = "2022-11-28"
 _TIMEOUT: Final = (10.0, 60.0)
 _PAGE: Final = 100
-_MOST_PAGES: Final = 1000
+_MOST_PAGES: Final = 10_000
 _LARGEST: Final = 64 * 1024 * 1024
 """The longest answer in bytes; GitHub itself sends less."""
 _REFUSED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
@@ -69,11 +69,18 @@ class GitHub:
 
     def pages(self, path: str) -> Iterator[Document]:
         """Iterate over a list, page by page."""
-        for number in range(1, _MOST_PAGES):
+        for number in range(1, _MOST_PAGES + 1):
             found = self.get(f"{path}{'&' if '?' in path else '?'}per_page={_PAGE}&page={number}")
             yield from found
             if len(found) < _PAGE:
                 return
+        raise NetworkError(
+            "github-failed",
+            "GitHub lists more than can be read.",
+            where=f"{self.api}/{self.folder}/{path}",
+            why=f"There are more than {_MOST_PAGES * _PAGE:,} entries.",
+            fix="Delete old ones: `./inv prune` reads this list, and GitHub's pages and API delete without it.",
+        )
 
     def post(self, path: str, data: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
         """Create something."""

@@ -37,7 +37,7 @@ NIGHTLY_VERSION: Final = "nightly"
 KEY_DIGITS: Final = 12
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DATED = re.compile(r"nightly-(\d{8})-.+")
-_RESERVED = re.compile(rf"{CATALOG}|{LATEST}|({STAGING}|{NIGHTLY}|sha256-).*")
+_RESERVED = re.compile(rf"{CATALOG}|{LATEST}|({STAGING}|{NIGHTLY}|sha256-|wheel-).*")
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ class Upload:
 
     def _send(self) -> _Problem | None:
         """Send the blob, and look it up if the registry did not confirm it; return the problem if it is not there."""
-        location, body = self._start(), _Body(self)
+        location, body = self.start(), _Body(self)
         started = time.monotonic()
         problem = self._put(location, body)
         if problem is None:
@@ -176,7 +176,8 @@ class Upload:
         # A token to write also allows reading: this saves a request to the token server.
         return self.connection.has_blob(self.digest, "pull,push", self.stopped)
 
-    def _start(self) -> str:
+    def start(self) -> str:
+        """Return where the registry wants the content."""
         connection = self.connection
         url = connection.url("blobs/uploads/")
         answer = connection.ask(RegistryRequest("POST", url, "pull,push", body=b"", stopped=self.stopped))

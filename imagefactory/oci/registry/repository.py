@@ -7,6 +7,7 @@ https://github.com/opencontainers/distribution-spec/blob/main/spec.md
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 import threading
 from collections.abc import Mapping
@@ -128,6 +129,10 @@ class Repository(Connection):
         """
         stop = stopped or threading.Event()
         return Upload(self, digest, size, open_stream, progress, stop).run()
+
+    def require_write(self) -> None:
+        """Raise an error unless uploads are accepted: start one, and leave it to the registry."""
+        Upload(self, digest_of(b""), 0, io.BytesIO, lambda _: None, threading.Event()).start()
 
     def read(self, digest: Digest, offset: int, length: int) -> bytes:
         """Read up to `length` bytes of a blob. The digest covers only whole blobs, so the caller has to check them."""

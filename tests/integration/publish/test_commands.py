@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from imagefactory.check.smoke.record import Level, SmokeRecord
 from imagefactory.errors import EngineError
-from imagefactory.oci.registry import referrers
-from imagefactory.oci.registry.reference import Descriptor
-from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell
 from imagefactory.publish.pipeline import SmokeTest, publish
 from imagefactory.publish.promote import Promotion
-from imagefactory.publish.records import read_records
+from imagefactory.publish.records import attach_record, read_records
 from imagefactory.publish.staging import Staged
-from imagefactory.store.digests import Digest, Sha256
-from tests.fixtures.failures import is_failure, refused
+from imagefactory.publish.stored_catalog import write_catalog
+from imagefactory.publish.tags import Tags
+from imagefactory.store.digests import Sha256
+from tests.fixtures.failures import is_failure, raises, refused
 from tests.fixtures.publishing import REQUIRED, Publisher, plans, smoke_record
+from tests.fixtures.registries import GuardedRegistry
 from tests.fixtures.small_factory import CELL, SECOND, RecordingWatcher
 
 
@@ -122,20 +123,40 @@ def test_an_image_that_passed_is_not_tested_again(publisher: Publisher) -> None:
     assert ran[1:] == [(digest, levels)]
 
 
-def test_what_is_attached_to_an_image_is_read_once(
-    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+def test_a_failure_that_is_attached_during_the_tests_counts(publisher: Publisher) -> None:
+    passing = smoke_tests([], [])
+
+    def run(staged: Staged, levels: Sequence[Level]) -> SmokeRecord:
+        record = passing(staged, levels)
+        started = record.started + timedelta(seconds=1)
+        failed = smoke_record(staged.digest, staged.plan.key, failing=["serve"], started=started)
+        attach_record(publisher.repository, failed)
+        return record
+
+    [refusal] = publish_with(publisher, run, CELL).refused
+    assert is_failure(refusal, "not-promotable")
+    assert publisher.tags() == {}
+
+
+def test_what_forbids_publishing_is_found_before_anything_is_built(
+    publisher: Publisher, guarded_registry: GuardedRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find = referrers.find
-    asked: list[Digest] = []
+    def build(*_: object) -> None:
+        raise AssertionError("it was built")
 
-    def count(repository: Repository, digest: Digest, *kind: str) -> list[Descriptor]:
-        asked.append(digest)
-        return find(repository, digest, *kind)
-
-    monkeypatch.setattr(referrers, "find", count)
-    for _ in range(2):  # with nothing attached, and with everything
-        [promoted] = publish_with(publisher, smoke_tests([], []), CELL).promoted
-    assert asked == [promoted.image.digest] * 2
+    publisher.publish_changed(1000, 1100)
+    publisher.rollback()
+    monkeypatch.setattr("imagefactory.publish.staging.make_layers", build)
+    [refusal] = publish_with(publisher, smoke_tests([], []), CELL).refused
+    assert is_failure(refusal, "held-back")
+    _, _, name = publisher.repository.reference.name.partition("/")
+    with guarded_registry.repository(name, "reader") as reader, raises("access-denied"):
+        publisher.push(repository=reader)
+    write_catalog(publisher.repository, lambda catalog: replace(catalog, events=catalog.events[:-1]))
+    fixed = publisher.catalog.images[0].tag
+    monkeypatch.setattr("imagefactory.publish.promote.tags_of", lambda *_: Tags("new", (), (fixed,)))
+    [refusal] = publish_with(publisher, smoke_tests([], []), CELL).refused
+    assert is_failure(refusal, "tag-taken")
 
 
 def test_an_image_that_passed_on_this_machine_is_not_tested_again(publisher: Publisher) -> None:

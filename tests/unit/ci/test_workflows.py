@@ -326,14 +326,20 @@ def test_jobs_that_run_contributed_content_may_write_nothing() -> None:
             assert set(data["permissions"].values()) <= {"read"}, f"{name}, {job}"
 
 
+def test_the_night_lists_what_it_would_prune_and_deletes_no_more_than_a_bound() -> None:
+    listing, deleting = (step_of("nightly.yml", "prune", number)["run"] for number in (-2, -1))
+    assert deleting == f"{listing} --delete --most 5000"
+    assert "--keep" not in listing, "published releases stay"
+
+
 def test_jobs_that_may_write_packages_only_move_bytes() -> None:
-    allowed = {"wheels.push", "ci.push", "ci.promote", "rollback", "history", "rebuilds.attest"}
+    allowed = {"wheels.push", "ci.push", "ci.promote", "rollback", "history", "prune", "rebuilds.attest"}
     found = 0
     for name, job, data in jobs():
         if data["permissions"].get("packages") == "write":
             found += 1
             assert set(re.findall(r"\./inv (\S+)", steps(data))) <= allowed, f"{name}, {job}"
-    assert found == 5
+    assert found == 6
 
 
 def test_pull_requests_may_only_read() -> None:

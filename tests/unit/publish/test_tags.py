@@ -86,7 +86,7 @@ def test_two_names_that_make_the_same_tag_are_refused() -> None:
         refuse_ambiguous(changed(models={"a": MODEL, "a-v3.0": MODEL}, exclude=[]))
 
 
-@pytest.mark.parametrize("name", ["catalog", "staging-x", "nightly-x", "sha256-x"])
+@pytest.mark.parametrize("name", ["catalog", "staging-x", "nightly-x", "sha256-x", "wheel-x"])
 def test_a_reserved_name_is_refused(name: str) -> None:
     with raises("bad-tag", match="would be published as"):
         refuse_ambiguous(changed(models={"first": MODEL, name: MODEL}, exclude=[]))
