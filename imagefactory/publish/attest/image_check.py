@@ -24,8 +24,7 @@ from imagefactory.publish.attest.index_images import images_of, unfit_index
 from imagefactory.publish.attest.rebuilds import count_rebuilds, named
 from imagefactory.publish.attest.sbom import first_difference
 from imagefactory.publish.attest.signing import NotTrustedError, Verifier, read_trusted
-from imagefactory.publish.catalog import read_catalog
-from imagefactory.publish.tags import LATEST, names_image, staging_tag
+from imagefactory.publish.history import check_tag
 from imagefactory.store.digests import Digest, Sha256, canonical_json
 from imagefactory.store.progress import Say
 
@@ -37,8 +36,7 @@ class Finding:
     """The result of one check."""
 
     check: str
-    """What was checked: manifest, configuration, target, tag, statement, signature, provenance, sbom, record, layers,
-    rebuilds."""
+    """What was checked, such as the tag or the layers; docs/supply-chain.md lists all."""
     state: FindingState
     detail: str
 
@@ -209,34 +207,12 @@ class _Check:
         self._add("configuration", "ok", f"plan {planned}")
         self.cell = Cell.of_labels(labels, platform)
         self._add("target", "ok", f"{self.cell} for {platform}")
-        self._check_tag(self.cell, str(planned))
+        if found := check_tag(
+            self.project, self.repository, self.cell, Sha256(planned), self.manifest.digest
+        ):
+            self._add("tag", *found)
         plan = _plan_of(self.project, self.cell)
         self.plan = plan if plan is not None and plan.key == planned else None
-
-    def _check_tag(self, cell: Cell, key: str) -> None:
-        """Check that the tag in the reference is the target's, and that it points where the catalog says."""
-        reference = self.repository.reference
-        tag = reference.tag or ("" if reference.digest else LATEST)
-        if not tag:
-            return
-        fits = names_image(self.project.matrix, tag, cell, Sha256(key))
-        if not fits:
-            detail = (
-                f"{tag} is a tag of another image than {cell}" if fits is False else f"{tag} is nobody's tag"
-            )
-            self._add("tag", "not checked" if fits is None else "failed", detail)
-            return
-        catalog = read_catalog(self.repository).catalog
-        pointer = catalog.pointer(tag)
-        listed = pointer.images.get(cell.platform) if pointer else catalog.owner_of(tag)
-        if reference.digest or tag == staging_tag(Sha256(key)):
-            self._add("tag", "ok", f"{tag} is a tag of this target")
-        elif listed == self.manifest.digest:
-            self._add("tag", "ok", f"{tag}, as the catalog has it")
-        elif listed is None:
-            self._add("tag", "not checked", f"the catalog of this repository does not have {tag}")
-        else:
-            self._add("tag", "failed", f"{tag} was moved: the catalog has {listed}")
 
     def _check_signatures(self, attached: Sequence[tuple[Digest, Bundle | str]]) -> dict[str, Statement]:
         """Read the statements about exactly this image that a trusted signer made; explain each in a line."""

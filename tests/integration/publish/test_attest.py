@@ -20,7 +20,8 @@ from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.referrers import fallback_tag
 from imagefactory.oci.registry.tag_writes import replace_tag
-from imagefactory.publish.attest import bundles, image_check, provenance, sbom
+from imagefactory.publish import history
+from imagefactory.publish.attest import bundles, provenance, sbom
 from imagefactory.publish.attest.attachments import attest_pushed
 from imagefactory.publish.attest.image_check import refuse_failing, require_plan
 from imagefactory.publish.attest.keys import new_key_pair, read_private_key
@@ -338,7 +339,7 @@ def test_a_tag_must_be_the_targets_and_point_where_the_catalog_says(
     digest = signed_image.digest if listed == "this" else Digest(f"sha256:{'0' * 64}")
     pointer = Pointer(digest=digest, images={CELL.platform: digest}) if listed else None
     catalog = SimpleNamespace(pointer=lambda _: pointer, owner_of=lambda _: None)
-    monkeypatch.setattr(image_check, "read_catalog", lambda _: SimpleNamespace(catalog=catalog))
+    monkeypatch.setattr(history, "read_catalog", lambda _: SimpleNamespace(catalog=catalog))
     checked = signed_image.check(at=f"{signed_image.address}:{tag}")
     assert f"target {CELL} for {CELL.platform}" in [f"{one.check} {one.detail}" for one in checked.findings]
     assert states(checked)["tag"] == state
