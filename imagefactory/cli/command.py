@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from invoke.context import Context
-from invoke.parser import Argument
+from invoke.parser.argument import Argument
 from invoke.tasks import Task, task
 
 from imagefactory.cli import options

@@ -145,8 +145,8 @@ def _options(launch: Launch, *, detach: bool) -> Iterator[str]:
     if launch.on_gpu:
         yield from ("--gpus", "all")
     yield from ("--network", "host", "--ipc", "host")
-    for name, value in launch.limits.items():
-        yield from ("--ulimit", f"{name}={value}")
+    for limit, most in launch.limits.items():
+        yield from ("--ulimit", f"{limit}={most}")
     yield from ("--stop-timeout", str(STOP_SECONDS))
     yield from ("--volume", f"{expand_home(launch.models, 'the --models option')}:{MODEL_CACHE}")
     yield from ("--volume", f"{launch.cache_volume}:{CACHES}")

@@ -155,10 +155,11 @@ COMMANDS = (
 """Those that ask neither a registry nor Docker, and write nowhere else."""
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # Docker's library, where no daemon answers
 def test_any_command_line_is_understood_or_refused(own_inv: Inv) -> None:
     random = Random(SEED)
     contexts = {str(context.name): context for context in collection(REPOSITORY).to_contexts()}
-    for _ in range(CASES):
+    for _ in range(CASES // 4):
         name = random.choice(COMMANDS)
         known = list(contexts[name].flags) if name != "help" else ["--list"]
         words = ["--print"] if name == "run" else []
