@@ -218,5 +218,5 @@ def _check_upgrade_names(project: Project, cells: Sequence[Cell], upgrade: Seque
             f"Nothing called {unknown[0]!r} is locked.",
             where="the --upgrade option",
             why="It is neither a wheel, nor a Debian package, nor a base of these targets.",
-            fix=did_you_mean(unknown[0], known).capitalize(),
+            fix=did_you_mean(unknown[0], known),
         )

@@ -121,7 +121,7 @@ def find_mod(mods: Mapping[str, Mod], name: str, where: str = "mods/") -> Mod:
             f"There is no mod {name!r}.",
             where=where,
             why=f"There is no folder mods/{name}.",
-            fix=did_you_mean(name, mods).capitalize(),
+            fix=did_you_mean(name, mods),
         )
     return mods[name]
 

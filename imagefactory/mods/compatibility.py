@@ -124,7 +124,7 @@ def refuse_unknown_version(matrix: Matrix, name: str) -> None:
             f"Unknown version {name!r}.",
             where="the --vllm option",
             why="matrix.yaml has no version of that name.",
-            fix=did_you_mean(name, matrix.versions).capitalize(),
+            fix=did_you_mean(name, matrix.versions),
         )
 
 

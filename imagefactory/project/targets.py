@@ -131,5 +131,5 @@ def unknown_name(what: str, name: str, known: Iterable[str], where: str) -> Usag
         f"Unknown {what} {name!r}.",
         where=where,
         why=f"matrix.yaml has no {what} of that name.",
-        fix=f"{did_you_mean(name, list(known)).capitalize()} `./inv targets` lists all.",
+        fix=f"{did_you_mean(name, list(known))} `./inv targets` lists all.",
     )

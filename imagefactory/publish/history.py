@@ -14,8 +14,8 @@ from imagefactory.project.project import Project
 from imagefactory.project.server_versions import version_key
 from imagefactory.publish.catalog import Catalog, Event, ImagePart, Published
 from imagefactory.publish.stored_catalog import read_catalog
-from imagefactory.publish.tags import moving_tags
-from imagefactory.store.digests import Digest
+from imagefactory.publish.tags import LATEST, moving_tags, names_image, staging_tag
+from imagefactory.store.digests import Digest, Sha256
 
 
 @dataclass(frozen=True)
@@ -159,3 +159,30 @@ def current_images(catalog: Catalog) -> list[CurrentImage]:
             if image is not None:
                 found.append(CurrentImage(tag, image, since))
     return found
+
+
+def check_tag(
+    project: Project, repository: Repository, cell: Cell, key: Sha256, image: Digest
+) -> tuple[Literal["ok", "failed", "not checked"], str] | None:
+    """Check that a reference's tag may name an image of a cell, and that the catalog has the image there.
+
+    None for a reference without a tag.
+    """
+    reference = repository.reference
+    tag = reference.tag or ("" if reference.digest else LATEST)
+    if not tag:
+        return None
+    fits = names_image(project.matrix, tag, cell, key)
+    if not fits:
+        other = f"{tag} is a tag of another image than {cell}"
+        return ("not checked", f"{tag} is not a tag of the factory") if fits is None else ("failed", other)
+    if reference.digest or tag == staging_tag(key):
+        return "ok", f"{tag} is a tag of this target"
+    catalog = read_catalog(repository).catalog
+    pointer = catalog.pointer(tag)
+    listed = pointer.images.get(cell.platform, "none for it") if pointer else catalog.owner_of(tag)
+    if listed is None:
+        return "not checked", f"the catalog of this repository does not have {tag}"
+    if listed != image:
+        return "failed", f"{tag} was moved: for {cell.platform}, the catalog has {listed}"
+    return "ok", f"{tag}, as the catalog has it"

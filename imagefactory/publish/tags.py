@@ -102,6 +102,22 @@ def nightly_date(tag: str) -> date | None:
         return None
 
 
+def names_image(matrix: Matrix, tag: str, cell: Cell, key: Sha256) -> bool | None:
+    """Whether a tag may name this image of a cell; None if it is not one of the factory's tags."""
+    cells = buildable(matrix)
+    if tag in {fixed_tag(cell, key), staging_tag(key)}:
+        return True
+    if nightly_date(tag):
+        return cell in cells and is_home(matrix, cell) and tag[len(f"{NIGHTLY}00000000-") :] == cell.model
+    if cell in cells and tag in moving_tags(matrix, cell):
+        return True
+    named, _, _ = tag.rpartition("-")
+    others = any(
+        named == f"{one.model_and_version}-{one.arch}" or tag in moving_tags(matrix, one) for one in cells
+    )
+    return False if others or _RESERVED.fullmatch(tag) else None
+
+
 def refuse_ambiguous(matrix: Matrix) -> None:
     """Refuse a matrix whose names give two cells the same tag, or a cell a reserved tag."""
     owners: dict[str, Cell] = {}

@@ -56,7 +56,7 @@ def refuse_engine(engine: str, options: BuildOptions) -> None:
             "unknown-name",
             f"There is no engine {engine!r}.",
             where="--engine",
-            why=did_you_mean(engine, ENGINES).capitalize(),
+            why=did_you_mean(engine, ENGINES),
             fix="embedded assembles layers without Docker, bit for bit; docker runs the rendered Dockerfile.",
         )
     given = [name for name, value in vars(options).items() if value]

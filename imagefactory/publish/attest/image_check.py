@@ -24,7 +24,8 @@ from imagefactory.publish.attest.index_images import images_of, unfit_index
 from imagefactory.publish.attest.rebuilds import count_rebuilds, named
 from imagefactory.publish.attest.sbom import first_difference
 from imagefactory.publish.attest.signing import NotTrustedError, Verifier, read_trusted
-from imagefactory.store.digests import Digest, canonical_json
+from imagefactory.publish.history import check_tag
+from imagefactory.store.digests import Digest, Sha256, canonical_json
 from imagefactory.store.progress import Say
 
 FindingState = Literal["ok", "failed", "not checked", "not counted"]
@@ -35,7 +36,7 @@ class Finding:
     """The result of one check."""
 
     check: str
-    """What was checked: manifest, configuration, statement, signature, provenance, sbom, layers, record, rebuilds."""
+    """What was checked, such as the tag or the layers; docs/supply-chain.md lists all."""
     state: FindingState
     detail: str
 
@@ -80,10 +81,22 @@ def check_image(
     return checked
 
 
-def refuse_failing(checked: Checked) -> None:
-    """Raise if a check failed: the error is about content first, then the record, the signature, and rebuilds."""
+def refuse_failing(checked: Checked, *, strict: bool = False) -> None:
+    """Raise if a check failed: the error is about content first, then tag, record, signature, and rebuilds.
+
+    `strict` also refuses what was not checked.
+    """
     failed = {finding.check for finding in checked.findings if finding.state == "failed"}
     shown = {"failed"}
+    unchecked = [f"{one.check}: {one.detail}" for one in checked.findings if one.state == "not checked"]
+    if not failed and strict and unchecked:
+        raise TrustError(
+            "not-checked",
+            "Not everything could be checked.",
+            where=checked.reference,
+            why="; ".join(unchecked),
+            fix=f"Check out {checked.commit or 'the commit of the image'} and try again, or leave out --strict.",
+        )
     if not failed:
         return
     if failed & {"configuration", "provenance", "sbom", "layers"}:
@@ -92,6 +105,12 @@ def refuse_failing(checked: Checked) -> None:
         fix = (
             "You: do not use it; pull it by its digest from a registry you trust, or build it yourself. The owner of "
             "the registry: find out who wrote there, delete what is wrong, and publish the image again."
+        )
+    elif "tag" in failed:
+        name, what = "wrong-tag", "The tag does not name the image that it should."
+        fix = (
+            "You: do not use it; pull by the digest that `./inv history` lists. The owner of the registry: find out "
+            "who moved the tag; `./inv promote` or `./inv rollback` sets it again."
         )
     elif "record" in failed:
         name, what = "record-disagrees", "This checkout records another image."
@@ -187,6 +206,11 @@ class _Check:
             return
         self._add("configuration", "ok", f"plan {planned}")
         self.cell = Cell.of_labels(labels, platform)
+        self._add("target", "ok", f"{self.cell} for {platform}")
+        if found := check_tag(
+            self.project, self.repository, self.cell, Sha256(planned), self.manifest.digest
+        ):
+            self._add("tag", *found)
         plan = _plan_of(self.project, self.cell)
         self.plan = plan if plan is not None and plan.key == planned else None
 

@@ -33,7 +33,7 @@
   function compose(image, environment) {
     const defaults = image.settings.filter(({ kind, default: words }) => words && kind !== "secret").map(({ name, default: words }) => [name, words]);
     const values = { ...Object.fromEntries(defaults), ...given(image, environment) };
-    const lines = ["VLLM_API_KEY", "VLLM_API_KEY_FILE"].map((name) => `${name}: null`);
+    const lines = ["VLLM_API_KEY", "VLLM_API_KEY_FILE", "HF_TOKEN"].map((name) => `${name}: null`);
     for (const [name, value] of Object.entries(values)) {
       const plain = !/[{}$]/.test(value);
       lines.push(`${name}: ${scalar(plain ? `\${${name}:-${value}}` : value.replaceAll("$", "$$$$"))}`);

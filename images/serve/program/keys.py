@@ -16,7 +16,8 @@ from .hiding import HIDDEN, KEY_FLAG, TOKEN_FLAG, is_flag
 KEY, FILE = "VLLM_API_KEY", "VLLM_API_KEY_FILE"
 LONGEST = 10_000
 """Characters of a key file."""
-_SIMILAR = re.compile(r"(?:VLLM|SGLANG)_?API_?KEY", re.IGNORECASE)
+SIMILAR = re.compile(r"(?:VLLM|SGLANG)_?API_?KEY", re.IGNORECASE)
+"""Names that somebody could take for that of the key."""
 
 
 class Secrets(NamedTuple):
@@ -97,7 +98,7 @@ def _take(words: list[str], flag: str, most: int | None = None) -> tuple[list[st
 
 
 def _refuse_lost(environment: Mapping[str, str]) -> None:
-    for name in filter(_SIMILAR.match, environment):
+    for name in filter(SIMILAR.match, environment):
         raise _unprotected(f"There is no setting {name}", name)
     # Only the recommended command has these flags; there, the key has been found.
     if any(is_flag(word.strip("\"'"), KEY_FLAG) for word in environment.get("EXTRA_ARGS", "").split()):

@@ -107,7 +107,7 @@ def apply_installed(folder: Path, names: Sequence[str], installation: Installati
                 f"There is no mod {name!r}.",
                 where=folder,
                 why="The folder has no mod of that name.",
-                fix=did_you_mean(name, mods).capitalize(),
+                fix=did_you_mean(name, mods),
             )
         picked |= with_requirements(mods[name], mods, installation.vllm)
     said: list[str] = []
