@@ -250,8 +250,8 @@ def test_long_history_is_cut_and_says_so(tmp_path: Path) -> None:
     project = make_site_checkout(tmp_path / "checkout")
     records = made_up_records(project)
     both, count = records.catalog.events, HISTORY + 10
-    events = tuple(both[number % 2].model_copy(update={"id": str(number)}) for number in range(count))
-    catalog = records.catalog.model_copy(update={"events": events})
+    events = tuple(replace(both[number % 2], id=str(number)) for number in range(count))
+    catalog = replace(records.catalog, events=events)
     contents = gather(take_stock(project, replace(records, catalog=catalog)))
     image = contents.by_slug[TINY]
     assert (len(image["history"]), image["older"]) == (HISTORY, 10)
