@@ -172,14 +172,16 @@ SCHEMA: tuple[Setting, ...] = (
     Setting(
         "CHECKS",
         "choice",
-        "What a failed check does: `enforce` stops the start, `warn` only warns, `off` skips all checks.",
-        choices=("enforce", "warn", "off"),
+        "What a failed check does: `enforce` stops the start, `strict` also stops it for a warning, `warn` only "
+        "warns, `off` skips all checks.",
+        choices=("enforce", "strict", "warn", "off"),
         default="enforce",
     ),
     Setting(
         "SKIP_CHECKS",
         "list",
-        "Checks to skip: gpu, driver, kernels, model, drafter, disk, memory, shm, flags, combination, port, api-key.",
+        "Checks to skip: gpu, driver, kernels, model, drafter, disk, memory, shm, settings, flags, combination, port, "
+        "api-key.",
     ),
 )
 

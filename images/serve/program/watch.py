@@ -72,7 +72,7 @@ def _companion(task: Task, server: int) -> None:
             return
         time.sleep(PAUSE)
     ready = time.monotonic()
-    _say(f"ready after {ready - started:.0f} s")
+    _say(f"ready: {task.address.url}/v1, model {task.model}, after {ready - started:.0f} s")
     if task.key_file:
         with suppress(OSError):
             Path(task.key_file).unlink()

@@ -28,7 +28,7 @@ def key_file(tmp_path: Path) -> str:
         [MODEL],
         ["vllm", "serve", MODEL],
         ["bash", "-c", f"vllm serve {MODEL}"],
-        ["--help"],
+        ["--help=all"],
     ],
     ids=" ".join,
 )
