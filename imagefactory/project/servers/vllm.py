@@ -112,6 +112,7 @@ SCHEMA: tuple[Setting, ...] = (
     Setting(
         "VLLM_API_KEY_FILE", "path", "A file in the container with the API key, such as a mounted secret."
     ),
+    Setting("PROTECT_METRICS", "switch", "Require the API key for /metrics too.", default="0"),
     Setting(
         "HOST",
         "text",

@@ -36,7 +36,7 @@ from .servers.server import Server, hook_variables
 
 MACHINE_CHECKS = ("gpu", "driver", "kernels", "flags")
 """The checks of a command that the user wrote."""
-KEPT_SETTINGS = ("WARMUP", "SKIP_CHECKS", "CHECKS", "MODS", "MODS_PATH")
+KEPT_SETTINGS = ("WARMUP", "SKIP_CHECKS", "CHECKS", "MODS", "MODS_PATH", "PROTECT_METRICS")
 """Settings that also apply to a command that the user wrote."""
 SHELL_COMMANDS = ("bash", "sh", "sleep", "tail")
 """Programs to run instead of the server, beside its own; recipe runners start containers with `sleep infinity`."""

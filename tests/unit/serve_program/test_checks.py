@@ -247,6 +247,12 @@ def test_a_port_in_use_is_refused(checks: Checks) -> None:
     assert (found["result"], found["exit_code"], found["value"]) == ("fail", 67, str(port))
 
 
+@pytest.mark.parametrize("host", ["é", "é" * 70, "a..b", "x" * 5000, "nowhere.invalid"])
+def test_a_host_that_is_no_address_is_refused(checks: Checks, host: str) -> None:
+    found = checks("gemma4-31b", "gb10", {"HOST": host})["port"]
+    assert (found["result"], found["setting"]) == ("fail", "HOST")
+
+
 def test_a_model_folder_must_exist_and_be_complete(checks: Checks, tmp_path: Path) -> None:
     missing = checks("gemma4-31b", "gb10", {"MODEL_PATH": str(tmp_path / "none")})["model"]
     assert missing["exit_code"] == 66
