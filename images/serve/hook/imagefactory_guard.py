@@ -24,7 +24,7 @@ Send = Callable[[dict[str, Any]], Any]
 def install(variables: Mapping[str, str]) -> None:
     """Guard every Starlette application of this process, FastAPI's among them, once it imports Starlette."""
     without = OPEN if variables.get("PROTECT_METRICS", "").strip().lower() not in NO else OPEN | METRICS
-    sys.meta_path.insert(0, _Finder(variables["VLLM_API_KEY"], without))  # type: ignore[arg-type] # finds one module
+    sys.meta_path.insert(0, _Finder(variables["VLLM_API_KEY"], without))
 
 
 class _Finder:

@@ -67,7 +67,7 @@ def _watch(task: dict[str, Any], key: str) -> None:
 
 if os.environ.get("VLLM_API_KEY"):
     try:
-        import imagefactory_guard
+        import imagefactory_guard  # type: ignore[import-not-found] # found by PYTHONPATH
 
         imagefactory_guard.install(os.environ)
     except BaseException as error:  # noqa: BLE001 - Python would go on

@@ -135,7 +135,7 @@ def _refuse_unread(server: Server, program: str, *, serves: bool) -> None:
 
 def _refuse_unknown(word: str) -> None:
     """Refuse a word that is neither a command nor a model."""
-    if not word or word.startswith("-") or "/" in word or Path(word).exists():
+    if not word or word.startswith("-") or "/" in word or checkpoint.is_folder(word):
         return
     known = (*COMMANDS, *SHELL_COMMANDS, server_of(images.load()).name)
     near = get_close_matches(word, known, n=1)

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import partial
-from pathlib import Path
 
 from . import checkpoint
 from . import flags as server_flags
@@ -46,7 +45,7 @@ def model(start: Start) -> Iterator[Finding]:
         yield Finding("model", FAIL if offline else OK, detail, "MODEL", model, remedy=remedy)
         return
     setting = "MODEL_PATH" if start.settings.text("MODEL_PATH") else "MODEL"
-    if not Path(folder).is_dir():
+    if not checkpoint.is_folder(folder):
         remedy = f"Mount the model: -v /path/on/the/host:{folder}:ro"
         detail = f"{folder} does not exist in the container"
         yield _failed(detail, setting, folder, "a folder in the container", remedy)
@@ -79,7 +78,7 @@ def _context(start: Start) -> Iterator[Finding]:
 def _template(start: Start) -> Iterator[Finding]:
     path = start.settings.text("CHAT_TEMPLATE")
     # Servers also accept the template itself instead of a path.
-    if path and "{" not in path and not Path(path).is_file():
+    if path and "{" not in path and not os.path.isfile(path):  # noqa: PTH113 - see is_folder
         remedy = f"Mount it: -v /path/on/the/host:{path}:ro"
         detail = f"the chat template {path} does not exist in the container"
         yield _failed(detail, "CHAT_TEMPLATE", path, "a Jinja file in the container", remedy)
