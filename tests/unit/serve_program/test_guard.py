@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -131,7 +132,9 @@ HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
 
 
 def test_a_server_that_answers_without_its_key_is_stopped(start: Start) -> None:
-    ran = finished(start(then=OPEN_TO_ALL, PORT="18996", VLLM_API_KEY=KEY))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    ran = finished(start(then=OPEN_TO_ALL, PORT=port, VLLM_API_KEY=KEY))
     assert ran.returncode == -15
     assert "the server answers without its key: it is stopped" in ran.stderr
 
