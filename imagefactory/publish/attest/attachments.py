@@ -58,8 +58,6 @@ def attach_all(
     plan: Plan,
     image: Descriptor,
     signer: Signer | None,
-    *,
-    there: Bundles | None = None,
 ) -> tuple[Digest, list[tuple[Digest, Bundle]]]:
     """Attach SBOM, provenance and signature to an image that has some bundles; return its SBOM, and its statements.
 
@@ -72,7 +70,7 @@ def attach_all(
     new: list[tuple[Statement, bytes]] = []
     kept: list[tuple[Digest, Bundle]] = []
     if signer is not None:
-        found = attached_bundles(repository, image.digest) if there is None else there
+        found = attached_bundles(repository, image.digest)
         own = list(trusted_statements(found, signer.verifier))
         for statement in _statements(project, plan, repository.reference.name, image.digest, document):
             same = [(digest, one) for digest, one, old in own if _says_the_same(old, statement)]

@@ -29,7 +29,7 @@ def filled(text: str, places: Path) -> str:
         ("bad-path", ["mods.check", "--source=~nosuchuser/vllm"]),
         ("bad-option", ["mods.check", "--source= "]),
         ("bad-import-source", ["mods.import", "{missing}@HEAD~1..HEAD"]),
-        ("bad-path", ["mods.import", "{file}", "--with={folder}"]),
+        ("bad-import-source", ["mods.import", "{file}", "--with={folder}"]),
         ("bad-setting", ["mods.import", "{file}", "--env=lower"]),
         ("no-file", ["ci.report-mods", "{missing}"]),
         ("bad-subject", ["audit", "{missing}.whl"]),
