@@ -87,6 +87,7 @@ def publish(
     """Push, smoke-test and sign images, and promote those that pass; an image is not tested twice."""
     from imagefactory.publish.pipeline import publish
 
+    project.matrix.require_registry()  # before it asks for a key
     signer, trust = find_publisher(project, key, unsigned=unsigned)
     plans = _planned(project, target)
     with open_repository(project) as repository:

@@ -162,7 +162,8 @@ def loaded_image(project: Project, cell: Cell) -> str | None:
 def image_to_show(project: Project, cell: Cell) -> str:
     """Return an image that the printed command can start: the one in Docker, else the published one."""
     found = loaded_image(project, cell)
-    if found is None and project.matrix.has_no_registry and _is_built(project, cell):
+    if found is None and project.matrix.has_no_registry:
+        built_layouts(project, [f"{cell}/{cell.machine}"], one=True)  # says how to build it
         raise BuildError(
             "no-image",
             f"Docker does not have the image of {cell}.",

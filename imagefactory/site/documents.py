@@ -22,7 +22,7 @@ _ENTRIES: Final = 50
 SETTING_WORDS: Final = {
     "MAX_MODEL_LEN": "context length window tokens",
     "MAX_NUM_SEQS": "users concurrency parallel requests batch",
-    "GPU_MEMORY_UTILIZATION": "ram vram share",
+    "GPU_MEMORY_UTILIZATION": "ram vram share oom",
     "LIMIT_MM_PER_PROMPT": "vision images pictures multimodal",
     "TOOL_CALL_PARSER": "tools function calling agents mcp",
     "REASONING_PARSER": "thinking",

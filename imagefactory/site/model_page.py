@@ -41,6 +41,7 @@ def model_page(
     served = stock.served(home) if home else None
     flags = served.description["image"].get("flags", {}) if served else {}
     versions, reported = list(_versions(stock, name, images)), published.about(name)
+    drafters = list(_drafters(stock, home, model))
     runs = {version["runs"].partition(" ")[0] for version in versions if version["slug"]}
     return {
         "name": name,
@@ -54,13 +55,13 @@ def model_page(
         "settings": list(_settings(stock, home)) if home else [],
         "memory": _memory(model),
         "serves": _served_context(served, model),
-        "drafters": list(_drafters(stock, home, model)),
+        "drafters": drafters,
         "servers": [title for title in TITLES.values() if title in runs],
         "versions": versions,
         "not_built": _not_built(stock, name),
         "measured": [_measured(one) for one in sorted(results, key=lambda one: one.started, reverse=True)],
         "reported": [one.model_copy(update={"source": published.sources[one.source]}) for one in reported],
-        "speed": _speed(reported),
+        "speed": _speed(reported, drafted=any(one["default"] for one in drafters)),
         "environment": served.extra if served else {},
         "flags": [f"--{flag.replace('_', '-')} {value}" for flag, value in flags.items()],
     }
@@ -92,9 +93,13 @@ def _served_context(served: Served | None, model: ServedModel) -> int | None:
     return int(length) if length.isdigit() else longest
 
 
-def _speed(reported: Sequence[PublishedFigure]) -> Document | None:
-    """Return what others measured for one user on the GPU of a DGX Spark: the slowest and the fastest."""
-    alone = [one.tokens_per_second for one in reported if one.users == 1 and one.gpu == SPARK]
+def _speed(reported: Sequence[PublishedFigure], *, drafted: bool) -> Document | None:
+    """Return what others measured for one user on a DGX Spark, drafted as the image does: the slowest, the fastest."""
+    alone = [
+        one.tokens_per_second
+        for one in reported
+        if one.users == 1 and one.gpu == SPARK and (one.drafter != "none") == drafted
+    ]
     return {"slowest": min(alone), "fastest": max(alone), "gpu": SPARK} if alone else None
 
 

@@ -54,7 +54,10 @@ def _texts(contents: SiteContents) -> Iterator[tuple[str, str]]:
     yield "feed.xml", feed(contents)
     yield "search-data.js", as_script("searchData", search_entries(contents))
     yield from ((f"{RECIPES}/{path}", text) for path, text in contents.recipes.items())
-    yield "picker-data.js", as_script("pickerData", picker_data(stock.project, offers))
+    yield (
+        "picker-data.js",
+        as_script("pickerData", picker_data(stock.project, offers) | {"model": contents.first["name"]}),
+    )
     yield from _pages(contents, documents)
 
 

@@ -12,7 +12,6 @@ from imagefactory.check.bench.profiles import PublishedFigures, load_published
 from imagefactory.check.bench.result import BenchResult, shared_files
 from imagefactory.errors import FactoryError, UsageError
 from imagefactory.launch.recipe_export import registry_of
-from imagefactory.project.targets import default_target
 from imagefactory.site.guides import Guides, read_guides
 from imagefactory.site.image_page import image_page
 from imagefactory.site.mod_page import mod_pages
@@ -29,6 +28,7 @@ class SiteContents:
     title: str
     source: str
     models: list[Document]
+    """The best to begin with first, as in the README."""
     images: list[Document]
     packages: list[Document]
     mods: list[Document]
@@ -43,16 +43,14 @@ class SiteContents:
 
     @property
     def start(self) -> Document | None:
-        """The published image that the site begins with: of the first model, else of the first that has one."""
-        models = [self.first, *self.models]
-        images = (self.by_slug[model["image"]] for model in models if model["image"])
+        """The published image that the site begins with: of the first model that has one."""
+        images = (self.by_slug[model["image"]] for model in self.models if model["image"])
         return next((image for image in images if image["published_digest"]), None)
 
     @property
     def first(self) -> Document:
         """The model that the site begins with."""
-        wanted = default_target(self.stock.project.matrix)
-        return next((model for model in self.models if model["name"] == wanted), self.models[0])
+        return self.models[0]
 
 
 def gather(stock: Stock) -> SiteContents:
@@ -73,7 +71,7 @@ def gather(stock: Stock) -> SiteContents:
         return model_page(stock, name, pages, own, figures)
 
     with ThreadPoolExecutor() as pool:  # each page asks the serve program, which is a process of its own
-        models = list(pool.map(model, project.matrix.models))
+        models = sorted(pool.map(model, project.matrix.models), key=_rank)
     images = list(pages.values())
     recipes = _recipes(stock, problems)
     return SiteContents(
@@ -88,6 +86,10 @@ def gather(stock: Stock) -> SiteContents:
         status=status_page(stock, images, problems),
         recipes=recipes,
     )
+
+
+def _rank(model: Document) -> tuple[bool, float]:
+    return "tools" not in model["badges"], -model["speed"]["fastest"] if model["speed"] else 0
 
 
 def _results(stock: Stock, problems: list[str]) -> Iterator[BenchResult]:

@@ -20,12 +20,12 @@ SYNONYMS: Final = {
 
 
 def badges(model: ServedModel) -> list[str]:
-    """Return the badges of a model: all that pages and the search say about its uses comes from here."""
+    """Return what pages and the search say about the uses of a model, as its image serves it by default."""
     found: dict[str, bool] = dict.fromkeys(model.good_for, True)
     found |= {
-        "tools": model.serve.tool_call_parser is not None,
+        "tools": model.serve.enable_auto_tool_choice and model.serve.tool_call_parser is not None,
         "reasoning": model.serve.reasoning_parser is not None,
-        "vision": bool(model.reads_images),
+        "vision": bool(model.reads_images) and (model.serve.limit_mm_per_prompt or {}).get("image") != 0,
         model.remark or "": bool(model.remark),
     }
     return [name for name, holds in found.items() if holds]

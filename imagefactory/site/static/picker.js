@@ -174,10 +174,10 @@ document.addEventListener("DOMContentLoaded", () => {
     items.push(...bad.map(({ name, detail, remedy }) => problem("fail", `${name}:`, detail, remedy)));
     items.push(...odd.map(({ name, detail, remedy }) => problem("warn", `${name}:`, detail, remedy)));
     const memory = findings.find(({ name, result }) => name === "memory" && result === "ok")?.detail ?? "";
-    const [, fitting, length] = /\(([0-9.]+) sequences of ([0-9]+)\)/.exec(memory) ?? [];
+    const [sequences, fitting, length] = / \(([0-9.]+) sequences of ([0-9,]+)\)/.exec(memory) ?? [""];
     items.push(...remarks(judged, Math.floor(fitting ?? 0)));
     const [kind, words] = headline(unread || refusal || bad.length, odd.length, image);
-    const fits = memory.replace(/ \([0-9.]+ sequences of .*\)/, `: room for ${Math.floor(fitting)} users with ${length} tokens each`);
+    const fits = memory.replace(sequences, sequences && `: room for ${Math.floor(fitting)} users with ${length} tokens each`);
     const box = element("verdict");
     box.dataset.result = kind;
     box.replaceChildren(make("p", { class: `picker-headline picker-${kind}` }, words), ...(items.length ? [make("ul", {}, ...items)] : []),

@@ -150,7 +150,7 @@ def test_broken_files_of_the_checkout_are_named(
 @pytest.mark.parametrize(
     "line",
     [
-        *(["history"], ["catalog"], ["push"], ["publish", "--unsigned"], ["promote", "--unsigned"]),
+        *(["history"], ["catalog"], ["push"], ["publish"], ["promote", "--unsigned"]),
         *(["rollback"], ["prune"], ["verify", "--image=ghcr.io/OWNER/small:tiny"], ["ci.plan"]),
         *(["rebuilds.check"], ["recipes.export", "{folder}"], ["run", "--recipe=sparkrun"]),
     ],

@@ -184,6 +184,6 @@ def test_limits_are_raised_for_a_gpu_unless_the_user_cannot(inv: Inv) -> None:
 
 def test_without_a_registry_nothing_names_the_placeholder(inv: Inv, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FACTORY_REGISTRY")
-    for way in ("--print", "--compose", "--recipe=sparkrun"):
-        assert "OWNER@" not in inv.fails("no-registry", "run", way)
-    assert "./inv build --target big@2.0/gpu/arm64" in inv.fails("no-image", "run")
+    assert "OWNER@" not in inv.fails("no-registry", "run", "--recipe=sparkrun")
+    for way in ([], ["--print"], ["--compose"]):
+        assert "./inv build --target big@2.0/gpu/arm64" in inv.fails("no-image", "run", *way)

@@ -113,13 +113,17 @@ def test_the_image_is_the_loaded_one_else_the_built_one_else_the_published_one(
     with raises("no-image", match="is not built here") as caught:
         image_to_run(project, CELL)
     assert caught.value.fix == f"Run `./inv build --target {CELL}/{CELL.machine}`."
+    monkeypatch.delenv("FACTORY_REGISTRY")
+    small_factory.edit_matrix("registry.example/factory/small", "ghcr.io/OWNER/small")
+    with raises("no-image", match="is not built here"):
+        image_to_show(small_factory.project, CELL)
+    monkeypatch.setenv("FACTORY_REGISTRY", "registry.example/me/images")
     [built] = small_factory.build()
     published = f"registry.example/me/images@{built.image.digest}"
     config = built.layout.config_digest()
     assert image_to_run(project, CELL) == f"loaded {config}"
     assert image_to_show(project, CELL) == published
     monkeypatch.delenv("FACTORY_REGISTRY")
-    small_factory.edit_matrix("registry.example/factory/small", "ghcr.io/OWNER/small")
     with raises("no-image", match="Docker does not have"):
         image_to_show(small_factory.project, CELL)
     monkeypatch.setenv("FACTORY_REGISTRY", "registry.example/me/images")

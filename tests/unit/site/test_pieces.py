@@ -9,10 +9,12 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from imagefactory.project.matrix import load_matrix
 from imagefactory.site.documents import as_script
 from imagefactory.site.guides import inline, plain, read_guides, table_rows
 from imagefactory.site.pictures import WIDTH, Bar, PictureLayer, bars, layer_file, layer_picture
 from imagefactory.site.rendering import about, folded, simple
+from imagefactory.site.traits import badges
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.small_site import HOSTILE
 
@@ -51,6 +53,13 @@ def test_rows_of_a_table_are_read_without_its_head() -> None:
     text = "| a | b |\n|---|---|\n| 1 \\| x | |\n| `2` | c |\n"
     assert table_rows(text, 2) == [["1 | x", ""], ["`2`", "c"]]
     assert table_rows("", 2) == []
+
+
+def test_badges_are_what_the_image_serves_by_default() -> None:
+    models = load_matrix(REPOSITORY / "matrix.yaml").models
+    assert models["gemma4-31b"].reads_images
+    assert badges(models["gemma4-31b"]) == ["chat"], "its image takes text alone"
+    assert {"tools", "vision"} <= set(badges(models["gemma4-31b-nvfp4"]))
 
 
 def test_there_is_the_advice_that_the_site_needs() -> None:

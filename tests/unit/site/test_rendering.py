@@ -246,6 +246,17 @@ def test_others_figures_stand_at_the_top_and_the_default_version_first(files: di
     assert versions == sorted(versions, reverse=True)
 
 
+def test_the_fastest_model_comes_first_with_its_figure(tmp_path: Path) -> None:
+    project = make_site_checkout(tmp_path / "checkout")
+    figures = project.root / "benchmarks" / "published.yaml"
+    figures.write_text(figures.read_text().replace("[big]", "[tiny]"))
+    contents = gather(take_stock(project, made_up_records(project)))
+    assert [model["name"] for model in contents.models] == ["tiny", "big"]
+    files = render(contents)
+    assert '<a href="models/tiny.html#figures">5.5</a>' in files["index.html"].decode()
+    assert '"model":"tiny"' in files["picker-data.js"].decode().replace(" ", "")
+
+
 def test_long_history_is_cut_and_says_so(tmp_path: Path) -> None:
     project = make_site_checkout(tmp_path / "checkout")
     records = made_up_records(project)
