@@ -269,8 +269,8 @@ def remember(
         KnownLayers(project.known_layers).add(found)
 
 
-def drop_unneeded(project: Project) -> None:
-    """Drop the records of layers and wheels that no locked target has any more."""
+def drop_unneeded(project: Project) -> int:
+    """Drop the records of layers and wheels that no locked target has any more; return how many layers."""
     layers = [layer for plan in locked_plans(project) for layer in plan.layers]
     needed = {
         (item.sha256, layer.settings.slim.chip, layer.settings.slim.rule)
@@ -279,10 +279,11 @@ def drop_unneeded(project: Project) -> None:
         for item in layer.inputs
     }
     with FileLock(project.store.root / ".recording"):
-        KnownLayers(project.known_layers).keep({layer.key for layer in layers})
+        dropped = KnownLayers(project.known_layers).keep({layer.key for layer in layers})
         _write_slimmed(
             project, [one for one in _slimmed(project) if (one.sha256, one.chip, one.rule) in needed]
         )
+    return dropped
 
 
 def _slimmed(project: Project) -> list[SlimmedWheel]:

@@ -95,10 +95,11 @@ def lock(
     project = Project(project.root)
     path, changed = update_licences(project, say)
     say_written(project, path, changed=changed)
-    drop_unneeded(project)
+    if dropped := drop_unneeded(project):
+        say(f"locks/layers.toml: {dropped} layers dropped that no locked target has any more")
     if missing := without_lock(project):
         named = ", ".join(f"{version} ({' '.join(archs)})" for version, archs in missing.items())
-        say(f"without a lock: {named}; `./inv lock --target 'MODEL@VERSION/ARCH'` makes one")
+        say(f"without a lock: {named}; `./inv lock --target 'MODEL@VERSION/ARCH[/MACHINE]'` makes one")
 
 
 @command(

@@ -42,10 +42,10 @@ variants:
   - versions: "=={version}"
     changes:
       - edit: vllm/version.py
-        anchor: |
-          import warnings
-        after: |
-          # A comment that shows what an edit looks like: put your change here.
+        anchor: |2              # the 2 keeps the indentation beyond this key's
+              import warnings
+        after: |2
+              # A comment that shows what an edit looks like: put your change here.
     checks:
       - {{file: vllm/version.py, contains: A comment}}
 """

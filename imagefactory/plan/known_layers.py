@@ -114,9 +114,11 @@ class KnownLayers:
         new = {key: RecordedLayer(key=key, name=name, **asdict(blob)) for key, (name, blob) in found.items()}
         self._write(new | self._entries)
 
-    def keep(self, needed: Container[Sha256]) -> None:
-        """Drop the layers that no plan needs."""
+    def keep(self, needed: Container[Sha256]) -> int:
+        """Drop the layers that no plan needs, and return how many."""
+        before = len(self._entries)
         self._write({key: entry for key, entry in self._entries.items() if key in needed})
+        return before - len(self._entries)
 
     def _write(self, entries: dict[Sha256, RecordedLayer]) -> None:
         if entries != self._entries:

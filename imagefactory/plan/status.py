@@ -121,8 +121,9 @@ def _differing_mods(old: ModSettings, new: ModSettings) -> list[str]:
 def _differing(old: object, new: object) -> str:
     if isinstance(old, dict) and isinstance(new, dict):
         keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
-        return ", ".join(f"{key} {_short(old.get(key))} -> {_short(new.get(key))}" for key in keys)
-    return f"{_short(old)} -> {_short(new)}"
+        return ", ".join(f"{key} {_differing(old.get(key), new.get(key))}" for key in keys)
+    before, after = _short(old), _short(new)
+    return f"{before} -> {after}" if before != after else "changed"
 
 
 def _short(value: object) -> str:

@@ -167,7 +167,8 @@ class RunningServer:
                 code = self.container.exit_code
                 raise ContainerError(f"the server ended with code {code}: {self.last_words()}")
             time.sleep(0.5)
-        raise ContainerError(f"the server was not ready after {limit:.0f} s: {self.last_words()}")
+        # The reason goes last: the end of this log does not say it.
+        raise ContainerError(f"{self.last_words()}\nthe server was not ready after {limit:.0f} s")
 
     def last_words(self, lines: int = 15) -> str:
         """Return the end of the log."""

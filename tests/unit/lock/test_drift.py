@@ -107,3 +107,5 @@ def test_a_new_version_without_a_lock_is_drift_and_is_locked_next(locked_checkou
     }
     # 1.0 waits for a compile on the GPU.
     assert without_lock(project) == {"1.0": ["cpu"], "2.1": ["gpu", "cpu"]}
+    (locked_checkout.locks / "2.0/cpu-linux-arm64.toml").unlink()
+    assert without_lock(project)["2.0"] == ["cpu/arm64"]

@@ -36,8 +36,9 @@ vllm:
 models:
   tiny: {{generated: tiny, vllm: ">=0", weights: dummy}}
 """
-OLD = {"vllm/x.py": "class A(Base):\n    pass\n", "vllm/version.py": "import warnings\n"}
-NEW = {"vllm/x.py": "class A(Base, Mixin):\n    pass\n", "vllm/version.py": "import warnings\n"}
+INDENTED = "if True:\n    import warnings\n"
+OLD = {"vllm/x.py": "class A(Base):\n    pass\n", "vllm/version.py": INDENTED}
+NEW = {"vllm/x.py": "class A(Base, Mixin):\n    pass\n", "vllm/version.py": INDENTED}
 MIXIN = {"file": "vllm/x.py", "class": "A", "base": "Mixin"}
 LATER = {"versions": ">=2", "reason": "it is there in another way"}
 VERSION_EDIT = edit("vllm/version.py", "import warnings\n", after="# marked\n")
@@ -310,7 +311,7 @@ def test_a_source_file_is_shown_and_searched_and_a_folder_listed(project: Projec
     assert lines("vllm/x.py", "1.0")[:2] == ["    1: class A(Base):", "    2:     pass"]
     assert lines("vllm/x.py", "2.0", "Mix.n") == ["    1: class A(Base, Mixin):"]
     assert lines("vllm", "1.0") == ["vllm/version.py", "vllm/x.py"]
-    assert lines("vllm/", "1.0", "^import") == ["vllm/version.py:1: import warnings"]
+    assert lines("vllm/", "1.0", "import") == ["vllm/version.py:2:     import warnings"]
     assert lines("CMakeLists.txt", "1.0", "ARCHS") == ["    1: set(ARCHS 1)"]
     with raises("unknown-name", match=r"vLLM 1\.0 has no file vllm/envs/x\.py") as caught:
         lines("vllm/envs/x.py", "1.0")

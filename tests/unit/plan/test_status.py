@@ -52,6 +52,17 @@ def test_a_changed_setting_is_listed_with_both_values(plan: Plan) -> None:
     assert changes(plan, changed) == {"base": ['settings: python "3.11" -> "3.99"']}
 
 
+def test_long_settings_that_differ_where_they_are_cut_are_called_changed(plan: Plan) -> None:
+    settings = plan.layers[0].settings
+    before, after = (
+        replace(
+            plan, 0, key=Sha256(end * 64), settings=settings.model_copy(update={"python": "3" * 90 + end})
+        )
+        for end in "12"
+    )
+    assert changes(before, after) == {"base": ["settings: python changed"]}
+
+
 def with_mods(plan: Plan, wheel: str, **texts: str) -> Plan:
     """Add a layer with a chain of mods, each with a text."""
     chain = tuple(ModLink(manifest={"name": name}, files={"patch": text}) for name, text in texts.items())

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from imagefactory.check.smoke.containers import ContainerError, RunningServer
 from imagefactory.check.smoke.record import (
     Level,
     LevelResult,
@@ -15,6 +18,7 @@ from imagefactory.check.smoke.record import (
     SmokeRecord,
     TestOutcome,
     TestResult,
+    reason_in,
 )
 from imagefactory.store.digests import Digest, Sha256
 from tests.fixtures.failures import raises
@@ -127,3 +131,10 @@ def test_records_of_different_images_cannot_be_merged() -> None:
 def test_a_record_needs_a_digest() -> None:
     with pytest.raises(ValidationError):
         record({"static": PASSED}, digest="latest")
+
+
+def test_a_slow_start_is_the_reason_whatever_the_log_ends_with() -> None:
+    container: Any = SimpleNamespace(log="starting\nWarning: numa_set_membind failed\n")
+    with pytest.raises(ContainerError) as failure:
+        RunningServer(container, "http://127.0.0.1:1", "key").wait_until_healthy(0)
+    assert reason_in(str(failure.value)) == "the server was not ready after 0 s"
