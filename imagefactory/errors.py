@@ -24,8 +24,14 @@ __all__ = [
     "RegistryError",
     "TrustError",
     "UsageError",
+    "clean",
     "did_you_mean",
 ]
+
+
+def clean(text: str) -> str:
+    """Return a text from outside in one line that can be printed: it may hold escape sequences, or half characters."""
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
 
 
 class LockError(FactoryError):

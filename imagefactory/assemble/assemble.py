@@ -309,15 +309,29 @@ def built_layouts(
     found = []
     for cell in cells:
         layout = Layout(project.build_folder(cell))
-        layout.manifest_digest()  # fails with a remedy when there is no image
-        built = last_plan(layout.folder)
-        if not stale and (built is None or built.key != make_plan(project, cell).key):
+        if not (layout.folder / "index.json").exists():
             raise BuildError(
                 "no-image",
-                f"The image of {cell} is not up to date.",
+                f"{cell} is not built here.",
                 where=layout.folder,
-                why="Its inputs changed after it was built (`./inv plan --diff` shows how).",
-                fix=f"Run `./inv build --target {cell}` again.",
+                why="There is no image in this folder.",
+                fix=f"Run `./inv build --target {cell}/{cell.machine}`.",
             )
+        layout.manifest_digest()  # fails with a remedy when the image is damaged
+        if not stale:
+            refuse_stale(layout, make_plan(project, cell))
         found.append((cell, layout, f"{repository}:{cell.slug}"))
     return found
+
+
+def refuse_stale(layout: Layout, plan: Plan) -> None:
+    """Raise an error if an image was built from another plan than today's."""
+    built = last_plan(layout.folder)
+    if built is None or built.key != plan.key:
+        raise BuildError(
+            "stale-build",
+            f"The image of {plan.cell} is not up to date.",
+            where=layout.folder,
+            why="Its inputs changed after it was built (`./inv plan --diff` shows how).",
+            fix=f"Run `./inv build --target {plan.cell}/{plan.cell.machine}` again.",
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from imagefactory.assemble.assemble import BuildRun, Built, assemble, confirm
+from imagefactory.assemble.assemble import BuildRun, Built, assemble, confirm, refuse_stale
 from imagefactory.assemble.watch import Watcher
 from imagefactory.errors import InputError, TrustError
 from imagefactory.oci.compare import diff_layers
@@ -27,9 +27,12 @@ def verify(project: Project, cell: Cell, watch: Watcher, *, digest: str | None =
     """
     layout = Layout(project.build_folder(cell))
     expected = digest or layout.manifest_digest()
+    plan = make_plan(project, cell)
+    if digest is None:
+        refuse_stale(layout, plan)
     with project.store.in_use(), project.store.scratch() as scratch:
         fresh = replace(project, store=_empty_layers(project.store, scratch))
-        [rebuilt] = assemble(BuildRun(fresh, [make_plan(project, cell)], watch, output=scratch / "image"))
+        [rebuilt] = assemble(BuildRun(fresh, [plan], watch, output=scratch / "image"))
         if layout.folder.exists() and layout.manifest_digest() == expected:
             _compare(layout, rebuilt, project.store)
         if rebuilt.image.digest != expected:

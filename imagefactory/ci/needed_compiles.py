@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
 
 from imagefactory.ci.jobs import Compile
 from imagefactory.compile.git_sources import head_of
+from imagefactory.compile.settings import FILE
 from imagefactory.errors import NetworkError
 from imagefactory.lock.making import make_locks
 from imagefactory.lock.wheelhouse.adopt import chips_of, mods_of_sources, why_not_for
@@ -21,6 +23,7 @@ from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell, compiled_distributions
 from imagefactory.project.project import Project
 from imagefactory.publish.attest.licence_record import update_licences
+from imagefactory.store.digests import checksum, file_sha256
 from imagefactory.store.progress import Say
 
 Heads = Callable[[str, str], str | None]
@@ -56,7 +59,8 @@ def find_compiles(
             wheel, why = _choose(project, cell, name, shared, commits.get(cell.version))
             if wheel is None:
                 what = "flashinfer" if name.startswith("flashinfer") else name
-                job = Compile(what, cell.version, cell.arch, cell.platform, why)
+                source = _source(project, cell, commits.get(cell.version))
+                job = Compile(what, cell.version, cell.arch, cell.platform, why, source)
                 jobs.setdefault((what, cell.version, cell.arch, cell.platform), job)
             else:
                 keys.append(wheel.key)
@@ -65,6 +69,14 @@ def find_compiles(
             found.adopt[cell] = tuple(keys)
     found.jobs = list(jobs.values())
     return found
+
+
+def _source(project: Project, cell: Cell, commit: str | None) -> str:
+    """Hash what is compiled for a cell; a branch whose commit is unknown is like no other."""
+    version = project.matrix.versions[cell.version]
+    at = f"{version.git}@{commit or uuid4()}" if version.git else str(version.version)
+    pins = project.root / FILE
+    return checksum([at, mods_of_sources(project, cell), file_sha256(pins) if pins.exists() else ""])[:16]
 
 
 def adopt(project: Project, adopted: dict[Cell, tuple[str, ...]], say: Say) -> list[str]:

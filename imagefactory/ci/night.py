@@ -24,10 +24,11 @@ from imagefactory.project.cells import Cell, buildable
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import choice_for
 from imagefactory.project.servers.known import server_of
-from imagefactory.publish.catalog import Catalog, ImagePart, Published, read_catalog
+from imagefactory.publish.catalog import Catalog, ImagePart, Published
 from imagefactory.publish.gate import made_of
 from imagefactory.publish.history import change_of, misplaced_tags
 from imagefactory.publish.records import read_records
+from imagefactory.publish.stored_catalog import read_catalog
 from imagefactory.publish.tags import NIGHTLY_VERSION, is_home, moving_tags, staging_tag
 
 UNFIT = frozenset(
@@ -165,8 +166,8 @@ def _settled(
     """Judge an image that is published, or that a rollback holds back; None if it is neither."""
     current = catalog.current(tags, plan.platform)
     is_current = current is not None and current.plan_key == plan.key
-    digests = {image.digest for image in catalog.images if image.plan_key == plan.key}
-    rollback = next((event for digest, event in catalog.holds(tags).items() if digest in digests), None)
+    holds = catalog.holds(tags).items()
+    rollback = next((event for digest, event in holds if catalog.made_from(digest, plan.key)), None)
     if not is_current and rollback is None:
         return None
     wrong = ", ".join(misplaced_tags(repository, catalog, tags))
@@ -186,7 +187,7 @@ def reason(before: Published | None, plan: Plan) -> str:
     """
     if before is None:
         return "never published"
-    old, new = before.made_of, made_of(plan)
+    old, new = before.parts, {part.name: part for part in made_of(plan)}
     found = differences(old, new)
     if not found:
         return "the image's configuration changed"

@@ -27,7 +27,7 @@ from imagefactory.publish.attest.image_check import Checked, check_image, refuse
 from imagefactory.publish.attest.index_images import images_of
 from imagefactory.publish.attest.rebuilds import PREDICATE_TYPE, Rebuild
 from imagefactory.publish.attest.signing import Signer, Verifier
-from imagefactory.publish.catalog import read_catalog
+from imagefactory.publish.stored_catalog import read_catalog
 from imagefactory.publish.tags import short_digest
 from imagefactory.store.digests import Digest
 from imagefactory.store.progress import Say

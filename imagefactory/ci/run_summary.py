@@ -81,13 +81,13 @@ def history_page(catalog: Catalog, registry: str) -> str:
         if image is None:
             continue
         target = (image.model, image.arch, image.platform)
-        changed = ", ".join(changes(before.get(target), image)[:4])
-        before[target] = image
+        last, before[target] = before.get(target), image
         if (catalog.events[-1].time.date() - event.time.date()).days <= HISTORY_DAYS:
+            changed = ", ".join(changes(last, image)[:4])
             when, name = f"{event.time:%Y-%m-%d %H:%M}", f"`{cell_of(image)}`"
             tags = codes([*event.named, *event.moved])
             rows.append((when, event.kind, name, f"`{image.digest}`", size(image.size), tags, cell(changed)))
-    return "\n".join(
+    text = "\n".join(
         [
             "# What was published",
             "",
@@ -96,6 +96,7 @@ def history_page(catalog: Catalog, registry: str) -> str:
             *table("when (UTC) | what | target | image | size | tags | changed", rows[::-1]),
         ]
     )
+    return bounded(text)
 
 
 def bounded(text: str) -> str:

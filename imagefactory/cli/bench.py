@@ -117,7 +117,9 @@ def compare(
     from imagefactory.cli.show.bench_tables import comparison_table
 
     if first.endswith(".json") and second.endswith(".json"):
-        lefts, rights = [BenchResult.read(Path(first))], [BenchResult.read(Path(second))]
+        lefts, rights = (
+            [BenchResult.read(options.existing("RESULT", name, folder=False))] for name in (first, second)
+        )
         asked = {*by}
     else:
         left, right = (
@@ -159,7 +161,7 @@ def plot(project: Project, results: str, output: str = "") -> None:
     """Plot results in SVG, light and dark: throughput, latency, accepted drafts, starts, history."""
     from imagefactory.check.bench.plots import plot
 
-    folder = options.path("--output", output) or project.root / "build" / "bench" / "plots"
+    folder = options.new_folder("--output", output) or project.root / "build" / "bench" / "plots"
     for path in plot(_read_results(results), folder):
         print(path)
 

@@ -172,11 +172,11 @@ def promote(
 
 @command("ci", pushed=PUSHED, dry_run="only print the page")
 def record(project: Project, pushed: list[str], dry_run: bool = False) -> None:
-    """Commit the history page, the catalog and the digests of pushed layers to the branch `records`."""
+    """Commit the history page and the digests of pushed layers to the branch `records`."""
     from imagefactory.ci.run_summary import history_page
-    from imagefactory.publish.catalog import read_catalog
     from imagefactory.publish.github import RECORDS, GitHub
     from imagefactory.publish.handovers import ExpectedImages
+    from imagefactory.publish.stored_catalog import read_catalog
 
     layers = ExpectedImages(project, _pushed_folders(project, pushed)).record()
     with open_repository(project) as repository:
@@ -186,7 +186,7 @@ def record(project: Project, pushed: list[str], dry_run: bool = False) -> None:
         print_summary(page)
         return
     _write_summary(page)
-    files = {"README.md": page, "catalog.json": catalog.to_json().decode()}
+    files = {"README.md": page}
     if layers is not None:
         files[project.handed_on_layers.relative_to(project.root).as_posix()] = layers
     made = GitHub.from_environment().commit(RECORDS, files, "Record what was published\n")

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from invoke.context import Context
-from invoke.tasks import task
+from invoke.parser.argument import Argument
+from invoke.tasks import Task, task
 
 from imagefactory.cli import options
 from imagefactory.cli.failures import in_words
@@ -34,6 +35,17 @@ if TYPE_CHECKING:
 
 COMMANDS: list[tuple[str, Any]] = []
 """The group of each command ("" for most), and its task."""
+
+
+class _Command(Task):  # type: ignore[type-arg]
+    """A task that keeps its help texts; Invoke hands them to the first who asks, and `bench` is also `bench.run`."""
+
+    def get_arguments(self, ignore_unknown_help: bool | None = None) -> list[Argument]:
+        texts = dict(self.help)
+        try:
+            return super().get_arguments(ignore_unknown_help)
+        finally:
+            self.help = texts
 
 
 def command(
@@ -75,9 +87,14 @@ def command(
         lists = [name for name, kind in kinds.items() if kind == "list[str]"]
         shared = {name: options.HELP.get(f"{name}: {kind}", "") for name, kind in kinds.items()}
         texts = {name: text for name, text in shared.items() if text} | help
-        made = task(name=called or None, iterable=lists, help=texts, positional=positional, default=default)(
-            run
-        )
+        made = task(
+            klass=_Command,
+            name=called or None,
+            iterable=lists,
+            help=texts,
+            positional=positional,
+            default=default,
+        )(run)
         COMMANDS.append((group, made))
         return made
 
@@ -103,10 +120,12 @@ def say_written(project: Project, path: Path, *, changed: bool) -> None:
 
 
 def show(table: RenderableType) -> None:
-    """Print a table to standard output."""
+    """Print a table to standard output, or lines, which are not wrapped."""
+    from rich.text import Text
+
     from imagefactory.cli.show.terminal import out
 
-    out.print(table)
+    out.print(table, soft_wrap=isinstance(table, Text))
 
 
 def show_rows(rows: Rows, *columns: str, markdown: bool = False) -> None:
@@ -152,7 +171,7 @@ def plans_of(project: Project, target: Sequence[str]) -> list[Plan]:
 def open_repository(project: Project, name: str = "") -> Repository:
     from imagefactory.oci.registry.repository import Repository
 
-    return Repository.open(name or project.matrix.effective_registry)
+    return Repository.open(project.matrix.require_registry(name))
 
 
 def find_trust(project: Project, keys: Sequence[str]) -> Verifier:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
@@ -17,6 +19,7 @@ from typing import Final, Literal
 from imagefactory.environment.setup import RUN, SETS, STAMPS, is_current
 from imagefactory.errors import FactoryError
 from imagefactory.lock.mirrors import DebianMirrors, fetch
+from imagefactory.plan.serve.description import CUDA_13_DRIVER
 from imagefactory.project.bases import Base
 from imagefactory.project.project import Project
 from imagefactory.store.index_config import IndexConfig, redact
@@ -30,6 +33,7 @@ NEEDED_DISK = 20_000_000_000
 BUILD: Final = "build"
 TEST_PROGRAMS: Final = ("git", "docker-registry", "skopeo", "podman", "umoci", "shellcheck", "chromium")
 """Programs that tests use besides Docker, named like their Debian packages; tests that lack theirs are skipped."""
+CDI: Final = ("/etc/cdi", "/var/run/cdi")
 Result = tuple[Health, str, str]
 """The health, the details, and what to do about it."""
 
@@ -60,6 +64,8 @@ def examine(project: Project, today: date) -> Iterator[Diagnosis]:
         ("free disk", BUILD, lambda: _disk(store.root)),
         ("checkout", BUILD, lambda: _checkout(root)),
         ("container engine", "run, smoke, compile", _engine),
+        ("GPU", "run", _gpu),
+        ("container toolkit", "run", _toolkit),
         ("test programs", "test", _test_programs),
     ]
     for subject, needed_by, check in checks:
@@ -166,6 +172,51 @@ def _engine() -> Result:
         return "ok", f"Docker {_output(docker, 'version', '--format', '{{.Server.Version}}')}", ""
     except (OSError, subprocess.SubprocessError):
         return "warning", "the Docker daemon does not answer", remedy
+
+
+def _gpu() -> Result:
+    """Look for a GPU, and compare its driver with what images need."""
+    remedy = "Building does not need it. Where images with a GPU are to run, install NVIDIA's driver."
+    smi = shutil.which("nvidia-smi")
+    if smi is None:
+        return "warning", "no nvidia-smi on PATH", remedy
+    try:
+        lines = _output(smi, "--query-gpu=driver_version,name", "--format=csv,noheader").splitlines()
+    except (OSError, subprocess.SubprocessError):
+        lines = []
+    if not lines:
+        return (
+            "warning",
+            "nvidia-smi shows no GPU",
+            "Check the driver: run nvidia-smi, and look into `dmesg`.",
+        )
+    driver, _, _ = lines[0].partition(", ")
+    names = ", ".join(line.partition(", ")[2] for line in lines)
+    detail = f"{names}, driver {driver}; images need {CUDA_13_DRIVER} or newer"
+    major = re.match(r"\d+", driver)
+    if major and int(major[0]) < int(CUDA_13_DRIVER.partition(".")[0]):
+        return "warning", detail, "Update NVIDIA's driver on this machine; containers use the host's."
+    return "ok", detail, ""
+
+
+def _toolkit() -> Result:
+    """Look for what lets Docker hand GPUs to containers: a runtime, or descriptions of devices (CDI)."""
+    if shutil.which("nvidia-smi") is None:
+        return "ok", "not needed without a GPU", ""
+    described = [path for folder in CDI for path in Path(folder).glob("*nvidia*")]
+    docker = shutil.which("docker")
+    runtimes = ""
+    with suppress(OSError, subprocess.SubprocessError):
+        runtimes = _output(docker, "info", "--format", "{{json .Runtimes}}") if docker else ""
+    if "nvidia" in runtimes or described:
+        return "ok", "Docker has the runtime nvidia" if "nvidia" in runtimes else str(described[0]), ""
+    if shutil.which("nvidia-ctk") is None:
+        remedy = (
+            "Install nvidia-container-toolkit, and run `sudo nvidia-ctk runtime configure --runtime=docker`."
+        )
+    else:
+        remedy = "Run `sudo nvidia-ctk runtime configure --runtime=docker`, and restart Docker."
+    return "warning", 'Docker cannot hand on GPUs ("could not select device driver")', remedy
 
 
 def _test_programs() -> Result:

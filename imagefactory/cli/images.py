@@ -52,7 +52,7 @@ def build(
     from imagefactory.cli.show.tables import built_message
 
     given = BuildOptions(
-        output=options.path("--output", output),
+        output=options.new_folder("--output", output),
         fat=fat,
         workers=options.processes("--workers", workers),
         builder=builder,
@@ -87,6 +87,7 @@ def load(project: Project, target: list[str]) -> None:
     compose="only print a compose file",
     recipe="only print a recipe for another launcher: eugr or sparkrun",
     detach="run in the background, and start again after a reboot",
+    no_ulimits="leave the limits of memory and stack alone, as a rootless Docker must",
 )
 def run(
     project: Project,
@@ -99,23 +100,29 @@ def run(
     compose: bool = False,
     recipe: str = "",
     detach: bool = False,
+    no_ulimits: bool = False,
 ) -> None:
-    """Start an image in Docker, or print how to; VLLM_API_KEY or VLLM_API_KEY_FILE sets the server's key."""
+    """Start an image in Docker, or print how to: the one built here, else the published one.
+
+    VLLM_API_KEY or VLLM_API_KEY_FILE sets the server's key, HF_TOKEN the token for gated models.
+    """
     from imagefactory.launch import prepare
     from imagefactory.launch.docker_run import HUB_CACHE
 
     cell = select_one(project, target)
     options.at_most_one(print=print_, compose=compose, recipe=recipe)
     options.at_most_one(recipe=recipe, mod=mod)
-    shown = print_ or compose or bool(recipe)
+    find = prepare.image_to_show if print_ or compose else prepare.image_to_run
+    find = prepare.published_reference if recipe else find
     start = prepare.prepare(
         project,
         cell,
-        image or (prepare.published_reference if shown else prepare.local_image)(project, cell),
+        image or find(project, cell),
         given=prepare.settings_from(set),
         environment=os.environ,
         models=models or HUB_CACHE,
         mods=mod,
+        limits=not no_ulimits,
     )
     if recipe:
         print(start.recipe(recipe))
@@ -124,6 +131,7 @@ def run(
     elif print_:
         print(start.shell(detach=detach))
     else:
+        prepare.make_room(start.launch.container, say)
         print(start.shell(detach=detach), file=sys.stderr, flush=True)
         os.execvp("docker", start.line(detach=detach))  # noqa: S606, S607 - as docker is found by the user's shell
 
@@ -180,8 +188,9 @@ def export_recipes(project: Project, folder: str, target: list[str], all: bool =
     from imagefactory.project.project import locked_cells
 
     options.at_most_one(target=target, all=all)
+    project.matrix.require_registry()  # recipes are for sharing
     exported = registry_of(project, locked_cells(project) if all else select(project, target))
-    write_registry(exported.files, options.path("FOLDER", folder) or Path())
+    write_registry(exported.files, options.new_folder("FOLDER", folder) or Path())
     for line in exported.account:
         say(f"- {line}")
     for name in sorted(exported.files):
@@ -195,38 +204,43 @@ def export_recipes(project: Project, folder: str, target: list[str], all: bool =
     rebuilders="with --image: fail unless this many others (`rebuilders` in matrix.yaml) have rebuilt it",
     layers="with --image: also download the layers and check every byte",
     rebuild="with --image: also rebuild it from the lock and compare bit for bit (implies --layers)",
+    strict="with --image: fail also if something could not be checked",
 )
 def verify(
     project: Project,
     target: list[str],
     key: list[str],
-    digest: str = "",
-    image: str = "",
+    digest: str | None = None,
+    image: str | None = None,
     rebuilders: str = "",
     layers: bool = False,
     rebuild: bool = False,
+    strict: bool = False,
 ) -> None:
     """Rebuild an image from its lock and compare it bit for bit, or check a published image."""
     from imagefactory.assemble.verify import verify
 
     options.at_most_one(target=target, image=image)
     options.at_most_one(digest=digest, image=image)
-    if image:
+    options.digest("--digest", digest)
+    if image is not None:
+        # An unset variable must not verify something else.
+        options.filled("--image", image)
         least = options.whole_number("--rebuilders", rebuilders) or 0
-        for found in _check_published(project, image, key, least, layers=layers or rebuild):
+        for found in _check_published(project, image, key, least, layers=layers or rebuild, strict=strict):
             if rebuild:
                 _rebuild_published(project, found)
             print(found.digest)
         return
     for cell in select(project, target):
         with watching() as watch:
-            verified = verify(project, cell, watch, digest=digest or None)
+            verified = verify(project, cell, watch, digest=digest)
         say(f"{cell}: verified")
         print(verified)
 
 
 def _check_published(
-    project: Project, image: str, keys: list[str], rebuilders: int, *, layers: bool
+    project: Project, image: str, keys: list[str], rebuilders: int, *, layers: bool, strict: bool
 ) -> list[Checked]:
     """Check a published image for all its platforms, and show the findings; raise if a check failed."""
     from imagefactory.cli.show.tables import checked_lines
@@ -238,7 +252,7 @@ def _check_published(
     for one in checked:
         say(checked_lines(one))
     for one in checked:
-        refuse_failing(one)
+        refuse_failing(one, strict=strict)
     return checked
 
 

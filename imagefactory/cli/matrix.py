@@ -36,7 +36,7 @@ def targets(project: Project, target: list[str], json: bool = False, excluded: b
 
 
 @command(
-    target=f"{options.TARGETS} (default: everything locked already)",
+    target=f"{options.TARGETS} (default: everything locked already, and new versions on the default arch)",
     check="change nothing; fail if the locks do not match matrix.yaml",
     wheel="where several compiled wheels fit, use the one with this key; repeatable",
     models="also pin the current revisions of models and drafters on the model hub",
@@ -59,9 +59,10 @@ def lock(
     from imagefactory.assemble.assemble import drop_unneeded
     from imagefactory.compile.toolchain import CompileProject, check_all_locks, make_toolchain_locks
     from imagefactory.environment.locks import check_environment, lock_environment
+    from imagefactory.lock.drift import cells_to_lock, without_lock
     from imagefactory.lock.flags.flag_records import record_flags
     from imagefactory.lock.making import make_locks
-    from imagefactory.project.project import Project, locked_cells
+    from imagefactory.project.project import Project
     from imagefactory.publish.attest.licence_record import check_licences, update_licences
 
     options.at_most_one(check=check, upgrade=upgrade)
@@ -86,8 +87,7 @@ def lock(
             CompileProject(project.root), toolchain, upgrade="all" in upgrade, say=say
         )
     else:
-        cells = select(project, target) if target else locked_cells(project)
-        cells = cells or select(project, [])
+        cells = select(project, target) if target else cells_to_lock(project) or select(project, [])
         results = make_locks(project, cells, upgrade=upgrade, wheels=wheel, models=models, say=say)
     for result in results:
         say_written(project, result.path, changed=result.changed)
@@ -96,6 +96,9 @@ def lock(
     path, changed = update_licences(project, say)
     say_written(project, path, changed=changed)
     drop_unneeded(project)
+    if missing := without_lock(project):
+        named = ", ".join(f"{version} ({' '.join(archs)})" for version, archs in missing.items())
+        say(f"without a lock: {named}; `./inv lock --target 'MODEL@VERSION/ARCH'` makes one")
 
 
 @command(

@@ -1,4 +1,4 @@
-"""Commands for mods: check, create, import, update, show and export them."""
+"""Commands for mods: check, create, import, show and export them, and show the sources that they change."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ import sys
 from typing import TYPE_CHECKING
 
 from imagefactory.cli import options
-from imagefactory.cli.command import command, print_json, say, show, show_rows, watching
+from imagefactory.cli.command import (
+    command,
+    print_json,
+    say,
+    say_written,
+    select_one,
+    show,
+    show_rows,
+    watching,
+)
 
 if TYPE_CHECKING:
     from imagefactory.project.project import Project
@@ -17,7 +26,7 @@ if TYPE_CHECKING:
     name="a mod; repeatable (default: all)",
     vllm="a version of the matrix, such as 0.32.0 or sglang-0.5.21; repeatable (default: all releases)",
     source="check this source tree instead, as the version --vllm (default: nightly)",
-    write="check everything, and update the table in mods/README.md",
+    write="update the table in mods/README.md; entries that cannot be checked here stay as they are",
 )
 def check(
     project: Project,
@@ -31,12 +40,14 @@ def check(
     """Apply every mod to every vLLM version, and fail if one does not do what it claims."""
     from imagefactory.cli.show.tables import mods_table
     from imagefactory.mods import compatibility
+    from imagefactory.mods.authoring import unfinished
     from imagefactory.mods.source_files import FolderSource
 
     options.at_most_one(json=json, markdown=markdown)
     options.at_most_one(source=source, write=write)
+    options.at_most_one(vllm=vllm, write=write)
     tree = FolderSource(options.existing("--source", source, folder=True)) if source else None
-    results = compatibility.check_mods(project, [] if write else name, [] if write else vllm, folder=tree)
+    results = compatibility.check_mods(project, name, vllm, folder=tree)
     if json:
         print_json([{**vars(result), "holds": result.holds} for result in results])
     elif markdown:
@@ -44,8 +55,14 @@ def check(
     else:
         show(mods_table(results))
     compatibility.refuse_broken(results)
+    for line in unfinished(project, name):
+        say(line)
+    for result in (result for result in results if result.status == "out of reach"):
+        kept = "; its entry in the table stays as it is" if write else ""
+        say(f"{result.mod} on {result.version}: not checked, because {result.detail}{kept}")
     if write:
-        compatibility.write_table(project.root / "mods" / "README.md", results)
+        readme = project.root / "mods" / "README.md"
+        say_written(project, readme, changed=compatibility.write_table(readme, results, project.mods))
 
 
 @command("mods", name="the name of the mod and its folder")
@@ -80,13 +97,14 @@ def import_(
     from imagefactory.compile.toolchain import CompileProject
     from imagefactory.launch.prepare import settings_from
     from imagefactory.mods.importing.importer import Importer
-    from imagefactory.mods.importing.sources import read_source
+    from imagefactory.mods.importing.sources import read_file, read_source
+    from imagefactory.store.paths import expand_home
 
     supplied: dict[str, bytes] = {}
     for word in with_:
         address, _, file = word.rpartition("=") if "://" in word else ("", "", word)
-        path = options.existing("--with", file, folder=False)
-        supplied[address or path.name] = path.read_bytes()
+        path = expand_home(file, "--with")
+        supplied[address or path.name] = read_file(path)
     variables = settings_from(env, "--env")
 
     def provide() -> str:
@@ -113,12 +131,34 @@ def diff(project: Project, name: str, vllm: str = "") -> None:
     sys.stdout.write(unified_diff(changes(project, name, vllm or project.matrix.defaults.vllm)))
 
 
-@command("mods", name="the mod", output="write to this folder (default: build/mods/<name>-<version>)")
-def export(project: Project, name: str, vllm: str = "", output: str = "") -> None:
+@command(
+    "mods",
+    path="a file as installed, such as vllm/envs.py; a folder, to list it; or a file of the sources, such as setup.py",
+    vllm="a version of the matrix, such as 0.32.0 or sglang-0.5.21 (default: as in matrix.yaml)",
+    grep="only lines that match this regular expression; in a folder, of all its files",
+)
+def source(project: Project, path: str, vllm: str = "", grep: str = "") -> None:
+    """Show or search a source file of a version, as mods find it."""
+    from imagefactory.mods.authoring import source_lines
+
+    for line in source_lines(project, path, vllm or project.matrix.defaults.vllm, grep):
+        print(line)
+
+
+@command(
+    "mods",
+    name="the mod",
+    target="the image to mount them over: MODEL[@VERSION][/ARCH[/MACHINE]] (default: any of --vllm on a GPU)",
+    output="write to this folder (default: build/mods/<name>-<version>)",
+)
+def export(project: Project, name: str, vllm: str = "", target: str = "", output: str = "") -> None:
     """Write the files a mod changes, and print `docker run` options that mount them over an image without it."""
     from imagefactory.mods.authoring import changes, export
 
-    version = vllm or project.matrix.defaults.vllm
+    options.at_most_one(vllm=vllm, target=target)
+    matrix = project.matrix
+    cell = select_one(project, target) if target else None
+    version = cell.version if cell else vllm or matrix.defaults.vllm
     folder = options.path("--output", output) or project.root / "build" / "mods" / f"{name}-{version}"
-    base = next(iter(project.matrix.bases.values()))
+    base = matrix.bases[matrix.archs[cell.arch if cell else matrix.defaults.arch].base]
     print("\n".join(export(changes(project, name, version), folder, base.python)))

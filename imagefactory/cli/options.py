@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from pathlib import Path
 
 from imagefactory.cli.system_failures import from_system
 from imagefactory.errors import UsageError
-from imagefactory.store.paths import expand_home
+from imagefactory.oci.registry.reference import is_digest
+from imagefactory.store.paths import expand_home, open_regular
 
 TARGETS = "what to act on: MODEL[@VERSION][/ARCH[/MACHINE]], a glob, or all; repeatable"
 SET = "a setting as NAME=VALUE; repeatable (see docs/serving.md)"
@@ -71,10 +73,10 @@ def path(option: str, text: str) -> Path | None:
 
 
 def existing(option: str, text: str, *, folder: bool) -> Path:
-    """Return the path of an existing, readable folder or file."""
+    """Return the path of an existing, readable folder or regular file."""
     path = _path(option, text)
     try:
-        (os.scandir(path) if folder else path.open("rb")).close()
+        (os.scandir(path) if folder else open_regular(path)).close()
     except OSError as error:
         raise from_system(error, option) or error from None
     return path
@@ -87,16 +89,40 @@ def new_file(option: str, text: str) -> Path:
         why = "There is a folder of that name."
     elif not path.parent.is_dir():
         why = "Its folder does not exist."
-    elif not os.access(path if path.exists() else path.parent, os.W_OK):
-        why = "You have no permission to write there."
+    elif path.exists():
+        why = "" if path.is_file() and os.access(path, os.W_OK) else "You cannot write to it."
     else:
-        return path
-    raise UsageError(
+        why = _why_unwritable(path)
+    if why:
+        raise _unusable("file", option, path, why)
+    return path
+
+
+def new_folder(option: str, text: str) -> Path | None:
+    """Return the path of a folder to write, which can be made if it is missing; None if the option was not given."""
+    path = _path(option, text) if text else None
+    if path is not None and (why := _why_unwritable(path)):
+        raise _unusable("folder", option, path, why)
+    return path
+
+
+def _why_unwritable(path: Path) -> str:
+    """Try to write where a path would be made; /proc, links in a circle and full disks refuse only that."""
+    nearest = next((place for place in (path, *path.parents) if os.path.lexists(place)), path)
+    try:
+        tempfile.TemporaryDirectory(dir=nearest).cleanup()
+    except OSError as error:
+        return f"{nearest}: {error.strerror}."
+    return ""
+
+
+def _unusable(what: str, option: str, path: Path, why: str) -> UsageError:
+    return UsageError(
         "output-unusable",
-        "The file cannot be written.",
+        f"The {what} cannot be written.",
         where=f"{option} {str(path)[: 4 * _SHOWN]}",
         why=why,
-        fix="Name a file in a folder that exists and that you can write to.",
+        fix=f"Name a {what} in a folder that exists and that you can write to.",
     )
 
 
@@ -113,13 +139,30 @@ def at_most_one(**given: object) -> None:
         )
 
 
-def _path(option: str, text: str) -> Path:
+def filled(option: str, text: str) -> str:
+    """Return the value of an option that must not be empty."""
     if text.strip():
-        return expand_home(text, option).absolute()
+        return text
     raise UsageError(
         "bad-option",
-        "The path is empty.",
+        f"{option} is empty.",
         where=option,
-        why="This option needs a path.",
-        fix="Name a path, or leave the option out.",
+        why="It needs a value; a variable may be unset.",
+        fix="Give it a value, or leave the option out.",
     )
+
+
+def digest(option: str, text: str | None) -> None:
+    """Refuse what is given for a digest and is none."""
+    if text is not None and not is_digest(text):
+        raise UsageError(
+            "bad-option",
+            f"{option} cannot be {text[:_SHOWN]!r}.",
+            where=f"the {option} option",
+            why="It is not a digest: `sha256:` and 64 hex digits.",
+            fix="Copy the digest that `./inv build` prints.",
+        )
+
+
+def _path(option: str, text: str) -> Path:
+    return expand_home(filled(option, text), option).absolute()

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from invoke.collection import Collection
 from invoke.config import Config
@@ -15,11 +15,25 @@ from invoke.exceptions import Exit, ParseError
 from invoke.parser import Parser
 from invoke.parser.context import ParserContext
 from invoke.program import Program
+from invoke.util import helpline
 
 from imagefactory.cli import bench, ci, images, kernels, matrix, mods, publishing, repository, trust  # noqa: F401 - their commands register
 from imagefactory.cli.command import COMMANDS
 from imagefactory.cli.failures import in_words, prepare_streams
 from imagefactory.errors import UsageError, did_you_mean
+
+GROUPS: Final = {
+    "images": "Images on this machine",
+    "matrix": "What to build",
+    "mods": "Mods",
+    "publishing": "Publishing",
+    "bench": "Benchmarks",
+    "kernels": "Kernels and compiled wheels",
+    "trust": "Licences, keys and attestations",
+    "repository": "This checkout",
+    "ci": "What the workflows call",
+}
+"""The modules with commands, with what people use first in front."""
 
 
 def collection(root: Path) -> Collection:
@@ -73,12 +87,34 @@ class FactoryProgram(Program):
     def parse_tasks(self) -> None:
         """Read the commands; `COMMAND --help` asks for help also where Invoke would read it as an argument."""
         line: list[str] = self.core.unparsed
+        if line[:1] == ["help"]:
+            line = [*line[1:], "--help"] if line[1:] else []
         asked = next((index for index, word in enumerate(line) if word in {"-h", "--help"}), 0)
         commands = [word for word in line[:asked] if word in self.collection.task_names]
         if commands:
             self.args["help"].value = commands[-1]
         self.core.unparsed = [] if commands else self._with_targets(line)
         super().parse_tasks()
+
+    def print_help(self) -> None:
+        """Print all commands, and then Invoke's options."""
+        print("Usage: ./inv COMMAND [OPTIONS]; `./inv COMMAND --help` explains a command\n")
+        self.list_tasks()
+        print("Options of ./inv itself, which come before the command:")
+        self.print_columns(self.initial_context.help_tuples())
+
+    def list_flat(self) -> None:
+        """List the commands by what they are for, with those that people use first in front."""
+        for module, title in GROUPS.items():
+            found = [
+                (f"{group}.{name}" if group and not task.is_default else group or name, helpline(task))
+                for group, task in COMMANDS
+                if task.body.__module__.endswith(f".{module}") and self.list_root in {None, group}
+                for name in [self.collection.transform(task.name)]
+            ]
+            if found:
+                print(f"{title}:")
+                self.print_columns(found)
 
     def _with_targets(self, line: list[str]) -> list[str]:
         """Put `--target` before words that can only be targets."""
@@ -113,7 +149,7 @@ class FactoryProgram(Program):
         if unknown:
             flags = [*(context.flags if context else ()), *self.initial_context.flags]
             known = flags if unknown[1].startswith("-") else map(str, self.collection.task_names)
-            why = f"{why} {did_you_mean(unknown[1], list(known)).capitalize()}"
+            why = f"{why} {did_you_mean(unknown[1], list(known))}"
         return UsageError(
             "bad-command-line",
             "The command line cannot be understood.",

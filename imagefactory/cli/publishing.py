@@ -164,11 +164,11 @@ def history(project: Project, target: str = "", json: bool = False) -> None:
         say(f"{tag} differs from the catalog: the last change was interrupted; run the same command again")
 
 
-@command(json="print catalog.json as the registry stores it")
+@command(json="print the whole catalog")
 def catalog(project: Project, json: bool = False) -> None:
     """List the images that can be pulled today: every moving tag and what it points to."""
-    from imagefactory.publish.catalog import read_catalog
     from imagefactory.publish.history import current_images
+    from imagefactory.publish.stored_catalog import read_catalog
     from imagefactory.publish.tags import short_digest
 
     with open_repository(project) as repository:
@@ -191,9 +191,15 @@ def catalog(project: Project, json: bool = False) -> None:
     staging="keep images that were pushed but never promoted for this many days (default: 14)",
     nightlies="keep nightlies for this many days (default: forever)",
     keep="keep this many published images of each target, the newest (default: all)",
+    most="delete nothing if it would be more manifests than this (default: any number)",
 )
 def prune(
-    project: Project, delete: bool = False, staging: str = "", nightlies: str = "", keep: str = ""
+    project: Project,
+    delete: bool = False,
+    staging: str = "",
+    nightlies: str = "",
+    keep: str = "",
+    most: str = "",
 ) -> None:
     """Delete manifests from the registry that no kept tag reaches; without --delete, only list them."""
     from imagefactory.publish.prune import Policy, prune
@@ -204,6 +210,7 @@ def prune(
         staging_days=14.0 if days is None else days,
         nightly_days=options.number("--nightlies", nightlies),
         keep=options.whole_number("--keep", keep, least=1),
+        most=options.whole_number("--most", most),
     )
     with open_repository(project) as repository:
         found = prune(repository, policy, delete=delete)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from invoke.exceptions import Exit
 
 from imagefactory.cli import options
-from imagefactory.cli.command import command, open_repository, plans_of, say, show_rows
+from imagefactory.cli.command import command, open_repository, plans_of, say, show
+from imagefactory.errors import RegistryError
 
 if TYPE_CHECKING:
     from imagefactory.project.project import Project
@@ -41,10 +42,10 @@ def doctor(project: Project) -> None:
     """Check that this machine has what the commands need, and suggest fixes."""
     from imagefactory.cli.command import today
     from imagefactory.cli.doctor import examine
+    from imagefactory.cli.show.tables import diagnosis_lines
 
     findings = list(examine(project, today()))
-    rows = ((one.subject, one.needed_by, one.health, one.detail, one.remedy) for one in findings)
-    show_rows(rows, "", "needed by", "health", "detail", "remedy")
+    show(diagnosis_lines(findings))
     if any(finding.health == "failed" for finding in findings):
         raise Exit(code=1)
 
@@ -129,8 +130,8 @@ def site(
     from imagefactory.site.writing import refuse_foreign, site_server, write_site
 
     options.at_most_one(registry=registry, offline=offline)
-    number = options.whole_number("--port", port) or 0
-    folder = options.path("--out", out) or project.root / "build" / "site"
+    number = options.whole_number("--port", port, least=1, most=65535) or 0
+    folder = options.new_folder("--out", out) or project.root / "build" / "site"
     refuse_foreign(folder)
     began = time.monotonic()
     contents = gather(take_stock(project, _records(project, registry, offline=offline)))
@@ -155,12 +156,14 @@ def _records(project: Project, registry: str, *, offline: bool) -> RegistryRecor
 
     if registry:
         os.environ["FACTORY_REGISTRY"] = registry  # recipes name it too
-    name = project.matrix.effective_registry
-    if "OWNER" in name and not offline:
-        say(
-            "no registry was asked: OWNER in matrix.yaml is a placeholder; set FACTORY_REGISTRY or --registry"
-        )
-    if offline or "OWNER" in name:
-        return RegistryRecords(name)
-    with open_repository(project) as repository:
+    try:
+        repository = None if offline else open_repository(project)
+    except RegistryError as error:
+        if error.name != "no-registry":
+            raise
+        say(f"- {error.what} The pages name images that cannot be pulled. {error.why} {error.fix}")
+        repository = None
+    if repository is None:
+        return RegistryRecords(project.matrix.effective_registry)
+    with repository:
         return ask_registry(repository)

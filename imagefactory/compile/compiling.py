@@ -286,7 +286,7 @@ def _failed(ended: Ended, log: Path, jobs: int) -> Exception:
             f"There is no target {', '.join(found['unknown'])}.",
             where="the --targets option",
             why=f"These sources, for this arch, have {len(found['known'])} others.",
-            fix=did_you_mean(found["unknown"][0], found["known"]).capitalize(),
+            fix=did_you_mean(found["unknown"][0], found["known"]),
         )
     full = next((line for line in ended.telling if _DISK_FULL in line), None)
     if full is not None:

@@ -143,7 +143,7 @@ def resolve(source: CompileSource) -> CompileSource:
 def head_of(git: str, ref: str) -> str | None:
     """Return the commit that a branch, tag or pull request is at, or None if the repository has no such ref."""
     # A pattern also matches the tail of longer names: `main` finds refs/heads/fork/main. ^{} is a tag's commit.
-    command = ("ls-remote", _url(git), ref, f"{ref}^{{}}")
+    command = ("ls-remote", "--", _url(git), ref, f"{ref}^{{}}")
     listed = _git(git.rpartition("/")[2], f"{git}@{ref}", *command, timeout=_PATIENCE)
     commits = {name: commit for commit, _, name in (line.partition("\t") for line in listed.splitlines())}
     names = (f"{folder}{ref}{peeled}" for folder in _REF_FOLDERS for peeled in ("^{}", ""))
@@ -177,9 +177,10 @@ def _clone(source: CompileSource, repository: str, commit: str, folder: Path) ->
         return _git(source.name, source.digest, "-C", str(folder), *words)
 
     folder.mkdir()
-    git("init", "--quiet")
-    git("fetch", "--quiet", "--depth", "1", _url(repository), commit)
-    git("checkout", "--quiet", "FETCH_HEAD")
+    git("init", "--quiet", "--template=")
+    git("fetch", "--quiet", "--depth", "1", "--", _url(repository), commit)
+    # Without the user's filters and line ends: the files are those of the commit, wherever they are checked out.
+    git("-c", "core.autocrlf=false", "-c", "core.attributesFile=", "checkout", "--quiet", "FETCH_HEAD")
     found = git("rev-parse", "HEAD").strip()
     if _COMMIT.fullmatch(commit) and found != commit:
         raise NetworkError(
@@ -202,7 +203,8 @@ def _git(source: str, where: str, *words: str, timeout: float | None = None) -> 
             text=True,
             check=False,
             timeout=timeout,
-            env={**os.environ, "GIT_TERMINAL_PROMPT": "0"},
+            # A host may be a folder, whose configuration would say how to fetch what it lacks.
+            env={**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1"},
         )
         why = done.stderr.strip()
         if done.returncode == 0:

@@ -17,7 +17,7 @@ import docker
 import requests
 from docker.errors import DockerException
 from docker.models.containers import Container
-from docker.types import LogConfig
+from docker.types import LogConfig, Ulimit
 from docker.utils.socket import frames_iter
 
 import images
@@ -122,6 +122,8 @@ def _run(image: str, mounts: Mapping[Path, str], seconds: float, tree_mib: int, 
             cap_drop=["ALL"],
             security_opt=["no-new-privileges"],
             pids_limit=_PROCESSES,
+            nano_cpus=10**9 if client.info().get("CpuCfsQuota") else None,
+            ulimits=[Ulimit(name="cpu", soft=int(seconds), hard=int(seconds))],
             mem_limit=memory,
             memswap_limit=memory,
             log_config=LogConfig(type="none"),

@@ -149,5 +149,5 @@ def _refuse_unknown(what: str, names: Sequence[str], known: Collection[str], whe
                 f"Unknown {what} {name!r}.",
                 where=f"the {where} option",
                 why=f"Known: {', '.join(known)}.",
-                fix=did_you_mean(name, known).capitalize(),
+                fix=did_you_mean(name, known),
             )

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
-import requests
-
 from imagefactory.compile.git_sources import CompileSource, place
 from imagefactory.compile.job import Job, Published
 from imagefactory.compile.settings import FILE
@@ -23,6 +21,7 @@ from imagefactory.mods.source_files import FolderSource
 from imagefactory.project.locks.indexed_files import indexed_file
 from imagefactory.store.atomic import WRITING, translating_disk_full
 from imagefactory.store.downloads import fetch
+from imagefactory.store.http import new_session
 from images.shipped.mods.apply import apply_mods
 from images.shipped.mods.manifest import Mod, Variant
 
@@ -66,7 +65,7 @@ def fill(project: CompileProject, job: Job, target: Path) -> None:
 
 def downloaded(project: CompileProject, locked: Published) -> Path:
     """Return a locked file, downloading it unless the store has it."""
-    with requests.Session() as session:
+    with new_session() as session:
         return fetch(indexed_file(locked), project.store, session, lambda _: None)
 
 

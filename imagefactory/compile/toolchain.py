@@ -290,7 +290,7 @@ def _release(project: CompileProject, vllm: str) -> str:
             f"Unknown vLLM version {vllm!r}.",
             where="the --toolchain option",
             why="matrix.yaml has no vLLM version of that name.",
-            fix=did_you_mean(vllm, project.matrix.vllm).capitalize(),
+            fix=did_you_mean(vllm, project.matrix.vllm),
         )
     return version.release or project.settings.nearest(version)
 

@@ -18,11 +18,14 @@ from imagefactory.plan.serve.image_paths import CACHES, KEY_FILE, MODEL_CACHE
 from imagefactory.project.cells import Cell
 from imagefactory.project.servers.server import KEY_SETTINGS
 from imagefactory.store.paths import expand_home
+from images.serve.program.keys import SIMILAR
 
 STOP_SECONDS = 30
 """How long a server may take to finish its requests when it is stopped."""
 STACK = 64 * 1024 * 1024
 HUB_CACHE = "~/.cache/huggingface"
+TOKEN = "HF_TOKEN"  # noqa: S105 - the name of a variable
+"""Containers get it from the user's environment, by name: no command or file of ours has its value."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,10 @@ class Launch:
     """The host's folder of downloaded models."""
     mounts: Mapping[str, str] = field(default_factory=dict)
     """More of the host's files and folders, with their places in the container; it can only read them."""
+    with_token: bool = False
+    """Whether the user's environment has a token for the model hub."""
+    with_limits: bool = True
+    """Whether to raise the limits of locked memory and stack, as GPUs need; rootless engines may not."""
 
     @property
     def container(self) -> str:
@@ -50,6 +57,11 @@ class Launch:
     def on_gpu(self) -> bool:
         """Whether the container needs GPUs."""
         return bool(self.description["image"]["capability"])
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The limits to raise."""
+        return {"memlock": -1, "stack": STACK} if self.on_gpu and self.with_limits else {}
 
     @property
     def cache_volume(self) -> str:
@@ -104,7 +116,7 @@ def compose_document(launch: Launch) -> dict[str, Any]:
         "container_name": launch.container,
         "network_mode": "host",
         "ipc": "host",
-        "ulimits": {"memlock": -1, "stack": STACK},
+        **({"ulimits": launch.limits} if launch.limits else {}),
         "restart": "unless-stopped",
         "stop_grace_period": f"{STOP_SECONDS}s",
         "environment": dict(_compose_environment(launch)),
@@ -133,7 +145,8 @@ def _options(launch: Launch, *, detach: bool) -> Iterator[str]:
     if launch.on_gpu:
         yield from ("--gpus", "all")
     yield from ("--network", "host", "--ipc", "host")
-    yield from ("--ulimit", "memlock=-1", "--ulimit", f"stack={STACK}")
+    for limit, most in launch.limits.items():
+        yield from ("--ulimit", f"{limit}={most}")
     yield from ("--stop-timeout", str(STOP_SECONDS))
     yield from ("--volume", f"{expand_home(launch.models, 'the --models option')}:{MODEL_CACHE}")
     yield from ("--volume", f"{launch.cache_volume}:{CACHES}")
@@ -142,6 +155,8 @@ def _options(launch: Launch, *, detach: bool) -> Iterator[str]:
     if launch.key_file is not None:
         yield from ("--volume", f"{launch.key_file}:{KEY_FILE}:ro")
         yield from ("--env", f"VLLM_API_KEY_FILE={KEY_FILE}")
+    if launch.with_token:
+        yield from ("--env", TOKEN)
     for name, value in sorted(launch.given.items()):
         yield from ("--env", f"{name}={value}")
 
@@ -152,6 +167,7 @@ def _compose_environment(launch: Launch) -> Iterator[tuple[str, str | None]]:
     else:
         # Without a value, compose hands on what the shell or the .env file sets, if anything.
         yield from ((name, None) for name in KEY_SETTINGS)
+    yield TOKEN, None
     for name, default in (image_environment(launch.description) | dict(launch.given)).items():
         # ${NAME:-default} lets a .env file change it; a default with braces or dollars cannot.
         plain = not re.search(r"[{}$]", default)
@@ -181,6 +197,13 @@ def find_key_file(folder: Path, given: Mapping[str, str], environment: Mapping[s
                 "The container gets the key from this file of this machine.",
                 "Correct the path; to serve without a key, leave VLLM_API_KEY_FILE out.",
             )
+    for name in filter(SIMILAR.match, environment):
+        raise _not_passed(
+            f"{name} has no effect: anyone who reaches the port could use the server.",
+            "the environment",
+            f"The server takes its key from {' or '.join(KEY_SETTINGS)}.",
+            f"Set one of them; to serve without a key, unset {name}.",
+        )
     return None
 
 

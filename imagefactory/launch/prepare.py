@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from imagefactory.assemble.assemble import built_layouts
 from imagefactory.assemble.engines.docker.daemon import image_id, load
-from imagefactory.errors import TrustError, UsageError
+from imagefactory.errors import BuildError, EngineError, TrustError, UsageError
 from imagefactory.launch.docker_run import (
     HUB_CACHE,
+    TOKEN,
     Launch,
     compose,
     docker_run,
@@ -22,12 +24,14 @@ from imagefactory.launch.docker_run import (
 from imagefactory.launch.preview import Preview
 from imagefactory.launch.recipes import recipe
 from imagefactory.mods.choose import choose_mods, find_mod
+from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.serve.description import Served, describe
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.project.servers.server import KEY_SETTINGS
+from imagefactory.store.progress import Say
 from images.shipped.mods.manifest import IMAGE_FILES, NewFile
 from images.shipped.mods.requirements import Picked, with_requirements
 
@@ -66,6 +70,7 @@ def prepare(
     environment: Mapping[str, str],
     models: str = HUB_CACHE,
     mods: Sequence[str] = (),
+    limits: bool = True,
 ) -> Start:
     """Prepare a start; refuse settings that the image would refuse, and write the API key to a file.
 
@@ -76,6 +81,14 @@ def prepare(
     served = describe(project.matrix, cell, project.model_lock, chosen, kernels)
     known = [str(setting["name"]) for setting in served.description["settings"]]
     mounts, of_mods = runtime_mods(project, cell, mods, known)
+    if TOKEN in given:
+        raise UsageError(
+            "bad-setting",
+            f"{TOKEN} is not a setting.",
+            where="the --set option",
+            why="Commands and compose files show settings to everyone.",
+            fix=f"Run `export {TOKEN}=...` first: the container then gets it by name.",
+        )
     given = with_settings(of_mods, given)
     folder = project.build_folder(cell).parent / "run" / cell.slug
     key_file = find_key_file(folder, given, environment)
@@ -88,9 +101,19 @@ def prepare(
             "A setting contains a key, token or password.",
             where="the --set option",
             why="Commands, compose files and recipes show it to everyone.",
-            fix="Set VLLM_API_KEY for the server's key; for a token, log in with `hf auth login`.",
+            fix=f"Set the variable VLLM_API_KEY for the server's key, {TOKEN} for a token.",
         )
-    launch = Launch(cell, pinned(image), served.description, settings, key_file, models, mounts)
+    launch = Launch(
+        cell,
+        pinned(image),
+        served.description,
+        settings,
+        key_file,
+        models,
+        mounts,
+        with_token=bool(environment.get(TOKEN)),
+        with_limits=limits,
+    )
     return Start(launch, served, tuple(found["command"]))
 
 
@@ -117,18 +140,78 @@ def settings_from(words: Sequence[str], option: str = "--set") -> dict[str, str]
 
 def published_reference(project: Project, cell: Cell) -> str:
     """Return a cell's image as registry and digest; the digest comes from the record of layers, or from its layout."""
+    registry = project.matrix.require_registry()
     image = KnownLayers(project.known_layers).image(make_plan(project, cell))
     if image is not None:
-        return f"{project.matrix.effective_registry}@{image.digest}"
+        return f"{registry}@{image.digest}"
     [(_, layout, _)] = built_layouts(project, [f"{cell}/{cell.machine}"], one=True)
-    return f"{project.matrix.effective_registry}@{layout.manifest_digest()}"
+    return f"{registry}@{layout.manifest_digest()}"
 
 
-def local_image(project: Project, cell: Cell) -> str:
-    """Return the id of a cell's image in the Docker daemon; load the image if it is missing."""
+def loaded_image(project: Project, cell: Cell) -> str | None:
+    """Return the id of the image that was built for a cell and loaded into Docker; None if either is missing."""
+    try:
+        [(_, layout, name)] = built_layouts(project, [f"{cell}/{cell.machine}"], one=True)
+        found = image_id(name)
+    except (BuildError, EngineError):
+        return None
+    # Daemons with containerd's image store use the manifest's digest.
+    return found if found in {layout.config_digest(), layout.manifest_digest()} else None
+
+
+def image_to_show(project: Project, cell: Cell) -> str:
+    """Return an image that the printed command can start: the one in Docker, else the published one."""
+    found = loaded_image(project, cell)
+    if found is None and project.matrix.has_no_registry and _is_built(project, cell):
+        raise BuildError(
+            "no-image",
+            f"Docker does not have the image of {cell}.",
+            where=project.build_folder(cell),
+            why="It was built but not loaded, or changed since; and no registry is set to pull it from.",
+            fix=f"Run `./inv load --target {cell}`.",
+        )
+    return found or published_reference(project, cell)
+
+
+def image_to_run(project: Project, cell: Cell) -> str:
+    """Return the image to start: the one built here, loaded if Docker lacks it; else the published one."""
+    if found := loaded_image(project, cell):
+        return found
+    image = KnownLayers(project.known_layers).image(make_plan(project, cell))
+    if image is not None and not project.matrix.has_no_registry and not _is_built(project, cell):
+        reference = f"{project.matrix.effective_registry}@{image.digest}"
+        with Repository.open(reference) as repository:
+            if repository.resolve(image.digest):
+                return reference
+        raise BuildError(
+            "no-image",
+            f"{cell} is neither built here nor published.",
+            where=reference,
+            why="The registry does not have it.",
+            fix=f"Run `./inv build --target {cell}/{cell.machine}`.",
+        )
     [(_, layout, name)] = built_layouts(project, [f"{cell}/{cell.machine}"], one=True)
-    found = image_id(name)
-    return found if found == layout.config_digest() else load(layout, name)
+    return load(layout, name)
+
+
+def _is_built(project: Project, cell: Cell) -> bool:
+    return (project.build_folder(cell) / "index.json").exists()
+
+
+def make_room(container: str, say: Say) -> None:
+    """Remove a container of ours that has the name and does not run; Docker itself refuses all others."""
+    asked = '{{.State.Status}} {{index .Config.Labels "imagefactory.plan"}}'
+    try:
+        done = _docker("container", "inspect", "--format", asked, container)
+    except OSError:
+        return  # there is no docker, as the run will say
+    state, _, plan = done.stdout.strip().partition(" ")
+    if plan and state in {"created", "exited", "dead"} and not _docker("rm", container).returncode:
+        say(f"removed the container {container} of an earlier run, which was {state}")
+
+
+def _docker(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["docker", *words], capture_output=True, text=True, check=False)  # noqa: S603, S607
 
 
 PLACE = "/mods"

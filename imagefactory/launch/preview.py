@@ -44,7 +44,7 @@ class Preview:
                 f"There is no setting {unknown[0]}.",
                 where=str(self.description["image"]["target"]),
                 why="Only settings of the schema reach the server.",
-                fix=did_you_mean(unknown[0], names).capitalize(),
+                fix=did_you_mean(unknown[0], names),
             )
         extra = {"FACTORY_READINGS": str(readings)} if readings else {}
         ran = self.run("--dry-run", "--json", variables={**given, **extra})

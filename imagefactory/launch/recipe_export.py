@@ -78,8 +78,6 @@ def registry_of(
     if unpinned:
         named = ", ".join(unpinned)
         exported.account.append(f"without a pinned revision (`./inv lock --models`): {named}")
-    if "OWNER" in project.matrix.effective_registry:
-        exported.account.append("OWNER in the names of images is a placeholder; set FACTORY_REGISTRY")
     return exported
 
 

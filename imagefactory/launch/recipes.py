@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -34,7 +35,8 @@ def recipe(
 
 
 def recipe_text(document: Mapping[str, Any]) -> str:
-    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=1000)
+    """Write a recipe; its command is in double quotes, where no character can end a line."""
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=sys.maxsize)
 
 
 def recipe_document(
@@ -139,12 +141,11 @@ def _metadata(description: Description) -> dict[str, object]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes multi-line texts as block scalars."""
+    """Writes texts of several lines in double quotes: block scalars end where some parsers see the end of a line."""
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in value else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"' if "\n" in value else None)
 
 
 _Dumper.add_representer(str, _text)

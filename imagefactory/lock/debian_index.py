@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import lzma
 import operator
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -25,6 +26,8 @@ from imagefactory.lock.mirrors import SNAPSHOT_DATE, Archive, DebianMirrors, fet
 from imagefactory.project.locks.files import LockedSuite
 from imagefactory.store.progress import Say
 
+ALLOW_OLD = "FACTORY_DEBIAN_OLD"
+"""The variable that allows an outdated index, if it is `yes`."""
 _PACKAGES = "main/binary-{}/Packages.xz"
 """The list of packages, which every Debian archive offers in this form."""
 
@@ -59,8 +62,13 @@ class Index:
     """The version of each package in the security suite, which a newer one of another suite may have overtaken."""
 
 
-def read_index(*, debian: str, platform: str, mirrors: DebianMirrors, say: Say) -> Index:
-    """Fetch and verify all suites of a release, and keep the highest version of every package."""
+def read_index(
+    *, debian: str, platform: str, mirrors: DebianMirrors, say: Say, locked: Sequence[LockedSuite] = ()
+) -> Index:
+    """Fetch and verify all suites of a release, and keep the highest version of every package.
+
+    An index that expired, or is older than that of the lock, is refused: a mirror could hold security updates back.
+    """
     architecture = platform.removeprefix("linux/")  # Debian uses the same names
     keys = read_keys(mirrors.keys, debian)
     best: dict[str, IndexedPackage] = {}
@@ -72,10 +80,9 @@ def read_index(*, debian: str, platform: str, mirrors: DebianMirrors, say: Say) 
         (f"{debian}-security", "security"),
     )
     for name, archive in offers:
-        release, packages = _read_suite(name, archive, architecture, mirrors, keys)
-        date, expires = parsedate_to_datetime(release["Date"]).astimezone(UTC), release.get("Valid-Until")
-        if expires and parsedate_to_datetime(expires) < datetime.now(UTC):
-            say(f"{name}: this mirror is out of date; its index expired on {expires}")
+        after = max((suite.date for suite in locked if suite.name == name), default="")
+        release, packages = _read_suite(name, archive, architecture, mirrors, keys, after=after)
+        date = _signed_at(release)
         count = 0
         for package in packages:
             count += 1
@@ -105,9 +112,16 @@ def read_keys(folder: Path, debian: str) -> list[pysequoia.Cert]:
 
 
 def _read_suite(
-    suite: str, archive: Archive, architecture: str, mirrors: DebianMirrors, keys: list[pysequoia.Cert]
+    suite: str,
+    archive: Archive,
+    architecture: str,
+    mirrors: DebianMirrors,
+    keys: list[pysequoia.Cert],
+    *,
+    after: str,
 ) -> tuple[Release, Iterator[IndexedPackage]]:
     tried: list[str] = []
+    outdated = False
     for root in mirrors.roots(archive):
         where = join(root, f"dists/{suite}/InRelease")
         try:
@@ -116,6 +130,10 @@ def _read_suite(
                 tried.append(f"{where}: not there")
                 continue
             release = _verified_release(signed, keys, suite, where)
+            if (why := _why_outdated(release, after)) and os.environ.get(ALLOW_OLD) != "yes":
+                outdated = True
+                tried.append(f"{where}: {why}")
+                continue
             text = _fetch_packages(root, suite, architecture, release)
         except NetworkError as error:
             tried.append(f"{error.where}: {error.why}")
@@ -123,6 +141,15 @@ def _read_suite(
         if text is not None:
             return release, _parse_packages(text, archive, architecture)
         tried.append(f"{root}: {suite} has no packages for {architecture}")
+    if outdated:
+        raise TrustError(
+            "outdated-index",
+            f"No Debian mirror has a current index of {suite}.",
+            where=suite,
+            why="; ".join(tried),
+            fix="Use another mirror (FACTORY_DEBIAN_MIRROR), and check this machine's clock. To lock an old state on "
+            f"purpose, such as a snapshot, set {ALLOW_OLD}=yes.",
+        )
     raise NetworkError(
         "mirror-unreachable",
         f"No Debian mirror has {suite} for {architecture}.",
@@ -160,6 +187,19 @@ def _verified_release(signed: bytes, keys: list[pysequoia.Cert], suite: str, whe
             fix="Use another mirror (FACTORY_DEBIAN_MIRROR); this one is broken or malicious.",
         )
     return fields
+
+
+def _signed_at(release: Release) -> datetime:
+    return parsedate_to_datetime(release["Date"]).astimezone(UTC)
+
+
+def _why_outdated(release: Release, after: str) -> str:
+    """Return why an index is not current; empty if it is. `after` is when the index of the lock was signed."""
+    expires = release.get("Valid-Until")
+    if expires and parsedate_to_datetime(expires) < datetime.now(UTC):
+        return f"it expired on {expires}"
+    signed = _signed_at(release).strftime(SNAPSHOT_DATE)
+    return f"it was signed {signed}, before that of the lock, {after}" if signed < after else ""
 
 
 def _fetch_packages(root: str, suite: str, architecture: str, release: Release) -> bytes | None:

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from imagefactory.errors import LockError
 from imagefactory.lock.flags.flag_records import flags_made_from
 from imagefactory.lock.wheel_contents import refuse_unmatched
-from imagefactory.project.cells import Cell, buildable, leave_out_of
+from imagefactory.project.cells import Cell, buildable, compiled_distributions, leave_out_of
 from imagefactory.project.locks.files import (
     BaseLock,
     LicenceLock,
@@ -60,9 +60,39 @@ def expected_locks(project: Project) -> list[Expected]:
         base = project.base_lock_path(cell)
         expected += [
             Expected(base, BaseLock, base_made_from(matrix, cell), required=base in in_use),
-            Expected(project.wheel_lock_path(cell), WheelLock, wheels_made_from(matrix, cell)),
+            Expected(
+                project.wheel_lock_path(cell),
+                WheelLock,
+                wheels_made_from(matrix, cell),
+                required=needs_lock(matrix, cell),
+            ),
         ]
     return expected
+
+
+def needs_lock(matrix: Matrix, cell: Cell) -> bool:
+    """Whether a cell must be locked: every version is, on the default arch, unless it waits for a compile."""
+    return cell.arch == matrix.defaults.arch and not compiled_distributions(matrix, cell)
+
+
+def cells_to_lock(project: Project) -> list[Cell]:
+    """List the cells that are locked already, and those of new versions that must be."""
+    return [
+        cell
+        for cell in buildable(project.matrix)
+        if project.wheel_lock_path(cell).exists() or needs_lock(project.matrix, cell)
+    ]
+
+
+def without_lock(project: Project) -> dict[str, list[str]]:
+    """List the archs, by version, that could be locked and are not."""
+    found: dict[str, list[str]] = {}
+    for cell in buildable(project.matrix):
+        known = found.get(cell.version, [])
+        ready = project.wheel_lock_path(cell).exists() or compiled_distributions(project.matrix, cell)
+        if not ready and cell.arch not in known:
+            found[cell.version] = [*known, cell.arch]
+    return found
 
 
 def check_locks(project: Project, expected: Iterable[Expected]) -> list[Path]:

@@ -17,10 +17,10 @@ from packaging.utils import (
 )
 from packaging.version import Version
 
-from imagefactory.errors import LockError, NetworkError
+from imagefactory.errors import LockError, NetworkError, clean
 from imagefactory.project.locks.files import LockedRevision, LockedSource
 from imagefactory.store.digests import Sha256, parse_json
-from imagefactory.store.http import RangeFile
+from imagefactory.store.http import RangeFile, get_bounded, new_session, short_reason
 from imagefactory.store.index_config import redact
 from imagefactory.store.indexes import Indexes
 
@@ -56,7 +56,7 @@ def lock_archive(kind: str, project: str, release: str, indexes: Indexes, why: s
             fix="Choose another version, or check PIP_INDEX_URL and UV_INDEX_URL (`./inv doctor`).",
         )
     offer = min(offers, key=lambda offer: offer.file)
-    with requests.Session() as session:
+    with new_session() as session:
         size = offer.local.stat().st_size if offer.local else RangeFile(offer.url, session).size
     return LockedSource(
         name=project, version=release, file=offer.file, sha256=Sha256(str(offer.sha256)), size=size
@@ -70,7 +70,9 @@ def _version_of(file: str) -> Version | None:
         return None
 
 
-TIMEOUT = (10, 30)
+TIMEOUT = (10.0, 30.0)
+_LARGEST = 16 * 1024 * 1024
+"""The longest answer of the hub in bytes: it lists the files of a model."""
 
 
 def hub_endpoint() -> str:
@@ -84,9 +86,9 @@ def lock_revision(repo: str) -> LockedRevision:
     token = os.environ.get("HF_TOKEN")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        answer = requests.get(url, headers=headers, timeout=TIMEOUT)
+        answer = get_bounded(new_session().get, url, headers=headers, timeout=TIMEOUT, limit=_LARGEST)
     except requests.RequestException as error:
-        why = f"The hub does not answer ({type(error).__name__})."
+        why = f"The hub does not answer ({short_reason(error)})."
     else:
         if answer.status_code == HTTPStatus.OK:
             why = "The hub's response contains no commit."
@@ -95,7 +97,7 @@ def lock_revision(repo: str) -> LockedRevision:
         elif answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             why = "The repository is private or gated, or does not exist. Gated repositories need HF_TOKEN."
         else:
-            why = f"The hub answered {answer.status_code} {answer.reason}."
+            why = f"The hub answered {answer.status_code} {clean(answer.reason)}."
     raise NetworkError(
         "hub-unreachable",
         f"The revision of {repo} cannot be looked up.",

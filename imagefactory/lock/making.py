@@ -160,7 +160,8 @@ def make_base_lock(project: Project, cell: Cell, upgrade: Sequence[str], say: Sa
             return LockResult(path, changed=False)
     say(f"Resolving {name} for {cell.platform}")
     mirrors = DebianMirrors.discover(base.debian)
-    index = read_index(debian=base.debian, platform=cell.platform, mirrors=mirrors, say=say)
+    locked = old.suites if old else ()
+    index = read_index(debian=base.debian, platform=cell.platform, mirrors=mirrors, say=say, locked=locked)
     lock = lock_base(
         index, base=name, packages=base.packages, platform=cell.platform, made_from=made_from, say=say
     )
@@ -217,5 +218,5 @@ def _check_upgrade_names(project: Project, cells: Sequence[Cell], upgrade: Seque
             f"Nothing called {unknown[0]!r} is locked.",
             where="the --upgrade option",
             why="It is neither a wheel, nor a Debian package, nor a base of these targets.",
-            fix=did_you_mean(unknown[0], known).capitalize(),
+            fix=did_you_mean(unknown[0], known),
         )

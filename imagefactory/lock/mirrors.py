@@ -18,8 +18,8 @@ from urllib.parse import unquote
 import requests
 from debian.deb822 import Deb822
 
-from imagefactory.errors import NetworkError
-from imagefactory.store.http import Retry, get_bounded, judge
+from imagefactory.errors import NetworkError, clean
+from imagefactory.store.http import Retry, get_bounded, judge, new_session, reason_of
 from imagefactory.store.paths import expand_home, split_address
 
 SNAPSHOTS = "https://snapshot.debian.org/archive"
@@ -153,18 +153,15 @@ def fetch(root: str, path: str) -> bytes | None:
 
 def _download(url: str) -> bytes | None:
     try:
-        answer = RETRY.run(lambda: get_bounded(requests.get, url, timeout=TIMEOUT), later=judge)
+        answer = RETRY.run(lambda: get_bounded(new_session().get, url, timeout=TIMEOUT), later=judge)
     except requests.RequestException as error:
-        inner: BaseException = error
-        while inner.__context__ is not None:  # requests wraps the cause several times
-            inner = inner.__context__
-        why = f"{type(inner).__name__}: {inner}"
+        why = f"{type(error).__name__}: {reason_of(error)}"
     else:
         if answer.ok:
             return answer.content
         if answer.status_code < _SERVER_ERROR and judge(answer) is None:
             return None
-        why = f"it answered {answer.status_code} {answer.reason}"
+        why = f"it answered {answer.status_code} {clean(answer.reason)}"
     raise NetworkError(
         "mirror-unreachable",
         "A Debian mirror does not answer.",

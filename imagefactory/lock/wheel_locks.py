@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
-import requests
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
@@ -27,6 +26,7 @@ from imagefactory.project.locks.files import LockedWheel, MadeFrom, WheelLock
 from imagefactory.project.matrix import Arch, Conflict
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, file_sha256
+from imagefactory.store.http import new_session
 from imagefactory.store.index_config import IndexConfig, environment_for_uv, redact
 from imagefactory.store.indexes import Indexes, WheelLocation, local_label, local_wheels, reachable
 from imagefactory.store.progress import Say
@@ -105,7 +105,7 @@ def lock_wheels(
     indexes = Indexes(config)
     tags = tag_ranks(request.base, request.cell.platform)
 
-    with requests.Session() as session, ThreadPoolExecutor(PARALLEL) as pool:
+    with new_session() as session, ThreadPoolExecutor(PARALLEL) as pool:
 
         def look_up(pin: Pin) -> tuple[LockedWheel, WheelContents]:
             if own := compiled.get(pin.name):

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
-from imagefactory.errors import ModError
-from imagefactory.mods.choose import find_mod
+from imagefactory.errors import ModError, UsageError
+from imagefactory.mods.choose import NO_MODEL, find_mod, reached
 from imagefactory.mods.compatibility import refuse_unknown_version, variants_for
 from imagefactory.mods.source_files import Trees
 from imagefactory.oci.format import VENV
 from imagefactory.project.project import Project
-from imagefactory.project.server_versions import server_name, version_title
+from imagefactory.project.server_versions import VLLM, server_name, version_title
 from imagefactory.store.atomic import write_text
 from images.shipped.mods.manifest import IMAGE_FILES, MANIFEST, Manifest, Variant
 from images.shipped.mods.requirements import why_not
@@ -32,7 +32,7 @@ why: {why}
 licence: Apache-2.0
 distribution: vllm
 needed_when:
-  - {{model: "no-model-yet"}}
+  - {{model: "{model}"}}
 
 not_needed:
   - versions: "!={version}"
@@ -65,7 +65,8 @@ class FileChange:
 def scaffold(project: Project, name: str) -> Path:
     """Create the folder of a new mod, with a working mod.yaml to fill in."""
     folder = new_folder(project, name)
-    text = TEMPLATE.format(name=name, version=project.matrix.defaults.vllm, why=NO_REASON)
+    version = project.matrix.defaults.vllm
+    text = TEMPLATE.format(name=name, version=version, why=NO_REASON, model=NO_MODEL)
     write_text(folder / MANIFEST, text)
     return folder / MANIFEST
 
@@ -90,6 +91,69 @@ def new_folder(project: Project, name: str) -> Path:
             fix="Choose another name, or edit the existing mod.",
         )
     return folder
+
+
+def unfinished(project: Project, names: Sequence[str]) -> Iterator[str]:
+    """Yield what is left to do in mods that apply."""
+    getting = reached(project.matrix, project.mods)
+    for name in names or project.mods:
+        if name not in getting:
+            yield f"{name}: no image gets it; `needed_when` in mod.yaml says which models do"
+        if project.mods[name].manifest.why == NO_REASON:
+            yield f"{name}: `why` in mod.yaml has to name the issue or pull request"
+
+
+def source_lines(project: Project, path: str, vllm: str, pattern: str = "") -> Iterator[str]:
+    """Yield the lines of a file that a mod can change, numbered; of a folder, the names of its files.
+
+    With a pattern, only lines that match are yielded; in a folder, those of all its files.
+    """
+    refuse_unknown_version(project.matrix, vllm)
+    try:
+        wanted = re.compile(pattern)
+    except re.error as error:
+        raise UsageError(
+            "bad-option",
+            f"{pattern!r} is not a regular expression.",
+            where="the --grep option",
+            why=f"{error}.".capitalize(),
+            fix="Put a backslash before characters such as ( and [ to mean them literally.",
+        ) from None
+    release = Trees(project).release(server_name(vllm), vllm)
+    names, folder = release.names(), f"{path.rstrip('/')}/"
+    below = sorted(name for name in names if name.startswith(folder))
+    text = release.read(path) if path in names else None
+    if text is None and not below and server_name(vllm) == VLLM:
+        # What is compiled is in the sdist alone.
+        text = Trees(project).release(VLLM, vllm, "source").read(path)
+    if text is None and not below:
+        raise UsageError(
+            "unknown-name",
+            f"{version_title(vllm)} has no file {path}.",
+            where="the path on the command line",
+            why="It is neither in the locked wheel nor in the sources.",
+            fix=f"Nearest: {', '.join(_nearest(path, names)) or 'none; name a folder, such as vllm, to list it'}.",
+        )
+    if text is not None:
+        yield from _numbered(text, wanted)
+    elif pattern:
+        for name, content in release.texts(below):
+            yield from (f"{name}:{line.lstrip()}" for line in _numbered(content, wanted))
+    else:
+        yield from below
+
+
+def _numbered(text: str, wanted: re.Pattern[str]) -> Iterator[str]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if wanted.search(line):
+            yield f"{number:5}: {line}".rstrip()
+
+
+def _nearest(path: str, names: Collection[str]) -> list[str]:
+    """Return the paths like one that does not exist: files of the same name, else of a similar path."""
+    name = path.rpartition("/")[2]
+    same = [other for other in names if other.rpartition("/")[2] == name]
+    return difflib.get_close_matches(path, same or names, 5, cutoff=0 if same else 0.6)
 
 
 def changes(project: Project, name: str, vllm: str) -> list[FileChange]:
@@ -177,7 +241,12 @@ _Dumper.add_representer(str, _text)
 def manifest_text(manifest: Manifest, comments: Sequence[str]) -> str:
     """Return the text of a new mod.yaml."""
     schema = TEMPLATE.partition("\n")[0]
-    return "\n".join([schema, *(f"# {line}" for line in comments), _dump(_plain(manifest))])
+    return "\n".join([schema, *(f"# {printable(line)}" for line in comments), _dump(_plain(manifest))])
+
+
+def printable(text: str) -> str:
+    """Escape what ends a line or steers a terminal: names of files may have any character."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def _plain(model: Manifest | Variant) -> object:

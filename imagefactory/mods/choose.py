@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from imagefactory.errors import ModError, UsageError, did_you_mean
-from imagefactory.project.cells import Cell, buildable, condition_holds, intended_kernels, usable_drafters
+from imagefactory.project.cells import (
+    Cell,
+    buildable,
+    condition_holds,
+    intended_kernels,
+    matches,
+    usable_drafters,
+)
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
 from images.shipped.mods.apply import in_order, refuse_declared_conflicts
-from images.shipped.mods.manifest import Mod, Variant
+from images.shipped.mods.manifest import STAGES, Mod, Variant
 from images.shipped.mods.requirements import Picked, why_not, with_requirements
+
+NO_MODEL = "no-model-yet"
+"""The model in `needed_when` of a mod until somebody names one."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +82,37 @@ def source_mods(project: Project, vllm: str, arch: str, without: Sequence[str]) 
     return list(_ordered(found))
 
 
+def reached(matrix: Matrix, mods: Mapping[str, Mod]) -> set[str]:
+    """Return the names of the mods that some image gets."""
+    found: set[str] = set()
+    for cell in buildable(matrix):
+        version = matrix.versions[cell.version].version
+        wanted = _wanted(matrix, cell, mods)
+        found |= {mod.name for mod in wanted if any(mod.variant(version, stage) for stage in STAGES)}
+    waiting = list(found)
+    while waiting:
+        waiting = [name for other in waiting for name in mods[other].manifest.requires if name not in found]
+        found |= {*waiting}
+    return found
+
+
+def refuse_unknown_names(mods: Iterable[Mod], matrix: Matrix) -> None:
+    """Raise an error if a mod is for a model, version or arch that the matrix does not have."""
+    known = {"model": [*matrix.models], "version": [*matrix.versions], "arch": [*matrix.archs]}
+    for mod, (key, names) in product(mods, known.items()):
+        for index, condition in enumerate(mod.manifest.needed_when):
+            pattern = getattr(condition, key)
+            if pattern in (None, NO_MODEL) or any(matches(pattern, name) for name in names):
+                continue
+            raise ModError(
+                "bad-mod",
+                f"The mod {mod.name} is for the {key} {pattern!r}, which does not exist.",
+                where=mod.where("needed_when", index),
+                why=f"No {key} of matrix.yaml has that name, so no image would get the mod.",
+                fix=did_you_mean(pattern, names).capitalize(),
+            )
+
+
 def find_mod(mods: Mapping[str, Mod], name: str, where: str = "mods/") -> Mod:
     """Return the mod of that name; if there is none, suggest the nearest."""
     if name not in mods:
@@ -79,7 +121,7 @@ def find_mod(mods: Mapping[str, Mod], name: str, where: str = "mods/") -> Mod:
             f"There is no mod {name!r}.",
             where=where,
             why=f"There is no folder mods/{name}.",
-            fix=did_you_mean(name, mods).capitalize(),
+            fix=did_you_mean(name, mods),
         )
     return mods[name]
 

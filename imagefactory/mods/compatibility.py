@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from packaging.version import Version
 
-from imagefactory.errors import ModError, NetworkError, UsageError, did_you_mean
-from imagefactory.mods.choose import find_mod
+from imagefactory.errors import ModError, UsageError, did_you_mean
+from imagefactory.mods.choose import find_mod, refuse_unknown_names
 from imagefactory.mods.source_files import FolderSource, Trees, git_source
 from imagefactory.project.cells import first_of_release
 from imagefactory.project.matrix import Matrix
@@ -46,6 +47,8 @@ class ModResult:
     version: str
     status: Status
     detail: str = ""
+    fix: str = ""
+    """What its author can do, if it does not hold."""
 
     @property
     def holds(self) -> bool:
@@ -66,6 +69,7 @@ def check_mods(
     """Check mods on versions of the matrix (default: every release), or on a source tree in place of one."""
     mods = [find_mod(project.mods, name) for name in names] or list(project.mods.values())
     refuse_idle_variants(mods, project.matrix)
+    refuse_unknown_names(mods, project.matrix)
     for name in versions:
         refuse_unknown_version(project.matrix, name)
     checked = versions or (releases(project.matrix) if folder is None else ["nightly"])
@@ -90,7 +94,7 @@ def refuse_broken(results: Sequence[ModResult]) -> None:
             f"{len(broken)} claim{'s of mods do' if len(broken) > 1 else ' of a mod does'} not hold.",
             where=", ".join(f"{result.mod} on {result.version}" for result in broken),
             why=" | ".join(f"{result.mod} on {result.version}: {result.detail}" for result in broken),
-            fix="Add a variant for the version, or declare it in `upstreamed_in` or `not_needed` of mod.yaml.",
+            fix=" ".join(dict.fromkeys(result.fix for result in broken)),
         )
 
 
@@ -120,7 +124,7 @@ def refuse_unknown_version(matrix: Matrix, name: str) -> None:
             f"Unknown version {name!r}.",
             where="the --vllm option",
             why="matrix.yaml has no version of that name.",
-            fix=did_you_mean(name, matrix.versions).capitalize(),
+            fix=did_you_mean(name, matrix.versions),
         )
 
 
@@ -139,7 +143,8 @@ def _check(matrix: Matrix, mod: Mod, name: str, trees: Trees) -> ModResult:
     if not variants and reason is not None:
         return ModResult(mod.name, name, "not needed", reason)
     if not variants:
-        return ModResult(mod.name, name, "not covered", f"mod.yaml says nothing about {version}")
+        fix = "Add a variant for the version, or declare it in `upstreamed_in` or `not_needed` of mod.yaml."
+        return ModResult(mod.name, name, "not covered", f"mod.yaml says nothing about {version}", fix)
     for variant in variants:
         failed = _try(mod, variant, name, trees)
         if failed is not None:
@@ -156,10 +161,10 @@ def _try(mod: Mod, variant: Variant, name: str, trees: Trees) -> ModResult | Non
         trees.apply(mod, variant, name)
     except ModError as error:
         if error.name == "mod-file":
-            return ModResult(mod.name, name, "file missing", f"{error.what} ({error.where})")
+            return ModResult(mod.name, name, "file missing", f"{error.what} ({error.where})", error.fix)
         if error.name not in _UNFIT:
             raise
-        return ModResult(mod.name, name, "conflict", f"{error.what} ({error.where}) {error.why}")
+        return ModResult(mod.name, name, "conflict", f"{error.what} ({error.where}) {error.why}", error.fix)
     return None
 
 
@@ -170,7 +175,8 @@ def _check_upstream(mod: Mod, name: str, trees: Trees) -> ModResult:
     for check in mod.manifest.upstream_checks or variant.checks:
         fault = failing(check, tree.read(check.file))
         if fault is not None:
-            return ModResult(mod.name, name, "conflict", f"claimed to be upstream, but {check}: {fault}")
+            why = f"claimed to be upstream, but {check}: {fault}"
+            return ModResult(mod.name, name, "conflict", why, "Correct `upstreamed_in` or the checks.")
     return ModResult(mod.name, name, "upstream", str(mod.manifest.upstreamed_in))
 
 
@@ -192,21 +198,41 @@ def markdown(results: Sequence[ModResult]) -> str:
     return "\n".join([*lines, "", *reasons])
 
 
-def write_table(readme: Path, results: Sequence[ModResult]) -> bool:
-    """Update the table in the README; return whether it changed."""
-    missing = [result for result in results if result.status == "out of reach"]
-    if missing:
-        raise NetworkError(
-            "source-missing",
-            "The table cannot be written: some sources are missing.",
-            where=", ".join(f"{result.mod} on {result.version}" for result in missing),
-            why="; ".join(dict.fromkeys(result.detail for result in missing)),
-            fix="Check out those sources and set the variable that `./inv mods.diff NAME` asks for.",
-        )
+def read_table(text: str) -> Mapping[tuple[str, str], ModResult]:
+    """Return what the table in the README says, by mod and version."""
+    lines = text.partition(BEGIN)[2].partition(END)[0].splitlines()
+    reasons: dict[tuple[str, str], str] = {}
+    for match in filter(None, (re.fullmatch(r"- (\S+) on ([^:]+): (.*)\.", line) for line in lines)):
+        reasons |= {(match[1], version): match[3] for version in match[2].split(", ")}
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
+    found: dict[tuple[str, str], ModResult] = {}
+    for link, *cells in rows[2:]:
+        name = link.partition("]")[0].removeprefix("[")
+        for version, cell in zip(rows[0][1:], cells, strict=False):
+            status, _, since = cell.partition(" since ")
+            if status:
+                detail = since or reasons.get((name, version), "")
+                found[name, version] = ModResult(name, version, cast("Status", status), detail)
+    return found
+
+
+def write_table(readme: Path, results: Sequence[ModResult], mods: Iterable[str]) -> bool:
+    """Update the table in the README, and return whether it changed.
+
+    Where a mod could not be checked, or was not, the table stays as it is.
+    """
     text = readme.read_text("utf-8")
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
-    fresh = f"{before}{BEGIN}\n{markdown(results)}\n{END}{after}"
+    known = {**read_table(text)}
+    for result in results:
+        if result.status != "out of reach":
+            known[result.mod, result.version] = result
+        else:
+            known.setdefault((result.mod, result.version), result)
+    versions = dict.fromkeys(result.version for result in results)
+    rows = [known[name, version] for name in mods for version in versions if (name, version) in known]
+    fresh = f"{before}{BEGIN}\n{markdown(rows)}\n{END}{after}"
     if fresh == text:
         return False
     write_text(readme, fresh)

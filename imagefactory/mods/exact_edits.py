@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
-from itertools import islice, pairwise
+from itertools import islice
 
 from images.shipped.mods.checks import Definition, failing
 from images.shipped.mods.diffs import split_lines
@@ -17,6 +19,12 @@ from images.shipped.mods.manifest import UNPARSABLE, Check, Edit
 
 _TELLING = 12
 """How many characters an anchor needs, apart from spaces."""
+_WIDEST = 80
+"""How many lines an anchor may take from around a change."""
+_SMALL, _DEPTH = 100, 3
+"""How many lines are compared with each other, and how often a part is split before it counts as changed as a whole."""
+MOST_EDITS, LARGEST = 200, 1024**2
+"""The most changes of a file, and its most characters."""
 
 
 @dataclass(frozen=True)
@@ -30,30 +38,71 @@ class Block:
 
 
 def blocks(old: list[str], new: list[str]) -> list[Block]:
-    """List what differs between two lists of lines."""
-    # Most files differ in a few lines: without their common ends, the comparison is fast.
-    limit = min(len(old), len(new))
-    head = next((index for index in range(limit) if old[index] != new[index]), limit)
-    tail = next((index for index in range(limit - head) if old[-1 - index] != new[-1 - index]), limit - head)
-    matcher = SequenceMatcher(None, old[head : len(old) - tail], new[head : len(new) - tail], autojunk=False)
-    return [
-        Block(i1 + head, i2 + head, j1 + head, j2 + head)
-        for tag, i1, i2, j1, j2 in matcher.get_opcodes()
-        if tag != "equal"
-    ]
+    """List what differs between two lists of lines, in time that grows with their length alone."""
+    return list(_differing(old, new, Block(0, len(old), 0, len(new))))
+
+
+def _differing(old: list[str], new: list[str], part: Block, depth: int = 0) -> Iterator[Block]:
+    """Yield what differs within a part: what lies between lines that occur once on both sides, in the same order."""
+    start, end, new_start, new_end = part.start, part.end, part.new_start, part.new_end
+    while start < end and new_start < new_end and old[start] == new[new_start]:
+        start, new_start = start + 1, new_start + 1
+    while start < end and new_start < new_end and old[end - 1] == new[new_end - 1]:
+        end, new_end = end - 1, new_end - 1
+    if start == end or new_start == new_end:
+        if start < end or new_start < new_end:
+            yield Block(start, end, new_start, new_end)
+    elif end - start + new_end - new_start <= _SMALL:
+        matcher = SequenceMatcher(None, old[start:end], new[new_start:new_end], autojunk=False)
+        for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+            if tag != "equal":
+                yield Block(i1 + start, i2 + start, j1 + new_start, j2 + new_start)
+    else:
+        same = _once_in_both(old[start:end], new[new_start:new_end]) if depth < _DEPTH else []
+        if not same:
+            yield Block(start, end, new_start, new_end)
+            return
+        at, new_at = start, new_start
+        for one, other in [*((i + start, j + new_start) for i, j in same), (end, new_end)]:
+            yield from _differing(old, new, Block(at, one, new_at, other), depth + 1)
+            at, new_at = one, other
+
+
+def _once_in_both(old: list[str], new: list[str]) -> list[tuple[int, int]]:
+    """Return where lines are that occur once on both sides: the longest row of them that has the same order."""
+    here, there = Counter(old), Counter(new)
+    places = {line: at for at, line in enumerate(new) if there[line] == 1}
+    ends: list[int] = []
+    rows: list[tuple[int, int, int]] = []
+    at_end: list[int] = []
+    for at, line in enumerate(old):
+        if here[line] == 1 and line in places:
+            length = bisect_left(ends, places[line])
+            rows.append((at, places[line], at_end[length - 1] if length else -1))
+            ends[length : length + 1] = [places[line]]
+            at_end[length : length + 1] = [len(rows) - 1]
+    found: list[tuple[int, int]] = []
+    last = at_end[-1] if at_end else -1
+    while last >= 0:
+        found.append(rows[last][:2])
+        last = rows[last][2]
+    return found[::-1]
 
 
 def exact_edits(path: str, before: str, after: str) -> list[Edit]:
     """Return the edits that turn a text into another; none of them touches what another one changes."""
     old, new = split_lines(before), split_lines(after)
     found = blocks(old, new)
-    while True:
-        anchored = [(block, _anchor(before, old, block)) for block in found]
-        clash = next((index for index, pair in enumerate(pairwise(anchored)) if _touch(*pair)), None)
-        if clash is None:
-            return [_edit(path, old, new, block, anchor) for block, anchor in anchored]
-        one, other = found[clash], found[clash + 1]
-        found[clash : clash + 2] = [Block(one.start, other.end, one.new_start, other.new_end)]
+    if len(found) > MOST_EDITS:
+        raise ValueError(f"it changes {path} in {len(found)} places, and {MOST_EDITS} are the most")
+    anchored: list[tuple[Block, tuple[int, int]]] = []
+    for block in found:
+        anchored.append((block, _anchor(before, old, block)))
+        while len(anchored) > 1 and _touch(anchored[-2], anchored[-1]):
+            (one, _), (other, _) = anchored[-2:]
+            both = Block(one.start, other.end, one.new_start, other.new_end)
+            anchored[-2:] = [(both, _anchor(before, old, both))]
+    return [_edit(path, old, new, block, anchor) for block, anchor in anchored]
 
 
 def _anchor(text: str, old: list[str], block: Block) -> tuple[int, int]:
@@ -61,10 +110,11 @@ def _anchor(text: str, old: list[str], block: Block) -> tuple[int, int]:
     anchor = block.start, block.end
     # An insertion has no lines of its own; it follows its anchor, except at the top of the file.
     insertion = block.start == block.end
-    for wider in _growing(len(old), *anchor, upwards=insertion and block.start > 0):
+    wider = _growing(len(old), *anchor, upwards=insertion and block.start > 0)
+    for around in islice(wider, _WIDEST):
         if anchor[0] < anchor[1] and _telling(text, "".join(old[slice(*anchor)])):
             break
-        anchor = wider
+        anchor = around
     return anchor
 
 
@@ -120,7 +170,7 @@ def propose(path: str, before: str | None, after: str) -> list[Check]:
     old, new = split_lines(before or ""), split_lines(after)
     found: dict[tuple[str | None, bool], Check] = {}
     changed = blocks(old, new)
-    for block in changed:
+    for block in changed[: 2 * MOST]:
         added = _claims(path, after, new, range(block.new_start, block.new_end), "contains")
         removed = _claims(path, before or "", old, range(block.start, block.end), "lacks")
         for check in (*added, *removed):
@@ -149,7 +199,7 @@ def _nearby(path: str, text: str, lines: list[str], changed: range) -> Iterator[
 def _claims(path: str, text: str, lines: list[str], changed: range, verb: str) -> Iterator[Check]:
     """Yield claims about changed lines, those that say most first, each in its definition if it has one."""
     ranked = sorted(changed, key=lambda index: (-_weight(lines[index]), index))
-    for index in ranked[:20]:
+    for index in ranked[: 2 * MOST]:
         line = lines[index].strip()
         if not _weight(lines[index]):
             continue

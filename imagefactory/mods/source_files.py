@@ -6,13 +6,11 @@ import json
 import os
 import tarfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
-
-import requests
 
 from imagefactory.errors import InputError, NetworkError
 from imagefactory.project.locks.files import LockedSource, LockedWheel, WheelLock
@@ -23,7 +21,7 @@ from imagefactory.store.atomic import writing
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import checksum, sha256_of
 from imagefactory.store.downloads import Wanted, fetch
-from imagefactory.store.http import RangeFile
+from imagefactory.store.http import RangeFile, new_session
 from imagefactory.store.indexes import Indexes, WheelLocation
 from images.shipped.mods.apply import Applied, apply_mods
 from images.shipped.mods.manifest import IMAGE_FILES, GitSource, Mod, Stage, Variant
@@ -57,7 +55,7 @@ class ReleaseSource:
         with suppress(FileNotFoundError, TypeError, ValueError, RecursionError):
             self._memory = dict(json.loads(self._memory_file.read_text("utf-8")))
         self._lock = threading.Lock()
-        self._session = requests.Session()
+        self._session = new_session()
 
     def read(self, path: str) -> str | None:
         """Return the text of a file, or None if the release does not have it."""
@@ -71,6 +69,13 @@ class ReleaseSource:
     def names(self) -> frozenset[str]:
         """Return the paths of all files of a wheel."""
         return frozenset(self._zip.namelist())
+
+    def texts(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """Yield the paths and contents of text files of a wheel, which is downloaded as a whole."""
+        with ZipFile(self.archive()) as archive:
+            for name in names:
+                with suppress(UnicodeDecodeError):
+                    yield name, archive.read(name).decode()
 
     @cached_property
     def _zip(self) -> ZipFile:

@@ -157,7 +157,7 @@ def drafter_exclusions(matrix: Matrix, cell: Cell) -> list[tuple[Drafter, str]]:
             rule.reason
             for rule in matrix.exclude
             if rule.when.drafter is not None
-            and _matches(rule.when.drafter, drafter.method)
+            and matches(rule.when.drafter, drafter.method)
             and condition_holds(rule.when, matrix, cell)
         )
         wanted = drafter.range_of(cell.server)
@@ -175,7 +175,7 @@ def condition_holds(condition: Condition, matrix: Matrix, cell: Cell) -> bool:
         (condition.arch, cell.arch),
         (condition.weights, matrix.models[cell.model].weights),
     ]
-    if not all(_matches(pattern, value) for pattern, value in globs if pattern is not None):
+    if not all(matches(pattern, value) for pattern, value in globs if pattern is not None):
         return False
     for server in TITLES:
         wanted = getattr(condition, server)
@@ -261,7 +261,8 @@ def _out_of_range(matrix: Matrix, cell: Cell, what: str, wanted: str | None) -> 
     return None if matrix.versions[cell.version].within(wanted) else f"{what} needs {title} {wanted}"
 
 
-def _matches(pattern: str, value: str) -> bool:
+def matches(pattern: str, value: str) -> bool:
+    """Whether a glob, which `!` turns around, matches a name."""
     if pattern.startswith("!"):
         return not fnmatchcase(value, pattern[1:])
     return fnmatchcase(value, pattern)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
+    PrivateAttr,
     StringConstraints,
     ValidationError,
     field_validator,
@@ -21,7 +24,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from imagefactory.errors import ConfigError, FactoryError, UsageError, did_you_mean
+from imagefactory.errors import ConfigError, FactoryError, RegistryError, UsageError, did_you_mean
 from imagefactory.oci.registry.reference import Reference
 from imagefactory.project.bases import Base, LeaveOut, unique
 from imagefactory.project.served_model import ServedModel
@@ -36,6 +39,9 @@ ArchList = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9][af]?( [0-9]
 Sm = Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}[af]?$")]
 _WORKFLOW = r"\.github/workflows/[\w.-]+\.ya?ml@refs/(heads|tags)/[\w./-]+$"
 Workflow = Annotated[str, StringConstraints(pattern=rf"^{_WORKFLOW}")]
+PLACEHOLDER: Final = "OWNER"
+"""In `registry`, until a fork sets it."""
+_ON_GITHUB = re.compile(r"(?:\w+://)?(?:[^@/]+@)?github\.com(?::\d+)?[:/]([A-Za-z0-9-]+)/[\w.-]+/?")
 Registry = Annotated[str, StringConstraints(pattern=r"^[\w.:-]+(/[\w.-]+)+$")]
 
 
@@ -176,12 +182,13 @@ class Matrix(_Model):
     leave_out: list[LeaveOut] = []
     broken_records: list[BrokenRecord] = []
     exclude: list[Rule] = []
+    _checkout: Path | None = PrivateAttr(None)
 
     @field_validator("registry")
     @classmethod
     def _lower_case(cls, registry: str) -> str:
-        # OWNER is a placeholder until a fork sets it; registries accept lower case only.
-        return registry if "OWNER" in registry else registry.lower()
+        # Registries accept lower case only.
+        return registry if PLACEHOLDER in registry else registry.lower()
 
     @field_validator("sglang")
     @classmethod
@@ -209,9 +216,45 @@ class Matrix(_Model):
 
     @property
     def effective_registry(self) -> str:
-        """The registry to use: `FACTORY_REGISTRY` if it is set, otherwise that of the matrix."""
+        """The repository for images: FACTORY_REGISTRY, else that of the matrix with the fork's owner for OWNER."""
         named = os.environ.get("FACTORY_REGISTRY")
-        return str(Reference.parse(named, "the variable FACTORY_REGISTRY")) if named else self.registry
+        if named:
+            return str(Reference.parse(named, "the variable FACTORY_REGISTRY"))
+        if not self.registry.startswith(f"ghcr.io/{PLACEHOLDER}/"):
+            return self.registry
+        owner, _, _ = os.environ.get("GITHUB_REPOSITORY", "").partition("/")
+        return self.registry.replace(PLACEHOLDER, (owner or self._origin_owner).lower() or PLACEHOLDER)
+
+    @cached_property
+    def _origin_owner(self) -> str:
+        """The owner of the repository on GitHub that the checkout was cloned from; empty if there is none."""
+        if self._checkout is None or not (self._checkout / ".git").exists():
+            return ""
+        command = ["git", "-C", str(self._checkout), "config", "--get", "remote.origin.url"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)  # noqa: S603
+        except (OSError, subprocess.SubprocessError):
+            return ""
+        found = _ON_GITHUB.fullmatch(done.stdout.strip())
+        return found[1] if found else ""
+
+    @property
+    def has_no_registry(self) -> bool:
+        """Whether the repository for images is only the placeholder."""
+        return PLACEHOLDER in self.effective_registry
+
+    def require_registry(self, name: str = "") -> str:
+        """Return the repository for images, or another one that was named; raise if it is only the placeholder."""
+        name = name or self.effective_registry
+        if PLACEHOLDER not in name:
+            return name
+        raise RegistryError(
+            "no-registry",
+            "No registry is set.",
+            where="`registry` in matrix.yaml",
+            why=f"{name} is a placeholder, and the checkout's `origin`, if any, is not on github.com.",
+            fix=f"export FACTORY_REGISTRY={self.registry.replace(PLACEHOLDER, 'YOU')}",
+        )
 
 
 def load_matrix(path: Path) -> Matrix:
@@ -221,6 +264,7 @@ def load_matrix(path: Path) -> Matrix:
         matrix = Matrix.model_validate(source.data)
     except ValidationError as error:
         raise _explain(source, error.errors(include_url=False)) from None
+    matrix._checkout = path.parent  # noqa: SLF001 - not part of the file
     _check_references(source, matrix)
     return matrix
 
@@ -239,7 +283,7 @@ def _explain(source: YamlFile, details: list[ErrorDetails]) -> FactoryError:
         key, known = str(path[-1]), _known_keys(path[:-1])
         what = f"Unknown key {key!r}{more}."
         why = f"{_dotted(path[:-1]) or 'matrix.yaml'} has no such setting."
-        fix = did_you_mean(key, known).capitalize() if known else "Remove it, or check its indentation."
+        fix = did_you_mean(key, known) if known else "Remove it, or check its indentation."
     elif first["type"] == "specifier":
         name = "bad-version-range"
         fix = 'Write a PEP 440 version or range, such as ">=0.26" or ">=0.20,<0.24".'
@@ -290,7 +334,7 @@ def _check_references(source: YamlFile, matrix: Matrix) -> None:
                 f"Unknown {what} {value!r}.",
                 where=source.location(path),
                 why=f"{_dotted(path)} refers to something that matrix.yaml does not define.",
-                fix=did_you_mean(value, list(known)).capitalize(),
+                fix=did_you_mean(value, list(known)),
             )
     shared = set(matrix.versions) & set(matrix.bases)
     if shared:

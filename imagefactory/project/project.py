@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal, TypeVar, cast
 
+from imagefactory.errors import LockError
 from imagefactory.project.cells import Cell, buildable, intended_kernels
 from imagefactory.project.locks.files import BaseLock, Lock, ModelLock, SourceLock, ToolLock, WheelLock
 from imagefactory.project.locks.kernels import KernelLock, SlimLock
@@ -96,7 +97,16 @@ class Project:
 
     def _read(self, kind: type[_Lock], path: Path, missing: _Lock | None = None) -> _Lock:
         if path not in self._known:
-            self._known[path] = missing if missing and not path.exists() else kind.read(path)
+            lock = missing if missing and not path.exists() else kind.read(path)
+            if (home := lock.home(self.locks)) != path:
+                raise LockError(
+                    "bad-lock",
+                    f"{path.name} is the lock of something else.",
+                    where=path,
+                    why=f"What it says belongs into {home}.",
+                    fix="Restore it from git, or delete it and run `./inv lock`.",
+                )
+            self._known[path] = lock
         return cast("_Lock", self._known[path])
 
     @cached_property

@@ -5,9 +5,18 @@ from __future__ import annotations
 from operator import not_
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
+from imagefactory.project.bases import unique
 from imagefactory.project.server_versions import VLLM
 from images.shipped.values import HubRepo, Name, Specifier
 
@@ -15,6 +24,7 @@ ServedOn = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*(/[a-
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 FlagName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 Scalar = bool | int | float | str
+Use = Literal["agents", "chat", "coding", "documents", "many users", "tests", "vision"]
 
 
 class _Model(BaseModel):
@@ -113,6 +123,12 @@ class ServedModel(_OfServers):
     sglang: Specifier | None = None
     """The versions of SGLang that can serve it. Absent: none."""
     weights: Literal["bf16", "fp8", "nvfp4", "mxfp4", "int4-autoround", "awq", "dummy"]
+    good_for: Annotated[list[Use], AfterValidator(unique)] = []
+    """What to use it for, the main use first; `documents` are long ones. Only tables show it."""
+    reads_images: bool | None = None
+    """Whether the model can read images; absent if unknown. `limit_mm_per_prompt` may still turn them off."""
+    remark: Annotated[str, Field(min_length=5, max_length=60)] | None = None
+    """What to know before choosing it, shown beside its tag."""
     arch: str | None = None
     """The default arch of this model, if it differs from that of the matrix."""
     drafters: list[Drafter] = []

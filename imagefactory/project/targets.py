@@ -13,7 +13,7 @@ from imagefactory.project.matrix import Matrix
 from imagefactory.project.server_versions import TITLES, server_name
 
 EVERYTHING = "all"
-SYNTAX = "MODEL[@VERSION][/ARCH[/MACHINE]], for example gemma4-31b, gemma4-31b@0.28.0/rtx5090, 'qwen*' or all"
+SYNTAX = "MODEL[@VERSION][/ARCH[/MACHINE]], for example gemma4-31b, gemma4-31b@0.28.0/b200, 'qwen*' or all"
 _MACHINES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "amd64"}
 
 
@@ -131,5 +131,5 @@ def unknown_name(what: str, name: str, known: Iterable[str], where: str) -> Usag
         f"Unknown {what} {name!r}.",
         where=where,
         why=f"matrix.yaml has no {what} of that name.",
-        fix=f"{did_you_mean(name, list(known)).capitalize()} `./inv targets` lists all.",
+        fix=f"{did_you_mean(name, list(known))} `./inv targets` lists all.",
     )

@@ -1,127 +1,187 @@
 """The catalog: every published image, and every change of tags.
 
-It is kept in the registry, as `catalog.json` under the tag `catalog`. It is the source of truth for moving tags: they
+It is kept in the registry, as pages of JSON under the tag `catalog`. It is the source of truth for moving tags: they
 point where its newest event says, so anybody can finish what was interrupted.
+
+A page has the events of one stretch of time, and the images that they mention first. Which event begins a page follows
+from its id alone, so a change rewrites the pages that it touches, and no other.
 """
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+import dataclasses
+import json
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Final, Literal, Self
+from functools import cached_property
+from itertools import chain
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic.dataclasses import dataclass
 
 from imagefactory.errors import RegistryError
-from imagefactory.oci.image import MANIFEST_TYPE
-from imagefactory.oci.registry.artifacts import TITLE, Payload, contents, upload_artifact
-from imagefactory.oci.registry.repository import Repository
-from imagefactory.oci.registry.tag_writes import claim, replace_tag
 from imagefactory.project.cells import Cell, KernelOrigin
 from imagefactory.project.locks.files import first_problem
-from imagefactory.publish.tags import CATALOG
 from imagefactory.store.digests import Digest, Sha256
 
-CATALOG_TYPE: Final = "application/vnd.imagefactory.catalog.v1+json"
-_DIGEST: Final = r"^sha256:[0-9a-f]{64}$"
+_EVENTS: Final = 512
+"""How many events a page has on average."""
+_MOST_EVENTS: Final = 4096
+_STRICT: Final = ConfigDict(extra="forbid")
+_Text = Annotated[str, Field(pattern=r"^[ -~]*$", max_length=500)]
+"""Nothing that a terminal or a page would take for anything but text."""
+_Digest = Annotated[Digest, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 
 
-class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ImagePart(_Value):
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class ImagePart:
     """One layer of an image, and what distinguishes it from others of that name."""
 
-    key: str
+    name: _Text
+    key: _Text
     """The beginning of the layer's key."""
-    version: str = ""
+    version: _Text = ""
     """The version of the package, if the layer is a single package."""
 
 
-class Published(_Value):
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class Published:
     """An image that passed everything, with what is needed to find and compare it."""
 
-    digest: Digest = Field(pattern=_DIGEST)
-    model: str
-    version: str
-    arch: str
-    platform: str
-    plan_key: Sha256
-    tag: str
+    digest: _Digest
+    model: _Text
+    version: _Text
+    arch: _Text
+    platform: _Text
+    plan_key: Annotated[Sha256, Field(pattern=r"^[0-9a-f]{64}$")]
+    tag: _Text
     """The tag that never moves."""
     kernels: KernelOrigin
-    mods: tuple[str, ...]
+    mods: tuple[_Text, ...]
     size: int
     """Bytes to pull onto an empty machine."""
-    made_of: dict[str, ImagePart]
-    """Layer -> what is in it; two images differ where these do."""
-    smoke: dict[str, str]
+    made_of: tuple[ImagePart, ...]
+    """What is in each layer; two images differ where these do."""
+    smoke: dict[_Text, _Text]
     """Level -> how it ended."""
 
     @property
     def cell(self) -> Cell:
         return Cell(self.model, self.version, self.arch, self.platform)
 
+    @property
+    def parts(self) -> dict[str, ImagePart]:
+        """The layers by name."""
+        return {part.name: part for part in self.made_of}
 
-class Pointer(_Value):
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class Pointer:
     """The target of a moving tag: an image, or an index with one image per platform."""
 
-    digest: Digest = Field(pattern=_DIGEST)
-    images: dict[str, Digest]
+    digest: _Digest
+    images: dict[_Text, _Digest]
     """Platform -> image."""
 
 
-class Event(_Value):
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class Event:
     """One change of tags."""
 
-    id: str
+    id: _Text
     """Identifies this event, also if it is written again."""
     kind: Literal["promote", "rollback"]
     time: AwareDatetime
-    image: Digest = Field(pattern=_DIGEST)
-    named: tuple[str, ...] = ()
+    image: _Digest
+    moved: dict[_Text, Pointer]
+    named: tuple[_Text, ...] = ()
     """Tags that never move again."""
-    moved: dict[str, Pointer]
-    left: Digest | None = None
+    left: _Digest | None = None
     """The image that a rollback moved users away from."""
 
 
-class Catalog(_Value):
+@dataclasses.dataclass
+class _Index:
+    """What a catalog is asked for all the time."""
+
+    images: dict[Digest, Published]
+    owners: dict[str, Digest]
+    """Fixed tag -> the image that got it first."""
+    moves: dict[str, list[int]]
+    """Moving tag -> the events that moved it, by their number."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Catalog:
     """Everything that was published, oldest first."""
 
-    format: Literal[1] = 1
     images: tuple[Published, ...] = ()
     events: tuple[Event, ...] = ()
     deleting: tuple[Digest, ...] = ()
     """Manifests that a prune is about to delete."""
     pruned: int = 0
     """How often a prune deleted something."""
+    swept: datetime | None = None
+    """What was uploaded before, and is not in use, a prune has seen."""
+
+    @cached_property
+    def _index(self) -> _Index:
+        moves: dict[str, list[int]] = {}
+        owners: dict[str, Digest] = {}
+        for number, event in enumerate(self.events):
+            for tag in event.moved:
+                moves.setdefault(tag, []).append(number)
+            for tag in event.named:
+                owners.setdefault(tag, event.image)
+        return _Index({image.digest: image for image in self.images}, owners, moves)
+
+    @property
+    def known(self) -> Mapping[Digest, Published]:
+        """The images by digest."""
+        return self._index.images
 
     def image(self, digest: str) -> Published | None:
-        return next((image for image in self.images if image.digest == digest), None)
+        return self._index.images.get(Digest(digest))
+
+    def made_from(self, digest: Digest, key: Sha256) -> bool:
+        """Whether an image of the catalog was made from a plan."""
+        image = self.image(digest)
+        return image is not None and image.plan_key == key
 
     def owner_of(self, tag: str) -> Digest | None:
         """Return the image that a fixed tag was given to."""
-        return next((event.image for event in self.events if tag in event.named), None)
+        return self._index.owners.get(tag)
+
+    def moves(self, tags: Iterable[str]) -> list[Event]:
+        """List the events that moved any of these tags, oldest first."""
+        moves = self._index.moves
+        return [self.events[number] for number in sorted({n for tag in tags for n in moves.get(tag, ())})]
 
     def pointer(self, tag: str) -> Pointer | None:
         """Return where a moving tag belongs."""
-        return next((event.moved[tag] for event in reversed(self.events) if tag in event.moved), None)
+        numbers = self._index.moves.get(tag)
+        return self.events[numbers[-1]].moved[tag] if numbers else None
 
     def moving_tags(self) -> set[str]:
-        return {tag for event in self.events for tag in event.moved}
+        return set(self._index.moves)
 
     def promotions(self, tags: Iterable[str], platform: str) -> list[Event]:
         """List the promotions that moved any of these tags for a platform, oldest first."""
-        wanted = set(tags)
         return [
             event
-            for event in self.events
-            if event.kind == "promote" and wanted & set(event.moved)
+            for event in self.moves(tags)
+            if event.kind == "promote"
             if (image := self.image(event.image)) and image.platform == platform
         ]
 
@@ -143,7 +203,7 @@ class Catalog(_Value):
         """
         wanted = set(tags)
         held: dict[tuple[str, Digest], Event] = {}
-        for event in self.events:
+        for event in self.moves(wanted):
             for tag in wanted & event.moved.keys():
                 held.pop((tag, event.image), None)
                 if event.kind == "rollback" and event.left is not None:
@@ -158,62 +218,160 @@ class Catalog(_Value):
 
     def with_event(self, event: Event, *images: Published) -> Catalog:
         """Add an event and its new images."""
-        known = {image.digest for image in self.images}
-        new = tuple(image for image in images if image.digest not in known)
         # Clocks may disagree. The order of the list counts, so times must not contradict it.
         if self.events and event.time < self.events[-1].time:
-            event = event.model_copy(update={"time": self.events[-1].time})
-        return self.model_copy(update={"images": (*self.images, *new), "events": (*self.events, event)})
+            event = dataclasses.replace(event, time=self.events[-1].time)
+        new = {image.digest: image for image in images if image.digest not in self.known}
+        changed = self.with_content((*self.images, *new.values()), (*self.events, event))
+        # Many events come at once, and to make the index anew takes longer.
+        owners = dict.fromkeys(event.named, event.image) | self._index.owners
+        moves = {tag: [*self._index.moves.get(tag, ()), len(self.events)] for tag in event.moved}
+        changed.__dict__["_index"] = _Index({**self.known, **new}, owners, self._index.moves | moves)
+        return changed
+
+    def with_content(self, images: Iterable[Published], events: Iterable[Event]) -> Catalog:
+        return dataclasses.replace(self, images=tuple(images), events=tuple(events))
 
     def without(self, digests: Iterable[str]) -> Catalog:
         """Drop images, and their promotions; rollbacks stay, with the descriptions of what they hold back."""
         gone = set(digests)
-        held = self.holds(self.moving_tags())
-        images = tuple(image for image in self.images if image.digest not in gone or image.digest in held)
-        events = tuple(event for event in self.events if event.kind == "rollback" or event.image not in gone)
-        return self.model_copy(update={"images": images, "events": events})
+        held = self.holds(self.moving_tags()) if gone else {}
+        return self.with_content(
+            (image for image in self.images if image.digest not in gone or image.digest in held),
+            (event for event in self.events if event.kind == "rollback" or event.image not in gone),
+        )
 
     def with_deleting(self, digests: Iterable[Digest]) -> Catalog:
         """Note which manifests are about to be deleted."""
-        return self.model_copy(update={"deleting": tuple(sorted({*self.deleting, *digests}))})
+        return dataclasses.replace(self, deleting=tuple(sorted({*self.deleting, *digests})))
 
-    def with_deleted(self, digests: Collection[Digest]) -> Catalog:
-        """Note that these manifests are deleted."""
+    def with_deleted(self, digests: Collection[Digest], swept: datetime | None = None) -> Catalog:
+        """Note that these manifests are deleted; where one was an index, its event keeps the image alone."""
         left = tuple(digest for digest in self.deleting if digest not in digests)
-        return self.model_copy(update={"deleting": left, "pruned": self.pruned + 1})
+        events = tuple(_without_indexes(event, digests) for event in self.events)
+        return dataclasses.replace(
+            self, events=events, deleting=left, pruned=self.pruned + 1, swept=swept or self.swept
+        )
+
+    def indexes(self) -> set[Digest]:
+        """List the indexes that moving tags ever pointed at, and no prune deleted."""
+        named = {pointer.digest for event in self.events for pointer in event.moved.values()}
+        return named - self.known.keys() - {event.image for event in self.events}
 
     def since(self, earlier: Catalog) -> tuple[Event, ...]:
         known = {event.id for event in earlier.events}
         return tuple(event for event in self.events if event.id not in known)
 
     def has_event(self, identity: str) -> bool:
-        return any(event.id == identity for event in self.events)
+        return any(event.id == identity for event in reversed(self.events))
 
     def without_events(self, identities: Collection[str]) -> Catalog:
         """Remove events that are about to be written again."""
-        kept = tuple(event for event in self.events if event.id not in identities)
-        return self.model_copy(update={"events": kept})
+        if not any(map(self.has_event, identities)):
+            return self
+        return self.with_content(self.images, (event for event in self.events if event.id not in identities))
+
+    def pages(self) -> Iterator[Catalog]:
+        """Divide it into pages of some hundred events; the last has all that is not about events."""
+        waiting = dict(self.known)
+        images: list[Published] = []
+        events: list[Event] = []
+        for event in self.events:
+            begins = zlib.crc32(event.id.encode()) % _EVENTS == 0
+            if events and (begins or len(events) == _MOST_EVENTS):
+                yield Catalog(tuple(images), tuple(events))
+                images, events = [], []
+            events.append(event)
+            images += [waiting.pop(digest) for digest in (event.image, event.left) if digest in waiting]
+        yield self.with_content((*images, *waiting.values()), events)
 
     def to_json(self) -> bytes:
-        return self.model_dump_json(indent=1).encode() + b"\n"
+        """Write it as one document."""
+        numbers: dict[ImagePart, int] = {}
+        images = _IMAGES.dump_python(self.images, mode="json", exclude={"__all__": {"made_of"}})
+        for document, image in zip(images, self.images, strict=True):
+            document["made_of"] = [numbers.setdefault(part, len(numbers)) for part in image.made_of]
+        document = {
+            "format": 2,
+            "parts": [dataclasses.asdict(part) for part in numbers],
+            "images": images,
+            "events": _EVENTS_OF.dump_python(self.events, mode="json"),
+            "deleting": self.deleting,
+            "pruned": self.pruned,
+            "swept": self.swept and self.swept.isoformat(),
+        }
+        return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Self:
         try:
-            return cls.model_validate_json(data)
+            found = _Document.model_validate_json(data)
         except ValidationError as error:
-            raise RegistryError(
-                "bad-catalog",
-                "The catalog cannot be read.",
-                where=where,
-                why=f"{first_problem(error)}.",
-                fix="If a newer factory wrote it, update this checkout; otherwise restore the tag `catalog` to the "
-                "manifest that its annotation `imagefactory.previous` names.",
-            ) from None
+            raise unreadable(where, f"{first_problem(error)}.") from None
+        return cls(found.images, found.events, found.deleting, found.pruned, found.swept)
+
+
+class _Document(BaseModel):
+    """A page, or a whole catalog, as JSON."""
+
+    model_config = _STRICT
+
+    format: Literal[1, 2]
+    parts: tuple[ImagePart, ...] = ()
+    """What images are made of: each part once, since most images have most parts in common."""
+    images: tuple[Published, ...] = ()
+    events: tuple[Event, ...] = ()
+    deleting: tuple[_Digest, ...] = ()
+    pruned: int = 0
+    swept: AwareDatetime | None = None
+
+    @field_validator("images", mode="before")
+    @classmethod
+    def _put_together(cls, images: list[dict[str, Any]], info: ValidationInfo) -> list[dict[str, Any]]:
+        """Replace the numbers of parts with the parts; in format 1, each image has its own, by name."""
+        parts = info.data.get("parts", ())
+        try:
+            return [
+                image
+                | {
+                    "made_of": [{"name": name} | part for name, part in made_of.items()]
+                    if isinstance(made_of := image["made_of"], dict)
+                    else [parts[number] for number in made_of]
+                }
+                for image in images
+            ]
+        except (LookupError, TypeError) as error:
+            raise ValueError("it is not known what an image is made of") from error
+
+
+_IMAGES: Final = TypeAdapter(tuple[Published, ...])
+_EVENTS_OF: Final = TypeAdapter(tuple[Event, ...])
+
+
+def _without_indexes(event: Event, gone: Collection[Digest]) -> Event:
+    if all(pointer.digest not in gone or pointer.digest == event.image for pointer in event.moved.values()):
+        return event
+    moved = {
+        tag: dataclasses.replace(pointer, digest=event.image) if pointer.digest in gone else pointer
+        for tag, pointer in event.moved.items()
+    }
+    return dataclasses.replace(event, moved=moved)
+
+
+def unreadable(where: str, why: str) -> RegistryError:
+    """Make the error for a catalog that is damaged, or of another format."""
+    return RegistryError(
+        "bad-catalog",
+        "The catalog cannot be read.",
+        where=where,
+        why=why,
+        fix="If a newer factory wrote it, update this checkout; otherwise restore the tag `catalog` to the "
+        "manifest that its annotation `imagefactory.previous` names.",
+    )
 
 
 def pointed_at(
-    image: Published, current: Pointer | None, known: Mapping[Digest, Published], platforms: Iterable[str]
+    image: Published, current: Pointer | None, known: Collection[Digest], platforms: Iterable[str]
 ) -> dict[str, Digest]:
     """Return the image of each platform once a tag points at an image: the other platforms keep theirs."""
     others = {
@@ -230,96 +388,9 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-ATTEMPTS: Final = 8
-PREVIOUS: Final = "imagefactory.previous"
-_LARGEST = 64 * 1024 * 1024
-
-CatalogChange = Callable[[Catalog], Catalog]
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """A catalog at one moment, and the digest of its manifest (None before anything is published)."""
-
-    catalog: Catalog
-    digest: Digest | None
-
-
-def read_catalog(repository: Repository) -> Snapshot:
-    """Read the catalog of a repository; an empty one if nothing was published yet."""
-    manifest = repository.manifest(CATALOG)
-    if manifest is None:
-        return Snapshot(Catalog(), None)
-    where = str(repository.reference.tagged(CATALOG))
-    held = [item for item in contents(repository, manifest) if item.media_type == CATALOG_TYPE]
-    if len(held) != 1:
-        raise RegistryError(
-            "bad-catalog",
-            "The tag `catalog` does not hold a catalog.",
-            where=where,
-            why="Its manifest is of another kind.",
-            fix="Use a repository of the factory's own (`registry` in matrix.yaml, FACTORY_REGISTRY).",
-        )
-    digest = held[0].digest
-    return Snapshot(Catalog.from_json(repository.blob(digest, _LARGEST), where), manifest.digest)
-
-
-def write_catalog(
-    repository: Repository,
-    change: CatalogChange,
-    *,
-    seen: Snapshot | None = None,
-    tags: Collection[str] = (),
-    own: Collection[str] = (),
-) -> Snapshot:
-    """Change the catalog, retrying until nobody interferes.
-
-    Raise if somebody else moved one of `tags`, or pruned the registry, since `seen`.
-    `own` names the events that `change` adds: a write that came too late to count may have left them there.
-    """
-    latest = read_catalog(repository)
-    first = seen or latest
-    for attempt in range(ATTEMPTS):
-        _refuse_lost(repository, first.catalog, latest.catalog.without_events(own), tags)
-        # A prune that had our events before it has kept what they need; to refuse now would leave them there.
-        pruned = seen is not None and latest.catalog.pruned != seen.catalog.pruned
-        if pruned and not all(map(latest.catalog.has_event, own or [""])):
-            raise RegistryError(
-                "race-lost",
-                "Somebody pruned the registry at the same moment.",
-                where=str(repository.reference.tagged(CATALOG)),
-                why="What this command found there may be deleted.",
-                fix="Run it again. No tag was moved.",
-            )
-        changed = change(latest.catalog.without_events(own))
-        annotations = claim() | ({PREVIOUS: latest.digest} if latest.digest else {})
-        payload = Payload(CATALOG_TYPE, changed.to_json(), {TITLE: "catalog.json"})
-        body = upload_artifact(repository, CATALOG_TYPE, [payload], annotations=annotations)
-        written = replace_tag(repository, CATALOG, latest.digest, body, MANIFEST_TYPE)
-        if written is not None:
-            return Snapshot(changed, written)
-        # A random pause, so that two writers do not keep colliding.
-        time.sleep(random.uniform(0, repository.window.wait * (attempt + 1)))  # noqa: S311 - not a secret
-        latest = read_catalog(repository)
-    raise RegistryError(
-        "race-lost",
-        "The catalog could not be written.",
-        where=str(repository.reference.tagged(CATALOG)),
-        why=f"{ATTEMPTS} times somebody else wrote it at the same moment, or the registry took longer than "
-        f"{repository.window.longest:g} s for a request.",
-        fix="Try again when fewer others publish, or when the registry is faster. No tag was moved.",
+def joined(pages: Iterable[Catalog]) -> Catalog:
+    """Put pages together again."""
+    found = list(pages)
+    return found[-1].with_content(
+        chain.from_iterable(page.images for page in found), chain.from_iterable(page.events for page in found)
     )
-
-
-def _refuse_lost(repository: Repository, first: Catalog, latest: Catalog, tags: Collection[str]) -> None:
-    """Raise if somebody else moved one of the tags since the first look."""
-    rival = next((event for event in latest.since(first) if set(tags) & set(event.moved)), None)
-    if rival is not None:
-        both = sorted(set(tags) & set(rival.moved))
-        raise RegistryError(
-            "race-lost",
-            "Another publish won the race.",
-            where=", ".join(str(repository.reference.tagged(tag)) for tag in both),
-            why=f"A {rival.kind} of {rival.image} moved {', '.join(both)} at {rival.time:%Y-%m-%d %H:%M:%S} UTC.",
-            fix="Look at `./inv history`; publish again if yours is newer. No tag was moved.",
-        )

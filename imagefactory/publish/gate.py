@@ -13,8 +13,9 @@ from imagefactory.plan.plan import LOCKED_LABEL, Plan
 from imagefactory.project.locks.kernels import AUDIT_LABEL, recorded_audit
 from imagefactory.project.project import Project
 from imagefactory.publish.catalog import ImagePart, Published
-from imagefactory.publish.staging import Staged
+from imagefactory.publish.staging import Attached, Staged
 from imagefactory.publish.tags import KEY_DIGITS, fixed_tag
+from imagefactory.store.digests import Digest
 
 if TYPE_CHECKING:
     from imagefactory.publish.attest.signing import Verifier
@@ -28,14 +29,14 @@ def pass_gate(project: Project, repository: Repository, staged: Staged, trust: V
 
     `trust` says whose signatures count; without it, unsigned images pass.
     """
-    staged = staged.with_attached(repository)
-    plan, record = staged.plan, staged.record
+    attached = staged.attached(repository)
+    plan, record = staged.plan, attached.record
     missing = _untested(project, plan, record)
     labels = json.loads(staged.image.config).get("config", {}).get("Labels", {})
     if not plan.locked or labels.get(LOCKED_LABEL) != "yes":
         missing.append("locked: the image has files that the lock does not name")
     missing += [f"audit: {reason}" for reason in audit_verdict(project, plan)]
-    unsigned = _unsigned(staged, trust) if trust else []
+    unsigned = _unsigned(staged.digest, attached, trust) if trust else []
     if unsigned and not missing:
         raise TrustError(
             "unsigned",
@@ -66,15 +67,14 @@ def _untested(project: Project, plan: Plan, record: SmokeRecord | None) -> list[
     return [f"smoke {shorten(missing, _LONGEST, placeholder=' ...')}" for missing in record.missing(required)]
 
 
-def _unsigned(staged: Staged, trust: Verifier) -> list[str]:
+def _unsigned(digest: Digest, attached: Attached, trust: Verifier) -> list[str]:
     from imagefactory.publish.attest.attachments import (  # noqa: PLC0415 - with cryptography
         STATEMENTS,
         trusted_statements,
     )
 
-    bundles = staged.attached.bundles if staged.attached else ()
-    found = [statement for _, _, statement in trusted_statements(bundles, trust)]
-    there = {statement.predicate_type for statement in found if statement.subject == staged.digest}
+    found = [statement for _, _, statement in trusted_statements(attached.bundles, trust)]
+    there = {statement.predicate_type for statement in found if statement.subject == digest}
     return [f"signed: no trusted {name}" for kind, name in STATEMENTS.items() if kind not in there]
 
 
@@ -97,14 +97,14 @@ def _describe(staged: Staged, record: SmokeRecord) -> Published:
     )
 
 
-def made_of(plan: Plan) -> dict[str, ImagePart]:
+def made_of(plan: Plan) -> tuple[ImagePart, ...]:
     """List the parts that tell one image from another, in the order of its layers."""
     found: dict[str, ImagePart] = {}
     for layer in plan.layers:
         version = layer.inputs[0].name.split("-")[1] if layer.kind == "wheel" else ""
         name = layer.kind if layer.kind in _BUNDLES else f"{layer.kind} {layer.name}"
-        found[name] = ImagePart(key=layer.key[:KEY_DIGITS], version=version)
-    return found
+        found[name] = ImagePart(name, layer.key[:KEY_DIGITS], version)
+    return tuple(found.values())
 
 
 def audit_verdict(project: Project, plan: Plan) -> list[str]:

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import requests
 
-from imagefactory.errors import NetworkError, UsageError
-from imagefactory.store.http import Retry, judge
+from imagefactory.errors import NetworkError, UsageError, clean
+from imagefactory.store.digests import parse_json
+from imagefactory.store.http import Retry, judge, new_session, read_bounded, reason_of
 
 API: Final = "https://api.github.com"
 RECORDS: Final = "records"
@@ -23,7 +24,9 @@ RECORDS: Final = "records"
 _VERSION: Final = "2022-11-28"
 _TIMEOUT: Final = (10.0, 60.0)
 _PAGE: Final = 100
-_MOST_PAGES: Final = 1000
+_MOST_PAGES: Final = 10_000
+_LARGEST: Final = 64 * 1024 * 1024
+"""The longest answer in bytes; GitHub itself sends less."""
 _REFUSED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
 Document = dict[str, Any]
 
@@ -42,7 +45,7 @@ class GitHub:
     token: str = field(repr=False)
     api: str
     retry: Retry = field(default_factory=lambda: Retry(pause=1.0))
-    _session: requests.Session = field(default_factory=requests.Session, repr=False)
+    _session: requests.Session = field(default_factory=new_session, repr=False)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> GitHub:
@@ -66,11 +69,18 @@ class GitHub:
 
     def pages(self, path: str) -> Iterator[Document]:
         """Iterate over a list, page by page."""
-        for number in range(1, _MOST_PAGES):
+        for number in range(1, _MOST_PAGES + 1):
             found = self.get(f"{path}{'&' if '?' in path else '?'}per_page={_PAGE}&page={number}")
             yield from found
             if len(found) < _PAGE:
                 return
+        raise NetworkError(
+            "github-failed",
+            "GitHub lists more than can be read.",
+            where=f"{self.api}/{self.folder}/{path}",
+            why=f"There are more than {_MOST_PAGES * _PAGE:,} entries.",
+            fix="Delete old ones: `./inv prune` reads this list, and GitHub's pages and API delete without it.",
+        )
 
     def post(self, path: str, data: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
         """Create something."""
@@ -121,20 +131,25 @@ class GitHub:
         }
         try:
             answer = self.retry.run(
-                lambda: self._session.request(method, url, headers=headers, json=data, timeout=_TIMEOUT),
+                lambda: read_bounded(
+                    self._session.request(
+                        method, url, headers=headers, json=data, timeout=_TIMEOUT, stream=True
+                    ),
+                    _LARGEST,
+                ),
                 # Only reads are retried: a write that got through must not happen twice.
                 later=judge if method == "GET" else lambda _: None,
             )
             if optional and answer.status_code == HTTPStatus.NOT_FOUND:
                 return None
             if answer.ok:
-                return answer.json() if answer.content else None
-        except requests.RequestException as error:  # also for what is no JSON
+                return parse_json(answer.content) if answer.content else None
+        except (requests.RequestException, ValueError) as error:  # the latter for what is no JSON
             raise NetworkError(
                 "github-failed",
                 "GitHub does not answer.",
                 where=f"{method} {url}",
-                why=str(error),
+                why=reason_of(error),
                 fix="Run the job again; https://www.githubstatus.com shows whether GitHub has an outage.",
             ) from None
         fix = "Read GitHub's message; run the job again if the problem is on GitHub's side."
@@ -144,6 +159,6 @@ class GitHub:
             "github-failed",
             f"GitHub refused a request about {self.folder}.",
             where=f"{method} {url}",
-            why=f"It answered {answer.status_code}: {answer.text[:200]}",
+            why=f"It answered {answer.status_code}: {clean(answer.text[:200])}",
             fix=fix,
         )

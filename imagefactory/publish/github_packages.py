@@ -5,6 +5,7 @@ https://docs.github.com/en/rest/packages/packages. Deleting a version deletes it
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Self
@@ -15,6 +16,14 @@ from imagefactory.oci.registry.credentials import find_credentials
 from imagefactory.oci.registry.reference import Reference, is_digest
 from imagefactory.publish.github import GitHub, api_address
 from imagefactory.store.digests import Digest
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    number: int
+    created: datetime
+    tagged: bool
+    """Or perhaps tagged: GitHub does not say."""
 
 
 class GitHubPackages:
@@ -44,18 +53,22 @@ class GitHubPackages:
             )
         return cls(reference, found.secret, api_address())
 
-    def versions(self) -> dict[Digest, datetime]:
-        """List every manifest, tagged or not, with the time of its upload."""
-        return {digest: created for digest, (_, created) in self._listed.items()}
+    def untagged(self) -> dict[Digest, datetime]:
+        """List every manifest without a tag, with the time of its upload."""
+        return {digest: row.created for digest, row in self._listed.items() if not row.tagged}
 
     def delete(self, digest: Digest) -> None:
         if digest in self._listed:
-            self._github.delete(str(self._listed[digest][0]))
+            self._github.delete(str(self._listed[digest].number))
 
     @cached_property
-    def _listed(self) -> dict[Digest, tuple[int, datetime]]:
+    def _listed(self) -> dict[Digest, _Version]:
+        rows = (row for row in self._github.pages("") if is_digest(str(row.get("name"))))
         return {
-            Digest(row["name"]): (int(row["id"]), datetime.fromisoformat(row["created_at"]))
-            for row in self._github.pages("")
-            if is_digest(str(row.get("name")))
+            Digest(row["name"]): _Version(
+                int(row["id"]),
+                datetime.fromisoformat(row["created_at"]),
+                tagged=row.get("metadata", {}).get("container", {}).get("tags") != [],
+            )
+            for row in rows
         }

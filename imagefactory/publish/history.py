@@ -12,9 +12,10 @@ from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import version_key
-from imagefactory.publish.catalog import Catalog, Event, ImagePart, Published, read_catalog
-from imagefactory.publish.tags import moving_tags
-from imagefactory.store.digests import Digest
+from imagefactory.publish.catalog import Catalog, Event, ImagePart, Published
+from imagefactory.publish.stored_catalog import read_catalog
+from imagefactory.publish.tags import LATEST, moving_tags, names_image, staging_tag
+from imagefactory.store.digests import Digest, Sha256
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,9 @@ def history(catalog: Catalog, tags: Sequence[str], platform: str) -> list[Line]:
     lines: list[Line] = []
     held = catalog.holds(tags)
     before: Published | None = None
-    for event in catalog.events:
+    for event in catalog.moves(tags):
         image = catalog.image(event.image)
-        if image is None or image.platform != platform or not set(tags) & set(event.moved):
+        if image is None or image.platform != platform:
             continue
         lines.append(
             Line(
@@ -121,10 +122,11 @@ def changes(before: Published | None, image: Published) -> tuple[str, ...]:
         found.append(f"{before.cell.runs} → {version_key(image.version)}")
     found += [f"mod {name} added" for name in image.mods if name not in before.mods]
     found += [f"mod {name} gone" for name in before.mods if name not in image.mods]
-    for layer in sorted(before.made_of.keys() | image.made_of.keys()):
-        old, new = before.made_of.get(layer), image.made_of.get(layer)
+    parts, others = image.parts, before.parts
+    for layer in sorted({part.name for part in {*image.made_of} ^ {*before.made_of}}):
+        old, new = others.get(layer), parts.get(layer)
         listed = layer.startswith("mod ") and (old is None or new is None)
-        if old != new and not listed:
+        if not listed:
             found.append(change_of(layer.removeprefix("wheel "), old, new))
     return tuple(found) or ("configuration",)
 
@@ -147,7 +149,7 @@ def current_images(catalog: Catalog) -> list[CurrentImage]:
     """List the images that moving tags point at, in the order of the tags."""
     found: list[CurrentImage] = []
     for tag in sorted(catalog.moving_tags()):
-        moves = [event for event in catalog.events if tag in event.moved]
+        moves = catalog.moves([tag])
         for platform, digest in moves[-1].moved[tag].images.items():
             image, since = catalog.image(digest), moves[-1].time
             for event in reversed(moves):
@@ -157,3 +159,30 @@ def current_images(catalog: Catalog) -> list[CurrentImage]:
             if image is not None:
                 found.append(CurrentImage(tag, image, since))
     return found
+
+
+def check_tag(
+    project: Project, repository: Repository, cell: Cell, key: Sha256, image: Digest
+) -> tuple[Literal["ok", "failed", "not checked"], str] | None:
+    """Check that a reference's tag may name an image of a cell, and that the catalog has the image there.
+
+    None for a reference without a tag.
+    """
+    reference = repository.reference
+    tag = reference.tag or ("" if reference.digest else LATEST)
+    if not tag:
+        return None
+    fits = names_image(project.matrix, tag, cell, key)
+    if not fits:
+        other = f"{tag} is a tag of another image than {cell}"
+        return ("not checked", f"{tag} is not a tag of the factory") if fits is None else ("failed", other)
+    if reference.digest or tag == staging_tag(key):
+        return "ok", f"{tag} is a tag of this target"
+    catalog = read_catalog(repository).catalog
+    pointer = catalog.pointer(tag)
+    listed = pointer.images.get(cell.platform, "none for it") if pointer else catalog.owner_of(tag)
+    if listed is None:
+        return "not checked", f"the catalog of this repository does not have {tag}"
+    if listed != image:
+        return "failed", f"{tag} was moved: for {cell.platform}, the catalog has {listed}"
+    return "ok", f"{tag}, as the catalog has it"

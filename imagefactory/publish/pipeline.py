@@ -1,15 +1,13 @@
 """The steps from a plan to its tags: stage, smoke-test, attest, pass the gate, promote.
 
-Each step takes a `Staged` image and hands it on with what is attached to it, which is read once. `./inv publish` takes
-all steps in one process. The nightly takes the same steps, one per job, and finds in the registry what an earlier job
-staged.
+Each step takes a `Staged` image and hands it on. `./inv publish` takes all steps in one process. The nightly takes the
+same steps, one per job, and finds in the registry what an earlier job staged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,9 +21,9 @@ from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.plan import Plan
 from imagefactory.project.project import Project
 from imagefactory.publish.outcomes import Outcomes
-from imagefactory.publish.promote import Promotion, promote
-from imagefactory.publish.records import attach_record
-from imagefactory.publish.staging import Attached, Staged, stage
+from imagefactory.publish.promote import Promotion, promotable, promote
+from imagefactory.publish.records import attach_record, read_records
+from imagefactory.publish.staging import Staged, stage
 from imagefactory.store.progress import Say
 
 if TYPE_CHECKING:
@@ -55,10 +53,10 @@ def publish(
     def test_and_attest(one: Staged) -> Staged:
         say(f"{one.plan.target}: {one.digest}")
         lay_out_if_here(project, one.plan, one.image)
-        one = one.with_attached(repository)
         record = smoke_test(project, repository, one, say, retest=retest, run=run)
         return attest(project, repository, one, [record] if record else [], signer)
 
+    plans = plans.then(promotable(project, repository, again=again), say)
     staged = stage(project, repository, plans, watch, say, pushing=pushing)
     attested = staged.then(test_and_attest, say)
     return promote(project, repository, attested, trust, nightly=nightly, again=again)
@@ -82,7 +80,7 @@ def smoke_test(
     Docker. With `must_pass`, fail unless every level that ran passed. `retest` tests every level.
     """
     wanted = levels or required_levels(project.matrix, staged.plan.arch)
-    published = None if retest else staged.with_attached(repository).record
+    published = None if retest else read_records(repository, staged.digest, staged.plan.key)
     lacking = _not_passed(wanted, published, staged, say)
     if not lacking:
         return None
@@ -127,21 +125,13 @@ def attest(
     records: Iterable[SmokeRecord],
     signer: Signer | None,
 ) -> Staged:
-    """Attach smoke records, whether passed or not, and the SBOM, provenance and signature of an image.
-
-    The image comes back with everything that is attached to it now, so that the gate need not read it again.
-    """
+    """Attach smoke records, whether passed or not, and the SBOM, provenance and signature of an image."""
     from imagefactory.publish.attest.attachments import attach_all  # noqa: PLC0415 - with cryptography
 
-    staged = staged.with_attached(repository)
-    there = staged.attached or Attached((), ())
-    new = tuple(records)
-    for record in new:
+    for record in records:
         attach_record(repository, record)
-    descriptor = staged.pushed.descriptor
-    _, bundles = attach_all(repository, project, staged.plan, descriptor, signer, there=there.bundles)
-    attached = Attached((*there.records, *new), (*there.bundles, *bundles))
-    return replace(staged, attached=attached)
+    attach_all(repository, project, staged.plan, staged.pushed.descriptor, signer)
+    return staged
 
 
 def _pulled(project: Project, repository: Repository, staged: Staged) -> Subject:

@@ -8,7 +8,7 @@ registry, complete and tested. Running the same promotion again finishes it.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -18,25 +18,17 @@ from imagefactory.oci.image import INDEX_TYPE
 from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository, StoredManifest
+from imagefactory.plan.plan import Plan
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
-from imagefactory.publish.catalog import (
-    Catalog,
-    Event,
-    Pointer,
-    Published,
-    Snapshot,
-    now,
-    pointed_at,
-    read_catalog,
-    write_catalog,
-)
+from imagefactory.publish.catalog import Catalog, Event, Pointer, Published, now, pointed_at
 from imagefactory.publish.gate import pass_gate
 from imagefactory.publish.history import misplaced_tags
 from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.staging import Staged
+from imagefactory.publish.stored_catalog import Snapshot, read_catalog, write_catalog
 from imagefactory.publish.tags import CATALOG, Tags, refuse_ambiguous, tags_of
-from imagefactory.store.digests import Digest, digest_of
+from imagefactory.store.digests import Digest, Sha256, digest_of
 
 if TYPE_CHECKING:
     from imagefactory.publish.attest.signing import Verifier
@@ -93,6 +85,7 @@ def promote(
         tags = tags_of(project.matrix, cell, key, time.date(), nightly=nightly)
         # The first image of a day keeps the day's tag.
         free = tuple(tag for tag in tags.dated if repository.resolve(tag) in (None, image.digest))
+        refuse_mixed(repository, catalog, tags)
         owner = catalog.owner_of(tags.fixed) or repository.resolve(tags.fixed)
         if owner not in (None, image.digest):
             raise TrustError(
@@ -102,24 +95,60 @@ def promote(
                 why=f"It names {owner}; this image is {image.digest}.",
                 fix="The same plan must give the same image: run `./inv verify`. Nothing was written.",
             )
-        held = catalog.holds(tags.moving).get(image.digest)
-        if held and not again:
-            # The rollback may have been interrupted before it moved them all.
-            wrong = misplaced_tags(repository, catalog, tags.moving)
-            set_tags(repository, Manifests(repository), snapshot, wrong, ())
-            raise TrustError(
-                "held-back",
-                f"{image.cell} was rolled back from this very image.",
-                where=image.digest,
-                why=f"On {held.time:%Y-%m-%d %H:%M} UTC its tags were set back to {held.image}.",
-                fix="Fix what was wrong with the image. If it was right after all, promote it with --again.",
-            )
+        if not again:
+            refuse_held(repository, snapshot, image.plan_key, tags)
         return _Ready(staged, image, replace(tags, dated=free))
 
     checked = staged.then(check)
     ready = list(checked.finished.values())
     promoted = _promote(project.matrix, repository, ready, snapshot, time) if ready else []
     return Promotion(promoted, list(checked.failed.values()))
+
+
+def promotable(project: Project, repository: Repository, *, again: bool) -> Callable[[Plan], Plan]:
+    """Make a check for what can be known before an image is built: the catalog, its tags, and rollbacks."""
+    refuse_ambiguous(project.matrix)
+    snapshot = read_catalog(repository)
+
+    def check(plan: Plan) -> Plan:
+        tags = tags_of(project.matrix, plan.cell, plan.key, now().date())
+        refuse_mixed(repository, snapshot.catalog, tags)
+        if not again:
+            refuse_held(repository, snapshot, plan.key, tags)
+        return plan
+
+    return check
+
+
+def refuse_mixed(repository: Repository, catalog: Catalog, tags: Tags) -> None:
+    """Raise if a tag that moves is one that never moves, by another image's name, or the reverse."""
+    mixed = [tag for tag in tags.moving if catalog.owner_of(tag)]
+    mixed += [tag for tag in (tags.fixed, *tags.dated) if catalog.pointer(tag)]
+    if mixed:
+        raise TrustError(
+            "tag-taken",
+            f"The tag {mixed[0]} belongs to another image.",
+            where=str(repository.reference.tagged(mixed[0])),
+            why="One of the two would move it, for the other it must never move.",
+            fix="Rename the model in matrix.yaml. Nothing was written.",
+        )
+
+
+def refuse_held(repository: Repository, snapshot: Snapshot, key: Sha256, tags: Tags) -> None:
+    """Raise if a rollback holds the image of a plan back from its tags."""
+    catalog = snapshot.catalog
+    for digest, held in catalog.holds(tags.moving).items():
+        if catalog.made_from(digest, key):
+            # The rollback may have been interrupted before it moved them all.
+            wrong = misplaced_tags(repository, catalog, tags.moving)
+            set_tags(repository, Manifests(repository), snapshot, wrong, ())
+            raise TrustError(
+                "held-back",
+                f"{catalog.known[digest].cell} was rolled back from this very image.",
+                where=digest,
+                why=f"On {held.time:%Y-%m-%d %H:%M} UTC its tags were set back to {held.image}.",
+                fix="Fix what was wrong with the image. If it was right after all, promote it with --again.",
+            )
 
 
 def _promote(
@@ -196,12 +225,11 @@ def pointers(
     matrix: Matrix, manifests: Manifests, catalog: Catalog, image: Published, tags: Iterable[str]
 ) -> dict[str, Pointer]:
     """Return what each tag must point at to name an image: an index, if the arch has several platforms."""
-    known = {known.digest: known for known in (*catalog.images, image)}
     arch = matrix.archs.get(image.arch)
     platforms = arch.platforms if arch else [image.platform]
     found: dict[str, Pointer] = {}
     for tag in tags:
-        images = pointed_at(image, catalog.pointer(tag), known, platforms)
+        images = pointed_at(image, catalog.pointer(tag), catalog.known, platforms)
         digest = image.digest if len(platforms) == 1 else manifests.create_index(images, image)
         found[tag] = Pointer(digest=digest, images=images)
     return found

@@ -1,37 +1,32 @@
 """Pruning: deletes what no kept tag reaches. Published images stay unless a policy says otherwise.
 
-It begins with an inventory of the repository: its tags, indexes, images and attachments, and which of them need which.
-An index keeps its images. An image keeps what refers to it, and the `sha256-...` tag that lists these referrers where
-the registry does not. Pruning by tags alone would break all of this.
+It begins with an inventory of what may have to go: published images that a policy lets go, tags that the catalog does
+not explain, indexes and catalogs that others replaced. An index keeps its images. An image keeps what refers to it, and
+the `sha256-...` tag that lists these referrers where the registry does not. Pruning by tags alone would break all of
+this. Images that stay are not looked at: the number of requests depends on what goes, not on what was ever published.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from functools import partial
-from typing import Any, Literal
+from datetime import date, datetime, timedelta
+from functools import cached_property, partial
+from typing import Literal
 
-from imagefactory.errors import RegistryError
+from imagefactory.errors import RegistryError, UsageError
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.image_push import PARALLEL
-from imagefactory.oci.registry.reference import Descriptor
-from imagefactory.oci.registry.repository import Repository, StoredManifest
-from imagefactory.publish.catalog import (
-    CATALOG_TYPE,
-    PREVIOUS,
-    Catalog,
-    Published,
-    Snapshot,
-    now,
-    read_catalog,
-    write_catalog,
-)
+from imagefactory.oci.registry.reference import Descriptor, is_digest
+from imagefactory.oci.registry.repository import Repository
+from imagefactory.project.cells import Cell
+from imagefactory.publish.catalog import Catalog, now
 from imagefactory.publish.github_packages import GitHubPackages
-from imagefactory.publish.tags import CATALOG, STAGING, nightly_date
+from imagefactory.publish.stored_catalog import CATALOG_TYPE, PREVIOUS, Snapshot, read_catalog, write_catalog
+from imagefactory.publish.tags import CATALOG, STAGING, nightly_date, staging_tag
 from imagefactory.store.digests import Digest
 
 _SETTLED = timedelta(days=1)
@@ -48,29 +43,81 @@ def subject_of(tag: str) -> Digest | None:
     return Digest(f"sha256:{found[1]}") if found else None
 
 
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What matters of a manifest."""
+
+    descriptor: Descriptor
+    """As a list of referrers has it."""
+    is_index: bool
+    needs: tuple[Digest, ...]
+    """The images of an index."""
+    subject: Digest | None
+    size: int
+    """The bytes that it refers to."""
+
+    @classmethod
+    def find(cls, repository: Repository, name: str) -> Examined | None:
+        manifest = repository.manifest(name)
+        if manifest is None:
+            return None
+        try:
+            document = manifest.document()
+            kind, subject = document.get("artifactType"), document.get("subject")
+            notes = document.get("annotations", {}) if kind else {}
+            return cls(
+                replace(manifest.descriptor(), artifact_type=kind, annotations=notes),
+                "manifests" in document,
+                tuple(Descriptor.of(item).digest for item in document.get("manifests", ())),
+                Descriptor.of(subject).digest if subject else None,
+                sum(int(layer["size"]) for layer in document.get("layers", ())),
+            )
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            where = f"{repository.reference.name}@{manifest.digest}"
+            raise repository.error(
+                "unusable", where, f"It is no manifest ({type(error).__name__})."
+            ) from None
+
+    @property
+    def predecessor(self) -> tuple[Digest, ...]:
+        """The catalog that a catalog replaced, if any."""
+        previous = str(self.descriptor.annotations.get(PREVIOUS))
+        return (Digest(previous),) if is_digest(previous) else ()
+
+
 @dataclass
 class Inventory:
-    """A repository at the time it was examined."""
+    """What was looked at in a repository, and the published images that stay without a look."""
 
     snapshot: Snapshot
+    kept: set[Digest]
     tags: dict[str, Digest] = field(default_factory=dict)
-    manifests: dict[Digest, StoredManifest] = field(default_factory=dict)
+    manifests: dict[Digest, Examined] = field(default_factory=dict)
     referrers: dict[Digest, list[Digest]] = field(default_factory=dict)
     """Manifest -> what is attached to it, by its list of referrers."""
 
     @property
+    def there(self) -> set[Digest]:
+        """The manifests that the repository has, as far as is known."""
+        return self.kept | self.manifests.keys()
+
+    @cached_property
     def unlisted(self) -> dict[Digest, list[Digest]]:
         """Manifest -> what says that it is attached to it, but was lost from the list."""
         found: dict[Digest, list[Digest]] = {}
         for digest, manifest in self.manifests.items():
-            subject = manifest.document().get("subject")
-            if subject and digest not in self.referrers.get(subject["digest"], ()):
-                found.setdefault(Digest(subject["digest"]), []).append(digest)
+            subject = manifest.subject
+            if subject and digest not in self.referrers.get(subject, ()):
+                found.setdefault(subject, []).append(digest)
         return found
 
-    def tags_on(self, digest: Digest) -> tuple[str, ...]:
-        """List the tags that point at a manifest."""
-        return tuple(sorted(tag for tag, found in self.tags.items() if found == digest))
+    @cached_property
+    def tags_on(self) -> dict[Digest, list[str]]:
+        """Manifest -> the tags that point at it."""
+        found: dict[Digest, list[str]] = {}
+        for tag in sorted(self.tags):
+            found.setdefault(self.tags[tag], []).append(tag)
+        return found
 
     def reach(self, roots: Iterable[Digest]) -> set[Digest]:
         """List manifests and what they keep alive: the images of an index, the attachments of an image."""
@@ -79,90 +126,95 @@ class Inventory:
             subject = subject_of(tag)
             if subject:
                 lists.setdefault(subject, []).append(listed)
-        unlisted = self.unlisted
         reached: set[Digest] = set()
         waiting = list(roots)
         while waiting:
             digest = waiting.pop()
             if digest not in reached:
                 reached.add(digest)
-                for parts in (self.referrers, lists, unlisted):
+                for parts in (self.referrers, lists, self.unlisted):
                     waiting.extend(parts.get(digest, ()))
                 if digest in self.manifests:
-                    waiting.extend(_children(self.manifests[digest]))
+                    waiting.extend(self.manifests[digest].needs)
         return reached
 
     def kind(self, digest: Digest) -> ManifestKind:
-        document = self.manifests[digest].document()
-        if document.get("artifactType") == CATALOG_TYPE:
-            return "catalog"
-        if any(subject_of(tag) for tag in self.tags_on(digest)):
-            return "list"
-        if "manifests" in document:
-            return "index"
-        return "attached" if "subject" in document else "image"
-
-    def attachment(self, digest: Digest) -> Descriptor:
-        """Describe an attached artifact as its list of referrers does."""
         manifest = self.manifests[digest]
-        kind = manifest.document().get("artifactType")
-        return replace(manifest.descriptor(), artifact_type=kind, annotations=_annotations(manifest))
+        if manifest.descriptor.artifact_type == CATALOG_TYPE:
+            return "catalog"
+        if any(map(subject_of, self.tags_on.get(digest, ()))):
+            return "list"
+        if manifest.is_index:
+            return "index"
+        return "attached" if manifest.subject else "image"
 
     def age(self, digest: Digest, moment: datetime) -> timedelta | None:
         """Return how long ago something was last attached to an image, which has no date itself; None if unknown."""
         attached = [self.manifests[item] for item in self.referrers.get(digest, ()) if item in self.manifests]
-        dates = [str(_annotations(manifest).get(_CREATED, "")) for manifest in attached]
+        dates = [str(manifest.descriptor.annotations.get(_CREATED, "")) for manifest in attached]
         try:
             return moment - datetime.fromisoformat(max(dates, default=""))
         except (ValueError, TypeError):  # no date, or one without a time zone
             return None
 
 
-def take_inventory(repository: Repository, also: Iterable[Digest] = ()) -> Inventory:
-    """Examine everything that tags, the catalog and `also` lead to."""
+def take_inventory(
+    repository: Repository,
+    policy: Policy,
+    moment: datetime,
+    uploaded: Mapping[Digest, datetime] | None = None,
+) -> Inventory:
+    """Examine what may have to go; `uploaded` are manifests without a tag, with the times of their uploads."""
     snapshot = read_catalog(repository)
-    inventory = Inventory(snapshot)
+    catalog = snapshot.catalog
+    names = set(repository.tags())
+    # Where the tag is gone that never goes, the image may be.
+    loose = outdated(catalog, policy, moment) | {one.digest for one in catalog.images if one.tag not in names}
+    inventory = Inventory(snapshot, catalog.known.keys() - loose)
+    owners = fixed_tags(catalog)
+    inventory.tags = {tag: owners[tag] for tag in names & owners.keys() if owners[tag] in loose}
+    unexplained = sorted(tag for tag in names - owners.keys() if subject_of(tag) not in inventory.kept)
+    has_api = snapshot.digest is None or referrers.has_api(repository, snapshot.digest)
+    waiting = {*loose, *catalog.indexes(), *catalog.deleting}
+    for digest, came in (uploaded or {}).items():
+        # What was uploaded just now may be about to get a tag; what is older, an earlier prune has seen.
+        if moment - came > _SETTLED and (catalog.swept is None or came > catalog.swept):
+            waiting.add(digest)
     with ThreadPoolExecutor(PARALLEL) as pool:
-        names = repository.tags()
-        for tag, manifest in zip(names, pool.map(repository.manifest, names), strict=True):
-            if manifest is not None:  # else it was deleted this very moment
-                inventory.tags[tag] = manifest.digest
-                inventory.manifests[manifest.digest] = manifest
-        catalog = snapshot.catalog
-        waiting = {*also, *(image.digest for image in catalog.images)}
-        waiting |= {pointer.digest for event in catalog.events for pointer in event.moved.values()}
-        looked_at: set[Digest] = set()
-        while True:
-            unread = sorted(waiting - inventory.manifests.keys())
-            found = [manifest for manifest in pool.map(repository.manifest, unread) if manifest is not None]
-            inventory.manifests |= {manifest.digest: manifest for manifest in found}
-            looked_at |= waiting
-            unasked = [digest for digest in inventory.manifests if digest not in inventory.referrers]
-            lists = pool.map(partial(referrers.find, repository), unasked)
-            for digest, attached in zip(unasked, lists, strict=True):
-                inventory.referrers[digest] = [item.digest for item in attached]
-            waiting = {
-                other
-                for digest, manifest in inventory.manifests.items()
-                for other in (*_children(manifest), *predecessor(manifest), *inventory.referrers[digest])
-            } - looked_at
-            if not waiting:
-                return inventory
+
+        def look(names: list[str] | list[Digest]) -> dict[str, Digest]:
+            looked = zip(names, pool.map(partial(Examined.find, repository), names), strict=True)
+            found = {name: one for name, one in looked if one}  # else it was deleted this very moment
+            inventory.manifests |= {one.descriptor.digest: one for one in found.values()}
+            return {name: one.descriptor.digest for name, one in found.items()}
+
+        tagged = look(unexplained)
+        inventory.tags |= tagged
+        new = [digest for digest in tagged.values() if digest not in inventory.kept]
+        seen: set[Digest] = set()
+        while new or waiting:
+            seen |= waiting
+            new += look(sorted(waiting - inventory.manifests.keys())).values()
+            examined = [inventory.manifests[digest] for digest in new]
+            about = {*new, *(one.subject for one in examined if one.subject)} - inventory.referrers.keys()
+            listed = [one for one in about if has_api or referrers.fallback_tag(one) in names]
+            lists = pool.map(partial(referrers.find, repository), listed)
+            inventory.referrers |= {one: [] for one in about} | {
+                one: [item.digest for item in attached] for one, attached in zip(listed, lists, strict=True)
+            }
+            waiting = {other for one in examined for other in (*one.needs, *one.predecessor)}
+            waiting |= {other for digest in new for other in inventory.referrers[digest]}
+            known = (seen, inventory.kept, inventory.manifests)
+            waiting = {other for other in waiting if not any(other in one for one in known)}
+            new = []
+    return inventory
 
 
-def predecessor(manifest: StoredManifest) -> list[Digest]:
-    """Return the catalog that a catalog replaced, if any."""
-    previous = _annotations(manifest).get(PREVIOUS)
-    return [Digest(previous)] if previous else []
-
-
-def _annotations(manifest: StoredManifest) -> dict[str, Any]:
-    found: dict[str, Any] = manifest.document().get("annotations", {})
-    return found
-
-
-def _children(manifest: StoredManifest) -> list[Digest]:
-    return [Digest(item["digest"]) for item in manifest.document().get("manifests", ())]
+def fixed_tags(catalog: Catalog) -> dict[str, Digest]:
+    """Map the tags that belong to published images for ever to these images."""
+    named = {tag: event.image for event in reversed(catalog.events) for tag in event.named}
+    staged = {staging_tag(image.plan_key): image.digest for image in catalog.images}
+    return {tag: digest for tag, digest in (staged | named).items() if digest in catalog.known}
 
 
 @dataclass(frozen=True)
@@ -175,6 +227,8 @@ class Policy:
     """Days that nightlies stay; None for ever."""
     keep: int | None = None
     """How many of the newest published images of each target stay; None for all."""
+    most: int | None = None
+    """How many manifests may go at once; None for any number."""
 
 
 @dataclass(frozen=True)
@@ -205,22 +259,41 @@ class Pruning:
         return {item.digest for item in self.deletions if item.kind != "catalog"} | {*self.forgotten}
 
 
+def outdated(catalog: Catalog, policy: Policy, moment: datetime) -> set[Digest]:
+    """List the published images that no moving tag names, and that the policy lets go."""
+    pointers = [pointer for tag in catalog.moving_tags() if (pointer := catalog.pointer(tag))]
+    in_use = {digest for pointer in pointers for digest in pointer.images.values()}
+    nights: dict[Digest, date] = {}
+    for event in catalog.events:
+        for day in filter(None, map(nightly_date, event.named)):
+            nights[event.image] = max(day, nights.get(event.image, day))
+    newer: Counter[Cell] = Counter()
+    promoted = [event.image for event in reversed(catalog.events) if event.kind == "promote"]
+    found: set[Digest] = set()
+    for digest in dict.fromkeys([*promoted, *catalog.known]):  # the newest first
+        image = catalog.image(digest)
+        if image is None:
+            continue
+        days = (moment.date() - nights.get(digest, date.max)).days
+        old = policy.nightly_days is not None and days > policy.nightly_days
+        if digest not in in_use and (old or (policy.keep is not None and newer[image.cell] >= policy.keep)):
+            found.add(digest)
+        newer[image.cell] += 1
+    return found
+
+
 def plan_pruning(inventory: Inventory, policy: Policy, moment: datetime) -> Pruning:
     """Decide what to delete."""
     catalog = inventory.snapshot.catalog
     moving = [found for tag in catalog.moving_tags() if (found := catalog.pointer(tag)) is not None]
-    in_use = {digest for pointer in moving for digest in pointer.images.values()}
+    old, owners = outdated(catalog, policy, moment), fixed_tags(catalog)
     undated: list[str] = []
-    roots = {pointer.digest for pointer in moving} | {
-        image.digest
-        for image in catalog.images
-        if image.digest in inventory.manifests
-        and (image.digest in in_use or not _outdated(catalog, image, policy, moment))
-    }
+    roots = inventory.kept | {pointer.digest for pointer in moving}
+    roots |= {digest for digest in catalog.known if digest in inventory.manifests and digest not in old}
     for tag, digest in inventory.tags.items():
         if subject_of(tag):
             continue  # stays or goes with what it is about
-        if catalog.image(digest) and (tag.startswith(STAGING) or catalog.owner_of(tag) == digest):
+        if catalog.image(digest) and (tag.startswith(STAGING) or owners.get(tag) == digest):
             continue  # stays or goes with its image
         if tag.startswith(STAGING):
             age = inventory.age(digest, moment)
@@ -231,22 +304,20 @@ def plan_pruning(inventory: Inventory, policy: Policy, moment: datetime) -> Prun
         roots.add(digest)
     newest = inventory.snapshot.digest
     if newest:  # and its predecessor, in case somebody has to go back to it
-        roots |= {newest, *predecessor(inventory.manifests[newest])}
-    kept = inventory.reach(roots)
+        roots |= {newest, *inventory.manifests[newest].predecessor}
+    kept, there = inventory.reach(roots), inventory.there
     deletions = [
-        Deletion(digest, inventory.kind(digest), inventory.tags_on(digest), _size(manifest.document()))
+        Deletion(digest, inventory.kind(digest), tuple(inventory.tags_on.get(digest, ())), manifest.size)
         for digest, manifest in inventory.manifests.items()
         if digest not in kept
     ]
     gone = {item.digest for item in deletions}
     return Pruning(
         deletions=tuple(sorted(deletions, key=lambda item: (KINDS.index(item.kind), item.tags, item.digest))),
-        kept=len(kept & inventory.manifests.keys()),
+        kept=len(kept & there),
         undated=tuple(sorted(undated)),
         forgotten=tuple(
-            image.digest
-            for image in catalog.images
-            if image.digest in gone or image.digest not in inventory.manifests
+            image.digest for image in catalog.images if image.digest in gone or image.digest not in there
         ),
     )
 
@@ -258,26 +329,43 @@ def prune(
     moment = moment or now()
     packages = GitHubPackages.of(repository.reference)
     remove = packages.delete if packages else repository.delete
-    uploaded = packages.versions() if packages else {}
-    # What was uploaded just now may be about to get a tag.
-    inventory = take_inventory(
-        repository, [digest for digest, came in uploaded.items() if moment - came > _SETTLED]
-    )
+    inventory = take_inventory(repository, policy, moment, packages.untagged() if packages else None)
     pruning = plan_pruning(inventory, policy, moment)
     if not delete:
         return pruning
+    _refuse_too_many(repository, pruning, policy.most)
+    # Nobody needs old catalogs. Whoever may not delete finds out with them, and leaves no marks on images.
+    for item in pruning.deletions:
+        if item.kind == "catalog":
+            remove(item.digest)
     if pruning.announced:
         _announce(repository, inventory.snapshot, pruning)
     for item in pruning.deletions:
-        remove(item.digest)
+        if item.kind != "catalog":
+            remove(item.digest)
     before = inventory.snapshot.catalog
     gone = {*pruning.announced, *before.deleting}
-    if gone or before.without(pruning.forgotten) != before:
-        write_catalog(repository, lambda catalog: catalog.without(pruning.forgotten).with_deleted(gone))
+    swept = moment - _SETTLED if packages else None
+    if gone or swept or before.without(pruning.forgotten) != before:
+        write_catalog(
+            repository, lambda catalog: catalog.without(pruning.forgotten).with_deleted(gone, swept)
+        )
+    there = inventory.there - gone
     for subject, lost in inventory.unlisted.items():
-        if subject in inventory.manifests and subject not in gone:
-            referrers.enlist(repository, subject, *map(inventory.attachment, lost))
+        if subject in there:
+            referrers.enlist(repository, subject, *(inventory.manifests[one].descriptor for one in lost))
     return pruning
+
+
+def _refuse_too_many(repository: Repository, pruning: Pruning, most: int | None) -> None:
+    if most is not None and len(pruning.deletions) > most:
+        raise UsageError(
+            "too-many-deletions",
+            f"{len(pruning.deletions):,} manifests would be deleted.",
+            where=repository.reference.name,
+            why=f"--most allows {most:,}.",
+            fix="Look at what they are: the same command without --delete. Nothing was deleted.",
+        )
 
 
 def _announce(repository: Repository, seen: Snapshot, pruning: Pruning) -> None:
@@ -291,25 +379,8 @@ def _announce(repository: Repository, seen: Snapshot, pruning: Pruning) -> None:
                 "Somebody published while the registry was being examined.",
                 where=str(repository.reference.tagged(CATALOG)),
                 why="What was unused then may be in use now.",
-                fix="Run `./inv prune` again. Nothing was deleted.",
+                fix="Run `./inv prune` again. Only old catalogs were deleted.",
             )
         return marked
 
     write_catalog(repository, mark)
-
-
-def _outdated(catalog: Catalog, image: Published, policy: Policy, moment: datetime) -> bool:
-    """Whether the policy lets an unused image go."""
-    named = [tag for event in catalog.events if event.image == image.digest for tag in event.named]
-    days = [day for tag in named if (day := nightly_date(tag)) is not None]
-    if policy.nightly_days is not None and days and (moment.date() - max(days)).days > policy.nightly_days:
-        return True
-    same = {other.digest for other in catalog.images if other.cell == image.cell}
-    promoted = [event.image for event in reversed(catalog.events) if event.kind == "promote"]
-    newest = list(dict.fromkeys(digest for digest in promoted if digest in same))
-    return policy.keep is not None and image.digest not in newest[: policy.keep]
-
-
-def _size(document: dict[str, object]) -> int:
-    layers = document.get("layers", ())
-    return sum(int(layer["size"]) for layer in layers) if isinstance(layers, list) else 0

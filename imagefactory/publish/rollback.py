@@ -12,9 +12,10 @@ from imagefactory.errors import UsageError
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
-from imagefactory.publish.catalog import Catalog, Event, Published, now, read_catalog, write_catalog
+from imagefactory.publish.catalog import Catalog, Event, Published, now
 from imagefactory.publish.history import misplaced_tags
 from imagefactory.publish.promote import Manifests, pointers, refuse_deleting, set_tags
+from imagefactory.publish.stored_catalog import read_catalog, write_catalog
 from imagefactory.publish.tags import moving_tags
 from imagefactory.store.digests import Digest
 
@@ -42,10 +43,11 @@ def rollback(project: Project, repository: Repository, cell: Cell, to: str = "")
     if unfinished is not None:
         set_tags(repository, manifests, snapshot, unfinished.moved, ())
         left = catalog.image(unfinished.left) if unfinished.left else None
-        return _rolled_back(_image(catalog, unfinished.image), left, own, unfinished.moved)
+        return _rolled_back(catalog.known[unfinished.image], left, own, unfinished.moved)
     image = choose(catalog, own, cell, to)
     # `MODEL` may go back to an image of another vLLM version; `MODEL-vVLLM` may not.
-    moved = [tag for tag in own if tag in catalog.tags_of(image.digest)]
+    had = catalog.tags_of(image.digest)
+    moved = [tag for tag in own if tag in had]
     manifests.get(image.digest)  # raises if the registry no longer has it
     time = now()
     # One event for each image that is left: it is held back from the tags that it had.
@@ -78,7 +80,7 @@ def _rolled_back(
 
 def _unfinished(repository: Repository, catalog: Catalog, tags: Sequence[str], cell: Cell) -> Event | None:
     """Return the rollback that was last, if it was interrupted before it moved all tags: it goes first."""
-    last = next((event for event in reversed(catalog.events) if set(tags) & event.moved.keys()), None)
+    last = next(reversed(catalog.moves(tags)), None)
     if last is None or last.kind != "rollback" or not misplaced_tags(repository, catalog, last.moved):
         return None
     image = catalog.image(last.image)
@@ -130,7 +132,7 @@ def choose(catalog: Catalog, tags: Sequence[str], cell: Cell, to: str = "") -> P
             why="A rollback needs exactly one image that these tags have named.",
             fix="`./inv history` lists what was published; --to accepts the digest of any of it, or a day.",
         )
-    return _image(catalog, found[0])
+    return catalog.known[found[0]]
 
 
 def _before(current: Digest, images: Sequence[Digest]) -> list[Digest]:
@@ -143,8 +145,3 @@ def _day(text: str) -> date | None:
         return date.fromisoformat(text)
     except ValueError:
         return None
-
-
-def _image(catalog: Catalog, digest: Digest) -> Published:
-    # An image leaves the catalog together with its events.
-    return next(image for image in catalog.images if image.digest == digest)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 class Attached:
     """What is attached to an image: smoke records, whatever they say, and statements, whoever signed them."""
 
-    records: tuple[SmokeRecord, ...]
+    record: SmokeRecord | None
+    """All smoke records of this very image and plan, in one."""
     bundles: tuple[tuple[Digest, Bundle | str], ...]
     """Bundles, or the reasons why they cannot be read."""
 
@@ -51,8 +52,6 @@ class Staged:
     image: Image
     pushed: Pushed
     """What this process uploaded: nothing, if another one staged the image."""
-    attached: Attached | None = None
-    """None until somebody looks."""
 
     @property
     def digest(self) -> Digest:
@@ -62,20 +61,13 @@ class Staged:
     def manifest(self) -> StoredManifest:
         return StoredManifest(self.digest, MANIFEST_TYPE, self.image.manifest)
 
-    @property
-    def record(self) -> SmokeRecord | None:
-        """All attached smoke records of this very image and plan, in one."""
-        return merge_records(self.attached.records if self.attached else (), self.digest, self.plan.key)
-
-    def with_attached(self, repository: Repository) -> Staged:
-        """Look at what is attached, unless somebody did."""
-        if self.attached is not None:
-            return self
+    def attached(self, repository: Repository) -> Attached:
+        """Read what is attached at this moment."""
         from imagefactory.publish.attest.attachments import bundles_among  # noqa: PLC0415 - with cryptography
 
         found = referrers.find(repository, self.digest)
-        records, bundles = records_among(repository, found), bundles_among(repository, found)
-        return replace(self, attached=Attached(tuple(records), tuple(bundles)))
+        record = merge_records(records_among(repository, found), self.digest, self.plan.key)
+        return Attached(record, tuple(bundles_among(repository, found)))
 
 
 def stage(
@@ -111,6 +103,8 @@ def stage(
         pushed = push_image(repository, pushable, tag=staging_tag(plan.key), watcher=pushing)
         return Staged(plan, image, pushed)
 
+    if plans.finished:
+        repository.require_write()  # before hours of work that nobody could use
     with project.store.in_use():
         project.store.sweep()
         staged = plans.then(push, say)

@@ -37,7 +37,7 @@ NIGHTLY_VERSION: Final = "nightly"
 KEY_DIGITS: Final = 12
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DATED = re.compile(r"nightly-(\d{8})-.+")
-_RESERVED = re.compile(rf"{CATALOG}|{LATEST}|({STAGING}|{NIGHTLY}|sha256-).*")
+_RESERVED = re.compile(rf"{CATALOG}|{LATEST}|({STAGING}|{NIGHTLY}|sha256-|wheel-).*")
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,22 @@ def nightly_date(tag: str) -> date | None:
         return date.fromisoformat(found[1])
     except ValueError:
         return None
+
+
+def names_image(matrix: Matrix, tag: str, cell: Cell, key: Sha256) -> bool | None:
+    """Whether a tag may name this image of a cell; None if it is not one of the factory's tags."""
+    cells = buildable(matrix)
+    if tag in {fixed_tag(cell, key), staging_tag(key)}:
+        return True
+    if nightly_date(tag):
+        return cell in cells and is_home(matrix, cell) and tag[len(f"{NIGHTLY}00000000-") :] == cell.model
+    if cell in cells and tag in moving_tags(matrix, cell):
+        return True
+    named, _, _ = tag.rpartition("-")
+    others = any(
+        named == f"{one.model_and_version}-{one.arch}" or tag in moving_tags(matrix, one) for one in cells
+    )
+    return False if others or _RESERVED.fullmatch(tag) else None
 
 
 def refuse_ambiguous(matrix: Matrix) -> None:

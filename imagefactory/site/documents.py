@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Final
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
@@ -12,11 +13,24 @@ from pydantic import BaseModel
 from imagefactory.site.guides import plain
 from imagefactory.site.site_contents import SiteContents
 from imagefactory.site.stock import Document
+from imagefactory.site.traits import search_words
 from imagefactory.store.progress import size
 
 FORMAT: Final = 1
 _LONGEST: Final = 240
 _ENTRIES: Final = 50
+SETTING_WORDS: Final = {
+    "MAX_MODEL_LEN": "context length window tokens",
+    "MAX_NUM_SEQS": "users concurrency parallel requests batch",
+    "GPU_MEMORY_UTILIZATION": "ram vram share",
+    "LIMIT_MM_PER_PROMPT": "vision images pictures multimodal",
+    "TOOL_CALL_PARSER": "tools function calling agents mcp",
+    "REASONING_PARSER": "thinking",
+    "VLLM_API_KEY_FILE": "password token security",
+}
+"""Other words for settings, by which people look for them."""
+_NOT_XML: Final = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""XML has no way to write these characters, not even escaped."""
 
 
 def to_json(document: object) -> str:
@@ -43,13 +57,14 @@ def page_documents(contents: SiteContents) -> dict[str, Document]:
     troubles = [
         {"symptom": plain(one.symptom), "remedy": plain(one.remedy)} for one in contents.guides.troubles
     ]
+    tasks = [{"task": one.task, "how": plain(one.how)} for one in contents.guides.tasks]
     documents: dict[str, Document] = {
         **{f"models/{model['name']}": model for model in contents.models},
         **{f"images/{image['slug']}": image for image in contents.images},
         **{f"packages/{packages['slug']}": packages for packages in contents.packages},
         "mods": {"mods": contents.mods},
         "configurations": {"choices": contents.guides.choices},
-        "troubles": {"troubles": troubles, "exit_codes": contents.guides.exit_codes},
+        "troubles": {"tasks": tasks, "troubles": troubles, "exit_codes": contents.guides.exit_codes},
         "status": contents.status,
     }
     return {path: {"format": FORMAT, **document} for path, document in documents.items()}
@@ -113,7 +128,7 @@ def llms_text(contents: SiteContents) -> str:
         "## Help",
         "",
         _line("configurations.json", "which configuration", "what to use in which situation"),
-        _line("troubles.json", "when something is wrong", "symptoms, remedies and exit codes"),
+        _line("troubles.json", "help", "how to do things, symptoms, remedies and exit codes"),
         _line("mods.json", "mods", "changes to the servers, with reasons and versions"),
         _line("status.json", "status", "what was published in the last nights"),
         "",
@@ -127,15 +142,20 @@ def _line(path: str, name: str, text: str) -> str:
 
 
 def search_entries(contents: SiteContents) -> list[list[str]]:
-    """Return what the search looks through: kind, title, address, text."""
-    return [[kind, title, path, text[:_LONGEST]] for kind, title, path, text in _entries(contents)]
+    """Return what the search looks through: kind, title, address, text, and other words for it."""
+    return [
+        [kind, title, path, text[:_LONGEST], *more] for kind, title, path, text, *more in _entries(contents)
+    ]
 
 
-def _entries(contents: SiteContents) -> Iterator[tuple[str, str, str, str]]:
+def _entries(contents: SiteContents) -> Iterator[tuple[str, ...]]:
     for model in contents.models:
         drafters = (drafter["repo"] for drafter in model["drafters"])
-        text = " ".join([model["repo"] or "", model["weights"], *drafters])
-        yield "model", model["name"], f"models/{model['name']}.html", text
+        text = " ".join([model["repo"] or "", model["weights"], *model["badges"], *drafters])
+        words = search_words(contents.stock.project.matrix.models[model["name"]])
+        yield "model", model["name"], f"models/{model['name']}.html", text, words
+    for number, task in enumerate(contents.guides.tasks, 1):
+        yield "how to", task.task, f"troubles.html#task-{number}", plain(task.how), task.words
     for image in contents.images:
         digest = image["published_digest"] or image["digest"] or ""
         text = " ".join([image["gpu"], image["platform"], digest, *image["mods"]])
@@ -144,7 +164,13 @@ def _entries(contents: SiteContents) -> Iterator[tuple[str, str, str, str]]:
         yield "mod", mod["name"], f"mods.html#{mod['name']}", mod["summary"]
     for setting in contents.first["settings"]:
         path = f"models/{contents.first['name']}.html#{setting['name']}"
-        yield "setting", setting["name"], path, plain(setting["meaning"])
+        yield (
+            "setting",
+            setting["name"],
+            path,
+            plain(setting["meaning"]),
+            SETTING_WORDS.get(setting["name"], ""),
+        )
     for number, trouble in enumerate(contents.guides.troubles, 1):
         yield "problem", plain(trouble.symptom), f"troubles.html#problem-{number}", plain(trouble.remedy)
     for code, meaning in contents.guides.exit_codes.items():
@@ -179,5 +205,4 @@ def _entry(root: Element, contents: SiteContents, change: Document) -> None:
 
 
 def _text(parent: Element, name: str, text: str) -> None:
-    # XML has no way to write control characters, not even escaped.
-    SubElement(parent, name).text = "".join(max(sign, " ") for sign in text)
+    SubElement(parent, name).text = _NOT_XML.sub(" ", text)

@@ -34,10 +34,19 @@ class Symptom(_Value):
     remedy: str
 
 
+class Task(_Value):
+    """Something that people want to do, and how; `words` are others for it."""
+
+    task: str
+    how: str
+    words: str = ""
+
+
 class Guides(_Value):
     """What the documentation advises."""
 
     choices: tuple[Choice, ...] = ()
+    tasks: tuple[Task, ...] = ()
     troubles: tuple[Symptom, ...] = ()
     exit_codes: dict[int, str] = {}
 

@@ -16,6 +16,8 @@ from imagefactory.site.stock import Document, Planned, Stock
 
 NEIGHBOURS: Final = 6
 """How many other images a page compares its own with."""
+HISTORY: Final = 100
+"""How many changes a page lists, the newest."""
 SOMEBODY: Final = "/home/somebody"
 
 
@@ -86,10 +88,12 @@ def image_page(stock: Stock, planned: Planned, packages: Document, shared: Mappi
                 "now": line.now,
                 "held": line.held,
             }
-            for line in reversed(lines)
+            for line in lines[: -HISTORY - 1 : -1]
         ],
+        "older": max(0, len(lines) - HISTORY),
         "problems": evidence.problems,
         "docker_run": _docker_run(planned, reference),
+        "older_run": _docker_run(planned, f"{registry}@{lines[-2].image.digest}") if lines[1:] else None,
         "environment": plan.config.env,
         "entrypoint": plan.config.entrypoint,
         "labels": plan.config.labels,

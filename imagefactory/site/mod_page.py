@@ -39,8 +39,8 @@ def mod_pages(stock: Stock) -> list[Document]:
 
 
 def _versions(matrix: Matrix, mod: Mod) -> Iterator[Document]:
-    """Yield what the mod declares about each release; `mods.check` holds it to that."""
-    for name, version in matrix.versions.items():
+    """Yield what the mod declares about each release, newest first; `mods.check` holds it to that."""
+    for name, version in reversed(matrix.versions.items()):
         if version.release is None or first_of_release(matrix, name) != name:
             continue
         if server_name(name) != mod.manifest.of_server:

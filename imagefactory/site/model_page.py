@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Final
 
-from imagefactory.check.bench.profiles import PublishedFigures
+from imagefactory.check.bench.profiles import PublishedFigure, PublishedFigures
 from imagefactory.check.bench.result import BenchResult, pooled_acceptance
 from imagefactory.launch.preview import Preview
+from imagefactory.plan.serve.description import Served, image_environment
 from imagefactory.project.cells import Cell, drafter_exclusions
 from imagefactory.project.served_model import ServedModel
 from imagefactory.project.server_versions import TITLES
+from imagefactory.project.servers.server import MOST
 from imagefactory.site.guides import plain, table_rows
 from imagefactory.site.stock import Document, Stock
+from imagefactory.site.traits import badges
 
 CONTEXTS: Final = (8_192, 16_384, 32_768, 65_536, 131_072, 262_144)
 SESSIONS: Final = (1, 4, 16)
+SPARK: Final = "GB10"
+"""What published figures call the GPU of a DGX Spark."""
+_NO_LIMIT: Final = re.compile(rf"from (\d+) to {MOST}")
+_LONG_NUMBER: Final = re.compile(r"(?<![\w.])\d{5,}(?!\w)")
 
 
 def model_page(
@@ -32,26 +40,27 @@ def model_page(
     image = images.get(home) if home else None
     served = stock.served(home) if home else None
     flags = served.description["image"].get("flags", {}) if served else {}
-    versions = list(_versions(stock, name, images))
+    versions, reported = list(_versions(stock, name, images)), published.about(name)
     runs = {version["runs"].partition(" ")[0] for version in versions if version["slug"]}
     return {
         "name": name,
         "repo": model.repo,
         "revision": project.model_lock.commit_of(model.repo) if model.repo else None,
         "weights": model.weights,
+        "badges": badges(model),
         "target": str(home) if home else None,
         "image": image["slug"] if image else None,
         "state": image["state"] if image else stock.missing.get(home, "not built") if home else "not built",
         "settings": list(_settings(stock, home)) if home else [],
         "memory": _memory(model),
+        "serves": _served_context(served, model),
         "drafters": list(_drafters(stock, home, model)),
         "servers": [title for title in TITLES.values() if title in runs],
         "versions": versions,
         "not_built": _not_built(stock, name),
         "measured": [_measured(one) for one in sorted(results, key=lambda one: one.started, reverse=True)],
-        "reported": [
-            one.model_copy(update={"source": published.sources[one.source]}) for one in published.about(name)
-        ],
+        "reported": [one.model_copy(update={"source": published.sources[one.source]}) for one in reported],
+        "speed": _speed(reported),
         "environment": served.extra if served else {},
         "flags": [f"--{flag.replace('_', '-')} {value}" for flag, value in flags.items()],
     }
@@ -70,7 +79,23 @@ def _settings(stock: Stock, cell: Cell) -> Iterator[Document]:
     served = stock.served(cell)
     table = Preview(stock.project.root, served.description, served.model).markdown()
     for name, default, allowed, meaning in table_rows(table, 4):
-        yield {"name": plain(name), "default": plain(default), "allowed": plain(allowed), "meaning": meaning}
+        limits = _LONG_NUMBER.sub(
+            lambda found: f"{int(found[0]):,}", _NO_LIMIT.sub(r"of \1 or more", plain(allowed))
+        )
+        yield {"name": plain(name), "default": plain(default), "allowed": limits, "meaning": meaning}
+
+
+def _served_context(served: Served | None, model: ServedModel) -> int | None:
+    """Return the context that the default image serves, which is the model's own unless a setting shortens it."""
+    longest = model.memory.context if model.memory else None
+    length = image_environment(served.description).get("MAX_MODEL_LEN", "") if served else ""
+    return int(length) if length.isdigit() else longest
+
+
+def _speed(reported: Sequence[PublishedFigure]) -> Document | None:
+    """Return what others measured for one user on the GPU of a DGX Spark: the slowest and the fastest."""
+    alone = [one.tokens_per_second for one in reported if one.users == 1 and one.gpu == SPARK]
+    return {"slowest": min(alone), "fastest": max(alone), "gpu": SPARK} if alone else None
 
 
 def _memory(model: ServedModel) -> Document | None:
@@ -113,11 +138,17 @@ def _drafters(stock: Stock, home: Cell | None, model: ServedModel) -> Iterator[D
 
 
 def _versions(stock: Stock, name: str, images: Mapping[Cell, Document]) -> Iterator[Document]:
-    """Yield the combinations with a server on an arch, newest first; `slug` is None where there is no image."""
+    """Yield the combinations with a server on an arch, default and newest first; `slug` is None without an image."""
     of_model = [cell for cell in (*stock.planned, *stock.missing) if cell.model == name]
     order = list(stock.project.matrix.versions)
-    home = stock.project.matrix.models[name].arch or stock.project.matrix.defaults.arch
-    for cell in sorted(of_model, key=lambda cell: (-order.index(cell.version), cell.arch != home, cell)):
+    home, servers = _home(stock, name), list(TITLES)
+    arch = stock.project.matrix.models[name].arch or stock.project.matrix.defaults.arch
+
+    def rank(cell: Cell) -> tuple[object, ...]:
+        newest = servers.index(cell.server), -order.index(cell.version)
+        return cell != home, cell.arch != arch, *newest, cell
+
+    for cell in sorted(of_model, key=rank):
         missing = {"slug": None, "state": stock.missing.get(cell, "not built")}
         page = images.get(cell, missing)
         yield {
@@ -127,6 +158,7 @@ def _versions(stock: Stock, name: str, images: Mapping[Cell, Document]) -> Itera
             "platform": cell.platform,
             "slug": page["slug"],
             "state": page["state"],
+            "default": cell == home,
         }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, Self, get_args
 
 from imagefactory.launch.docker_run import HUB_CACHE, Launch, compose_document, compose_text, docker_run
 from imagefactory.launch.recipes import TEMPLATED, Format, recipe_document, recipe_text
@@ -21,6 +21,7 @@ from imagefactory.project.servers.known import SERVERS, server_of
 from imagefactory.project.servers.server import Server
 from imagefactory.project.targets import default_target
 from imagefactory.publish.tags import moving_tags
+from imagefactory.site.stock import Document
 from imagefactory.store.digests import Digest
 
 NOT_OFFERED: Final = (
@@ -37,21 +38,33 @@ MEMORY: Final[Mapping[str, Mapping[str, Any]]] = {
 """The memory of each arch in bytes, and how much of it an idle machine has free; taken from documents, not measured."""
 
 
-def picker_data(project: Project, digests: Mapping[Cell, Digest | None]) -> dict[str, Any]:
-    """Return all that the picker knows; an image without a digest has never been built."""
+class Offer(NamedTuple):
+    """An image to offer: its digest, None if it has never been built, and whether it is published."""
+
+    digest: Digest | None
+    state: str
+
+    @classmethod
+    def of(cls, image: Document) -> Self:
+        """Offer what the page of an image offers."""
+        return cls(image["published_digest"] or image["digest"], image["state"])
+
+
+def picker_data(project: Project, offers: Mapping[Cell, Offer]) -> dict[str, Any]:
+    """Return all that the picker knows."""
     servers: dict[str, dict[str, Any]] = {}
     images = []
-    for cell, digest in digests.items():
+    for cell, offer in offers.items():
         chosen = choose_mods(project.matrix, cell, project.mods)
         kernels = project.wheel_lock(cell).kernels
         served = describe(project.matrix, cell, project.model_lock, chosen, kernels)
         settings = served.description["settings"]
         server = servers.setdefault(cell.server, _server(server_of(cell)) | {"settings": settings})
-        images.append(_image(project.matrix, cell, served, server["settings"], digest))
+        images.append(_image(project.matrix, cell, served, server["settings"], offer))
     return {
         "rules": _rules(project),
         "servers": servers,
-        "machines": list(_machines(project.matrix, list(digests))),
+        "machines": list(_machines(project.matrix, list(offers))),
         "images": images,
         "not_offered": list(NOT_OFFERED),
         "model": default_target(project.matrix),
@@ -77,9 +90,10 @@ def _server(server: Server) -> dict[str, Any]:
 
 
 def _image(
-    matrix: Matrix, cell: Cell, served: Served, settings: list[dict[str, Any]], digest: Digest | None
+    matrix: Matrix, cell: Cell, served: Served, settings: list[dict[str, Any]], offer: Offer
 ) -> dict[str, Any]:
     """Describe an image; its defaults are those that differ from those of its server's first image."""
+    digest = offer.digest
     name = f"{matrix.effective_registry}{f'@{digest}' if digest else f':{moving_tags(matrix, cell)[0]}'}"
     launch = Launch(cell, name, served.description)
     first = {entry["name"]: entry["default"] for entry in settings}
@@ -92,6 +106,7 @@ def _image(
         "machine": _machine_name(matrix, cell),
         "server": cell.server,
         "reference": name,
+        "state": offer.state,
         "facts": served.description["image"],
         "document": served.model,
         "defaults": {name: default for name, default in own.items() if default != first[name]},

@@ -11,9 +11,10 @@ from imagefactory.errors import FactoryError
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.attest.attachments import STATEMENTS, attached_bundles
 from imagefactory.publish.attest.bundles import BadBundleError, Statement
-from imagefactory.publish.catalog import Catalog, Published, read_catalog
+from imagefactory.publish.catalog import Catalog, Published
 from imagefactory.publish.history import current_images
 from imagefactory.publish.records import read_records
+from imagefactory.publish.stored_catalog import read_catalog
 from imagefactory.store.digests import Digest
 
 PARALLEL = 8

@@ -23,7 +23,7 @@ from imagefactory.site.documents import (
     to_json,
 )
 from imagefactory.site.guides import inline
-from imagefactory.site.picker import picker_data
+from imagefactory.site.picker import Offer, picker_data
 from imagefactory.site.pictures import Bar, PictureLayer, bars, kind_class, layer_picture
 from imagefactory.site.site_contents import SiteContents
 from imagefactory.site.stock import Document
@@ -47,14 +47,14 @@ def render(contents: SiteContents) -> dict[str, bytes]:
 
 def _texts(contents: SiteContents) -> Iterator[tuple[str, str]]:
     documents, stock = page_documents(contents), contents.stock
-    digests = {cell: planned.digest for cell, planned in stock.planned.items()}
+    offers = {cell: Offer.of(image) for cell, image in zip(stock.planned, contents.images, strict=True)}
     yield from ((f"{path}.json", to_json(document)) for path, document in documents.items())
     yield "index.json", to_json(index_document(contents))
     yield "llms.txt", llms_text(contents)
     yield "feed.xml", feed(contents)
     yield "search-data.js", as_script("searchData", search_entries(contents))
     yield from ((f"{RECIPES}/{path}", text) for path, text in contents.recipes.items())
-    yield "picker-data.js", as_script("pickerData", picker_data(stock.project, digests))
+    yield "picker-data.js", as_script("pickerData", picker_data(stock.project, offers))
     yield from _pages(contents, documents)
 
 
@@ -141,8 +141,10 @@ def about(count: int) -> str:
 
 
 def _tokens(count: int) -> str:
-    kibi = 1024
-    return f"{count // kibi}K" if count >= kibi and count % kibi == 0 else str(count)
+    for unit, tokens in (("M", 1024**2), ("K", 1024)):
+        if count >= tokens and count % tokens == 0:
+            return f"{count // tokens}{unit}"
+    return f"{count:,}"
 
 
 def _figures(model: Document) -> Markup | None:

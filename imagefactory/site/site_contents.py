@@ -42,6 +42,13 @@ class SiteContents:
         return {image["slug"]: image for image in self.images}
 
     @property
+    def start(self) -> Document | None:
+        """The published image that the site begins with: of the first model, else of the first that has one."""
+        models = [self.first, *self.models]
+        images = (self.by_slug[model["image"]] for model in models if model["image"])
+        return next((image for image in images if image["published_digest"]), None)
+
+    @property
     def first(self) -> Document:
         """The model that the site begins with."""
         wanted = default_target(self.stock.project.matrix)
@@ -102,7 +109,8 @@ def _figures(stock: Stock, problems: list[str]) -> PublishedFigures:
 
 def _recipes(stock: Stock, problems: list[str]) -> dict[str, str]:
     try:
-        digests = {cell: (stock.published(cell) or planned).digest for cell, planned in stock.planned.items()}
+        # Nobody signs the catalog: recipes name the images that this checkout makes.
+        digests = {cell: planned.digest for cell, planned in stock.planned.items()}
         return registry_of(stock.project, list(digests), digests).files
     except UsageError as error:
         problems.append(f"recipes: {error.what} No image for the DGX Spark has a digest yet.")

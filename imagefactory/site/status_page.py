@@ -17,12 +17,12 @@ def status_page(stock: Stock, images: Sequence[Document], problems: Sequence[str
     catalog = stock.records.catalog
     known = {page["slug"] for page in images}
     days: dict[str, list[Document]] = {}
-    for change in _changes(stock, known):
-        days.setdefault(change["time"][:10], []).insert(0, change)
+    for change in reversed(list(_changes(stock, known))):
+        days.setdefault(change["time"][:10], []).append(change)
     return {
         "registry": stock.records.registry,
         "asked": stock.records.asked,
-        "nights": [{"date": day, "changes": days[day]} for day in sorted(days, reverse=True)[:NIGHTS]],
+        "nights": [{"date": day, "changes": changes} for day, changes in days.items()],
         "tags": [
             {
                 "tag": found.tag,
@@ -46,23 +46,26 @@ def status_page(stock: Stock, images: Sequence[Document], problems: Sequence[str
 
 
 def _changes(stock: Stock, known: set[str]) -> Iterator[Document]:
+    """Yield what changed in the last nights, oldest first."""
     before: dict[tuple[str, str, str], Published] = {}
     catalog = stock.records.catalog
+    nights = sorted({event.time.date() for event in catalog.events})[-NIGHTS:]
     for event in catalog.events:
         image = catalog.image(event.image)
         if image is None:
             continue
         key = (image.model, image.arch, image.platform)
-        yield {
-            "time": f"{event.time:%Y-%m-%dT%H:%M:%SZ}",
-            "kind": event.kind,
-            "target": str(image.cell),
-            "slug": _slug(image, known),
-            "digest": image.digest,
-            "tags": sorted({*event.named, *event.moved}),
-            "changed": changes(before.get(key), image),
-            "left": event.left,
-        }
+        if event.time.date() in nights:
+            yield {
+                "time": f"{event.time:%Y-%m-%dT%H:%M:%SZ}",
+                "kind": event.kind,
+                "target": str(image.cell),
+                "slug": _slug(image, known),
+                "digest": image.digest,
+                "tags": sorted({*event.named, *event.moved}),
+                "changed": changes(before.get(key), image),
+                "left": event.left,
+            }
         before[key] = image
 
 

@@ -56,9 +56,14 @@ class Stock:
     planned: Mapping[Cell, Planned]
     missing: Mapping[Cell, str]
 
+    @cached_property
+    def _published(self) -> dict[Cell, Published | None]:
+        matrix, current = self.project.matrix, self.records.catalog.current
+        return {cell: current(moving_tags(matrix, cell), cell.platform) for cell in self.planned}
+
     def published(self, cell: Cell) -> Published | None:
         """Return the image that users of a cell's tags get today."""
-        return self.records.catalog.current(moving_tags(self.project.matrix, cell), cell.platform)
+        return self._published[cell]
 
     def evidence(self, cell: Cell) -> Evidence:
         """Return what is attached to the image that users of a cell get."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -109,6 +110,15 @@ class Store:
     def in_use(self) -> Iterator[None]:
         """Keep `clean` away while a build works with the store; builds do not keep each other away."""
         self.root.mkdir(parents=True, exist_ok=True)
+        for path in self.root.iterdir():
+            if path.is_symlink() and path.exists() and path.stat().st_mode & stat.S_IWOTH:
+                raise MachineError(
+                    "bad-path",
+                    "A part of the cache can be changed by everybody.",
+                    where=path,
+                    why=f"It is a link to {path.readlink()}, where every user of this machine may write.",
+                    fix="Remove the link, or take that permission away (`chmod o-w`).",
+                )
         with self._in_use.open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH)  # filelock shares locks through a database only
             try:

@@ -20,7 +20,7 @@ from imagefactory.errors import FactoryError, InputError, NetworkError
 from imagefactory.store.atomic import adopt, is_disk_full, translating_disk_full
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, file_sha256
-from imagefactory.store.http import Retry, judge
+from imagefactory.store.http import Retry, content_length, judge, new_session, short_reason
 from imagefactory.store.index_config import redact
 from imagefactory.store.progress import Progress
 
@@ -51,8 +51,7 @@ class Downloader:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._pool = ThreadPoolExecutor(PARALLEL)
-        self._session = requests.Session()
-        self._session.mount("https://", requests.adapters.HTTPAdapter(pool_maxsize=PARALLEL))
+        self._session = new_session(PARALLEL)
         self._stopped = threading.Event()
 
     def __enter__(self) -> Self:
@@ -134,7 +133,7 @@ class _Transfer:
         try:
             fits = self._transfer(location)
         except OSError as error:
-            self.failures.append(f"{redact(location)}: {type(error).__name__}")
+            self.failures.append(f"{redact(location)}: {short_reason(error)}")
             raise
         if not fits:
             self.partial.unlink(missing_ok=True)
@@ -167,7 +166,8 @@ class _Transfer:
             resumed = answer.status_code == HTTPStatus.PARTIAL_CONTENT
             if not resumed:
                 done = 0
-            expected = int(answer.headers.get("Content-Length", self.wanted.size - done))
+            length = content_length(answer.headers)
+            expected = self.wanted.size - done if length is None else length
             if done + expected > self.wanted.size:
                 return False
             received = 0

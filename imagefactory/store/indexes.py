@@ -21,9 +21,9 @@ from pypi_simple import (
     UnsupportedRepoVersionError,
 )
 
-from imagefactory.errors import NetworkError
+from imagefactory.errors import NetworkError, clean
 from imagefactory.store.digests import parse_json
-from imagefactory.store.http import Retry, TooLargeError, get_bounded, judge
+from imagefactory.store.http import Retry, get_bounded, judge, new_session, short_reason
 from imagefactory.store.index_config import IndexConfig, redact
 from imagefactory.store.paths import expand_home, split_address
 
@@ -52,8 +52,7 @@ class Indexes:
         self.config = config
         self._known: dict[str, list[WheelLocation]] = {}
         self._lock = threading.Lock()
-        self._session = requests.Session()
-        self._session.mount("https://", requests.adapters.HTTPAdapter(pool_maxsize=32))
+        self._session = new_session(32)
 
     def files(self, project: str) -> list[WheelLocation]:
         """List every file of a project, best source first."""
@@ -158,7 +157,7 @@ def local_wheels(config: IndexConfig) -> Iterator[Path]:
 def reachable(index: str) -> bool:
     """Return whether an index responds within a few seconds."""
     try:
-        requests.get(f"{index.rstrip('/')}/", timeout=5, stream=True).close()
+        new_session().get(f"{index.rstrip('/')}/", timeout=5, stream=True).close()
     except requests.RequestException:
         return False
     return True
@@ -167,14 +166,12 @@ def reachable(index: str) -> bool:
 def _reason(error: requests.RequestException) -> str:
     """Return why a request failed, without its URL, which may contain a password."""
     match error:
-        case TooLargeError():
-            return f"Its page is too large: {error}."
         case requests.HTTPError() if error.response is not None:
-            return f"It answered {error.response.status_code} {error.response.reason}."
+            return f"It answered {error.response.status_code} {clean(error.response.reason)}."
         case requests.exceptions.SSLError():
             return "Its certificate is not trusted; set SSL_CERT_FILE to a bundle that includes it."
         case _:
-            return f"No answer arrived ({type(error).__name__})."
+            return f"No usable answer arrived ({short_reason(error)})."
 
 
 def _as_folder(link: str) -> Path | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import SplitResult, urlsplit
 
 from imagefactory.errors import MachineError, UsageError
@@ -34,3 +36,10 @@ def split_address(text: str, where: str) -> SplitResult:
             why=f"{error}.",
             fix="Write a URL, such as https://host/path, or the path of a folder.",
         ) from None
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read; a pipe or a device is refused, for it could last for ever."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(errno.EINVAL, "It is not a regular file", str(path))
+    return path.open("rb")

@@ -79,5 +79,5 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     names = sorted(known)
     near = get_close_matches(word, names, n=3, cutoff=0.5)
     if near:
-        return f"did you mean {' or '.join(near)}?"
-    return f"known: {', '.join(names)}" if names else "none is known"
+        return f"Did you mean {' or '.join(near)}?"
+    return f"Known: {', '.join(names)}" if names else "None is known."

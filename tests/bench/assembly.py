@@ -41,7 +41,7 @@ from tests.fixtures.engines import running_registry
 ROOT = Path(__file__).resolve().parents[2]
 GB10 = Cell("gemma4-31b", "0.32.0", "gb10", "linux/arm64")
 OTHER_MODEL = Cell("gemma4-26b-a4b", "0.32.0", "gb10", "linux/arm64")
-RTX5090 = Cell("gemma4-31b", "0.32.0", "rtx5090", "linux/amd64")
+RTX5090 = Cell("gemma4-31b-nvfp4", "0.32.0", "rtx5090", "linux/amd64")
 _PIECE = 1024 * 1024
 _LOCAL_HEADER = 30
 

@@ -84,7 +84,7 @@ def ended(item: pytest.Item, phases: list[tuple[pytest.TestReport, Any]]) -> dic
         "level": level_of(item),
         "name": name_of(item),
         "outcome": outcome,
-        "message": message[:LONGEST_MESSAGE],
+        "message": message[-LONGEST_MESSAGE:],  # the reason comes last
         "seconds": round(sum(report.duration for report, _ in phases), 2),
         "measured": {name: value for name, value in item.user_properties if isinstance(value, int | float)},
     }

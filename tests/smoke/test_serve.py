@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from imagefactory.launch.docker_run import STOP_SECONDS
 from imagefactory.plan.serve.description import GENERATED_MODELS
 from imagefactory.plan.serve.image_paths import ENTRYPOINT
 from imagefactory.project.servers.server import Server
+from images.serve.program.servers.server import Server as ProgramServer
 
 Applies = Callable[[bool, str], None]
 Measure = Callable[[str, object], None]
@@ -28,6 +31,21 @@ QUESTION: dict[str, object] = {
     "max_tokens": 8,
     "temperature": 0,
 }
+OPEN = {"/health", "/ping", "/metrics"}
+EXTRA_PATHS = (
+    "/",
+    "/docs",
+    "/redoc",
+    "/health/",
+    "/health/x",
+    "/healthz",
+    "//health",
+    "/metrics/x",
+    "/v1/../health",
+    "/x",
+)
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "WebSocket")
+ROUTES = Path(__file__).parent / "inside" / "routes.py"
 CHAT = "/v1/chat/completions"
 TINY = f"{GENERATED_MODELS}/tiny"
 PLACE = "/tmp/on-cpu"  # noqa: S108 - in a container of our own
@@ -133,6 +151,32 @@ def test_an_answer_keeps_to_a_schema(served: RunningServer) -> None:
 def test_a_wrong_key_is_refused(served: RunningServer, key: str) -> None:
     """Anyone in the network can use the server although it has an API key."""
     assert served.post(CHAT, QUESTION, key=key).status_code == 401
+
+
+def test_every_path_but_three_needs_the_key(
+    served: RunningServer, program: ProgramServer, record_property: Measure
+) -> None:
+    """Anyone in the network can use the server by a path that its API key does not guard, or read its state."""
+    found = served.container.execute("python3", "-c", ROUTES.read_text("utf-8"), program.name)
+    described = served.get("/openapi.json").json()["paths"]
+    paths = {*json.loads(found.stdout), *described, *EXTRA_PATHS}
+    assert len(described) > 10
+    record_property("paths", len(paths))
+    answers = {}
+    for path, method, key in product(sorted(paths - OPEN), METHODS, (None, "wrong")):
+        # What a path takes in braces is any word.
+        sent, socket = re.sub(r"\{[^}]*\}", "x", path), method == "WebSocket"
+        answers[path, method, key] = served.status("GET" if socket else method, sent, key, websocket=socket)
+    wrong = [
+        f"{method} {path}: {status}"
+        for (path, method, _), status in answers.items()
+        if status not in (401, 403)
+    ]
+    assert not wrong, f"answered without a key, or with a wrong one: {', '.join(wrong)}"
+    # SGLang itself asks for the key at /ping.
+    closed = [path for path in OPEN - {"/ping"} if served.status("GET", path) != 200]
+    assert not closed, f"needs a key, or does not exist: {', '.join(closed)}"
+    assert served.status("GET", "/v1/models", served.key) == 200
 
 
 def test_the_key_is_not_logged(served: RunningServer) -> None:

@@ -77,6 +77,6 @@ def test_a_failure_travels_between_processes() -> None:
 
 
 def test_did_you_mean_suggests_the_nearest_names_or_lists_all() -> None:
-    assert did_you_mean("gb01", ["gb10", "h100", "cpu"]) == "did you mean gb10?"
-    assert did_you_mean("xyz", ["gb10", "cpu"]) == "known: cpu, gb10"
-    assert did_you_mean("xyz", []) == "none is known"
+    assert did_you_mean("gb01", ["gb10", "h100", "cpu"]) == "Did you mean gb10?"
+    assert did_you_mean("xyz", ["gb10", "cpu"]) == "Known: cpu, gb10"
+    assert did_you_mean("xyz", []) == "None is known."

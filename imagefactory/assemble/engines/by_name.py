@@ -56,7 +56,7 @@ def refuse_engine(engine: str, options: BuildOptions) -> None:
             "unknown-name",
             f"There is no engine {engine!r}.",
             where="--engine",
-            why=did_you_mean(engine, ENGINES).capitalize(),
+            why=did_you_mean(engine, ENGINES),
             fix="embedded assembles layers without Docker, bit for bit; docker runs the rendered Dockerfile.",
         )
     given = [name for name, value in vars(options).items() if value]
@@ -90,16 +90,23 @@ def build_images(
             BuiltImage(plan, build_image(project, plan, buildx, watch, say), docker_name(project, plan.cell))
             for plan in plans
         ]
+    known = None if options.fat else KnownLayers(project.known_layers)
     run = BuildRun(
         project,
         [make_plan(project, cell, fat=options.fat) for cell in cells],
         watch,
-        known=None if options.fat else KnownLayers(project.known_layers),
+        known=known,
         workers=options.workers,
         output=options.output,
         suffix=FAT if options.fat else "",
     )
-    return [
+    built = [
         BuiltImage(one.plan, one.image.digest, str(one.layout.folder), tuple(one.image.layers))
         for one in assemble(run)
     ]
+    new = {layer.key for plan in run.plans for layer in plan.layers if known and not known.blob(layer.key)}
+    if new:
+        say(
+            f"locks/{project.known_layers.name}: {len(new)} new layers recorded; commit it with what made them new"
+        )
+    return built

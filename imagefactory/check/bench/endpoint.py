@@ -12,9 +12,15 @@ import requests
 
 from imagefactory.check.bench.result import SanityCheck
 from imagefactory.check.smoke.containers import Container
-from imagefactory.errors import CheckError
+from imagefactory.errors import CheckError, clean
+from imagefactory.store.digests import parse_json
+from imagefactory.store.http import new_session, read_bounded, reason_of
 
 _PATIENCE: Final = 300
+_LARGEST: Final = 16 * 1024 * 1024
+"""The longest answer in bytes: a list of models, or 48 tokens."""
+_MOST_TOKENS: Final = 1_000_000_000
+_LONGEST_WORD: Final = 1000
 _REFUSED: Final = (401, 403)
 
 
@@ -31,9 +37,9 @@ class Endpoint:
         found = self._json("GET", "/v1/models")
         try:
             first = found["data"][0]
-            name, context = str(first["id"]), int(first.get("max_model_len") or 0)
-            return ServedAs(name, str(first.get("root") or name), context)
-        except (KeyError, IndexError, TypeError, ValueError):
+            name, context = first["id"], _tokens(first.get("max_model_len") or 0)
+            return ServedAs(_word(name), _word(first.get("root") or name), context)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError):
             raise self._odd("/v1/models", found) from None
 
     def version(self) -> str:
@@ -42,13 +48,13 @@ class Endpoint:
             found = self._json("GET", "/version")
         except CheckError:
             return ""
-        return str(found.get("version", "")) if isinstance(found, dict) else ""
+        return clean(str(found.get("version", ""))[:_LONGEST_WORD]) if isinstance(found, dict) else ""
 
     def count_tokens(self, model: str, prompt: str) -> int | None:
         """Return the tokens of a chat with one message, or None if the server does not count them."""
         try:
             found = self._json("POST", "/tokenize", _chat(model, prompt))
-            return int(found["count"])
+            return _tokens(found["count"])
         except (CheckError, KeyError, TypeError, ValueError):
             return None
 
@@ -58,7 +64,7 @@ class Endpoint:
         try:
             message = found["choices"][0]["message"]
             parts = (message.get(name) for name in ("reasoning_content", "reasoning", "content"))
-            return "".join(part for part in parts if part)
+            return "".join(part for part in parts if part).encode("utf-8", "replace").decode()
         except (KeyError, IndexError, TypeError, AttributeError):
             raise self._odd(path, found) from None
 
@@ -72,31 +78,60 @@ class Endpoint:
     def _json(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         try:
-            reply = requests.request(
-                method, f"{self.address}{path}", json=body, headers=headers, timeout=_PATIENCE
-            )
+            with new_session() as session:
+                url = f"{self.address}{path}"
+                sent = session.request(
+                    method, url, json=body, headers=headers, timeout=_PATIENCE, stream=True
+                )
+                reply = read_bounded(sent, _LARGEST)
         except requests.RequestException as error:
             slow = isinstance(error, requests.Timeout)
-            why = f"It {'does not answer in time' if slow else 'cannot be reached'} ({type(error).__name__})."
+            failed = "does not answer in time" if slow else "cannot be reached, or understood"
+            why = f"It {failed} ({reason_of(error)})."
             raise self._failed(path, why, "Check that the server runs and is reachable.") from None
         if reply.status_code in _REFUSED:
             fix = "Set VLLM_API_KEY to the server's key."
             raise self._failed(path, f"It refuses the key (status {reply.status_code}).", fix)
         if not reply.ok:
-            why = f"It answers with status {reply.status_code}: {reply.text[:200]}"
+            why = f"It answers with status {reply.status_code}: {_shown(reply)}"
             raise self._failed(path, why, "Read the server's log.")
         try:
-            return reply.json()
+            return parse_json(reply.content)
         except ValueError:
-            raise self._odd(path, reply.text[:200]) from None
+            raise self._odd(path, _shown(reply)) from None
 
     def _failed(self, path: str, why: str, fix: str) -> CheckError:
         what = "The server cannot be measured."
         return CheckError("bench-incomplete", what, where=f"{self.address}{path}", why=why, fix=fix)
 
     def _odd(self, path: str, answer: object) -> CheckError:
-        why = f"It answers nonsense: {str(answer)[:200]}"
+        why = f"It answers nonsense: {clean(_brief(answer))}"
         return self._failed(path, why, "Check that it is an OpenAI-compatible server.")
+
+
+def _shown(reply: requests.Response) -> str:
+    return clean(reply.content[:200].decode("utf-8", "replace"))
+
+
+def _brief(answer: object) -> str:
+    try:
+        return str(answer)[:200]
+    except (RecursionError, ValueError):  # nested deeply, or a number of many digits
+        return type(answer).__name__
+
+
+def _word(value: object) -> str:
+    """Return a name that can be sent, stored and printed; raise ValueError for anything else."""
+    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= _LONGEST_WORD:
+        raise ValueError
+    return value
+
+
+def _tokens(value: object) -> int:
+    """Return a number of tokens; raise ValueError if it is none."""
+    if not isinstance(value, int) or not 0 <= value <= _MOST_TOKENS:
+        raise ValueError
+    return value
 
 
 def _chat(model: str, prompt: str) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ _MARKERS: Final = "osD^vP*X"
 _LINES: Final = ("-", "--", ":", "-.")
 _HATCHES: Final = ("", "//", "..", "xx", "\\\\", "++", "oo", "--")
 _WIDEST: Final = 90
+SPREAD: Final = "bars: standard deviation of the repeats"
 _MOST: Final = 6
 """Series that can be told apart."""
 
@@ -116,7 +118,11 @@ def _plots(results: Sequence[BenchResult]) -> Iterator[tuple[str, str, list[_Pan
     chosen, title = _newest(many, "Throughput")
     counts = sorted({each.users for one in chosen for each in one.measurements})
     lines = {_named(one, chosen): {str(users): one.throughput(users) for users in counts} for one in chosen}
-    yield "throughput", title, [_Panel("tokens per second, all users", lines, "lines", "users at once")]
+    yield (
+        "throughput",
+        title,
+        [_Panel("tokens per second, all users", lines, "lines", f"users at once; {SPREAD}")],
+    )
 
     chosen, title = _newest([one for one in measured if any(each.first_token for each in one.measurements)])
     yield "latency", title, list(_latency(chosen[-1])) if chosen else []
@@ -135,11 +141,16 @@ def _plots(results: Sequence[BenchResult]) -> Iterator[tuple[str, str, list[_Pan
                     steps.setdefault(step, {})[f"{name}\n{start.cache} cache".strip()] = [seconds]
     yield "start", title, [_Panel("seconds until ready", steps, "stacked")]
 
-    history: dict[str, dict[str, list[float]]] = {}
-    for one in measured if len(measured) > 1 else ():
-        place = f"{one.started:%Y-%m-%d}\n{one.started:%H:%M}\n{one.bound.digest[7:15]}"
-        history.setdefault(_named(one, measured, images=False), {})[place] = one.throughput()
-    yield "history", _title("History", measured), [_Panel("tokens per second", history, "lines")]
+    profiles = list(dict.fromkeys(one.profile for one in measured))
+    for profile in profiles:  # their figures cannot be compared
+        alike = [one for one in measured if one.profile == profile]
+        history: dict[str, dict[str, list[float]]] = {}
+        for one in alike if len(alike) > 1 else ():
+            place = f"{one.started:%Y-%m-%d}\n{one.started:%H:%M}\n{one.bound.digest[7:15]}"
+            history.setdefault(_named(one, alike, images=False), {})[place] = one.throughput()
+        name = "history" if len(profiles) == 1 else "history-" + re.sub(r"[^\w.-]", "-", profile)
+        title = f"{_title('History', alike)}, profile {profile}"
+        yield name, title, [_Panel("tokens per second", history, "lines", SPREAD)]
 
 
 def _latency(result: BenchResult) -> Iterator[_Panel]:
@@ -176,7 +187,8 @@ def _write(path: Path, theme: Theme, title: str, panels: Sequence[_Panel]) -> No
     }
     with mpl.rc_context(style), writing(path) as file:
         width = max(8.0, 0.7 * len(panels[0].places))
-        figure = Figure(figsize=(width, 1.9 + 2.6 * len(panels)), layout="constrained")
+        figure = Figure(figsize=(width, 1.9 + 2.6 * len(panels)))
+        figure.set_layout_engine("constrained", w_pad=0.15, h_pad=0.15)
         figure.suptitle(title, fontsize="medium")
         for number, panel in enumerate(panels):
             axes: Axes = figure.add_subplot(len(panels), 1, number + 1)

@@ -57,7 +57,7 @@ class Profiles(_Value):
                 f"There is no profile {name!r}.",
                 where="the --profile option",
                 why=f"{FOLDER}/profiles.yaml has {', '.join(self.profiles)}.",
-                fix=did_you_mean(name, self.profiles).capitalize(),
+                fix=did_you_mean(name, self.profiles),
             )
         return self.profiles[name]
 

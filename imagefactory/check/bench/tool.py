@@ -17,7 +17,9 @@ from typing import IO, Any, Final
 
 from imagefactory.check.bench.profiles import FOLDER
 from imagefactory.check.bench.result import Acceptance, Measurement, Spread, users_text
+from imagefactory.errors import clean
 from imagefactory.oci.format import VENV
+from imagefactory.store.digests import parse_json
 
 _LOADING: Final = 600
 """Seconds that the tool may take to import itself."""
@@ -25,6 +27,8 @@ _FIELDS: Final = ("first_token", "per_token", "between_tokens", "whole_request")
 _SPREADS: Final = ("ttft", "tpot", "itl", "e2el")
 """The fields as the tool names them."""
 _LONGEST: Final = 160
+_LARGEST: Final = 256 * 1024 * 1024
+"""The longest line in bytes; a result has the answers to all requests."""
 _SHOWN: Final = 3
 
 
@@ -105,7 +109,7 @@ class ToolRun:
             raise ToolError(f"the tool failed: {found['error']}")
         try:
             return read_result(job, found["result"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise ToolError(f"the tool's result cannot be read: {type(error).__name__}: {error}") from None
 
     def _next(self, limit: float) -> dict[str, Any]:
@@ -113,9 +117,9 @@ class ToolRun:
         watchdog = threading.Timer(limit, self.process.kill)
         watchdog.start()
         try:
-            for line in self.process.stdout or ():
+            while self.process.stdout and (line := self.process.stdout.readline(_LARGEST)):
                 with suppress(ValueError):  # a library printed something
-                    found = json.loads(line)
+                    found = parse_json(line)
                     if isinstance(found, dict) and found.keys() & {"tool", "result", "error"}:
                         return found
         finally:
@@ -140,7 +144,9 @@ def read_result(job: BenchJob, found: Mapping[str, Any]) -> tuple[Measurement, l
     """Turn a result of `vllm bench serve` into a measurement and its answers; refuse one without any answer."""
     lengths, times = found["output_lens"], found["latencies"]
     speeds = [length / time for length, time in zip(lengths, times, strict=True) if length and time]
-    errors = Counter(str(error).strip().splitlines()[-1][:_LONGEST] for error in found["errors"] if error)
+    errors = Counter(
+        clean(str(error).strip().splitlines()[-1][:_LONGEST]) for error in found["errors"] if error
+    )
     if not speeds:
         why = "; ".join(f"{count} times {error}" for error, count in errors.items())
         raise ToolError(f"every request failed: {why or 'the answers are empty'}")

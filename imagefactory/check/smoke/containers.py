@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import secrets
 import socket
 import subprocess
@@ -171,6 +172,19 @@ class RunningServer:
     def last_words(self, lines: int = 15) -> str:
         """Return the end of the log."""
         return "\n".join(self.container.log.strip().splitlines()[-lines:]) or "it wrote nothing"
+
+    def status(self, method: str, path: str, key: str | None = None, *, websocket: bool = False) -> int:
+        """Send a request for a path exactly as given, or the handshake of a WebSocket; return the status."""
+        headers = _bearer(key) if key is not None else {}
+        if websocket:
+            headers |= {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+            headers |= {"Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="}
+        connection = http.client.HTTPConnection(self.address.removeprefix("http://"), timeout=60)
+        try:
+            connection.request(method, path, headers=headers)
+            return connection.getresponse().status
+        finally:
+            connection.close()
 
     def get(self, path: str) -> requests.Response:
         """Send a GET request with the key."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, Literal, Self, get_args
 
@@ -50,6 +51,13 @@ class TestResult(_Value):
     """Measurements, such as the seconds of an import."""
 
 
+def reason_in(message: str) -> str:
+    """Return the line of a message that says most: the last one of a log, before pytest's own explanation."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()] or ["no reason is known"]
+    told = [*takewhile(lambda line: not line.startswith("assert "), lines)]
+    return (told or lines[:1])[-1]
+
+
 class SmokeMachine(_Value):
     """The machine that the tests ran on."""
 
@@ -87,8 +95,11 @@ class LevelResult(_Value):
         if outcomes - {"not-applicable"} == {"passed"}:
             outcome = "passed"
         wrong = [test for test in tests if test.outcome == outcome != "passed"]
-        reasons = [(test.name, test.message.strip() or "no reason is known") for test in wrong]
-        why = "; ".join(f"{name}: {message.splitlines()[0].strip()}" for name, message in reasons)
+        why = ""
+        if wrong:
+            # The first failure explains most others.
+            why = f"{wrong[0].name}: {reason_in(wrong[0].message)}"
+            why += f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         if outcome == "not-run":
             why = why or "it has no test for this image"
         return cls(outcome=outcome, why=why, tests=tests, seconds=seconds, ran_on=ran_on)
@@ -208,7 +219,7 @@ def levels_named(names: Iterable[str], matrix: Matrix, arch: str) -> tuple[Level
                 f"There is no level {name!r}.",
                 where="the --level option",
                 why=f"Smoke tests have the levels {', '.join(LEVELS)}.",
-                fix=did_you_mean(name, LEVELS).capitalize(),
+                fix=did_you_mean(name, LEVELS),
             )
     return tuple(level for level in LEVELS if level in names) if names else levels_of(matrix, arch)
 

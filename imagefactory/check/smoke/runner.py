@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from imagefactory.check.smoke.assignment import Assignment, assigned
-from imagefactory.check.smoke.record import Level, LevelResult, SmokeMachine, SmokeRecord, TestResult
+from imagefactory.check.smoke.record import (
+    Level,
+    LevelResult,
+    SmokeMachine,
+    SmokeRecord,
+    TestResult,
+    reason_in,
+)
 from imagefactory.check.smoke.subject import Subject
 from imagefactory.errors import CheckError
 from imagefactory.project.project import Project
@@ -159,6 +166,7 @@ def _pytest(
 def _follow(process: subprocess.Popen[bytes], results: Path, say: Say) -> list[dict[str, Any]]:
     """Read and report results as tests end."""
     entries: list[dict[str, Any]] = []
+    told: set[str] = set()
     position = 0
     while True:
         ended = process.poll() is not None
@@ -171,7 +179,10 @@ def _follow(process: subprocess.Popen[bytes], results: Path, say: Say) -> list[d
             if entry["kind"] == "ended":
                 figures = "".join(f", {name} {value:g}" for name, value in entry["measured"].items())
                 said = f"{entry['outcome']} ({entry['seconds']:.1f} s{figures})"
-                say(": ".join(filter(None, (entry["level"], entry["name"], said, entry["message"]))))
+                reason = reason_in(entry["message"]) if entry["message"] else ""
+                words = "as above" if reason in told else reason
+                told |= {reason}
+                say(": ".join(filter(None, (entry["level"], entry["name"], said, words))))
         if ended:
             return entries
         time.sleep(_POLL)

@@ -7,13 +7,14 @@ import json
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 from rich.console import Console, RenderableType
 
+from imagefactory.check.bench.profiles import PublishedFigures, load_published
 from imagefactory.check.bench.result import BenchResult
 from imagefactory.cli.show.live import LiveDisplay
 from imagefactory.cli.show.tables import markdown_table, mods_table, plan_table
@@ -30,8 +31,9 @@ from imagefactory.project.matrix import Matrix, load_matrix
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import TITLES, VLLM
 from imagefactory.project.servers.known import SERVERS
-from imagefactory.project.targets import select_one
+from imagefactory.project.targets import default_target, select_one
 from imagefactory.site.guides import read_guides
+from imagefactory.site.picker import MEMORY
 from imagefactory.site.pictures import PictureLayer, layer_file
 from imagefactory.store.atomic import write_text
 from imagefactory.store.cache import Store
@@ -60,7 +62,7 @@ def write_digest(project: Project, plan: Plan, readme: Path) -> Digest | None:
 def with_tables(root: Path) -> dict[Path, str]:
     """Return the documents with up-to-date tables."""
     matrix = load_matrix(root / "matrix.yaml")
-    guides = read_guides(root)
+    guides, published = read_guides(root), load_published(root)
     first = select_one(matrix, "")
     document = _model(matrix, first)
     settings = Preview(root, describe_image(matrix, first, document), document).markdown()
@@ -78,8 +80,11 @@ def with_tables(root: Path) -> dict[Path, str]:
             "troubles": markdown_table(troubles, "symptom", "reason and remedy"),
         },
         "docs/errors.md": {"exit codes": _exit_codes()},
-        "docs/models.md": {"facts": _facts(matrix)},
-        "README.md": {"tags": _tags(matrix)},
+        "docs/models.md": {
+            "uses": models_by_use(matrix, published),
+            "facts": model_facts(matrix, published),
+        },
+        "README.md": {"tags": models_by_use(matrix, published, measured=True)},
     }
     found = {}
     for name, parts in tables.items():
@@ -117,32 +122,99 @@ def _exit_codes() -> str:
     return markdown_table(rows, "code", "meaning")
 
 
-def _tags(matrix: Matrix) -> str:
-    """Return the table of the tags that users pull, one for each model."""
+def models_by_use(matrix: Matrix, published: PublishedFigures, *, measured: bool = False) -> str:
+    """Return the table of tags to choose from: what calls tools first, then by published speed.
+
+    With `measured`, only the default and the models that somebody has measured on their arch.
+    """
+    found = {name: glance(matrix, name, published) for name in matrix.models}
     rows = (
-        (f"`{name}`", model.repo or "a random model, without a GPU") for name, model in matrix.models.items()
+        (
+            *(one.tag, one.uses, one.tools, one.images, one.context),
+            *(f"{one.takes:.0f} GB" if one.takes else "-", one.speed),
+        )
+        for name, one in sorted(found.items(), key=lambda item: item[1].rank)
+        if not measured or one.rates or name == default_target(matrix)
     )
-    return markdown_table(rows, "tag", "serves")
+    return markdown_table(rows, "tag", "good for", "tools", "images", "context", "memory", "tokens/s")
 
 
-def _facts(matrix: Matrix) -> str:
-    """Return the table of what each model needs and is served by."""
+def model_facts(matrix: Matrix, published: PublishedFigures) -> str:
+    """Return the table of what each model needs, takes and is served by."""
     rows = []
     for name, model in matrix.models.items():
-        drafters = usable_drafters(matrix, select_one(matrix, name))
+        one, drafters = glance(matrix, name, published), usable_drafters(matrix, select_one(matrix, name))
         size = model.memory and (model.memory.download_gb or model.memory.weights_gb)
-        context = model.serve.max_model_len or (model.memory.context if model.memory else None)
         servers = ((TITLES[server], model.range_of(server)) for server in TITLES)
         row = (
-            f"`{name}`",
+            one.tag,
+            model.repo or "a random model, without a GPU",
             model.weights,
             f"{size:.0f} GB" if size else "none",
-            f"{context:,}" if context else "",
+            f"{one.takes:.0f} / {one.leaves:.0f} GB" if one.takes else "-",
+            f"{one.context} of {_thousands(model.memory.context)}" if model.memory else one.context,
             f"{drafters[0].method}, {drafters[0].tokens} tokens" if drafters else "none",
             ", ".join(f"{title} {versions}" for title, versions in servers if versions),
         )
         rows.append(row)
-    return markdown_table(rows, "tag", "weights", "download", "context", "drafter", "versions")
+    columns = "tag", "serves", "weights", "download", "takes / leaves", "context", "drafter", "versions"
+    return markdown_table(rows, *columns)
+
+
+@dataclass(frozen=True)
+class Glance:
+    """What a user asks about a model first; all of it follows from its default settings, or was published by others."""
+
+    tag: str
+    uses: str
+    tools: str
+    images: str
+    context: str
+    takes: float
+    """Gigabytes of a machine's memory, as the memory check of the images counts; 0 without a GPU."""
+    leaves: float
+    rates: tuple[float, ...]
+    """Tokens per second for one user on the model's own arch."""
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """Where it stands in a list to choose from."""
+        return self.tools != "on", -max(self.rates, default=0)
+
+    @property
+    def speed(self) -> str:
+        """The rates as a range, since they depend on the text."""
+        if not self.rates:
+            return "not measured"
+        return "-".join(dict.fromkeys(f"{rate:.0f}" for rate in (min(self.rates), max(self.rates))))
+
+
+def glance(matrix: Matrix, name: str, published: PublishedFigures) -> Glance:
+    """Describe a model on its default arch."""
+    model, cell = matrix.models[name], select_one(matrix, name)
+    settings = image_environment(describe_image(matrix, cell, _model(matrix, cell)))
+    tools = settings.get("ENABLE_AUTO_TOOL_CHOICE") == "1" and "TOOL_CALL_PARSER" in settings
+    limit = json.loads(settings.get("LIMIT_MM_PER_PROMPT", "{}")).get("image")
+    images = {None: "unknown", False: "no", True: "off" if limit == 0 else "on"}[model.reads_images]
+    total = MEMORY.get(cell.arch, {}).get("total", 0) / 1e9
+    takes = total * float(settings.get("GPU_MEMORY_UTILIZATION", 0))
+    longest = model.memory.context if model.memory else 0
+    drafted = bool(usable_drafters(matrix, cell))
+    figures = [one for one in published.about(name) if one.users == 1 and one.gpu.lower() == cell.arch]
+    return Glance(
+        f"`{name}`" + (f" ({model.remark})" if model.remark else ""),
+        ", ".join(model.good_for),
+        "on" if tools else "off",
+        images,
+        _thousands(int(settings.get("MAX_MODEL_LEN", longest))),
+        takes,
+        total - takes,
+        tuple(one.tokens_per_second for one in figures if (one.drafter != "none") == drafted),
+    )
+
+
+def _thousands(tokens: int) -> str:
+    return f"{tokens // 1024}K" if tokens >= 1024 else str(tokens)  # noqa: PLR2004 - as models are described
 
 
 def _model(matrix: Matrix, cell: Cell) -> dict[str, Any]:

@@ -70,7 +70,8 @@ class _Rows:
         row = self.rows[key]
         if row.state != state:
             row.since = time.monotonic()
-        row.state, row.done, row.total = state, done, total
+        # A total is an estimate while wheels are spliced.
+        row.state, row.done, row.total = state, min(done, total or done), total
 
     def step(self, done: int, total: int) -> None:
         """Report how many objects are compiled."""

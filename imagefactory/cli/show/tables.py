@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from imagefactory.assemble.engines.by_name import BuiltImage
     from imagefactory.assemble.explain import Ownership
     from imagefactory.check.smoke.record import SmokeRecord
+    from imagefactory.cli.doctor import Diagnosis
     from imagefactory.lock.audit.auditing import Audited
     from imagefactory.lock.wheelhouse.share import ListedWheel
     from imagefactory.mods.compatibility import ModResult
@@ -44,7 +45,8 @@ _SHOWN_CHANGES = 4
 def table(rows: Rows, *columns: str, title: str | None = None) -> Table:
     """Lay out rows; words that name a state are coloured, and columns named `>name` align to the right."""
     names = (
-        Column(name.removeprefix(">"), justify="right" if name[:1] == ">" else "left") for name in columns
+        Column(name.removeprefix(">"), justify="right" if name[:1] == ">" else "left", overflow="fold")
+        for name in columns
     )
     made = Table(*names, box=None, title=title, title_justify="left", show_header=any(columns))
     for row in rows:
@@ -174,6 +176,18 @@ def finding_line(finding: Finding) -> Text:
     """Show one finding about a published image."""
     state = (f"{finding.state:<12}", _STYLES[finding.state])
     return Text.assemble(f"  {finding.check:<14}", state, finding.detail)
+
+
+def diagnosis_lines(findings: Sequence[Diagnosis]) -> Text:
+    """Show what is known about this machine, one line each, and a remedy below what is wrong; paths stay whole."""
+    width = max(len(one.subject) for one in findings)
+    lines = []
+    for one in findings:
+        state = (f"{one.health:<8}", _STYLES[one.health])
+        lines.append(Text.assemble(state, f"{one.subject:<{width}}  {one.detail}"))
+        if one.remedy:
+            lines.append(Text(f"{'':8}{'':{width}}  {one.remedy} (needed by {one.needed_by})", "dim"))
+    return Text("\n").join(lines)
 
 
 def licences_table(summary: LicenceSummary) -> RenderableType:

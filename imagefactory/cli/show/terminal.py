@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterable
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from imagefactory.errors import FactoryError
 
 # Without a terminal (a pipe, a CI log) a table is as wide as it needs to be.
 _WIDTH = None if sys.stdout.isatty() else 200
+_UNSAFE = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Characters that move the cursor, recolour or reorder what a terminal shows."""
+
+
+class _SafeConsole(Console):
+    """Prints texts from registries, servers and files as they are: no character of theirs commands the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=_UNSAFE.sub(_escaped, segment.text))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
+
+
 # Names and reasons come from files: square brackets and colons in them are not markup.
-out = Console(highlight=False, markup=False, emoji=False, width=_WIDTH)
-err = Console(stderr=True, highlight=False, markup=False, emoji=False)
+out = _SafeConsole(highlight=False, markup=False, emoji=False, width=_WIDTH)
+err = _SafeConsole(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def error_message(error: FactoryError) -> Text:

@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from zipfile import ZipFile, is_zipfile
 
-import requests
-
 from imagefactory.errors import CheckError, UsageError
 from imagefactory.lock.audit.libraries import GpuLibrary, from_file, from_layout, from_wheel, read_kernels
 from imagefactory.lock.wheelhouse.keep import find, graft_of
@@ -34,7 +32,7 @@ from imagefactory.project.targets import Selector, host_machine, select_one, unk
 from imagefactory.store.atomic import writing
 from imagefactory.store.digests import file_sha256, sha256_of
 from imagefactory.store.downloads import fetch
-from imagefactory.store.http import RangeFile
+from imagefactory.store.http import RangeFile, new_session
 
 FACTS = "kernels-2"
 CUOBJDUMP = "nvidia-cuda-cuobjdump"
@@ -204,7 +202,7 @@ def _of_wheel(project: Project, wheel: LockedWheel | LockedSource) -> Iterator[G
             why="The wheel's libraries have to be read.",
             fix="Check PIP_INDEX_URL and UV_INDEX_URL (`./inv doctor`).",
         )
-    with requests.Session() as session:
+    with new_session() as session:
         yield from from_wheel(ZipFile(RangeFile(offer.url, session)), wheel.sha256)
 
 
@@ -229,7 +227,7 @@ def cuobjdump(project: Project) -> Path:
     program = project.store.root / "tools" / tool.sha256 / "cuobjdump"
     if not program.exists():
         with (
-            requests.Session() as session,
+            new_session() as session,
             ZipFile(fetch(indexed_file(tool), project.store, session, lambda _: None)) as wheel,
         ):
             member = next(name for name in wheel.namelist() if name.endswith("/bin/cuobjdump"))

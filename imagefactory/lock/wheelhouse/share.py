@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from packaging.utils import canonicalize_name
 
-from imagefactory.errors import LockError, RegistryError, UsageError
+from imagefactory.errors import LockError, RegistryError
 from imagefactory.lock.wheelhouse.keep import (
     CompiledWheel,
     CompileInputs,
@@ -39,8 +39,7 @@ _KEY_IN_TAG: Final = 16
 
 def shared_at(matrix: Matrix) -> str | None:
     """Return the repository that wheels are shared in; None while matrix.yaml only has a placeholder."""
-    registry = matrix.effective_registry
-    return None if "OWNER" in registry else registry
+    return None if matrix.has_no_registry else matrix.effective_registry
 
 
 def tag_of(inputs: CompileInputs) -> str:
@@ -154,7 +153,7 @@ def listing(project: Project, *, key: str = "", remote: bool = False) -> list[Li
     kept = {str(wheel.key): wheel for wheel in all_kept(project.store)}
     shared: dict[str, CompiledWheel] = {}
     if remote:
-        with Repository.open(registry_of(project)) as repository:
+        with Repository.open(project.matrix.require_registry()) as repository:
             shared = {wheel.key: wheel for wheel in remote_wheels(repository)}
     locked = _locked_keys(project)
     everything: dict[str, CompiledWheel] = {**shared, **kept}
@@ -176,7 +175,7 @@ def push_all(project: Project, *, key: str = "") -> Iterator[tuple[str, str, str
     wheels = [wheel for wheel in all_kept(project.store) if wheel.key.startswith(key)]
     if not wheels:
         raise _nothing(project, key, "the wheelhouse of this machine")
-    with Repository.open(registry_of(project)) as repository:
+    with Repository.open(project.matrix.require_registry()) as repository:
         for wheel in wheels:
             outcome = push(repository, wheel)
             yield wheel.filename, outcome, f"{repository.reference.name}:{tag_of(wheel.inputs)}"
@@ -185,7 +184,7 @@ def push_all(project: Project, *, key: str = "") -> Iterator[tuple[str, str, str
 def pull_all(project: Project, *, key: str = "") -> Iterator[tuple[str, str, str]]:
     """Pull the wheels whose keys begin with a text, by default those that the locks refer to; yield as `push_all`."""
     locked = set() if key else _locked_keys(project)
-    where = registry_of(project)
+    where = project.matrix.require_registry()
     with Repository.open(where) as repository:
         offers = [
             wheel
@@ -232,20 +231,6 @@ def _locked_keys(project: Project) -> set[str]:
         for wheel in project.wheel_lock(cell).wheels
         if wheel.compiled is not None
     }
-
-
-def registry_of(project: Project) -> str:
-    """Return the repository that compiled wheels are shared in."""
-    where = shared_at(project.matrix)
-    if where is None:
-        raise UsageError(
-            "no-registry",
-            "No registry is configured.",
-            where="matrix.yaml, registry",
-            why=f"It still says {project.matrix.registry}.",
-            fix="Set FACTORY_REGISTRY to your own repository, such as ghcr.io/you/spark-vllm, or edit matrix.yaml.",
-        )
-    return where
 
 
 def _nothing(project: Project, key: str, where: str) -> LockError:

@@ -12,6 +12,8 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from imagefactory.errors import ModError
+from imagefactory.mods.authoring import printable
+from imagefactory.mods.exact_edits import LARGEST, MOST_EDITS
 from imagefactory.mods.source_files import ReleaseSource
 from images.shipped.mods.diffs import NOWHERE, Hunk, parse_diff, split_lines
 from images.shipped.mods.manifest import IMAGE_FILES, path_fault
@@ -53,6 +55,11 @@ class Attempt:
     """What a reviewer should know."""
     addresses: tuple[str, ...] = ()
     """What the script would have fetched."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "why", printable(self.why))
+        object.__setattr__(self, "notes", tuple(map(printable, self.notes)))
+        object.__setattr__(self, "addresses", tuple(map(printable, self.addresses)))
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,8 @@ def _change(path: str, data: bytes, owner: Distribution | None) -> TextChange | 
         after = decoded(data, path)
     except ModError:
         return f"it changes {path}, which is not text"
+    if len(after) > LARGEST:
+        return f"{path} would have more than {LARGEST} characters"
     if before == "" or not after:
         return f"{path} is empty, before or after: an edit needs text"
     return TextChange(before, after)
@@ -138,12 +147,16 @@ def read_diffs(diffs: Mapping[str, str]) -> list[tuple[str, list[Section]]]:
         if not sections:
             raise _no_diff(name, f"{name} is not a diff.", "It names no file to change.")
         stack.append((name, sections))
+    count = sum(len(section.hunks) for _, sections in stack for section in sections)
+    if count > MOST_EDITS:
+        why = f"It has {count} hunks; {MOST_EDITS} are more than anybody reviews."
+        raise _no_diff(", ".join(diffs), "The diff is too large for a mod.", why)
     return stack
 
 
 def _no_diff(name: str, what: str, why: str) -> ModError:
     fix = "Export it again: `git diff --no-renames --full-index A..B`."
-    return ModError("bad-import-source", what, where=name, why=why, fix=fix)
+    return ModError("bad-import-source", printable(what), where=printable(name), why=printable(why), fix=fix)
 
 
 def try_diffs(
@@ -233,9 +246,14 @@ def _fit(lines: list[str], old: list[str], expected: int, start: int) -> int | N
         return start if not lines else None
     if expected >= start and lines[expected : expected + len(old)] == old:
         return expected
-    places = range(start, len(lines) - len(old) + 1)
-    found = [at for at in places if lines[at : at + len(old)] == old]
-    return found[0] if len(found) == 1 else None
+    if not old[-1].endswith("\n"):
+        last = len(lines) - len(old)
+        return last if last >= start and lines[last:] == old else None
+    # As texts, which are searched in linear time.
+    text, wanted = "\n" + "".join(lines[start:]), "\n" + "".join(old)
+    at = text.find(wanted)
+    once = at >= 0 and text.find(wanted, at + 1) < 0
+    return start + text.count("\n", 0, at) if once else None
 
 
 def _is_there(section: Section, text: str | None) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pydantic import ValidationError
 
 from imagefactory.errors import FactoryError
+from imagefactory.mods.choose import NO_MODEL
 from imagefactory.mods.exact_edits import exact_edits, propose
 from imagefactory.mods.importing.attempts import Attempt
 from imagefactory.mods.importing.sources import UNKNOWN, Source
@@ -28,7 +29,6 @@ from images.shipped.mods.manifest import (
     Variant,
 )
 
-NO_MODEL = Condition(model="no-model-yet")
 _REASON = 300
 
 
@@ -88,7 +88,7 @@ def draft(source: Source, groups: Sequence[Group], matrix: Matrix, trees: Trees,
         why=why,
         licence=source.licence,
         distribution=distribution,
-        needed_when=[NO_MODEL],
+        needed_when=[Condition(model=NO_MODEL)],
         upstreamed_in=starts[-1] if upstream is not None else None,
         upstream_checks=upstream if upstream is not None and upstream != variants[-1].checks else [],
         not_needed=not_needed,
@@ -117,8 +117,11 @@ def _add(groups: list[Group], attempt: Attempt, distribution: str, name: str, tr
     if last is not None and last.changes and _fault(last, attempt, distribution, name, trees) is None:
         last.attempts.append(attempt)
         return
-    group = _group(attempt, len(groups))
-    fault = _fault(group, attempt, distribution, name, trees) if group.checks else "no check can tell it"
+    try:
+        group = _group(attempt, len(groups))
+        fault = _fault(group, attempt, distribution, name, trees) if group.checks else "no check can tell it"
+    except ValueError as error:
+        fault = str(error)
     if fault is None:
         groups.append(group)
     else:
@@ -150,7 +153,7 @@ def _fault(group: Group, attempt: Attempt, distribution: str, name: str, trees: 
             why="https://not-part-of-a-draft",
             licence=UNKNOWN,
             distribution=distribution,
-            needed_when=[NO_MODEL],
+            needed_when=[Condition(model=NO_MODEL)],
             variants=[Variant(versions=">=0", changes=group.changes, checks=group.checks)],
         )
         mod = Mod(manifest, {path: text.encode() for path, text in group.files.items()})

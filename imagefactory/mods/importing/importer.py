@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import shutil
 import tarfile
 import tempfile
@@ -12,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from imagefactory.errors import ModError
-from imagefactory.mods.authoring import NO_REASON, manifest_text, new_folder
+from imagefactory.errors import ModError, UsageError
+from imagefactory.mods.authoring import NO_REASON, manifest_text, new_folder, printable
 from imagefactory.mods.compatibility import check_mods, refuse_unknown_version, releases
 from imagefactory.mods.exact_edits import blocks
 from imagefactory.mods.importing.attempts import (
@@ -69,6 +68,14 @@ class Importer:
     def run(self, source: Source, versions: Sequence[str] = (), why: str = "") -> Imported:
         """Import a source into mods/; `versions` limits those that it is tried on."""
         folder = new_folder(self.project, source.name)
+        if why and (not why.startswith("https://") or not why.isprintable()):
+            raise UsageError(
+                "bad-option",
+                f"--why cannot be {printable(why)}.",
+                where="the --why option",
+                why="It becomes a link in mod.yaml, which begins with https://.",
+                fix="Name the address of an issue or a pull request.",
+            )
         for name in versions:
             refuse_unknown_version(self.project.matrix, name)
         attempts = self.attempts(source, versions)
@@ -105,12 +112,10 @@ class Importer:
 
     def _distributions(self, source: Source, name: str) -> list[Distribution]:
         """Return the distributions that a source can change: vLLM, and those whose folders it names."""
-        text = "\n".join(source.texts.values())
         names = [VLLM]
         for wheel in {wheel.name: wheel for wheel in self.trees.wheels(name)}.values():
-            package = re.escape(wheel.name.replace("-", "_").removesuffix("_python"))
-            named = rf"\b{package}/|-packages/{package}\b|\b(import|from) ([\w., ]*[ ,])?{package}\b"
-            if wheel.name != VLLM and wheel.size <= _LARGEST and re.search(named, text):
+            package = wheel.name.replace("-", "_").removesuffix("_python")
+            if wheel.name != VLLM and wheel.size <= _LARGEST and package in source.words:
                 names.append(wheel.name)
         found = {one: self.trees.release(one, name) for one in names}
         return [Distribution(one, release, release.names()) for one, release in found.items()]

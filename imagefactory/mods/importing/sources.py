@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal
 
 from imagefactory.errors import ModError
-from imagefactory.mods.authoring import NAME
+from imagefactory.mods.authoring import NAME, printable
+from imagefactory.mods.importing.foreign_git import ForeignRepository
+from imagefactory.store.paths import expand_home
 
 SCRIPT: Final = "run.sh"
 _DIFFS = (".patch", ".diff")
@@ -18,12 +22,13 @@ _MOST_FILES, _MOST_BYTES = 500, 16 * 1024**2
 _RANGE = re.compile(r"^(?P<folder>.+)@(?P<commits>[^@\s]+\.\.[^@\s]+)$")
 _PROBLEM = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(?:pull|issues)/\d+")
 _LICENCES = {
-    "Apache-2.0": r"Apache License\s+Version 2\.0",
-    "MIT": r"Permission is hereby granted, free of charge, to any person",
-    "BSD-3-Clause": r"Redistribution and use in source and binary forms[\s\S]+Neither the name",
-    "GPL-3.0-only": r"GNU GENERAL PUBLIC LICENSE\s+Version 3",
+    "Apache-2.0": ["Apache License Version 2.0"],
+    "MIT": ["Permission is hereby granted, free of charge, to any person"],
+    "BSD-3-Clause": ["Redistribution and use in source and binary forms", "Neither the name"],
+    "GPL-3.0-only": ["GNU GENERAL PUBLIC LICENSE Version 3"],
 }
-_SPDX = re.compile(r"SPDX-License-Identifier:\s*([A-Za-z0-9.+-]+)")
+"""What the texts of licences say, with one space for any others."""
+_SPDX = re.compile(r"SPDX-License-Identifier:[ \t]*([A-Za-z0-9][A-Za-z0-9.+-]{0,60})")
 UNKNOWN: Final = "NOASSERTION"
 """What SPDX calls a licence that nobody has looked for."""
 
@@ -42,7 +47,17 @@ class Source:
     link: str | None = None
     """Where it was published, as far as Git knows."""
 
-    @property
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """The words that may name a package: folders in paths, and what is imported."""
+        found: set[str] = set()
+        for line in "\n".join(self.texts.values()).splitlines():
+            words = re.findall(r"\w+/?", line)
+            imports = "import" in words or "from" in words or "-packages/" in line
+            found |= {word.rstrip("/") for word in words if imports or word.endswith("/")}
+        return frozenset(found)
+
+    @cached_property
     def texts(self) -> dict[str, str]:
         return {
             name: data.decode("utf-8", "replace") for name, data in self.files.items() if b"\0" not in data
@@ -58,12 +73,12 @@ class Source:
 def read_source(text: str, name: str = "") -> Source:
     """Read a source, or refuse what is none."""
     commits = _RANGE.match(text)
-    path = Path(commits["folder"] if commits else text).expanduser()
-    if not path.exists():
+    path = expand_home(commits["folder"] if commits else text, "the source to import")
+    if not os.path.exists(path):  # noqa: PTH110 - Path.exists raises for a name that is too long
         raise _unusable(text, "Nothing of that name exists.")
     if commits is not None:
         return _of_range(path, commits["commits"], name)
-    files = dict(_read_files(path)) if path.is_dir() else {path.name: _read(path)}
+    files = dict(_read_files(path)) if path.is_dir() else {path.name: read_file(path)}
     diffs = {key: data for key, data in files.items() if key.endswith(_DIFFS) and "/" not in key}
     kind: Literal["script", "diffs", "file"] = "file"
     if path.is_dir() and SCRIPT in files:
@@ -84,10 +99,11 @@ def read_source(text: str, name: str = "") -> Source:
 def _of_range(folder: Path, commits: str, name: str) -> Source:
     if commits.startswith("-"):
         raise _unusable(commits, "A range of commits begins with a commit.")
-    options = ("--no-ext-diff", "--no-textconv", "--no-renames", "--full-index")
-    done = _git(folder, "diff", *options, commits, "--")
+    repository = ForeignRepository.around(folder)
+    done = repository.diff(commits) if repository is not None else None
     if done is None:
-        raise _unusable(f"{folder}@{commits}", "Git cannot compare these commits in that folder.")
+        limit = f"or they differ in more than {_MOST_BYTES // 1024**2} MiB"
+        raise _unusable(f"{folder}@{commits}", f"Git cannot compare these commits in that folder, {limit}.")
     if not done.strip():
         raise _unusable(f"{folder}@{commits}", "The two commits have the same files.")
     shown, link = _published(folder)
@@ -98,27 +114,39 @@ def _of_range(folder: Path, commits: str, name: str) -> Source:
 
 def _read_files(folder: Path) -> Iterator[tuple[str, bytes]]:
     """Read the files of a folder; links, and more than a mod can have, are refused."""
+    limit = f"It has more than {_MOST_FILES} files or {_MOST_BYTES // 1024**2} MiB."
+    found: list[Path] = []
+    for root, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name != ".git"]
+        found += [Path(root, name) for name in (*names, *folders)]
+        if len(found) > _MOST_FILES:
+            raise _unusable(str(folder), limit)
     total = 0
-    for count, path in enumerate(sorted(folder.rglob("*"))):
-        relative = path.relative_to(folder)
-        if ".git" in relative.parts or (path.is_dir() and not path.is_symlink()):
-            continue
-        if path.is_symlink() or not path.is_file():
+    for path in sorted(found):
+        relative = path.relative_to(folder).as_posix()
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise _unusable(str(folder), f"{relative} is a link, or no file at all.")
-        total += path.stat().st_size
-        if count > _MOST_FILES or total > _MOST_BYTES:
-            limit = f"{_MOST_FILES} files or {_MOST_BYTES // 1024**2} MiB"
-            raise _unusable(str(folder), f"It has more than {limit}.")
-        yield relative.as_posix(), _read(path)
+        if path.is_file():
+            data = read_file(path)
+            total += len(data)
+            if total > _MOST_BYTES:
+                raise _unusable(str(folder), limit)
+            yield relative, data
 
 
-def _read(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
+    """Read a file; refuse pipes, devices, folders, and more than a mod can have."""
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise _unusable(str(path), f"It has more than {_MOST_BYTES // 1024**2} MiB.")
-        return path.read_bytes()
+        # Opening a pipe would wait for somebody to write to it.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise _unusable(str(path), "It is no regular file.")
+            data = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise _unusable(str(path), f"It cannot be read: {error.strerror}.") from None
+    if len(data) > _MOST_BYTES:
+        raise _unusable(str(path), f"It has more than {_MOST_BYTES // 1024**2} MiB.")
+    return data
 
 
 def _in_series(diffs: Mapping[str, bytes], series: bytes | None) -> dict[str, bytes]:
@@ -139,13 +167,13 @@ def _name_for(path: Path) -> str:
 
 def _published(path: Path) -> tuple[str, str | None]:
     """Return how a source is called, and its web page: its repository, commit and path, where Git knows them."""
-    folder = path if path.is_dir() else path.parent
-    top, commit = _git_line(folder, "rev-parse", "--show-toplevel"), _git_line(folder, "rev-parse", "HEAD")
-    remote = _git_line(folder, "remote", "get-url", "origin")
-    if not top or not commit:
-        return path.name, None
-    inside = path.resolve().relative_to(Path(top).resolve()).as_posix()
-    match = re.search(r"github\.com[:/]([\w.-]+/[\w.-]+?)(?:\.git)?/?$", remote)
+    name = printable(path.name)
+    repository = ForeignRepository.around(path if path.is_dir() else path.parent)
+    commit = repository.head() if repository is not None else ""
+    if repository is None or not commit:
+        return name, None
+    inside = printable(path.resolve().relative_to(repository.top).as_posix())
+    match = re.search(r"github\.com[:/]([\w.-]+/[\w.-]+?)(?:\.git)?/?$", repository.origin())
     if match is None:
         return f"{inside} at {commit}", None
     link = f"https://github.com/{match[1]}/tree/{commit}/{inside}"
@@ -159,40 +187,21 @@ def _licence(path: Path, files: Mapping[str, bytes]) -> str:
         if match is not None:
             return match[1]
     folder = path.resolve() if path.is_dir() else path.resolve().parent
-    top = _git_line(folder, "rev-parse", "--show-toplevel")
-    above = [one for one in folder.parents if top and one.is_relative_to(Path(top).resolve())]
+    repository = ForeignRepository.around(folder)
+    above = [one for one in folder.parents if repository and one.is_relative_to(repository.top)]
     for place in (folder, *above):
         for file in sorted(place.glob("LICEN[CS]E*")):
-            text = file.read_text("utf-8", "replace") if file.is_file() else ""
-            known = (name for name, pattern in _LICENCES.items() if re.search(pattern, text))
+            text = " ".join(read_file(file).decode("utf-8", "replace").split()) if file.is_file() else ""
+            known = (name for name, parts in _LICENCES.items() if all(part in text for part in parts))
             return next(known, UNKNOWN)
     return UNKNOWN
-
-
-def _git_line(folder: Path, *words: str) -> str:
-    return (_git(folder, *words) or b"").decode("utf-8", "replace").strip()
-
-
-def _git(folder: Path, *words: str) -> bytes | None:
-    """Ask Git; None if it cannot tell. Nothing that the repository configures is run."""
-    quiet = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
-    try:
-        done = subprocess.run(  # noqa: S603
-            ["git", *quiet, "-C", str(folder), *words],  # noqa: S607 - the user's own Git
-            capture_output=True,
-            check=False,
-            timeout=60,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
 
 
 def _unusable(source: str, why: str) -> ModError:
     return ModError(
         "bad-import-source",
         "This cannot be read as a mod.",
-        where=source,
-        why=why,
+        where=printable(source),
+        why=printable(why),
         fix=f"Name a folder with {SCRIPT}, a .patch or .diff file, a folder of them, REPOSITORY@A..B, or a text file.",
     )

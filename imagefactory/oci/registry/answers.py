@@ -8,11 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Literal
+from urllib.parse import urlsplit
 
 import requests
 
+from imagefactory.errors import clean
 from imagefactory.store.digests import parse_json
-from imagefactory.store.http import Again, judge, judge_status, retry_after
+from imagefactory.store.http import Again, judge, judge_status, pieces_of, retry_after
 
 Access = Literal["pull", "pull,push", "pull,push,delete"]
 """What a token allows; each one includes those before it."""
@@ -73,7 +75,7 @@ class Answer:
     def said(self) -> str:
         """Return the status and the errors on one line."""
         errors = "; ".join(f"{code}: {message}".strip(": ") for code, message in self.errors())
-        text = errors or " ".join(self.body[:300].decode("utf-8", "replace").split())
+        text = clean(errors or self.body[:300].decode("utf-8", "replace"))
         try:
             phrase = f"{self.status} {HTTPStatus(self.status).phrase}"
         except ValueError:
@@ -95,7 +97,7 @@ def read_answer(response: requests.Response, limit: int = MOST_TEXT) -> Answer:
     """Read a response into memory, up to one byte beyond the limit, which shows that there is more."""
     body = bytearray()
     try:
-        for piece in response.iter_content(BLOCK):
+        for piece in pieces_of(response):
             body += piece
             if len(body) > limit:
                 break
@@ -121,11 +123,19 @@ class Challenge:
     service: str | None = None
 
 
+def _is_usable(text: str, scheme: str) -> bool:
+    """Return whether the realm of a challenge can be asked; that of Basic is only a name."""
+    try:
+        return bool(urlsplit(text).netloc if scheme == "bearer" else text)
+    except ValueError:
+        return False
+
+
 def read_challenge(header: str) -> Challenge | None:
     """Parse a WWW-Authenticate header; prefer Bearer if it offers both."""
     for scheme in ("bearer", "basic"):
         found = re.search(rf"(?:^|,)\s*{scheme}\s+(.*)", header, re.IGNORECASE)
         given = requests.utils.parse_dict_header(found[1]) if found else {}  # type: ignore[no-untyped-call]
-        if given.get("realm"):
+        if _is_usable(given.get("realm", ""), scheme):
             return Challenge(scheme, given["realm"], given.get("service"))
     return None

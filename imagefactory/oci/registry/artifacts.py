@@ -55,6 +55,8 @@ class Payload:
 
 _EMPTY = Payload("application/vnd.oci.empty.v1+json", b"{}")
 """Stands in for the configuration that an artifact does not have."""
+_MOST = 1000
+"""The longest list of contents; engines accept images of 127 layers."""
 
 
 def upload_artifact(
@@ -115,7 +117,7 @@ def contents(repository: Repository, manifest: StoredManifest) -> list[Descripto
     """Return the descriptors of an artifact's or an image's content."""
     try:
         found = [Descriptor.of(layer) for layer in manifest.document()["layers"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RegistryError(
             "registry-failed",
             "That is not an artifact.",
@@ -123,4 +125,7 @@ def contents(repository: Repository, manifest: StoredManifest) -> list[Descripto
             why=f"Its manifest has no readable list of layers ({type(error).__name__}).",
             fix="Check the tag or digest.",
         ) from None
+    if len(found) > _MOST:
+        where = f"{repository.reference.name}@{manifest.digest}"
+        raise repository.error("oversized", where, f"It lists {len(found):,} contents.")
     return [descriptor for descriptor in found if descriptor.media_type != _EMPTY.media_type]

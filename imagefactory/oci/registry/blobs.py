@@ -26,7 +26,7 @@ from imagefactory.errors import BuildError, InputError, RegistryError
 from imagefactory.oci.registry.answers import BLOCK, Answer, RegistryRequest, judge_answer
 from imagefactory.oci.registry.connection import Connection
 from imagefactory.store.digests import Digest
-from imagefactory.store.http import Again
+from imagefactory.store.http import Again, content_length
 from imagefactory.store.progress import Progress
 
 UploadOutcome = Literal["present", "uploaded"]
@@ -85,8 +85,7 @@ class Download:
                 nothing_left = response.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
                 return None if nothing_left else response
             skip = self._skip(response)
-            length = response.headers.get("Content-Length", "")
-            expected = int(length) if _SIZE.fullmatch(length) else 0
+            expected = content_length(response.headers) or 0
             received = 0
             for piece in response.iter_content(BLOCK):
                 received += len(piece)
@@ -146,7 +145,7 @@ class Upload:
 
     def _send(self) -> _Problem | None:
         """Send the blob, and look it up if the registry did not confirm it; return the problem if it is not there."""
-        location, body = self._start(), _Body(self)
+        location, body = self.start(), _Body(self)
         started = time.monotonic()
         problem = self._put(location, body)
         if problem is None:
@@ -177,7 +176,8 @@ class Upload:
         # A token to write also allows reading: this saves a request to the token server.
         return self.connection.has_blob(self.digest, "pull,push", self.stopped)
 
-    def _start(self) -> str:
+    def start(self) -> str:
+        """Return where the registry wants the content."""
         connection = self.connection
         url = connection.url("blobs/uploads/")
         answer = connection.ask(RegistryRequest("POST", url, "pull,push", body=b"", stopped=self.stopped))

@@ -21,11 +21,9 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import requests
-from requests.adapters import HTTPAdapter
 
 from imagefactory.errors import FactoryError, RegistryError
 from imagefactory.oci.registry.answers import (
-    BLOCK,
     MOST_TEXT,
     Access,
     Answer,
@@ -39,7 +37,7 @@ from imagefactory.oci.registry.credentials import Credentials, find_credentials
 from imagefactory.oci.registry.failures import FailureKind, UnsafeRedirectError, cause_of, failure
 from imagefactory.oci.registry.reference import Reference
 from imagefactory.store.digests import Digest, TooDeepError, parse_json
-from imagefactory.store.http import Retry
+from imagefactory.store.http import Retry, new_session
 
 _RETRY = Retry(attempts=7)
 _CONNECTIONS = 8
@@ -67,13 +65,11 @@ class Connection:
         self._challenge: Challenge | None = None
         self._tokens: dict[Access, _Token] = {}
         self._lock = threading.Lock()
-        self._session = requests.Session()
+        self._session = new_session(_CONNECTIONS)
         self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         # A proxy cannot reach a registry on this machine.
         self._session.trust_env = not reference.is_local
         self._session.headers["User-Agent"] = "spark-image-factory"
-        for scheme in ("http://", "https://"):
-            self._session.mount(scheme, _LargeBlocks(pool_maxsize=_CONNECTIONS))
 
     def close(self) -> None:
         self._session.close()
@@ -149,14 +145,19 @@ class Connection:
                 if request.method not in ("GET", "HEAD") or not response.is_redirect:
                     yield response
                     return
-                read_answer(response, BLOCK)  # a connection is reused only after its response was read
                 url, params = self.locate(response.headers["Location"], url), {}
         raise requests.TooManyRedirects("the registry redirects endlessly")
 
     def locate(self, location: str, asked: str) -> str:
         """Resolve a Location header; refuse one that drops TLS or enters a private network."""
-        target = urljoin(asked, location)
-        here, there = urlsplit(self.reference.url), urlsplit(target)
+        here = urlsplit(self.reference.url)
+        try:
+            target = urljoin(asked, location)
+            there = urlsplit(target)
+        except ValueError:
+            raise requests.exceptions.InvalidURL(
+                "the registry redirects to something else than a URL"
+            ) from None
         if (there.scheme, there.netloc) == (here.scheme, here.netloc):
             return target
         if there.scheme != "https" and not (there.scheme == here.scheme == "http"):
@@ -257,7 +258,7 @@ class Connection:
             }
 
     def _fetch(self, challenge: Challenge, access: Access) -> _Token:
-        if urlsplit(challenge.realm).scheme != "https" and not self.reference.is_local:
+        if not challenge.realm.startswith("https://") and not self.reference.is_local:
             raise self.error("unsafe", challenge.realm, "Its token server takes passwords without TLS.")
         scope = f"repository:{self.reference.repository}:{access}"
         asked = time.monotonic()
@@ -271,7 +272,7 @@ class Connection:
             lifetime = float(document.get("expires_in") or _LIFETIME)
         except (ValueError, TypeError, AttributeError, OverflowError):
             value = None
-        if not value or not isinstance(value, str):
+        if not isinstance(value, str) or not value.isascii() or not value.isprintable() or not value:
             raise RegistryError(
                 "registry-failed",
                 "The registry's token server did not issue a token.",
@@ -287,13 +288,6 @@ class Connection:
         request = RegistryRequest("GET", challenge.realm, params=asked | {"scope": scope})
         with self.send(request, self.credentials.basic() if self.credentials else None) as response:
             return read_answer(response)
-
-
-class _LargeBlocks(HTTPAdapter):
-    """Sends bodies in larger blocks than http.client, which uses 16 KiB."""
-
-    def init_poolmanager(self, *positional: Any, **options: Any) -> None:  # noqa: ANN401 - theirs
-        super().init_poolmanager(*positional, blocksize=BLOCK, **options)
 
 
 def _authorize(value: str | None, request: requests.PreparedRequest) -> requests.PreparedRequest:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -79,6 +80,10 @@ def _host_of(key: str) -> str:
 
 def _from_helper(name: str, registry: str) -> Credentials | None:
     program = f"docker-credential-{name}"
+    if (
+        shutil.which(program) is None
+    ):  # with a folder in PATH that cannot be read, running it is merely not permitted
+        raise _unusable(program, "Docker's configuration names it, but no folder in PATH has it.")
     try:
         done = subprocess.run(  # noqa: S603 - the user's own configuration names it, as for Docker
             [program, "get"],

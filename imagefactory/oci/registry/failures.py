@@ -7,6 +7,7 @@ from typing import Literal
 import requests
 
 from imagefactory.errors import FactoryError, InputError, RegistryError
+from imagefactory.store.http import TooLargeError, reason_of
 
 
 class UnsafeRedirectError(requests.RequestException, ValueError):
@@ -79,6 +80,7 @@ _EXCEPTIONS: dict[type[requests.RequestException], FailureKind] = {
     requests.Timeout: "unreachable",
     requests.exceptions.ChunkedEncodingError: "unreachable",
     UnsafeRedirectError: "unsafe",
+    TooLargeError: "oversized",
     requests.TooManyRedirects: "oversized",
     requests.RequestException: "unusable",
 }
@@ -96,12 +98,4 @@ def cause_of(error: requests.RequestException) -> tuple[FailureKind, str | None,
     """Return the kind of an exception of requests, the URL (perhaps of a token server or of storage) and the reason."""
     kind = next(kind for one, kind in _EXCEPTIONS.items() if isinstance(error, one))
     url = error.request.url if error.request is not None else None
-    reason: object = error
-    while isinstance(reason, Exception):  # requests wraps the exception that says what happened
-        inner = getattr(reason, "reason", None) or next(iter(reason.args), None)
-        if not isinstance(inner, Exception):
-            break
-        reason = inner
-    text = str(reason).partition(": ")[2] if "object at 0x" in str(reason) else str(reason)
-    why = f"{(text or type(error).__name__)[:300].rstrip('.')}."
-    return kind, url.partition("?")[0] if url else None, why
+    return kind, url.partition("?")[0] if url else None, f"{reason_of(error)}."

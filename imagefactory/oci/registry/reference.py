@@ -21,6 +21,8 @@ _REPOSITORY = re.compile(rf"{_PART}(?:/{_PART})*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST_NAME = 255
+_LARGEST = 2**63
+"""More than any blob has; Go, in which registries are written, counts up to this."""
 _HOSTS = {"docker.io": "registry-1.docker.io"}
 """Registries whose API has another host than the name that users write."""
 
@@ -102,6 +104,10 @@ class Reference:
         return self.name + (f":{self.tag}" if self.tag else "") + (f"@{self.digest}" if self.digest else "")
 
 
+def is_tag(text: object) -> bool:
+    return isinstance(text, str) and _TAG.fullmatch(text) is not None
+
+
 def is_digest(text: str) -> bool:
     return _DIGEST.fullmatch(text) is not None
 
@@ -130,17 +136,20 @@ class Descriptor:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
-        """Parse a descriptor; raise ValueError, KeyError or TypeError if it is none."""
+        """Parse a descriptor; raise ValueError, KeyError, TypeError or AttributeError if it is none."""
         digest, size = str(document["digest"]), document["size"]
-        if not is_digest(digest) or not isinstance(size, int) or size < 0:
+        if not is_digest(digest) or not isinstance(size, int) or not 0 <= size < _LARGEST:
             raise ValueError("it has no digest, or no size")
+        kind, platform = document.get("artifactType"), document.get("platform")
+        if platform is not None and not isinstance(platform, dict):
+            raise TypeError("its platform is no object")
         return cls(
             str(document["mediaType"]),
             Digest(digest),
             size,
-            document.get("artifactType"),
-            dict(document.get("annotations") or {}),
-            document.get("platform"),
+            None if kind is None else str(kind),
+            {str(name): str(value) for name, value in (document.get("annotations") or {}).items()},
+            platform,
         )
 
     def document(self) -> dict[str, object]:

@@ -100,6 +100,12 @@ def _push(
         return _push(repository, subject, one, again=False)
 
 
+def has_api(repository: Repository, digest: Digest) -> bool:
+    """Whether a registry lists referrers itself; `digest` is of a manifest that it has."""
+    url = repository.url(f"referrers/{digest}")
+    return repository.ask(RegistryRequest("GET", url, headers={"Accept": INDEX_TYPE})).ok
+
+
 def _from_api(repository: Repository, digest: Digest, artifact_type: str | None) -> list[Descriptor]:
     params = {"artifactType": artifact_type} if artifact_type else {}
     url, headers = repository.url(f"referrers/{digest}"), {"Accept": INDEX_TYPE}

@@ -7,6 +7,7 @@ https://github.com/opencontainers/distribution-spec/blob/main/spec.md
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 import threading
 from collections.abc import Mapping
@@ -16,13 +17,13 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
 
-from imagefactory.errors import RegistryError
+from imagefactory.errors import RegistryError, clean
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry.answers import Answer, RegistryRequest
 from imagefactory.oci.registry.blobs import Download, OpenStream, Upload, UploadOutcome
 from imagefactory.oci.registry.connection import Connection
 from imagefactory.oci.registry.credentials import Credentials
-from imagefactory.oci.registry.reference import Descriptor, Reference, is_digest
+from imagefactory.oci.registry.reference import Descriptor, Reference, is_digest, is_tag
 from imagefactory.store.atomic import writing
 from imagefactory.store.digests import Digest, digest_of, parse_json
 from imagefactory.store.http import Retry
@@ -30,7 +31,8 @@ from imagefactory.store.progress import Progress
 
 DOCKER_MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX_TYPE = "application/vnd.docker.distribution.manifest.list.v2+json"
-_ACCEPT = {"Accept": f"{MANIFEST_TYPE}, {INDEX_TYPE}, {DOCKER_MANIFEST_TYPE}, {DOCKER_INDEX_TYPE}"}
+_TYPES = (MANIFEST_TYPE, INDEX_TYPE, DOCKER_MANIFEST_TYPE, DOCKER_INDEX_TYPE)
+_ACCEPT = {"Accept": ", ".join(_TYPES)}
 _PAGE = 1000
 _MOST_PAGES = 1000
 _MOST_LINK = 8192
@@ -69,6 +71,23 @@ class StoredManifest:
     def descriptor(self) -> Descriptor:
         """Return a descriptor for an index, or for a subject."""
         return Descriptor(self.media_type, self.digest, len(self.body))
+
+
+class _AmbiguousError(ValueError):
+    """A document says two things about what it is."""
+
+
+def _type_of(document: Mapping[str, Any], served: str) -> str:
+    """Return the media type of a document, which is read as an image by some and as an index by others otherwise."""
+    written = document.get("mediaType")
+    if written is not None and served in _TYPES and written != served:
+        raise _AmbiguousError(f"It is served as {served}, and says that it is {clean(str(written)[:100])}.")
+    default = INDEX_TYPE if "manifests" in document else MANIFEST_TYPE
+    found = str(written or (served if served in _TYPES else default))
+    foreign = {"config", "layers"} if found in (INDEX_TYPE, DOCKER_INDEX_TYPE) else {"manifests"}
+    if other := foreign & document.keys():
+        raise _AmbiguousError(f"It is {clean(found[:100])}, and has {' and '.join(sorted(other))}.")
+    return found
 
 
 class Repository(Connection):
@@ -110,6 +129,10 @@ class Repository(Connection):
         """
         stop = stopped or threading.Event()
         return Upload(self, digest, size, open_stream, progress, stop).run()
+
+    def require_write(self) -> None:
+        """Raise an error unless uploads are accepted: start one, and leave it to the registry."""
+        Upload(self, digest_of(b""), 0, io.BytesIO, lambda _: None, threading.Event()).start()
 
     def read(self, digest: Digest, offset: int, length: int) -> bytes:
         """Read up to `length` bytes of a blob. The digest covers only whole blobs, so the caller has to check them."""
@@ -159,15 +182,17 @@ class Repository(Connection):
             return None
         where = f"{self.reference.name}/{name}"
         try:
-            written = self.parse(answer.body, where).get("mediaType")
-        except (ValueError, AttributeError):
-            raise self.error("unusable", where, "The manifest is not a JSON object.") from None
+            document = self.parse(answer.body, where)
+            served = answer.headers.get("Content-Type", "").partition(";")[0].strip()
+            media_type = _type_of(document, served)
+        except (ValueError, AttributeError) as error:
+            why = str(error) if isinstance(error, _AmbiguousError) else "The manifest is not a JSON object."
+            raise self.error("unusable", where, why) from None
         told = answer.headers.get("Docker-Content-Digest")
         expected = name if is_digest(name) else told
         digest = Digest(expected) if expected and is_digest(expected) else digest_of(answer.body)
         self._check(digest, answer.body)
-        media_type = answer.headers.get("Content-Type", "").partition(";")[0].strip()
-        return StoredManifest(digest, str(written or media_type or MANIFEST_TYPE), answer.body)
+        return StoredManifest(digest, media_type, answer.body)
 
     def require_manifest(self, name: str) -> StoredManifest:
         """Read a manifest or index, and raise an error if there is none."""
@@ -227,15 +252,20 @@ class Repository(Connection):
             if not answer.ok:
                 raise self.failure(answer, "list tags")
             try:
-                found += [str(tag) for tag in self.parse(answer.body, where).get("tags") or []]
+                page = list(self.parse(answer.body, where).get("tags") or [])
             except (ValueError, AttributeError, TypeError):
-                raise self.error("unusable", where, "It is not a list of tags in JSON.") from None
+                page = [None]
+            if not all(map(is_tag, page)):
+                raise self.error("unusable", where, "It is not a list of tags in JSON.")
+            found += page
+            if len(found) > _PAGE * _MOST_PAGES:
+                break
             following = _NEXT.search(answer.headers.get("Link", "")[:_MOST_LINK])
             if following is None:
                 return list(dict.fromkeys(found))
             with self.named_failures():
                 url = self.locate(following[1], url)
-        raise self.error("oversized", where, f"It has more than {_MOST_PAGES:,} pages.")
+        raise self.error("oversized", where, f"It has more than {_PAGE * _MOST_PAGES:,} tags.")
 
     def delete(self, name: Digest | str) -> bool:
         """Delete a manifest by digest, and with it all its tags; return whether it existed."""

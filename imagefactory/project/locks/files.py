@@ -274,7 +274,16 @@ class ToolLock(Lock):
     def find(self, name: str, machine: str) -> LockedSource:
         """Return the wheel of a program for a machine."""
         entries = self.arm64 if machine == "arm64" else self.amd64
-        return next(entry for entry in entries if entry.name == name)
+        for entry in entries:
+            if entry.name == name:
+                return entry
+        raise LockError(
+            "no-lock",
+            f"The program {name} is not locked.",
+            where="locks/tools.toml",
+            why="The factory runs it, and `tools` in matrix.yaml does not name it.",
+            fix="Name it there, and run `./inv lock`.",
+        )
 
 
 class LockedRevision(Frozen):

@@ -112,6 +112,7 @@ SCHEMA: tuple[Setting, ...] = (
     Setting(
         "VLLM_API_KEY_FILE", "path", "A file in the container with the API key, such as a mounted secret."
     ),
+    Setting("PROTECT_METRICS", "switch", "Require the API key for /metrics too.", default="0"),
     Setting(
         "HOST",
         "text",
@@ -182,14 +183,16 @@ SCHEMA: tuple[Setting, ...] = (
     Setting(
         "CHECKS",
         "choice",
-        "What a failed check does: `enforce` stops the start, `warn` only warns, `off` skips all checks.",
-        choices=("enforce", "warn", "off"),
+        "What a failed check does: `enforce` stops the start, `strict` also stops it for a warning, `warn` only "
+        "warns, `off` skips all checks.",
+        choices=("enforce", "strict", "warn", "off"),
         default="enforce",
     ),
     Setting(
         "SKIP_CHECKS",
         "list",
-        "Checks to skip: gpu, driver, kernels, model, drafter, disk, memory, shm, flags, combination, port, api-key.",
+        "Checks to skip: gpu, driver, kernels, model, drafter, disk, memory, shm, settings, flags, combination, port, "
+        "api-key.",
     ),
 )
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from imagefactory.errors import InputError, TrustError
+from imagefactory.errors import InputError, RegistryError, TrustError
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import TITLE, Payload, contents
 from imagefactory.oci.registry.reference import Descriptor
@@ -35,6 +35,17 @@ _CONTENT: Final = "dev.sigstore.bundle.content"
 _PREDICATE: Final = "dev.sigstore.bundle.predicateType"
 _LARGEST_BUNDLE: Final = 2 * sbom.LARGEST
 """A bundle holds its statement in base64."""
+_MOST: Final = 1000
+"""How many attachments of one type are read."""
+_MOST_BYTES: Final = 2 * _LARGEST_BUNDLE
+"""What they may have in all; whoever may write to a registry can attach anything to an image."""
+_OUTAGES: Final = {
+    "registry-unreachable",
+    "registry-busy",
+    "credentials-refused",
+    "access-denied",
+    "unsafe-address",
+}
 
 
 Bundles = Iterable[tuple[Digest, Bundle | str]]
@@ -47,8 +58,6 @@ def attach_all(
     plan: Plan,
     image: Descriptor,
     signer: Signer | None,
-    *,
-    there: Bundles | None = None,
 ) -> tuple[Digest, list[tuple[Digest, Bundle]]]:
     """Attach SBOM, provenance and signature to an image that has some bundles; return its SBOM, and its statements.
 
@@ -61,7 +70,7 @@ def attach_all(
     new: list[tuple[Statement, bytes]] = []
     kept: list[tuple[Digest, Bundle]] = []
     if signer is not None:
-        found = attached_bundles(repository, image.digest) if there is None else there
+        found = attached_bundles(repository, image.digest)
         own = list(trusted_statements(found, signer.verifier))
         for statement in _statements(project, plan, repository.reference.name, image.digest, document):
             same = [(digest, one) for digest, one, old in own if _says_the_same(old, statement)]
@@ -112,30 +121,48 @@ def bundles_among(
     repository: Repository, attached: Iterable[Descriptor]
 ) -> Iterator[tuple[Digest, Bundle | str]]:
     """Iterate over the signed statements among what is attached to an image."""
-    for descriptor in attached:
-        if descriptor.artifact_type != bundles.MEDIA_TYPE:
-            continue
-        for digest, content in attached_contents(repository, descriptor, bundles.MEDIA_TYPE):
-            try:
-                yield digest, content if isinstance(content, str) else Bundle.read(content)
-            except BadBundleError as error:
-                yield digest, str(error)
+    for digest, content in contents_among(repository, attached, bundles.MEDIA_TYPE):
+        try:
+            yield digest, content if isinstance(content, str) else Bundle.read(content)
+        except BadBundleError as error:
+            yield digest, str(error)
 
 
-def attached_contents(
-    repository: Repository, descriptor: Descriptor, media_type: str
+def contents_among(
+    repository: Repository, attached: Iterable[Descriptor], media_type: str
 ) -> Iterator[tuple[Digest, bytes | str]]:
-    """Iterate over the contents of an attached artifact, with its digest; a string is the reason why one is missing."""
-    try:
-        manifest = repository.manifest(descriptor.digest)
-        if manifest is None:
-            yield descriptor.digest, "it is listed, but not there"
+    """Iterate over the contents of attached artifacts of one type, each once, with the artifact's digest.
+
+    A string is the reason why one is missing. What cannot be read stays without effect: only what is required must be
+    there.
+    """
+    read: set[Digest] = set()
+    left = _MOST_BYTES
+    of_type = (one for one in attached if one.artifact_type == media_type)
+    for number, descriptor in enumerate(of_type):
+        if number == _MOST or left <= 0:
+            yield (
+                descriptor.digest,
+                f"it is not read, nor what follows: {number} others have all that is read",
+            )
             return
-        for held in contents(repository, manifest):
-            if held.media_type == media_type:
-                yield descriptor.digest, repository.blob(held.digest, _LARGEST_BUNDLE)
-    except InputError as error:
-        yield descriptor.digest, f"its bytes are not what its name says: {error.why}"
+        try:
+            manifest = repository.manifest(descriptor.digest)
+            if manifest is None:
+                yield descriptor.digest, "it is listed, but not there"
+                continue
+            for held in contents(repository, manifest):
+                if held.media_type == media_type and held.digest not in read:
+                    read.add(held.digest)
+                    content = repository.blob(held.digest, max(0, min(left, _LARGEST_BUNDLE)))
+                    left -= len(content)
+                    yield descriptor.digest, content
+        except InputError as error:
+            yield descriptor.digest, f"its bytes are not what its name says: {error.why}"
+        except RegistryError as error:
+            if error.name in _OUTAGES:
+                raise
+            yield descriptor.digest, f"it cannot be read: {error.what} {error.why}"
 
 
 def _statements(project: Project, plan: Plan, name: str, subject: Digest, document: bytes) -> list[Statement]:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from imagefactory.store.digests import Digest, canonical_json
+from imagefactory.store.digests import Digest, canonical_json, parse_json
 
 MEDIA_TYPE: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
 PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
@@ -51,7 +50,7 @@ class Statement:
     def read(cls, payload: bytes) -> Statement:
         """Read an in-toto statement about one image."""
         try:
-            document = json.loads(payload)
+            document = parse_json(payload)
             [subject] = document["subject"]
             return cls(
                 str(document["predicateType"]),
@@ -77,7 +76,7 @@ class Bundle:
     @classmethod
     def read(cls, data: bytes) -> Bundle:
         try:
-            document = json.loads(data)
+            document = parse_json(data)
             envelope = document["dsseEnvelope"]
             [signature] = envelope["signatures"]
             key = document["verificationMaterial"].get("publicKey")

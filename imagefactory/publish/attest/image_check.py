@@ -18,13 +18,14 @@ from imagefactory.plan.plan import Plan
 from imagefactory.project.cells import Cell, buildable
 from imagefactory.project.project import Project
 from imagefactory.publish.attest import provenance, rebuilds, sbom
-from imagefactory.publish.attest.attachments import STATEMENTS, attached_contents, bundles_among
+from imagefactory.publish.attest.attachments import STATEMENTS, bundles_among, contents_among
 from imagefactory.publish.attest.bundles import Bundle, Statement
 from imagefactory.publish.attest.index_images import images_of, unfit_index
 from imagefactory.publish.attest.rebuilds import count_rebuilds, named
 from imagefactory.publish.attest.sbom import first_difference
 from imagefactory.publish.attest.signing import NotTrustedError, Verifier, read_trusted
-from imagefactory.store.digests import Digest, canonical_json
+from imagefactory.publish.history import check_tag
+from imagefactory.store.digests import Digest, Sha256, canonical_json
 from imagefactory.store.progress import Say
 
 FindingState = Literal["ok", "failed", "not checked", "not counted"]
@@ -35,7 +36,7 @@ class Finding:
     """The result of one check."""
 
     check: str
-    """What was checked: manifest, configuration, statement, signature, provenance, sbom, layers, record, rebuilds."""
+    """What was checked, such as the tag or the layers; docs/supply-chain.md lists all."""
     state: FindingState
     detail: str
 
@@ -80,10 +81,22 @@ def check_image(
     return checked
 
 
-def refuse_failing(checked: Checked) -> None:
-    """Raise if a check failed: the error is about content first, then the record, the signature, and rebuilds."""
+def refuse_failing(checked: Checked, *, strict: bool = False) -> None:
+    """Raise if a check failed: the error is about content first, then tag, record, signature, and rebuilds.
+
+    `strict` also refuses what was not checked.
+    """
     failed = {finding.check for finding in checked.findings if finding.state == "failed"}
     shown = {"failed"}
+    unchecked = [f"{one.check}: {one.detail}" for one in checked.findings if one.state == "not checked"]
+    if not failed and strict and unchecked:
+        raise TrustError(
+            "not-checked",
+            "Not everything could be checked.",
+            where=checked.reference,
+            why="; ".join(unchecked),
+            fix=f"Check out {checked.commit or 'the commit of the image'} and try again, or leave out --strict.",
+        )
     if not failed:
         return
     if failed & {"configuration", "provenance", "sbom", "layers"}:
@@ -92,6 +105,12 @@ def refuse_failing(checked: Checked) -> None:
         fix = (
             "You: do not use it; pull it by its digest from a registry you trust, or build it yourself. The owner of "
             "the registry: find out who wrote there, delete what is wrong, and publish the image again."
+        )
+    elif "tag" in failed:
+        name, what = "wrong-tag", "The tag does not name the image that it should."
+        fix = (
+            "You: do not use it; pull by the digest that `./inv history` lists. The owner of the registry: find out "
+            "who moved the tag; `./inv promote` or `./inv rollback` sets it again."
         )
     elif "record" in failed:
         name, what = "record-disagrees", "This checkout records another image."
@@ -176,7 +195,7 @@ class _Check:
             labels: Mapping[str, str] = config["config"]["Labels"]
             planned = labels["imagefactory.plan"]
             self.config = config
-        except (InputError, ValueError, KeyError, TypeError) as error:
+        except (InputError, ValueError, KeyError, TypeError, RecursionError) as error:
             foreign = f"this is not an image of the factory ({type(error).__name__})"
             self._add("configuration", "failed", error.why if isinstance(error, InputError) else foreign)
             return
@@ -187,6 +206,11 @@ class _Check:
             return
         self._add("configuration", "ok", f"plan {planned}")
         self.cell = Cell.of_labels(labels, platform)
+        self._add("target", "ok", f"{self.cell} for {platform}")
+        if found := check_tag(
+            self.project, self.repository, self.cell, Sha256(planned), self.manifest.digest
+        ):
+            self._add("tag", *found)
         plan = _plan_of(self.project, self.cell)
         self.plan = plan if plan is not None and plan.key == planned else None
 
@@ -258,12 +282,7 @@ class _Check:
         signed = None if statement is None else canonical_json(statement.predicate)
         here = None if self.plan is None else sbom.make_sbom(self.project, self.plan)
         expected = signed or here
-        attached = [
-            content
-            for one in listed
-            if one.artifact_type == sbom.MEDIA_TYPE
-            for content in attached_contents(self.repository, one, sbom.MEDIA_TYPE)
-        ]
+        attached = list(contents_among(self.repository, listed, sbom.MEDIA_TYPE))
         problems = [
             f"{digest}: {content if isinstance(content, str) else first_difference(content, expected or b'')}"
             for digest, content in attached

@@ -14,6 +14,9 @@ from imagefactory.oci.registry.repository import (
     StoredManifest,
 )
 
+_MOST = 32
+"""More images than there are platforms."""
+
 
 def images_of(
     repository: Repository, manifest: StoredManifest
@@ -28,6 +31,8 @@ def images_of(
         raise unfit_index(repository, manifest, why) from None
     if not children:
         raise unfit_index(repository, manifest, "it is empty: it lists no image that could be checked")
+    if len(children) > _MOST:
+        raise unfit_index(repository, manifest, f"it lists {len(children):,} images")
     found: list[tuple[StoredManifest, Mapping[str, str] | None]] = []
     for child in children:
         image = repository.manifest(child.digest)
@@ -35,8 +40,6 @@ def images_of(
             why = "which the registry does not have"
         elif wrong := {child.media_type, image.media_type} - {MANIFEST_TYPE, DOCKER_MANIFEST_TYPE}:
             why = f"which is no image: {wrong.pop()}"
-        elif child.platform is not None and not isinstance(child.platform, dict):
-            why = "for a platform that cannot be read"
         else:
             found.append((image, child.platform))
             continue

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 from platformdirs import user_config_path
 
 from imagefactory.errors import TrustError
-from imagefactory.store.paths import expand_home
+from imagefactory.store.paths import expand_home, open_regular
 
 KEY_VARIABLE: Final = "FACTORY_SIGNING_KEY"
 PASSWORD_VARIABLE: Final = "FACTORY_SIGNING_PASSWORD"  # noqa: S105 - the name of a variable
@@ -69,7 +69,15 @@ def default_key_path() -> Path:
 
 
 def new_key_pair(private: Path, public: Path) -> None:
-    """Make a key pair; existing keys are never overwritten."""
+    """Make a key pair in two files; existing keys are never overwritten."""
+    if private.resolve() == public.resolve():
+        raise TrustError(
+            "cannot-sign",
+            "Both keys would go to the same file.",
+            where=private,
+            why="The public key, which everybody may see, would replace the private one.",
+            fix="Name two files (--private, --public).",
+        )
     for path in (private, public):
         if path.exists():
             raise TrustError(
@@ -135,7 +143,8 @@ def _pem(given: str) -> bytes:
     if given.lstrip().startswith(_BEGINNING):
         return given.encode()
     try:
-        return expand_home(given, "the key's path").read_bytes()
+        with open_regular(expand_home(given, "the key's path")) as file:
+            return file.read()
     except OSError as error:
         raise TrustError(
             "cannot-sign",

@@ -24,7 +24,7 @@ from imagefactory.publish.attest.declared_licences import DeclaredLicence, SameA
 from imagefactory.publish.attest.spdx import UNDECLARED, is_known
 from imagefactory.store.digests import Sha256
 from imagefactory.store.downloads import Downloader, Wanted
-from imagefactory.store.http import RangeFile
+from imagefactory.store.http import RangeFile, new_session
 from imagefactory.store.index_config import redact
 from imagefactory.store.progress import Say
 
@@ -116,7 +116,7 @@ def _locked(project: Project) -> tuple[list[LockedWheel], list[BaseLock]]:
 
 
 def _read_wheels(project: Project, sources: LayerInputs, wheels: Sequence[LockedWheel]) -> list[LicensedFile]:
-    with requests.Session() as session, ThreadPoolExecutor(PARALLEL) as pool:
+    with new_session() as session, ThreadPoolExecutor(PARALLEL) as pool:
 
         def read(wheel: LockedWheel) -> LicensedFile:
             here = project.store.whole_download(wheel.sha256)

@@ -3,11 +3,12 @@
 "use strict";
 (() => {
   const { python, matching, read, build, serverFacts, Refusal } = ImagePicker;
-  const CHECKS = ["gpu", "driver", "kernels", "model", "drafter", "disk", "memory", "shm", "flags", "combination", "port", "api-key"];
+  const CHECKS = ["gpu", "driver", "kernels", "model", "drafter", "disk", "memory", "shm", "settings", "flags", "combination", "port", "api-key"];
   const finding = (name, result, detail, more = {}) => ({
     name, result, detail, setting: "", value: "", allowed: "", remedy: "", ...more,
   });
   const gb = (count) => `${python.tenths(count / 1e9)} GB`;
+  const count = (number) => number.toLocaleString("en-US");
   const hundredths = (share) => Math.ceil(share * 100) / 100;
 
   /** Return the memory that a model needs, in bytes; null where unknown. */
@@ -79,7 +80,7 @@
     if (fitting !== null && asked && asked > fitting) {
       const enough = hundredths((fixed + need.perSequence + asked * (need.perToken ?? 0)) / whole);
       const other = enough <= most ? `, or GPU_MEMORY_UTILIZATION=${python.float(enough)} or more` : "";
-      const detail = `${asked} tokens do not fit into the KV cache: ${contents} (${gb(fixed)}) leave room for ${fitting}`;
+      const detail = `${count(asked)} tokens do not fit into the KV cache: ${contents} (${gb(fixed)}) leave room for ${count(fitting)}`;
       return fail(detail, "MAX_MODEL_LEN", String(asked), `up to ${fitting}`, `Set MAX_MODEL_LEN=${fitting} or lower${other}.`);
     }
     return [finding("memory", "ok", fits(machine, plan))];
@@ -95,7 +96,7 @@
   function less(most, fitting, asked) {
     let remedy = most > 0 ? `Set GPU_MEMORY_UTILIZATION=${python.float(most)}` : "Stop other programs that use the memory";
     if (fitting !== null && asked > fitting && fitting > 0) remedy += ` and MAX_MODEL_LEN=${fitting}`;
-    else if (fitting !== null && asked) remedy += `; MAX_MODEL_LEN=${asked} fits then (up to ${fitting})`;
+    else if (fitting !== null && asked) remedy += `; MAX_MODEL_LEN=${asked} fits then (up to ${count(fitting)})`;
     return `${remedy}.`;
   }
 
@@ -103,8 +104,8 @@
     const detail = `takes ${gb(taken)} of ${gb(machine.total)}, ${gb(machine.free)} available`;
     if (need.weights === null || !need.perToken) return `${detail}; the model's size is unknown before the download`;
     const tokens = Math.trunc((taken - fixed) / need.perToken);
-    const sequences = asked ? ` (${python.tenths(tokens / asked)} sequences of ${asked})` : "";
-    return `${detail}; weights ${gb(need.weights + need.drafter)}, KV cache for about ${tokens} tokens${sequences}`;
+    const sequences = asked ? ` (${python.tenths(tokens / asked)} sequences of ${count(asked)})` : "";
+    return `${detail}; weights ${gb(need.weights + need.drafter)}, KV cache for about ${count(tokens)} tokens${sequences}`;
   }
 
   function gpu({ image, machine }) {
@@ -142,7 +143,7 @@
     const [length, most] = [settings.values.MAX_MODEL_LEN, image.facts.memory?.context ?? 0];
     const found = [];
     if (length && most && length > most) {
-      found.push(finding("model", "fail", `the model's context is limited to ${most} tokens`, {
+      found.push(finding("model", "fail", `the model's context is limited to ${count(most)} tokens`, {
         setting: "MAX_MODEL_LEN", value: String(length), allowed: `up to ${most}`,
         remedy: `Set MAX_MODEL_LEN=${most} or lower.`,
       }));
@@ -203,7 +204,8 @@
       if (mode === "off" || skipped.includes(name)) {
         return [finding(name, "skipped", skipped.includes(name) ? "skipped by SKIP_CHECKS" : "CHECKS=off")];
       }
-      return check(start).map((found) => (mode === "warn" && found.result === "fail" ? { ...found, result: "warn" } : found));
+      const turned = { warn: ["fail", "warn"], strict: ["warn", "fail"] }[mode] ?? [];
+      return check(start).map((found) => (found.result === turned[0] ? { ...found, result: turned[1] } : found));
     });
   }
 

@@ -1,4 +1,4 @@
-/* Writes a start as a command, a file or a client (imagefactory/build/start). */
+/* Writes a start as a command, a file or a client (imagefactory/launch). */
 "use strict";
 (() => {
   const { python } = ImagePicker;
@@ -25,6 +25,7 @@
 
   function scalar(words) {
     if (words === "null") return words;
+    if (/[^ -~]/.test(words)) return python.yaml(words);
     const plain = /^\$\{\w+:-[\w./:@+-]*\}$/.test(words) || /^[A-Za-z_][\w./@+-]*$/.test(words);
     return plain && !/^(true|false|yes|no|on|off|null|y|n)$/i.test(words) ? words : `'${words.replaceAll("'", "''")}'`;
   }
@@ -32,7 +33,7 @@
   function compose(image, environment) {
     const defaults = image.settings.filter(({ kind, default: words }) => words && kind !== "secret").map(({ name, default: words }) => [name, words]);
     const values = { ...Object.fromEntries(defaults), ...given(image, environment) };
-    const lines = ["VLLM_API_KEY", "VLLM_API_KEY_FILE"].map((name) => `${name}: null`);
+    const lines = ["VLLM_API_KEY", "VLLM_API_KEY_FILE", "HF_TOKEN"].map((name) => `${name}: null`);
     for (const [name, value] of Object.entries(values)) {
       const plain = !/[{}$]/.test(value);
       lines.push(`${name}: ${scalar(plain ? `\${${name}:-${value}}` : value.replaceAll("$", "$$$$"))}`);
@@ -57,8 +58,8 @@
     }
     words.push("--host", { name: "host" }, "--port", { name: "port" }, image.about.tensor_parallel, { name: "tensor_parallel" });
     const shown = Object.entries(defaults).map(([name, value]) => `  ${name}: ${/^[\d.]+$/.test(value) ? value : scalar(value)}\n`);
-    const folded = fold(words, style === "eugr").map((line) => `  ${line}\n`);
-    return template.replace(" DEFAULTS\n", () => `\n${shown.join("")}`).replace(" COMMAND\n", () => ` |\n${folded.join("")}`);
+    const folded = python.yaml(`${fold(words, style === "eugr").join("\n")}\n`);
+    return template.replace(" DEFAULTS\n", () => `\n${shown.join("")}`).replace(" COMMAND\n", () => ` ${folded}\n`);
   }
 
   function fold(words, doubled) {

@@ -32,11 +32,16 @@ globalThis.ImagePicker = (() => {
     const inside = Array.from(text, (letter) => {
       if (named[letter]) return named[letter];
       if (letter === " " || !/[\p{C}\p{Z}]/u.test(letter)) return letter;
-      const code = letter.codePointAt(0);
-      const [mark, width] = code < 256 ? ["x", 2] : code < 65536 ? ["u", 4] : ["U", 8];
-      return `\\${mark}${code.toString(16).padStart(width, "0")}`;
+      return coded(letter).join("");
     });
     return quote + inside.join("") + quote;
+  }
+
+  /** Return the mark and the digits of an escaped letter. */
+  function coded(letter) {
+    const code = letter.codePointAt(0);
+    const [mark, width] = code < 256 ? ["x", 2] : code < 65536 ? ["u", 4] : ["U", 8];
+    return [`\\${mark}`, code.toString(16).padStart(width, "0")];
   }
 
   /** Write JSON as Python does: with spaces, and in ASCII. */
@@ -49,6 +54,17 @@ globalThis.ImagePicker = (() => {
     return JSON.stringify(value).replace(/[\x7f-\uffff]/g, escape);
   }
 
+  /** Write a scalar of YAML in double quotes and ASCII, as PyYAML does: nothing in it can end a line. */
+  function yaml(text) {
+    const named = { '"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\xa0": "\\_", "\x85": "\\N", "\u2028": "\\L", "\u2029": "\\P" };
+    const inside = Array.from(text, (letter) => {
+      if (named[letter] || /[ -~]/.test(letter)) return named[letter] ?? letter;
+      const [mark, digits] = coded(letter);
+      return mark + digits.toUpperCase();
+    });
+    return `"${inside.join("")}"`;
+  }
+
   function str(value) {
     if (value === null || value === undefined) return "None";
     return typeof value === "boolean" ? (value ? "True" : "False") : String(value);
@@ -57,5 +73,5 @@ globalThis.ImagePicker = (() => {
   const quoted = (word) =>
     word && !/[^\w@%+=:,./-]/.test(word) ? word : `'${word.replaceAll("'", "'\"'\"'")}'`;
 
-  return { python: { strip, split, whole, fraction, float, tenths, repr, json, str, quoted } };
+  return { python: { strip, split, whole, fraction, float, tenths, repr, json, yaml, str, quoted } };
 })();

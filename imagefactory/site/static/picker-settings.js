@@ -67,6 +67,8 @@
       .map(({ when, ...texts }) => Object.fromEntries(Object.entries(texts).map(([name, words]) => [name, fill(words)])));
   }
 
+  /* What may end a line somewhere, or is no character at all. */
+  const UNPRINTABLE = /[\p{Cc}\p{Zl}\p{Zp}\p{Cs}\ufeff\ufffe\uffff]/u;
   const short = (number) => (number === null ? "any" : String(number));
   const noun = (setting) => (setting.kind === "whole" ? "a whole number" : "a number");
 
@@ -94,13 +96,12 @@
       }
       return yes.includes(words.toLowerCase());
     }
+    if (setting.choices.length) return choice(image, setting, words, refuse);
+    if (UNPRINTABLE.test(words)) refuse("contains a line break", "Use a single line.");
     if (setting.kind === "counts") {
       return counts(words) ?? refuse("is not a JSON object of whole numbers", 'Quote it for the shell: \'{"image": 0, "video": 0}\'.');
     }
-    if (setting.kind === "list") return python.split(words.replaceAll(",", " "));
-    if (setting.choices.length) return choice(image, setting, words, refuse);
-    if (/[\0\n]/.test(words)) refuse("contains a line break", "Use a single line.");
-    return words;
+    return setting.kind === "list" ? python.split(words.replaceAll(",", " ")) : words;
   }
 
   function number(setting, words, refuse) {

@@ -4,11 +4,12 @@ document.addEventListener("DOMContentLoaded", () => {
   const section = document.getElementById("picker");
   const data = globalThis.pickerData;
   if (!section || !data?.images.length) return;
-  const { load, judge, budget, outputs, given, allowed } = ImagePicker;
+  const { load, judge, budget, outputs, given, allowed, label, grouped, plain, bytes, range } = ImagePicker;
   const element = (id) => document.getElementById(`picker-${id}`);
   const FIRST = ["MAX_MODEL_LEN", "GPU_MEMORY_UTILIZATION", "MAX_NUM_SEQS", "KV_CACHE_DTYPE", "DFLASH_DRAFTER", "DFLASH_NUM_SPEC_TOKENS", "ENABLE_TURBOQUANT", "PORT"];
   const TABS = { docker: "docker run", compose: "compose", sparkrun: "sparkrun", eugr: "eugr", curl: "curl", python: "Python" };
   const GB = 1e9;
+  const PUBLISHED = ["current", "update waiting"];
   const state = { model: "", machine: "", version: "", free: "", tab: "docker", environment: {} };
 
   /** Make an element; text is never markup. */
@@ -52,15 +53,16 @@ document.addEventListener("DOMContentLoaded", () => {
   const offered = (image) => image.settings.filter(({ name }) => !data.not_offered.includes(name));
   const offeredOnly = (image) => {
     const names = [...offered(image).map(({ name }) => name), ...Object.keys(image.refused)];
-    return Object.fromEntries(Object.entries(state.environment).filter(([name]) => names.includes(name)));
+    const own = Object.entries(state.environment).filter(([name]) => names.includes(name));
+    return Object.fromEntries(own.map(([name, value]) => [name, image.byName[name] ? plain(image.byName[name], value) : value]));
   };
 
   function current() {
     const entry = imagesOf(state.model).find((image) => image.machine === state.machine && image.version === state.version);
     const machine = { ...data.machines.find(({ name }) => name === state.machine) };
-    const free = Number(state.free.replace(",", "."));
-    if (state.free && free >= 0) machine.free = free * GB;
-    if (state.free && machine.free > (machine.total ?? 0)) machine.total = machine.free;
+    const free = bytes(state.free);
+    if (free !== null) machine.free = free;
+    if (free > (machine.total ?? 0)) machine.total = free;
     return { image: load(data, entry), machine };
   }
 
@@ -92,7 +94,7 @@ document.addEventListener("DOMContentLoaded", () => {
       options(field, values, value, (word) => shown[word] ?? word);
     } else {
       const numeric = { whole: "numeric", fraction: "decimal" }[setting.kind] ?? null;
-      field = make("input", { ...about, type: "text", inputmode: numeric, placeholder: assumed, autocomplete: "off", spellcheck: "false" });
+      field = make("input", { ...about, type: "text", inputmode: numeric, placeholder: grouped(assumed), autocomplete: "off", spellcheck: "false" });
       field.value = value;
       if (setting.name === "DFLASH_DRAFTER") {
         const list = make("datalist", { id: `${id}-list` }, ...["off", ...(image.document.drafters ?? []).map(({ repo }) => repo)].map((word) => make("option", { value: word })));
@@ -108,9 +110,13 @@ document.addEventListener("DOMContentLoaded", () => {
   function drawSettings(image) {
     const row = (setting) => {
       const id = `picker-set-${setting.name}`;
-      const note = `${setting.description.replaceAll("`", "")} ${setting.kind === "switch" || setting.choices.length ? "" : `Accepts ${allowed(image, setting)}.`}`;
+      const numbers = range(image, setting);
+      const accepted = setting.kind === "switch" || setting.choices.length || numbers ? "" : ` Accepts ${allowed(image, setting)}.`;
       return make("div", { class: "picker-setting", "data-setting": setting.name },
-        make("label", { for: id }, setting.name), ...control(image, setting), make("p", { id: `${id}-about`, class: "picker-about" }, note.trim()));
+        make("label", { for: id }, label(setting.name), " ", make("code", {}, setting.name)),
+        ...control(image, setting),
+        make("p", { id: `${id}-about`, class: "picker-about" },
+          ...(numbers ? [make("span", { class: "picker-range" }, `${numbers}.`), " "] : []), setting.description.replaceAll("`", "") + accepted));
     };
     const all = offered(image);
     const first = FIRST.map((name) => all.find((setting) => setting.name === name)).filter(Boolean);
@@ -129,30 +135,56 @@ document.addEventListener("DOMContentLoaded", () => {
     free.value = state.free;
     free.disabled = !machine.capability;
     free.placeholder = machine.free ? (machine.free / GB).toFixed(1) : "not checked";
+    element("free-about").textContent = machine.total ? `of ${(machine.total / GB).toFixed(1)} GB; also 100 GB or 93 GiB` : "";
   }
 
-  const problem = (result, title, detail, remedy) => make("li", { class: `picker-${result}` }, make("strong", {}, title), ` ${detail}`, ...(remedy ? [make("span", { class: "picker-remedy" }, remedy)] : []));
+  const problem = (result, title, detail, remedy) => make("li", { class: `picker-${result}` }, make("strong", {}, title), ` ${grouped(detail)}`, ...(remedy ? [make("span", { class: "picker-remedy" }, grouped(remedy))] : []));
+
+  /** Yield what stands in the verdict beside the container's own findings. */
+  function* remarks({ image, settings, command }, sequences) {
+    for (const remark of command?.remarks ?? []) yield problem("note", "Note:", remark, "");
+    const users = settings?.values.MAX_NUM_SEQS;
+    if (sequences && users > sequences) {
+      yield problem("note", "Users:", `${sequences} fit at once; ${users - sequences} would wait, if each needs the whole context.`, "");
+    }
+    if (!PUBLISHED.includes(image.state)) {
+      yield problem("note", "Image:", "nobody has published it, as far as this site knows.", `Build it: ./inv build --target ${image.target}`);
+    } else if (image.state !== "current") {
+      yield problem("note", "Image:", "its digest is from the registry’s catalog, which is not signed, and not what this commit makes.", `Check it: ./inv verify --image ${image.reference}`);
+    }
+  }
+
+  const headline = (stops, odd, { state }) => {
+    if (stops) return ["fail", "The container would refuse to start."];
+    if (!PUBLISHED.includes(state)) return ["warn", "Not published: the container would start once you have built the image."];
+    return odd ? ["warn", "The container would start, with a warning."] : ["ok", "The container would start."];
+  };
 
   function drawVerdict(judged) {
-    const { refusal, findings, command } = judged;
+    const { image, refusal, findings } = judged;
     const bad = findings.filter(({ result }) => result === "fail");
     const odd = findings.filter(({ result }) => result === "warn");
     const items = [];
-    if (refusal) items.push(problem("fail", "Refused:", refusal.what, refusal.remedy));
+    const unread = state.free && bytes(state.free) === null;
+    if (unread) items.push(problem("fail", "Free memory:", `${state.free} is not an amount.`, "Write GB, such as 100 or 100 GB."));
+    if (refusal) {
+      const numbers = image.byName[refusal.setting] && range(image, image.byName[refusal.setting]);
+      items.push(problem("fail", "Refused:", numbers ? `${refusal.what} It takes ${numbers}.` : refusal.what, refusal.remedy));
+    }
     items.push(...bad.map(({ name, detail, remedy }) => problem("fail", `${name}:`, detail, remedy)));
     items.push(...odd.map(({ name, detail, remedy }) => problem("warn", `${name}:`, detail, remedy)));
-    items.push(...(command?.remarks ?? []).map((remark) => problem("note", "Note:", remark, "")));
-    const stops = refusal || bad.length;
-    const words = stops ? "The container would refuse to start." : odd.length ? "The container would start, with a warning." : "The container would start.";
-    const kind = stops ? "fail" : odd.length ? "warn" : "ok";
-    const memory = findings.find(({ name, result }) => name === "memory" && result !== "fail");
-    const fits = memory ? [make("p", { class: "picker-about" }, `Memory: ${memory.detail}.`)] : [];
+    const memory = findings.find(({ name, result }) => name === "memory" && result === "ok")?.detail ?? "";
+    const [, fitting, length] = /\(([0-9.]+) sequences of ([0-9]+)\)/.exec(memory) ?? [];
+    items.push(...remarks(judged, Math.floor(fitting ?? 0)));
+    const [kind, words] = headline(unread || refusal || bad.length, odd.length, image);
+    const fits = memory.replace(/ \([0-9.]+ sequences of .*\)/, `: room for ${Math.floor(fitting)} users with ${length} tokens each`);
     const box = element("verdict");
     box.dataset.result = kind;
-    box.replaceChildren(make("p", { class: `picker-headline picker-${kind}` }, words), ...(items.length ? [make("ul", {}, ...items)] : []), ...fits);
+    box.replaceChildren(make("p", { class: `picker-headline picker-${kind}` }, words), ...(items.length ? [make("ul", {}, ...items)] : []),
+      ...(fits ? [make("p", { class: "picker-about" }, `Memory: ${grouped(fits)}.`)] : []));
     const named = [refusal, ...bad].filter(Boolean).map(({ setting }) => setting);
-    for (const field of section.querySelectorAll("[data-setting] input, [data-setting] select")) {
-      if (named.includes(field.name)) field.setAttribute("aria-invalid", "true");
+    for (const field of section.querySelectorAll("[data-setting] input, [data-setting] select, #picker-free")) {
+      if (named.includes(field.name) || (unread && field.id === "picker-free")) field.setAttribute("aria-invalid", "true");
       else field.removeAttribute("aria-invalid");
     }
   }
@@ -233,13 +265,15 @@ document.addEventListener("DOMContentLoaded", () => {
   form.addEventListener("change", (event) => {
     const { id } = event.target;
     if (!take(event.target)) return;
-    if (id.startsWith("picker-set-")) keep();
+    if (id.startsWith("picker-set-")) keep(event.target);
     commit();
     document.getElementById(id)?.focus({ preventScroll: true });
   });
   /** A changed setting is on the page already: there is no need to draw all of them again. */
-  function keep() {
-    drawn = JSON.stringify([current().image.target, state.environment]);
+  function keep(field) {
+    const { image } = current();
+    if (state.environment[field.name]) field.value = state.environment[field.name] = plain(image.byName[field.name], field.value);
+    drawn = JSON.stringify([image.target, state.environment]);
   }
   function take(field) {
     if (field.id.startsWith("picker-set-")) {

@@ -40,14 +40,21 @@
   const entries = window.searchData || [];
   if (!entries.length) return;
   const texts = entries.map((entry) => entry.join(" ").toLowerCase());
+  /** Whether a text has a word that begins so: "coding" is not in "decoding". */
+  const hasWord = (text, start) => {
+    for (let at = text.indexOf(start); at >= 0; at = text.indexOf(start, at + 1)) {
+      if (at === 0 || !/[a-z0-9]/.test(text[at - 1])) return true;
+    }
+    return false;
+  };
 
   const score = (number, words) => {
     const [kind, title] = entries[number];
     const name = title.toLowerCase();
-    let total = kind === "model" ? 4 : 0;
+    let total = { model: 4, "how to": 3 }[kind] ?? 0;
     for (const word of words) {
-      if (!texts[number].includes(word)) return -1;
-      total += name === word ? 20 : name.startsWith(word) ? 10 : name.includes(word) ? 5 : 1;
+      if (!hasWord(texts[number], word)) return -1;
+      total += name === word ? 20 : name.startsWith(word) ? 10 : hasWord(name, word) ? 5 : 1;
     }
     return total;
   };

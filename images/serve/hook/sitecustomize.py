@@ -1,12 +1,13 @@
-"""Copies the log lines about a server's kernels, backends and start to a file, with their times, and hides its key.
+"""Guards a server with its key, hides the key in its log, and copies log lines about its kernels and start to a file.
 
-Any process of the server may log them, and only there are they found. Python runs this file when a process starts.
-IMAGEFACTORY_LOG describes the server and the file. No error in here may reach the server.
+Python runs this file when a process of the server starts. IMAGEFACTORY_LOG describes the server and the file. No error
+about the log may reach the server; without its guard it must not run.
 """  # noqa: INP001 - found by PYTHONPATH
 
 import json
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -64,6 +65,14 @@ def _watch(task: dict[str, Any], key: str) -> None:
     logging.setLogRecordFactory(making)
 
 
+if os.environ.get("VLLM_API_KEY"):
+    try:
+        import imagefactory_guard  # type: ignore[import-not-found] # found by PYTHONPATH
+
+        imagefactory_guard.install(os.environ)
+    except BaseException as error:  # noqa: BLE001 - Python would go on
+        sys.stderr.write(f"[serve] the server cannot be guarded with its key: {type(error).__name__}\n")
+        os._exit(68)
 if "IMAGEFACTORY_LOG" in os.environ:
     with suppress(Exception):
         _watch(json.loads(os.environ["IMAGEFACTORY_LOG"]), os.environ.get("VLLM_API_KEY", ""))

@@ -32,7 +32,12 @@ def hub_cache(environment: dict[str, str] | os._Environ[str]) -> str:
 
 def is_path(model: str) -> bool:
     """Whether a model is a folder rather than a repository."""
-    return model.startswith(("/", ".", "~")) or Path(model).is_dir()
+    return model.startswith(("/", ".", "~")) or is_folder(model)
+
+
+def is_folder(path: str) -> bool:
+    """Whether a path is that of a folder; any text may be asked about, also one too long for a path."""
+    return os.path.isdir(path)  # noqa: PTH112 - Path raises errors
 
 
 def locate(model: str, revision: str, cache: str) -> str | None:
@@ -45,8 +50,8 @@ def locate(model: str, revision: str, cache: str) -> str | None:
             revision = (repository / "refs" / "main").read_text("ascii").strip()
         except (OSError, ValueError):
             return None
-    folder = repository / "snapshots" / revision
-    return str(folder) if folder.is_dir() else None
+    folder = str(repository / "snapshots" / revision)
+    return folder if is_folder(folder) else None
 
 
 def missing_files(folder: str, *, weights: bool) -> list[str]:

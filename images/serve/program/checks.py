@@ -1,6 +1,7 @@
 """Runs the checks before the server starts. Each reports a fact, and a remedy if it fails.
 
-A failed check refuses the start, unless SKIP_CHECKS names it or CHECKS=warn turns refusals into warnings.
+A failed check refuses the start, unless SKIP_CHECKS names it or CHECKS=warn turns refusals into warnings. CHECKS=strict
+turns warnings into refusals.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ def run(start: Start, names: Iterable[str]) -> list[Finding]:
         found = list(CHECKS[name](start))
         if mode == "warn":
             found = [item._replace(result=WARN) if item.result == FAIL else item for item in found]
+        elif mode == "strict":
+            found = [item._replace(result=FAIL) if item.result == WARN else item for item in found]
         findings += found
     return findings
 
@@ -48,6 +51,7 @@ CHECKS: dict[str, Check] = {
     "disk": machine_checks.disk,
     "memory": machine_checks.memory,
     "shm": machine_checks.shm,
+    "settings": model_checks.settings,
     "flags": model_checks.flags,
     "combination": model_checks.combination,
     "port": machine_checks.port,

@@ -13,6 +13,7 @@ _BY_CODE = {
         "out-of-range",
         "contradiction",
         "not-in-this-server",
+        "settings",
         "flags",
         "combination",
     ),

@@ -23,6 +23,13 @@ class Address(NamedTuple):
     port: int
     tls: bool = False
 
+    @property
+    def url(self) -> str:
+        """The address for clients on the same machine."""
+        host = "localhost" if self.host in {"127.0.0.1", "::1"} else self.host
+        scheme = "https" if self.tls else "http"
+        return f"{scheme}://[{host}]:{self.port}" if ":" in host else f"{scheme}://{host}:{self.port}"
+
 
 class Answer(NamedTuple):
     """The server's answer."""

@@ -16,7 +16,7 @@ SHORTEST = 6
 """Hiding shorter secrets wherever they occur would garble the text."""
 _KINDS = r"(?:key|token|secret|passw(?:or)?d|passphrase|credentials?)"
 _NAME = re.compile(rf"{_KINDS}$", re.IGNORECASE)
-_ASSIGNED = re.compile(rf"""([\w-]*{_KINDS}(?:=|["']\s*:\s*["']))([^\s"']+)""", re.IGNORECASE)
+_ASSIGNED = re.compile(rf"""(?<![\w-])([\w-]*{_KINDS}(?:=|["']\s*:\s*["']))([^\s"']+)""", re.IGNORECASE)
 _SHAPE = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{20,}|gh[opsru]_\w{20,}|github_pat_\w{20,}|sk-[\w-]{16,})|(?<=://)[^\s/@]+(?=@)"
 )
@@ -31,15 +31,20 @@ def is_flag(word: str, flag: str) -> bool:
 
 def masked(words: Sequence[str]) -> list[str]:
     """Hide every secret among the words of a command."""
+    known = _known()
     return [
-        word[: -len(secret)] + HIDDEN if secret else hide(word)
+        word[: -len(secret)] + HIDDEN if secret else _hidden(word, known)
         for word, secret in zip(words, _secret_parts(words), strict=True)
     ]
 
 
 def hide(text: str) -> str:
     """Hide the secrets of the environment and the command line, and whatever looks like one."""
-    for secret in sorted(_known(), key=len, reverse=True):
+    return _hidden(text, _known())
+
+
+def _hidden(text: str, known: set[str]) -> str:
+    for secret in sorted(known, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     return _SHAPE.sub(HIDDEN, _ASSIGNED.sub(rf"\1{HIDDEN}", text))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,11 @@ from .hiding import HIDDEN, KEY_FLAG, TOKEN_FLAG, is_flag
 KEY, FILE = "VLLM_API_KEY", "VLLM_API_KEY_FILE"
 LONGEST = 10_000
 """Characters of a key file."""
-_SIMILAR = re.compile(r"(?:VLLM|SGLANG)_?API_?KEY", re.IGNORECASE)
+OTHER_SERVICES = ("VLLM_USE_RUST_FRONTEND", "SGLANG_GRPC_PORT")
+_OTHER_SERVICE = re.compile(r"--(?:smg|grp)")
+_KEY_IN_CONFIG = re.compile(r"""^\s*["']?(?:admin[-_])?api[-_]key\b""", re.MULTILINE)
+SIMILAR = re.compile(r"(?:VLLM|SGLANG)_?API_?KEY", re.IGNORECASE)
+"""Names that somebody could take for that of the key."""
 
 
 class Secrets(NamedTuple):
@@ -64,18 +69,17 @@ def find(environment: Mapping[str, str], arguments: Iterable[str] = ()) -> Secre
         )
     if not given:
         _refuse_lost(environment)
-    if keys and len(keys) > 1:
-        words += [KEY_FLAG, *keys]  # a variable holds only one
-    key = keys[0] if keys else _read(given[FILE]) if FILE in given else given.get(KEY, "")
-    if not key.isprintable():
+    key = " ".join(keys) if keys else _read(given[FILE]) if FILE in given else given.get(KEY, "")
+    if not (key.isascii() and key.isprintable()) or " " in key:
         raise StartError(
             "bad-value",
-            "The API key contains a line break or another control character.",
+            "The API key is not one word of printable ASCII characters.",
             setting=next(iter(given)),
             value=HIDDEN,
-            allowed="printable characters",
+            allowed="one key, for all clients",
             remedy="Make a key with `openssl rand -hex 32`.",
         )
+    _refuse_unguarded(words, environment, key)
     return Secrets(tuple(words), key, tokens[0] if tokens else "", tuple(flags))
 
 
@@ -97,13 +101,27 @@ def _take(words: list[str], flag: str, most: int | None = None) -> tuple[list[st
 
 
 def _refuse_lost(environment: Mapping[str, str]) -> None:
-    for name in filter(_SIMILAR.match, environment):
+    for name in filter(SIMILAR.match, environment):
         raise _unprotected(f"There is no setting {name}", name)
     # Only the recommended command has these flags; there, the key has been found.
     if any(is_flag(word.strip("\"'"), KEY_FLAG) for word in environment.get("EXTRA_ARGS", "").split()):
         raise _unprotected(
             f"EXTRA_ARGS, with its {KEY_FLAG}, has no effect on a command of your own", "EXTRA_ARGS"
         )
+
+
+def _refuse_unguarded(words: Iterable[str], environment: Mapping[str, str], key: str) -> None:
+    """Refuse what serves beside the guarded API, and a key where only the server reads it."""
+    other = next((word for word in words if _OTHER_SERVICE.match(word)), "")
+    other = other or next(
+        (name for name in OTHER_SERVICES if environment.get(name, "0") not in {"", "0"}), ""
+    )
+    if key and other:
+        raise _unprotected(f"{other} starts a service that does not ask for the key", other)
+    for path in _take(list(words), "--config")[1] or ():
+        with suppress(OSError, ValueError), Path(path).open(encoding="utf-8") as file:
+            if _KEY_IN_CONFIG.search(file.read(LONGEST * 100)):
+                raise _unprotected(f"{path} has a key, which guards only a part of the API", "--config")
 
 
 def _unprotected(problem: str, name: str) -> StartError:

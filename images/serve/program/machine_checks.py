@@ -147,7 +147,7 @@ def port(start: Start) -> Iterator[Finding]:
             remedy = "Set HOST to 0.0.0.0, and PORT to 1024 or more unless the container runs as root."
             detail = f"cannot listen on {host}:{port}: {error.strerror or error}"
             yield Finding("port", FAIL, detail, "HOST", host, ADDRESS, remedy)
-    except UnicodeError:
+    except (UnicodeError, TypeError):  # Python's way to refuse a name that no DNS takes
         detail = f"{host!r} is not an address"
         yield Finding("port", FAIL, detail, "HOST", host, ADDRESS, "Set HOST to 0.0.0.0.")
     else:

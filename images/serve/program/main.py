@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from traceback import format_exc
@@ -36,7 +37,7 @@ from .servers.server import Server, hook_variables
 
 MACHINE_CHECKS = ("gpu", "driver", "kernels", "flags")
 """The checks of a command that the user wrote."""
-KEPT_SETTINGS = ("WARMUP", "COMPILERS", "SKIP_CHECKS", "CHECKS", "MODS", "MODS_PATH")
+KEPT_SETTINGS = ("WARMUP", "COMPILERS", "SKIP_CHECKS", "CHECKS", "MODS", "MODS_PATH", "PROTECT_METRICS")
 """Settings that also apply to a command that the user wrote."""
 SHELL_COMMANDS = ("bash", "sh", "sleep", "tail")
 """Programs to run instead of the server, beside its own; recipe runners start containers with `sleep infinity`."""
@@ -64,6 +65,8 @@ def _run(arguments: list[str]) -> int:
     first = arguments[0] if arguments else ""
     if first in COMMANDS:
         return COMMANDS[first](arguments[1:])
+    if arguments in (["-h"], ["--help"]):
+        return _help([])
     if first in (*SHELL_COMMANDS, *images.TITLES):
         _run_program(arguments)
     dry = "--dry-run" in arguments
@@ -75,6 +78,7 @@ def _run(arguments: list[str]) -> int:
         secrets = keys.find(os.environ, arguments)
         environment = _help_environment(server, arguments) | secrets.environment(os.environ)
         return _become(server, secrets.words, environment)
+    _refuse_unknown(first)
     start = _prepare(arguments)
     findings = checks.run(start, MACHINE_CHECKS if _whole(arguments) else tuple(checks.CHECKS))
     if dry:
@@ -126,6 +130,21 @@ def _refuse_unread(server: Server, program: str, *, serves: bool) -> None:
         setting=name,
         value=os.environ[name] if name == keys.FILE else "",
         allowed=allowed,
+        remedy=remedy,
+    )
+
+
+def _refuse_unknown(word: str) -> None:
+    """Refuse a word that is neither a command nor a model."""
+    if not word or word.startswith("-") or "/" in word or checkpoint.is_folder(word):
+        return
+    known = (*COMMANDS, *SHELL_COMMANDS, server_of(images.load()).name)
+    near = get_close_matches(word, known, n=1)
+    remedy = f"Did you mean {near[0]}?" if near else "See `docker run --rm IMAGE help`."
+    raise StartError(
+        "bad-option",
+        f"{hide(word)!r} is no command of this image, and no model.",
+        allowed=f"{', '.join(known)}; a repository such as OWNER/MODEL, or a folder in the container",
         remedy=remedy,
     )
 
@@ -285,6 +304,13 @@ def _settings(options: list[str]) -> int:
     return 0
 
 
+def _help(options: list[str]) -> int:
+    _only(options, ("",), "help")
+    image = images.load()
+    _print(show.help_text(image, server_of(image)))
+    return 0
+
+
 def _check(options: list[str]) -> int:
     way = _only(options, ("--json", ""), "check")
     findings = checks.run(_prepare([]), checks.CHECKS)
@@ -312,7 +338,7 @@ def _only(options: list[str], known: Sequence[str] | Mapping[str, object], comma
     return options[0] if options else ""
 
 
-COMMANDS = {"settings": _settings, "check": _check, "health": _health}
+COMMANDS = {"help": _help, "settings": _settings, "check": _check, "health": _health}
 
 
 def _print(text: str) -> None:

@@ -130,8 +130,8 @@ def judge(machine: Machine, needs: Needs, share: Share, utilization: float, leng
     if fitting is not None and asked and asked > fitting:
         enough = _hundredths((fixed + needs.per_sequence + asked * (needs.per_token or 0)) / whole)
         other = f", or GPU_MEMORY_UTILIZATION={enough} or more" if enough <= most else ""
-        detail = f"{asked} tokens do not fit into the KV cache: "
-        detail += f"{share.contents} ({_gb(fixed)}) leave room for {fitting}"
+        detail = f"{asked:,} tokens do not fit into the KV cache: "
+        detail += f"{share.contents} ({_gb(fixed)}) leave room for {fitting:,}"
         remedy = f"Set MAX_MODEL_LEN={fitting} or lower{other}."
         return Verdict(detail, "MAX_MODEL_LEN", str(asked), f"up to {fitting}", remedy)
     return Verdict(_fits(machine, needs, share, budget, asked))
@@ -155,7 +155,7 @@ def _less(most: float, fitting: int | None, asked: int) -> str:
     if fitting is not None and asked > fitting > 0:
         remedy += f" and MAX_MODEL_LEN={fitting}"
     elif fitting is not None and asked:
-        remedy += f"; MAX_MODEL_LEN={asked} fits then (up to {fitting})"
+        remedy += f"; MAX_MODEL_LEN={asked} fits then (up to {fitting:,})"
     return f"{remedy}."
 
 
@@ -168,8 +168,8 @@ def _fits(machine: Machine, needs: Needs, share: Share, budget: float, asked: in
     if needs.weights is None or not needs.per_token:
         return detail + "; the model's size is unknown before the download"
     tokens = int((budget - share.fixed(needs)) / needs.per_token)
-    detail += f"; weights {_gb(needs.weights + needs.drafter)}, KV cache for about {tokens} tokens"
-    return detail + (f" ({tokens / asked:.1f} sequences of {asked})" if asked else "")
+    detail += f"; weights {_gb(needs.weights + needs.drafter)}, KV cache for about {tokens:,} tokens"
+    return detail + (f" ({tokens / asked:.1f} sequences of {asked:,})" if asked else "")
 
 
 def _gb(count: float) -> str:

@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from difflib import get_close_matches
 from functools import partial
-from pathlib import Path
 
 from . import checkpoint
 from . import flags as server_flags
+from .command import option
 from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
 from .hiding import KEY_FLAG
+
+NEAR = 0.85
+"""How similar a variable is to the setting that it is taken for."""
+FOREIGN = (
+    "VLLM_",
+    "SGLANG_",
+    "SGL_",
+    "HF_",
+    "TORCH",
+    "CUDA_",
+    "NCCL_",
+    "NVIDIA_",
+    "FACTORY_",
+    "IMAGEFACTORY_",
+)
+"""Beginnings of variables that others read; `keys` finds misspelt keys among them."""
+LOOPBACK = ("127.", "::1", "localhost")
 
 _failed = partial(Finding, "model", FAIL)
 
@@ -27,7 +45,7 @@ def model(start: Start) -> Iterator[Finding]:
         yield Finding("model", FAIL if offline else OK, detail, "MODEL", model, remedy=remedy)
         return
     setting = "MODEL_PATH" if start.settings.text("MODEL_PATH") else "MODEL"
-    if not Path(folder).is_dir():
+    if not checkpoint.is_folder(folder):
         remedy = f"Mount the model: -v /path/on/the/host:{folder}:ro"
         detail = f"{folder} does not exist in the container"
         yield _failed(detail, setting, folder, "a folder in the container", remedy)
@@ -51,7 +69,7 @@ def _context(start: Start) -> Iterator[Finding]:
     permitted = stretched or start.server.stretching_variable in os.environ
     if length and longest and length > longest and not permitted:
         detail, remedy = (
-            f"the model's context is limited to {longest} tokens",
+            f"the model's context is limited to {longest:,} tokens",
             f"Set MAX_MODEL_LEN={longest} or lower.",
         )
         yield _failed(detail, "MAX_MODEL_LEN", str(length), f"up to {longest}", remedy)
@@ -60,7 +78,7 @@ def _context(start: Start) -> Iterator[Finding]:
 def _template(start: Start) -> Iterator[Finding]:
     path = start.settings.text("CHAT_TEMPLATE")
     # Servers also accept the template itself instead of a path.
-    if path and "{" not in path and not Path(path).is_file():
+    if path and "{" not in path and not os.path.isfile(path):  # noqa: PTH113 - see is_folder
         remedy = f"Mount it: -v /path/on/the/host:{path}:ro"
         detail = f"the chat template {path} does not exist in the container"
         yield _failed(detail, "CHAT_TEMPLATE", path, "a Jinja file in the container", remedy)
@@ -129,8 +147,29 @@ def combination(start: Start) -> Iterator[Finding]:
     yield from found or [Finding("combination", OK, f"none that is known to fail with {server}")]
 
 
+def settings(start: Start) -> Iterator[Finding]:
+    """Look for misspelt settings: the program ignores variables that it does not know."""
+    misspelt = list(_misspelt({*start.image.settings, *start.image.refused}))
+    for name, meant in misspelt:
+        detail = f"there is no setting {name}: it has no effect"
+        yield Finding("settings", WARN, detail, name, os.environ[name], meant, f"Did you mean {meant}?")
+    if not misspelt:
+        yield Finding("settings", OK, "none is misspelt")
+
+
+def _misspelt(known: set[str]) -> Iterator[tuple[str, str]]:
+    for name in os.environ:
+        word = name.upper().replace("-", "_")
+        near = get_close_matches(word, known, n=1, cutoff=NEAR)
+        near += [
+            setting for setting in known if sorted(setting) == sorted(word)
+        ]  # letters that changed places
+        if near and name not in known and not name.startswith(FOREIGN):
+            yield name, near[0]
+
+
 def api_key(start: Start) -> Iterator[Finding]:
-    """Warn about a key that others can read."""
+    """Warn about a key that others can read, and about none where others can reach the server."""
     secrets = start.settings.secrets
     for flag in secrets.flags:
         detail = f"everyone who may run `docker inspect` can read the value of {flag}"
@@ -138,6 +177,11 @@ def api_key(start: Start) -> Iterator[Finding]:
         if flag != KEY_FLAG:
             remedy = "Log in with `hf auth login` instead."
         yield Finding("api-key", WARN, detail, setting="EXTRA_ARGS", remedy=remedy)
-    if not secrets.flags:
-        open_to_all = "none: anyone who reaches the port can use the server"
-        yield Finding("api-key", OK, "required" if start.settings.api_key else open_to_all)
+    host = option(start.command.arguments, "--host") or start.settings.text("HOST")
+    if start.settings.api_key:
+        yield Finding("api-key", OK, "required")
+    elif host.startswith(LOOPBACK):
+        yield Finding("api-key", OK, f"none, and {host} is for this machine alone")
+    else:
+        remedy = "Set VLLM_API_KEY_FILE; or HOST=127.0.0.1, if only this machine (with --network host) is to use it."
+        yield Finding("api-key", WARN, "none: anyone who reaches the port can use the server", remedy=remedy)

@@ -7,6 +7,7 @@ as environment variables too, so a variable that equals the default counts as no
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -19,6 +20,8 @@ from .image import Image, Setting
 
 Value = str | int | float | bool | dict[str, Any] | list[str] | None
 UNLIMITED = 2**63
+_BREAKING = re.compile("[\\0-\\x1f\\x7f-\\x9f\\u2028\\u2029\\ud800-\\udfff\\ufeff\\ufffe\\uffff]")
+"""What ends a line somewhere, or is no text; picker-settings.js has the same."""
 
 
 class Settings(NamedTuple):
@@ -101,16 +104,16 @@ def _refuse_lacking(image: Image, environment: Mapping[str, str]) -> None:
 def _parse(setting: Setting, text: str, image: Image) -> Value:
     if text in {"", setting.unset}:
         return None
-    by_kind = {"whole": _number, "fraction": _number, "switch": _switch, "counts": _counts}
+    by_kind = {"whole": _number, "fraction": _number, "switch": _switch}
     if setting.kind in by_kind:
         return by_kind[setting.kind](setting, text)
-    if setting.kind == "list":
-        return text.replace(",", " ").split()
     if setting.choices:
         return _choice(setting, text, image)
-    if "\0" in text or "\n" in text:
+    if _BREAKING.search(text):
         raise _refused(setting, text, "contains a line break", "Use a single line.")
-    return text
+    if setting.kind == "counts":
+        return _counts(setting, text)
+    return text.replace(",", " ").split() if setting.kind == "list" else text
 
 
 def allowed(setting: Setting) -> str:

@@ -10,10 +10,40 @@ from .errors import EXIT_CODES
 from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
 from .hiding import masked
 from .image import Image
+from .servers.server import Server
 from .settings import allowed
 
 HEADINGS = ("Setting", "Default", "Allowed", "What it does")
 MARKS = {OK: "ok", WARN: "WARN", FAIL: "FAIL", SKIPPED: "skip"}
+FIRST = (
+    "MAX_MODEL_LEN",
+    "MAX_NUM_SEQS",
+    "GPU_MEMORY_UTILIZATION",
+    "SERVED_MODEL_NAME",
+    "PORT",
+    "VLLM_API_KEY_FILE",
+)
+"""The settings that people change first."""
+HELP = """\
+{title}
+
+  docker run -d --gpus all --network host --ipc host \\
+    -v ~/.cache/huggingface:/root/.cache/huggingface -v kernels:/var/cache/imagefactory IMAGE
+
+Arguments of IMAGE:
+  (none)                 check the machine and serve
+  --FLAG VALUE …         the same, with more flags of `{command}`
+  --dry-run [--json]     show the command and the checks, start nothing
+  check [--json]         run the checks
+  settings [--json|--markdown]
+                         list all settings, with their defaults
+  health                 ask the running server (`docker exec`)
+  OWNER/MODEL --FLAG …   serve another model, with these flags alone
+  {command} …       a command of your own; also bash, sh, sleep, tail
+  help                   this text; `{all_flags}` is the server's own
+
+Settings to change first (-e NAME=VALUE):
+{settings}"""
 LONGEST = 60
 """The widest list of choices in a text table, in characters."""
 
@@ -26,8 +56,24 @@ def settings_text(image: Image) -> str:
     for row, (*_, description) in zip(rows, [HEADINGS, *_rows(image)], strict=True):
         cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         lines.append(f"{cells}  {description}")
-    title = f"{image.model['model']} with {image.title} {image.version} on {image.facts.get('arch')}"
-    return "\n".join([title, "", *lines])
+    return "\n".join([_title(image), "", *lines])
+
+
+def help_text(image: Image, server: Server) -> str:
+    """Explain the image: its commands, how to start it, and the settings that people change first."""
+    chosen = [row for row in _rows(image) if row[0] in FIRST]
+    lines = [
+        f"  {name:22} {default or '(none)':8} {about.partition('. ')[0].rstrip('.')}"
+        for name, default, _, about in chosen
+    ]
+    command = " ".join(server.command)
+    return HELP.format(
+        title=_title(image), command=command, all_flags=server.all_flags, settings="\n".join(lines)
+    )
+
+
+def _title(image: Image) -> str:
+    return f"{image.model['model']} with {image.title} {image.version} on {image.facts.get('arch')}"
 
 
 def settings_markdown(image: Image) -> str:

@@ -26,6 +26,8 @@ REPORT_EVERY = 600
 """Seconds between reports of draft acceptance."""
 PAUSE = 2.0
 LOW_ACCEPTANCE = 0.1
+UNKNOWN_PATH, REFUSALS = "/imagefactory", (401, 403)
+"""A path that no server has: one that is not guarded responds with 404."""
 
 
 class Task(NamedTuple):
@@ -79,10 +81,14 @@ def _companion(task: Task, server: int) -> None:
             return
         time.sleep(PAUSE)
     ready = time.monotonic()
-    _say(f"ready after {ready - started:.0f} s")
+    _say(f"ready: {task.address.url}/v1, model {task.model}, after {ready - started:.0f} s")
     if task.key_file:
         with suppress(OSError):
             Path(task.key_file).unlink()
+    if task.api_key and health.request(task.address, "GET", UNKNOWN_PATH, timeout=60).status not in REFUSALS:
+        _say("the server answers without its key: it is stopped")
+        os.kill(server, signal.SIGTERM)
+        return
     lines: list[str] = []
     with suppress(OSError):
         lines = Path(task.choices).read_text("utf-8", "replace")[:1_000_000].splitlines()
@@ -123,7 +129,9 @@ def _report_acceptance(task: Task, server: int) -> None:
     before = (0.0, 0.0, 0.0)
     while os.getppid() == server:
         try:
-            now = task.server.drafted(health.request(task.address, "GET", "/metrics", timeout=10).body)
+            now = task.server.drafted(
+                health.request(task.address, "GET", "/metrics", key=task.api_key, timeout=10).body
+            )
         except (OSError, ValueError):
             now = before
         line = acceptance(before, now)

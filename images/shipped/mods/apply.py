@@ -137,12 +137,23 @@ def apply_mods(chosen: Sequence[tuple[Mod, Variant]], read: Reader) -> list[Appl
     return results
 
 
+def _module(path: str) -> str | None:
+    """Return the path of a module without what tells its kinds apart: Python imports one of them."""
+    folder, _, name = path.rpartition("/")
+    stem, _, kind = name.partition(".")
+    if kind != "py" and not f".{kind}".endswith(".so"):
+        return None
+    return folder if stem == "__init__" else f"{folder}/{stem}"
+
+
 def refuse_taken(mod: Mod, variant: Variant, added: Iterable[str], owner: str, owned: Iterable[str]) -> None:
     """Refuse a mod that adds what would hide a file of a distribution, or be below one."""
     files = set(added)
     folders = {folder for path in files for folder in folders_above(path)}
+    modules = {_module(path) for path in files} - {None}
     for path in owned if files else ():
-        if path in files or path in folders or not files.isdisjoint(folders_above(path)):
+        hidden = path in files or path in folders or _module(path) in modules
+        if hidden or not files.isdisjoint(folders_above(path)):
             raise misplaced(mod, variant, path, f"{owner} installs it.", "taken-path")
 
 
@@ -165,6 +176,10 @@ def _refuse_misplaced(applied: Applied, texts: Texts, read: Reader) -> None:
         for folder in folders:
             if texts.get(folder) is not None or read(folder) is not None:
                 raise misplaced(mod, variant, path, f"{folder} is a file.", "taken-path")
+        module = _module(path)
+        for other in {f"{module}.py", f"{module}/__init__.py"} - {path} if module else ():
+            if texts.get(other) is not None or read(other) is not None:
+                raise misplaced(mod, variant, path, f"{other} is the module of that name.", "taken-path")
         needs_package = variant.stage == "installed" and variant.source is None
         if path.startswith(IMAGE_FILES) or not needs_package:
             continue

@@ -15,7 +15,6 @@ import json
 import os
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -67,6 +66,11 @@ class Installation:
         """The file that lists the applied mods."""
         return self.shared / "mods.json"
 
+    @property
+    def journal(self) -> Path:
+        """The file that says what is being written."""
+        return self.shared / "mods.journal.json"
+
     def locate(self, path: str) -> Path:
         """Return the location of a path in a mod."""
         inside = path.removeprefix(IMAGE_FILES)
@@ -98,6 +102,7 @@ class Installation:
 def apply_installed(folder: Path, names: Sequence[str], installation: Installation) -> list[str]:
     """Apply mods of a folder to an installation; return a line about each."""
     mods = load_mods(folder)
+    _finish(installation.journal)
     done = _read_record(installation.record)
     picked: Picked = {}
     for name in names:
@@ -107,7 +112,7 @@ def apply_installed(folder: Path, names: Sequence[str], installation: Installati
                 f"There is no mod {name!r}.",
                 where=folder,
                 why="The folder has no mod of that name.",
-                fix=did_you_mean(name, mods).capitalize(),
+                fix=did_you_mean(name, mods),
             )
         picked |= with_requirements(mods[name], mods, installation.vllm)
     said: list[str] = []
@@ -131,7 +136,7 @@ def apply_installed(folder: Path, names: Sequence[str], installation: Installati
         contents |= _updated_records(changed, installation.site)
         record = {"mods": [*done, *(result.record() for result in applied)]}
         contents[installation.record] = (json.dumps(record, indent=2, sort_keys=True) + "\n").encode()
-        _write_all(contents)
+        _write_all(contents, installation.journal)
     for result in applied:
         said.append(f"{result.mod.name}: applied ({result.variant.versions}), {len(result.files)} files")
         # Only a build can change settings.
@@ -217,53 +222,78 @@ def _updated_records(changed: Mapping[str, str], site: Path) -> dict[Path, bytes
     return contents
 
 
-def _write_all(contents: Mapping[Path, bytes]) -> None:
-    """Replace all files or none, and remove the bytecode of the old ones.
+def _write_all(contents: Mapping[Path, bytes], journal: Path) -> None:
+    """Replace all files or none.
+
+    The journal is written first and removed last. After a kill in between, the next start carries it out again.
+    """
+    before = {path: path.read_bytes() if path.exists() else None for path in contents}
+    try:
+        _replace(journal, json.dumps({str(path): data.decode() for path, data in contents.items()}).encode())
+        _carry_out(journal, contents)
+    except OSError as error:
+        with suppress(OSError):
+            for path, old in before.items():
+                _beside(path).unlink(missing_ok=True)
+                if old is None:
+                    path.unlink(missing_ok=True)
+                elif path.read_bytes() != old:
+                    path.write_bytes(old)
+            _beside(journal).unlink(missing_ok=True)
+            journal.unlink(missing_ok=True)
+        raise _cannot_change(error) from None
+
+
+def _finish(journal: Path) -> None:
+    """Carry out what a start that was killed has left."""
+    if not journal.exists():
+        return
+    try:
+        contents = json.loads(journal.read_text("utf-8")).items()
+        _carry_out(journal, {Path(path): text.encode() for path, text in contents})
+    except OSError as error:
+        raise _cannot_change(error) from None
+    except (ValueError, AttributeError, RecursionError):
+        raise _unreadable(journal) from None
+
+
+def _carry_out(journal: Path, contents: Mapping[Path, bytes]) -> None:
+    """Replace files and remove the journal.
 
     Python believes bytecode of the image without looking at the source, so it goes first: whatever stops us in between,
     no file has the bytecode of another version.
     """
-    before = {path: path.read_bytes() if path.exists() else None for path in contents}
-    ready: dict[Path, Path] = {}
-    try:
-        for path, data in contents.items():
-            ready[path] = _write_beside(path, data)
-        for path in ready:
-            for stale in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
-                stale.unlink(missing_ok=True)
-        for path, temporary in ready.items():
-            temporary.replace(path)
-    except OSError as error:
-        for path, temporary in ready.items():
-            with suppress(OSError):
-                if temporary.exists():
-                    temporary.unlink()
-                elif (old := before[path]) is None:
-                    path.unlink()
-                else:
-                    path.write_bytes(old)
-        where = error.filename2 or error.filename or "the container"
-        raise ModError(
-            "mod-file",
-            "The installed files cannot be changed; none was.",
-            where=where,
-            why=f"{error.strerror or error}. Mods need a writable container that runs as root.",
-            fix="Run it as root and writable, or build an image with the mod.",
-        ) from None
+    for path, data in contents.items():
+        for stale in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+            stale.unlink(missing_ok=True)
+        _replace(path, data)
+    journal.unlink()
 
 
-def _write_beside(path: Path, data: bytes) -> Path:
+def _replace(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".mod-")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        temporary.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
-    except OSError:
-        temporary.unlink()
-        raise
-    return temporary
+    temporary = _beside(path)
+    temporary.unlink(missing_ok=True)  # of a start that was killed
+    with temporary.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
+    temporary.replace(path)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".mod-{path.name}")
+
+
+def _cannot_change(error: OSError) -> ModError:
+    return ModError(
+        "mod-file",
+        "The installed files cannot be changed; none was.",
+        where=error.filename2 or error.filename or "the container",
+        why=f"{error.strerror or error}. Mods need a writable container that runs as root.",
+        fix="Run it as root and writable, or build an image with the mod.",
+    )
 
 
 def _read_record(record: Path) -> Record:
@@ -275,7 +305,11 @@ def _read_record(record: Path) -> Record:
             return entries
     except (ValueError, LookupError, TypeError, RecursionError):
         pass
-    raise ModError(
+    raise _unreadable(record)
+
+
+def _unreadable(record: Path) -> ModError:
+    return ModError(
         "mod-file",
         "The list of applied mods cannot be read.",
         where=record,

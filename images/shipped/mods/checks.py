@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 from images.shipped.mods.manifest import UNPARSABLE, Check
 
@@ -24,14 +25,18 @@ def failing(check: Check, text: str | None) -> str | None:
     if name is None:
         return _failing_text(check, text)
     try:
-        with _without_warnings():
-            tree = ast.parse(text)
-        node = _find(tree, name)
+        node = _find(_parsed(text), name)
         if node is None or isinstance(node, ast.ClassDef) is (check.class_ is None):
             return f"there is no {'class' if check.class_ else 'function'} {name}"
         return _failing_fact(check, name, node, text)
     except UNPARSABLE as error:
         return f"the file does not parse ({_fault(error)})"
+
+
+@lru_cache(maxsize=4)
+def _parsed(text: str) -> ast.Module:
+    with _without_warnings():
+        return ast.parse(text)
 
 
 def _failing_fact(check: Check, name: str, node: Definition, text: str) -> str | None:
@@ -69,8 +74,8 @@ def _without_warnings() -> Iterator[None]:
 def _fault(error: Exception) -> str:
     if isinstance(error, RecursionError | MemoryError):
         return "it is nested too deeply"
-    line = getattr(error, "lineno", None)
-    return f"line {line}: {error.args[0]}" if line else str(error)
+    line, text = getattr(error, "lineno", None), (getattr(error, "text", None) or "").strip()[:100]
+    return f"line {line}: {error.args[0]}{f': {text!r}' if text else ''}" if line else str(error)
 
 
 def _failing_text(check: Check, text: str) -> str | None:

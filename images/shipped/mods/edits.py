@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import combinations
 
 from images.shipped.errors import ModError
@@ -17,6 +18,9 @@ from images.shipped.mods.manifest import Edit, Mod, Patch, Variant
 
 Texts = Mapping[str, str | None]
 """The text of each file; None if it is missing."""
+
+_SHOWN, _SEARCHED = 100, 20_000
+"""Characters of a line, and lines of a file, that errors look at."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +134,11 @@ def _locate_edit(place: _Place, change: Edit) -> Span:
             f"An anchor of the mod {place.label} occurs {len(found)} times in {change.edit}.",
             where=place.where,
             why=f"It must occur exactly once{f', but is on lines {lines}' if found else ''}."
-            f" The anchor: {_excerpt(change.anchor)}",
-            fix="Make the anchor longer." if found else "Add a variant for this version.",
+            f" The anchor: {_excerpt(change.anchor)}.{'' if found else _near(change.anchor, text)}",
+            fix="Make the anchor longer."
+            if found
+            else f"Correct the anchor (`./inv mods.source {change.edit}` shows the file), "
+            "or add a variant for this version.",
         )
     start, end = found[0], found[0] + len(change.anchor)
     relied_on = _lines_of(text, start, end)
@@ -236,6 +243,25 @@ def _line(text: str, offset: int) -> int:
     return text.count("\n", 0, offset) + 1
 
 
+def _near(anchor: str, text: str) -> str:
+    """Say what a file has in the place of an anchor that it lacks."""
+    if times := text.count(anchor.removesuffix("\n")):
+        return f" Without its line end it occurs {times} times; `|-` in YAML leaves the line end out."
+    lines = text.split("\n")
+    wrong = next((line for line in anchor.split("\n") if line not in lines), None)
+    if wrong is None:
+        return " The file has its lines, but not in this order."
+    # The comparison is slow for long texts.
+    nearest = get_close_matches(wrong[:_SHOWN], [line[:_SHOWN] for line in lines[:_SEARCHED]], 1)
+    if not nearest:
+        return f" No line of the file is like {_excerpt(wrong)}."
+    number = next(number for number, line in enumerate(lines, 1) if line[:_SHOWN] == nearest[0])
+    return f" The file has no line {_excerpt(wrong)}; line {number} is the nearest: {_excerpt(lines[number - 1])}."
+
+
 def _excerpt(text: str) -> str:
-    first = text.strip().splitlines()[0] if text.strip() else text
-    return f"{first[:70]!r}"
+    """Show the first line of a text with its line end, if it has one."""
+    text = text.strip("\n") + "\n" * text.endswith("\n")
+    first, end, rest = text.partition("\n")
+    shown = f"{first[:_SHOWN]}{'…' if len(first) > _SHOWN else end}"
+    return f"{shown!r}{' …' if rest else ''}"

@@ -62,7 +62,7 @@ def load_mods(root: Path) -> dict[str, Mod]:
                         f"The mod {mod.name} {key} {name}, which does not exist.",
                         where=mod.where(key, index),
                         why=f"There is no folder mods/{name}.",
-                        fix=did_you_mean(name, mods).capitalize(),
+                        fix=did_you_mean(name, mods),
                     )
     try:
         TopologicalSorter({name: mod.manifest.requires for name, mod in mods.items()}).prepare()
@@ -130,7 +130,7 @@ def _explain(name: str, source: YamlFile, details: list[ErrorDetails]) -> Factor
             f"Unknown key {path[-1]!r} in the mod {name}.",
             where=where,
             why=f"{at} is not a key of mods.",
-            fix=did_you_mean(path[-1], known).capitalize(),
+            fix=did_you_mean(path[-1], known),
         )
     failure = "bad-mod"
     what, why, fix = f"{at} of the mod {name} is wrong.", f"{at}: {first['msg']}.", f"Correct it; {help_}"
@@ -157,6 +157,8 @@ def _read_files(folder: Path, manifest: Manifest, source: YamlFile) -> dict[str,
             try:
                 if not path.is_relative_to(folder.resolve()):
                     raise ValueError("it is a link to another folder")  # noqa: TRY301
+                if not path.is_file():
+                    raise ValueError("there is no such file")  # noqa: TRY301
                 files[name] = path.read_bytes()
                 files[name].decode()  # raises UnicodeDecodeError, a ValueError
             except (OSError, ValueError) as error:

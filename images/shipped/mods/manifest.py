@@ -22,6 +22,7 @@ from pydantic_core import PydanticCustomError
 
 from images.shipped.conditions import Condition
 from images.shipped.hashing import Sha256, checksum
+from images.shipped.mods.settings import refuse_settings
 from images.shipped.values import Distribution, HubRepo, Name, ServerName, Specifier, VersionText
 from images.shipped.yamlfile import YamlFile
 
@@ -54,6 +55,7 @@ def path_fault(path: str) -> str | None:
         "would delete files of other layers": any(part.startswith(".wh.") for part in parts),
         "would run whenever Python starts": path.endswith(".pth")
         or parts[0].partition(".")[0] in _RUN_BY_PYTHON,
+        "would run in place of a source": "__pycache__" in parts or path.endswith((".so", ".pyc")),
         "is written by the factory": path.endswith(".dist-info/RECORD"),
     }
     return next((fault for fault, found in faults.items() if found), None)
@@ -280,6 +282,11 @@ class Settings(_Model):
     env: dict[Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")], str] = {}
     flags: dict[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")], str] = {}
     """Flags of `vllm serve`, written as below `serve` in matrix.yaml."""
+
+    @model_validator(mode="after")
+    def _may_be_set(self) -> Self:
+        refuse_settings(self.env | self.flags, IMAGE_FILES)
+        return self
 
 
 class Manifest(_Model):

@@ -259,6 +259,7 @@ ENV ATTENTION_BACKEND="triton_attn" \
     MODS_PATH="/mods" \
     PATH="/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/cuda/bin" \
     PORT="8000" \
+    PROTECT_METRICS="0" \
     QUANTIZATION="fp8" \
     TORCHINDUCTOR_CACHE_DIR="/var/cache/imagefactory/inductor" \
     TQ_INITIAL_LAYERS="4" \

@@ -121,6 +121,7 @@ ENV CHECKS="enforce" \
     MODS_PATH="/mods" \
     PATH="/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
     PORT="8000" \
+    PROTECT_METRICS="0" \
     SERVED_MODEL_NAME="tiny" \
     TORCHINDUCTOR_CACHE_DIR="/var/cache/imagefactory/inductor" \
     TQ_INITIAL_LAYERS="4" \

@@ -85,7 +85,7 @@ def test_results_are_recorded_level_by_level(factory: SmallFactory) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--target", "other"], "There is no image here"),
+        (["--target", "other"], "is not built here"),
         (["--image", "registry.example/none:1"], "neither an OCI layout"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 from packaging.version import Version
 
 from imagefactory.compile.settings import load_settings
-from imagefactory.mods.authoring import scaffold
+from imagefactory.mods.authoring import scaffold, unfinished
 from imagefactory.mods.compatibility import check_mods, markdown
 from imagefactory.mods.source_files import FACTS, Trees
 from imagefactory.plan.make import make_plan
@@ -199,6 +199,22 @@ def test_scaffold_applies_to_the_default_version(project: Project, tmp_path: Pat
     default = project.matrix.defaults.vllm
     others = dict.fromkeys(RELEASES, "not needed") | dict.fromkeys(OF_SGLANG, "other server")
     assert statuses == others | {default: "applies"}
+
+
+@pytest.mark.network
+def test_the_example_in_the_readme_applies_to_the_default_version(project: Project, tmp_path: Path) -> None:
+    for name in ("matrix.yaml", "locks"):
+        (tmp_path / name).symlink_to(REPOSITORY / name)
+    page = (REPOSITORY / "mods" / "README.md").read_text("utf-8")
+    [example] = re.findall(r"A complete example:\n\n```yaml\n(.*?)```", page, re.DOTALL)
+    folder = tmp_path / "mods" / "quiet-start"
+    folder.mkdir(parents=True)
+    (folder / "mod.yaml").write_text(example, "utf-8")
+    copy = Project(tmp_path, project.store)
+    results = {result.version: result for result in check_mods(copy)}
+    assert results[project.matrix.defaults.vllm].status == "applies"
+    assert all(result.holds for result in results.values())
+    assert list(unfinished(copy, [])) == []
 
 
 @pytest.mark.network

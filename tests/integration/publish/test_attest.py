@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,11 +20,13 @@ from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.referrers import fallback_tag
 from imagefactory.oci.registry.tag_writes import replace_tag
+from imagefactory.publish import history
 from imagefactory.publish.attest import bundles, provenance, sbom
 from imagefactory.publish.attest.attachments import attest_pushed
 from imagefactory.publish.attest.image_check import refuse_failing, require_plan
 from imagefactory.publish.attest.keys import new_key_pair, read_private_key
 from imagefactory.publish.attest.signing import KeySigner
+from imagefactory.publish.catalog import Pointer
 from imagefactory.store.digests import Digest, canonical_json, digest_of
 from tests.fixtures.failures import raises, refused
 from tests.fixtures.signed_image import SignedImage, edited, failures, states
@@ -315,3 +318,36 @@ def test_openssl_agrees_with_a_signature(signed_image: SignedImage, tmp_path: Pa
     command += ["-signature", "signature", "data"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "Verified OK"
+
+
+@pytest.mark.parametrize(
+    ("tag", "listed", "state"),
+    [
+        ("tiny", "this", "ok"),
+        ("tiny", "an older one", "failed"),
+        ("tiny", None, "not checked"),
+        ("other", "this", "failed"),
+        ("nightly-20261105-other", None, "failed"),
+        ("prod", None, "not checked"),
+    ],
+)
+def test_a_tag_must_be_the_targets_and_point_where_the_catalog_says(
+    signed_image: SignedImage, monkeypatch: pytest.MonkeyPatch, tag: str, listed: str | None, state: str
+) -> None:
+    with signed_image.open() as repository:
+        repository.put_manifest(signed_image.built.image.manifest, MANIFEST_TYPE, tag)
+    digest = signed_image.digest if listed == "this" else Digest(f"sha256:{'0' * 64}")
+    pointer = Pointer(digest=digest, images={CELL.platform: digest}) if listed else None
+    catalog = SimpleNamespace(pointer=lambda _: pointer, owner_of=lambda _: None)
+    monkeypatch.setattr(history, "read_catalog", lambda _: SimpleNamespace(catalog=catalog))
+    checked = signed_image.check(at=f"{signed_image.address}:{tag}")
+    assert f"target {CELL} for {CELL.platform}" in [f"{one.check} {one.detail}" for one in checked.findings]
+    assert states(checked)["tag"] == state
+    if state == "failed":
+        with raises("wrong-tag"):
+            refuse_failing(checked)
+    else:
+        refuse_failing(checked)
+        if state == "not checked":
+            with raises("not-checked"):
+                refuse_failing(checked, strict=True)

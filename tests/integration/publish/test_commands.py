@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from imagefactory.check.smoke.record import Level, SmokeRecord
-from imagefactory.check.smoke.runner import RECORD, results_folder
 from imagefactory.errors import EngineError
-from imagefactory.oci.registry import referrers
-from imagefactory.oci.registry.reference import Descriptor
-from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell
 from imagefactory.publish.pipeline import SmokeTest, publish
 from imagefactory.publish.promote import Promotion
-from imagefactory.publish.records import read_records
+from imagefactory.publish.records import attach_record, read_records
 from imagefactory.publish.staging import Staged
-from imagefactory.store.digests import Digest, Sha256
-from tests.fixtures.failures import is_failure, refused
+from imagefactory.publish.stored_catalog import write_catalog
+from imagefactory.publish.tags import Tags
+from imagefactory.store.digests import Sha256
+from tests.fixtures.failures import is_failure, raises, refused
 from tests.fixtures.publishing import REQUIRED, Publisher, plans, smoke_record
+from tests.fixtures.registries import GuardedRegistry
 from tests.fixtures.small_factory import CELL, SECOND, RecordingWatcher
 
 
@@ -123,33 +123,44 @@ def test_an_image_that_passed_is_not_tested_again(publisher: Publisher) -> None:
     assert ran[1:] == [(digest, levels)]
 
 
-def test_what_is_attached_to_an_image_is_read_once(
-    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+def test_a_failure_that_is_attached_during_the_tests_counts(publisher: Publisher) -> None:
+    passing = smoke_tests([], [])
+
+    def run(staged: Staged, levels: Sequence[Level]) -> SmokeRecord:
+        record = passing(staged, levels)
+        started = record.started + timedelta(seconds=1)
+        failed = smoke_record(staged.digest, staged.plan.key, failing=["serve"], started=started)
+        attach_record(publisher.repository, failed)
+        return record
+
+    [refusal] = publish_with(publisher, run, CELL).refused
+    assert is_failure(refusal, "not-promotable")
+    assert publisher.tags() == {}
+
+
+def test_what_forbids_publishing_is_found_before_anything_is_built(
+    publisher: Publisher, guarded_registry: GuardedRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find = referrers.find
-    asked: list[Digest] = []
+    def build(*_: object) -> None:
+        raise AssertionError("it was built")
 
-    def count(repository: Repository, digest: Digest, *kind: str) -> list[Descriptor]:
-        asked.append(digest)
-        return find(repository, digest, *kind)
-
-    monkeypatch.setattr(referrers, "find", count)
-    for _ in range(2):  # with nothing attached, and with everything
-        [promoted] = publish_with(publisher, smoke_tests([], []), CELL).promoted
-    assert asked == [promoted.image.digest] * 2
-
-
-def leave_record(publisher: Publisher, plan_key: str, levels: Sequence[Level]) -> None:
-    """Leave a record of the image of CELL in build/smoke, as `./inv smoke` does."""
-    [built] = publisher.factory.build()
-    record = smoke_record(built.image.digest, plan_key, levels=levels)
-    path = results_folder(publisher.project, built.image.digest) / RECORD
-    path.parent.mkdir(parents=True)
-    record.model_copy(update={"image": str(built.layout.folder)}).write(path)
+    publisher.publish_changed(1000, 1100)
+    publisher.rollback()
+    monkeypatch.setattr("imagefactory.publish.staging.make_layers", build)
+    [refusal] = publish_with(publisher, smoke_tests([], []), CELL).refused
+    assert is_failure(refusal, "held-back")
+    _, _, name = publisher.repository.reference.name.partition("/")
+    with guarded_registry.repository(name, "reader") as reader, raises("access-denied"):
+        publisher.push(repository=reader)
+    write_catalog(publisher.repository, lambda catalog: replace(catalog, events=catalog.events[:-1]))
+    fixed = publisher.catalog.images[0].tag
+    monkeypatch.setattr("imagefactory.publish.promote.tags_of", lambda *_: Tags("new", (), (fixed,)))
+    [refusal] = publish_with(publisher, smoke_tests([], []), CELL).refused
+    assert is_failure(refusal, "tag-taken")
 
 
 def test_an_image_that_passed_on_this_machine_is_not_tested_again(publisher: Publisher) -> None:
-    leave_record(publisher, publisher.key(), ["static", "container", "serve"])
+    publisher.leave_record()
     ran: list[tuple[str, list[Level]]] = []
     [promoted] = publish_with(publisher, smoke_tests([], ran), CELL).promoted
     assert ran == []
@@ -167,7 +178,7 @@ def test_an_image_that_passed_on_this_machine_is_not_tested_again(publisher: Pub
 def test_what_did_not_pass_on_this_machine_is_tested(
     publisher: Publisher, key: str, levels: Sequence[Level], left: set[str]
 ) -> None:
-    leave_record(publisher, key or publisher.key(), levels)
+    publisher.leave_record(key, levels)
     ran: list[tuple[str, list[Level]]] = []
     assert publish_with(publisher, smoke_tests([], ran), CELL).refused == []
     assert [set(tested) for _, tested in ran] == [left]

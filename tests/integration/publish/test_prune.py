@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,9 @@ from imagefactory.oci.registry.artifacts import Payload
 from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.github_packages import GitHubPackages
-from imagefactory.publish.prune import Policy, plan_pruning, prune, take_inventory
+from imagefactory.publish.prune import Policy, prune, take_inventory
 from imagefactory.publish.records import SMOKE_TYPE, read_records
+from imagefactory.publish.stored_catalog import PREVIOUS
 from imagefactory.store.digests import Digest, Sha256
 from tests.fixtures.failures import raises
 from tests.fixtures.publishing import START, PowerCutError, Publisher
@@ -23,8 +25,20 @@ from tests.fixtures.publishing import START, PowerCutError, Publisher
 LATER = START + timedelta(days=40)
 
 
-def everything(publisher: Publisher) -> set[Digest]:
-    return set(take_inventory(publisher.repository).manifests)
+def everything(publisher: Publisher, *, catalogs: bool = True) -> set[Digest]:
+    """List all manifests that tags lead to, and the older catalogs."""
+    repository = publisher.repository
+    found: set[Digest] = set()
+    waiting: list[str] = list(repository.tags())
+    while waiting:
+        manifest = repository.manifest(waiting.pop())
+        if manifest is not None and manifest.digest not in found:
+            found.add(manifest.digest)
+            document = manifest.document()
+            waiting += [item["digest"] for item in document.get("manifests", ())]
+            waiting += [item.digest for item in referrers.find(repository, manifest.digest)]
+            waiting += filter(None, [document.get("annotations", {}).get(PREVIOUS)] if catalogs else [])
+    return found if catalogs else found - {repository.resolve("catalog")}
 
 
 def test_published_images_stay_by_default(publisher: Publisher) -> None:
@@ -85,7 +99,7 @@ def test_an_image_that_failed_its_tests_goes_after_two_weeks(publisher: Publishe
     [staged] = publisher.push()
     assert prune(publisher.repository, Policy(), moment=LATER).undated == (f"staging-{staged.plan.key}",)
     publisher.vouch(staged, failing=["serve"])
-    young = plan_pruning(take_inventory(publisher.repository), Policy(), START + timedelta(days=13))
+    young = prune(publisher.repository, Policy(), moment=START + timedelta(days=13))
     assert staged.digest not in {item.digest for item in young.deletions}
     prune(publisher.repository, Policy(), delete=True, moment=LATER)
     assert publisher.repository.manifest(staged.digest) is None
@@ -105,10 +119,10 @@ def test_pruning_stops_when_somebody_publishes_meanwhile(
     publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher.publish_changed(1000, 1100, 1200)
-    before = everything(publisher)
+    before = everything(publisher, catalogs=False)
 
-    def look_then_publish(*_: object) -> object:
-        found = take_inventory(publisher.repository)
+    def look_then_publish(*how: Any) -> object:
+        found = take_inventory(*how)
         publisher.publish_changed(9000)
         return found
 
@@ -149,7 +163,7 @@ def test_an_attachment_that_was_lost_from_its_list_stays_and_is_listed_again(
     repository.put_manifest(index_document([]), INDEX_TYPE, referrers.fallback_tag(image))
     assert referrers.find(repository, image) == []
     # GitHub lists what has no tag, too.
-    github = SimpleNamespace(versions=lambda: {lost.digest: START}, delete=repository.delete)
+    github = SimpleNamespace(untagged=lambda: {lost.digest: START}, delete=repository.delete)
     monkeypatch.setattr(GitHubPackages, "of", lambda _: github)
     pruning = prune(repository, Policy(), delete=True, moment=LATER)
     assert lost.digest not in {item.digest for item in pruning.deletions}

@@ -54,6 +54,9 @@ def test_pages_fit_a_phone_in_the_dark_and_nothing_moves_while_they_load(site: s
     for path in PAGES:
         page.goto(f"{site}/{path}.html")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+        if path == "index":
+            assert page.evaluate("models.offsetTop < picker.offsetTop"), "models come first"
+            assert page.evaluate("getComputedStyle(document.querySelector('.cards td')).display") == "block"
         if path in CROWDED:
             assert page.evaluate(SHIFTS) == 0, path
             open_details(page)
@@ -84,6 +87,24 @@ def test_search_by_keyboard_leads_to_a_page_and_back_even_in_a_folder(site_folde
     expect(page.locator("#found")).to_have_text("Nothing found")
     page.keyboard.press("Escape")
     expect(page.locator("#found")).to_be_hidden()
+
+
+def test_search_knows_other_words_and_no_parts_of_words(site: str, tabs: Tabs) -> None:
+    page = tabs(f"{site}/index.html")
+    for typed, found in {
+        "ecoding": "Nothing found",
+        "vision": "LIMIT_MM_PER_PROMPT",
+        "claude": "Claude Code",
+        "open webui": "Open WebUI",
+        "two sparks": "two Sparks",
+        "upgrade": "update",
+        "rollback": "go back",
+        "systemd": "after a reboot",
+    }.items():
+        page.locator("#search").fill(typed)
+        expect(page.locator("#found")).to_contain_text(found)
+    page.keyboard.press("Enter")
+    expect(page.locator("#task-3")).to_be_visible()
 
 
 def test_filter_shows_the_rows_that_match(site: str, tabs: Tabs) -> None:

@@ -14,6 +14,7 @@ from typing import Any, get_args
 from uuid import uuid4
 
 import pytest
+import ruamel.yaml
 import yaml
 from playwright.sync_api import Browser, Page
 
@@ -37,7 +38,7 @@ from tests.fixtures.random_settings import MACHINES, random_environment
 FEW, MANY = 300, 3000
 JUDGED = ("gpu", "kernels", "model", "drafter", "memory", "combination")
 """The checks that need nothing of the machine but its GPU and memory."""
-SCRIPTS = ("python", "settings", "command", "checks", "outputs")
+SCRIPTS = ("python", "settings", "command", "checks", "outputs", "words")
 JUDGE = """(cases) => {
   const { load, judge } = ImagePicker;
   const images = pickerData.images.map((entry) => load(pickerData, entry));
@@ -182,6 +183,45 @@ def test_commands_and_files_are_those_that_the_factory_prints(
                 assert texts[style] == expected
             else:
                 assert texts[style].startswith(f"# {style} does not start")
+
+
+LINE_ENDS = ("\r", "\n", "\x0b", "\x0c", "\x1b", "\x85", "\u2028", "\u2029", "\ufeff", "\ufffe", "\uffff")
+RECIPE = """(name) => pickerData.images.flatMap((entry) => Object.keys(entry.recipes).map((style) => {
+  const image = ImagePicker.load(pickerData, entry);
+  const { command, settings } = ImagePicker.judge(image, {}, {});
+  command.words.push("--served-model-name", name);
+  return ImagePicker.outputs({ image, command, settings }, { SERVED_MODEL_NAME: name });
+}))[0]"""
+
+
+@pytest.mark.parametrize("sign", LINE_ENDS)
+def test_no_setting_holds_what_may_end_a_line(page: Page, sign: str) -> None:
+    evil = f"a{sign}container: evil"
+    for name, value in {
+        "SERVED_MODEL_NAME": evil,
+        "SKIP_CHECKS": evil,
+        "LIMIT_MM_PER_PROMPT": f'{{"a{sign}b": 1}}',
+    }.items():
+        case = {"image": 0, "machine": MACHINES[0], "environment": {name: value}}
+        [judged] = page.evaluate(JUDGE, [case])
+        assert judged["refusal"]["error"] == "bad-value", name
+
+
+@pytest.mark.parametrize(
+    "sign", [*LINE_ENDS[:-3], "\N{NO-BREAK SPACE}", "é", "\U0001f600", '"', "'", "\\", "{", "#"]
+)
+def test_recipes_and_compose_files_hold_any_text_as_text(page: Page, sign: str) -> None:
+    evil = f"a{sign}container: evil"
+    written = page.evaluate(RECIPE, evil)
+    for style in get_args(Format):
+        for read in (yaml.safe_load, ruamel.yaml.YAML(typ="safe", pure=True).load):
+            document = read(written[style])
+            assert document["container"].endswith(DIGEST)
+            assert evil in shlex.split(
+                document["command"].replace("{{", "{").replace("}}", "}").replace("\\\n", " ")
+            )
+    environment = yaml.safe_load(written["compose"])["services"]["vllm"]["environment"]
+    assert evil in environment["SERVED_MODEL_NAME"]
 
 
 @pytest.mark.engine

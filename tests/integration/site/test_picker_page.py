@@ -74,6 +74,72 @@ def test_a_contradiction_is_said_while_typing(tabs: Tabs, picker_page: Path) -> 
     assert verdict(page) == "fail"
 
 
+def test_numbers_are_understood_as_people_write_them(tabs: Tabs, picker_page: Path) -> None:
+    page = tabs(picker_page.as_uri() + START)
+    for typed, meant in {"32k": "32768", "64 K": "65536", "16,000": "16000", "8'192": "8192"}.items():
+        change(page, "MAX_MODEL_LEN", typed)
+        assert f"--env MAX_MODEL_LEN={meant}" in shown(page), typed
+        expect(page.locator("#picker-set-MAX_MODEL_LEN")).to_have_value(meant)
+    change(page, "GPU_MEMORY_UTILIZATION", "75 %")
+    assert "GPU_MEMORY_UTILIZATION=0.75" in shown(page)
+    change(page, "MAX_MODEL_LEN", "1M")
+    expect(page.locator("#picker-verdict")).to_contain_text("1,048,576 tokens do not fit")
+    change(page, "MAX_MODEL_LEN", "some")
+    expect(page.locator("#picker-verdict")).to_contain_text("It takes 1 to 262,144, or auto.")
+    assert "2147483647" not in page.locator("#picker").inner_text()
+
+
+def test_free_memory_has_units_and_what_cannot_be_read_is_refused(tabs: Tabs, picker_page: Path) -> None:
+    page = tabs(picker_page.as_uri() + START)
+    for typed, gigabytes in {
+        "110 GB": "110.0",
+        "110": "110.0",
+        "100GiB": "107.4",
+        "0,11 TB": "110.0",
+    }.items():
+        page.fill("#picker-free", typed)
+        expect(page.locator("#picker-verdict")).to_contain_text(f"{gigabytes} GB available")
+        assert verdict(page) == "ok", typed
+    page.fill("#picker-free", "80 GB")
+    assert verdict(page) == "fail"
+    page.fill("#picker-free", "a lot")
+    assert verdict(page) == "fail"
+    expect(page.locator("#picker-free")).to_have_attribute("aria-invalid", "true")
+
+
+def test_users_who_do_not_fit_would_wait(tabs: Tabs, picker_page: Path) -> None:
+    page = tabs(picker_page.as_uri() + START)
+    expect(page.locator("#picker-verdict")).not_to_contain_text("wait")
+    change(page, "MAX_NUM_SEQS", "64")
+    expect(page.locator("#picker-verdict")).to_contain_text("46 fit at once; 18 would wait")
+    expect(page.locator("#picker-verdict")).to_contain_text("room for 46 users with 16,384 tokens each")
+
+
+def test_what_is_not_published_is_not_green(tabs: Tabs, picker_page: Path) -> None:
+    page = tabs(picker_page.as_uri() + START)
+    for state, kind, said in (
+        ("built", "warn", "Not published"),
+        ("update waiting", "ok", "./inv verify --image"),
+        ("current", "ok", "would start"),
+    ):
+        page.evaluate("(state) => pickerData.images.forEach((image) => { image.state = state; })", state)
+        page.fill("#picker-free", "120")
+        expect(page.locator("#picker-verdict")).to_contain_text(said)
+        assert verdict(page) == kind
+
+
+def test_settings_have_names_that_people_know(tabs: Tabs, picker_page: Path) -> None:
+    page = tabs(picker_page.as_uri() + START)
+    expect(page.get_by_label("Context MAX_MODEL_LEN")).to_be_visible()
+    expect(page.get_by_label("Users at once MAX_NUM_SEQS")).to_be_visible()
+    for version in ("0.32.0", "sglang-0.5.21"):
+        page.select_option("#picker-version", version)
+        for text in page.locator(".picker-setting label").all_text_contents():
+            label, _, name = text.rpartition(" ")
+            assert label, name
+            assert label != name
+
+
 def test_a_link_is_a_configuration_and_back_goes_back(tabs: Tabs, address: str) -> None:
     page = tabs(f"{address}{START}&MAX_MODEL_LEN=4096&tab=compose")
     assert page.locator("#picker-set-MAX_MODEL_LEN").input_value() == "4096"

@@ -7,8 +7,8 @@ import json
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import Payload, upload_artifact
-from imagefactory.publish.catalog import CATALOG_TYPE
 from imagefactory.publish.records import SMOKE_TYPE
+from imagefactory.publish.stored_catalog import CATALOG_TYPE
 from imagefactory.publish.tags import CATALOG
 from imagefactory.site.registry_records import ask_registry
 from imagefactory.site.rendering import render

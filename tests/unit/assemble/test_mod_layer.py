@@ -214,7 +214,7 @@ def test_prose_and_the_forms_for_other_versions_change_no_key(wheels: dict[str, 
     other = one("m", "other", versions=">=2")["variants"]
     talkative = plain | {
         "summary": "Says the same in other words",
-        "settings": {"env": {"A": "b"}},
+        "settings": {"env": {"VLLM_MOE_A": "b"}},
         "variants": [*plain["variants"], *other],
     }
     [after] = layers(wheels, make_mod(mods / "after", talkative))

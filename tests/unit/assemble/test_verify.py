@@ -16,6 +16,7 @@ from imagefactory.check.smoke.subject import subject_of_layout
 from imagefactory.errors import FactoryError
 from imagefactory.oci.image import Blob
 from imagefactory.oci.layout import Layout
+from imagefactory.plan.status import LAST_PLAN
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
 from imagefactory.store.progress import Progress
@@ -148,10 +149,13 @@ def test_missing_layer_is_found(small_factory: SmallFactory, built: Built) -> No
     assert "it is missing" in refused(small_factory).why
 
 
-def test_image_of_another_plan_is_reported_with_its_first_difference(
+def test_an_image_of_an_earlier_plan_is_stale_and_not_tampered_with(
     small_factory: SmallFactory, built: Built
 ) -> None:
     small_factory.build(SECOND, output=built.layout.folder)
+    with raises("stale-build", match="is not up to date"):
+        run(small_factory)
+    (built.layout.folder / LAST_PLAN).write_text(built.plan.model_dump_json(), "utf-8")
     error = refused(small_factory)
     assert error.where == "layer model tiny"
     assert "/opt: presence is missing, a rebuild gives there" in error.why

@@ -142,7 +142,7 @@ def test_a_summary_escapes_what_others_wrote() -> None:
 
 
 def test_differences_are_listed_in_the_order_of_layers() -> None:
-    one, two = ImagePart(key="1"), ImagePart(key="2")
+    one, two = ImagePart("a", "1"), ImagePart("a", "2")
     names = ("base b", "wheel torch", "mod a", "mod b", "model m")
     old = dict.fromkeys(names, one)
     assert differences(old, old) == []

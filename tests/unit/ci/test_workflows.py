@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -86,6 +87,14 @@ class Runner:
         with (self.folder / "bin/gh").open("a") as gh:
             gh.write(f'case "$*" in "{condition}"*) {command};; esac\n')
 
+    def propose(self) -> Path:
+        """Hand on the files of the checkout, as the job that refreshes them does."""
+        proposal = self.folder / "proposal"
+        shutil.copytree(self.checkout / "locks", proposal / "locks")
+        for name in ("matrix.yaml", "proposal.md"):
+            (proposal / name).write_text(f"{name}\n")
+        return proposal
+
     def run(self, step: dict[str, Any], **env: str) -> tuple[int, str]:
         done = subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
@@ -112,6 +121,7 @@ def runner(tmp_path: Path) -> Runner:
     for folder in (work / "locks/0.1", tmp_path / "bin"):
         folder.mkdir(parents=True)
     (work / "locks/0.1/b.toml").write_text("reviewed")
+    (work / "matrix.yaml").write_text("matrix.yaml\n")
     (work / "pyproject.toml").write_text('[project]\nversion = "0.2.0"\n')
     changelog = "## [Unreleased]\n\n## [0.2.0] - 2026-11-01\n\n- more\n\n## [0.1.0]\n\n- first\n"
     (work / "CHANGELOG.md").write_text(f"# Changelog\n\n{changelog}")
@@ -167,21 +177,121 @@ def test_a_tag_of_another_version_and_a_missing_changelog_entry_are_refused(runn
 
 
 def test_a_pull_request_is_opened_once_and_kept_up_to_date(runner: Runner) -> None:
-    step = step_of("lock-refresh.yml", "refresh")
+    step, proposal = step_of("lock-refresh.yml", "propose"), runner.propose()
     assert runner.run(step) == (0, "")
     assert runner.calls == [], "nothing changed"
-    (runner.checkout / "locks/0.1/b.toml").write_text("newer")
-    (runner.checkout / "locks/new.toml").write_text("new")
+    (proposal / "locks/0.1/b.toml").write_text("newer")
+    (proposal / "locks/new.toml").write_text("new")
     assert runner.run(step) == (0, "")
     assert [call.split()[:2] for call in runner.calls] == [["pr", "list"], ["pr", "create"]]
     changed = git(runner.origin, "diff", "--name-only", "main", "lock-refresh").splitlines()
     assert changed == ["locks/0.1/b.toml", "locks/new.toml"]
     runner.answer("pr list", "echo 7")
     git(runner.checkout, "reset", "--quiet", "--hard", "origin/main")
-    (runner.checkout / "locks/0.1/b.toml").write_text("newest")
+    (proposal / "locks/0.1/b.toml").write_text("newest")
     assert runner.run(step)[0] == 0
     assert runner.calls[-1].startswith("pr edit 7 --body-file")
     assert git(runner.origin, "rev-list", "--count", "main..lock-refresh") == "1"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(
+            "inv",
+            ".github/workflows/x.yml",
+            "locks/x.py",
+            "locks/.git/x.toml",
+            "locks/a b.toml",
+            "locks/a\n.toml",
+        ),
+        "link",
+    ],
+)
+def test_only_locks_and_the_matrix_are_proposed(runner: Runner, path: str) -> None:
+    proposal = runner.propose()
+    if path == "link":
+        (proposal / "locks/0.1/c.toml").symlink_to("/etc/passwd")
+    else:
+        (proposal / path).parent.mkdir(parents=True, exist_ok=True)
+        (proposal / path).write_text("x")
+    code, said = runner.run(step_of("lock-refresh.yml", "propose"))
+    assert (code, "neither a lock nor the matrix" in said) == (1, True)
+    assert runner.calls == []
+    assert git(runner.origin, "branch", "--list", "lock-refresh") == ""
+
+
+TROJAN = """\
+#!/bin/sh
+# Does what a package could that was locked and run a moment ago: it waits for whoever has a token.
+git rev-parse --git-dir >/dev/null
+for hook in pre-commit pre-push; do
+    printf '#!/bin/sh\\necho "$GH_TOKEN" >>"{marker}"\\n' >.git/hooks/$hook
+    chmod +x .git/hooks/$hook
+done
+echo "${{GH_TOKEN:-}}${{GITHUB_TOKEN:-}}" >>"{marker}"
+echo trojaned >locks/0.1/b.toml
+touch proposal.md "$RUNNER_TEMP/body.md"
+"""
+
+
+def test_a_trojan_that_was_just_locked_sees_no_token(runner: Runner) -> None:
+    marker, workflow = runner.folder / "marker", read("lock-refresh.yml")
+    kept = runner.folder / "artifacts"
+    for job, data in workflow["jobs"].items():
+        shutil.rmtree(runner.checkout)
+        git(runner.folder, "clone", "--quiet", runner.origin.as_uri(), str(runner.checkout))
+        inv = runner.checkout / "inv"
+        inv.write_text(TROJAN.format(marker=marker))
+        inv.chmod(0o755)
+        for step in data["steps"]:
+            if "upload-artifact" in step.get("uses", ""):
+                for name in step["with"]["path"].split():
+                    place = kept / step["with"]["name"] / name
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    copy = shutil.copytree if (runner.checkout / name).is_dir() else shutil.copy
+                    copy(runner.checkout / name, place)
+            elif "download-artifact" in step.get("uses", ""):
+                shutil.copytree(kept / step["with"]["name"], runner.folder / "proposal")
+            elif "run" in step:
+                token = {name: TOKEN for name, value in step.get("env", {}).items() if "token" in str(value)}
+                code, said = runner.run(step, UPGRADE="all", **token)
+                assert code == 0, f"{job}: {said}"
+    assert TOKEN not in marker.read_text(), "the trojan ran, and had a token"
+    assert git(runner.origin, "show", "lock-refresh:locks/0.1/b.toml") == "trojaned"
+
+
+def test_no_job_with_a_token_changes_what_it_runs() -> None:
+    """Whatever changes the environment's locks has no token, and hands on files to a job that runs none of them."""
+    changes = re.compile(r"\./inv (ci\.refresh|lock\b.*--environment)")
+    changing = [(name, job, data) for name, job, data in jobs() if changes.search(steps(data))]
+    assert changing
+    for name, job, data in changing:
+        assert set(data["permissions"].values()) <= {"read"}, f"{name}, {job}"
+        assert not re.search(r"github\.token|secrets\.", str(data)), f"{name}, {job}"
+        for other, after in read(name)["jobs"].items():
+            if other != job and "write" in after["permissions"].values():
+                assert not re.search(r"\./inv|uses': '\./", str(after)), f"{name}, {other}"
+
+
+def test_no_job_keeps_credentials_in_its_checkout() -> None:
+    for name, job, data in jobs():
+        for step in data["steps"]:
+            if "actions/checkout" in step.get("uses", ""):
+                assert step["with"]["persist-credentials"] is False, f"{name}, {job}"
+
+
+def test_a_cache_of_compiled_code_is_restored_for_the_same_sources_only() -> None:
+    caches = [
+        step["with"]
+        for _, _, data in jobs()
+        for step in data["steps"]
+        if "actions/cache" in step.get("uses", "")
+    ]
+    assert caches
+    for cache in caches:
+        for key in (cache["key"], cache.get("restore-keys", cache["key"])):
+            assert "${{ matrix.source }}" in key
 
 
 def test_locks_are_taken_only_where_the_checkout_has_none(runner: Runner) -> None:
@@ -216,14 +326,20 @@ def test_jobs_that_run_contributed_content_may_write_nothing() -> None:
             assert set(data["permissions"].values()) <= {"read"}, f"{name}, {job}"
 
 
+def test_the_night_lists_what_it_would_prune_and_deletes_no_more_than_a_bound() -> None:
+    listing, deleting = (step_of("nightly.yml", "prune", number)["run"] for number in (-2, -1))
+    assert deleting == f"{listing} --delete --most 5000"
+    assert "--keep" not in listing, "published releases stay"
+
+
 def test_jobs_that_may_write_packages_only_move_bytes() -> None:
-    allowed = {"wheels.push", "ci.push", "ci.promote", "rollback", "history", "rebuilds.attest"}
+    allowed = {"wheels.push", "ci.push", "ci.promote", "rollback", "history", "prune", "rebuilds.attest"}
     found = 0
     for name, job, data in jobs():
         if data["permissions"].get("packages") == "write":
             found += 1
             assert set(re.findall(r"\./inv (\S+)", steps(data))) <= allowed, f"{name}, {job}"
-    assert found == 5
+    assert found == 6
 
 
 def test_pull_requests_may_only_read() -> None:

@@ -9,7 +9,7 @@ from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.inv import Inv
 
 COMMANDS = collection(REPOSITORY)
-CONTEXTS = COMMANDS.to_contexts()  # at once: Invoke hands out the help texts to the first who asks
+CONTEXTS = COMMANDS.to_contexts()
 
 
 def test_every_command_and_option_has_a_help_text() -> None:
@@ -61,6 +61,8 @@ def test_command_lines_that_make_no_sense_are_usage_errors(inv: Inv, line: list[
 def test_typos_get_the_nearest_name_as_a_suggestion(inv: Inv) -> None:
     assert "Did you mean build?" in inv.fails("bad-command-line", "bilud")
     assert "Did you mean --target" in inv.fails("bad-command-line", "build", "--traget", "x")
+    setting = ("run", "--print", "--image=x@sha256:" + "0" * 64, "--set=MAX_NUM_SEQ=1")
+    assert "Did you mean MAX_NUM_SEQS" in inv.fails("bad-setting", *setting)
     assert "Did you mean 2.0?" in inv.fails("unknown-name", "plan", "--target", "big@2.1")
 
 
@@ -77,3 +79,23 @@ def test_numeric_options_refuse_other_values(inv: Inv, value: str) -> None:
 def test_odd_names_are_unknown_names(inv: Inv, odd: str) -> None:
     inv.fails("unknown-name", "plan", f"--target={odd}")
     inv.fails("unknown-name", "audit", "big", f"--arch={odd}")
+
+
+def test_commands_are_listed_by_use_and_those_of_workflows_last(inv: Inv) -> None:
+    text = inv().stdout
+    places = [
+        text.index(f"\n  {name} ") for name in ("build", "run", "mods.check", "publish", "bench", "ci.plan")
+    ]
+    assert places == sorted(places)
+    assert text.index("\n  ci.") < text.index("--print-completion-script")
+    assert text == inv("help").stdout
+    listed = inv("--list").stdout
+    assert {f"\n  {context.name} " in listed for context in CONTEXTS if context.name != "bench.run"} == {True}
+    assert "--print-completion-script" not in listed
+    assert "build" not in inv("--list", "mods").stdout
+    assert inv("help", "plan").stdout == inv("plan", "--help").stdout
+
+
+def test_a_group_that_is_a_command_explains_its_options(inv: Inv) -> None:
+    assert inv("bench", "--help").stdout == inv("bench.run", "--help").stdout
+    assert "measure this running server instead" in inv("bench", "--help").stdout

@@ -11,13 +11,16 @@ import jsonschema
 import pytest
 import yaml
 
-from imagefactory.cli.show.docs import DIGEST, SCHEMAS, schemas, with_tables, write_changed
+from imagefactory.check.bench.profiles import load_published
+from imagefactory.cli.show.docs import DIGEST, SCHEMAS, glance, schemas, with_tables, write_changed
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import locked_plans, make_plan
+from imagefactory.project.matrix import load_matrix
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select_one
 from tasks import namespace
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.inv import Inv
 
 README = (REPOSITORY / "README.md").read_text("utf-8")
 MATRIX = (REPOSITORY / "matrix.yaml").read_text("utf-8")
@@ -48,6 +51,37 @@ def test_the_readme_is_short_and_what_it_names_exists() -> None:
     shown = set(re.findall(r"\./inv ([a-z][a-z.]*)", README))
     assert shown
     assert sorted(shown - set(namespace.task_names)) == []
+
+
+def test_readers_are_told_what_each_model_is_for_and_what_its_defaults_are() -> None:
+    matrix, published = load_matrix(REPOSITORY / "matrix.yaml"), load_published(REPOSITORY)
+    found = {name: glance(matrix, name, published) for name in matrix.models}
+    assert [name for name, one in found.items() if not one.uses] == []
+    first = README.split("<!-- tags: begin -->")[1].splitlines()[3]
+    assert "| on |" in first, "the first tag of the README calls tools"
+    default = found["gemma4-31b"]
+    assert (default.tools, default.images, default.context, default.speed) == ("off", "off", "16K", "15")
+    assert (round(default.takes), round(default.leaves)) == (103, 26)
+    assert found["qwen3.5-27b-nvfp4"].speed == "30-64"
+    assert found["gpt-oss-120b"].speed == "not measured"
+    for name, model in matrix.models.items():
+        told = "uncensored" in found[name].tag
+        assert told == ("uncensored" in (model.repo or "").lower()), f"`remark` of {name}"
+
+
+def test_what_describes_a_model_to_people_changes_no_image(own_inv: Inv) -> None:
+    before = own_inv("plan", "--json").stdout
+    assert '"key"' in before
+    described = "weights: bf16, good_for: [chat], reads_images: true, remark: a small one"
+    own_inv.checkout.edit_matrix("weights: bf16", described)
+    assert own_inv("plan", "--json").stdout == before
+
+
+def test_promises_name_tests_that_exist() -> None:
+    promises = re.findall(r"`((?:unit|integration)/[\w/]+)`", (REPOSITORY / "SECURITY.md").read_text("utf-8"))
+    assert promises
+    paths = [REPOSITORY / "tests" / promise for promise in promises]
+    assert [str(path) for path in paths if not (path.is_dir() or path.with_suffix(".py").is_file())] == []
 
 
 def test_committed_schemas_are_valid_and_up_to_date() -> None:

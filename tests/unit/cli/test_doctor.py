@@ -63,7 +63,8 @@ def look(locked_checkout: Checkout) -> Look:
 def test_healthy_machine_passes(look: Look) -> None:
     found = look()
     healthy = {"system", "uv", "package index", "Debian mirror", "Debian support", "cache", "checkout"}
-    assert set(found) == {*healthy, "environment", "container engine", "free disk", "test programs"}
+    others = {"environment", "container engine", "GPU", "container toolkit", "free disk", "test programs"}
+    assert set(found) == {*healthy, *others}
     assert {found[subject].health for subject in healthy} == {"ok"}, found
     assert sys.executable in found["system"].detail
     assert "secret" not in found["package index"].detail
@@ -147,3 +148,25 @@ def test_missing_test_programs_are_listed_with_their_packages(
     found = look()["test programs"]
     assert found.health == "warning"
     assert found.remedy.endswith("apt-get install skopeo")
+
+
+@pytest.mark.parametrize(
+    ("driver", "health"),
+    [("580.95.05", ("ok", "ok")), ("575.1", ("warning", "warning")), ("", ("warning", "ok"))],
+)
+def test_gpu_driver_and_toolkit_are_looked_at(
+    look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: str, health: tuple[str, str]
+) -> None:
+    runtime = "nvidia" if health == ("ok", "ok") else "runc"
+    programs = {"docker": f"echo '{{\"{runtime}\": 1}}'"}
+    if driver:
+        programs["nvidia-smi"] = f"echo '{driver}, NVIDIA GB10'"
+    for name, line in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setattr("shutil.which", lambda name: str(tmp_path / name) if name in programs else None)
+    monkeypatch.setattr(doctor, "CDI", (str(tmp_path / "none"),))
+    found = look()
+    assert (found["GPU"].health, found["container toolkit"].health) == health
+    if driver:
+        assert f"NVIDIA GB10, driver {driver}; images need 580 or newer" in found["GPU"].detail

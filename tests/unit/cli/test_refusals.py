@@ -29,7 +29,7 @@ def filled(text: str, places: Path) -> str:
         ("bad-path", ["mods.check", "--source=~nosuchuser/vllm"]),
         ("bad-option", ["mods.check", "--source= "]),
         ("bad-import-source", ["mods.import", "{missing}@HEAD~1..HEAD"]),
-        ("bad-path", ["mods.import", "{file}", "--with={folder}"]),
+        ("bad-import-source", ["mods.import", "{file}", "--with={folder}"]),
         ("bad-setting", ["mods.import", "{file}", "--env=lower"]),
         ("no-file", ["ci.report-mods", "{missing}"]),
         ("bad-subject", ["audit", "{missing}.whl"]),
@@ -53,7 +53,23 @@ def filled(text: str, places: Path) -> str:
         ("no-file", ["run", "--image=sha256:" + "0" * 64]),
         ("unknown-name", ["build", "--engine=dokcer"]),
         ("bad-setting", ["build", "--engine=docker", "--fat"]),
-        ("bad-reference", ["verify", "--image=\n"]),
+        ("bad-option", ["verify", "--image=\n"]),
+        ("bad-option", ["verify", "--image="]),
+        ("bad-option", ["verify", "--digest="]),
+        ("bad-option", ["verify", "--digest=x"]),
+        ("output-unusable", ["build", "--output=/proc/x"]),
+        ("output-unusable", ["build", "--output={circle}/x"]),
+        ("output-unusable", ["export", "/proc/x"]),
+        ("output-unusable", ["site", "--offline", "--out=/proc/x"]),
+        ("bad-option", ["site", "--offline", "--serve", "--port=65536"]),
+        ("bad-option", ["site", "--offline", "--serve", "--port=0"]),
+        ("cannot-sign", ["keys.new", "--private={missing}", "--public={missing}"]),
+        ("cannot-sign", ["keys.new", "--private={missing}", "--public={folder}/../missing"]),
+        ("system-failed", ["rebuilds.attest", "--results={pipe}"]),
+        ("system-failed", ["bench.plot", "{pipe}"]),
+        ("system-failed", ["bench.compare", "{pipe}.json", "{pipe}.json"]),
+        ("cannot-sign", ["publish", "--key={pipe}"]),
+        ("cannot-sign", ["publish", "--key=/dev/zero"]),
         ("unknown-name", ["ci.push", "--target=\n"]),
         ("bad-option", ["build", "--workers=0"]),
         ("bad-option", ["prune", "--keep=0"]),
@@ -129,3 +145,20 @@ def test_broken_files_of_the_checkout_are_named(
     elif isinstance(content, bytes):
         place.write_bytes(content)
     assert Path(path).name.partition(".")[0] in own_inv.fails(kind, *line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(["history"], ["catalog"], ["push"], ["publish", "--unsigned"], ["promote", "--unsigned"]),
+        *(["rollback"], ["prune"], ["verify", "--image=ghcr.io/OWNER/small:tiny"], ["ci.plan"]),
+        *(["rebuilds.check"], ["recipes.export", "{folder}"], ["run", "--recipe=sparkrun"]),
+    ],
+    ids=" ".join,
+)
+def test_a_placeholder_for_a_registry_is_told_in_the_same_words(
+    inv: Inv, places: Path, monkeypatch: pytest.MonkeyPatch, line: list[str]
+) -> None:
+    monkeypatch.delenv("FACTORY_REGISTRY")
+    said = inv.fails("no-registry", *(filled(word, places) for word in line))
+    assert "  next:  export FACTORY_REGISTRY=registry.example/YOU/small" in said

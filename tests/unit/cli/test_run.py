@@ -153,3 +153,37 @@ def test_a_bug_is_reported_without_the_secrets_of_the_command(
     said = inv.fails("internal", "run", "--print", IMAGE, *options, FACTORY_CACHE=str(tmp_path))
     [report] = (tmp_path / "reports").iterdir()
     assert KEY not in said + report.read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", ["VLLM_API_KEYS", "VLLM_APIKEY", "SGLANG_API_KEY", "vllm_api_key"])
+def test_a_key_under_a_name_that_nothing_reads_is_refused(inv: Inv, name: str) -> None:
+    said = inv.fails("key-not-passed", "run", "--print", IMAGE, **{name: KEY})
+    assert name in said
+    assert KEY not in said
+    assert inv("run", "--print", IMAGE, **{name: KEY, "VLLM_API_KEY": OTHER_KEY}).returncode == 0
+
+
+def test_a_token_is_handed_on_by_name(inv: Inv, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    assert "HF_TOKEN" not in inv("run", "--print", IMAGE).stdout
+    line = inv("run", "--print", IMAGE, HF_TOKEN=KEY).stdout
+    assert "  --env HF_TOKEN \\\n" in line
+    file = inv("run", "--compose", IMAGE).stdout
+    assert yaml.safe_load(file)["services"]["vllm"]["environment"]["HF_TOKEN"] is None
+    assert KEY not in line + file
+    assert "export HF_TOKEN" in inv.fails("bad-setting", "run", "--print", IMAGE, f"--set=HF_TOKEN={KEY}")
+
+
+def test_limits_are_raised_for_a_gpu_unless_the_user_cannot(inv: Inv) -> None:
+    assert "--ulimit memlock=-1" in inv("run", "--print", IMAGE).stdout
+    assert "ulimits" in inv("run", "--compose", IMAGE).stdout
+    for options in (["--no-ulimits"], ["--target=tiny/cpu"]):
+        assert "ulimit" not in inv("run", "--print", IMAGE, *options).stdout
+        assert "ulimit" not in inv("run", "--compose", IMAGE, *options).stdout
+
+
+def test_without_a_registry_nothing_names_the_placeholder(inv: Inv, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FACTORY_REGISTRY")
+    for way in ("--print", "--compose", "--recipe=sparkrun"):
+        assert "OWNER@" not in inv.fails("no-registry", "run", way)
+    assert "./inv build --target big@2.0/gpu/arm64" in inv.fails("no-image", "run")

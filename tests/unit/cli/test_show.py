@@ -7,9 +7,14 @@ import re
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
+from imagefactory.cli.command import show
+from imagefactory.cli.doctor import Diagnosis
+from imagefactory.cli.show import terminal as terminal_module
 from imagefactory.cli.show.live import LiveDisplay, PlainDisplay, watching
-from imagefactory.cli.show.tables import plan_table
+from imagefactory.cli.show.tables import diagnosis_lines, plan_table, table
+from imagefactory.errors import UsageError
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Layer, WheelLayer, WheelSettings
 from imagefactory.plan.status import LayerStatus, PlanStatus
@@ -118,3 +123,33 @@ def test_a_plan_shows_cached_layers_and_an_unknown_image(small_factory: SmallFac
     assert f"{len(plan.layers)} layers (1 cached)" in text(log)
     assert text(log).count("to build") == len(others)
     assert "image not known before it is built" in text(log)
+
+
+def test_progress_never_exceeds_its_total(log: Console) -> None:
+    display, plain = LiveDisplay(), PlainDisplay(log, every=0)
+    for one in (display, plain):
+        one.layers(LAYERS[:1])
+        one.state(LAYERS[0].key, "splicing", 583_300_000, 578_100_000)
+    assert "583.3" not in "".join(shown(display)) + text(log)
+    assert "578.1 MB of 578.1 MB" in text(log)
+
+
+@pytest.mark.parametrize("sign", ["\x1b[2J", "\x9b2J", "\r", "\u202e", "\u2028"])
+def test_no_text_from_outside_commands_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], sign: str
+) -> None:
+    monkeypatch.setattr(terminal_module.out, "_force_terminal", True)
+    for shown_text in (f"a{sign}b", Text(f"a{sign}b"), table([[f"a{sign}b"]], "x")):
+        terminal_module.out.print(shown_text)
+        terminal_module.err.print(shown_text)
+    error = UsageError("bad-option", f"a{sign}b", where=f"a{sign}b", why=f"a{sign}b", fix="x")
+    terminal_module.err.print(terminal_module.error_message(error))
+    found = "".join(capsys.readouterr())
+    assert sign not in re.sub(r"\x1b\[[0-9;]*m", "", found)
+    assert found.count("a") > 6
+
+
+def test_long_paths_are_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    path = f"/home/somebody/{'x' * 300}"
+    show(diagnosis_lines([Diagnosis("cache", "build", "failed", path, f"Remove {path}.")]))
+    assert capsys.readouterr().out.count(path) == 2

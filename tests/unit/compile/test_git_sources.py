@@ -185,3 +185,26 @@ def test_branch_is_pinned_to_its_commit(host: Host) -> None:
     assert resolve(CompileSource("vllm", "o/vllm@main", None)).digest == f"o/vllm@{commit}"
     with raises("source-unreachable", match="o/vllm has no nowhere"):
         resolve(CompileSource("vllm", "o/vllm@nowhere", None))
+
+
+def test_a_host_and_a_ref_run_no_program(tmp_path: Path, host: Host) -> None:
+    commit = host.repository("o/cutlass", {"a.h": "x"})
+    marker, program = tmp_path / "marker", tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch {marker}\n")
+    program.chmod(0o755)
+    for ref in (f"--upload-pack={program}", f"--exec={program}"):
+        with raises("source-unreachable", match="cannot be fetched"):
+            fetch(fetched(f"o/cutlass@{ref}"), Store(tmp_path / "store"))
+        assert head_of("o/cutlass", ref) is None
+    blob = host.git("o/cutlass", "rev-parse", "HEAD:a.h")
+    (host.root / "o/cutlass/.git/objects" / blob[:2] / blob[2:]).unlink()
+    for name, value in {
+        "extensions.partialClone": "origin",
+        "remote.origin.promisor": "true",
+        "remote.origin.url": "ssh://git.example/x",
+        "core.sshCommand": str(program),
+    }.items():
+        host.git("o/cutlass", "config", name, value)
+    with raises("source-unreachable", match="cannot be fetched"):
+        fetch(fetched(f"o/cutlass@{commit}"), Store(tmp_path / "store"))
+    assert not marker.exists()

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from pathlib import Path
+from typing import Self
+
+import pytest
 import yaml
 
-from imagefactory.launch.prepare import Start, prepare, with_settings
+from imagefactory.launch import prepare as prepare_module
+from imagefactory.launch.prepare import (
+    Start,
+    image_to_run,
+    image_to_show,
+    make_room,
+    prepare,
+    with_settings,
+)
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select
 from tests.fixtures.failures import raises
 from tests.fixtures.serving import REPOSITORY
+from tests.fixtures.small_factory import CELL, SmallFactory
 
 IMAGE = "ghcr.io/somebody/spark-vllm@sha256:" + "ef" * 32
 
@@ -66,3 +81,72 @@ def test_a_mod_that_is_not_for_the_version_is_refused() -> None:
         start("eagle3-marker")
     with raises("unknown-name", match="no mod 'nothing'"):
         start("nothing")
+
+
+class Registry:
+    """A registry that has one image, or none."""
+
+    def __init__(self, digest: str | None) -> None:
+        self.digest = digest
+
+    def open(self, _: str) -> Registry:
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close nothing."""
+
+    def resolve(self, _: str) -> str | None:
+        return self.digest
+
+
+def test_the_image_is_the_loaded_one_else_the_built_one_else_the_published_one(
+    small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = small_factory.project
+    loaded: dict[str, str] = {}
+    monkeypatch.setattr(prepare_module, "image_id", loaded.get)
+    monkeypatch.setattr(prepare_module, "load", lambda layout, _: f"loaded {layout.config_digest()}")
+    monkeypatch.setenv("FACTORY_REGISTRY", "registry.example/me/images")
+    with raises("no-image", match="is not built here") as caught:
+        image_to_run(project, CELL)
+    assert caught.value.fix == f"Run `./inv build --target {CELL}/{CELL.machine}`."
+    [built] = small_factory.build()
+    published = f"registry.example/me/images@{built.image.digest}"
+    config = built.layout.config_digest()
+    assert image_to_run(project, CELL) == f"loaded {config}"
+    assert image_to_show(project, CELL) == published
+    monkeypatch.delenv("FACTORY_REGISTRY")
+    small_factory.edit_matrix("registry.example/factory/small", "ghcr.io/OWNER/small")
+    with raises("no-image", match="Docker does not have"):
+        image_to_show(small_factory.project, CELL)
+    monkeypatch.setenv("FACTORY_REGISTRY", "registry.example/me/images")
+    loaded[f"images:{CELL.slug}"] = config
+    assert image_to_run(project, CELL) == image_to_show(project, CELL) == config
+    shutil.rmtree(built.layout.folder)
+    monkeypatch.setattr(prepare_module, "Repository", Registry(built.image.digest))
+    assert image_to_run(project, CELL) == image_to_show(project, CELL) == published
+    monkeypatch.setattr(prepare_module, "Repository", Registry(None))
+    with raises("no-image", match="neither built here nor published"):
+        image_to_run(project, CELL)
+
+
+@pytest.mark.parametrize(
+    ("state", "removed"),
+    [("exited a-plan", True), ("created a-plan", True), ("running a-plan", False), ("exited ", False)],
+)
+def test_only_a_container_of_ours_that_ended_makes_room(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    state: str,
+    removed: bool,  # noqa: FBT001 - a case
+) -> None:
+    docker, record = tmp_path / "docker", tmp_path / "record"
+    docker.write_text(f"#!/bin/sh\necho $1 >> {record}\necho '{state}'\n")
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.defpath}")
+    said: list[str] = []
+    make_room("vllm-tiny", said.append)
+    assert ("rm" in record.read_text().split()) == removed == bool(said)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import lzma
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pysequoia
 import pytest
@@ -80,7 +82,7 @@ def test_choice_among_alternatives(archive: DebianArchive) -> None:
 @pytest.mark.parametrize(
     ("wanted", "what", "why", "fix"),
     [
-        ("libnuma", "There is no Debian package libnuma.", "No suite", "did you mean libnuma1?"),
+        ("libnuma", "There is no Debian package libnuma.", "No suite", "Did you mean libnuma1?"),
         ("awk", "There is no Debian package awk.", "virtual", "Name one of them: gawk, mawk"),
         ("app", "app 1.0 needs libnuma1 (>= 9), which", "there is libnuma1 1.0", "FACTORY_DEBIAN_MIRROR"),
     ],
@@ -130,6 +132,33 @@ def test_index_that_debian_did_not_sign_is_refused(archive: DebianArchive, flaw:
     with raises("bad-archive-signature", match=what) as caught:
         archive.index()
     assert "\n" not in caught.value.why
+
+
+@pytest.mark.parametrize("held_back", ["expired", "older"])
+def test_index_that_holds_updates_back_is_refused_unless_that_is_wanted(
+    archive: DebianArchive, held_back: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    archive.publish()
+    known = archive.index().suites
+    fresh = shutil.copytree(archive.folder, tmp_path / "fresh")
+    if held_back == "expired":
+        archive.expires = "Sun, 12 Jul 2026 10:16:37 UTC"
+    else:
+        archive.signed = "Fri, 10 Jul 2026 10:16:37 UTC"
+    archive.publish()
+    with raises(
+        "outdated-index", match="it expired on" if held_back == "expired" else "before that of the lock"
+    ):
+        archive.index(locked=known)
+    main, security = (str(fresh / name) for name in ("debian", "debian-security"))
+    both = replace(
+        archive.mirrors,
+        main=(*archive.mirrors.main, main),
+        security=(*archive.mirrors.security, security),
+    )
+    assert archive.index(both, locked=known).suites == known, "the next mirror is asked"
+    monkeypatch.setenv("FACTORY_DEBIAN_OLD", "yes")
+    archive.index(locked=known)
 
 
 def test_missing_mirror_is_reported_with_the_setting(archive: DebianArchive) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from imagefactory.compile.toolchain import FlashInferLock, check_all_locks
 from imagefactory.errors import FactoryError
-from imagefactory.lock.drift import Expected, check_locks, expected_locks
+from imagefactory.lock.drift import Expected, cells_to_lock, check_locks, expected_locks, without_lock
 from imagefactory.project.project import Project
 from imagefactory.store.digests import sha256_of
 from tests.fixtures.checkouts import Checkout
@@ -93,3 +93,17 @@ def test_edited_lock_and_lock_of_another_kind_are_told_from_drift(locked_checkou
     wheels.write_bytes((locked_checkout.locks / "bookworm" / "linux-arm64.toml").read_bytes())
     with raises("bad-lock", match=re.escape(wheels.name)):
         check_all_locks(Project(locked_checkout.root))
+
+
+def test_a_new_version_without_a_lock_is_drift_and_is_locked_next(locked_checkout: Checkout) -> None:
+    locked_checkout.edit_matrix(
+        '  "2.0": {release: "2.0"}', '  "2.0": {release: "2.0"}\n  "2.1": {release: "2.1"}'
+    )
+    assert "locks/2.1/gpu-linux-arm64.toml: is missing" in drift(locked_checkout).why
+    project = Project(locked_checkout.root)
+    assert {str(cell) for cell in cells_to_lock(project) if cell.version == "2.1"} == {
+        "big@2.1/gpu",
+        "tiny@2.1/gpu",
+    }
+    # 1.0 waits for a compile on the GPU.
+    assert without_lock(project) == {"1.0": ["cpu"], "2.1": ["gpu", "cpu"]}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from imagefactory.mods.authoring import changes, export, scaffold, unified_diff
+from imagefactory.mods.authoring import changes, export, scaffold, source_lines, unfinished, unified_diff
 from imagefactory.mods.compatibility import BEGIN, END, check_mods, markdown, refuse_broken, write_table
 from imagefactory.mods.source_files import FolderSource
 from imagefactory.project.cells import Cell
@@ -39,6 +39,7 @@ models:
 OLD = {"vllm/x.py": "class A(Base):\n    pass\n", "vllm/version.py": "import warnings\n"}
 NEW = {"vllm/x.py": "class A(Base, Mixin):\n    pass\n", "vllm/version.py": "import warnings\n"}
 MIXIN = {"file": "vllm/x.py", "class": "A", "base": "Mixin"}
+LATER = {"versions": ">=2", "reason": "it is there in another way"}
 VERSION_EDIT = edit("vllm/version.py", "import warnings\n", after="# marked\n")
 
 
@@ -199,10 +200,6 @@ def test_plugin_is_out_of_reach_until_its_sources_are_on_this_machine(
     refuse_broken(results)
     with raises("source-missing", match="FACTORY_SOURCE_PLUGIN"):
         changes(project, "m", "1.0")
-    readme = project.root / "README.md"
-    readme.write_text(f"{BEGIN}\n{END}\n")
-    with raises("source-missing", match="cannot be written"):
-        write_table(readme, results)
     monkeypatch.setenv("FACTORY_SOURCE_PLUGIN", str(folder))
     assert cells(project, versions=["1.0"]) == {"1.0": "applies"}
 
@@ -212,7 +209,7 @@ def test_table_is_written_between_the_markers(project: Project, tmp_path: Path) 
     readme = tmp_path / "README.md"
     readme.write_text(f"# Mods\n\n{BEGIN}\nold\n{END}\n\nMore.\n")
     results = check_mods(project)
-    assert write_table(readme, results)
+    assert write_table(readme, results, project.mods)
     assert readme.read_text() == (
         f"# Mods\n\n{BEGIN}\n"
         "| mod | 1.0 | 2.0 |\n|---|---|---|\n"
@@ -220,7 +217,108 @@ def test_table_is_written_between_the_markers(project: Project, tmp_path: Path) 
         f"{END}\n\nMore.\n"
     )
     assert table_in(readme) == markdown(results).strip()
-    assert not write_table(readme, results)
+    assert not write_table(readme, results, project.mods)
+
+
+def test_entries_that_cannot_be_checked_stay_in_the_table(project: Project, tmp_path: Path) -> None:
+    add(project, plugin_mod(tmp_path / "plugin-src", versions="<2", not_needed=[LATER]))
+    add(project, marker())
+    readme = tmp_path / "README.md"
+    rows = "| [m](m/mod.yaml) | applies | not needed |\n| [gone](gone/mod.yaml) | applies | applies |"
+    readme.write_text(
+        f"{BEGIN}\n| mod | 1.0 | 2.0 |\n|---|---|---|\n{rows}\n\n- m on 2.0: it is there in another way.\n{END}\n"
+    )
+    fresh = Project(project.root, project.store)
+    for names in (["marker"], []):
+        write_table(readme, check_mods(fresh, names), fresh.mods)
+        assert table_in(readme) == (
+            "| mod | 1.0 | 2.0 |\n|---|---|---|\n"
+            "| [m](m/mod.yaml) | applies | not needed |\n"
+            "| [marker](marker/mod.yaml) | applies | upstream since 2.0 |\n\n"
+            "- m on 2.0: it is there in another way."
+        )
+    readme.write_text(f"{BEGIN}\n{END}\n")
+    write_table(readme, check_mods(fresh), fresh.mods)
+    assert "| [m](m/mod.yaml) | out of reach | not needed |" in table_in(readme)
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "fix"),
+    [
+        ("model", "tinny", "Did you mean tiny?"),
+        ("arch", "gpu", "Did you mean cpu?"),
+        ("version", "3.0", "Did you mean 2.0 or 1.0?"),
+    ],
+)
+def test_a_mod_for_what_the_matrix_does_not_have_is_refused(
+    project: Project, key: str, name: str, fix: str
+) -> None:
+    add(project, marker(needed_when=[{"model": "t*"}, {key: name}]))
+    with raises("bad-mod", match=f"is for the {key} {name!r}, which does not exist") as caught:
+        check_mods(project)
+    assert caught.value.where.startswith("mods/marker/mod.yaml:")
+    assert caught.value.fix == fix
+
+
+def test_a_mod_that_no_image_gets_is_said(project: Project) -> None:
+    add(project, marker(needed_when=[{"model": "tiny", "vllm": "<2"}]))
+    add(project, manifest("m", VERSION_EDIT, checks=[MIXIN], requires=["marker"], versions=">=2"))
+    scaffold(project, "my-mod")
+    found = list(unfinished(Project(project.root, project.store), []))
+    assert [line.partition(";")[0] for line in found] == [
+        "my-mod: no image gets it",
+        "my-mod: `why` in mod.yaml has to name the issue or pull request",
+    ]
+    assert list(unfinished(Project(project.root, project.store), ["marker"])) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "checks", "fix"),
+    [
+        (
+            edit("vllm/x.py", "class A(Bose):", after="!"),
+            [MIXIN],
+            "Correct the anchor (`./inv mods.source vllm/x.py`",
+        ),
+        (
+            edit("vllm/x.py", "class A(Base):", replace="class A("),
+            [MIXIN],
+            "Correct the inserted text and its inden",
+        ),
+        (
+            VERSION_EDIT,
+            [has("vllm/x.py", "pass")],
+            "Set `upstreamed_in`, or add a check that fails without the",
+        ),
+        (VERSION_EDIT, [MIXIN], "Correct the change or the check"),
+        (edit("vllm/gone.py", "x", after="!"), [MIXIN], "Add a variant for this version"),
+    ],
+)
+def test_a_claim_that_does_not_hold_gets_its_own_advice(
+    project: Project, change: Data, checks: list[Data], fix: str
+) -> None:
+    add(project, manifest("m", change, checks=checks))
+    with raises("false-claim") as caught:
+        refuse_broken(check_mods(project, versions=["1.0"]))
+    assert caught.value.fix.startswith(fix)
+
+
+def test_a_source_file_is_shown_and_searched_and_a_folder_listed(project: Project) -> None:
+    def lines(*words: str) -> list[str]:
+        return list(source_lines(project, *words))
+
+    assert lines("vllm/x.py", "1.0")[:2] == ["    1: class A(Base):", "    2:     pass"]
+    assert lines("vllm/x.py", "2.0", "Mix.n") == ["    1: class A(Base, Mixin):"]
+    assert lines("vllm", "1.0") == ["vllm/version.py", "vllm/x.py"]
+    assert lines("vllm/", "1.0", "^import") == ["vllm/version.py:1: import warnings"]
+    assert lines("CMakeLists.txt", "1.0", "ARCHS") == ["    1: set(ARCHS 1)"]
+    with raises("unknown-name", match=r"vLLM 1\.0 has no file vllm/envs/x\.py") as caught:
+        lines("vllm/envs/x.py", "1.0")
+    assert caught.value.fix == "Nearest: vllm/x.py."
+    with raises("bad-option", match="not a regular expression"):
+        lines("vllm/x.py", "1.0", "(")
+    with raises("unknown-name", match="Unknown version"):
+        lines("vllm/x.py", "3.0")
 
 
 def test_scaffold_holds_on_every_version(project: Project) -> None:

@@ -11,7 +11,8 @@ import jsonschema
 import pytest
 import yaml
 
-from imagefactory.mods.choose import choose_mods
+from imagefactory.mods.authoring import unfinished
+from imagefactory.mods.choose import choose_mods, refuse_unknown_names
 from imagefactory.mods.compatibility import BEGIN, END, refuse_idle_variants
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select
@@ -42,6 +43,12 @@ def test_every_mod_covers_every_version_of_the_matrix() -> None:
         assert covered or retired, f"{mod.name} says nothing about {name}"
 
 
+def test_some_image_gets_every_mod_and_each_names_its_reason() -> None:
+    project = Project(REPOSITORY)
+    refuse_unknown_names(MODS.values(), project.matrix)
+    assert list(unfinished(project, [])) == []
+
+
 def test_every_file_of_a_mod_is_used_and_its_python_parses() -> None:
     for folder in FOLDERS:
         variants = MODS[folder.name].manifest.variants
@@ -70,12 +77,14 @@ def test_readme_has_one_table_of_every_mod_and_release() -> None:
     assert (text.count(BEGIN), text.count(END)) == (1, 1)
     table = table_in(ROOT / "README.md")
     rows = re.findall(r"^\| \[([^]]+)\]\(([^)]+)\) \|", table, re.MULTILINE)
-    assert [name for name, _ in rows] == [folder.name for folder in FOLDERS]
+    assert [name for name, _ in rows] == [folder.name for folder in FOLDERS], (
+        "Run `./inv mods.check --write`."
+    )
     assert all((ROOT / link).is_file() for _, link in rows)
     releases = dict.fromkeys(
         vllm.release for vllm in Project(REPOSITORY).matrix.vllm.values() if vllm.release
     )
-    assert table.splitlines()[0] == f"| mod | {' | '.join(releases)} |"
+    assert table.splitlines()[0] == f"| mod | {' | '.join(releases)} |", "Run `./inv mods.check --write`."
 
 
 @pytest.mark.parametrize(
@@ -85,8 +94,8 @@ def test_readme_has_one_table_of_every_mod_and_release() -> None:
         ("qwen3-coder-next-nvfp4@0.20.2/gb10", "gb10-cutlass-fallback", ">=0.19,<0.24"),
         ("qwen3-coder-next-nvfp4@0.20.2/gb10", "preserve-sm121a", "changes sources that are compiled"),
         ("qwen3-coder-next-nvfp4@0.32.0/gb10", "eagle3-marker", "upstream since 0.24.0"),
-        ("gemma4-31b@0.20.2/rtx5090", "dflash-split-backend", ">=0.20,<0.21"),
-        ("gemma4-31b@0.24.0/rtx5090", "dflash-split-backend", "not needed"),
+        ("gemma4-31b@0.20.2/b200", "dflash-split-backend", ">=0.20,<0.21"),
+        ("gemma4-31b@0.24.0/b200", "dflash-split-backend", "not needed"),
     ],
 )
 def test_target_gets_the_mods_it_needs(target: str, name: str, versions: str) -> None:

@@ -101,10 +101,14 @@ def test_failing_helper_is_named(
     assert failure.value.where == "docker-credential-bad"
 
 
-def test_missing_helper_is_named(tmp_path: Path) -> None:
+def test_missing_helper_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError  # as with a folder in PATH that the user may not read
+
+    monkeypatch.setattr("subprocess.run", denied)
     with raises("credentials-refused", match="cannot be used") as failure:
         find_credentials("ghcr.io", log_in(tmp_path, {"credsStore": "nowhere-to-be-found"}))
-    assert "does not run" in failure.value.why
+    assert "no folder in PATH has it" in failure.value.why
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"auths": 3}', '{"auths": {"ghcr.io": {"auth": "%%%"}}}'])

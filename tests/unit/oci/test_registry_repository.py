@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from functools import partial
@@ -68,6 +69,39 @@ Use = Callable[[Repository], object]
 def test_bad_answer_is_refused(answer: Answer, use: Use, error: str, message: str) -> None:
     with scripted(lambda _: answer) as server, raises(error, match=message):
         use(opened(server))
+
+
+@pytest.mark.parametrize(
+    ("served", "document"),
+    [
+        (MANIFEST_TYPE, {"mediaType": INDEX_TYPE, "manifests": []}),
+        (INDEX_TYPE, {"mediaType": MANIFEST_TYPE, "layers": []}),
+        (MANIFEST_TYPE, {"mediaType": MANIFEST_TYPE, "layers": [], "manifests": []}),
+        (INDEX_TYPE, {"manifests": [], "layers": []}),
+        (MANIFEST_TYPE, {"manifests": []}),
+        ("", {"manifests": [], "config": {}}),
+        (MANIFEST_TYPE, {"mediaType": 3}),
+    ],
+)
+def test_document_that_is_two_things_is_refused(served: str, document: dict[str, object]) -> None:
+    answer = Answer(json.dumps(document).encode(), headers={"Content-Type": served})
+    with scripted(lambda _: answer) as server, raises("registry-failed", match="unusable answer"):
+        opened(server).manifest("x")
+
+
+def test_what_a_registry_says_is_one_printable_line() -> None:
+    body = registry_error("DENIED", "no\x1b[2J\r\nerror: \ufffe\ud800\u2028done")
+    with scripted(lambda _: Answer(body, 403)) as server, raises("access-denied") as caught:
+        opened(server).manifest("x")
+    assert "no [2J error: done" in caught.value.why
+    assert caught.value.why.isprintable()
+
+
+@pytest.mark.parametrize("tags", [["a\x1b[2J"], [3], [None], "abc!", ["x" * 200], 3])
+def test_what_is_no_tag_is_not_listed(tags: object) -> None:
+    answer = Answer(json.dumps({"tags": tags}).encode())
+    with scripted(lambda _: answer) as server, raises("registry-failed", match="unusable answer"):
+        opened(server).tags()
 
 
 def test_endless_manifest_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

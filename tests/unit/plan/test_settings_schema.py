@@ -131,6 +131,7 @@ def test_compose_has_the_same_settings_and_the_key_as_a_file(
     assert service["image"] == IMAGE
     assert document["secrets"] == {"vllm_api_key": {"file": "/x"}}
     assert service["environment"].pop("VLLM_API_KEY_FILE") == KEY_FILE
+    assert service["environment"].pop("HF_TOKEN") is None
     unfolded = {
         name: re.sub(r"^\$\{\w+:-(.*)\}$", r"\1", value) for name, value in service["environment"].items()
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,9 @@ MISTAKES: list[tuple[str, str, str, str]] = [
     ("    weights: bf16", "    wieghts: bf16", "bad-matrix", "Did you mean weights"),
     ("  - when: {model: tiny, arch:", "  - when: {modle: tiny, arch:", "bad-matrix", "Did you mean model"),
     ("    draft: optional", "    draft: sometimes", "bad-matrix", "required"),
+    ("    draft: optional", "    good_for: [codign]", "bad-matrix", "'agents', 'chat', 'coding'"),
+    ("    draft: optional", "    good_for: [chat, chat]", "bad-matrix", "'chat' appears twice"),
+    ("    draft: optional", "    reads_images: maybe", "bad-matrix", "reads_images"),
     ('{vllm: "3.0", arch: spark}', '{vllm: "3.0", arch: sprak}', "unknown-name", "spark"),
     ('    capability: "9.0"', "    cubins: {acept: [sm_90]}", "bad-matrix", "Did you mean accept"),
     ("  quantized:", "  large:", "duplicate-key", "line"),
@@ -196,3 +200,39 @@ def test_extras_make_a_version_of_their_own_and_change_its_lock() -> None:
     assert reason_excluded(matrix, extra) is None
     assert wheels_made_from(matrix, plain) != wheels_made_from(matrix, extra)
     assert "no extras" in str(reason_excluded(matrix, replace(extra, model="tiny", arch="cpu")))
+
+
+PLACEHOLDER = "ghcr.io/OWNER/images"
+
+
+@pytest.mark.parametrize(
+    ("origin", "owner"),
+    [
+        ("https://github.com/Some-Body/factory.git", "some-body"),
+        ("https://me:token@github.com/somebody/factory", "somebody"),
+        ("git@github.com:somebody/factory.git", "somebody"),
+        ("ssh://git@github.com/somebody/factory", "somebody"),
+        ("https://github.com.evil.example/somebody/factory", None),
+        ("https://git.example/github.com/somebody/factory", None),
+        ("../factory", None),
+    ],
+)
+def test_a_fork_on_github_knows_its_registry(
+    locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch, origin: str, owner: str | None
+) -> None:
+    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
+    locked_checkout.edit_matrix("registry.example/OWNER/small", PLACEHOLDER)
+    subprocess.run(["git", "init", "-q", str(locked_checkout.root)], check=True)
+    command = ["git", "-C", str(locked_checkout.root), "config", "remote.origin.url", origin]
+    subprocess.run(command, check=True)
+    matrix = load_matrix(locked_checkout.matrix)
+    if owner:
+        assert matrix.require_registry() == f"ghcr.io/{owner}/images"
+    else:
+        with raises("no-registry") as caught:
+            matrix.require_registry()
+        assert caught.value.fix == "export FACTORY_REGISTRY=ghcr.io/YOU/images"
+    monkeypatch.setenv("GITHUB_REPOSITORY", "Another/factory")
+    assert matrix.require_registry() == "ghcr.io/another/images"
+    monkeypatch.setenv("FACTORY_REGISTRY", "registry.example/mine")
+    assert matrix.require_registry() == "registry.example/mine"

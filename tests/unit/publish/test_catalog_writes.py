@@ -13,16 +13,9 @@ from imagefactory.oci.registry import tag_writes
 from imagefactory.oci.registry.artifacts import Payload, upload_artifact
 from imagefactory.oci.registry.reference import Reference
 from imagefactory.oci.registry.repository import WINDOW_HERE, Repository, StoredManifest, WriteWindow
-from imagefactory.publish import catalog as catalog_writes
-from imagefactory.publish.catalog import (
-    CATALOG_TYPE,
-    Catalog,
-    Event,
-    Pointer,
-    now,
-    read_catalog,
-    write_catalog,
-)
+from imagefactory.publish import stored_catalog as catalog_writes
+from imagefactory.publish.catalog import Catalog, Event, Pointer, now
+from imagefactory.publish.stored_catalog import CATALOG_TYPE, read_catalog, write_catalog
 from imagefactory.store.digests import Digest, sha256_of
 from tests.fixtures.failures import raises
 

@@ -11,7 +11,14 @@ import yaml
 from imagefactory.check.smoke.record import Level
 from imagefactory.project.cells import Cell
 from imagefactory.project.matrix import Matrix, SmokeLevel, load_matrix
-from imagefactory.publish.tags import fixed_tag, moving_tags, nightly_date, refuse_ambiguous, tags_of
+from imagefactory.publish.tags import (
+    fixed_tag,
+    moving_tags,
+    names_image,
+    nightly_date,
+    refuse_ambiguous,
+    tags_of,
+)
 from imagefactory.store.digests import Sha256
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
@@ -86,7 +93,7 @@ def test_two_names_that_make_the_same_tag_are_refused() -> None:
         refuse_ambiguous(changed(models={"a": MODEL, "a-v3.0": MODEL}, exclude=[]))
 
 
-@pytest.mark.parametrize("name", ["catalog", "staging-x", "nightly-x", "sha256-x"])
+@pytest.mark.parametrize("name", ["catalog", "staging-x", "nightly-x", "sha256-x", "wheel-x"])
 def test_a_reserved_name_is_refused(name: str) -> None:
     with raises("bad-tag", match="would be published as"):
         refuse_ambiguous(changed(models={"first": MODEL, name: MODEL}, exclude=[]))
@@ -108,3 +115,21 @@ def test_the_committed_matrix_has_no_ambiguous_tags() -> None:
 
 def test_an_arch_may_require_exactly_the_levels_that_smoke_tests_have() -> None:
     assert SmokeLevel == Level
+
+
+@pytest.mark.parametrize(
+    ("tag", "expected"),
+    [
+        *(
+            (tag, True)
+            for tag in ("large", "latest", "large-v3.0", "nightly-20261105-large", f"staging-{KEY}")
+        ),
+        ("large-v3.0-spark-0123456789ab", True),
+        *((tag, False) for tag in ("quantized", "large-v2.0", "large-v3.0-server", "nightly-20261105-tiny")),
+        *((tag, False) for tag in ("large-v3.0-spark-000000000000", "catalog", f"staging-{'0' * 64}")),
+        ("prod", None),
+    ],
+)
+def test_a_tag_names_the_images_of_its_own_cell_only(matrix: Matrix, tag: str, expected: object) -> None:
+    assert names_image(matrix, tag, RELEASE, KEY) is expected
+    assert names_image(matrix, tag, replace(RELEASE, model="gone"), Sha256("f" * 64)) is not True

@@ -182,11 +182,75 @@ def test_checks_can_be_skipped_by_name_made_warnings_or_turned_off(checks: Check
     assert checks("gemma4-31b", "gb10", too_much | {"CHECKS": "off"})["gpu"]["result"] == "skipped"
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("MAX_NUM_SEQ", "MAX_NUM_SEQS"),
+        ("MAX_MODEL_LENGTH", "MAX_MODEL_LEN"),
+        ("max_num_seqs", "MAX_NUM_SEQS"),
+        ("GPU_MEM_UTILIZATION", "GPU_MEMORY_UTILIZATION"),
+        ("MODLE", "MODEL"),
+        ("EXTRA_ARG", "EXTRA_ARGS"),
+    ],
+)
+def test_a_misspelt_setting_is_named_and_refused_if_checks_are_strict(
+    served_image: Images, name: str, meant: str
+) -> None:
+    given = {name: "8", "SKIP_CHECKS": ",".join(CHECKS.keys() - {"settings"})}
+    ran = served_image("tiny").run("check", variables=given)
+    assert re.search(rf"WARN  settings +there is no setting {name}: .*\n +Did you mean {meant}\?", ran.stdout)
+    assert ran.returncode == 0
+    strict = served_image("tiny").run("check", variables={**given, "CHECKS": "strict"})
+    assert "FAIL  settings" in strict.stdout
+    assert strict.returncode == 64
+
+
+FOREIGN = """
+    PATH HOME HOSTNAME TERM USER SHELL LANG PWD SHLVL OLDPWD TZ VIRTUAL_ENV LD_LIBRARY_PATH LD_PRELOAD
+    HTTP_PROXY http_proxy NO_PROXY no_proxy HF_HOME HF_TOKEN HF_HUB_OFFLINE HF_ENDPOINT NVIDIA_VISIBLE_DEVICES
+    NVIDIA_DRIVER_CAPABILITIES CUDA_HOME CUDA_VISIBLE_DEVICES CUDA_CACHE_PATH CUDA_DEVICE_MAX_CONNECTIONS
+    NCCL_DEBUG NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME OMP_NUM_THREADS MASTER_ADDR MASTER_PORT RANK LOCAL_RANK
+    WORLD_SIZE NODE_RANK TOKENIZERS_PARALLELISM TRITON_CACHE_DIR TORCHINDUCTOR_CACHE_DIR
+    FLASHINFER_WORKSPACE_BASE MAX_JOBS VLLM_PORT VLLM_HOST_IP VLLM_MODEL_PATH VLLM_ATTENTION_BACKEND
+    VLLM_LOGGING_LEVEL SGLANG_PORT SGLANG_HOST_IP SGLANG_CACHE_DIR PYTHONPATH S3_ENDPOINT_URL KUBERNETES_PORT
+    KUBERNETES_SERVICE_HOST HOST_IP POD_NAME MODEL_NAME MODEL_ID
+"""
+
+
+def test_variables_of_others_are_not_taken_for_misspelt_settings(served_image: Images) -> None:
+    others = dict.fromkeys(FOREIGN.split(), "1")
+    for target in ("gemma4-31b", "gpt-oss-120b@sglang-0.5.21"):
+        assert (
+            "ok    settings     none is misspelt"
+            in served_image(target).run("check", variables=others).stdout
+        )
+
+
+def test_no_key_is_a_warning_unless_only_this_machine_reaches_the_server(checks: Checks) -> None:
+    assert checks("gemma4-31b", "gb10")["api-key"]["result"] == "warn"
+    for given in ({"HOST": "127.0.0.1"}, {"EXTRA_ARGS": "--host ::1"}, {"VLLM_API_KEY": "s3cret-key"}):
+        assert checks("gemma4-31b", "gb10", given)["api-key"]["result"] == "ok"
+
+
+def test_counts_of_tokens_can_be_read(checks: Checks) -> None:
+    given = {"MAX_MODEL_LEN": "262144", "GPU_MEMORY_UTILIZATION": "0.87"}
+    assert re.search(
+        r"about [\d,]+,\d{3} tokens \(.* of 262,144\)", checks(QWEN, "gb10", given)["memory"]["detail"]
+    )
+    assert "limited to 262,144" in checks(QWEN, "gb10", {"MAX_MODEL_LEN": "300000"})["model"]["detail"]
+
+
 def test_a_port_in_use_is_refused(checks: Checks) -> None:
     with socket.create_server(("0.0.0.0", 0)) as server:  # noqa: S104
         port = server.getsockname()[1]
         found = checks("gemma4-31b", "gb10", {"PORT": str(port)})["port"]
     assert (found["result"], found["exit_code"], found["value"]) == ("fail", 67, str(port))
+
+
+@pytest.mark.parametrize("host", ["é", "é" * 70, "a..b", "x" * 5000, "nowhere.invalid"])
+def test_a_host_that_is_no_address_is_refused(checks: Checks, host: str) -> None:
+    found = checks("gemma4-31b", "gb10", {"HOST": host})["port"]
+    assert (found["result"], found["setting"]) == ("fail", "HOST")
 
 
 def test_a_model_folder_must_exist_and_be_complete(checks: Checks, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -93,3 +94,18 @@ def test_what_is_no_secret_is_shown() -> None:
     text = 'remedy: -v /host:/run/secrets/key:ro {"kv_per_token": 65536, "name": "api-key"}'
     assert hiding.hide(text) == text
     assert hiding.hide(f"cannot load {HF_SHAPE}.") == "cannot load (hidden)."
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 200_000, "key" * 70_000, "a-" * 100_000, "://" * 70_000, "sk-" * 70_000]
+)
+def test_long_texts_are_searched_in_linear_time(text: str) -> None:
+    started = time.monotonic()
+    hiding.hide(text)
+    assert time.monotonic() - started < 5
+
+
+def test_many_words_are_searched_once(quick_start: QuickStart) -> None:
+    started = time.monotonic()
+    assert quick_start("--dry-run", EXTRA_ARGS="--seed 1 " * 5_000).returncode == 0
+    assert time.monotonic() - started < 10

@@ -28,7 +28,7 @@ def key_file(tmp_path: Path) -> str:
         [MODEL],
         ["vllm", "serve", MODEL],
         ["bash", "-c", f"vllm serve {MODEL}"],
-        ["--help"],
+        ["--help=all"],
     ],
     ids=" ".join,
 )
@@ -71,10 +71,46 @@ def test_a_token_among_the_arguments_reaches_vllm_where_it_is_not_logged(quick_s
     assert "--hf-token" in quick_start("--seed", "7", "--hf-token").became
 
 
-def test_several_keys_stay_arguments(quick_start: QuickStart) -> None:
-    ran = quick_start(MODEL, "--api-key", KEY, f"{KEY}-2", "--seed", "7")
-    assert ran.became[1:] == ["serve", MODEL, "--seed", "7", "--api-key", KEY, f"{KEY}-2"]
+@pytest.mark.parametrize("keys", [[KEY, f"{KEY}-2"], [f"{KEY} two"], ["schlüssel"]], ids=str)
+def test_a_key_that_no_header_or_variable_could_hold_is_refused(
+    quick_start: QuickStart, keys: list[str]
+) -> None:
+    ran = quick_start(MODEL, "--api-key", *keys, "--seed", "7")
+    assert refused(ran, "bad-value"), ran.stderr
     assert KEY not in ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables"),
+    [
+        (["--grpc"], {}),
+        (["vllm", "serve", MODEL, "--grpc-port", "50051"], {}),
+        ([MODEL, "--grp"], {}),
+        ([], {"VLLM_USE_RUST_FRONTEND": "1"}),
+        (["--smg-grpc-mode"], {"SGLANG_GRPC_PORT": "5"}),
+    ],
+    ids=str,
+)
+def test_a_service_that_does_not_ask_for_the_key_is_refused_beside_one(
+    quick_start: QuickStart, arguments: list[str], variables: dict[str, str]
+) -> None:
+    ran = quick_start(*arguments, VLLM_API_KEY=KEY, CHECKS="off", **variables)
+    assert refused(ran, "unprotected"), ran.stderr
+    assert quick_start(*arguments, CHECKS="off", **variables).became
+
+
+def test_a_key_in_a_configuration_file_is_refused(quick_start: QuickStart, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    for text, key in (
+        ("port: 1\n", False),
+        (f"api-key: {KEY}\n", True),
+        (f"x: 1\n'api_key': [{KEY}]\n", True),
+    ):
+        file.write_text(text)
+        for flag in (["--config", str(file)], [f"--config={file}"]):
+            ran = quick_start("vllm", "serve", MODEL, *flag)
+            assert refused(ran, "unprotected") if key else ran.became
+            assert KEY not in ran.stderr
 
 
 EMPTY_FLAG = ["--api-key", ""]

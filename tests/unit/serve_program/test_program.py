@@ -8,6 +8,8 @@ import signal
 import socket
 from pathlib import Path
 
+import pytest
+
 from imagefactory.site.guides import read_guides
 from images.serve.program.errors import EXIT_CODES
 from images.serve.program.flags import known, unknown
@@ -64,10 +66,12 @@ def test_the_companion_reports_the_steps_of_a_start(start: Start) -> None:
         port = str(free.getsockname()[1])
     process = start(then=SERVER, PORT=port)
     assert process.stderr is not None
+    ready = next(line for line in process.stderr if "ready" in line)
     line = next(line for line in process.stderr if "start in seconds" in line)
     process.kill()
     out, _ = process.communicate(timeout=5)
     assert "unknown" not in line
+    assert re.fullmatch(rf"\[serve\] ready: http://localhost:{port}/v1, model \S+, after \d+ s\n", ready)
     assert re.search(r"checks \d+\.\d, imports .* server .*; ready \d+\.\d; warm-up off$", line)
     assert out == ""  # standard output is vLLM's
 
@@ -82,6 +86,37 @@ def test_arguments_are_added_to_the_recommended_command_or_replace_it(
     assert arguments[2] == str(tmp_path / "model")
     assert arguments[-2:] == ["--seed", "7"]
     assert arguments[arguments.index("--max-model-len") + 1] == "99"
+
+
+def test_the_image_explains_itself(quick_start: QuickStart) -> None:
+    for words in (["help"], ["--help"], ["-h"]):
+        ran = quick_start(*words)
+        assert (ran.returncode, ran.became) == (0, [])
+        for told in (
+            "--gpus all",
+            "settings",
+            "check",
+            "health",
+            "--dry-run",
+            "vllm serve --help",
+            "MAX_MODEL_LEN",
+        ):
+            assert told in ran.stdout
+        assert max(map(len, ran.stdout.splitlines())) <= 120
+
+
+@pytest.mark.parametrize(("word", "meant"), [("chekc", "check"), ("setings", "settings"), ("gpt2", "help")])
+def test_a_word_that_is_no_command_is_not_served_as_a_model(
+    quick_start: QuickStart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, meant: str
+) -> None:
+    for words in ([word], [word, "--dry-run"], [word, "--port", "1"]):
+        ran = quick_start(*words)
+        assert refused(ran, "bad-option")
+        assert meant in ran.stderr.partition("remedy:")[2]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / word).mkdir()
+    for model in (word, f"./{word}", f"some/{word}"):
+        assert quick_start(model).became[1:3] == ["serve", model]
 
 
 def test_a_dry_run_starts_nothing(quick_start: QuickStart) -> None:

@@ -61,6 +61,26 @@ def test_bad_input_is_refused_with_setting_value_range_and_remedy(
     assert caught.value.remedy
 
 
+@pytest.mark.parametrize("character", "\r\n\t\0\x1b\x7f\x85\u2028\u2029\ufeff\ufffe\uffff\ud800", ids=ascii)
+def test_a_character_that_may_end_a_line_is_refused(program_image: Images, character: str) -> None:
+    for name in (
+        "SERVED_MODEL_NAME",
+        "MODEL",
+        "HOST",
+        "EXTRA_ARGS",
+        "MODS_PATH",
+        "MODS",
+        "LIMIT_MM_PER_PROMPT",
+    ):
+        with pytest.raises(errors.StartError, match="line break") as caught:
+            read_settings.read(program_image("gemma4-31b"), {name: f"a{character}b"})
+        assert caught.value.name == "bad-value"
+    spaced = read_settings.read(
+        program_image("gemma4-31b"), {"SERVED_MODEL_NAME": "größe \N{NO-BREAK SPACE}\U0001f600"}
+    )
+    assert spaced.text("SERVED_MODEL_NAME") == "größe \N{NO-BREAK SPACE}\U0001f600"
+
+
 def test_a_setting_or_value_of_a_newer_vllm_is_refused(program_image: Images) -> None:
     old = program_image("gemma4-31b@0.20.2")
     with refuses("not-in-this-server", match=r"needs vLLM 0\.21\.0"):

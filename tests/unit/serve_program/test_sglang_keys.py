@@ -13,7 +13,7 @@ from images.serve.program.keys import KEY
 from tests.fixtures.failures import refused
 from tests.fixtures.serve_process import Start, finished, recorded, wait_for
 
-SECRET = "s3cret-key'\"\\ä"  # noqa: S105
+SECRET = "s3cret-key'\"\\"  # noqa: S105
 UNCHECKED = {"CHECKS": "off"}
 READS_AND_LOGS = """
 import logging
@@ -28,7 +28,7 @@ SERVES = """
 import http.server
 class Healthy(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        self.send_response(200); self.end_headers()
+        self.send_response(200 if self.path == "/health" else 401); self.end_headers()
     def log_message(self, *words): pass
 http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Healthy).serve_forever()
 """

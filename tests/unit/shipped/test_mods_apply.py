@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from imagefactory.errors import FactoryError, ModError
 from imagefactory.store.digests import sha256_of
-from images.shipped.mods.apply import Applied, apply_mods, in_levels, in_order
+from images.shipped.mods.apply import Applied, apply_mods, in_levels, in_order, refuse_taken
 from images.shipped.mods.manifest import Mod, Variant
 from tests.fixtures.failures import raises
 from tests.fixtures.mods import Data, edit, has, line_of, make_mod, manifest, reader
@@ -60,7 +60,9 @@ def test_an_anchor_may_be_a_part_of_a_line_and_keeps_line_ends(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "count", "lines"),
     [
-        ("one = 1\n", 0, ""),
+        ("one = 1\n", 0, "No line of the file is like 'two = 2'."),
+        ("one = 1\n\ntwoo = 2\n", 0, "no line 'two = 2'; line 3 is the nearest: 'twoo = 2'."),
+        ("two = 2 + 1\ntwo = 2 + 2\n", 0, "Without its line end it occurs 2 times"),
         ("two = 2\ntwo = 2\n", 2, "lines 1, 2"),
     ],
 )
@@ -72,7 +74,7 @@ def test_an_anchor_that_does_not_occur_once_is_refused_with_mod_variant_file_and
     assert caught.value.what == f"An anchor of the mod m (>=1,<2) occurs {count} times in {FILE}."
     assert caught.value.where == f"mods/m/mod.yaml:{line_of(tmp_path / 'm' / 'mod.yaml', 'edit: vllm')}"
     assert lines in caught.value.why
-    assert "'two = 2'" in caught.value.why
+    assert r"The anchor: 'two = 2\n'." in caught.value.why
 
 
 def test_a_new_file_must_not_exist(tmp_path: Path) -> None:
@@ -287,6 +289,32 @@ def test_a_new_file_outside_the_packages_or_below_a_file_is_refused(
         apply_mods([make_mod(tmp_path, new_file(path), {"new": "new\n"})], reader(PACKAGE))
     assert caught.value.why.startswith(why)
     assert caught.value.where.startswith("mods/m/mod.yaml:")
+
+
+@pytest.mark.parametrize(
+    ("path", "there"),
+    [
+        ("vllm/x/__init__.py", "vllm/x.py is the module of that name"),
+        ("vllm/a.py", "vllm/a/__init__.py is the module of that name"),
+    ],
+)
+def test_a_new_module_that_hides_another_of_its_name_is_refused(
+    tmp_path: Path, path: str, there: str
+) -> None:
+    with raises("taken-path", match=f"may not add, hide or change {path}") as caught:
+        apply_mods(
+            [make_mod(tmp_path, new_file(path), {"new": "new = 1\n"})],
+            reader({**PACKAGE, "vllm/a/__init__.py": ""}),
+        )
+    assert there in caught.value.why
+
+
+def test_a_new_module_beside_a_library_of_its_name_is_refused(tmp_path: Path) -> None:
+    mod = make_mod(tmp_path, new_file("vllm/_C/__init__.py"), {"new": "new = 1\n"})
+    for owned in ("vllm/_C.abi3.so", "vllm/_C.py", "vllm/_C/__init__.py"):
+        with raises("taken-path", match="may not add, hide or change"):
+            refuse_taken(*mod, ["vllm/_C/__init__.py"], "vllm", [owned])
+    refuse_taken(*mod, ["vllm/_C/__init__.py"], "vllm", ["vllm/_C.txt", "vllm/_Cx.so", "vllm/__init__.py"])
 
 
 @pytest.mark.parametrize("root", ["vllm/", "/usr/share/imagefactory/mods/"])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,8 +126,8 @@ def test_the_record_of_the_package_lists_changed_and_added_files(here: Installat
 
 
 def test_settings_of_a_mod_are_reported(here: Installation, mods: Path) -> None:
-    write_mod(mods, one("m", settings={"env": {"FAST": "1"}, "flags": {"chat_template": "/t.jinja"}}))
-    assert apply_installed(mods, ["m"], here)[1:] == ["m: also needs FAST=1 --chat-template /t.jinja"]
+    write_mod(mods, one("m", settings={"env": {"VLLM_MOE_FAST": "1"}, "flags": {"block_size": "16"}}))
+    assert apply_installed(mods, ["m"], here)[1:] == ["m: also needs VLLM_MOE_FAST=1 --block-size 16"]
 
 
 def test_an_applied_mod_is_skipped_after_a_restart(here: Installation, mods: Path) -> None:
@@ -201,37 +202,78 @@ def test_a_write_error_at_any_point_changes_no_file(
     before = {path: data for path, data in snapshot(here).items() if not path.endswith(".pyc")}
     wrap = failing_at(failing, OSError(30, "Read-only file system", "vllm/x.py"))
     monkeypatch.setattr(Path, "replace", wrap(Path.replace))
-    monkeypatch.setattr(tempfile, "mkstemp", wrap(tempfile.mkstemp))
+    monkeypatch.setattr(os, "fsync", wrap(os.fsync))
     with raises("mod-file", match="cannot be changed; none was") as caught:
         apply_installed(mods, ["m"], here)
     assert "Read-only file system" in caught.value.why
     assert {path: data for path, data in snapshot(here).items() if not path.endswith(".pyc")} == before
 
 
-@pytest.mark.parametrize("killed_at", range(6))
-def test_a_start_that_is_killed_leaves_no_stale_bytecode(
-    here: Installation, mods: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int
+WRITES = (
+    (Path, "mkdir"),
+    (Path, "unlink"),
+    (Path, "open"),
+    (os, "fsync"),
+    (Path, "chmod"),
+    (Path, "replace"),
+)
+MANY = 60
+
+
+def test_a_start_that_is_killed_between_any_two_writes_is_finished_by_the_next(
+    here: Installation, mods: Path, tmp_path: Path
 ) -> None:
-    data = one("m")
-    data["variants"][0]["changes"] += [edit("vllm/y.py", "y = 1", after="0")]
-    write_mod(mods, data)
-    before, wrap = snapshot(here), failing_at(killed_at, KeyboardInterrupt())
-    monkeypatch.setattr(Path, "replace", wrap(Path.replace))
-    monkeypatch.setattr(Path, "unlink", wrap(Path.unlink))
-    with pytest.raises(KeyboardInterrupt):
+    data = manifest(
+        "m", edit("vllm/x.py", "one = 1\n", after="one += 1\n"), checks=[has("vllm/y.py", "y = 10")]
+    )
+    data["variants"][0]["changes"] += [
+        edit("vllm/y.py", "y = 1", after="0"),
+        {"add": "vllm/new.py", "source": "new.py"},
+    ]
+    write_mod(mods, data, {"new.py": "new = 1\n"})
+    shutil.copytree(tmp_path / "site", tmp_path / "site-before")
+    fresh = snapshot(here)
+    apply_installed(mods, ["m"], here)
+    whole = snapshot(here)
+    kills = 0
+    for first, second in itertools.product(range(MANY), (0, 7, MANY)):
+        shutil.rmtree(here.site)
+        shutil.rmtree(here.shared)
+        shutil.copytree(tmp_path / "site-before", here.site)
+        here.shared.mkdir()
+        killed = [start_and_kill(here, mods, at) for at in (first, second)]
+        kills += sum(killed)
+        found = snapshot(here)
+        for name in ("x", "y"):
+            changed = found[f"site/vllm/{name}.py"] != fresh[f"site/vllm/{name}.py"]
+            assert not (changed and f"site/vllm/__pycache__/{name}.cpython-311.pyc" in found)
         apply_installed(mods, ["m"], here)
-    after = snapshot(here)
-    for name in ("x", "y"):
-        changed = after[f"site/vllm/{name}.py"] != before[f"site/vllm/{name}.py"]
-        assert not (changed and f"site/vllm/__pycache__/{name}.cpython-311.pyc" in after)
+        assert snapshot(here) == whole, (first, second)
+        assert apply_installed(mods, ["m"], here) == ["m: already applied"]
+    assert not start_and_kill(here, mods, MANY)
+    assert kills > MANY
+
+
+def start_and_kill(here: Installation, mods: Path, number: int) -> bool:
+    """Start, up to the write of a number; return whether there was one."""
+    wrap = failing_at(number, KeyboardInterrupt())
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in WRITES:
+            patch.setattr(owner, name, wrap(getattr(owner, name)))
+        try:
+            apply_installed(mods, ["m"], here)
+        except KeyboardInterrupt:
+            return True
+    return False
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"mods": [{"name": "m", "files": 1}]}'])
 def test_a_damaged_list_of_applied_mods_is_refused(here: Installation, mods: Path, text: str) -> None:
     write_mod(mods, one("m"))
-    here.record.write_text(text)
-    with raises("mod-file", match="cannot be read"):
-        apply_installed(mods, ["m"], here)
+    for file in (here.record, here.journal):
+        file.write_text(text)
+        with raises("mod-file", match="cannot be read"):
+            apply_installed(mods, ["m"], here)
 
 
 def test_a_mod_with_sources_of_its_own_is_refused(here: Installation, mods: Path) -> None:

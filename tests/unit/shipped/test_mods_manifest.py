@@ -132,6 +132,9 @@ def test_a_mistake_is_refused_with_its_line(
         ("vllm/\u202eyp.x", "cannot be printed"),
         (f"vllm/{'x' * 256}", "name that is too long"),
         ("vllm/evil.pth", "would run whenever Python starts"),
+        ("vllm/envs.abi3.so", "would run in place of a source"),
+        ("vllm/envs.pyc", "would run in place of a source"),
+        ("vllm/__pycache__/envs.cpython-313.pyc", "would run in place of a source"),
         ("sitecustomize.py", "would run whenever Python starts"),
         ("vllm-1.5.dist-info/entry_points.txt", "outside the distribution's packages"),
     ],
@@ -177,6 +180,29 @@ def test_a_mod_with_a_package_of_its_own_stays_in_it(tmp_path: Path, path: str, 
     data = manifest("m", edit(path, "x", after="y"), checks=[has(path, "y")], variant={"source": source})
     with pytest.raises(ModError):
         load_mod(write_mod(tmp_path, data).parent)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        *(("env", name, "1") for name in ("LD_PRELOAD", "PYTHONPATH", "PATH", "VLLM_API_KEY", "HF_ENDPOINT")),
+        ("env", "VLLM_ALLOW_INSECURE_SERIALIZATION", "1"),
+        ("env", "VLLM_FLASHINFER_AUTOTUNE_CACHE_DIR", "x"),
+        ("env", "VLLM_MOE_X", "/x.so"),
+        ("env", "VLLM_USE_MODELSCOPE", "1"),
+        *(("flags", name, "x") for name in ("middleware", "api_key", "trust_remote_code", "model", "host")),
+        ("flags", "chat_template", "/etc/passwd"),
+        ("flags", "tool_parser_plugin", "/usr/share/imagefactory/mods/../x.py"),
+        ("flags", "quantization", "x --api-key y"),
+    ],
+)
+def test_a_mod_sets_only_what_is_listed(tmp_path: Path, kind: str, name: str, value: str) -> None:
+    data = manifest("m", edit("vllm/x.py", "x", after="!"), checks=[has("vllm/x.py", "!")])
+    with raises("bad-mod", match="settings of the mod m is wrong") as caught:
+        load_mod(write_mod(tmp_path, data | {"settings": {kind: {name: value}}}).parent)
+    assert name in caught.value.why
+    good = {"env": {"VLLM_USE_DEEP_GEMM": "0"}, "flags": {"chat_template": f"{IMAGE_FILES}a.jinja"}}
+    load_mod(write_mod(tmp_path, data | {"settings": good}).parent)
 
 
 def test_an_expression_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from imagefactory.launch.recipes import TEMPLATED
+from imagefactory.mods.choose import choose_mods
 from imagefactory.plan.make import make_plan
-from imagefactory.project.cells import Cell
+from imagefactory.plan.serve.description import describe, image_environment
+from imagefactory.plan.serve.image_paths import program_folder
+from imagefactory.project.cells import Cell, buildable, intended_kernels
 from imagefactory.project.servers.known import SERVERS
-from imagefactory.site.picker import NOT_OFFERED, picker_data
+from imagefactory.site.picker import MEMORY, NOT_OFFERED, Offer, picker_data
+from images.serve.program import memory
+from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.picker import DIGEST, PROJECT, settings_document
 
 
@@ -33,12 +39,37 @@ def test_every_image_is_for_a_machine(picker: dict[str, Any]) -> None:
 
 def test_an_image_without_a_digest_is_named_by_its_tag_and_has_no_recipes(picker_cells: list[Cell]) -> None:
     cell = next(cell for cell in picker_cells if cell.model == "gemma4-31b" and cell.version == "0.32.0")
-    [built] = picker_data(PROJECT, {cell: DIGEST})["images"]
-    [other] = picker_data(PROJECT, {cell: None})["images"]
+    [built] = picker_data(PROJECT, {cell: Offer(DIGEST, "current")})["images"]
+    [other] = picker_data(PROJECT, {cell: Offer(None, "planned")})["images"]
     assert built["reference"].endswith(f"@{DIGEST}")
     assert set(built["recipes"]) == {"eugr", "sparkrun"}
     assert other["reference"].endswith(":gemma4-31b-v0.32.0")
     assert other["recipes"] == {}
+
+
+def test_every_image_starts_on_an_idle_machine_with_its_own_defaults() -> None:
+    matrix = PROJECT.matrix
+    refused: dict[str, str] = {}
+    for cell in (cell for cell in buildable(matrix) if cell.arch in MEMORY):
+        chosen = choose_mods(matrix, cell, PROJECT.mods)
+        served = describe(matrix, cell, PROJECT.model_lock, chosen, intended_kernels(matrix, cell))
+        defaults, facts = image_environment(served.description), served.description["image"]["memory"]
+        rules = json.loads(
+            (program_folder(REPOSITORY) / f"program/servers/{cell.server}/rules.json").read_text()
+        )
+        share = memory.Share(**rules["share"])
+        needs = memory.Needs(
+            facts["weights"],
+            facts["drafter"] if "DFLASH_DRAFTER" in defaults else 0,
+            int(facts["kv_per_token"] * memory.compression(defaults.get("KV_CACHE_DTYPE", ""))),
+            facts["kv_per_sequence"],
+            facts["context"],
+        )
+        taken = float(defaults.get("GPU_MEMORY_UTILIZATION", share.default))
+        length = int(defaults.get("MAX_MODEL_LEN", 0))
+        verdict = memory.judge(memory.Machine(**MEMORY[cell.arch]), needs, share, taken, length)
+        refused |= {str(cell): verdict.remedy} if verdict.setting else {}
+    assert refused == {}
 
 
 def test_the_picker_of_a_checkout_without_locks_has_no_images() -> None:

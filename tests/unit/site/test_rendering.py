@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import posixpath
+import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -12,8 +14,20 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from imagefactory.project.targets import host_machine
+from imagefactory.site.documents import feed
+from imagefactory.site.image_page import HISTORY
 from imagefactory.site.rendering import render
-from tests.fixtures.small_site import HOSTILE, REGISTRY, TINY, small_contents, small_site
+from imagefactory.site.site_contents import gather
+from imagefactory.site.stock import take_stock
+from tests.fixtures.small_site import (
+    HOSTILE,
+    REGISTRY,
+    TINY,
+    made_up_records,
+    make_site_checkout,
+    small_contents,
+    small_site,
+)
 
 BIG = "images/big-v2.0-cpu-arm64.html"
 
@@ -29,6 +43,7 @@ class Page(HTMLParser):
         self.inline: list[str] = []
         self.text = ""
         self.feed(text)
+        self.commands = re.findall(r'class="command">.*?<code>(.*?)</code>', text, re.DOTALL)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
@@ -86,7 +101,7 @@ def test_every_link_leads_to_a_file_and_an_anchor_that_exist(
             target = posixpath.normpath(posixpath.join(posixpath.dirname(path), unquote(address.path) or "."))
             target = path if not address.path else target
             assert target in files, f"{path} links {link}"
-            if address.fragment:
+            if address.fragment and "=" not in address.fragment:  # the picker's settings
                 assert unquote(address.fragment) in pages[target].ids, f"{path} links {link}"
             checked += 1
     assert checked > 200
@@ -131,7 +146,8 @@ def test_published_image_is_current_with_its_evidence(
     assert document["reference"] == f"{REGISTRY}@{document['digest']}"
     assert "SBOM, signature" in page
     assert [line["changed"] for line in document["history"]] == [["vllm 1.0 → 2.0"], ["first"]]
-    assert f"docker run … {REGISTRY}@sha256:{'1' * 64}" in page
+    assert document["older_run"].endswith(f"{REGISTRY}@sha256:{'1' * 64}")
+    assert "The digest is on record in this repository." in page
     assert document["docker_run"].endswith(document["reference"])
     assert "~/.cache/huggingface:/root/.cache/huggingface" in document["docker_run"]
 
@@ -171,10 +187,10 @@ def test_without_a_registry_nothing_counts_as_published(tmp_path: Path) -> None:
 
 
 def test_feed_has_the_times_of_the_catalog(files: dict[str, bytes]) -> None:
-    feed = ET.fromstring(files["feed.xml"])  # noqa: S314 - our own file
+    found = ET.fromstring(files["feed.xml"])  # noqa: S314 - our own file
     atom = "{http://www.w3.org/2005/Atom}"
-    assert feed.findtext(f"{atom}updated") == "2026-11-15T03:04:05Z"
-    entries = feed.findall(f"{atom}entry")
+    assert found.findtext(f"{atom}updated") == "2026-11-15T03:04:05Z"
+    entries = found.findall(f"{atom}entry")
     times = [entry.findtext(f"{atom}updated") for entry in entries]
     assert times == ["2026-11-15T03:04:05Z", "2026-11-14T03:04:05Z"]
     assert len({entry.findtext(f"{atom}id") for entry in entries}) == 2
@@ -183,8 +199,63 @@ def test_feed_has_the_times_of_the_catalog(files: dict[str, bytes]) -> None:
 def test_search_finds_models_images_mods_settings_and_problems(files: dict[str, bytes]) -> None:
     text = files["search-data.js"].decode()
     entries = json.loads(text.removeprefix("window.searchData = ").removesuffix(";\n"))
-    assert {entry[0] for entry in entries} == {"model", "image", "mod", "setting", "problem", "exit code"}
+    kinds = {"model", "how to", "image", "mod", "setting", "problem", "exit code"}
+    assert {entry[0] for entry in entries} == kinds
     assert all(entry[2].partition("#")[0] in files for entry in entries)
+
+
+def test_no_command_to_copy_has_a_gap_to_fill(pages: dict[str, Page]) -> None:
+    commands = [command for page in pages.values() for command in page.commands]
+    assert len(commands) > 10
+    assert not [command for command in commands if re.search("…|\\bIMAGE\\b|\\bTARGET\\b", command)]
+
+
+def test_first_command_is_of_an_image_that_exists(
+    files: dict[str, bytes], pages: dict[str, Page], tmp_path: Path
+) -> None:
+    index = json.loads(files["index.json"])
+    published = [image["digest"] for image in index["images"] if image["state"] == "current"]
+    assert any(pages["index.html"].commands[0].endswith(f"@{digest}") for digest in published)
+    without = Page(render(small_contents(tmp_path / "checkout", published=False))["index.html"].decode())
+    assert without.commands[0].startswith("./inv build --target ")
+    assert "Not published" in without.text
+
+
+def test_digest_of_the_catalog_alone_is_said_to_be_unverified_and_a_feed_is_always_xml(
+    tmp_path: Path,
+) -> None:
+    contents = small_contents(tmp_path / "checkout")
+    contents.status["nights"][0]["changes"][0]["changed"] = ["not\ufffeXML\x1b\ud800"]
+    assert "not XML" in str(ET.fromstring(feed(contents)).findtext(".//{*}entry/{*}title"))  # noqa: S314
+    image = contents.by_slug[TINY]
+    image |= {"published_digest": f"sha256:{'3' * 64}", "state": "update waiting"}
+    contents.status["nights"].clear()
+    page = Page(render(contents)[f"images/{TINY}.html"].decode()).text
+    assert "catalog, which is not signed, and this commit makes another" in page
+    assert not [text for text in contents.recipes.values() if "3" * 64 in text]
+
+
+def test_others_figures_stand_at_the_top_and_the_default_version_first(files: dict[str, bytes]) -> None:
+    page, document = files["models/big.html"].decode(), json.loads(files["models/big.json"])
+    assert page.index("measured by others") < page.index("<h2>Start</h2>")
+    assert document["speed"] == {"slowest": 5.5, "fastest": 5.5, "gpu": "GB10"}
+    assert [version["default"] for version in document["versions"]] == [
+        number == 0 for number in range(len(document["versions"]))
+    ]
+    versions = [one["version"] for one in json.loads(files["mods.json"])["mods"][0]["versions"]]
+    assert versions == sorted(versions, reverse=True)
+
+
+def test_long_history_is_cut_and_says_so(tmp_path: Path) -> None:
+    project = make_site_checkout(tmp_path / "checkout")
+    records = made_up_records(project)
+    both, count = records.catalog.events, HISTORY + 10
+    events = tuple(replace(both[number % 2], id=str(number)) for number in range(count))
+    catalog = replace(records.catalog, events=events)
+    contents = gather(take_stock(project, replace(records, catalog=catalog)))
+    image = contents.by_slug[TINY]
+    assert (len(image["history"]), image["older"]) == (HISTORY, 10)
+    assert "10 older: " in render(contents)[f"images/{TINY}.html"].decode()
 
 
 def test_there_are_files_for_language_models_and_recipes(files: dict[str, bytes]) -> None:

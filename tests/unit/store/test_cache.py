@@ -121,3 +121,15 @@ def test_cleaning_is_refused_while_a_build_is_running(store: Store) -> None:
 def test_error_while_cleaning_is_not_mistaken_for_a_busy_store(store: Store) -> None:
     with pytest.raises(BlockingIOError, match="something else"), store.for_cleaning():
         raise BlockingIOError("something else")
+
+
+def test_a_part_of_the_cache_that_everybody_may_write_to_is_refused(store: Store, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    store.root.mkdir(parents=True, exist_ok=True)
+    (store.root / "blobs").symlink_to(shared)
+    with store.in_use():
+        pass
+    shared.chmod(0o777)
+    with raises("bad-path", match="changed by everybody"), store.in_use():
+        pass

@@ -209,7 +209,7 @@ def test_missing_and_remote_folders_are_ignored(tmp_path: Path) -> None:
     ("page", "headers", "why"),
     [
         (b"[" * 100_000, JSON, "Its JSON cannot be read"),
-        (b"x" * 300_000, {}, "Its page is too large"),
+        (b"x" * 300_000, {}, "more than"),
     ],
 )
 def test_absurd_page_is_refused(

@@ -105,7 +105,7 @@ class Server:
 
 
 def hook_variables(logger: str, lines: LogLines, file: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that have the hook copy log lines to a file; without one it only hides the key."""
+    """Return the variables of the hook: it guards the key and hides it, and copies log lines to a file, if any."""
     task = {"logger": logger, "file": file, **lines._asdict()}
     others = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in {"", _HOOK}]
     return {"IMAGEFACTORY_LOG": json.dumps(task), "PYTHONPATH": os.pathsep.join([_HOOK, *others])}

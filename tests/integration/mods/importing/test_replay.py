@@ -300,6 +300,9 @@ def test_fuzz_is_not_allowed(replay: Replayed) -> None:
             id="fills-the-inodes",
         ),
         pytest.param("python3 -c \"x = [' ' * 10**8 for _ in range(99)]\" || true", "", id="eats-the-memory"),
+        pytest.param(
+            "[ $(ulimit -t) = unlimited ] || exit 3", "it ends with code 3", id="asks-for-its-processor-time"
+        ),
         pytest.param("rm -rf $ROOT/vllm", "it deletes vllm/__init__.py", id="deletes-the-tree"),
         pytest.param("ln -sf /etc/passwd $ROOT/vllm/y.py", "it makes a link of vllm/y.py", id="links-out"),
         pytest.param(

@@ -57,6 +57,15 @@ def test_every_plot_is_drawn_light_and_dark(drawn: dict[str, str]) -> None:
 
 
 @pytest.mark.usefixtures("light")
+def test_history_does_not_mix_profiles_and_explains_its_bars(tmp_path: Path) -> None:
+    others = [one.model_copy(update={"profile": "../chat"}) for one in results()]
+    drawn = {file.stem: file.read_text("utf-8") for file in plot([*results(), *others], tmp_path)}
+    own = [name for name in drawn if name.startswith("history")]
+    assert own == [f"history-{results()[0].profile}-light", "history-..-chat-light"]
+    assert all("standard deviation of the repeats" in drawn[name] for name in own)
+
+
+@pytest.mark.usefixtures("light")
 def test_plots_are_repeatable(drawn: dict[str, str], tmp_path: Path) -> None:
     again = {file.stem: file.read_text("utf-8") for file in plot(results(), tmp_path)}
     assert again == {name: text for name, text in drawn.items() if name.endswith("light")}

@@ -46,6 +46,11 @@ def test_the_work_reaches_the_tool() -> None:
         ("sys.exit('killed')", "ended early: killed"),
         ("print(json.dumps({'error': 'ValueError: no'}))", "ValueError: no"),
         ("print(json.dumps({'result': {}}))", "cannot be read: KeyError"),
+        ("print('[' * 100_000); print(json.dumps({'result': []}))", "cannot be read: TypeError"),
+        (
+            "print(json.dumps({'result': {'output_lens': [1], 'latencies': [1], 'errors': [' ']}}))",
+            "cannot be read: IndexError",
+        ),
         ("print('nonsense')", "ended early"),
     ],
 )

@@ -47,7 +47,10 @@ PASSED = LevelResult.of([result("one", "passed")])
     ("tests", "outcome", "why"),
     [
         ([result("one", "passed"), result("two", "not-applicable", "no GPU")], "passed", ""),
-        ([result("one", "passed"), result("two", "failed", "\nbroken\nand more")], "failed", "two: broken"),
+        ([result("one", "failed", "broken\nassert 1 == 2\n + where")], "failed", "one: broken"),
+        ([result("one", "failed", "assert 1 == 2\n + where")], "failed", "one: assert 1 == 2"),
+        ([result("two", "failed", "it ended:\n  in a.py\nNameError: x\n")], "failed", "two: NameError: x"),
+        ([result(name, "failed", "x") for name in ("one", "two", "three")], "failed", "one: x (and 2 more)"),
         ([result("one", "passed"), result("two", "not-run", "no network")], "not-run", "two: no network"),
         ([result("two", "not-run", "x"), result("three", "failed", "broken")], "failed", "three: broken"),
         ([], "not-run", "it has no test for this image"),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from imagefactory.errors import FactoryError
 from imagefactory.mods.compatibility import check_mods
+from imagefactory.mods.exact_edits import MOST_EDITS, blocks, exact_edits, propose
 from imagefactory.mods.importing.importer import Imported, Importer
 from imagefactory.mods.importing.replays import Report
-from imagefactory.mods.importing.sources import read_source
+from imagefactory.mods.importing.sources import UNKNOWN, read_file, read_source
 from imagefactory.project.project import Project
 from images.shipped.mods.apply import apply_mods
 from images.shipped.mods.manifest import IMAGE_FILES
@@ -268,3 +272,70 @@ def test_versions_that_were_not_tried_are_not_claimed(tmp_path: Path, project: P
     assert [variant.versions for variant in manifest.variants] == [">=2.0,<3.0"]
     assert [entry.versions for entry in manifest.not_needed] == ["<2.0", ">=3.0"]
     assert {entry.reason for entry in manifest.not_needed} == {"it was not tried there when it was imported"}
+
+
+def test_names_of_files_and_what_a_diff_says_stay_in_one_line_of_comments(
+    tmp_path: Path, project: Project
+) -> None:
+    name = "a\nsettings:\n  env: {VLLM_MOE_X: '1'}\r\u2028\x1b[31m#.patch"
+    imported = run(project, write(tmp_path / "folder", {name: DIFF}), "1.0", name="escaped")
+    text = imported.manifest.read_text("utf-8")
+    assert r"#   a\nsettings:\n  env: {VLLM_MOE_X: '1'}\r\u2028\x1b[31m#.patch: sha256 " in text
+    assert Project(project.root, project.store).mods["escaped"].manifest.settings.env == {}
+    said: list[str] = []
+    hostile = DIFF.replace("step_5 = function(5)", "\x1b]0;title\x07")
+    for file, kind in (("\x1b[31m.diff", "not-importable"), ("\x1b[32m\x07.diff", "bad-import-source")):
+        path = write(tmp_path, {file: hostile if kind == "not-importable" else "\x1b"}) / file
+        with raises(kind) as caught:
+            Importer(project, no_container, said.append, {}, {}).run(read_source(str(path), "new"))
+        said.append(f"{caught.value.what} {caught.value.where} {caught.value.why}")
+    assert all(line.isprintable() for line in said)
+
+
+@pytest.mark.parametrize("why", ["ftp://x", "https://x\ny", "x"])
+def test_a_reason_that_is_no_link_is_refused_before_anything_is_tried(
+    tmp_path: Path, project: Project, why: str
+) -> None:
+    source = read_source(str(write(tmp_path, {"77.diff": DIFF}) / "77.diff"))
+    with raises("bad-option", match="--why cannot be"):
+        Importer(project, no_container, lambda _: None, {}, {}).run(source, why=why)
+
+
+def test_a_licence_that_is_none_is_not_found(tmp_path: Path) -> None:
+    for text, licence in (("-x", UNKNOWN), ("MIT", "MIT"), ("\nx", UNKNOWN)):
+        file = write(tmp_path, {"x.diff": f"SPDX-License-Identifier: {text}\n{DIFF}"}) / "x.diff"
+        assert read_source(str(file)).licence == licence
+
+
+def test_pipes_devices_and_folders_are_refused_at_once(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.diff"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero"), Path("/dev/tty")):
+        with raises("bad-import-source", match="cannot be read"):
+            read_source(str(path))
+    for path in (pipe, Path("/dev/zero"), tmp_path, tmp_path / "none"):
+        with raises("bad-import-source", match="cannot be read"):
+            read_file(path)
+    (tmp_path / "run.sh").write_text("x")
+    with raises("bad-import-source", match="no file at all"):
+        read_source(str(tmp_path))
+    for text in ("/", "x" * 5000, "~nobody-at-all/x", "a\0b"):
+        with pytest.raises(FactoryError):
+            read_source(text)
+
+
+def test_large_and_repetitive_sources_take_seconds_at_most(tmp_path: Path, project: Project) -> None:
+    start = time.process_time()
+    words = write(tmp_path, {"words.diff": DIFF + "import " * 60_000}) / "words.diff"
+    run(project, words, "1.0", name="words")
+    blank = "\n" * 20_000
+    for text in (blank, blank + BODY + blank, "".join(f"{number % 7}\n" for number in range(20_000))):
+        assert len(exact_edits("x", BODY, text)) <= MOST_EDITS
+        assert len(blocks(list(blank), list(text))) < len(text)
+        propose("x.py", BODY, text)
+    many = "".join(f"@@ -{n} +{n} @@\n-x\n+y\n" for n in range(1, 300))
+    with raises("bad-import-source", match="too large for a mod"):
+        run(
+            project, write(tmp_path, {"many.diff": f"--- a/vllm/x.py\n+++ b/vllm/x.py\n{many}"}) / "many.diff"
+        )
+    assert time.process_time() - start < 10

@@ -38,7 +38,7 @@ def check(words: Sequence[str], secrets: Secrets) -> None:
     if any(KEY_FLAG.startswith(name) for name in cut) or secrets.api_key.startswith("-"):
         raise StartError(
             "bad-value",
-            "SGLang takes one key, which does not begin with a hyphen; and the flag is not to be cut short.",
+            "SGLang takes a key that does not begin with a hyphen; and the flag is not to be cut short.",
             setting=KEY_FLAG,
             value=HIDDEN,
             allowed="one key",

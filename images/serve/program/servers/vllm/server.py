@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ...command import Command, option
 from ...keys import Secrets
 from ...settings import Settings
-from ..server import Handover, Server
+from ..server import Handover, Server, hook_variables
 from . import command, log
 
 
@@ -27,7 +27,10 @@ def _without_api(words: Sequence[str]) -> bool:
 
 def _hand_over(words: Sequence[str], secrets: Secrets, variables: Mapping[str, str]) -> Handover:
     """Leave the arguments as they are: vLLM takes its secrets from its environment."""
-    return Handover(tuple(words), secrets.environment(variables))
+    environment = secrets.environment(variables)
+    if secrets.api_key:
+        environment |= hook_variables("vllm", log.LINES, "", environment)
+    return Handover(tuple(words), environment)
 
 
 SERVER = Server(

@@ -1,0 +1,128 @@
+"""Measures `history`, `catalog`, `site` and `prune` with catalogs of 1,000 images and more.
+
+`.venv/bin/python -m tests.bench.catalog 1000 10000 100000` uses a registry that is made up in the same process; its
+memory is not counted. With `--registry 127.0.0.1:5000/me/bench`, everything is first written to a real one, which takes
+four requests per image. Nothing is asserted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import multiprocessing
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+from imagefactory.cli.show.tables import history_table
+from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
+from imagefactory.oci.registry.referrers import fallback_tag
+from imagefactory.oci.registry.repository import Repository
+from imagefactory.project.cells import Cell
+from imagefactory.project.project import Project
+from imagefactory.publish.catalog import Catalog
+from imagefactory.publish.history import current_images, history
+from imagefactory.publish.prune import Policy, prune
+from imagefactory.publish.stored_catalog import read_catalog, write_catalog
+from imagefactory.publish.tags import moving_tags, staging_tag
+from imagefactory.site.registry_records import RegistryRecords
+from imagefactory.site.rendering import render
+from imagefactory.site.site_contents import gather
+from imagefactory.site.stock import take_stock
+from imagefactory.store.digests import digest_of
+from tests.bench.measuring import timed
+from tests.fixtures.big_catalog import START, StandIn, attached_body, big_catalog, image_body, list_body
+from tests.fixtures.small_site import make_site_checkout
+
+LATER = START + timedelta(days=3650)
+
+
+def memory(what: str) -> int:
+    found = re.search(rf"{what}:\s+(\d+) kB", Path("/proc/self/status").read_text("utf-8"))
+    return int(found[1]) * 1024 if found else 0
+
+
+def measured(work: Callable[[], object]) -> None:
+    Path("/proc/self/clear_refs").write_text("5", "ascii")  # the peak begins here
+    before = memory("VmRSS")
+    spent = timed(work)
+    print(
+        f"{spent.seconds:.2f} s | {spent.processor:.2f} s | {(memory('VmHWM') - before) / 1e6:.0f} MB |",
+        flush=True,
+    )
+
+
+def fill(repository: Repository, catalog: Catalog) -> None:
+    """Write what a catalog names to a real registry, unless it is there."""
+    repository.upload(digest_of(b"{}"), 2, lambda: io.BytesIO(b"{}"))
+
+    def put(number: int) -> None:
+        image, body = catalog.images[number], image_body(number)
+        repository.put_manifest(body, MANIFEST_TYPE, image.tag)
+        repository.put_manifest(body, MANIFEST_TYPE, staging_tag(image.plan_key))
+        repository.put_manifest(attached_body(image.digest), MANIFEST_TYPE)
+        repository.put_manifest(list_body(image.digest), INDEX_TYPE, fallback_tag(image.digest))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(put, range(len(catalog.images))))
+    for tag in catalog.moving_tags():
+        pointer = catalog.pointer(tag)
+        body = image_body([one.digest for one in catalog.images].index(pointer.digest)) if pointer else b""
+        repository.put_manifest(body, MANIFEST_TYPE, tag)
+    write_catalog(repository, lambda _: catalog)
+
+
+def steps(
+    project: Project, repository: Repository, cells: Sequence[Cell], count: int
+) -> dict[str, Callable[[], object]]:
+    """Return what is measured, by name."""
+    cell, keep = cells[0], count // len(cells) * 9 // 10
+    tags = moving_tags(project.matrix, cell)
+    more = big_catalog(count + 1, cells)
+
+    def read() -> Catalog:
+        return read_catalog(repository).catalog
+
+    def site() -> None:
+        render(gather(take_stock(project, RegistryRecords("registry", asked=True, catalog=read()))))
+
+    return {
+        "reading alone": read,
+        "history": lambda: history_table(history(read(), tags, cell.platform)),
+        "catalog": lambda: current_images(read()),
+        "site": site,
+        "prune, dry": lambda: prune(repository, Policy(), moment=LATER),
+        "prune, a tenth goes": lambda: prune(repository, Policy(keep=keep), delete=True, moment=LATER),
+        "one more": lambda: write_catalog(
+            repository, lambda old: old.with_event(more.events[-1], more.images[-1])
+        ),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("images", nargs="+", type=int)
+    parser.add_argument("--registry", default="")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        project = make_site_checkout(Path(folder) / "checkout")
+        cells = [*take_stock(project, RegistryRecords("")).planned]
+        for count in options.images:
+            catalog = big_catalog(count, cells)
+            repository = StandIn(catalog).repository
+            if options.registry:
+                repository = Repository.open(f"{options.registry}-{count}")
+                fill(repository, catalog)
+            for name, step in steps(project, repository, cells, count).items():
+                print(f"| {count:,} | {name} | ", end="", flush=True)
+                # Each in a process of its own.
+                child = multiprocessing.get_context("fork").Process(target=measured, args=(step,))
+                child.start()
+                child.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""README and docs show commands that exist, and what they print."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from invoke.exceptions import Exit
+
+from imagefactory.cli.program import FactoryProgram, collection
+from imagefactory.errors import UsageError
+from imagefactory.launch.preview import Preview
+from imagefactory.mods.choose import Chosen
+from imagefactory.plan.serve.description import describe
+from imagefactory.project.project import Project
+from imagefactory.project.targets import select_one
+from tests.fixtures.checkouts import REPOSITORY, Checkout
+from tests.fixtures.console import PAGES, Listed, Shown, differs, in_blocks, in_text, shown
+from tests.fixtures.inv import Inv
+
+SHOWN = [one for page in PAGES for one in shown(page)]
+LISTED = Listed.read()
+NAMESPACE = collection(REPOSITORY)
+
+
+def test_every_command_on_a_page_is_run_or_has_a_reason_why_not() -> None:
+    listed = [*LISTED.here, *LISTED.published, *LISTED.container, *LISTED.elsewhere]
+    assert [line for line, number in Counter(listed).items() if number > 1] == []
+    on_pages = {one.command for one in SHOWN}
+    assert sorted(on_pages - set(listed)) == [], "list them in tests/fixtures/pages.yaml"
+    assert sorted(set(listed) - on_pages) == [], "no page shows these any more"
+
+
+def parse(words: list[str]) -> str:
+    """Return why a command line cannot be understood; placeholders can."""
+    program = FactoryProgram(name="inv", binary="./inv", namespace=NAMESPACE, version="0")
+    try:
+        program._parse(["inv", *words])
+    except UsageError as error:
+        return f"{' '.join(words)}: {error.why}"
+    except Exit:  # --list and --help end there
+        pass
+    return ""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_of_ours_on_a_page_can_be_parsed(page: Path) -> None:
+    wrong = [parse(words) for words in in_blocks(page)]
+    # In a sentence, `./inv audit` and `./inv verify --image` name a command without its arguments.
+    named = [parse(words) for words in in_text(page) if words[0] not in {"COMMAND", "…"}]
+    wrong += [why for why in named if not re.search("required positional|needed value", why)]
+    assert list(filter(None, wrong)) == []
+
+
+@pytest.mark.parametrize(
+    "one", [one for one in SHOWN if one.command in LISTED.here], ids=lambda one: f"{one.page}: {one.command}"
+)
+def test_pages_show_what_commands_print(
+    one: Shown, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = shlex.split(one.command.partition(" > ")[0])
+    inv = Inv(Checkout(REPOSITORY), monkeypatch, capsys)
+    done = on_a_spark(words) if words[0] == "docker" else inv(*words[1:])
+    printed = done.stderr + done.stdout
+    assert (done.returncode == 0) == (not any(line.startswith("error") for line in one.output)), printed
+    assert differs(one.output, printed) == "", printed
+
+
+def on_a_spark(words: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run what a container of the default image would run there, as far as this machine can."""
+    project = Project(REPOSITORY)
+    cell = select_one(project.matrix, "")
+    served = describe(project.matrix, cell, project.model_lock, Chosen((), ()), "upstream")
+    given = dict(word.split("=") for flag, word in pairwise(words) if flag == "-e")
+    arguments = words[words.index("IMAGE") + 1 :]
+    variables = {
+        **given,
+        "FACTORY_READINGS": str(REPOSITORY / "tests" / "fixtures" / "readings" / "gb10.json"),
+    }
+    return Preview(REPOSITORY, served.description, served.model).run(*arguments, variables=variables)
+
+
+@pytest.mark.parametrize(
+    ("output", "line"),
+    [
+        (("a 12 b",), ""),
+        (("a 99 b", "sha256:…"), ""),
+        (("sha256:…",), "sha256:…"),
+        (("…", "sha256:0123456789ab"), ""),
+        (("a 12 c",), "a 12 c"),
+        (("…", "last", "a 12 b"), "a 12 b"),
+    ],
+)
+def test_a_page_and_a_program_that_disagree_are_noticed(output: tuple[str, ...], line: str) -> None:
+    assert differs(output, "a  12 b\nsha256:fedcba987654\nlast\n") == line

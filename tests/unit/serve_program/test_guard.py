@@ -1,0 +1,150 @@
+"""The guard of a server with a key."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.serve_process import QuickStart, Start, finished
+from tests.fixtures.serving import REPOSITORY
+
+HOOK = REPOSITORY / "images" / "serve" / "hook"
+KEY = "s3cret-key"
+STARLETTE = """
+class Starlette:
+    async def __call__(self, scope, receive, send):
+        await send({"reached": scope["path"]})
+class Inner(Starlette): pass
+class FastAPI(Starlette):
+    async def __call__(self, scope, receive, send):
+        scope["root_path"] = "/proxy"
+        await super().__call__(scope, receive, send)
+        await Inner()({**scope, "root_path": "/proxy/metrics"}, receive, send)
+"""
+
+
+def ask(folder: Path, *requests: dict[str, Any], **variables: str) -> list[Any]:
+    """Send requests to an application in a process with the hook; return the first message about each."""
+    package = folder / "starlette"
+    package.mkdir(exist_ok=True)
+    (package / "__init__.py").touch()
+    (package / "applications.py").write_text(STARLETTE)
+    program = (
+        "import asyncio, json, sys\n"
+        "from starlette.applications import FastAPI\n"
+        "def ask(request):\n"
+        "    said = []\n"
+        "    async def send(message): said.append(message)\n"
+        "    headers = [(name.encode(), value.encode()) for name, value in request.pop('headers', [])]\n"
+        "    scope = {'type': 'http', 'method': 'GET', 'headers': headers, **request}\n"
+        "    asyncio.run(FastAPI()(scope, None, send))\n"
+        "    return said[0].get('status') or said[0].get('code') or said[-1]['reached']\n"
+        "print(json.dumps([ask(request) for request in json.loads(sys.argv[1])]))\n"
+    )
+    paths = os.pathsep.join([str(HOOK), str(folder)])
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", program, json.dumps(requests)],
+        env={"PYTHONPATH": paths, "VLLM_API_KEY": KEY, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answers: list[Any] = json.loads(done.stdout)
+    return answers
+
+
+@pytest.mark.parametrize("kind", ["http", "websocket"])
+def test_only_a_request_with_the_key_reaches_the_server(tmp_path: Path, kind: str) -> None:
+    keys = {
+        f"Bearer {KEY}": True, f"bearer {KEY}": True, "Bearer": False, KEY: False, f"Basic {KEY}": False,
+        f"Bearer {KEY}x": False, f"Bearer  {KEY}": False, "Bearer é": False, "": False,
+    }  # fmt: skip
+    requests = [{"type": kind, "path": "/invocations", "headers": [("authorization", key)]} for key in keys]
+    two = [("authorization", "Bearer wrong"), ("authorization", f"Bearer {KEY}")]
+    requests += [{"type": kind, "path": "/x", "headers": headers} for headers in ([], two)]
+    refusal = 401 if kind == "http" else 1008
+    expected = ["/invocations" if good else refusal for good in keys.values()] + [refusal, refusal]
+    assert ask(tmp_path, *requests) == expected
+    assert set(ask(tmp_path, *requests, VLLM_API_KEY="")) == {"/invocations", "/x"}
+
+
+def test_three_paths_need_no_key(tmp_path: Path) -> None:
+    paths = {
+        "/health": True, "/ping": True, "/metrics": True, "/metrics/": True, "/proxy/health": True,
+        "/health/": False, "/healthz": False, "/health_generate": False, "/metrics/x": False, "//health": False,
+        "/proxyhealth": False, "/proxy": False, "/proxy/proxy/health": False, "/v1/../health": False, "": False,
+    }  # fmt: skip
+    requests = [{"path": path} for path in paths]
+    assert ask(tmp_path, *requests) == [path if free else 401 for path, free in paths.items()]
+    assert ask(tmp_path, {"path": "/health", "type": "websocket"}) == [1008]
+    metrics = {"path": "/metrics"}, {"path": "/proxy/metrics/"}
+    for value, free in (("0", True), ("off", True), ("1", False), ("nonsense", False)):
+        answers = ask(tmp_path, *metrics, PROTECT_METRICS=value)
+        assert answers == (["/metrics", "/proxy/metrics/"] if free else [401, 401])
+
+
+def test_a_preflight_of_a_browser_needs_no_key(tmp_path: Path) -> None:
+    asked = [("origin", "http://chat"), ("access-control-request-method", "POST")]
+    request = {"path": "/v1/models", "method": "OPTIONS"}
+    assert ask(tmp_path, request | {"headers": asked}, request, {"path": "/x", "headers": asked}) == [
+        "/v1/models", 401, 401,
+    ]  # fmt: skip
+
+
+def test_a_server_that_cannot_be_guarded_does_not_run(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_bytes((HOOK / "sitecustomize.py").read_bytes())
+    environment = {"PYTHONPATH": str(tmp_path), "VLLM_API_KEY": KEY}
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", "print('served')"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (68, "")
+    assert KEY not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["some/model"], ["vllm", "serve", "m"], ["bash", "-c", "vllm serve m"]], ids=" ".join
+)
+def test_every_command_gets_the_guard(quick_start: QuickStart, command: list[str]) -> None:
+    ran = quick_start(*command, VLLM_API_KEY=KEY, PYTHONPATH="/own")
+    assert ran.environment["PYTHONPATH"].split(os.pathsep) == [str(HOOK), "/own"]
+
+
+OPEN_TO_ALL = """
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
+"""
+
+
+def test_a_server_that_answers_without_its_key_is_stopped(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    ran = finished(start(then=OPEN_TO_ALL, PORT=port, VLLM_API_KEY=KEY))
+    assert ran.returncode == -15
+    assert "the server answers without its key: it is stopped" in ran.stderr
+
+
+def test_other_modules_are_left_alone() -> None:
+    spec = importlib.util.spec_from_file_location("guard", HOOK / "imagefactory_guard.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    finder = module._Finder(KEY, ())
+    assert finder.find_spec("starlette") is None
+    assert finder.find_spec(module.MODULE, ["/nowhere"]) is None
