@@ -236,7 +236,7 @@ def _accompany(start: Start, where: health.Address, key_file: str, began: float 
         compilers=_compilers(start),
     )
     watch.accompany(task)
-    kept = {"MAX_JOBS": str(max(1, task.compilers))} if task.kernels else {}
+    kept = {"MAX_JOBS": str(max(1, task.compilers))} if any(task.kernels) else {}
     hooked = hook_variables(start.server.name, start.server.log, choices, os.environ) if choices else {}
     return hooked | {name: value for name, value in kept.items() if name not in os.environ}
 
