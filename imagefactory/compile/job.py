@@ -23,6 +23,7 @@ from imagefactory.errors import BuildError, ConfigError, LockError
 from imagefactory.lock.wheelhouse.keep import MACHINES, CompileInputs, published_source
 from imagefactory.mods.choose import source_mods
 from imagefactory.plan.plan import Plan
+from imagefactory.project.cells import modules_called_on
 from imagefactory.project.locks.files import LockedSource, LockedWheel
 from imagefactory.project.matrix import Arch
 from imagefactory.project.project import locked_cells
@@ -231,7 +232,7 @@ def _vllm_source(project: CompileProject, version: ServerVersion) -> LockedSourc
 
 def _flashinfer(project: CompileProject, request: Request) -> JobSources:
     locked = locked_flashinfer(project, request.vllm)
-    listed = project.settings.flashinfer.of(request.arch)
+    listed = modules_called_on(project.matrix, request.vllm, request.arch)
     return JobSources(
         "flashinfer-jit-cache",
         locked.version,

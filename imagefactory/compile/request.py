@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from imagefactory.compile.settings import FILE, WHAT, What
 from imagefactory.compile.toolchain import CompileProject
 from imagefactory.errors import ConfigError, UsageError, did_you_mean
+from imagefactory.project.cells import modules_called_on
 from imagefactory.project.server_versions import choice_for
 
 
@@ -93,7 +94,7 @@ def _projects(project: CompileProject, what: str, vllm: str, arch: str) -> list[
 def _parts(project: CompileProject, item: What, vllm: str, arch: str) -> tuple[str, ...]:
     """Return the parts that --only chooses from; none if vLLM is compiled whole."""
     if item == "flashinfer":
-        return project.settings.flashinfer.of(arch)
+        return modules_called_on(project.matrix, vllm, arch)
     version = project.matrix.vllm[vllm]
     if choice_for(version.compile, arch)[0] != "graft":
         return ()

@@ -75,25 +75,6 @@ class CarriedFiles(_Model):
     reason: Annotated[str, Field(min_length=10)]
 
 
-class FlashInferModule(_Model):
-    """A module of FlashInfer that is compiled ahead of time."""
-
-    name: Annotated[str, StringConstraints(pattern=r"^\w+$")]
-    archs: list[Name] = []
-    """The archs that it is compiled for; all if empty."""
-    why: Annotated[str, Field(min_length=10)]
-
-
-class FlashInferModules(_Model):
-    """The modules of FlashInfer that are compiled ahead of time."""
-
-    modules: Annotated[list[FlashInferModule], Field(min_length=1)]
-
-    def of(self, arch: str) -> tuple[str, ...]:
-        """Return the names of the modules for an arch."""
-        return tuple(module.name for module in self.modules if not module.archs or arch in module.archs)
-
-
 class GraftSettings(_Model):
     """Which extensions of the published wheel a grafted one replaces."""
 
@@ -145,7 +126,6 @@ class CompileSettings(_Model):
     compilers: list[CompilerNeed] = []
     costs: dict[What, Cost]
     carried: list[CarriedFiles] = []
-    flashinfer: FlashInferModules
     graft: GraftSettings
     sources: dict[Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]+$")], SourceSettings]
 

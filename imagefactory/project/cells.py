@@ -189,6 +189,22 @@ def condition_holds(condition: Condition, matrix: Matrix, cell: Cell) -> bool:
     return True
 
 
+def called_modules(matrix: Matrix, cell: Cell) -> dict[str, str]:
+    """Return the modules of FlashInfer that a cell's server calls, with what makes each of them."""
+    return {
+        name: module.make
+        for name, module in matrix.flashinfer.items()
+        if any(condition_holds(condition, matrix, cell) for condition in module.called_by)
+    }
+
+
+def modules_called_on(matrix: Matrix, version: str, arch: str) -> tuple[str, ...]:
+    """Return the modules of FlashInfer that any model calls with a version on an arch."""
+    cells = [cell for cell in all_combinations(matrix) if (cell.version, cell.arch) == (version, arch)]
+    called = {name for cell in cells for name in called_modules(matrix, cell)}
+    return tuple(name for name in matrix.flashinfer if name in called)
+
+
 def intended_kernels(matrix: Matrix, cell: Cell) -> KernelOrigin:
     """Return where a cell's vLLM kernels have to come from, according to the matrix."""
     if "vllm" not in compiled_distributions(matrix, cell):

@@ -102,6 +102,15 @@ class Arch(_Model):
     """The smoke tests that an image must pass before it is tagged."""
 
 
+class FlashInferModule(_Model):
+    """A module of FlashInfer, which compiles what is called unless a wheel or a cache has it."""
+
+    make: Annotated[str, StringConstraints(pattern=r"^flashinfer\.[\w.]+:\w+$")]
+    """The function that describes it, after its Python module."""
+    called_by: Annotated[list[Condition], Field(min_length=1)]
+    why: Annotated[str, Field(min_length=10)]
+
+
 class Conflict(_Model):
     """Two wheels that install the same paths, and which of them wins."""
 
@@ -166,6 +175,8 @@ class Matrix(_Model):
     sglang: dict[Name, ServerVersion] = {}
     """Versions of SGLang; targets name them sglang-VERSION."""
     models: Annotated[dict[Name, ServedModel], Field(min_length=1)]
+    flashinfer: dict[Annotated[str, StringConstraints(pattern=r"^\w+$")], FlashInferModule] = {}
+    """What to compile ahead of time: for the wheel flashinfer-jit-cache, and beside the start of an image."""
     tools: dict[Name, Tool] = {}
     conflicts: list[Conflict] = []
     leave_out: list[LeaveOut] = []

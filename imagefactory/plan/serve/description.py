@@ -10,7 +10,7 @@ from typing import Any
 from imagefactory.mods.choose import Chosen
 from imagefactory.oci.format import VENV
 from imagefactory.plan.serve.image_paths import CUDA_HOME, MODS_AT_START, cache_environment
-from imagefactory.project.cells import Cell, KernelOrigin, intended_kernels, usable_drafters
+from imagefactory.project.cells import Cell, KernelOrigin, called_modules, intended_kernels, usable_drafters
 from imagefactory.project.locks.files import ModelLock
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.served_model import ServedModel
@@ -107,6 +107,8 @@ def _image_facts(matrix: Matrix, cell: Cell, kernels: KernelOrigin | None) -> di
         "weights": matrix.models[cell.model].weights,
         "mods_module": MODS_AT_START,
     }
+    if arch.flashinfer_cuda_arch_list and (modules := called_modules(matrix, cell)):
+        facts["flashinfer"] = {"archs": arch.flashinfer_cuda_arch_list, "modules": modules}
     memory = matrix.models[cell.model].memory
     if memory is not None:
         facts["memory"] = {
@@ -147,6 +149,9 @@ class Served:
         }
         if self.compiles:
             fixed |= {"CUDA_HOME": f"/{CUDA_HOME}", "PATH": f"{fixed['PATH']}:/{CUDA_HOME}/bin"}
+        if called := self.description["image"].get("flashinfer"):
+            # FlashInfer files its modules by this; without a GPU, as beside a start, it could not ask.
+            fixed["FLASHINFER_CUDA_ARCH_LIST"] = called["archs"]
         server = SERVERS[self.model.get("server", VLLM)]
         merged = fixed | cache_environment(server) | image_environment(self.description) | self.extra
         return dict(sorted(merged.items()))

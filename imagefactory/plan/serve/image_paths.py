@@ -41,6 +41,8 @@ def cache_environment(server: Server) -> dict[str, str]:
     """Return the variables that put every run-time cache into CACHES, so that one volume makes restarts fast."""
     return {
         "CUDA_CACHE_PATH": f"{CACHES}/cuda",
+        # Code comes from the lock or is compiled; without this, FlashInfer fetches it from a server.
+        "FLASHINFER_NO_DOWNLOAD": "1",
         "FLASHINFER_WORKSPACE_BASE": f"{CACHES}/flashinfer",
         "HF_HOME": MODEL_CACHE,
         "TORCHINDUCTOR_CACHE_DIR": f"{CACHES}/inductor",

@@ -129,6 +129,16 @@ SCHEMA: tuple[Setting, ...] = (
         20,
         "1",
     ),
+    replace(
+        whole(
+            "COMPILERS",
+            "Compilers that may run at once. By default as many as cores and memory allow; 0 compiles nothing beside "
+            "the start.",
+            0,
+            64,
+        ),
+        unset="auto",
+    ),
     Setting(
         "MODS", "list", "Mods in MODS_PATH to apply at start-up. If one fails, the server does not start."
     ),

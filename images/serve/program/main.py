@@ -13,6 +13,7 @@ from traceback import format_exc
 from typing import NoReturn
 
 from . import (
+    ahead,
     checkpoint,
     checks,
     first_process,
@@ -36,7 +37,7 @@ from .servers.server import Server, hook_variables
 
 MACHINE_CHECKS = ("gpu", "driver", "kernels", "flags")
 """The checks of a command that the user wrote."""
-KEPT_SETTINGS = ("WARMUP", "SKIP_CHECKS", "CHECKS", "MODS", "MODS_PATH", "PROTECT_METRICS")
+KEPT_SETTINGS = ("WARMUP", "COMPILERS", "SKIP_CHECKS", "CHECKS", "MODS", "MODS_PATH", "PROTECT_METRICS")
 """Settings that also apply to a command that the user wrote."""
 SHELL_COMMANDS = ("bash", "sh", "sleep", "tail")
 """Programs to run instead of the server, beside its own; recipe runners start containers with `sleep infinity`."""
@@ -231,9 +232,23 @@ def _accompany(start: Start, where: health.Address, key_file: str, began: float 
         drafting=start.command.speculative is not None,
         key_file=key_file,
         began=began,
+        kernels=ahead.find(start.image.facts, os.environ),
+        compilers=_compilers(start),
     )
     watch.accompany(task)
-    return hook_variables(start.server.name, start.server.log, choices, os.environ) if choices else {}
+    kept = {"MAX_JOBS": str(max(1, task.compilers))} if any(task.kernels) else {}
+    hooked = hook_variables(start.server.name, start.server.log, choices, os.environ) if choices else {}
+    return hooked | {name: value for name, value in kept.items() if name not in os.environ}
+
+
+def _compilers(start: Start) -> int:
+    """Return how many compilers may run beside the server, which comes first where the GPU shares the host's memory."""
+    chosen, machine = start.settings.number("COMPILERS"), start.readings
+    if chosen is not None:
+        return chosen
+    share = start.settings.fraction("GPU_MEMORY_UTILIZATION") or start.server.share.default
+    reserved = int(share * (machine.memory_total or 0)) if machine.unified else 0
+    return ahead.jobs(len(os.sched_getaffinity(0)), machine.memory_available, reserved)
 
 
 def _address(start: Start) -> health.Address:

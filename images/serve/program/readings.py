@@ -50,7 +50,7 @@ def read(cache: str) -> Readings:
     recorded = os.environ.get("FACTORY_READINGS")
     if recorded:
         return _recorded(recorded)
-    total, available = _memory()
+    total, available = memory()
     gpus, driver = _nvml() if any(Path(device).exists() for device in DEVICES) else ((), "")
     _, free = _space(Path(cache), *Path(cache).parents)
     shared, _ = _space(Path("/dev/shm"))  # noqa: S108 - not a file of ours
@@ -74,7 +74,7 @@ def _recorded(path: str) -> Readings:
         ) from None
 
 
-def _memory() -> tuple[int | None, int | None]:
+def memory() -> tuple[int | None, int | None]:
     """Return the host's total memory, and how much is available within the container's limit."""
     found: dict[str, int] = {}
     try:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from . import health, timeline
+from . import ahead, health, timeline
 from .hiding import hide
 from .servers.server import Choices, Server
 
@@ -44,6 +44,9 @@ class Task(NamedTuple):
     """A file with the key, which the server has read once it is ready; empty if there is none."""
     began: float | None
     """When the program's process started, on the monotonic clock."""
+    kernels: ahead.Kernels
+    compilers: int
+    """How many compilers may run at once."""
 
 
 def accompany(task: Task) -> None:
@@ -69,6 +72,10 @@ def _companion(task: Task, server: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C stops the server, and with it this process
     became = time.monotonic()
     started = became if task.began is None else task.began
+    if task.kernels.missing and task.compilers:
+        ahead.begin(task.kernels.missing, task.compilers)
+    elif task.kernels.missing:
+        _say("too little memory to compile beside the start: kernels are compiled at first use")
     while not health.is_well(task.address):
         if os.getppid() != server or time.monotonic() - started > START_LIMIT:
             return
@@ -90,6 +97,8 @@ def _companion(task: Task, server: int) -> None:
     warm = time.monotonic() if _warm_up(task) else None
     moments = timeline.Moments(task.began, became, ready=ready, warm=warm)
     _say(timeline.describe(task.server.moments(lines, moments), warm_up=bool(task.requests)))
+    if any(task.kernels):
+        _say(f"kernels of FlashInfer: {task.kernels}")
     if task.drafting:
         _report_acceptance(task, server)
 

@@ -1,0 +1,100 @@
+"""Compiles modules of FlashInfer, with progress; ends its compilers when memory runs short or its parent ends.
+
+Run with the server's Python and a JSON job as the only argument. It needs no GPU: FLASHINFER_CUDA_ARCH_LIST names the
+chip.
+"""  # noqa: INP001 - run by path
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+EVERY = 30.0
+"""Seconds between lines of progress."""
+
+
+def say(text: str) -> None:
+    """Print a line of the serve program."""
+    sys.stderr.write(f"[serve] {text}\n")
+    sys.stderr.flush()
+
+
+def end(reason: str) -> None:
+    """End this process and all of its compilers."""
+    if reason:
+        say(reason)
+    os.killpg(0, signal.SIGKILL)
+
+
+def available() -> int:
+    """Return the bytes of memory that are available; a number larger than any if the kernel does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, StopIteration):
+        return sys.maxsize
+
+
+def watch(floor: int, current: dict[str, Any]) -> None:
+    """Report progress, and end everything if memory runs short."""
+    said = time.monotonic()
+    while True:
+        time.sleep(1)
+        left = available()
+        if left < floor:
+            end(
+                f"compiling {current['name']} ends: {left / 1e9:.1f} GB of memory are left; it continues at first use"
+            )
+        if time.monotonic() - said > EVERY and current["spec"] is not None:
+            said = time.monotonic()
+            done = sum(
+                path.stat().st_mtime >= current["began"] for path in current["spec"].build_dir.glob("*.o")
+            )
+            seconds = time.time() - current["began"]
+            say(
+                f"compiling {current['name']}: {done} of {len(current['spec'].sources)} objects, {seconds:.0f} s"
+            )
+
+
+def compile_module(name: str, make: str, current: dict[str, Any]) -> str:
+    """Compile a module unless it is there; return what happened."""
+    from filelock import FileLock  # noqa: PLC0415 - of the server's packages
+
+    module, _, function = make.partition(":")
+    spec = getattr(import_module(module), function)()
+    began = time.time()
+    current.update(name=name, spec=spec, began=began)
+    spec.jit_library_path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(spec.lock_path, thread_local=False):
+        spec.build(verbose=False, need_lock=False)
+    current["spec"] = None
+    return f"compiled {name} in {time.time() - began:.0f} s"
+
+
+def main(job: dict[str, Any]) -> int:
+    """Compile every module of a job; return how many failed."""
+    signal.signal(signal.SIGTERM, lambda *_: end(""))
+    os.environ["MAX_JOBS"] = str(job["jobs"])
+    current: dict[str, Any] = {"name": next(iter(job["modules"])), "spec": None, "began": time.time()}
+    say(f"compiling {', '.join(job['modules'])} beside the start, {job['jobs']} at a time")
+    threading.Thread(target=watch, args=(job["floor"], current), daemon=True).start()
+    failed = 0
+    for name, make in job["modules"].items():
+        try:
+            say(compile_module(name, make, current))
+        except Exception as error:  # noqa: BLE001 - the server compiles it itself
+            failed += 1
+            last = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+            say(
+                f"{name} could not be compiled beside the start, and is compiled at first use: {last[0][:300]}"
+            )
+    return failed
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(json.loads(sys.argv[1])))

@@ -1,0 +1,85 @@
+"""Compiles beside a start what the server would otherwise compile when it first calls it: modules of FlashInfer.
+
+The companion starts one process for it, which runs compile_ahead.py with the server's own packages, at the lowest
+priority. Both sides take FlashInfer's lock of a module, so the server waits for one that is being compiled, and
+compiles itself what could not be compiled here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+VENV = "/opt/venv"
+SCRIPT = str(Path(__file__).absolute().parents[1] / "compile_ahead.py")
+JOB_MEMORY = 4_000_000_000
+"""Bytes for one compiler; few objects take more, and those end by the floor."""
+FLOOR = 2_000_000_000
+"""Bytes of memory that must stay available while compilers run."""
+SPARE_CORES = 2
+
+
+class Kernels(NamedTuple):
+    """Where the modules are that a model calls."""
+
+    in_image: tuple[str, ...]
+    in_volume: tuple[str, ...]
+    missing: dict[str, str]
+    """What makes each: a module of FlashInfer's and a function in it."""
+
+    def __str__(self) -> str:
+        places = {"in the image": self.in_image, "in the volume": self.in_volume, "to compile": self.missing}
+        return "; ".join(f"{', '.join(names)} {place}" for place, names in places.items() if names)
+
+
+def find(facts: Mapping[str, Any], environment: Mapping[str, str], venv: str = VENV) -> Kernels:
+    """Look for the modules that the image's model calls, without importing FlashInfer."""
+    wanted: dict[str, str] = (facts.get("flashinfer") or {}).get("modules", {})
+    packages = Path(venv).glob("lib/python3*/site-packages")
+    site = next(iter(sorted(packages)), Path(venv))
+    version = next((path.name.split("-")[1] for path in site.glob("flashinfer_python-*.dist-info")), "*")
+    base = Path(environment.get("FLASHINFER_WORKSPACE_BASE") or environment.get("HOME") or "/root")
+    volume = base / ".cache" / "flashinfer" / version.removesuffix(".dist")
+    image, kept = [], []
+    for name in wanted:
+        if any((site / "flashinfer_jit_cache").glob(f"**/{name}/{name}.so")):
+            image.append(name)
+        elif any(volume.glob(f"*/cached_ops/{name}/{name}.so")):
+            kept.append(name)
+    have = {*image, *kept}
+    return Kernels(
+        tuple(image), tuple(kept), {name: make for name, make in wanted.items() if name not in have}
+    )
+
+
+def jobs(cores: int, available: int | None, reserved: int) -> int:
+    """Return how many compilers may run: none if the memory beside what the server will take is too small."""
+    if available is None:
+        return 1
+    return max(0, min(max(1, cores - SPARE_CORES), (available - reserved - FLOOR) // JOB_MEMORY))
+
+
+def begin(missing: Mapping[str, str], count: int) -> None:
+    """Start compiling in a process that ends with this one."""
+    parent = os.getpid()
+    if os.fork():
+        return
+    try:
+        os.setpgid(0, 0)  # the script ends its compilers with their group
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+        if os.getppid() == parent:
+            os.nice(19)
+            # If memory runs out after all, the kernel takes a compiler and not the server.
+            Path("/proc/self/oom_score_adj").write_text("1000", "ascii")
+            job = json.dumps({"modules": dict(missing), "jobs": count, "floor": FLOOR})
+            python = f"{VENV}/bin/python"
+            os.execv(python, [python, "-I", SCRIPT, job])  # noqa: S606 - the image's own program
+    except OSError as error:
+        sys.stderr.write(f"[serve] kernels are compiled at first use: {error}\n")
+    os._exit(1)

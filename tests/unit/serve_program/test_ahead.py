@@ -1,0 +1,132 @@
+"""What is compiled beside a start: which modules, by how many compilers, and what ends them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from images.serve.program import ahead
+from tests.fixtures.checkouts import REPOSITORY
+
+GB = 1_000_000_000
+FACTS = {
+    "flashinfer": {"archs": "12.1a", "modules": {"sampling": "flashinfer.a:one", "moe": "flashinfer.b:two"}}
+}
+SCRIPT = REPOSITORY / "images" / "serve" / "compile_ahead.py"
+
+
+@pytest.fixture
+def venv(tmp_path: Path) -> Path:
+    """An environment with FlashInfer's metadata."""
+    site = tmp_path / "venv" / "lib" / "python3.13" / "site-packages"
+    (site / "flashinfer_python-0.7.0.post1.dist-info").mkdir(parents=True)
+    return tmp_path / "venv"
+
+
+def compiled(folder: Path, name: str) -> None:
+    """Leave a compiled module where FlashInfer looks for it."""
+    path = folder / name / f"{name}.so"
+    path.parent.mkdir(parents=True)
+    path.touch()
+
+
+def test_modules_in_the_image_or_in_the_volume_are_not_compiled(venv: Path, tmp_path: Path) -> None:
+    environment = {"FLASHINFER_WORKSPACE_BASE": str(tmp_path / "volume")}
+    assert list(ahead.find(FACTS, environment, str(venv)).missing) == ["sampling", "moe"]
+    compiled(
+        tmp_path / "volume" / ".cache" / "flashinfer" / "0.7.0.post1" / "121a" / "cached_ops", "sampling"
+    )
+    compiled(venv / "lib/python3.13/site-packages/flashinfer_jit_cache/jit_cache", "moe")
+    found = ahead.find(FACTS, environment, str(venv))
+    assert found == (("moe",), ("sampling",), {})
+    assert str(found) == "moe in the image; sampling in the volume"
+
+
+def test_modules_of_another_flashinfer_do_not_count(venv: Path, tmp_path: Path) -> None:
+    compiled(tmp_path / ".cache" / "flashinfer" / "0.6.12" / "121a" / "cached_ops", "sampling")
+    found = ahead.find(FACTS, {"FLASHINFER_WORKSPACE_BASE": str(tmp_path)}, str(venv))
+    assert list(found.missing) == ["sampling", "moe"]
+
+
+@pytest.mark.parametrize(
+    ("cores", "available", "reserved", "expected"),
+    [
+        (20, 118 * GB, 102 * GB, 3),  # a Spark whose server takes 80 %
+        (20, 60 * GB, 0, 14),
+        (4, 60 * GB, 0, 2),
+        (1, 60 * GB, 0, 1),
+        (20, 105 * GB, 102 * GB, 0),
+        (20, None, 0, 1),
+    ],
+)
+def test_compilers_take_what_the_server_leaves(
+    cores: int, available: int | None, reserved: int, expected: int
+) -> None:
+    assert ahead.jobs(cores, available, reserved) == expected
+
+
+FLASHINFER = """
+import subprocess
+from pathlib import Path
+class Spec:
+    def __init__(self, name):
+        self.build_dir = Path(__file__).parent.parent / name
+        self.lock_path, self.jit_library_path = self.build_dir.parent / f"{name}.lock", self.build_dir / f"{name}.so"
+        self.sources = ["a", "b"]
+    def build(self, verbose, need_lock):
+        subprocess.run([{compiler}], check=True)
+        self.jit_library_path.touch()
+def one(): return Spec("sampling")
+def two(): return Spec("moe")
+"""
+
+
+def run_script(tmp_path: Path, compiler: str, floor: int = 0, **modules: str) -> subprocess.Popen[str]:
+    package = tmp_path / "flashinfer"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "specs.py").write_text(FLASHINFER.replace("{compiler}", compiler))
+    job = {"modules": modules or {"sampling": "flashinfer.specs:one"}, "jobs": 1, "floor": floor}
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), json.dumps(job)],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+
+
+def test_each_module_is_compiled_and_a_failure_does_not_stop_the_others(tmp_path: Path) -> None:
+    compiler = '"sh", "-c", "test $0 = moe", self.build_dir.name'
+    modules = {"sampling": "flashinfer.specs:one", "moe": "flashinfer.specs:two"}
+    process = run_script(tmp_path, compiler, **modules)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "[serve] sampling could not be compiled beside the start, and is compiled at first use" in said
+    assert "[serve] compiled moe in 0 s" in said
+
+
+@pytest.mark.parametrize("how", ["its parent ends", "memory runs short"])
+def test_compilers_end_with_it(tmp_path: Path, how: str) -> None:
+    mark = tmp_path / "compiling"
+    compiler = f'"sh", "-c", "echo $$ > {mark}; sleep 60; exit 0"'
+    process = run_script(tmp_path, compiler, floor=0 if how == "its parent ends" else sys.maxsize)
+    deadline = time.monotonic() + 30
+    while not (mark.exists() and mark.read_text().strip()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if how == "its parent ends":
+        process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGKILL
+    assert ("GB of memory are left; it continues at first use" in said) == (how != "its parent ends")
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{mark.read_text().strip()}").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not Path(f"/proc/{mark.read_text().strip()}").exists()
