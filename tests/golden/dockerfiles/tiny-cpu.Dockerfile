@@ -109,6 +109,7 @@ ENV CHECKS="enforce" \
     DTYPE="float32" \
     ENABLE_TURBOQUANT="0" \
     ENFORCE_EAGER="1" \
+    FLASHINFER_NO_DOWNLOAD="1" \
     FLASHINFER_WORKSPACE_BASE="/var/cache/imagefactory/flashinfer" \
     HF_HOME="/root/.cache/huggingface" \
     HF_HUB_OFFLINE="1" \
