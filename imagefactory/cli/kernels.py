@@ -26,7 +26,7 @@ KEY = "only the wheel whose key starts with this"
     ),
     only=(
         "separated by commas: graft only these extensions, and leave the others as published; put only these "
-        "modules into FlashInfer's wheel (default: all that images/compile.yaml lists)"
+        "modules into FlashInfer's wheel (default: all that matrix.yaml and images/compile.yaml list)"
     ),
     source="compile the sources in this folder, given as NAME=DIR, instead of fetching them; repeatable",
     without_mod="do not apply this mod to the sources; repeatable",

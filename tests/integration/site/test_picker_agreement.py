@@ -234,7 +234,7 @@ def test_the_image_itself_accepts_the_commands_of_the_picker(
         if image["machine"] == f"cpu-{MACHINE}" and image["version"] == picker["version"]
     )
     machine = next(machine for machine in picker["machines"] if machine["name"] == image["machine"])
-    # Whether an address can be listened on is for the machine to say; strict checks ask for a key, which pages never see.
+    # Whether an address can be listened on is for the machine to say. Strict checks ask for a key, which no page sees.
     left_out = {*picker["not_offered"], "HOST", "PORT", "CHECKS"}
     settings = picker["servers"]["vllm"]["settings"]
     offered = [setting for setting in settings if setting["name"] not in left_out]
