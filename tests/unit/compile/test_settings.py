@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 from imagefactory.compile.settings import FILE, WHAT, load_settings
+from imagefactory.project.cells import Cell, called_modules, modules_called_on
 from imagefactory.project.matrix import load_matrix
 from imagefactory.project.server_versions import ServerVersion
 from tests.fixtures.checkouts import REPOSITORY
@@ -75,9 +77,12 @@ def test_every_arch_with_a_gpu_has_compilers_for_its_base() -> None:
 
 
 def test_flashinfer_gets_the_modules_that_models_reach_on_the_arch() -> None:
-    modules = SETTINGS.flashinfer
-    reached = ("sampling", "fp4_gemm_cutlass_sm120", "fused_moe_120")
-    assert modules.of("gb10") == modules.of("rtx5090") == reached
-    assert modules.of("h100") == modules.of("b200") == ("sampling",)
+    def reached(arch: str) -> tuple[str, ...]:
+        return modules_called_on(MATRIX, "0.32.0", arch)
 
-    assert {arch for module in modules.modules for arch in module.archs} <= set(MATRIX.archs)
+    assert reached("gb10") == reached("rtx5090") == ("sampling", "fp4_gemm_cutlass_sm120", "fused_moe_120")
+    assert reached("h100") == reached("b200") == ("sampling",)
+    gemma, experts = Cell("gemma4-31b", "0.32.0", "gb10", "linux/arm64"), "gemma4-26b-a4b"
+    assert list(called_modules(MATRIX, gemma)) == ["sampling"]
+    assert list(called_modules(MATRIX, replace(gemma, model=experts))) == ["sampling", "fused_moe_120"]
+    assert called_modules(MATRIX, replace(gemma, version="sglang-0.5.23")) == {}

@@ -88,7 +88,9 @@ def two(): return Spec("moe")
 """
 
 
-def run_script(tmp_path: Path, compiler: str, floor: int = 0, **modules: str) -> subprocess.Popen[str]:
+def run_script(
+    tmp_path: Path, compiler: str, floor: int = 0, modules: dict[str, str] | None = None
+) -> subprocess.Popen[str]:
     package = tmp_path / "flashinfer"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -106,7 +108,7 @@ def run_script(tmp_path: Path, compiler: str, floor: int = 0, **modules: str) ->
 def test_each_module_is_compiled_and_a_failure_does_not_stop_the_others(tmp_path: Path) -> None:
     compiler = '"sh", "-c", "test $0 = moe", self.build_dir.name'
     modules = {"sampling": "flashinfer.specs:one", "moe": "flashinfer.specs:two"}
-    process = run_script(tmp_path, compiler, **modules)
+    process = run_script(tmp_path, compiler, modules=modules)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "[serve] sampling could not be compiled beside the start, and is compiled at first use" in said
