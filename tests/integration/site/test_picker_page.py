@@ -168,7 +168,7 @@ def test_every_output_can_be_copied(tabs: Tabs, address: str) -> None:
     }.items():
         page.click(f"#picker-tab-{name}")
         page.click("#picker-copy")
-        expect(page.locator("#picker-copy")).to_have_text("Copied")
+        expect(page.locator("#picker-copy")).to_have_text("Copied", timeout=20_000)
         copied = page.evaluate("navigator.clipboard.readText()")
         assert part in copied
         assert copied == page.locator("#picker-panel code").text_content()

@@ -113,6 +113,7 @@ def test_every_server_keeps_its_caches_in_the_volume() -> None:
         places = cache_environment(server)
         assert places[server.cache] == f"/var/cache/imagefactory/{name}"
         del places["HF_HOME"]
+        assert places.pop("FLASHINFER_NO_DOWNLOAD") == "1"
         assert all(path.startswith("/var/cache/imagefactory/") for path in places.values())
 
 
