@@ -75,7 +75,7 @@ def _companion(task: Task, server: int) -> None:
     if task.kernels.missing and task.compilers:
         ahead.begin(task.kernels.missing, task.compilers)
     elif task.kernels.missing:
-        _say("too little memory to compile beside the start: kernels are compiled at first use")
+        _say("nothing is compiled beside the start: COMPILERS is 0, or memory is short")
     while not health.is_well(task.address):
         if os.getppid() != server or time.monotonic() - started > START_LIMIT:
             return

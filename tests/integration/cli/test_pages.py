@@ -38,6 +38,7 @@ def test_pages_show_what_commands_with_a_registry_print(publisher: Publisher) ->
     registry = publisher.repository.reference.name
     names = {
         "gemma4-31b@0.32.0/gb10 for linux/arm64": f"tiny@1.0/cpu for {PLATFORM}",
+        "tiny@0.32.0/cpu for linux/arm64": f"tiny@1.0/cpu for {PLATFORM}",
         "gemma4-31b": "tiny",
         "https://github.com/OWNER/spark-image-factory/.github/workflows/": "https://git.example/factory#",
         "ghcr.io/YOU/spark-vllm": registry,
