@@ -34,7 +34,7 @@ class Kernels(NamedTuple):
     """What makes each: a module of FlashInfer's and a function in it."""
 
     def __str__(self) -> str:
-        places = {"in the image": self.in_image, "in the volume": self.in_volume, "absent before this start": self.missing}
+        places = {"in the image": self.in_image, "in the volume": self.in_volume, "absent": self.missing}
         return "; ".join(f"{', '.join(names)} {place}" for place, names in places.items() if names)
 
 
