@@ -47,9 +47,7 @@ def collection(root: Path) -> Collection:
 
 def main(namespace: Collection) -> None:
     """Run `./inv`."""
-    gc.set_threshold(
-        50_000
-    )  # imports make many objects that stay: looking through them takes a tenth of a start
+    gc.set_threshold(50_000)  # imports make objects that stay: looking through them takes a tenth of a start
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # there are none, and looking takes time
     FactoryProgram(name="inv", binary="./inv", namespace=namespace, version="from a checkout").run()
 
@@ -148,7 +146,7 @@ class FactoryProgram(Program):
         unknown = re.fullmatch(r"No idea what '(.*)' is!", why, re.DOTALL)
         if unknown:
             flags = [*(context.flags if context else ()), *self.initial_context.flags]
-            known = flags if unknown[1].startswith("-") else map(str, self.collection.task_names)
+            known = flags if unknown[1].startswith("-") else ["help", *map(str, self.collection.task_names)]
             why = f"{why} {did_you_mean(unknown[1], list(known))}"
         return UsageError(
             "bad-command-line",

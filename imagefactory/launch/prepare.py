@@ -200,13 +200,21 @@ def _is_built(project: Project, cell: Cell) -> bool:
 
 
 def make_room(container: str, say: Say) -> None:
-    """Remove a container of ours that has the name and does not run; Docker itself refuses all others."""
+    """Remove a container of ours that has the name and ended; raise an error if one runs."""
     asked = '{{.State.Status}} {{index .Config.Labels "imagefactory.plan"}}'
     try:
         done = _docker("container", "inspect", "--format", asked, container)
     except OSError:
         return  # there is no docker, as the run will say
     state, _, plan = done.stdout.strip().partition(" ")
+    if state in {"running", "restarting", "paused"}:
+        raise EngineError(
+            "container-exists",
+            f"The container {container} is {state}.",
+            where="docker",
+            why="`./inv run` gives each image's container the same name, so that it is found again.",
+            fix=f"To replace it, run `docker rm -f {container}` first; `docker logs {container}` shows its output.",
+        )
     if plan and state in {"created", "exited", "dead"} and not _docker("rm", container).returncode:
         say(f"removed the container {container} of an earlier run, which was {state}")
 

@@ -27,7 +27,7 @@ FIRST = (
 HELP = """\
 {title}
 
-  docker run -d --gpus all --network host --ipc host \\
+  docker run -d{gpus} --network host --ipc host \\
     -v ~/.cache/huggingface:/root/.cache/huggingface -v kernels:/var/cache/imagefactory IMAGE
 
 Arguments of IMAGE:
@@ -39,7 +39,7 @@ Arguments of IMAGE:
                          list all settings, with their defaults
   health                 ask the running server (`docker exec`)
   OWNER/MODEL --FLAG …   serve another model, with these flags alone
-  {command} …       a command of your own; also bash, sh, sleep, tail
+  {command:20} … a command of your own; also bash, sh, sleep, tail
   help                   this text; `{all_flags}` is the server's own
 
 Settings to change first (-e NAME=VALUE):
@@ -68,7 +68,11 @@ def help_text(image: Image, server: Server) -> str:
     ]
     command = " ".join(server.command)
     return HELP.format(
-        title=_title(image), command=command, all_flags=server.all_flags, settings="\n".join(lines)
+        title=_title(image),
+        gpus=" --gpus all" if image.capability else "",
+        command=command,
+        all_flags=server.all_flags,
+        settings="\n".join(lines),
     )
 
 

@@ -131,7 +131,7 @@ def _locate_edit(place: _Place, change: Edit) -> Span:
         lines = ", ".join(str(_line(text, start)) for start in found[:5])
         raise ModError(
             "anchor-misfit",
-            f"An anchor of the mod {place.label} occurs {len(found)} times in {change.edit}.",
+            f"An anchor of the mod {place.label} occurs {_times(len(found))} in {change.edit}.",
             where=place.where,
             why=f"It must occur exactly once{f', but is on lines {lines}' if found else ''}."
             f" The anchor: {_excerpt(change.anchor)}.{'' if found else _near(change.anchor, text)}",
@@ -243,10 +243,14 @@ def _line(text: str, offset: int) -> int:
     return text.count("\n", 0, offset) + 1
 
 
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
 def _near(anchor: str, text: str) -> str:
     """Say what a file has in the place of an anchor that it lacks."""
     if times := text.count(anchor.removesuffix("\n")):
-        return f" Without its line end it occurs {times} times; `|-` in YAML leaves the line end out."
+        return f" Without its line end it occurs {_times(times)}; `|-` in YAML leaves the line end out."
     lines = text.split("\n")
     wrong = next((line for line in anchor.split("\n") if line not in lines), None)
     if wrong is None:

@@ -137,9 +137,17 @@ def test_the_image_is_the_loaded_one_else_the_built_one_else_the_published_one(
         image_to_run(project, CELL)
 
 
+def fake_docker(folder: Path, monkeypatch: pytest.MonkeyPatch, state: str) -> Path:
+    docker, record = folder / "docker", folder / "record"
+    docker.write_text(f"#!/bin/sh\necho $1 >> {record}\necho '{state}'\n")
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.defpath}")
+    return record
+
+
 @pytest.mark.parametrize(
     ("state", "removed"),
-    [("exited a-plan", True), ("created a-plan", True), ("running a-plan", False), ("exited ", False)],
+    [("exited a-plan", True), ("created a-plan", True), ("exited ", False)],
 )
 def test_only_a_container_of_ours_that_ended_makes_room(
     tmp_path: Path,
@@ -147,10 +155,14 @@ def test_only_a_container_of_ours_that_ended_makes_room(
     state: str,
     removed: bool,  # noqa: FBT001 - a case
 ) -> None:
-    docker, record = tmp_path / "docker", tmp_path / "record"
-    docker.write_text(f"#!/bin/sh\necho $1 >> {record}\necho '{state}'\n")
-    docker.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.defpath}")
+    record = fake_docker(tmp_path, monkeypatch, state)
     said: list[str] = []
     make_room("vllm-tiny", said.append)
     assert ("rm" in record.read_text().split()) == removed == bool(said)
+
+
+def test_a_running_container_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = fake_docker(tmp_path, monkeypatch, "running a-plan")
+    with raises("container-exists", match="vllm-tiny is running"):
+        make_room("vllm-tiny", print)
+    assert "rm" not in record.read_text().split()
