@@ -28,6 +28,8 @@ document.addEventListener("DOMContentLoaded", () => {
   function settle() {
     state.model = fitting(state.model, unique(data.images.map((image) => image.model)), section.dataset.model || data.model);
     const machines = data.machines.map((machine) => machine.name).filter((name) => imagesOf(state.model).some((image) => image.machine === name));
+    const asked = data.machines.find(({ name }) => name === state.machine);
+    state.missing = asked && !machines.includes(asked.name) ? asked.title : "";
     state.machine = fitting(state.machine, machines, machines[0]);
     const versions = imagesOf(state.model).filter((image) => image.machine === state.machine).map((image) => image.version);
     state.version = fitting(state.version, versions, data.version);
@@ -142,6 +144,7 @@ document.addEventListener("DOMContentLoaded", () => {
 
   /** Yield what stands in the verdict beside the container's own findings. */
   function* remarks({ image, settings, command }, sequences) {
+    if (state.missing) yield problem("note", "Note:", `${state.model} has no image for ${state.missing}; this one is for another machine.`, "");
     for (const remark of command?.remarks ?? []) yield problem("note", "Note:", remark, "");
     const users = settings?.values.MAX_NUM_SEQS;
     if (sequences && users > sequences) {

@@ -53,6 +53,13 @@ def test_the_picker_works_from_a_folder(tabs: Tabs, picker_page: Path) -> None:
     assert "--env" not in shown(page)
 
 
+def test_a_machine_without_an_image_is_named(tabs: Tabs, picker_page: Path) -> None:
+    page = tabs(picker_page.as_uri() + START.replace("gb10", "rtx5090"))
+    expect(page.locator("#picker-verdict")).to_contain_text("gemma4-31b has no image for NVIDIA GeForce RTX 5090")
+    page.select_option("#picker-model", "gpt-oss-20b")
+    expect(page.locator("#picker-verdict")).not_to_contain_text("has no image")
+
+
 def test_a_contradiction_is_said_while_typing(tabs: Tabs, picker_page: Path) -> None:
     page = tabs(picker_page.as_uri() + START)
     page.locator("#picker-set-DFLASH_DRAFTER").fill("off")
