@@ -225,6 +225,10 @@ RUN --mount=type=bind,source=tools,target=/mnt \
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 COPY serve/ /
 
+# --- mod inspect-in-fork
+# layer key 0000000000000000000000000000000000000000000000000000000000000000
+COPY mods/01-inspect-in-fork/ /
+
 # --- bytecode of start-up and mods
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
@@ -281,7 +285,7 @@ LABEL imagefactory.arch="gb10" \
       imagefactory.kernels="upstream" \
       imagefactory.locked="yes" \
       imagefactory.model="gemma4-31b" \
-      imagefactory.mods="none" \
+      imagefactory.mods="inspect-in-fork" \
       imagefactory.plan="0000000000000000000000000000000000000000000000000000000000000000" \
       imagefactory.vllm="0.32.0" \
       org.opencontainers.image.base.name="trixie" \

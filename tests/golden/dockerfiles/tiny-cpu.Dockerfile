@@ -91,6 +91,10 @@ RUN --mount=type=bind,source=tools,target=/mnt \
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 COPY serve/ /
 
+# --- mod inspect-in-fork
+# layer key 0000000000000000000000000000000000000000000000000000000000000000
+COPY mods/01-inspect-in-fork/ /
+
 # --- bytecode of start-up and mods
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
@@ -142,7 +146,7 @@ LABEL imagefactory.arch="cpu" \
       imagefactory.kernels="upstream" \
       imagefactory.locked="yes" \
       imagefactory.model="tiny" \
-      imagefactory.mods="none" \
+      imagefactory.mods="inspect-in-fork" \
       imagefactory.plan="0000000000000000000000000000000000000000000000000000000000000000" \
       imagefactory.vllm="0.32.0" \
       org.opencontainers.image.base.name="bookworm" \

@@ -33,9 +33,38 @@ def test_patched_classes_work_in_a_container() -> None:
     assert done.stdout.splitlines()[-1] == "all claims hold"
 
 
+INSPECT = """
+import os
+from vllm.model_executor.models import registry
+
+def look(name):
+    model = registry.ModelRegistry.models[name]
+    return registry._run_in_subprocess(lambda: registry._ModelInfo.from_model_cls(model.load_model_cls()))
+
+command = registry._SUBPROCESS_COMMAND
+registry._SUBPROCESS_COMMAND = ["false"]
+forked = look("Qwen3ForCausalLM")
+registry._SUBPROCESS_COMMAND = command
+del os.fork
+print(look("Qwen3ForCausalLM") == forked, forked.is_text_generation_model)
+"""
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_a_class_is_looked_at_in_a_fork_and_else_in_a_second_python(tiny_image: str) -> None:
+    python = "/opt/venv/bin/python"
+    done = docker("run", "--rm", "--network", "none", "--entrypoint", python, tiny_image, "-c", INSPECT)
+    assert done.stdout.splitlines()[-1:] == ["True True"], done.stderr[-3000:]
+    assert (
+        done.stdout.count("looked at in a second Python") + done.stderr.count("looked at in a second Python")
+        == 1
+    )
+
+
 @pytest.mark.network
 def test_mods_are_applied_at_container_start(tiny_image: str, tmp_path: Path) -> None:
-    """The tiny image has vLLM 0.32.0 and no mods."""
+    """The tiny image has vLLM 0.32.0."""
     mods = tmp_path / "mods"
     change_ = edit("vllm/version.py", "def _prev_minor_version_was(", before="MARK = 'changed at start'\n")
     good = manifest("mark", change_, checks=[has("vllm/version.py", "MARK =")], versions=">=0.32,<0.33")
