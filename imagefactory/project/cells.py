@@ -29,6 +29,8 @@ KernelOrigin = Literal["upstream", "graft", "compiled"]
 """Where vLLM's kernels come from: the published wheel, that wheel with some of its libraries replaced by compiled ones,
 or a compile of the whole."""
 
+AUTO: Final = "auto"
+"""The load format with which the server decides."""
 VERSION_NEEDS: Final = ("also", "indexes", "local_versions")
 """The settings of an arch that a vLLM version can add to."""
 
@@ -196,6 +198,13 @@ def called_modules(matrix: Matrix, cell: Cell) -> dict[str, str]:
         for name, module in matrix.flashinfer.items()
         if any(condition_holds(condition, matrix, cell) for condition in module.called_by)
     }
+
+
+def loader_of(matrix: Matrix, cell: Cell) -> str | None:
+    """Return how a cell's image loads weights; None if the server decides."""
+    rules = (rule for rule in matrix.loaders if condition_holds(rule.when, matrix, cell))
+    chosen = next((rule.load_format for rule in rules), AUTO)
+    return None if chosen == AUTO else chosen
 
 
 def modules_called_on(matrix: Matrix, version: str, arch: str) -> tuple[str, ...]:

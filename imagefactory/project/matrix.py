@@ -139,6 +139,12 @@ class Rule(_Model):
     reason: Annotated[str, Field(min_length=10)]
 
 
+class LoaderRule(Rule):
+    """A rule that chooses how images load weights."""
+
+    load_format: Annotated[str, StringConstraints(pattern=r"^[a-z_]+$")]
+
+
 class Rebuilder(_Model):
     """Somebody else whose word counts that an image can be rebuilt bit for bit; by key or by workflow."""
 
@@ -177,6 +183,8 @@ class Matrix(_Model):
     models: Annotated[dict[Name, ServedModel], Field(min_length=1)]
     flashinfer: dict[Annotated[str, StringConstraints(pattern=r"^\w+$")], FlashInferModule] = {}
     """What to compile ahead of time: for the wheel flashinfer-jit-cache, and beside the start of an image."""
+    loaders: list[LoaderRule] = []
+    """How images load weights: the first rule that holds decides, unless the model itself says it."""
     tools: dict[Name, Tool] = {}
     conflicts: list[Conflict] = []
     leave_out: list[LeaveOut] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -102,6 +102,52 @@ def _widths(sizes: Sequence[int]) -> list[float]:
         return [WIDTH / len(sizes)] * len(sizes)
     raw = [max(LEAST, WIDTH * one / total) for one in sizes]
     return [one * WIDTH / sum(raw) for one in raw]
+
+
+STEPS: Final = {
+    "checks": "#666",
+    "imports": "#6f7c8b",
+    "engine": "#2d7280",
+    "weights": "#4a7d33",
+    "compile": "#a34b26",
+    "graphs": "#8f7029",
+    "server": "#6d4b9c",
+}
+"""The steps of a start, in their order."""
+
+
+def timeline_file(starts: Mapping[str, Mapping[str, float]]) -> str:
+    """Draw starts below each other as a file of its own: seconds by step, as long as they take."""
+    box = Markup(
+        '<rect class="{}" x="{:.1f}" y="{}" width="{:.1f}" height="20"><title>{}: {:.1f} s</title></rect>'
+    )
+    text = Markup('<text class="{}" x="{:.1f}" y="{}">{}</text>')
+    scale = (WIDTH - _LEFT - _RIGHT) / (max((sum(one.values()) for one in starts.values()), default=0) or 1)
+    drawn = []
+    for number, (label, steps) in enumerate(starts.items()):
+        top, left = number * _ROW + 3, float(_LEFT)
+        drawn.append(text.format("name", left - 10, top + 15, label))
+        for name in (step for step in STEPS if step in steps):
+            width = scale * steps[name]
+            drawn.append(box.format(name, left, top, width, name, steps[name]))
+            if len(name) * LETTER < width - 8:
+                drawn.append(text.format("in", left + width / 2, top + 14, name))
+            left += width
+        drawn.append(text.format("total", left + 8, top + 15, f"{sum(steps.values()):.0f} s"))
+    below = len(starts) * _ROW + 10
+    for number, name in enumerate(STEPS):
+        key = Markup('<rect class="{}" x="{}" y="{}" width="12" height="12"/>')
+        drawn.append(key.format(name, _LEFT + 85 * number, below))
+        drawn.append(text.format("key", _LEFT + 17 + 85 * number, below + 10, name))
+    rules = Markup("").join(Markup(".{0}{{fill:{1}}}").format(name, colour) for name, colour in STEPS.items())
+    style = Markup(
+        "<style>text{{font:12px system-ui,sans-serif;fill:#7d8590}}.name{{text-anchor:end}}"
+        ".in{{fill:#fff;text-anchor:middle}}{}</style>"
+    ).format(rules)
+    head = Markup(
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" role="img" aria-label="{}">'
+    ).format(WIDTH, below + 16, f"{len(starts)} starts by step, in seconds")
+    return f"{head}{style}{Markup('').join(drawn)}</svg>\n"
 
 
 @dataclass(frozen=True)

@@ -260,6 +260,13 @@ def steps_of(log: str) -> dict[str, float]:
     return {name: float(seconds) for name, seconds in re.findall(r"([a-z-]+) (\d+(?:\.\d+)?)", line)}
 
 
+def kernels_of(log: str) -> tuple[str, dict[str, float]]:
+    """Return where FlashInfer's modules were at a start, and what compiling took, from the server's log."""
+    told = re.findall(r"\[serve\] kernels of FlashInfer: (.+)", log)
+    compiled = re.findall(r"\[serve\] compiled (\w+) in (\d+(?:\.\d+)?) s", log)
+    return told[-1] if told else "", {name: float(seconds) for name, seconds in compiled}
+
+
 def this_machine() -> BenchMachine:
     """Describe this machine, which is the Docker daemon's too."""
     asked = daemon.ask()

@@ -136,10 +136,12 @@ def _plots(results: Sequence[BenchResult]) -> Iterator[tuple[str, str, list[_Pan
     for one in chosen:
         name = _named(one, chosen).replace(", ", "\n") if len(chosen) > 1 else ""
         for start in one.starts:
+            built = [f"{module} compiled in {seconds:.0f} s" for module, seconds in start.compiled.items()]
+            place = "\n".join(filter(None, [name, f"{start.cache} cache", start.kernels, *built]))
             for step, seconds in start.steps.items():
                 if step != "ready":
-                    steps.setdefault(step, {})[f"{name}\n{start.cache} cache".strip()] = [seconds]
-    yield "start", title, [_Panel("seconds until ready", steps, "stacked")]
+                    steps.setdefault(step, {})[place] = [seconds]
+    yield "start", title, [_Panel("seconds until the warm-up is done", steps, "stacked")]
 
     profiles = list(dict.fromkeys(one.profile for one in measured))
     for profile in profiles:  # their figures cannot be compared

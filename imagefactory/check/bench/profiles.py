@@ -119,6 +119,24 @@ class PublishedFigures(_Value):
         return [figure for figure in self.figures if model in figure.models]
 
 
+class ObservedStart(_Value):
+    """A start on a machine of ours, for the documentation."""
+
+    about: str
+    nvcc: str
+    """What nvcc compiled, and when."""
+    steps: dict[str, Annotated[float, Field(ge=0)]]
+
+    @property
+    def ready(self) -> float:
+        """Seconds until the server responded."""
+        return sum(self.steps.values())
+
+
+class ObservedStarts(RootModel[tuple[ObservedStart, ...]]):
+    """All of them."""
+
+
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -132,6 +150,10 @@ def load_prompts(root: Path) -> Prompts:
 
 def load_published(root: Path) -> PublishedFigures:
     return load_data(root / FOLDER / "published.yaml", PublishedFigures)
+
+
+def load_starts(root: Path) -> tuple[ObservedStart, ...]:
+    return load_data(root / FOLDER / "starts.yaml", ObservedStarts).root
 
 
 def load_data(path: Path, model: type[Model]) -> Model:

@@ -103,6 +103,10 @@ class MeasuredStart(_Value):
     seconds: Amount
     steps: dict[str, float] = {}
     """Where the time went, as the image reports it."""
+    kernels: str = ""
+    """Which modules of FlashInfer were in the image, in the cache or absent."""
+    compiled: dict[str, Amount] = {}
+    """Seconds that those took which were compiled beside the start."""
 
 
 class SanityCheck(_Value):

@@ -18,6 +18,7 @@ from imagefactory.check.bench.endpoint import Endpoint
 from imagefactory.check.bench.measuring import (
     Course,
     GrowingResult,
+    kernels_of,
     measure,
     recording,
     steps_of,
@@ -190,7 +191,10 @@ def _start_and_measure(
     bench: Bench, record: GrowingResult, server: RunningServer, cache: Literal["cold", "warm"], say: Say
 ) -> None:
     seconds = server.wait_until_healthy(START_LIMIT)
-    start = MeasuredStart(cache=cache, seconds=round(seconds, 2), steps=_steps(server))
+    steps, (kernels, compiled) = _steps(server), kernels_of(server.container.log)
+    start = MeasuredStart(
+        cache=cache, seconds=round(seconds, 2), steps=steps, kernels=kernels, compiled=compiled
+    )
     record.add(starts=(*record.result.starts, start))
     say(f"ready after {seconds:.1f} s")
     if bench.profile.tool == "none":

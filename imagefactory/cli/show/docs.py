@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 from rich.console import Console, RenderableType
 
-from imagefactory.check.bench.profiles import PublishedFigures, load_published
+from imagefactory.check.bench.profiles import PublishedFigures, load_published, load_starts
 from imagefactory.check.bench.result import BenchResult
 from imagefactory.cli.show.live import LiveDisplay
 from imagefactory.cli.show.tables import markdown_table, mods_table, plan_table
@@ -34,7 +34,7 @@ from imagefactory.project.servers.known import SERVERS
 from imagefactory.project.targets import default_target, select_one
 from imagefactory.site.guides import read_guides
 from imagefactory.site.picker import MEMORY
-from imagefactory.site.pictures import PictureLayer, layer_file
+from imagefactory.site.pictures import STEPS, PictureLayer, layer_file, timeline_file
 from imagefactory.store.atomic import write_text
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
@@ -77,6 +77,7 @@ def with_tables(root: Path) -> dict[Path, str]:
             **{mark: table for mark, table in others.items() if table},
             "codes of images": markdown_table(codes, "code", "meaning"),
             "choices": markdown_table(choices, "you have", "use", "because"),
+            "starts": start_table(root),
             "troubles": markdown_table(troubles, "symptom", "reason and remedy"),
         },
         "docs/errors.md": {"exit codes": _exit_codes()},
@@ -113,6 +114,16 @@ def model_table(root: Path, server: str = VLLM) -> str:
         if matrix.models[cell.model].generated is None
     }
     return defaults_by_model(described) if described else ""
+
+
+def start_table(root: Path) -> str:
+    """Return the table of starts by step."""
+    shown = [step for step in STEPS if step not in {"checks", "server"}]
+    rows = (
+        (one.about, one.nvcc, *(f"{one.steps.get(step, 0):.1f}" for step in shown), f"{one.ready:.0f}")
+        for one in load_starts(root)
+    )
+    return markdown_table(rows, "", "compiled by nvcc", *shown, "ready")
 
 
 def _exit_codes() -> str:
@@ -260,10 +271,16 @@ def pictures(project: Project, plan: Plan, results: list[ModResult]) -> dict[Pat
     drawn = [PictureLayer(layer.kind, layer.name, blob.size) for layer, blob, _ in status.layers if blob]
     return {
         folder / "layers.svg": layer_file(drawn),
+        folder / "starts.svg": start_picture(project.root),
         folder / "plan.svg": _svg(plan_table(status), "plan", f"./inv plan --target {plan.model}"),
         folder / "build.svg": _svg(_finished_build(status), "build", f"./inv build --target {plan.model}"),
         folder / "mods.svg": _svg(mods_table(results), "mods", "./inv mods.check"),
     }
+
+
+def start_picture(root: Path) -> str:
+    """Draw the starts of the table."""
+    return timeline_file({one.about.replace("`", ""): one.steps for one in load_starts(root)})
 
 
 def _finished_build(status: PlanStatus) -> LiveDisplay:

@@ -10,7 +10,14 @@ from typing import Any
 from imagefactory.mods.choose import Chosen
 from imagefactory.oci.format import VENV
 from imagefactory.plan.serve.image_paths import CUDA_HOME, MODS_AT_START, cache_environment
-from imagefactory.project.cells import Cell, KernelOrigin, called_modules, intended_kernels, usable_drafters
+from imagefactory.project.cells import (
+    Cell,
+    KernelOrigin,
+    called_modules,
+    intended_kernels,
+    loader_of,
+    usable_drafters,
+)
 from imagefactory.project.locks.files import ModelLock
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.served_model import ServedModel
@@ -36,6 +43,8 @@ def describe_image(
     for shape in matrix.models[cell.model].shapes(cell.server, cell.arch)[1:]:
         serve |= shape.by_name(given=True)
     facts, server = _image_facts(matrix, cell, kernels), server_of(cell)
+    serve.setdefault("load_format", loader_of(matrix, cell))
+    serve = server.in_words_of(matrix.versions[cell.version], serve, matrix.models[cell.model].weights)
     covered = {setting.key for setting in server.settings}
     if more := {name: value for name, value in sorted(serve.items()) if name not in covered}:
         facts["flags"] = more

@@ -49,7 +49,8 @@ _CHANGES: Final[Mapping[str, dict[str, object]]] = {
         "choices": _or_auto(
             "auto-round awq awq_marlin bitsandbytes compressed-tensors fp8 gguf gptq gptq_marlin modelopt modelopt_fp4 "
             "modelopt_fp8 modelopt_mixed moe_wna16 mxfp4 mxfp8 nvfp4_online quark w8a8_fp8 w8a8_int8"
-        )
+        ),
+        "since_of": {},
     },
     "KV_CACHE_DTYPE": {
         "choices": ("auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "mxfp8", "nvfp4", "fp4_mx_block16"),
@@ -61,6 +62,7 @@ _CHANGES: Final[Mapping[str, dict[str, object]]] = {
         "passed": False,
     },
     "LOAD_FORMAT": {
+        "description": "How to load the weights.",
         "choices": _or_auto(
             "bitsandbytes dummy fastsafetensors gguf layered mistral npcache pt runai_streamer safetensors "
             "sharded_state"

@@ -59,8 +59,9 @@ SCHEMA: tuple[Setting, ...] = (
     choice(
         "QUANTIZATION",
         "Quantization of the weights. `auto` reads it from the model.",
-        "awq awq_marlin bitsandbytes compressed-tensors experts_int8 fp8 gpt_oss_mxfp4 gptq gptq_marlin inc modelopt "
-        "modelopt_fp4 modelopt_mixed moe_wna16 mxfp4 mxfp8 quark torchao",
+        "awq awq_marlin bitsandbytes compressed-tensors experts_int8 fp8 fp8_per_tensor gpt_oss_mxfp4 gptq gptq_marlin "
+        "inc modelopt modelopt_fp4 modelopt_mixed moe_wna16 mxfp4 mxfp8 quark torchao",
+        {"fp8_per_tensor": "0.20.0"},
     ),
     choice(
         "DTYPE",
@@ -83,9 +84,9 @@ SCHEMA: tuple[Setting, ...] = (
     ),
     choice(
         "LOAD_FORMAT",
-        "How to load the weights.",
+        "How to load the weights. The default gives way to `auto` where it cannot load the model's files.",
         "dummy fastsafetensors hf instanttensor mistral npcache pt runai_streamer safetensors sharded_state tensorizer",
-        {"instanttensor": "0.32.0"},
+        {"instanttensor": "0.32.0", "fastsafetensors": "0.20.0"},
     ),
     flag("TRUST_REMOTE_CODE", "switch", "Run Python code from the model repository."),
     flag(
@@ -215,6 +216,11 @@ class VllmServer(Server):
         if drafter.attention_backend and version.within(">=0.21.0.dev0"):
             config["attention_backend"] = drafter.attention_backend
         return {"speculative_config": config | drafter.config}
+
+    def in_words_of(self, version: ServerVersion, serve: dict[str, Any], weights: str) -> dict[str, Any]:
+        """Name the quantization of 16-bit weights at the start, which `fp8` stands for, as the version does."""
+        renamed = weights == "bf16" and serve.get("quantization") == "fp8" and version.within(">=0.32.0.dev0")
+        return serve | {"quantization": "fp8_per_tensor"} if renamed else serve
 
     def needs_cuda_13(self, version: ServerVersion) -> bool:
         """Whether the wheels of a version are made for CUDA 13, as they are since 0.20."""

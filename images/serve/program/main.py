@@ -20,6 +20,7 @@ from . import (
     flags,
     health,
     keys,
+    loading,
     own_files,
     readings,
     show,
@@ -182,7 +183,8 @@ def _prepare(arguments: list[str]) -> Start:
         command = server.build(image, chosen)
     cache = checkpoint.hub_cache(environment)
     package = flags.find_package(server.name)
-    return Start(server, image, chosen, command, readings.read(cache), cache, package)
+    start = Start(server, image, chosen, command, readings.read(cache), cache, package)
+    return start if _whole(arguments) else loading.fitting(start)
 
 
 def _start(start: Start, findings: list[Finding]) -> int:

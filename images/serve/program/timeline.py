@@ -24,6 +24,8 @@ class Moments(NamedTuple):
     """The server read its command line."""
     loading: float | None = None
     loaded: float | None = None
+    compiled: float | None = None
+    """When torch.compile had ended, had it followed the weights at once; None if the server does not say."""
     captured: float | None = None
     """The engine was ready: compiled, CUDA graphs captured, kernels warmed up."""
     ready: float | None = None
@@ -55,9 +57,12 @@ def describe(moments: Moments, *, warm_up: bool) -> str:
         "imports": (moments.became_server, moments.imported),
         "engine": (moments.imported, moments.loading),
         "weights": (moments.loading, moments.loaded),
-        "graphs": (moments.loaded, moments.captured),
+        "compile": (moments.loaded, moments.compiled),
+        "graphs": (moments.compiled or moments.loaded, moments.captured),
         "server": (moments.captured, moments.ready),
     }
+    if moments.compiled is None:
+        del steps["compile"]
     spent = ", ".join(f"{name} {_seconds(*ends)}" for name, ends in steps.items())
     warming = _seconds(moments.ready, moments.warm) if warm_up else "off"
     return f"start in seconds: {spent}; ready {_seconds(moments.began, moments.ready)}; warm-up {warming}"

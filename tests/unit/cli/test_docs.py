@@ -12,7 +12,15 @@ import pytest
 import yaml
 
 from imagefactory.check.bench.profiles import load_published
-from imagefactory.cli.show.docs import DIGEST, SCHEMAS, glance, schemas, with_tables, write_changed
+from imagefactory.cli.show.docs import (
+    DIGEST,
+    SCHEMAS,
+    glance,
+    schemas,
+    start_picture,
+    with_tables,
+    write_changed,
+)
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import locked_plans, make_plan
 from imagefactory.project.matrix import load_matrix
@@ -41,6 +49,11 @@ def test_the_digest_in_the_readme_matches_this_commit() -> None:
 
 def test_the_tables_are_up_to_date() -> None:
     assert write_changed(with_tables(REPOSITORY), check=True) == [], "run `./inv docs`"
+
+
+def test_the_picture_of_starts_is_up_to_date() -> None:
+    drawn = {REPOSITORY / "docs" / "pictures" / "starts.svg": start_picture(REPOSITORY)}
+    assert write_changed(drawn, check=True) == [], "run `./inv docs`"
 
 
 def test_the_readme_is_short_and_what_it_names_exists() -> None:

@@ -88,6 +88,40 @@ def test_every_cell_has_a_complete_command_that_its_server_accepts(tmp_path: Pat
     assert cells > 100
 
 
+def test_every_locked_image_for_the_spark_has_the_loader_that_it_loads_with(tmp_path: Path) -> None:
+    found: dict[str, set[str]] = {}
+    for cell in buildable(PROJECT.matrix):
+        if (
+            cell.arch != "gb10"
+            or not (PROJECT.root / "locks" / cell.version / "gb10-linux-arm64.toml").exists()
+        ):
+            continue
+        command, _ = command_of(cell, tmp_path)
+        loader = command[command.index("--load-format") + 1] if "--load-format" in command else "auto"
+        locked = {wheel.name for wheel in PROJECT.wheel_lock(cell).wheels}
+        assert loader == "auto" or loader in locked, cell
+        if not cell.model.startswith(("mistral-", "gemma4-")):
+            fast = [name for name in ("instanttensor", "fastsafetensors") if name in locked]
+            assert loader == [*fast, "auto"][0], cell
+        found.setdefault(cell.version, set()).add(loader)
+    assert found["0.32.0"] == found["0.32.0-b12x"] == {"instanttensor", "auto"}
+    assert found["0.20.2"] == found["0.28.0"] == {"fastsafetensors", "auto"}
+    assert found["sglang-0.5.23"] == {"auto"}
+
+
+def test_weights_that_are_quantized_at_the_start_have_the_name_that_the_version_wants(tmp_path: Path) -> None:
+    for cell in buildable(PROJECT.matrix):
+        if cell.model != "gemma4-31b" or cell.version in WITHOUT_RECORD:
+            continue
+        command, _ = command_of(cell, tmp_path)
+        late = cell.server == "vllm" and PROJECT.matrix.versions[cell.version].within(">=0.32")
+        word = "fp8_per_tensor" if late else "fp8"
+        assert command[command.index("--quantization") + 1] == word, cell
+        recorded = flags_of(PROJECT, cell.version)
+        assert recorded is not None
+        assert word in recorded.flags["--quantization"].split(), cell
+
+
 def test_only_git_references_have_no_record_of_flags() -> None:
     missing = {name for name in PROJECT.matrix.versions if flags_of(PROJECT, name) is None}
     assert missing == WITHOUT_RECORD

@@ -41,6 +41,10 @@ GEMMA_ON_SPARK = {
     "--enforce-eager": True,
     "--limit-mm-per-prompt": {"image": 0, "video": 0},
 }
+# What vLLM calls it since 0.32.
+RENAMED = {"--quantization": "fp8_per_tensor"}
+# The fastest that the image has; one was published with a loader at all.
+LOADER = {"--load-format": "instanttensor"}
 QWEN_27B = {
     "--served-model-name": "qwen35-dflash",
     "--max-model-len": 65536,
@@ -59,7 +63,8 @@ SHAPES = {
             "--speculative-config": dflash("RedHatAI/gemma-4-31B-it-speculator.dflash", tokens=8),
         },
         # Patches kept the model on Triton and the drafter on FlashAttention; options do that now.
-        ours={
+        ours=RENAMED
+        | {
             "--attention-backend": "triton_attn",
             "--speculative-config": dflash(
                 "RedHatAI/gemma-4-31B-it-speculator.dflash", tokens=8, attention_backend="flash_attn"
@@ -76,7 +81,7 @@ SHAPES = {
             "--trust-remote-code": True,
         },
         # Published for a B300; the shape above was validated on a Spark, and neither model contains code.
-        ours=GEMMA_ON_SPARK,
+        ours=GEMMA_ON_SPARK | RENAMED,
         left_out=("--trust-remote-code",),
     ),
     "gemma4-26b-a4b": Shape(
@@ -157,7 +162,7 @@ def test_the_default_command_is_the_published_one_with_the_listed_differences(
 ) -> None:
     shape = SHAPES[name]
     expected = {flag: value for flag, value in shape.published.items() if flag not in shape.left_out}
-    assert flags_of(real_image(shape.target).command(shape.given)) == expected | shape.ours
+    assert flags_of(real_image(shape.target).command(shape.given)) == expected | LOADER | shape.ours
 
 
 def test_a_process_prints_what_the_program_prints_here(real_image: Images) -> None:

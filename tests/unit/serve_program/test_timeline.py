@@ -19,9 +19,16 @@ LOG = [
 
 def test_every_step_of_a_start_gets_its_seconds() -> None:
     assert describe(read(LOG, ENDS), warm_up=True) == (
-        "start in seconds: checks 0.5, imports 12.0, engine 7.5, weights 4.5, graphs 24.0, server 1.5; "
-        "ready 50.0; warm-up 2.0"
+        "start in seconds: checks 0.5, imports 12.0, engine 7.5, weights 4.5, compile 9.0, graphs 15.0, "
+        "server 1.5; ready 50.0; warm-up 2.0"
     )
+
+
+def test_without_compiling_there_is_no_such_step() -> None:
+    eager = [line.replace(" (compilation: 9.00 s)", "") for line in LOG]
+    assert "weights 4.5, graphs 24.0, server" in describe(read(eager, ENDS), warm_up=True)
+    encoder = [line.replace("9.00 s)", "9.00 s — language_model: 8.00 s, encoder: 1.00 s)") for line in LOG]
+    assert read(encoder, ENDS) == read(LOG, ENDS)
 
 
 def test_of_several_processes_the_first_to_begin_and_the_last_to_end_count() -> None:
@@ -41,7 +48,7 @@ def test_what_vllm_did_not_log_is_unknown() -> None:
         "server unknown; ready 50.0; warm-up 2.0"
     )
     without_loading = [line for line in LOG if "Starting to load" not in line]
-    assert "imports 12.0, engine unknown, weights unknown, graphs 24.0" in describe(
+    assert "imports 12.0, engine unknown, weights unknown, compile 9.0, graphs 15.0" in describe(
         read(without_loading, ENDS), warm_up=True
     )
 

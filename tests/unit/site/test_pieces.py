@@ -12,7 +12,15 @@ import pytest
 from imagefactory.project.matrix import load_matrix
 from imagefactory.site.documents import as_script
 from imagefactory.site.guides import inline, plain, read_guides, table_rows
-from imagefactory.site.pictures import WIDTH, Bar, PictureLayer, bars, layer_file, layer_picture
+from imagefactory.site.pictures import (
+    WIDTH,
+    Bar,
+    PictureLayer,
+    bars,
+    layer_file,
+    layer_picture,
+    timeline_file,
+)
 from imagefactory.site.rendering import about, folded, simple
 from imagefactory.site.traits import badges
 from tests.fixtures.checkouts import REPOSITORY
@@ -39,6 +47,20 @@ def test_pictures_escape_names() -> None:
         ET.fromstring(text)  # noqa: S314 - it is well-formed
         assert "<script" not in text
         assert "<img" not in text
+
+
+def test_a_timeline_is_as_long_as_its_steps() -> None:
+    text = timeline_file({HOSTILE: {"weights": 30.0, "imports": 10.0}, "second": {"imports": 20.0}})
+    assert "<script" not in text
+    picture = ET.fromstring(text)  # noqa: S314 - our own
+    steps = [box for box in picture.iter() if box.tag.endswith("rect") and box.attrib["height"] == "20"]
+    assert [box.attrib["class"] for box in steps] == ["imports", "weights", "imports"], (
+        "in the order of a start"
+    )
+    widths = [float(box.attrib["width"]) for box in steps]
+    assert widths == pytest.approx([widths[0], 3 * widths[0], 2 * widths[0]], abs=0.2)
+    assert ">40 s<" in text
+    assert ET.fromstring(timeline_file({})) is not None  # noqa: S314
 
 
 def test_inline_markup_is_rendered_and_the_rest_escaped() -> None:

@@ -16,6 +16,7 @@ from imagefactory.check.bench.measuring import (
     Course,
     GpuWatch,
     fit,
+    kernels_of,
     measure,
     recording,
     refuse_wrong_answers,
@@ -170,6 +171,9 @@ def test_the_steps_of_a_start_come_from_the_log() -> None:
     line = "[serve] start in seconds: checks 0.8, imports 28.5, graphs unknown; ready 69.0; warm-up 0.2\n"
     assert steps_of(f"noise\n{line}noise") == {"checks": 0.8, "imports": 28.5, "ready": 69.0, "warm-up": 0.2}
     assert steps_of("nothing") == {}
+    log = "[serve] compiled sampling in 79 s\n[serve] kernels of FlashInfer: sampling absent\nnoise"
+    assert kernels_of(log) == ("sampling absent", {"sampling": 79.0})
+    assert kernels_of("nothing") == ("", {})
 
 
 def test_gpus_are_summarised_and_missing_figures_stay_missing() -> None:

@@ -12,8 +12,8 @@ LINES = LogLines(
     telling=("backend", "GEMM", "native support for FP", "LinearKernel", "init engine ("),
     steps=("non-default args", "Starting to load model", "Loading model from"),
 )
-_ENGINE = re.compile(r"init engine \(.*\) took ([\d.]+) s")
-"""vLLM's own figure for what follows the weights: profiling, compiling, CUDA graphs, kernels."""
+_ENGINE = re.compile(r"init engine \(.*?\) took ([\d.]+) s(?: \(compilation: ([\d.]+) s)?")
+"""vLLM's own figures for what follows the weights: profiling, compiling, CUDA graphs, kernels; and for compiling."""
 _ATTENTION = re.compile(
     r"Using (?:AttentionBackendEnum\.)?(\w+?)(?: attention)? backend(?: out of potential backends|\.)"
 )
@@ -34,7 +34,9 @@ def moments(lines: Iterable[str], found: Moments) -> Moments:
         elif text.startswith(("Starting to load model", "Loading model from")) and found.loading is None:
             found = found._replace(loading=moment)
         elif engine := _ENGINE.match(text):
-            found = found._replace(loaded=moment - float(engine[1]), captured=moment)
+            loaded = moment - float(engine[1])
+            compiled = loaded + float(engine[2]) if engine[2] else None
+            found = found._replace(loaded=loaded, compiled=compiled, captured=moment)
     return found
 
 
