@@ -269,7 +269,6 @@ def modules_of(applied: Sequence[Applied], trees: Mapping[str, InstalledWheel]) 
 
 
 def image_path(path: str, site: str) -> ImagePath:
-    """Return where a path of a mod lies in the image."""
     if path.startswith(IMAGE_FILES):
         return ImagePath(path.lstrip("/"))
     return ImagePath(f"{site}/{path}")

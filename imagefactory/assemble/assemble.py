@@ -77,7 +77,6 @@ class BuildRun:
         return list({layer.key: layer for plan in self.plans for layer in plan.layers}.values())
 
     def folder(self, plan: Plan) -> Path:
-        """Return where the image of a plan is laid out."""
         if self.output is None:
             folder = self.project.build_folder(plan.cell)
             return folder.with_name(f"{folder.name}{self.suffix}")
@@ -194,8 +193,6 @@ def compare(run: BuildRun) -> BuildRun:
 
 
 def lay_out(run: BuildRun) -> BuildRun:
-    """Write the images as OCI layouts."""
-
     def finished(plan: Plan) -> Built:
         image = make_image(plan, [run.blobs[layer.key] for layer in plan.layers])
         return Built(plan, image, _write(run.project, plan, image, run.folder(plan)))

@@ -74,7 +74,6 @@ def build_layers(
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -104,8 +103,6 @@ class _Builders:
             self._store.sweep()
 
     def start(self, work: LayerWork) -> Future[Blob]:
-        """Build a layer in the background."""
-
         def tell(done: int) -> None:
             self._watch.state(work.layer.key, "splicing", done, work.layer.unpacked)
 

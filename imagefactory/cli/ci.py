@@ -323,7 +323,6 @@ def _write_outputs(values: dict[str, str]) -> None:
 
 
 def _write_summary(text: str) -> None:
-    """Add a text to the page of a workflow's run."""
     _append("GITHUB_STEP_SUMMARY", text)
 
 

@@ -129,7 +129,6 @@ def show(table: RenderableType) -> None:
 
 
 def show_rows(rows: Rows, *columns: str, markdown: bool = False) -> None:
-    """Print rows as a table for the terminal, or in Markdown."""
     from imagefactory.cli.show.tables import markdown_table, table
 
     if markdown:
@@ -144,7 +143,6 @@ def print_json(value: object) -> None:
 
 
 def watching() -> AbstractContextManager[LiveDisplay | PlainDisplay]:
-    """Show the progress of a build, a push or a compile."""
     from imagefactory.cli.show.live import watching
 
     return watching()
@@ -211,5 +209,4 @@ def find_publisher(project: Project, key: str, *, unsigned: bool) -> tuple[Signe
 
 
 def today() -> date:
-    """Return today's date in UTC."""
     return datetime.now(UTC).date()

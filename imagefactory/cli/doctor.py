@@ -50,7 +50,6 @@ class Diagnosis:
 
 
 def examine(project: Project, today: date) -> Iterator[Diagnosis]:
-    """Run all checks, one after the other."""
     root, store = project.root, project.store
     bases = project.matrix.bases.values()
     checks: list[tuple[str, str, Callable[[], Result]]] = [

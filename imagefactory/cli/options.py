@@ -73,7 +73,6 @@ def path(option: str, text: str) -> Path | None:
 
 
 def existing(option: str, text: str, *, folder: bool) -> Path:
-    """Return the path of an existing, readable folder or regular file."""
     path = _path(option, text)
     try:
         (os.scandir(path) if folder else open_regular(path)).close()

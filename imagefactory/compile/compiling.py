@@ -178,7 +178,6 @@ def _run(
 
 
 def _order(job: Job, jobs: int) -> dict[str, object]:
-    """Return the job description for the program in the container."""
     wheel = job.request.what == "flashinfer" and not job.request.inspects
     return {
         "archs": job.inputs.arch_list,
@@ -225,7 +224,6 @@ def _environment(job: Job) -> dict[str, str]:
 
 
 def _missing(job: Job, out: Path) -> str:
-    """Name what a compile should have made and has not."""
     made = {path.name.partition(".")[0] for path in out.glob("*.so")}
     if job.request.graft:
         return ", ".join(name for name in job.request.targets if name not in made)

@@ -167,7 +167,6 @@ def jobs_for(machine: BuildMachine, cost: Cost, asked: int = 0) -> int:
 
 
 def refuse_full_disk(machine: BuildMachine, folder: Path, needed_gb: float, what: str) -> None:
-    """Raise an error if the disk of a folder has too little space."""
     free = machine.free_gb(folder)
     if free < needed_gb:
         raise MachineError(

@@ -49,7 +49,6 @@ class CompileSource:
 
 
 def read_replacements(texts: Sequence[str]) -> dict[str, Path]:
-    """Read `NAME=DIR` options."""
     found: dict[str, Path] = {}
     for text in texts:
         name, sign, folder = text.partition("=")

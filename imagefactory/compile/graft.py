@@ -145,7 +145,6 @@ class Extension:
 
 
 def read_extension(data: bytes, name: str) -> Extension:
-    """Read an extension; raise an error if it is not a shared library."""
     try:
         elf = ELFFile(io.BytesIO(data))
         sections = list(elf.iter_sections())
@@ -257,7 +256,6 @@ class _Archive:
         self._write(entry, _compressed(source, info), digest.digest())
 
     def add(self, name: str, data: bytes, *, executable: bool = False) -> None:
-        """Add a file with new content."""
         packed = bytes(deflate.deflate_compress(data, _LEVEL))
         entry = _entry(name, executable=executable)
         entry.compress_type, entry.CRC = ZIP_DEFLATED, zlib.crc32(data)

@@ -84,7 +84,6 @@ class GraftSettings(_Model):
     """Operators that a compile for one chip may lack, and why."""
 
     def extensions_of(self, version: ServerVersion) -> tuple[str, ...]:
-        """List the extensions of a vLLM version."""
         return tuple(name for name, versions in self.extensions.items() if version.within(versions))
 
 
@@ -131,7 +130,6 @@ class CompileSettings(_Model):
 
     @property
     def requirements(self) -> list[str]:
-        """The requirements of a toolchain besides torch and the build backends."""
         cuda = [f"{name}=={self.cuda}.*" for name in self.wheels.cuda]
         return [*cuda, *self.wheels.others]
 
@@ -171,7 +169,6 @@ class CompileSettings(_Model):
 
 
 def load_settings(root: Path) -> CompileSettings:
-    """Read and validate compile.yaml, reporting mistakes with their line."""
     source = read_yaml(root / FILE, FILE)
     try:
         return CompileSettings.model_validate(source.data)

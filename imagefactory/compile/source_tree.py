@@ -50,7 +50,6 @@ def prepare(tree: Path, fill: Callable[[Path], None]) -> bool:
 
 
 def fill(project: CompileProject, job: Job, target: Path) -> None:
-    """Fill a tree with the sources, mods applied, ready to be compiled."""
     sources, main = job.sources, target / job.request.what
     if isinstance(sources.main, CompileSource):
         place(sources.main, main, project.store)

@@ -61,7 +61,6 @@ class CompileProject(Project):
 
     @cached_property
     def settings(self) -> CompileSettings:
-        """The validated compile.yaml."""
         return load_settings(self.root)
 
     @cached_property
@@ -161,7 +160,6 @@ def provide(project: CompileProject, plan: Plan, watch: Watcher) -> str:
 
 
 def locked_toolchains(project: CompileProject) -> Iterator[Cell]:
-    """Iterate over the toolchains whose wheels are locked."""
     for vllm, version in project.matrix.vllm.items():
         if version.release is not None:
             yield from (
@@ -183,7 +181,6 @@ class FlashInferLock(Lock):
 
     @property
     def vllm(self) -> str:
-        """The vLLM version."""
         [part] = self.made_from
         return part.removeprefix("vllm.")
 
@@ -218,7 +215,6 @@ def make_toolchain_locks(
 
 
 def locked_flashinfer(project: CompileProject, vllm: str) -> LockedSource:
-    """Return the locked sdist of FlashInfer for a vLLM version."""
     named = first_of_release(project.matrix, vllm)
     [sdist] = FlashInferLock.read(FlashInferLock.path(project.locks, named)).sources
     return sdist
@@ -264,7 +260,6 @@ def build_requirements(pyproject: str | None, where: str) -> list[str]:
 
 
 def pinned(name: str, requirements: Sequence[str], where: str) -> str:
-    """Return the version that requirements pin a package to."""
     for text in requirements:
         try:
             requirement = Requirement(text)
@@ -315,7 +310,6 @@ def _lock_flashinfer(
 
 
 def flashinfer_version(requirements: str | None, where: str) -> str:
-    """Return the FlashInfer version that a vLLM release requires."""
     lines = [line.partition("#")[0].strip() for line in (requirements or "").splitlines()]
     return pinned(FLASHINFER, [line for line in lines if line and not line.startswith("-")], where)
 

@@ -54,7 +54,6 @@ class LockedSet:
         return cls(name, root / FOLDER / f"{name}.txt")
 
     def text(self) -> str:
-        """Return the whole file."""
         return self.path.read_text("utf-8")
 
     def pins(self) -> dict[str, str]:
@@ -73,14 +72,12 @@ class LockedSet:
 
 
 def extras(root: Path, name: str) -> list[str]:
-    """Return the extras of pyproject.toml that a set includes."""
     if name == "test":
         return list(_project(root)["optional-dependencies"])
     return [] if name == RUN else [name]
 
 
 def checksum(root: Path, name: str) -> str:
-    """Return a checksum of a set's requirements and the supported Pythons."""
     project = _project(root)
     more = [line for extra in extras(root, name) for line in project["optional-dependencies"][extra]]
     wanted = {"requirements": sorted([*project["dependencies"], *more]), "pythons": PYTHONS}
@@ -93,7 +90,6 @@ def _project(root: Path) -> dict[str, Any]:
 
 
 def is_current(root: Path, prefix: Path, names: Iterable[str]) -> bool:
-    """Return whether an environment has the current versions of these sets."""
     return all(_stamp(prefix, name) == LockedSet.of(root, name).text() for name in names)
 
 
@@ -225,7 +221,6 @@ def _stamp(prefix: Path, name: str) -> str | None:
 
 
 def main() -> int:
-    """Set up the checkout that contains this file."""
     root = Path(__file__).resolve().parents[2]
 
     def say(text: str) -> None:

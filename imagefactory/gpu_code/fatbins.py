@@ -46,7 +46,6 @@ class Code:
 
     @property
     def target(self) -> str:
-        """The target as NVIDIA's tools name it."""
         return f"{_PREFIXES[self.kind]}{self.chip}{self.suffix}"
 
 
@@ -134,7 +133,6 @@ class _Window:
 
     @property
     def position(self) -> int:
-        """How far the stream is read."""
         return self._start + self._next
 
     def peek(self, size: int) -> bytes:

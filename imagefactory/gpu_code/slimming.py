@@ -28,7 +28,6 @@ class Tally:
     blanked: Counter[str] = field(default_factory=Counter)
 
     def count(self, codes: Sequence[Code], chip: Chip) -> None:
-        """Count the entries of a container."""
         loadable = [code for code in codes if code.kind == "cubin" and loads(code, chip)]
         needed = loadable or [code for code in codes if code.kind != "cubin"]
         for code in codes:
@@ -39,7 +38,6 @@ class Tally:
 
 
 def chip_of(capability: str) -> Chip:
-    """Parse a compute capability such as 12.1."""
     major, _, minor = capability.partition(".")
     return int(major), int(minor)
 

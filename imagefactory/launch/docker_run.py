@@ -55,12 +55,10 @@ class Launch:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the container needs GPUs."""
         return bool(self.description["image"]["capability"])
 
     @property
     def limits(self) -> dict[str, int]:
-        """The limits to raise."""
         return {"memlock": -1, "stack": STACK} if self.on_gpu and self.with_limits else {}
 
     @property
@@ -110,7 +108,6 @@ def compose_text(document: Mapping[str, Any]) -> str:
 
 
 def compose_document(launch: Launch) -> dict[str, Any]:
-    """Return the content of a compose file."""
     service: dict[str, Any] = {
         "image": launch.image,
         "container_name": launch.container,

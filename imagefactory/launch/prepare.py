@@ -46,18 +46,15 @@ class Start:
     """What the container will run."""
 
     def line(self, *, detach: bool = True) -> list[str]:
-        """Return the arguments of `docker run`."""
         return docker_run(self.launch, detach=detach)
 
     def shell(self, *, detach: bool = True) -> str:
-        """Return the `docker run` command, ready for pasting."""
         return shell_line(self.line(detach=detach))
 
     def compose(self) -> str:
         return compose(self.launch)
 
     def recipe(self, style: str) -> str:
-        """Return the recipe for another launcher."""
         return recipe(style, self.launch, self.served.model, self.command, self.served.extra)
 
 
@@ -124,7 +121,6 @@ def with_settings(of_mods: Mapping[str, str], given: Mapping[str, str]) -> dict[
 
 
 def settings_from(words: Sequence[str], option: str = "--set") -> dict[str, str]:
-    """Parse settings given as NAME=VALUE."""
     for word in words:
         if not re.match(r"[A-Z][A-Z0-9_]*=", word):
             name, equals, _ = word.partition("=")  # what follows may be a secret

@@ -30,7 +30,6 @@ class Preview:
     model: Mapping[str, Any]
 
     def command(self, given: Mapping[str, str] | None = None) -> list[str]:
-        """Return the server's command for these settings."""
         return [str(word) for word in self.dry_run(given or {})["command"]]
 
     def dry_run(self, given: Mapping[str, str], *, readings: Path | None = None) -> dict[str, Any]:
@@ -69,7 +68,6 @@ class Preview:
     def run(
         self, *arguments: str, variables: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run the program with the image's environment."""
         with tempfile.TemporaryDirectory(prefix="imagefactory-") as folder:
             Path(folder, "settings.json").write_bytes(settings_bytes(self.description))
             Path(folder, "model.json").write_text(json.dumps(self.model), "utf-8")

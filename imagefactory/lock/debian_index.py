@@ -98,7 +98,6 @@ def read_index(
 
 
 def read_keys(folder: Path, debian: str) -> list[pysequoia.Cert]:
-    """Read the keys that may sign a release's archives."""
     files = sorted(folder.glob(f"{debian}-*.asc"))
     if not files:
         raise TrustError(

@@ -148,7 +148,6 @@ def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
 
 
 def version_checksum(version: ServerVersion, arch: str = "") -> Sha256:
-    """Checksum the settings of a version, with what is compiled for one arch."""
     return checksum(_settings(version) | {"compile": choice_for(version.compile, arch)})
 
 
@@ -165,13 +164,11 @@ def models_made_from(matrix: Matrix) -> MadeFrom:
 
 
 def sources_made_from(matrix: Matrix) -> MadeFrom:
-    """Checksum the vLLM releases of the matrix."""
     releases = (version.release for version in matrix.vllm.values())
     return {f"vllm.{release}": checksum(release) for release in releases if release is not None}
 
 
 def tools_made_from(matrix: Matrix) -> MadeFrom:
-    """Checksum the programs that the factory runs."""
     return {f"tools.{name}": checksum(_settings(tool)) for name, tool in matrix.tools.items()}
 
 

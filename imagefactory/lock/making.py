@@ -148,7 +148,6 @@ def _make_kernel_lock(project: Project, say: Say) -> LockResult:
 
 
 def make_base_lock(project: Project, cell: Cell, upgrade: Sequence[str], say: Say) -> LockResult:
-    """Pin the Debian packages of a cell's base."""
     path = project.base_lock_path(cell)
     name = project.matrix.archs[cell.arch].base
     base = project.matrix.bases[name]

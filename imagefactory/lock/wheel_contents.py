@@ -129,7 +129,6 @@ def _describe(archive: ZipFile, file: str, size: int, python: str) -> WheelConte
 
 
 def console_scripts(entry_points: bytes) -> dict[str, str]:
-    """Parse the commands that a wheel installs."""
     parser = configparser.RawConfigParser(delimiters=("=",), strict=False)
     # Keep the case of names.
     parser.optionxform = str  # type: ignore[assignment,method-assign]

@@ -235,7 +235,6 @@ def tag_ranks(base: Base, platform: str) -> dict[Tag, int]:
 def choose_file(
     offered: Iterable[WheelLocation], pin: Pin, tags: dict[Tag, int], request: WheelRequest
 ) -> WheelLocation:
-    """Choose the file of a version that fits the platform best."""
     of_version: list[str] = []
     unhashed: list[str] = []
     fitting: list[tuple[int, int, str, WheelLocation]] = []

@@ -63,7 +63,6 @@ class FileChange:
 
 
 def scaffold(project: Project, name: str) -> Path:
-    """Create the folder of a new mod, with a working mod.yaml to fill in."""
     folder = new_folder(project, name)
     version = project.matrix.defaults.vllm
     text = TEMPLATE.format(name=name, version=version, why=NO_REASON, model=NO_MODEL)
@@ -239,7 +238,6 @@ _Dumper.add_representer(str, _text)
 
 
 def manifest_text(manifest: Manifest, comments: Sequence[str]) -> str:
-    """Return the text of a new mod.yaml."""
     schema = TEMPLATE.partition("\n")[0]
     return "\n".join([schema, *(f"# {printable(line)}" for line in comments), _dump(_plain(manifest))])
 

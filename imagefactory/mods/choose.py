@@ -64,7 +64,6 @@ def choose_mods(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> Chosen:
 
 
 def choose_source_mods(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> Chosen:
-    """Choose the mods of a cell that change sources before they are compiled."""
     version = matrix.versions[cell.version].version
     wanted = _wanted(matrix, cell, mods)
     return Chosen(
@@ -114,7 +113,6 @@ def refuse_unknown_names(mods: Iterable[Mod], matrix: Matrix) -> None:
 
 
 def find_mod(mods: Mapping[str, Mod], name: str, where: str = "mods/") -> Mod:
-    """Return the mod of that name; if there is none, suggest the nearest."""
     if name not in mods:
         raise UsageError(
             "unknown-name",

@@ -86,7 +86,6 @@ def releases(matrix: Matrix) -> list[str]:
 
 
 def refuse_broken(results: Sequence[ModResult]) -> None:
-    """Raise an error if a mod makes a wrong claim about a version."""
     broken = [result for result in results if not result.holds]
     if broken:
         raise ModError(
@@ -199,7 +198,6 @@ def markdown(results: Sequence[ModResult]) -> str:
 
 
 def read_table(text: str) -> Mapping[tuple[str, str], ModResult]:
-    """Return what the table in the README says, by mod and version."""
     lines = text.partition(BEGIN)[2].partition(END)[0].splitlines()
     reasons: dict[tuple[str, str], str] = {}
     for match in filter(None, (re.fullmatch(r"- (\S+) on ([^:]+): (.*)\.", line) for line in lines)):

@@ -67,7 +67,6 @@ class ReleaseSource:
             return self._memory[path]
 
     def names(self) -> frozenset[str]:
-        """Return the paths of all files of a wheel."""
         return frozenset(self._zip.namelist())
 
     def texts(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -174,7 +173,6 @@ def needed_git_source(mod: Mod, variant: Variant, source: GitSource) -> FolderSo
 
 
 def package_files(folder: Path, package: str) -> dict[str, bytes]:
-    """Read the files of a package, except bytecode."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted((folder / package).rglob("*"))
@@ -183,7 +181,6 @@ def package_files(folder: Path, package: str) -> dict[str, bytes]:
 
 
 def package_hash(folder: Path, package: str) -> str:
-    """Hash the paths and contents of a package's files."""
     return checksum({path: sha256_of(data) for path, data in package_files(folder, package).items()})
 
 
@@ -198,7 +195,6 @@ class Trees:
         self._lock = threading.Lock()
 
     def tree(self, mod: Mod, variant: Variant, name: str) -> FolderSource | ReleaseSource:
-        """Return the unmodified tree of a version that a variant changes."""
         if variant.source is not None:
             return needed_git_source(mod, variant, variant.source)
         if self._folder is not None:

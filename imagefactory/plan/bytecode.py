@@ -49,7 +49,6 @@ class ListedModules:
 
 
 def is_list(name: str) -> bool:
-    """Return whether an input of a layer is a list of modules."""
     return name.startswith(_LISTS) and name.endswith(".txt")
 
 
@@ -113,7 +112,6 @@ def module_bytecode(
 def own_bytecode(
     root: Path, base: BaseLock, python: str, serve: ServeLayer, mods: Sequence[ModLayer]
 ) -> list[BytecodeLayer]:
-    """Plan the bytecode of the serve program and of the files that mods change."""
     packages = python_packages(python, base.debs)
     if not packages:
         return []

@@ -110,7 +110,6 @@ def locked_plans(project: Project) -> list[Plan]:
 
 
 def base_layer(matrix: Matrix, cell: Cell, lock: BaseLock) -> BaseLayer:
-    """Plan the Debian base from its locked packages."""
     base = matrix.bases[lock.base]
     return BaseLayer.of(
         "base",
@@ -197,7 +196,6 @@ def _mod_layers(
 
 
 def model_layer(cell: Cell, served: Served) -> ModelLayer:
-    """Plan the last layer, with the description of the model."""
     settings = ModelSettings(model=served.model, description=served.description)
     return ModelLayer.of("model", cell.model, (), settings)
 
@@ -207,7 +205,6 @@ def _compiles(lock: WheelLock) -> bool:
 
 
 def toolkit_layer(python: str) -> ToolkitLayer:
-    """Plan the links to the CUDA compiler in the environment's wheels."""
     return ToolkitLayer.of("toolkit", "cuda", (), ToolkitSettings(python=python, venv=VENV))
 
 

@@ -170,7 +170,6 @@ class _Layer(_Value, Generic[_Kind, _Settings]):
         download: int = 0,
         unpacked: int = 0,
     ) -> Self:
-        """Create a layer and compute its key."""
         inputs = tuple(inputs)
         key = checksum(
             {
@@ -274,7 +273,6 @@ class Plan(_Value):
 
 
 def make_image(plan: Plan, blobs: Sequence[Blob]) -> Image:
-    """Create the documents of an image."""
     config = canonical_json(_config(plan, blobs))
     manifest = {
         "schemaVersion": 2,

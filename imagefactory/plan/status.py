@@ -68,7 +68,6 @@ def last_plan(folder: Path) -> Plan | None:
 
 
 def diff_plans(old: Plan, new: Plan) -> list[LayerChange]:
-    """List the layers that differ, with reasons."""
     # The name of a bundle is the number of its wheels.
     before, after = (
         {layer.kind if layer.kind.endswith("-bundle") else _label(layer): layer for layer in plan.layers}

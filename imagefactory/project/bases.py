@@ -17,7 +17,6 @@ from images.shipped.values import Distribution, Name, Specifier
 
 
 def unique(values: list[str]) -> list[str]:
-    """Reject a list with duplicates."""
     twice = next((value for value in values if values.count(value) > 1), None)
     if twice is not None:
         raise PydanticCustomError("unique", "{text} appears twice", {"text": repr(twice)})

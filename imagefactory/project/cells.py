@@ -56,7 +56,6 @@ class Cell:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels by which an image names its cell."""
         return {
             "imagefactory.model": self.model,
             f"imagefactory.{self.server}": version_key(self.version),
@@ -79,7 +78,6 @@ class Cell:
 
     @property
     def slug(self) -> str:
-        """A name for files and folders."""
         return f"{self.model_and_version}-{self.arch}-{self.machine}"
 
     @property
@@ -106,12 +104,10 @@ def all_combinations(matrix: Matrix) -> Iterator[Cell]:
 
 
 def buildable(matrix: Matrix) -> list[Cell]:
-    """List the cells that no rule excludes."""
     return [cell for cell in all_combinations(matrix) if reason_excluded(matrix, cell) is None]
 
 
 def exclusions(matrix: Matrix) -> list[Exclusion]:
-    """List the excluded combinations, each with its reason."""
     reasons = ((cell, reason_excluded(matrix, cell)) for cell in all_combinations(matrix))
     return [Exclusion(cell, reason) for cell, reason in reasons if reason is not None]
 
@@ -144,13 +140,11 @@ def support_warnings(matrix: Matrix, cells: Iterable[Cell], today: date) -> list
 
 
 def usable_drafters(matrix: Matrix, cell: Cell) -> list[Drafter]:
-    """List the drafters that work in a cell; the first is its default."""
     refused = [drafter for drafter, _ in drafter_exclusions(matrix, cell)]
     return [drafter for drafter in matrix.models[cell.model].drafters if drafter not in refused]
 
 
 def drafter_exclusions(matrix: Matrix, cell: Cell) -> list[tuple[Drafter, str]]:
-    """List the drafters that do not work in a cell, each with its reason."""
     found: list[tuple[Drafter, str]] = []
     for drafter in matrix.models[cell.model].drafters:
         reasons = (

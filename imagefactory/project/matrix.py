@@ -258,7 +258,6 @@ class Matrix(_Model):
 
 
 def load_matrix(path: Path) -> Matrix:
-    """Load and validate matrix.yaml; errors are reported with their line."""
     source = read_yaml(path)
     try:
         matrix = Matrix.model_validate(source.data)

@@ -30,7 +30,6 @@ class Project:
 
     @cached_property
     def matrix(self) -> Matrix:
-        """The checked matrix.yaml."""
         return load_matrix(self.root / "matrix.yaml")
 
     @property
@@ -39,7 +38,6 @@ class Project:
 
     @property
     def known_layers(self) -> Path:
-        """The record of layer digests."""
         return self.locks / "layers.toml"
 
     @property
@@ -48,26 +46,21 @@ class Project:
         return self.locks / HANDED_ON
 
     def build_folder(self, cell: Cell) -> Path:
-        """Return the folder where the image of a cell is laid out."""
         return self.root / "build" / cell.slug
 
     def wheel_lock_path(self, cell: Cell) -> Path:
-        """Return the lock file that names the wheels of a cell."""
         return WheelLock.path(self.locks, cell.version, cell.arch, cell.platform)
 
     def base_lock_path(self, cell: Cell) -> Path:
-        """Return the lock file that names the Debian packages of a cell."""
         return BaseLock.path(self.locks, self.matrix.archs[cell.arch].base, cell.platform)
 
     def is_locked(self, cell: Cell) -> bool:
-        """Whether the wheels and the Debian packages of a cell have been locked."""
         return self.wheel_lock_path(cell).exists() and self.base_lock_path(cell).exists()
 
     def wheel_lock(self, cell: Cell) -> WheelLock:
         return self._read(WheelLock, self.wheel_lock_path(cell))
 
     def base_lock(self, cell: Cell) -> BaseLock:
-        """Read the Debian packages of a cell."""
         return self._read(BaseLock, self.base_lock_path(cell))
 
     @property
@@ -111,12 +104,10 @@ class Project:
 
     @cached_property
     def mods(self) -> dict[str, Mod]:
-        """Every mod of the checkout, by name."""
         return load_mods(self.root / "mods")
 
 
 def locked_cells(project: Project) -> list[Cell]:
-    """List the buildable cells whose wheels have been locked."""
     return [cell for cell in buildable(project.matrix) if project.wheel_lock_path(cell).exists()]
 
 

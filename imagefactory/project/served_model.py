@@ -156,5 +156,4 @@ class ServedModel(_OfServers):
 
     @property
     def repositories(self) -> list[str]:
-        """The hub repositories needed to serve this model."""
         return [*([self.repo] if self.repo else []), *(drafter.repo for drafter in self.drafters)]

@@ -37,7 +37,6 @@ def server_name(version: str) -> str:
 
 
 def version_name(server: str, key: str) -> str:
-    """Return the name of a version in targets, given its key in matrix.yaml."""
     return key if server == VLLM else f"{server}-{key}"
 
 
@@ -149,5 +148,4 @@ class ServerVersion(_Model):
         return Version(self.release or self.counts_as or "")
 
     def within(self, specifier: str) -> bool:
-        """Return whether this version is in a range; development versions count."""
         return SpecifierSet(specifier).contains(self.version, prereleases=True)

@@ -18,7 +18,6 @@ _MACHINES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "
 
 
 def host_machine() -> str:
-    """Return this computer's processor as container platforms name it."""
     return _MACHINES.get(host.machine().lower(), "amd64")
 
 
@@ -34,7 +33,6 @@ class Selector:
 
     @classmethod
     def parse(cls, text: str) -> Selector:
-        """Split a target into its parts."""
         if text == EVERYTHING:
             return cls(text, "*", "*", "*", "*")
         left, *rest = text.split("/")
@@ -125,7 +123,6 @@ def _matching(target: str, what: str, pattern: str, known: Iterable[str]) -> lis
 
 
 def unknown_name(what: str, name: str, known: Iterable[str], where: str) -> UsageError:
-    """Return an error that suggests the nearest known names."""
     return UsageError(
         "unknown-name",
         f"Unknown {what} {name!r}.",

@@ -163,7 +163,6 @@ class DebianPython:
     """An unpacked Python, started through the loader that was unpacked with it."""
 
     def __init__(self, python: str, debs: Iterable[tuple[DebPackage, Path]], folder: Path) -> None:
-        """Unpack the packages into a new folder."""
         folder.mkdir()
         self._home = folder / "usr"
         self._program = self._home / "bin" / f"python{python}"
@@ -189,7 +188,6 @@ class DebianPython:
 
 
 def cannot_run(program: Path | str, why: str) -> BuildError:
-    """Return the error for a Python that does not do its work on this machine."""
     return BuildError(
         "bytecode-failed",
         "Debian's Python did not compile the bytecode of an image.",

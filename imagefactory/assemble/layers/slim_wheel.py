@@ -68,7 +68,6 @@ class Slimmer:
     untouched: list[UntouchedLibrary] = field(default_factory=list)
 
     def slim(self, path: str, content: RawSlice | DeflatedSlice) -> Content:
-        """Return a file of the wheel as it goes into an image."""
         chip = chip_of(self.settings.chip)
         if self.believed:
             libraries = self.known.libraries if self.known else ()
@@ -126,7 +125,6 @@ class Slimmer:
 
 
 def _published(content: RawSlice | DeflatedSlice, path: str) -> Sha256:
-    """Hash a library whose hash its wheel does not tell."""
     digest = hashlib.sha256()
     for piece in content.blocks(path):
         digest.update(piece)

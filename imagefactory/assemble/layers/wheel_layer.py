@@ -78,7 +78,6 @@ class Environment:
         return f"{self.venv}/bin/python3"
 
     def root_of(self, scheme: Scheme, distribution: str) -> str:
-        """Return the folder that a scheme of a wheel is installed to."""
         site = f"{self.venv}/lib/python{self.python}/site-packages"
         return {
             "purelib": site,
@@ -161,7 +160,6 @@ class _Installation(WheelDestination):
         attr: str,
         section: Literal["console", "gui"],  # noqa: ARG002 - the interface is installer's
     ) -> RecordEntry:
-        """Write the program of an entry point."""
         if not re.fullmatch(r"\w[\w.+-]*", name) or not re.fullmatch(r"\w+(\.\w+)*", f"{module}.{attr}"):
             raise _bad(self.file, f"the entry point {name} = {module}:{attr} is malformed")
         python, imported = self.environment.interpreter, attr.split(".", 1)[0]
@@ -284,7 +282,6 @@ class _Source(WheelFile):
 
     @property
     def dist_info_filenames(self) -> list[str]:
-        """The files of the metadata folder."""
         folder = f"{self.dist_info_dir}/"
         names = self._zipfile.namelist()
         return [name.removeprefix(folder) for name in names if name.startswith(folder) and name[-1] != "/"]

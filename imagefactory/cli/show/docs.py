@@ -60,7 +60,6 @@ def write_digest(project: Project, plan: Plan, readme: Path) -> Digest | None:
 
 
 def with_tables(root: Path) -> dict[Path, str]:
-    """Return the documents with up-to-date tables."""
     matrix = load_matrix(root / "matrix.yaml")
     guides, published = read_guides(root), load_published(root)
     first = select_one(matrix, "")

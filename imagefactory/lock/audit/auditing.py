@@ -119,7 +119,6 @@ class Audited:
 
     @property
     def title(self) -> str:
-        """The subject, or the name of its file."""
         return Path(self.subject).name if Path(self.subject).exists() else self.subject
 
     def about(self, library: str) -> str:
@@ -139,7 +138,6 @@ def audit(project: Project, name: str, arch: str = "") -> Audited:
 
 
 def refuse_failing(subject: str, verdicts: Sequence[KernelVerdict]) -> None:
-    """Raise an error if a library would not run on its arch."""
     failing = [verdict for verdict in verdicts if not verdict.passes]
     if failing:
         raise CheckError(

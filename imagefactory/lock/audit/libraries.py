@@ -50,7 +50,6 @@ class GpuLibrary:
 
 
 def is_library(name: str) -> bool:
-    """Whether a path is a shared library of an audited package."""
     return any(fnmatchcase(name, pattern) for pattern in _LIBRARIES) and any(
         fnmatchcase(name, pattern) for pattern in _PACKAGES
     )

@@ -48,13 +48,11 @@ class Flags:
                 self.switches.add(name)
 
     def add_call(self, call: ast.Call, scope: NameScope) -> None:
-        """Add the flag of a call of add_argument."""
         names = [name for name in texts(call.args) if name.startswith("-")]
         choices = keyword(call, "choices")
         self.add(names, self.sources.values(choices, scope) if choices else [], switch=is_switch(call))
 
     def add_field(self, names: Iterable[str], kind: ast.expr, scope: NameScope) -> None:
-        """Add a flag that is made from an annotated field."""
         self.add(names, self.sources.values(kind, scope), switch="bool" in names_in(kind))
 
 
@@ -73,7 +71,6 @@ def wheels_with_flags(project: Project) -> dict[str, LockedSource | LockedWheel]
 
 
 def flags_made_from(project: Project) -> dict[str, MadeFrom]:
-    """Return what the record of each version's flags should be made from."""
     wheels = wheels_with_flags(project).items()
     return {name: {f"{server_name(name)}.{version_key(name)}": wheel.sha256} for name, wheel in wheels}
 
@@ -92,7 +89,6 @@ def record_flags(project: Project, say: Say) -> Iterator[tuple[Path, bool]]:
 
 
 def flag_lock(name: str, made_from: Mapping[str, str], read: Read) -> FlagLock:
-    """Return the record of a version, read from its files."""
     found = READERS[server_name(name)](Sources(read))
     return FlagLock(
         made_from=dict(made_from),
@@ -116,7 +112,6 @@ ELSEWHERE = {
 
 
 def read_vllm(sources: Sources) -> Flags:
-    """Return the flags of `vllm serve` and the variables that vLLM reads."""
     found = Flags(sources)
     for name in (ENGINE, *FRONTENDS):
         scope = sources.scope(name)
@@ -181,7 +176,6 @@ FIELDS = "sglang.srt.arg_groups.fields"
 
 
 def read_sglang(sources: Sources) -> Flags:
-    """Return the flags of `sglang serve` and the variables that SGLang reads."""
     found = Flags(sources)
     scope = sources.scope(ARGUMENTS)
     for node in (node for body in scope.bodies for node in ast.walk(body)):

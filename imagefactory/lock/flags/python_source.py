@@ -116,14 +116,12 @@ def is_switch(call: ast.Call) -> bool:
 
 
 def calls_of(tree: ast.AST, name: str) -> Iterator[ast.Call]:
-    """Yield the calls of a method, in the order of the file."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name:
             yield node
 
 
 def texts(nodes: Iterable[ast.AST]) -> list[str]:
-    """Return the constant texts among expressions."""
     return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
 
 

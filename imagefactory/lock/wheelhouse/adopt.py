@@ -178,7 +178,6 @@ def _unfit(cell: Cell, name: str, reasons: Mapping[str, str]) -> LockError:
 
 
 def chips_of(project: Project, cell: Cell, name: str) -> str:
-    """Return the chips that a package has to be compiled for."""
     arch = project.matrix.archs[cell.arch]
     chips = arch.flashinfer_cuda_arch_list if name.startswith("flashinfer") else arch.torch_cuda_arch_list
     return chips or ""

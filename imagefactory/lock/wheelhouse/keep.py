@@ -138,7 +138,6 @@ class CompileInputs:
         return checksum({"format": FORMAT, **self.as_json()})
 
     def as_json(self) -> dict[str, Any]:
-        """Return the inputs as plain values."""
         return {**_PARSER.dump_python(self, mode="json"), "name": canonicalize_name(self.name)}
 
     @classmethod
@@ -177,7 +176,6 @@ def find(store: Store, key: str) -> KeptWheel | None:
 
 
 def all_kept(store: Store) -> Iterator[KeptWheel]:
-    """List the wheels in the store, by name and version."""
     found = map(_read, (store.root / "wheelhouse").glob(f"*/{_RECORD}"))
     yield from sorted(found, key=lambda wheel: (wheel.inputs.name, wheel.inputs.version, wheel.key))
 
@@ -209,7 +207,6 @@ def keep(store: Store, inputs: CompileInputs, wheel: Path) -> KeptWheel:
 
 
 def refuse_damaged(wheel: KeptWheel) -> None:
-    """Raise an error if a kept wheel no longer has its sha256."""
     if file_sha256(wheel.path) != wheel.sha256:
         raise _damaged(wheel.path, f"Its sha256 is not {wheel.sha256}.")
 

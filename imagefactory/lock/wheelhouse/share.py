@@ -144,12 +144,10 @@ class ListedWheel(CompiledWheel):
     """Whether a lock refers to it."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
         return {"key": self.key, **vars(self), "inputs": self.inputs.as_json()}
 
 
 def listing(project: Project, *, key: str = "", remote: bool = False) -> list[ListedWheel]:
-    """List the local wheels and, with `remote`, those in the registry."""
     kept = {str(wheel.key): wheel for wheel in all_kept(project.store)}
     shared: dict[str, CompiledWheel] = {}
     if remote:

@@ -64,7 +64,6 @@ def group_attempts(name: str, attempts: Sequence[Attempt], trees: Trees) -> list
 
 
 def draft(source: Source, groups: Sequence[Group], matrix: Matrix, trees: Trees, why: str) -> Draft:
-    """Draft a mod; at least one group changes something."""
     distribution = next(group.attempts[0].distribution for group in groups if group.changes)
     starts = [str(matrix.versions[group.attempts[0].version].version) for group in groups]
     ranges = [

@@ -55,7 +55,6 @@ class ForeignRepository:
 
     @classmethod
     def around(cls, folder: Path) -> Self | None:
-        """Find the repository that a folder belongs to."""
         place = folder.resolve()
         for top in (place, *place.parents):
             own = top / ".git"

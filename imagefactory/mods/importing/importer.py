@@ -62,11 +62,9 @@ class Importer:
 
     @cached_property
     def trees(self) -> Trees:
-        """The locked files of every version."""
         return Trees(self.project)
 
     def run(self, source: Source, versions: Sequence[str] = (), why: str = "") -> Imported:
-        """Import a source into mods/; `versions` limits those that it is tried on."""
         folder = new_folder(self.project, source.name)
         if why and (not why.startswith("https://") or not why.isprintable()):
             raise UsageError(

@@ -99,7 +99,6 @@ class Order:
 
 
 def judge(version: str, report: Report, distributions: list[Distribution]) -> Attempt:
-    """Decide what a replay on a version came to."""
     addresses = tuple(
         dict.fromkeys(call.address for call in report.calls if call.address and not call.supplied)
     )

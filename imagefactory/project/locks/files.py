@@ -47,11 +47,9 @@ class Lock(Frozen):
 
     @classmethod
     def path(cls, locks: Path, *parts: str) -> Path:
-        """Return where the lock with this name is kept."""
         return locks / cls.file.format(*(part.replace("/", "-") for part in parts))
 
     def home(self, locks: Path) -> Path:
-        """Return the path where a lock with this content belongs."""
         return self.path(locks, *(getattr(self, name) for name in self.named_by))
 
     def content_checksum(self) -> Sha256:
@@ -60,7 +58,6 @@ class Lock(Frozen):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read and check a lock file."""
         try:
             lock = cls.model_validate(tomllib.loads(path.read_text("utf-8")))
         except FileNotFoundError:
@@ -100,7 +97,6 @@ class Lock(Frozen):
 
 
 def first_problem(error: ValidationError) -> str:
-    """Describe the first problem in a document, and where it is."""
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc'])) or 'the document'}: {first['msg']}"
 
@@ -255,7 +251,6 @@ class SourceLock(Lock):
     sources: tuple[LockedSource, ...] = ()
 
     def find(self, version: str, suffix: str) -> LockedSource | None:
-        """Return the wheel (`.whl`) or the sdist (`.tar.gz`) of a release."""
         found = (entry for entry in self.sources if entry.version == version and entry.file.endswith(suffix))
         return next(found, None)
 
@@ -272,7 +267,6 @@ class ToolLock(Lock):
     arm64: tuple[LockedSource, ...] = ()
 
     def find(self, name: str, machine: str) -> LockedSource:
-        """Return the wheel of a program for a machine."""
         entries = self.arm64 if machine == "arm64" else self.amd64
         for entry in entries:
             if entry.name == name:

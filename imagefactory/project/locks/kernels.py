@@ -89,7 +89,6 @@ class SlimLock(Lock):
     wheels: tuple[SlimmedWheel, ...] = ()
 
     def find(self, sha256: str, chip: str, rule: int) -> SlimmedWheel | None:
-        """Return what was taken out of a wheel for a chip, if it is on record."""
         wanted = (sha256, chip, rule)
         return next((one for one in self.wheels if (one.sha256, one.chip, one.rule) == wanted), None)
 
@@ -137,7 +136,6 @@ class Audit:
 
     @property
     def summary(self) -> str:
-        """A short summary of how the libraries run."""
         if self.result == "not-applicable":
             return "no GPU"
         if self.result == "not-audited":
@@ -148,7 +146,6 @@ class Audit:
         return ", ".join(parts or ["no kernels"]) + (f" ({', '.join(failing)})" if failing else "")
 
     def labels(self) -> dict[str, str]:
-        """Return the image labels that state the result."""
         return {AUDIT_LABEL: self.result, SUMMARY_LABEL: self.summary}
 
 

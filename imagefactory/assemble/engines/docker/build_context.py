@@ -91,7 +91,6 @@ class BuildContext:
             piece.put(folder, store, mod_files)
 
     def described_files(self) -> list[Mapping[str, Any]]:
-        """List every file, sorted by path."""
         return sorted(
             (file for piece in self.pieces for file in piece.files), key=lambda file: str(file["path"])
         )

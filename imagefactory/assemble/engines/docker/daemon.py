@@ -191,7 +191,6 @@ def in_registry(reference: str, *, auth: Mapping[str, str] | None = None) -> Map
 
 
 def inspect(name: str) -> Mapping[str, Any] | None:
-    """Return the attributes of an image, or None if the daemon does not have it."""
     with client_for("docker inspect", _SILENT) as client:
         try:
             found: Mapping[str, Any] = client.images.get(name).attrs

@@ -66,7 +66,6 @@ def base_image(base: Layer) -> str:
 
 
 def write(rendered: Rendered, folder: Path) -> tuple[Path, Path]:
-    """Write both files and return their paths."""
     with writing_output(folder):
         write_text(folder / DOCKERFILE, rendered.dockerfile)
         write_text(folder / CONTEXT, rendered.context)

@@ -36,7 +36,6 @@ _WHEELS = re.compile(r"source=(wheels/[^,]+)")
 
 
 def docker_name(project: Project, cell: Cell) -> str:
-    """Return the name of the image that the Docker engine builds for a cell."""
     repository = project.matrix.effective_registry.rpartition("/")[2].lower()
     return f"{repository}:{cell.slug}-docker"
 
@@ -52,7 +51,6 @@ class BuildxOptions:
 
 
 def build_image(project: Project, plan: Plan, options: BuildxOptions, watch: Watcher, say: Say) -> str:
-    """Build the image of a plan from its rendered Dockerfile, and return its id."""
     cell = plan.cell
     engine = daemon.ask()
     if not options.builder:
@@ -89,7 +87,6 @@ def build_image(project: Project, plan: Plan, options: BuildxOptions, watch: Wat
 
 
 def refuse_missing_buildx() -> None:
-    """Raise an error if there is no docker command, or if it has no buildx."""
     command = ["docker", "buildx", "version"]
     try:
         found = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - our own words

@@ -77,7 +77,6 @@ class Deb:
 
     @property
     def name(self) -> str:
-        """The package's name."""
         return self.locked.name
 
     def script(self, name: str) -> str:

@@ -34,7 +34,6 @@ class FileTree:
         return self._entries.get(ImagePath(path))
 
     def owner(self, path: str) -> str:
-        """Return the package that ships a path."""
         return self._owners[ImagePath(path)]
 
     def add(self, entry: Entry, owner: str = FACTORY) -> None:
@@ -57,12 +56,10 @@ class FileTree:
             self._owners[entry.path] = min(owner, self._owners[entry.path])
 
     def add_file(self, path: str, data: bytes | str, mode: int = 0o644) -> None:
-        """Add a small file that the factory writes."""
         content = Bytes(data.encode() if isinstance(data, str) else data)
         self.add(Entry(ImagePath(path), EntryKind.FILE, mode, content))
 
     def add_link(self, path: str, target: str) -> None:
-        """Add a symbolic link that the factory creates."""
         self.add(Entry(ImagePath(path), EntryKind.SYMLINK, 0o777, target=target))
 
     def add_folder(self, path: str, owner: str = FACTORY) -> None:
@@ -100,7 +97,6 @@ class FileTree:
         return None
 
     def children(self) -> dict[str, list[Entry]]:
-        """Return all entries grouped by their directory."""
         found: dict[str, list[Entry]] = {}
         for entry in self:
             found.setdefault(posixpath.dirname(entry.path), []).append(entry)

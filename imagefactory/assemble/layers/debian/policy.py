@@ -116,7 +116,6 @@ _EXCLUDED, _INCLUDED = _any_of(EXCLUDED), _any_of(INCLUDED)
 
 
 def is_left_out(path: str, kind: EntryKind = EntryKind.FILE) -> bool:
-    """Return whether the base leaves out a path that a package ships."""
     if kind in _KEPT and _KEPT[kind].fullmatch(path):
         return False
     return bool(_EXCLUDED.match(f"/{path}")) and not _INCLUDED.match(f"/{path}")
@@ -152,5 +151,4 @@ PLAIN_SINCE_TRIXIE = frozenset({"var/local"})
 
 
 def folder(path: str) -> Folder:
-    """Return the mode and owner of a directory of the image."""
     return FOLDERS.get(path, Folder())

@@ -288,7 +288,6 @@ _LEADING_TO_INSTALL = re.compile(r"update-alternatives\b[^|;&\n]*?(--install\b[^
 
 
 def registered(deb: Deb) -> Iterator[Alternative]:
-    """Iterate over the alternatives that a package's scripts would register."""
     for script in ("preinst", "postinst"):
         lines = re.sub(r"\\\n", " ", deb.script(script))
         uncommented = re.sub(r"(?m)^\s*#.*$", "", lines)
