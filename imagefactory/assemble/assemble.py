@@ -56,17 +56,13 @@ class BuildRun:
     known: KnownLayers | None = None
     """The record that layers must match, and are added to; without it, all are inspected as if nothing were known."""
     workers: int | None = None
-    output: Path | None = None
-    """Where the image goes; a folder of folders for several."""
-    suffix: str = ""
-    """Added to the names of folders."""
+    output: Path | None = None  # where the image goes; a folder of folders for several
+    suffix: str = ""  # added to the names of folders
     elsewhere: Elsewhere | None = None
 
-    closing: ExitStack = field(default_factory=ExitStack)
-    """What ends with the run."""
+    closing: ExitStack = field(default_factory=ExitStack)  # what ends with the run
     blobs: Mapping[Sha256, Blob] = field(default_factory=dict)
-    missing: Sequence[Layer] = ()
-    """The layers that have to be built."""
+    missing: Sequence[Layer] = ()  # the layers that have to be built
     downloads: Downloads | None = None
     mods: AppliedMods | None = None
     built: Sequence[Built] = ()

@@ -25,16 +25,13 @@ class Ownership:
     """The origin of a path."""
 
     path: str
-    layer: Layer | None
-    """None for a path that was left out."""
+    layer: Layer | None  # None for a path that was left out
     owner: str
     lock: Path | None
     version: str
     needed_by: tuple[str, ...]
-    whose: str = ""
-    """Who made the file, in a wheel that we compiled."""
-    left_out: str = ""
-    """Why the image does not have the path, although the package does."""
+    whose: str = ""  # who made the file, in a wheel that we compiled
+    left_out: str = ""  # why the image does not have the path, although the package does
 
 
 def explain(project: Project, cell: Cell, path: str) -> Ownership:

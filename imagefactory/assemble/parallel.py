@@ -36,8 +36,7 @@ SMALL_WORK = 32_000_000
 """Less than this (bytes to unpack) is built in this process; starting others would take longer."""
 _CONTEXT = multiprocessing.get_context("forkserver")
 
-Waits = Callable[[Layer], Collection[Future[Any]]]
-"""Returns the downloads that a layer waits for."""
+Waits = Callable[[Layer], Collection[Future[Any]]]  # returns the downloads that a layer waits for
 
 
 def build_layers(

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from imagefactory.project.project import Project
     from imagefactory.publish.attest.signing import Signer, Verifier
 
-COMMANDS: list[tuple[str, Any]] = []
-"""The group of each command ("" for most), and its task."""
+COMMANDS: list[tuple[str, Any]] = []  # the group of each command ("" for most), and its task
 
 
 class _Command(Task):  # type: ignore[type-arg]

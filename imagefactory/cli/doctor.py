@@ -26,16 +26,13 @@ from imagefactory.store.index_config import IndexConfig, redact
 from imagefactory.store.indexes import Indexes
 
 Health = Literal["ok", "warning", "failed"]
-PATIENCE = 20
-"""Seconds to wait for a program to print its version."""
-NEEDED_DISK = 20_000_000_000
-"""Downloads and blobs of one full-size image, with room to spare."""
+PATIENCE = 20  # seconds to wait for a program to print its version
+NEEDED_DISK = 20_000_000_000  # downloads and blobs of one full-size image, with room to spare
 BUILD: Final = "build"
 TEST_PROGRAMS: Final = ("git", "docker-registry", "skopeo", "podman", "umoci", "shellcheck", "chromium")
 """Programs that tests use besides Docker, named like their Debian packages; tests that lack theirs are skipped."""
 CDI: Final = ("/etc/cdi", "/var/run/cdi")
-Result = tuple[Health, str, str]
-"""The health, the details, and what to do about it."""
+Result = tuple[Health, str, str]  # the health, the details, and what to do about it
 
 
 @dataclass(frozen=True)

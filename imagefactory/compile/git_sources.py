@@ -22,8 +22,7 @@ from imagefactory.store.paths import expand_home
 MARKERS: Mapping[str, str] = {"vllm": "vllm/envs.py", "flashinfer": "flashinfer/jit/core.py"}
 """The file that identifies a folder as one of the two projects that are compiled."""
 _GIT_HOST = "https://github.com"
-_PATIENCE = 60
-"""Seconds to wait for a host to list its branches."""
+_PATIENCE = 60  # seconds to wait for a host to list its branches
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REF_FOLDERS = ("", "refs/", "refs/tags/", "refs/heads/")
 """Where git looks for a name, in this order (gitrevisions(7))."""
@@ -35,12 +34,9 @@ class CompileSource:
     """A source and its origin: a folder of the user's, or a repository."""
 
     name: str
-    digest: str
-    """Its identity: a repository and commit, or the hash of a folder's files."""
-    folder: Path | None
-    """The folder that the user named, if any."""
-    settings: SourceSettings | None = None
-    """How vLLM's CMake finds it; None for the project that is compiled."""
+    digest: str  # its identity: a repository and commit, or the hash of a folder's files
+    folder: Path | None  # the folder that the user named, if any
+    settings: SourceSettings | None = None  # how vLLM's CMake finds it; None for the project that is compiled
 
     @property
     def place(self) -> str:

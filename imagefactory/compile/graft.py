@@ -136,12 +136,9 @@ _SEARCH_PATHS: Final = ("DT_RPATH", "DT_RUNPATH")
 class Extension:
     """What an extension offers and needs."""
 
-    modules: frozenset[str]
-    """The functions that Python calls to import it."""
-    operators: frozenset[str]
-    """The schemas of the operators that it registers with torch."""
-    needed: frozenset[str]
-    """The libraries that it is linked to, without those of glibc and GCC."""
+    modules: frozenset[str]  # the functions that Python calls to import it
+    operators: frozenset[str]  # the schemas of the operators that it registers with torch
+    needed: frozenset[str]  # the libraries that it is linked to, without those of glibc and GCC
 
 
 def read_extension(data: bytes, name: str) -> Extension:

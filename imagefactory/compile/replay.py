@@ -32,8 +32,7 @@ from imagefactory.store.signals import ending_in_order
 
 LABEL: Final = "imagefactory.replay"
 _PROGRAMS: Final = Path(images.__file__).parent / "replay"
-_GRACE: Final = 120
-"""The time for unpacking the wheels and for the report."""
+_GRACE: Final = 120  # the time for unpacking the wheels and for the report
 _MIB: Final = 1024**2
 _SPARE_MIB, _WORKSPACE_MIB, _TEMPORARY_MIB, _MEMORY_MIB = 96, 64, 64, 1024
 """Space besides the files of the wheels, and memory besides all of that space, which is memory too."""
@@ -41,8 +40,7 @@ _PROCESSES: Final = 128
 _FILES: Final = 100_000
 _REPORT: Final = 48 * _MIB
 _NOBODY: Final = 65534
-LARGEST: Final = 4 * _MIB
-"""The largest file that is unpacked, as in images/replay/replay.py."""
+LARGEST: Final = 4 * _MIB  # the largest file that is unpacked, as in images/replay/replay.py
 
 
 def provide_image(project: CompileProject, watch: Watcher) -> str:

@@ -23,8 +23,7 @@ class Request:
     """Compile only these: extensions of vLLM or modules of FlashInfer. If empty, compile the whole wheel."""
     inspects: bool = False
     """Whether the result is a few libraries to look at rather than a wheel that is kept."""
-    sources: tuple[str, ...] = ()
-    """Folders that replace sources, as NAME=DIR."""
+    sources: tuple[str, ...] = ()  # folders that replace sources, as NAME=DIR
     without_mods: tuple[str, ...] = ()
     jobs: int = 0
 

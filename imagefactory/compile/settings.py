@@ -43,11 +43,9 @@ class Toolchain(_Model):
 class Wheels(_Model):
     """The wheels that a toolchain consists of."""
 
-    cuda: list[Distribution]
-    """Wheels whose version is that of `cuda`."""
+    cuda: list[Distribution]  # wheels whose version is that of `cuda`
     others: list[Distribution]
-    without: list[Distribution] = []
-    """Requirements of torch that compiling does not need."""
+    without: list[Distribution] = []  # requirements of torch that compiling does not need
 
 
 class CompilerNeed(_Model):
@@ -62,8 +60,7 @@ class CompilerNeed(_Model):
 class Cost(_Model):
     """The memory and disk space that a compile needs."""
 
-    job_gb: Annotated[float, Field(gt=0)]
-    """Memory per compiler process."""
+    job_gb: Annotated[float, Field(gt=0)]  # memory per compiler process
     disk_gb: Annotated[float, Field(gt=0)]
 
 
@@ -92,16 +89,14 @@ class SourceSettings(_Model):
 
     git: HubRepo
     variable: Annotated[str, StringConstraints(pattern=r"^([A-Z0-9_]+|FETCHCONTENT_SOURCE_DIR_[A-Z0-9_-]+)$")]
-    marker: RelativePath
-    """A file that a folder must contain to be accepted as this project."""
+    marker: RelativePath  # a file that a folder must contain to be accepted as this project
     refs: dict[Name, Ref]
     """The commit or tag of each vLLM version, after `owner/name@` where it is in another repository."""
     folder: RelativePath | None = None
     """The subfolder of the repository that the variable names, if it is not the whole repository."""
     part: Name | None = None
     """The file in cmake/external_projects that uses it, which a compile of a few targets may leave out."""
-    targets: list[str] = []
-    """The targets of vLLM's CMake that need it."""
+    targets: list[str] = []  # the targets of vLLM's CMake that need it
     submodules: list[RelativePath] = []
 
     @property

@@ -26,10 +26,8 @@ from imagefactory.store.index_config import IndexConfig, environment_for_uv, opt
 from imagefactory.store.progress import Say
 
 FOLDER: Final = Path("locks", "environment")
-STAMPS: Final = ".locked"
-"""The folder in an environment with a copy of each installed set."""
-RUN: Final = "run"
-"""The set that suffices to plan, build, run, verify and publish."""
+STAMPS: Final = ".locked"  # the folder in an environment with a copy of each installed set
+RUN: Final = "run"  # the set that suffices to plan, build, run, verify and publish
 SETS: Final = {
     RUN: "every command",
     "smoke": "smoke tests of images",

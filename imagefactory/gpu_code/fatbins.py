@@ -37,11 +37,9 @@ class Code:
     """One entry of a container: code for one target."""
 
     kind: Kind
-    chip: int
-    """The number of the target: 121 for sm_121, sm_121a and sm_121f."""
+    chip: int  # the number of the target: 121 for sm_121, sm_121a and sm_121f
     suffix: Literal["", "a", "f"]
-    offset: int
-    """Where the payload starts in the library."""
+    offset: int  # where the payload starts in the library
     size: int
 
     @property
@@ -53,12 +51,9 @@ class Part(NamedTuple):
     """Some bytes of a library; all parts together are the whole of it, in order."""
 
     data: bytes
-    code: Code | None = None
-    """The entry that they belong to."""
-    header: bool = False
-    """Whether they are an entry's header, not its payload."""
-    last: bool = False
-    """Whether a container ends here."""
+    code: Code | None = None  # the entry that they belong to
+    header: bool = False  # whether they are an entry's header, not its payload
+    last: bool = False  # whether a container ends here
 
 
 def containers(library: Iterable[bytes]) -> Iterator[tuple[Code, ...]]:

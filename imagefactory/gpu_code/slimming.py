@@ -15,8 +15,7 @@ from imagefactory.gpu_code.fatbins import Code, parts
 
 RULE: Final = 1
 """Raise it when another byte would be overwritten: it is part of the key of every layer of wheels."""
-Chip = tuple[int, int]
-"""A compute capability."""
+Chip = tuple[int, int]  # a compute capability
 _PIECE: Final = 1 << 20
 
 
@@ -65,8 +64,7 @@ def slim(library: Iterable[bytes], chip: Chip, tally: Tally | None = None) -> It
     """
     ready: list[bytes] = []
     size = 0
-    undecided: list[int] = []
-    """The places of PTX and LTO-IR in `ready`."""
+    undecided: list[int] = []  # the places of PTX and LTO-IR in `ready`
     codes: list[Code] = []
     native = False
     for data, code, header, last in parts(library):

@@ -20,8 +20,7 @@ from imagefactory.project.servers.server import KEY_SETTINGS
 from imagefactory.store.paths import expand_home
 from images.serve.program.keys import SIMILAR
 
-STOP_SECONDS = 30
-"""How long a server may take to finish its requests when it is stopped."""
+STOP_SECONDS = 30  # how long a server may take to finish its requests when it is stopped
 STACK = 64 * 1024 * 1024
 HUB_CACHE = "~/.cache/huggingface"
 TOKEN = "HF_TOKEN"  # noqa: S105 - the name of a variable
@@ -33,19 +32,15 @@ class Launch:
     """How a container is started."""
 
     cell: Cell
-    image: str
-    """A reference that ends in a digest, or an image id."""
+    image: str  # a reference that ends in a digest, or an image id
     description: Description
     given: Mapping[str, str] = field(default_factory=dict)
     """Settings that differ from the image's defaults, without the key."""
-    key_file: Path | None = None
-    """The host's file with the API key; None for a server without one."""
-    models: str = HUB_CACHE
-    """The host's folder of downloaded models."""
+    key_file: Path | None = None  # the host's file with the API key; None for a server without one
+    models: str = HUB_CACHE  # the host's folder of downloaded models
     mounts: Mapping[str, str] = field(default_factory=dict)
     """More of the host's files and folders, with their places in the container; it can only read them."""
-    with_token: bool = False
-    """Whether the user's environment has a token for the model hub."""
+    with_token: bool = False  # whether the user's environment has a token for the model hub
     with_limits: bool = True
     """Whether to raise the limits of locked memory and stack, as GPUs need; rootless engines may not."""
 

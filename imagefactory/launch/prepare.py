@@ -42,8 +42,7 @@ class Start:
 
     launch: Launch
     served: Served
-    command: tuple[str, ...]
-    """What the container will run."""
+    command: tuple[str, ...]  # what the container will run
 
     def line(self, *, detach: bool = True) -> list[str]:
         return docker_run(self.launch, detach=detach)
@@ -219,8 +218,7 @@ def _docker(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["docker", *words], capture_output=True, text=True, check=False)  # noqa: S603, S607
 
 
-PLACE = "/mods"
-"""Where containers look for mods."""
+PLACE = "/mods"  # where containers look for mods
 
 
 def runtime_mods(

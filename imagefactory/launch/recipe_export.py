@@ -25,8 +25,7 @@ from imagefactory.store.digests import Digest
 
 MANIFEST: Final = ".sparkrun/registry.yaml"
 FOLDERS: Final[Mapping[Format, str]] = {"sparkrun": "recipes", "eugr": "eugr"}
-SPARK: Final = "12.1"
-"""The launchers are for machines with this GPU."""
+SPARK: Final = "12.1"  # the launchers are for machines with this GPU
 RESERVED: Final = (
     *("arena", "spark-arena", "sparkarena", "sparkrun", "official", "experimental", "transitional"),
     *("community", "eugr", "dbotwinick", "raphaelamorim", "scitrera", "atlas"),

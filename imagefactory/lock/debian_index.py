@@ -26,8 +26,7 @@ from imagefactory.lock.mirrors import SNAPSHOT_DATE, Archive, DebianMirrors, fet
 from imagefactory.project.locks.files import LockedSuite
 from imagefactory.store.progress import Say
 
-ALLOW_OLD = "FACTORY_DEBIAN_OLD"
-"""The variable that allows an outdated index, if it is `yes`."""
+ALLOW_OLD = "FACTORY_DEBIAN_OLD"  # the variable that allows an outdated index, if it is `yes`
 _PACKAGES = "main/binary-{}/Packages.xz"
 """The list of packages, which every Debian archive offers in this form."""
 
@@ -45,8 +44,7 @@ class IndexedPackage:
     size: int
     unpacked: int
     priority: str
-    depends: str
-    """Pre-Depends and Depends, unparsed: only those of selected packages are needed."""
+    depends: str  # Pre-Depends and Depends, unparsed: only those of selected packages are needed
     provides: str
 
 

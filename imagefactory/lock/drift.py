@@ -37,8 +37,7 @@ class Expected(NamedTuple):
     path: Path
     kind: type[Lock]
     made_from: MadeFrom
-    required: bool = False
-    """Whether it is an error for the lock to be missing."""
+    required: bool = False  # whether it is an error for the lock to be missing
 
 
 def expected_locks(project: Project) -> list[Expected]:

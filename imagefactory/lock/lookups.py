@@ -71,8 +71,7 @@ def _version_of(file: str) -> Version | None:
 
 
 TIMEOUT = (10.0, 30.0)
-_LARGEST = 16 * 1024 * 1024
-"""The longest answer of the hub in bytes: it lists the files of a model."""
+_LARGEST = 16 * 1024 * 1024  # the longest answer of the hub in bytes: it lists the files of a model
 
 
 def hub_endpoint() -> str:

@@ -58,8 +58,7 @@ class FileChange:
     path: str
     before: str | None
     after: str
-    mountable: bool
-    """Whether the file can be mounted over the one in an image."""
+    mountable: bool  # whether the file can be mounted over the one in an image
 
 
 def scaffold(project: Project, name: str) -> Path:

@@ -21,8 +21,7 @@ from images.shipped.mods.apply import in_order, refuse_declared_conflicts
 from images.shipped.mods.manifest import STAGES, Mod, Variant
 from images.shipped.mods.requirements import Picked, why_not, with_requirements
 
-NO_MODEL = "no-model-yet"
-"""The model in `needed_when` of a mod until somebody names one."""
+NO_MODEL = "no-model-yet"  # the model in `needed_when` of a mod until somebody names one
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,7 @@ class ModResult:
     version: str
     status: Status
     detail: str = ""
-    fix: str = ""
-    """What its author can do, if it does not hold."""
+    fix: str = ""  # what its author can do, if it does not hold
 
     @property
     def holds(self) -> bool:

@@ -22,10 +22,8 @@ COMPILER: Final = "images/bytecode/compile.py"
 """The program that compiles; it runs in Debian's Python, outside of a container or in a Docker build."""
 MODULES: Final = "images/bytecode/modules.txt"
 _LISTS: Final = "images/bytecode/"
-STANDARD_LIBRARY: Final = "python"
-"""The name of the standard library in the list of modules."""
-_TYPICAL = 20_000
-"""Bytes of a module's bytecode."""
+STANDARD_LIBRARY: Final = "python"  # the name of the standard library in the list of modules
+_TYPICAL = 20_000  # bytes of a module's bytecode
 
 
 class ListedModules:

@@ -67,8 +67,7 @@ class SecondName(_Value):
 class SlimSettings(_Value):
     """What is taken out of libraries: the GPU code that a chip cannot load, by a version of the rule."""
 
-    chip: str
-    """The chip's compute capability."""
+    chip: str  # the chip's compute capability
     rule: int
 
 
@@ -102,8 +101,7 @@ class ModSettings(_Value):
     python: str
     venv: str
     chain: tuple[ModLink, ...]
-    wheels: dict[str, str]
-    """The file name of each distribution's wheel."""
+    wheels: dict[str, str]  # the file name of each distribution's wheel
     without: LeftPaths
     slim: Annotated[SlimSettings | None, _OMIT_WHEN_EMPTY] = None
     """As in the layers of these wheels, whose RECORD the mods change."""
@@ -126,13 +124,11 @@ class BytecodeSettings(_Value):
 
     python: str
     venv: str
-    package: str
-    """The version of Debian's package of Python, which compiles it."""
+    package: str  # the version of Debian's package of Python, which compiles it
     without: Annotated[LeftPaths, _OMIT_WHEN_EMPTY] = {}
     files: Annotated[dict[str, str], _OMIT_WHEN_EMPTY] = {}
     """The paths of the serve program's files in the image, by their paths in the checkout."""
-    mods: Annotated[ModSettings | None, _OMIT_WHEN_EMPTY] = None
-    """The mods whose changed files are compiled."""
+    mods: Annotated[ModSettings | None, _OMIT_WHEN_EMPTY] = None  # the mods whose changed files are compiled
 
 
 class ModelSettings(_Value):
@@ -154,10 +150,8 @@ class _Layer(_Value, Generic[_Kind, _Settings]):
     key: Sha256
     inputs: tuple[Input, ...]
     settings: _Settings
-    download: int
-    """Bytes of its inputs."""
-    unpacked: int
-    """Approximate size on disk, in bytes."""
+    download: int  # bytes of its inputs
+    unpacked: int  # approximate size on disk, in bytes
 
     @classmethod
     def of(
@@ -253,8 +247,7 @@ class Plan(_Value):
     key: Sha256
     layers: tuple[Layer, ...]
     config: ImageConfig
-    notes: tuple[str, ...] = ()
-    """Remarks that do not affect the image: mods that were left out, with reasons."""
+    notes: tuple[str, ...] = ()  # remarks that do not affect the image: mods that were left out, with reasons
 
     @property
     def locked(self) -> bool:

@@ -24,8 +24,7 @@ def unique(values: list[str]) -> list[str]:
 
 
 DebianPackage = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.+-]+$")]
-Day = Annotated[date, Field(strict=False)]
-"""A day, written as text: YYYY-MM-DD."""
+Day = Annotated[date, Field(strict=False)]  # a day, written as text: YYYY-MM-DD
 
 
 class _Model(BaseModel):
@@ -76,14 +75,11 @@ class LeaveOut(_Model):
     distribution, with what only it requires."""
     beside: Distribution | None = None
     """The distribution that makes this one superfluous; where it is not installed, nothing is left out."""
-    archs: Annotated[list[Name], AfterValidator(unique)] = []
-    """Only on these archs. Empty: on all of them."""
-    vllm: Specifier = ""
-    """Only with these vLLM versions."""
+    archs: Annotated[list[Name], AfterValidator(unique)] = []  # only on these archs. Empty: on all of them
+    vllm: Specifier = ""  # only with these vLLM versions
     sglang: Specifier | None = None
     """Only with these SGLang versions. An entry without any range holds for every server."""
-    reason: Annotated[str, Field(min_length=10)]
-    """Why nothing misses it."""
+    reason: Annotated[str, Field(min_length=10)]  # why nothing misses it
 
     def applies(self, arch: str, server: str, version: Version) -> bool:
         """Return whether something is to be left out on an arch, with a version of a server."""

@@ -38,8 +38,7 @@ class Cell:
     """One image: a model served by a version of a server on an arch, for one platform."""
 
     model: str
-    version: str
-    """The version's name in targets: 0.32.0 of vLLM, sglang-0.5.21 of SGLang."""
+    version: str  # the version's name in targets: 0.32.0 of vLLM, sglang-0.5.21 of SGLang
     arch: str
     platform: str
 

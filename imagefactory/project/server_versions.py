@@ -110,22 +110,18 @@ class ServerVersion(_Model):
     release: VersionText | None = None
     git: HubRepo | None = None
     ref: str | None = None
-    counts_as: VersionText | None = None
-    """The version that a git reference counts as among the releases."""
+    counts_as: VersionText | None = None  # the version that a git reference counts as among the releases
     compile: CompileChoices = "published"
     """What we compile: nothing (`published`), the kernels that matter on the chip (`graft`) or all of vLLM (`whole`),
     and the packages listed; for every arch with a GPU, or by arch. A git reference is always compiled whole."""
-    also: list[str] = []
-    """Additional requirements on machines with a GPU, beyond the server's and the arch's."""
+    also: list[str] = []  # additional requirements on machines with a GPU, beyond the server's and the arch's
     indexes: list[Annotated[str, StringConstraints(pattern=r"^https://")]] = []
     """Additional package indexes for these requirements."""
     local_versions: list[Name] = []
     """Local version labels to accept for these requirements (torch 2.10.0+cu130)."""
 
-    extras: list[Name] = []
-    """Extras of the server's distribution to install: b12x stands for vllm[b12x]."""
-    overrides: list[Override] = []
-    """Requirements that replace those of every package."""
+    extras: list[Name] = []  # extras of the server's distribution to install: b12x stands for vllm[b12x]
+    overrides: list[Override] = []  # requirements that replace those of every package
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:

@@ -20,8 +20,7 @@ from imagefactory.store.progress import Say
 
 ENGINES: Final = ("embedded", "docker")
 _FOR_BUILDX: Final = frozenset({"builder", "cache_from", "cache_to"})
-FAT: Final = "-fat"
-"""Marks the folder of an image that keeps the GPU code of other chips."""
+FAT: Final = "-fat"  # marks the folder of an image that keeps the GPU code of other chips
 
 
 @dataclass(frozen=True)
@@ -41,12 +40,9 @@ class BuiltImage:
     """A finished image."""
 
     plan: Plan
-    digest: str
-    """Of the manifest; of the configuration (the image id) for an image in the Docker daemon."""
-    where: str
-    """A folder, or the image's name in the Docker daemon."""
-    layers: tuple[Blob, ...] = ()
-    """Empty where the engine does not know them."""
+    digest: str  # of the manifest; of the configuration (the image id) for an image in the Docker daemon
+    where: str  # a folder, or the image's name in the Docker daemon
+    layers: tuple[Blob, ...] = ()  # empty where the engine does not know them
 
 
 def refuse_engine(engine: str, options: BuildOptions) -> None:

@@ -20,8 +20,7 @@ from imagefactory.store.digests import Sha256
 NOTE: Final = "imagefactory-slim.json"
 """The file in a wheel's dist-info folder that lists its slimmed libraries."""
 _LIBRARIES: Final = ("*.so", "*.so.*")
-_LEAST: Final = 64 * 1024
-"""Smaller files are not worth a search."""
+_LEAST: Final = 64 * 1024  # smaller files are not worth a search
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +29,7 @@ class Slimmed:
 
     source: Content
     chip: Chip
-    sha256: Sha256
-    """Of the result."""
+    sha256: Sha256  # of the result
 
     @property
     def size(self) -> int:

@@ -33,21 +33,12 @@ from packaging.utils import parse_wheel_filename
 
 from imagefactory.assemble.layers.slim_wheel import NOTE, Slimmer
 from imagefactory.errors import InputError
-from imagefactory.oci.entry import (
-    Bytes,
-    Content,
-    DeflatedSlice,
-    Entry,
-    EntryKind,
-    ImagePath,
-    RawSlice,
-)
+from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, EntryKind, ImagePath, RawSlice
 from imagefactory.plan.plan import SecondName
 from imagefactory.store.digests import Sha256, sha256_of
 
 INSTALLER = b"imagefactory\n"
-MAX_UNPACKED = 32 * 1024**3
-"""More than any wheel unpacks to; an archive that claims more is a zip bomb."""
+MAX_UNPACKED = 32 * 1024**3  # more than any wheel unpacks to; an archive that claims more is a zip bomb
 _LOCAL_HEADER = 30
 _UTF8_NAME, _ENCRYPTED = 0x800, 0x61
 _NOWHERE = frozenset({"", ".", ".."})
@@ -193,10 +184,7 @@ class _Installation(WheelDestination):
         return self._add(scheme, name, content, executable=is_executable)
 
     def finalize_installation(
-        self,
-        scheme: Scheme,
-        record_file_path: str,
-        records: Iterable[tuple[Scheme, RecordEntry]],
+        self, scheme: Scheme, record_file_path: str, records: Iterable[tuple[Scheme, RecordEntry]]
     ) -> None:
         """Write a new RECORD of what is really installed, relative to site-packages."""
         note = self.slimmer.note if self.slimmer else None

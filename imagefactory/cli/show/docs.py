@@ -79,10 +79,7 @@ def with_tables(root: Path) -> dict[Path, str]:
             "troubles": markdown_table(troubles, "symptom", "reason and remedy"),
         },
         "docs/errors.md": {"exit codes": _exit_codes()},
-        "docs/models.md": {
-            "uses": models_by_use(matrix, published),
-            "facts": model_facts(matrix, published),
-        },
+        "docs/models.md": {"uses": models_by_use(matrix, published), "facts": model_facts(matrix, published)},
         "README.md": {"tags": models_by_use(matrix, published, measured=True)},
     }
     found = {}
@@ -169,11 +166,9 @@ class Glance:
     tools: str
     images: str
     context: str
-    takes: float
-    """Gigabytes of a machine's memory, as the memory check of the images counts; 0 without a GPU."""
+    takes: float  # gigabytes of a machine's memory, as the memory check of the images counts; 0 without a GPU
     leaves: float
-    rates: tuple[float, ...]
-    """Tokens per second for one user on the model's own arch."""
+    rates: tuple[float, ...]  # tokens per second for one user on the model's own arch
 
     @property
     def rank(self) -> tuple[bool, float]:

@@ -32,8 +32,7 @@ _STYLES = {
 """The states of a layer in a build or a push; a small terminal shows the first ones first."""
 _MOVING = ("splicing", "downloading", "uploading")
 _READY = ("done", "uploaded", "cached", "present")
-_FRAME = 3
-"""Lines around the rows of the table: the heading, the total, and one for the cursor."""
+_FRAME = 3  # lines around the rows of the table: the heading, the total, and one for the cursor
 
 
 @dataclass(eq=False)

@@ -46,8 +46,7 @@ class Subject:
     arch: str
     libraries: Iterator[GpuLibrary]
     server: str = VLLM
-    grafted: frozenset[str] = frozenset()
-    """Its files that were compiled in place of published ones."""
+    grafted: frozenset[str] = frozenset()  # its files that were compiled in place of published ones
 
 
 def open_subject(project: Project, name: str, arch: str = "") -> Subject:

@@ -43,10 +43,8 @@ class GpuLibrary:
     """A shared library that is unpacked only when it has to be inspected."""
 
     name: str
-    identity: str
-    """Identifies the content, so that findings about it stay valid."""
-    unpack: Callable[[Path], object]
-    """Writes the library to a path."""
+    identity: str  # identifies the content, so that findings about it stay valid
+    unpack: Callable[[Path], object]  # writes the library to a path
 
 
 def is_library(name: str) -> bool:
@@ -134,11 +132,7 @@ def _codes(library: Path) -> Iterator[tuple[str, str]]:
 def run_cuobjdump(program: Path, library: Path, *options: str) -> str:
     """Return what NVIDIA's program prints about a library."""
     done = subprocess.run(  # noqa: S603 - a pinned program on a file of ours
-        [program, *options, library],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
+        [program, *options, library], capture_output=True, text=True, errors="replace", check=False
     )
     said = done.stderr.strip() or done.stdout.strip()
     if done.returncode and _NOTHING not in done.stdout + done.stderr:

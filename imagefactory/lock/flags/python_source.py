@@ -6,8 +6,7 @@ import ast
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-Read = Callable[[str], str | None]
-"""Returns the text of a file, or None if there is none."""
+Read = Callable[[str], str | None]  # returns the text of a file, or None if there is none
 DEPTH = 20
 WRAPPERS = ("list", "set", "sorted", "tuple", "get_args", "frozenset")
 TRANSPARENT = ("Optional", "Union", "SkipValidation", "list", "List", "tuple", "set")

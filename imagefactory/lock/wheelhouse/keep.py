@@ -114,19 +114,13 @@ _RECORD = "inputs.json"
 class CompileInputs:
     """Everything that determines the result of a compile."""
 
-    name: str
-    """The distribution: vllm, flashinfer-jit-cache, ..."""
+    name: str  # the distribution: vllm, flashinfer-jit-cache, ...
     version: str
-    sources: Mapping[str, str]
-    """The commit or tree digest of every source, by name."""
-    mods: tuple[str, ...] = ()
-    """The sha256 of every mod applied to the sources, in order."""
-    toolchain: str
-    """The digest of the image with the compilers."""
-    arch_list: str
-    """The GPU targets in the compiler's notation, such as 12.1a."""
-    platform: str
-    """linux/arm64 or linux/amd64."""
+    sources: Mapping[str, str]  # the commit or tree digest of every source, by name
+    mods: tuple[str, ...] = ()  # the sha256 of every mod applied to the sources, in order
+    toolchain: str  # the digest of the image with the compilers
+    arch_list: str  # the GPU targets in the compiler's notation, such as 12.1a
+    platform: str  # linux/arm64 or linux/amd64
     flags: tuple[str, ...] = ()
     kind: CompiledKind = "whole"
     system: Mapping[str, str] = field(default_factory=dict)
@@ -237,8 +231,7 @@ def _damaged(path: Path, why: str) -> InputError:
 
 
 GRAFT_FORMAT: Final = 1
-GRAFT_RECORD: Final = "imagefactory.json"
-"""The file in dist-info that says it."""
+GRAFT_RECORD: Final = "imagefactory.json"  # the file in dist-info that says it
 
 
 def published_source(sha256: str) -> dict[str, str]:

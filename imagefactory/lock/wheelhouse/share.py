@@ -138,10 +138,8 @@ class ListedWheel(CompiledWheel):
     """A compiled wheel, and where it is."""
 
     here: bool
-    shared: bool | None
-    """None if the registry was not queried."""
-    locked: bool
-    """Whether a lock refers to it."""
+    shared: bool | None  # None if the registry was not queried
+    locked: bool  # whether a lock refers to it
 
     def as_json(self) -> dict[str, Any]:
         return {"key": self.key, **vars(self), "inputs": self.inputs.as_json()}

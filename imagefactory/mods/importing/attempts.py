@@ -47,14 +47,11 @@ class Attempt:
 
     version: str
     outcome: Outcome
-    why: str = ""
-    """Why nothing came of it."""
+    why: str = ""  # why nothing came of it
     distribution: str = ""
     files: Mapping[str, TextChange] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    """What a reviewer should know."""
-    addresses: tuple[str, ...] = ()
-    """What the script would have fetched."""
+    notes: tuple[str, ...] = ()  # what a reviewer should know
+    addresses: tuple[str, ...] = ()  # what the script would have fetched
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "why", printable(self.why))
@@ -135,8 +132,7 @@ class Section:
 
     path: str
     hunks: tuple[Hunk, ...] = ()
-    refused: str = ""
-    """What it does to the file that no mod can."""
+    refused: str = ""  # what it does to the file that no mod can
 
 
 def read_diffs(diffs: Mapping[str, str]) -> list[tuple[str, list[Section]]]:

@@ -46,12 +46,9 @@ _DIFF: Final = (
 class ForeignRepository:
     """A repository on this machine that anybody may have configured."""
 
-    top: Path
-    """The folder that it is the history of."""
-    own: Path
-    """Where its HEAD is."""
-    shared: Path
-    """Where its objects, branches and configuration are: for a second work tree, another folder."""
+    top: Path  # the folder that it is the history of
+    own: Path  # where its HEAD is
+    shared: Path  # where its objects, branches and configuration are: for a second work tree, another folder
 
     @classmethod
     def around(cls, folder: Path) -> Self | None:

@@ -35,8 +35,7 @@ from imagefactory.store.progress import Say
 from images.shipped.mods.diffs import split_lines
 from images.shipped.mods.manifest import MANIFEST
 
-_LARGEST = 64 * 1024**2
-"""The largest wheel, besides vLLM's, that a script may change."""
+_LARGEST = 64 * 1024**2  # the largest wheel, besides vLLM's, that a script may change
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,7 @@ class Importer:
     replay: Callable[[Order, Path], Report]
     """Runs a script in a container; the folder is for files of that run."""
     say: Say
-    supplied: Mapping[str, bytes]
-    """What scripts would download, by its address or the last part of it."""
+    supplied: Mapping[str, bytes]  # what scripts would download, by its address or the last part of it
     env: Mapping[str, str]
     seconds: float = SECONDS
 

@@ -25,8 +25,7 @@ _CONTENT = re.compile(
 )
 _UNSURE = re.compile(r"may (already|have)|already \w+ or |upstream\?", re.IGNORECASE)
 _SHOWN = 200
-SECONDS: Final = 300
-"""The time that a script gets."""
+SECONDS: Final = 300  # the time that a script gets
 
 
 class ProgramCall(BaseModel):
@@ -51,20 +50,15 @@ class Report(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    status: int | None
-    """The exit status of the script; None after the time was over."""
+    status: int | None  # the exit status of the script; None after the time was over
     output: str
     left_running: list[str]
-    full: list[str]
-    """The places that the script filled."""
+    full: list[str]  # the places that the script filled
     journal: str
-    changed: dict[str, str]
-    """The content of new and changed files of the distributions, in base64."""
-    workspace: dict[str, str]
-    """The same, of files that the script left in its working folder."""
+    changed: dict[str, str]  # the content of new and changed files of the distributions, in base64
+    workspace: dict[str, str]  # the same, of files that the script left in its working folder
     deleted: list[str]
-    odd: dict[str, str]
-    """Links, devices and the like, with the letter that `ls` shows for their kind."""
+    odd: dict[str, str]  # links, devices and the like, with the letter that `ls` shows for their kind
     modes: list[str]
     too_large: list[str]
     outside: list[str]
@@ -85,13 +79,10 @@ class Order:
     """What to replay."""
 
     name: str
-    mod: Path
-    """A tar file with the script's folder."""
-    supplied: Path
-    """A tar file with what the script would download."""
+    mod: Path  # a tar file with the script's folder
+    supplied: Path  # a tar file with what the script would download
     wheels: Sequence[Path]
-    locked: Mapping[str, str]
-    """The versions of all packages that an image has."""
+    locked: Mapping[str, str]  # the versions of all packages that an image has
     names: Mapping[str, str] = field(default_factory=dict)
     """The supplied files, by address or by the last part of one."""
     env: Mapping[str, str] = field(default_factory=dict)

@@ -34,12 +34,9 @@ class Lock(Frozen):
     """The base of all kinds of lock: checksums, reading and atomic writing."""
 
     header: ClassVar[str]
-    maker: ClassVar[str] = "lock"
-    """The command that writes it."""
-    file: ClassVar[str]
-    """Its path below locks/, with a gap for each part of its name."""
-    named_by: ClassVar[tuple[str, ...]] = ()
-    """The fields that fill the gaps."""
+    maker: ClassVar[str] = "lock"  # the command that writes it
+    file: ClassVar[str]  # its path below locks/, with a gap for each part of its name
+    named_by: ClassVar[tuple[str, ...]] = ()  # the fields that fill the gaps
 
     format: Literal[1] = 1
     made_from: MadeFrom
@@ -116,16 +113,14 @@ class ReplacedFile(Frozen):
     """A file of a published wheel that a compiled one took the place of."""
 
     path: str
-    published: Hash
-    """The sha256 of the published file."""
+    published: Hash  # the sha256 of the published file
     sha256: Hash
 
 
 class Graft(Frozen):
     """What a grafted wheel consists of: files of a published wheel, and those that replaced some of them."""
 
-    file: str
-    """The published wheel."""
+    file: str  # the published wheel
     sha256: Hash
     replaced: tuple[ReplacedFile, ...] = Field(min_length=1)
 
@@ -151,10 +146,8 @@ class LockedWheel(Frozen):
     without: tuple[str, ...] = ()
     """Paths not installed from this wheel because another wheel wins them (matrix.yaml `conflicts`)."""
     left_out: tuple[LeftOutFiles, ...] = ()
-    compiled: Hash | None = None
-    """The key of the compile that produced the wheel; None for a published wheel."""
-    graft: Graft | None = None
-    """Which files are whose, in a wheel that was compiled in part."""
+    compiled: Hash | None = None  # the key of the compile that produced the wheel; None for a published wheel
+    graft: Graft | None = None  # which files are whose, in a wheel that was compiled in part
 
     @property
     def pure(self) -> bool:
@@ -305,8 +298,7 @@ class LicensedFile(Frozen):
 
     file: str
     sha256: Hash
-    licence: str
-    """An SPDX expression, or a LicenseRef where the package does not use an SPDX identifier."""
+    licence: str  # an SPDX expression, or a LicenseRef where the package does not use an SPDX identifier
     says: Literal["expression", "field", "classifier", "text", "copyright", "elsewhere", "nothing"]
     """Where it is declared: License-Expression, License, a classifier, a licence text, a Debian copyright file."""
     notices: tuple[str, ...] = ()

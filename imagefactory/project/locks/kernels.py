@@ -51,11 +51,9 @@ class SlimmedLibrary(Frozen):
     """A library of a wheel without the GPU code that a chip cannot load."""
 
     path: str
-    published: Hash
-    """The sha256 of the file in the wheel."""
+    published: Hash  # the sha256 of the file in the wheel
     sha256: Hash
-    kept: dict[str, int] = Field(default_factory=dict)
-    """The bytes of GPU code per target."""
+    kept: dict[str, int] = Field(default_factory=dict)  # the bytes of GPU code per target
     blanked: dict[str, int]
 
 
@@ -106,8 +104,7 @@ class GpuCode:
 
     cubins: Mapping[str, int] = field(default_factory=dict)
     ptx: Mapping[str, int] = field(default_factory=dict)
-    fp4: bool = False
-    """Whether it contains FP4 kernels, judging by their names."""
+    fp4: bool = False  # whether it contains FP4 kernels, judging by their names
 
 
 @dataclass(frozen=True)
@@ -131,8 +128,7 @@ class Audit:
 
     result: AuditResult
     verdicts: tuple[KernelVerdict, ...] = ()
-    missing: tuple[str, ...] = ()
-    """Wheels that have not been inspected."""
+    missing: tuple[str, ...] = ()  # wheels that have not been inspected
 
     @property
     def summary(self) -> str:

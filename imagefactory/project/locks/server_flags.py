@@ -20,8 +20,7 @@ class FlagLock(Lock):
     version: str
     flags: dict[str, str]
     """The values of each flag, separated by spaces; empty if it takes any. A key of a JSON value follows a dot."""
-    switches: tuple[str, ...] = ()
-    """The flags that need no value."""
+    switches: tuple[str, ...] = ()  # the flags that need no value
     variables: tuple[str, ...] = ()
 
 

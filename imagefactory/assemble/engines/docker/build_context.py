@@ -40,8 +40,7 @@ from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, sha256_of
 
 TOOLS = "tools"
-UV = "/scripts/uv"
-"""The end of uv's path inside its wheel."""
+UV = "/scripts/uv"  # the end of uv's path inside its wheel
 SETTLE = "images/docker/settle.py"
 ModFilesByKey = Mapping[Sha256, tuple[Entry, ...]]
 
@@ -60,8 +59,7 @@ class Step(NamedTuple):
     title: str
     key: Sha256
     folder: str
-    yielding: tuple[str, ...]
-    """Wheels that leave some of their paths to others (matrix.yaml `conflicts`)."""
+    yielding: tuple[str, ...]  # wheels that leave some of their paths to others (matrix.yaml `conflicts`)
     has_others: bool
     metadata: str | None
 

@@ -42,8 +42,7 @@ class Daemon:
     """What a daemon reports about itself."""
 
     version: str
-    machine: str
-    """In Docker's spelling: amd64, arm64."""
+    machine: str  # in Docker's spelling: amd64, arm64
 
 
 def ask() -> Daemon:

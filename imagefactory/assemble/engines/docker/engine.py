@@ -28,8 +28,7 @@ from imagefactory.store.digests import refuse_changed
 from imagefactory.store.progress import Say
 
 LOG = "docker-build.log"
-_TOLD = 12
-"""Lines of a failed build to show; the log has all of them."""
+_TOLD = 12  # lines of a failed build to show; the log has all of them
 _STEP = re.compile(r"#\d+ \[(?:\S+ )?\s*(\d+/\d+)\] (.*)")
 """Newer versions of BuildKit also name the stage: `#6 [stage-0  1/13] RUN ...`."""
 _WHEELS = re.compile(r"source=(wheels/[^,]+)")
@@ -44,8 +43,7 @@ def docker_name(project: Project, cell: Cell) -> str:
 class BuildxOptions:
     """What is handed to `docker buildx build` as it is."""
 
-    builder: str = ""
-    """A builder other than the daemon's own: on another machine, or in Kubernetes."""
+    builder: str = ""  # a builder other than the daemon's own: on another machine, or in Kubernetes
     cache_from: Sequence[str] = ()
     cache_to: Sequence[str] = ()
 

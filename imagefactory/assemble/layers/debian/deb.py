@@ -52,8 +52,7 @@ class NamedDeb(NamedTuple):
 
     name: str
     version: str
-    architecture: str
-    """`all` if it runs on every one."""
+    architecture: str  # `all` if it runs on every one
     file: str
     sha256: str
 
@@ -63,8 +62,7 @@ class NamedDeb(NamedTuple):
         return cls(name, version.replace("%3a", ":"), architecture, file, sha256)
 
 
-DebPackage = NamedDeb | LockedDeb
-"""What the base must know about a package before opening it."""
+DebPackage = NamedDeb | LockedDeb  # what the base must know about a package before opening it
 
 
 @dataclass(frozen=True)
@@ -219,11 +217,7 @@ def join_hard_links(entries: Iterator[Entry]) -> Iterator[Entry]:
 
 
 def _entry(
-    member: tarfile.TarInfo,
-    path: ImagePath,
-    deb: Deb,
-    shipped: dict[ImagePath, Entry],
-    architecture: str,
+    member: tarfile.TarInfo, path: ImagePath, deb: Deb, shipped: dict[ImagePath, Entry], architecture: str
 ) -> Entry:
     extended = sorted(key for key in member.pax_headers if key.startswith("SCHILY."))
     if extended:

@@ -40,8 +40,7 @@ class ElfMachine:
     """What ldconfig has to know about an architecture."""
 
     elf: str
-    flags: int
-    """FLAG_ELF_LIBC6 (3) and the architecture's own bits, see glibc's `sysdeps/generic/ldconfig.h`."""
+    flags: int  # FLAG_ELF_LIBC6 (3) and the architecture's own bits, see glibc's `sysdeps/generic/ldconfig.h`
     triplet: str
 
 
