@@ -79,9 +79,6 @@ class BuildRun:
         return self.output / f"{plan.cell.slug}{self.suffix}" if len(self.plans) > 1 else self.output
 
 
-Step = Callable[[BuildRun], BuildRun]
-
-
 def assemble(run: BuildRun) -> Sequence[Built]:
     """Build the images of plans, lay them out, and record their layers."""
     with run.project.store.in_use():
@@ -93,7 +90,7 @@ def make_layers(run: BuildRun) -> Mapping[Sha256, Blob]:
     return _follow(run, LAYER_STEPS).blobs
 
 
-def _follow(run: BuildRun, steps: Iterable[Step]) -> BuildRun:
+def _follow(run: BuildRun, steps: Iterable[Callable[[BuildRun], BuildRun]]) -> BuildRun:
     with run.closing:
         for step in steps:
             run = step(run)
@@ -189,11 +186,11 @@ def compare(run: BuildRun) -> BuildRun:
 
 
 def lay_out(run: BuildRun) -> BuildRun:
-    def finished(plan: Plan) -> Built:
+    built = []
+    for plan in run.plans:
         image = make_image(plan, [run.blobs[layer.key] for layer in plan.layers])
-        return Built(plan, image, _write(run.project, plan, image, run.folder(plan)))
-
-    return replace(run, built=[finished(plan) for plan in run.plans])
+        built.append(Built(plan, image, _write(run.project, plan, image, run.folder(plan))))
+    return replace(run, built=built)
 
 
 def _write(project: Project, plan: Plan, image: Image, folder: Path) -> Layout:
@@ -222,8 +219,8 @@ def record(run: BuildRun) -> BuildRun:
     return run
 
 
-LAYER_STEPS: Final[tuple[Step, ...]] = (recall, fetch, apply_mods, build, compare)
-IMAGE_STEPS: Final[tuple[Step, ...]] = (prepare, *LAYER_STEPS, lay_out, record)
+LAYER_STEPS: Final = (recall, fetch, apply_mods, build, compare)
+IMAGE_STEPS: Final = (prepare, *LAYER_STEPS, lay_out, record)
 
 
 def lay_out_if_here(project: Project, plan: Plan, image: Image) -> None:
@@ -292,12 +289,9 @@ def _write_slimmed(project: Project, records: Sequence[SlimmedWheel]) -> None:
 
 
 def built_layouts(
-    project: Project, targets: Sequence[str], *, one: bool = False, stale: bool = False
+    project: Project, targets: Sequence[str], *, one: bool = False
 ) -> list[tuple[Cell, Layout, str]]:
-    """Find the images that were built for targets, each with its name in engines.
-
-    An image built before its matrix, locks, mods or serve program changed is refused unless `stale`.
-    """
+    """Find the images that were built for targets, each with its name in engines; one that is stale is refused."""
     cells = [select_one(project.matrix, "".join(targets[:1]))] if one else select(project.matrix, targets)
     repository = project.matrix.effective_registry.rpartition("/")[2].lower()
     found = []
@@ -312,8 +306,7 @@ def built_layouts(
                 fix=f"Run `./inv build --target {cell}/{cell.machine}`.",
             )
         layout.manifest_digest()  # fails with a remedy when the image is damaged
-        if not stale:
-            refuse_stale(layout, make_plan(project, cell))
+        refuse_stale(layout, make_plan(project, cell))
         found.append((cell, layout, f"{repository}:{cell.slug}"))
     return found
 

@@ -122,7 +122,13 @@ class _Builders:
             while isinstance(message := ours.recv(), int):
                 tell(message)
         except EOFError:
-            raise _lost(work.layer) from None
+            raise BuildError(
+                "worker-lost",
+                "A process that built a layer was killed.",
+                where=f"layer {work.layer.kind} {work.layer.name}",
+                why="It did not stop by itself; usually the system kills a process because memory ran out.",
+                fix="Free some memory or build fewer layers at once (`--workers 1`); what is finished is kept.",
+            ) from None
         finally:
             ours.close()
             process.join()
@@ -142,16 +148,6 @@ def _start_forkserver() -> None:
         multiprocessing.forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
-
-
-def _lost(layer: Layer) -> BuildError:
-    return BuildError(
-        "worker-lost",
-        "A process that built a layer was killed.",
-        where=f"layer {layer.kind} {layer.name}",
-        why="It did not stop by itself; usually the system kills a process because memory ran out.",
-        fix="Free some memory or build fewer layers at once (`--workers 1`); what is finished is kept.",
-    )
 
 
 def _report(

@@ -74,18 +74,15 @@ def build_images(
     """Build the images of cells; the Docker engine does not slim."""
     refuse_engine(engine, options)
     if engine == "docker":
-        from imagefactory.assemble.engines.docker.engine import (  # noqa: PLC0415 - slow
-            BuildxOptions,
-            build_image,
-            docker_name,
-        )
+        from imagefactory.assemble.engines.docker.engine import build_image, docker_name  # noqa: PLC0415 - slow
 
-        plans = [make_plan(project, cell, fat=True) for cell in cells]
-        buildx = BuildxOptions(options.builder, options.cache_from, options.cache_to)
-        return [
-            BuiltImage(plan, build_image(project, plan, buildx, watch, say), docker_name(project, plan.cell))
-            for plan in plans
-        ]
+        caches = [("--cache-from", cache) for cache in options.cache_from]
+        caches += [("--cache-to", cache) for cache in options.cache_to]
+        built = []
+        for plan in [make_plan(project, cell, fat=True) for cell in cells]:
+            image = build_image(project, plan, watch, say, builder=options.builder, caches=caches)
+            built.append(BuiltImage(plan, image, docker_name(project, plan.cell)))
+        return built
     known = None if options.fat else KnownLayers(project.known_layers)
     run = BuildRun(
         project,

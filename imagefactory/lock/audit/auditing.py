@@ -14,7 +14,7 @@ from imagefactory.errors import CheckError, UsageError
 from imagefactory.lock.audit.libraries import GpuLibrary, from_file, from_layout, from_wheel, read_kernels
 from imagefactory.lock.wheelhouse.keep import find, graft_of
 from imagefactory.oci.layout import Layout
-from imagefactory.project.cells import Cell, first_of_release
+from imagefactory.project.cells import first_of_release
 from imagefactory.project.locks.files import Graft, LockedSource, LockedWheel
 from imagefactory.project.locks.indexed_files import configured_indexes, indexed_file, offers_of
 from imagefactory.project.locks.kernels import (
@@ -27,7 +27,6 @@ from imagefactory.project.locks.kernels import (
 )
 from imagefactory.project.matrix import Arch, CubinPolicy
 from imagefactory.project.project import Project
-from imagefactory.project.server_versions import VLLM
 from imagefactory.project.targets import Selector, host_machine, select_one, unknown_name
 from imagefactory.store.atomic import writing
 from imagefactory.store.digests import file_sha256, sha256_of
@@ -45,7 +44,6 @@ class Subject:
     name: str
     arch: str
     libraries: Iterator[GpuLibrary]
-    server: str = VLLM
     grafted: frozenset[str] = frozenset()  # its files that were compiled in place of published ones
 
 
@@ -61,9 +59,7 @@ def open_subject(project: Project, name: str, arch: str = "") -> Subject:
         libraries = from_wheel(ZipFile(path), file_sha256(path))
         return Subject(name, usual, libraries, grafted=_replaced(graft_of(path)))
     if (path / "index.json").exists():
-        layout = Layout(path)
-        server = Cell.of_labels(layout.config()["config"].get("Labels") or {}, "").server
-        return Subject(name, usual, from_layout(layout, project.store), server)
+        return Subject(name, usual, from_layout(Layout(path), project.store))
     _refuse_path(name)
     Selector.parse(name)  # an empty subject does not mean the default target
     cell = select_one(matrix, name)
@@ -71,7 +67,7 @@ def open_subject(project: Project, name: str, arch: str = "") -> Subject:
     wheels = audited_wheels(lock, matrix.archs[cell.arch])
     libraries = (library for wheel in wheels for library in _of_wheel(project, wheel))
     grafted = _replaced(*(wheel.graft for wheel in lock.wheels))
-    return Subject(name, arch or cell.arch, libraries, cell.server, grafted)
+    return Subject(name, arch or cell.arch, libraries, grafted)
 
 
 def _replaced(*grafts: Graft | None) -> frozenset[str]:

@@ -46,6 +46,11 @@ _OPENERS: Mapping[str, Callable[[Any], AbstractContextManager[Any]]] = {
     ".tar": closing,
 }
 
+_DAMAGED = (
+    *(tarfile.TarError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError),
+    *(EOFError, UnicodeDecodeError),
+)
+
 
 class NamedDeb(NamedTuple):
     """A package as its file name describes it."""
@@ -124,15 +129,7 @@ def reading(locked: DebPackage) -> Iterator[None]:
     """Translate what decompressors and tarfile raise on damaged input into an error that names the package."""
     try:
         yield
-    except (
-        tarfile.TarError,
-        lzma.LZMAError,
-        zlib.error,
-        gzip.BadGzipFile,
-        zstandard.ZstdError,
-        EOFError,
-        UnicodeDecodeError,
-    ) as error:
+    except _DAMAGED as error:
         raise InputError(
             "bad-deb",
             f"The package {locked.name} {locked.version} cannot be unpacked.",

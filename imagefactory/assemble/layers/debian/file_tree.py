@@ -62,10 +62,10 @@ class FileTree:
     def add_link(self, path: str, target: str) -> None:
         self.add(Entry(ImagePath(path), EntryKind.SYMLINK, 0o777, target=target))
 
-    def add_folder(self, path: str, owner: str = FACTORY) -> None:
+    def add_folder(self, path: str) -> None:
         """Add a directory, with its attributes from the table of folders."""
         mode, uid, gid = folder(path)
-        self.add(Entry(ImagePath(path), EntryKind.DIRECTORY, mode, uid=uid, gid=gid), owner)
+        self.add(Entry(ImagePath(path), EntryKind.DIRECTORY, mode, uid=uid, gid=gid))
 
     def replace_link(self, path: str, target: str) -> None:
         """Point a link to another target, whichever package ships it."""

@@ -101,9 +101,7 @@ INCLUDED = (
     "/usr/share/doc/*/copyright",  # the licences, which every redistributed image must carry
 )
 _KEPT = {
-    EntryKind.DIRECTORY: re.compile(
-        r"usr/share/man(/man[1-9])?"
-    ),  # later packages link alternatives into them
+    EntryKind.DIRECTORY: re.compile(r"usr/share/man(/man[1-9])?"),  # later packages link alternatives here
     EntryKind.SYMLINK: re.compile(r"usr/share/doc/[^/]+"),  # to the folder with the package's licence
 }
 

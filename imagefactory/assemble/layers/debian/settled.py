@@ -21,9 +21,8 @@ from imagefactory.oci.entry import Entry, EntryKind, ImagePath, read_content
 
 APT = ImagePath("usr/bin/apt-get")
 APT_EXAMPLES: Mapping[ImagePath, ImagePath] = {
-    ImagePath("usr/share/doc/apt/examples/sources.list"): ImagePath(
-        "etc/apt/sources.list"
-    ),  # until Debian 12
+    # until Debian 12, and since
+    ImagePath("usr/share/doc/apt/examples/sources.list"): ImagePath("etc/apt/sources.list"),
     ImagePath("usr/share/doc/apt/examples/debian.sources"): ImagePath(
         "etc/apt/sources.list.d/debian.sources"
     ),
