@@ -18,10 +18,8 @@ _CONTAINER: Final = struct.Struct("<IHHQ")
 _ENTRY: Final = struct.Struct("<HHIQIIIIIIQ")
 _LEAST_ENTRY, _MOST_ENTRY = 64, 4096
 _VERSION: Final = 1
-_SPECIFIC, _FAMILY = 0x10_0000, 0x20_0000
-"""Flags of an entry: code for exactly one chip (sm_121a), or for a family (sm_120f)."""
-_ELF: Final = b"\x7fELF\x02\x01"
-"""The start of a 64-bit little-endian library; no other kind runs on our platforms."""
+_SPECIFIC, _FAMILY = 0x10_0000, 0x20_0000  # code for exactly one chip (sm_121a), or for a family (sm_120f)
+_ELF: Final = b"\x7fELF\x02\x01"  # a 64-bit little-endian library; no other kind runs on our platforms
 
 Kind = Literal["ptx", "cubin", "lto"]
 _KINDS: Final[dict[int, Kind]] = {1: "ptx", 2: "cubin", 8: "lto"}
@@ -57,11 +55,7 @@ class Part(NamedTuple):
 
 
 def containers(library: Iterable[bytes]) -> Iterator[tuple[Code, ...]]:
-    """Yield the entries of each container in a library that is read in pieces.
-
-    Raises:
-        NotUnderstoodError: it is no 64-bit library, or a container is not as it should be.
-    """
+    """Yield the entries of each container in a library that is read in pieces; fail like `parts`."""
     codes: list[Code] = []
     for part in parts(library):
         if part.code is not None and part.header:

@@ -13,8 +13,7 @@ from typing import Final
 
 from imagefactory.gpu_code.fatbins import Code, parts
 
-RULE: Final = 1
-"""Raise it when another byte would be overwritten: it is part of the key of every layer of wheels."""
+RULE: Final = 1  # raise it when another byte would be overwritten: every layer of wheels has it in its key
 Chip = tuple[int, int]  # a compute capability
 _PIECE: Final = 1 << 20
 
@@ -58,9 +57,7 @@ def slim(library: Iterable[bytes], chip: Chip, tally: Tally | None = None) -> It
 
     In each container, every cubin that the chip can load stays. If there is one, PTX and LTO-IR beside it are not used;
     if there is none, they stay. What follows PTX is held back until that is known, at most to the end of the container.
-
-    Raises:
-        NotUnderstoodError: the library cannot be slimmed; what was returned until then is of no use.
+    After a NotUnderstoodError, what was returned until then is of no use.
     """
     ready: list[bytes] = []
     size = 0
