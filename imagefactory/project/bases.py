@@ -39,8 +39,7 @@ class Base(_Model):
     glibc: Annotated[str, StringConstraints(pattern=r"^2\.[0-9]+$")]
     supported_until: Day | None = None
     """The last day on which Debian's security team supports the release; `plan` and `doctor` warn afterwards."""
-    long_term_support_until: Day | None = None
-    """The last day of Debian LTS: other volunteers, later fixes, amd64 and arm64 included."""
+    long_term_support_until: Day | None = None  # the last day of Debian LTS, by other volunteers
     packages: Annotated[list[DebianPackage], Field(min_length=1), AfterValidator(unique)]
 
     @model_validator(mode="after")
@@ -77,8 +76,7 @@ class LeaveOut(_Model):
     """The distribution that makes this one superfluous; where it is not installed, nothing is left out."""
     archs: Annotated[list[Name], AfterValidator(unique)] = []  # only on these archs. Empty: on all of them
     vllm: Specifier = ""  # only with these vLLM versions
-    sglang: Specifier | None = None
-    """Only with these SGLang versions. An entry without any range holds for every server."""
+    sglang: Specifier | None = None  # only with these SGLang versions; without any range, with every server
     reason: Annotated[str, Field(min_length=10)]  # why nothing misses it
 
     def applies(self, arch: str, server: str, version: Version) -> bool:

@@ -29,8 +29,7 @@ KernelOrigin = Literal["upstream", "graft", "compiled"]
 """Where vLLM's kernels come from: the published wheel, that wheel with some of its libraries replaced by compiled ones,
 or a compile of the whole."""
 
-VERSION_NEEDS: Final = ("also", "indexes", "local_versions")
-"""The settings of an arch that a vLLM version can add to."""
+VERSION_NEEDS: Final = ("also", "indexes", "local_versions")  # what a version can add to its arch
 
 
 @dataclass(frozen=True, order=True)
@@ -112,7 +111,6 @@ def exclusions(matrix: Matrix) -> list[Exclusion]:
 
 
 def reason_excluded(matrix: Matrix, cell: Cell) -> str | None:
-    """Return why a combination is excluded, or None if it can be built."""
     model, version, arch = matrix.models[cell.model], matrix.versions[cell.version], matrix.archs[cell.arch]
     if why := _out_of_range(matrix, cell, cell.model, model.range_of(cell.server)):
         return why
@@ -192,7 +190,6 @@ def called_modules(matrix: Matrix, cell: Cell) -> dict[str, str]:
 
 
 def modules_called_on(matrix: Matrix, version: str, arch: str) -> tuple[str, ...]:
-    """Return the modules of FlashInfer that any model calls with a version on an arch."""
     cells = [cell for cell in all_combinations(matrix) if (cell.version, cell.arch) == (version, arch)]
     called = {name for cell in cells for name in called_modules(matrix, cell)}
     return tuple(name for name in matrix.flashinfer if name in called)
@@ -208,7 +205,6 @@ def intended_kernels(matrix: Matrix, cell: Cell) -> KernelOrigin:
 
 
 def compiled_distributions(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
-    """List the packages of a cell that we have to compile ourselves."""
     version = matrix.versions[cell.version]
     if matrix.archs[cell.arch].distribution != "vllm":
         return ()

@@ -86,8 +86,7 @@ class Arch(_Model):
     distribution: Distribution = "vllm"  # the name of the vLLM distribution for this arch
     indexes: list[Annotated[str, StringConstraints(pattern=r"^https://")]] = []
     """Package indexes beyond the configured one."""
-    local_versions: list[Name] = []
-    """Local version labels to accept (torch 2.13.0+cpu); others are builds for other hardware."""
+    local_versions: list[Name] = []  # local version labels to accept (torch 2.13.0+cpu), besides none
     also: list[str] = []  # requirements beyond vLLM's own
     without: list[Distribution] = []  # requirements of vLLM to leave out on this arch
     smoke: Annotated[list[SmokeLevel], Field(min_length=1), AfterValidator(unique)] = [
@@ -159,8 +158,7 @@ class Matrix(_Model):
         ".github/workflows/nightly.yml@refs/heads/main"
     ]
     """The workflows of `source` that may sign images, each on the one branch or tag where it may."""
-    rebuilders: dict[Name, Rebuilder] = {}
-    """Others who rebuild images independently; `verify --image` counts them."""
+    rebuilders: dict[Name, Rebuilder] = {}  # others who rebuild images; `verify --image` counts them
     defaults: Defaults
     bases: Annotated[dict[Name, Base], Field(min_length=1)]
     archs: Annotated[dict[Name, Arch], Field(min_length=1)]
@@ -232,7 +230,6 @@ class Matrix(_Model):
 
     @property
     def has_no_registry(self) -> bool:
-        """Whether the repository for images is only the placeholder."""
         return PLACEHOLDER in self.effective_registry
 
     def require_registry(self, name: str = "") -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from imagefactory.errors import LockError
 from imagefactory.project.cells import Cell, buildable, intended_kernels
@@ -65,12 +65,10 @@ class Project:
 
     @property
     def source_lock(self) -> SourceLock:
-        """The archives that mods are checked against."""
         return self._read(SourceLock, SourceLock.path(self.locks))
 
     @property
     def tool_lock(self) -> ToolLock:
-        """The programs that the factory itself runs."""
         return self._read(ToolLock, ToolLock.path(self.locks))
 
     @property
@@ -111,32 +109,15 @@ def locked_cells(project: Project) -> list[Cell]:
     return [cell for cell in buildable(project.matrix) if project.wheel_lock_path(cell).exists()]
 
 
-@dataclass(frozen=True)
-class TargetStatus:
-    """The status of a target, as the table and the JSON output show it."""
-
-    model: str
-    version: str
-    arch: str
-    platform: str
-    mods: str
-    kernels: str
-    locked: Literal["yes", "no"]
-    revision: Literal["generated", "pinned", "unpinned"]
-
-
-def target_status(project: Project, cell: Cell) -> TargetStatus:
-    """Look a target up in the matrix and the locks."""
+def target_status(project: Project, cell: Cell) -> dict[str, str]:
+    """Return the status of a target, as the table and the JSON output show it."""
     model = project.matrix.models[cell.model]
     locked = project.is_locked(cell)
     pinned = all(project.model_lock.commit_of(repository) for repository in model.repositories)
-    return TargetStatus(
-        model=cell.model,
-        version=cell.version,
-        arch=cell.arch,
-        platform=cell.platform,
-        mods=model.mods if isinstance(model.mods, str) else " ".join(model.mods),
-        kernels=project.wheel_lock(cell).kernels if locked else intended_kernels(project.matrix, cell),
-        locked="yes" if locked else "no",
-        revision="generated" if not model.repositories else "pinned" if pinned else "unpinned",
-    )
+    return {
+        **asdict(cell),
+        "mods": model.mods if isinstance(model.mods, str) else " ".join(model.mods),
+        "kernels": project.wheel_lock(cell).kernels if locked else intended_kernels(project.matrix, cell),
+        "locked": "yes" if locked else "no",
+        "revision": "generated" if not model.repositories else "pinned" if pinned else "unpinned",
+    }

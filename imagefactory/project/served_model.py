@@ -122,8 +122,7 @@ class ServedModel(_OfServers):
     remark: Annotated[str, Field(min_length=5, max_length=60)] | None = None
     """What to know before choosing it, shown beside its tag."""
     arch: str | None = None  # the default arch of this model, if it differs from that of the matrix
-    drafters: list[Drafter] = []
-    """In order of preference; the first one that works with a vLLM version is the default."""
+    drafters: list[Drafter] = []  # in order of preference; the first that works with a version is its default
     draft: Literal["required", "optional"] = "required"
     """Whether to exclude vLLM versions that none of the drafters works with."""
     serve: Serve = Serve()

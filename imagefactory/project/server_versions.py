@@ -27,8 +27,7 @@ from imagefactory.errors import did_you_mean
 from images.shipped.values import Distribution, HubRepo, Name, VersionText
 
 VLLM: Final = "vllm"
-TITLES: Final = {VLLM: "vLLM", "sglang": "SGLang"}
-"""The servers by their key in matrix.yaml, with the names that people know them by."""
+TITLES: Final = {VLLM: "vLLM", "sglang": "SGLang"}  # the servers by their key in matrix.yaml
 
 
 def server_name(version: str) -> str:
@@ -117,8 +116,7 @@ class ServerVersion(_Model):
     also: list[str] = []  # additional requirements on machines with a GPU, beyond the server's and the arch's
     indexes: list[Annotated[str, StringConstraints(pattern=r"^https://")]] = []
     """Additional package indexes for these requirements."""
-    local_versions: list[Name] = []
-    """Local version labels to accept for these requirements (torch 2.10.0+cu130)."""
+    local_versions: list[Name] = []  # local version labels to accept for these (torch 2.10.0+cu130)
 
     extras: list[Name] = []  # extras of the server's distribution to install: b12x stands for vllm[b12x]
     overrides: list[Override] = []  # requirements that replace those of every package
@@ -140,7 +138,6 @@ class ServerVersion(_Model):
 
     @cached_property
     def version(self) -> Version:
-        """The version that ranges are compared with."""
         return Version(self.release or self.counts_as or "")
 
     def within(self, specifier: str) -> bool:

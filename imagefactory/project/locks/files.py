@@ -20,8 +20,7 @@ from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Sha256, checksum
 
 Hash = Annotated[Sha256, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-MadeFrom = dict[str, Hash]
-"""Checksums of the parts of matrix.yaml that a lock was made from, by name, to tell which of them changed."""
+MadeFrom = dict[str, Hash]  # checksums of the parts of matrix.yaml that a lock was made from, by name
 
 
 class Frozen(BaseModel):
@@ -143,15 +142,13 @@ class LockedWheel(Frozen):
     size: int
     unpacked: int
     needed_by: tuple[str, ...]
-    without: tuple[str, ...] = ()
-    """Paths not installed from this wheel because another wheel wins them (matrix.yaml `conflicts`)."""
+    without: tuple[str, ...] = ()  # paths that another wheel wins (matrix.yaml `conflicts`)
     left_out: tuple[LeftOutFiles, ...] = ()
     compiled: Hash | None = None  # the key of the compile that produced the wheel; None for a published wheel
     graft: Graft | None = None  # which files are whose, in a wheel that was compiled in part
 
     @property
     def pure(self) -> bool:
-        """True when the wheel is the same for every platform."""
         return self.file.endswith("-any.whl")
 
     @property
@@ -190,8 +187,7 @@ class LockedSuite(Frozen):
 
     name: str
     archive: Literal["main", "security"]
-    date: str
-    """The `Date` of the signed Release file as YYYYMMDDTHHMMSSZ, which names a state of the snapshot archive."""
+    date: str  # of the signed Release file, as YYYYMMDDTHHMMSSZ; names a state of the snapshot archive
 
 
 class WheelLock(Lock):
@@ -289,7 +285,6 @@ class ModelLock(Lock):
     revisions: tuple[LockedRevision, ...] = ()
 
     def commit_of(self, repo: str) -> str | None:
-        """Return the pinned commit of a model repository, if it has one."""
         return next((entry.commit for entry in self.revisions if entry.repo == repo), None)
 
 
@@ -301,8 +296,7 @@ class LicensedFile(Frozen):
     licence: str  # an SPDX expression, or a LicenseRef where the package does not use an SPDX identifier
     says: Literal["expression", "field", "classifier", "text", "copyright", "elsewhere", "nothing"]
     """Where it is declared: License-Expression, License, a classifier, a licence text, a Debian copyright file."""
-    notices: tuple[str, ...] = ()
-    """GNU licences mentioned in the package's notices, mostly for bundled libraries."""
+    notices: tuple[str, ...] = ()  # GNU licences in its notices, mostly of bundled libraries
 
 
 class LicenceLock(Lock):

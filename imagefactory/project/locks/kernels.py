@@ -153,18 +153,15 @@ def audited_wheels(lock: WheelLock, arch: Arch) -> list[LockedWheel]:
     return [wheel for wheel in lock.wheels if server.judged_by(wheel.name, arch)]
 
 
-def recorded_audit(lock: WheelLock | None, arch: Arch, record: KernelLock) -> Audit:
+def recorded_audit(lock: WheelLock, arch: Arch, record: KernelLock) -> Audit:
     """Judge the locked wheels by the record, without reading any wheel."""
     if arch.cubins is None or arch.capability is None:
         return Audit("not-applicable")
-    wheels = audited_wheels(lock, arch) if lock else []
-    found = [(wheel, record.find(wheel.sha256)) for wheel in wheels]
+    found = [(wheel, record.find(wheel.sha256)) for wheel in audited_wheels(lock, arch)]
     missing = tuple(wheel.file for wheel, entry in found if entry is None)
     if missing or not found:
         return Audit("not-audited", missing=missing)
-    verdicts = verdicts_of(
-        [entry for _, entry in found if entry is not None], arch, lock.python if lock else ""
-    )
+    verdicts = verdicts_of([entry for _, entry in found if entry is not None], arch, lock.python)
     return Audit("passed" if all(verdict.passes for verdict in verdicts) else "failed", verdicts)
 
 
