@@ -18,12 +18,11 @@ from imagefactory.oci.format import VENV
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import VLLM, server_name, version_title
 from imagefactory.store.atomic import write_text
-from images.shipped.mods.manifest import IMAGE_FILES, MANIFEST, Manifest, Variant
+from images.shipped.mods.manifest import IMAGE_FILES, MANIFEST, Manifest
 from images.shipped.mods.requirements import why_not
 
 NAME = r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?"
-NO_REASON = "https://example.invalid/name-the-issue"
-"""The `why` of a mod until somebody names the issue or pull request."""
+NO_REASON = "https://example.invalid/name-the-issue"  # a mod's `why` until somebody names the issue
 TEMPLATE = """\
 # yaml-language-server: $schema=../../docs/schemas/mod.schema.json
 name: {name}
@@ -92,7 +91,6 @@ def new_folder(project: Project, name: str) -> Path:
 
 
 def unfinished(project: Project, names: Sequence[str]) -> Iterator[str]:
-    """Yield what is left to do in mods that apply."""
     getting = reached(project.matrix, project.mods)
     for name in names or project.mods:
         if name not in getting:
@@ -155,7 +153,6 @@ def _nearest(path: str, names: Collection[str]) -> list[str]:
 
 
 def changes(project: Project, name: str, vllm: str) -> list[FileChange]:
-    """List what a mod changes in a version, in both stages."""
     mod = find_mod(project.mods, name)
     refuse_unknown_version(project.matrix, vllm)
     version = project.matrix.versions[vllm].version
@@ -238,17 +235,11 @@ _Dumper.add_representer(str, _text)
 
 def manifest_text(manifest: Manifest, comments: Sequence[str]) -> str:
     schema = TEMPLATE.partition("\n")[0]
-    return "\n".join([schema, *(f"# {printable(line)}" for line in comments), _dump(_plain(manifest))])
+    data = manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    text = str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110))
+    return "\n".join([schema, *(f"# {printable(line)}" for line in comments), text])
 
 
 def printable(text: str) -> str:
     """Escape what ends a line or steers a terminal: names of files may have any character."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-
-
-def _plain(model: Manifest | Variant) -> object:
-    return model.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-
-
-def _dump(data: object) -> str:
-    return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110))

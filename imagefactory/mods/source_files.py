@@ -38,7 +38,6 @@ class FolderSource:
         self.folder = folder
 
     def read(self, path: str) -> str | None:
-        """Return the text of a file, or None if it does not exist."""
         return read_text(self.folder / path, path) if not path.startswith(IMAGE_FILES) else None
 
 
@@ -58,7 +57,6 @@ class ReleaseSource:
         self._session = new_session()
 
     def read(self, path: str) -> str | None:
-        """Return the text of a file, or None if the release does not have it."""
         with self._lock:
             if path not in self._memory:
                 self._memory[path] = self._read_member(path)
@@ -202,7 +200,6 @@ class Trees:
         return self.release(mod.manifest.distribution, name, variant.stage)
 
     def release(self, distribution: str, name: str, stage: Stage = "installed") -> ReleaseSource:
-        """Return the locked files of a distribution, in the images of a version."""
         locked = self._locked(distribution, stage, name)
         with self._lock:
             if locked.sha256 not in self._releases:
@@ -235,7 +232,6 @@ class Trees:
         return found
 
     def wheels(self, name: str) -> Iterator[LockedWheel]:
-        """Iterate over the locked wheels of a version, on one arch after the other."""
         cells = [cell for cell in locked_cells(self._project) if cell.version == name]
         for lock in sorted({self._project.wheel_lock_path(cell) for cell in cells}):
             yield from WheelLock.read(lock).wheels

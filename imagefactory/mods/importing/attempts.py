@@ -68,7 +68,6 @@ class Distribution:
     paths: frozenset[str]
 
     def may_hold(self, path: str) -> bool:
-        """Whether a path is in a package of the distribution."""
         top = path.partition("/")[0]
         return path in self.paths or (top != path and f"{top}/__init__.py" in self.paths)
 
@@ -122,7 +121,6 @@ def _change(path: str, data: bytes, owner: Distribution | None) -> TextChange | 
 
 
 def in_image(name: str) -> str:
-    """Return where an image keeps a file that belongs to no distribution."""
     return IMAGE_FILES + PurePosixPath(name).name
 
 
@@ -136,7 +134,6 @@ class Section:
 
 
 def read_diffs(diffs: Mapping[str, str]) -> list[tuple[str, list[Section]]]:
-    """Parse a stack of diffs, by name and in order."""
     stack: list[tuple[str, list[Section]]] = []
     for name, text in diffs.items():
         sections = [section for part in _parts(text) if (section := _section(name, part)).path]

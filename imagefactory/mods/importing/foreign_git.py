@@ -33,11 +33,7 @@ _ENVIRONMENT: Final = {
     "GIT_OPTIONAL_LOCKS": "0",
 }
 _DIFF: Final = (
-    "--no-ext-diff",
-    "--no-textconv",
-    "--no-renames",
-    "--full-index",
-    "--submodule=short",
+    *("--no-ext-diff", "--no-textconv", "--no-renames", "--full-index", "--submodule=short"),
     "--no-color",
 )
 
@@ -59,11 +55,8 @@ class ForeignRepository:
                 own = top / _text(own).removeprefix("gitdir:").strip()
             for found in (own, top):
                 shared = found / _text(found / "commondir").strip()
-                if (
-                    (found / "HEAD").is_file()
-                    and (shared / "objects").is_dir()
-                    and (shared / "refs").is_dir()
-                ):
+                folders = (shared / "objects", shared / "refs")
+                if (found / "HEAD").is_file() and all(folder.is_dir() for folder in folders):
                     return cls(top, found, shared)
         return None
 

@@ -195,7 +195,6 @@ def _copied(attempt: Attempt, copies: set[str]) -> int:
 
 
 def refuse_fruitless(source: Source, attempts: Sequence[Attempt]) -> None:
-    """Refuse a source that changes no version, with the reasons."""
     if any(attempt.outcome == "changes" for attempt in attempts):
         return
     tried = [attempt for attempt in attempts if attempt.outcome != "untried"]

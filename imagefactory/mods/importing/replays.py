@@ -12,6 +12,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from imagefactory.errors import clean
 from imagefactory.mods.importing.attempts import Attempt, Distribution, in_image, settle
 
 _KINDS = {"l": "a link", "p": "a pipe", "s": "a socket", "c": "a device", "b": "a device"}
@@ -66,7 +67,6 @@ class Report(BaseModel):
 
     @property
     def calls(self) -> list[ProgramCall]:
-        """The calls of programs that the factory stands in for."""
         found: list[ProgramCall] = []
         for line in self.journal.splitlines():
             with suppress(ValidationError):
@@ -83,8 +83,7 @@ class Order:
     supplied: Path  # a tar file with what the script would download
     wheels: Sequence[Path]
     locked: Mapping[str, str]  # the versions of all packages that an image has
-    names: Mapping[str, str] = field(default_factory=dict)
-    """The supplied files, by address or by the last part of one."""
+    names: Mapping[str, str] = field(default_factory=dict)  # the supplied files, by address or its last part
     env: Mapping[str, str] = field(default_factory=dict)
     seconds: float = SECONDS
 
@@ -124,7 +123,6 @@ def _faults(report: Report, addresses: tuple[str, ...]) -> Iterator[str]:
 
 
 def _swallowed(report: Report, calls: list[ProgramCall]) -> Iterator[str]:
-    """Yield failures that the script went on after."""
     for call in calls:
         matters = call.program == "patch" or not report.changed
         if call.failed and matters and not (call.probe or call.already):
@@ -170,5 +168,5 @@ def _list(items: Iterable[str]) -> str:
 
 
 def _short(text: str) -> str:
-    clean = "".join(char if char.isprintable() else " " for char in text)
-    return clean if len(clean) <= _SHOWN else f"{clean[:_SHOWN]}…"
+    shown = clean(text)
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"

@@ -61,13 +61,11 @@ class Source:
 
     @property
     def problem(self) -> str | None:
-        """The issue or pull request that it names first."""
         found = (_PROBLEM.search(text) for text in self.texts.values())
         return next((match[0] for match in found if match), None)
 
 
 def read_source(text: str, name: str = "") -> Source:
-    """Read a source, or refuse what is none."""
     commits = _RANGE.match(text)
     path = expand_home(commits["folder"] if commits else text, "the source to import")
     if not os.path.exists(path):  # noqa: PTH110 - Path.exists raises for a name that is too long
