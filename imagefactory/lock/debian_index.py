@@ -27,8 +27,7 @@ from imagefactory.project.locks.files import LockedSuite
 from imagefactory.store.progress import Say
 
 ALLOW_OLD = "FACTORY_DEBIAN_OLD"  # the variable that allows an outdated index, if it is `yes`
-_PACKAGES = "main/binary-{}/Packages.xz"
-"""The list of packages, which every Debian archive offers in this form."""
+_PACKAGES = "main/binary-{}/Packages.xz"  # every Debian archive offers the list of packages in this form
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +55,7 @@ class Index:
     architecture: str
     suites: tuple[LockedSuite, ...]
     packages: Mapping[str, IndexedPackage]
-    security: Mapping[str, str]
-    """The version of each package in the security suite, which a newer one of another suite may have overtaken."""
+    security: Mapping[str, str]  # the versions in the security suite, even where another suite has newer ones
 
 
 def read_index(
@@ -303,7 +301,6 @@ class Choices:
         return tuple(dict.fromkeys(name for one in alternatives for name in self._satisfying(one)))
 
     def providers(self, name: str) -> list[str]:
-        """List the packages that provide a name, by priority and then by name."""
         return sorted({package for package, _ in self._provided.get(name, ())}, key=self._by_priority)
 
     def _satisfying(self, relation: Relation) -> Iterator[str]:

@@ -56,15 +56,10 @@ def expected_locks(project: Project) -> list[Expected]:
     ]
     in_use = {project.base_lock_path(cell) for cell in locked_cells(project)}
     for cell in buildable(matrix):
-        base = project.base_lock_path(cell)
+        base, wheels = project.base_lock_path(cell), project.wheel_lock_path(cell)
         expected += [
             Expected(base, BaseLock, base_made_from(matrix, cell), required=base in in_use),
-            Expected(
-                project.wheel_lock_path(cell),
-                WheelLock,
-                wheels_made_from(matrix, cell),
-                required=needs_lock(matrix, cell),
-            ),
+            Expected(wheels, WheelLock, wheels_made_from(matrix, cell), required=needs_lock(matrix, cell)),
         ]
     return expected
 
@@ -131,14 +126,11 @@ def check_locks(project: Project, expected: Iterable[Expected]) -> list[Path]:
 
 
 def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
-    """Checksum the parts of the matrix that decide a wheel lock."""
-    arch = matrix.archs[cell.arch]
+    arch, version = matrix.archs[cell.arch], matrix.versions[cell.version]
     left = leave_out_of(matrix, cell)
     needs = ("distribution", "indexes", "local_versions", "also", "without", "base")
     return {
-        f"{cell.server}.{version_key(cell.version)}": version_checksum(
-            matrix.versions[cell.version], cell.arch
-        ),
+        f"{cell.server}.{version_key(cell.version)}": version_checksum(version, cell.arch),
         f"archs.{cell.arch}": checksum(_settings(arch, *needs)),
         f"bases.{arch.base}": checksum(_settings(matrix.bases[arch.base], "python", "glibc")),
         "conflicts": checksum([_settings(conflict) for conflict in matrix.conflicts]),
@@ -151,7 +143,6 @@ def version_checksum(version: ServerVersion, arch: str = "") -> Sha256:
 
 
 def base_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
-    """Checksum the parts of the matrix that decide a base lock."""
     name = matrix.archs[cell.arch].base
     return {f"bases.{name}": checksum(_settings(matrix.bases[name], "debian", "packages"))}
 
@@ -200,11 +191,5 @@ def _disagreements(project: Project, expected: Expected) -> Iterator[str]:
     old, new = lock.made_from, expected.made_from
     for part in sorted(old.keys() | new.keys()):
         if old.get(part) != new.get(part):
-            how = (
-                "changed in"
-                if part in old and part in new
-                else "is new in"
-                if part in new
-                else "is gone from"
-            )
+            how = "is new in" if part not in old else "changed in" if part in new else "is gone from"
             yield f"{part} {how} matrix.yaml"

@@ -80,7 +80,6 @@ def hub_endpoint() -> str:
 
 
 def lock_revision(repo: str) -> LockedRevision:
-    """Look up the commit that a model repository is at."""
     url = f"{hub_endpoint()}/api/models/{quote(repo)}/revision/main"
     token = os.environ.get("HF_TOKEN")
     headers = {"Authorization": f"Bearer {token}"} if token else {}

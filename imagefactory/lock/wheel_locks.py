@@ -44,8 +44,7 @@ _DECIDING = re.compile(
 """The variables that would change uv's result."""
 _CHOOSE_ANOTHER = "Choose another version or base in matrix.yaml, or override there what can be done without."
 _CHECK_INDEXES = "Check PIP_INDEX_URL, UV_INDEX_URL and PIP_FIND_LINKS; `./inv doctor` shows what is used."
-Adopt = Callable[[str, str], KeptWheel]
-"""Returns the compiled wheel of a package and version, or raises an error."""
+Adopt = Callable[[str, str], KeptWheel]  # returns the compiled wheel of a package and version, or fails
 
 
 @dataclass(frozen=True, kw_only=True)

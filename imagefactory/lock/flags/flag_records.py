@@ -16,6 +16,7 @@ from imagefactory.lock.flags.python_source import (
     NameScope,
     Read,
     Sources,
+    assigned,
     calls_of,
     is_switch,
     keyword,
@@ -190,9 +191,7 @@ def read_sglang(sources: Sources) -> Flags:
     found.add(["--model-type"], ["auto", "llm", "diffusion"])
     variables = sources.find("Envs", sources.scope("sglang.srt.environ"))
     for node in getattr(variables[0], "body", []) if variables else ():
-        found.variables |= {
-            target.id for target in getattr(node, "targets", []) if isinstance(target, ast.Name)
-        }
+        found.variables |= {*assigned(node)}
     return found
 
 

@@ -76,7 +76,7 @@ class Sources:
             return [node.value] if isinstance(node.value, str) else []
         if isinstance(node, ast.ClassDef):
             is_enum = any("Enum" in ast.unparse(base) for base in node.bases)
-            return [name for statement in node.body for name in _assigned(statement)] if is_enum else []
+            return [name for statement in node.body for name in assigned(statement)] if is_enum else []
         if isinstance(node, ast.FunctionDef):
             scope = NameScope(scope.module, (node, *scope.bodies))
         parts = [(part, scope) for part in _parts(node)]
@@ -86,7 +86,6 @@ class Sources:
         return [text for part, where in parts if depth for text in self.values(part, where, depth - 1)]
 
     def fields(self, name: str, scope: NameScope) -> Iterator[Field]:
-        """Yield the annotated fields of a class and of its bases."""
         found = self.find(name, scope)
         definition, within = found or (None, scope)
         if not isinstance(definition, ast.ClassDef):
@@ -170,5 +169,5 @@ def _bound(node: ast.AST, name: str) -> ast.AST | None:
             return None
 
 
-def _assigned(node: ast.AST) -> list[str]:
+def assigned(node: ast.AST) -> list[str]:
     return [target.id for target in getattr(node, "targets", []) if isinstance(target, ast.Name)]

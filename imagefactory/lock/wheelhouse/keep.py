@@ -32,7 +32,6 @@ _E_MACHINE: Final = 18
 
 
 def refuse_misfit(name: str, version: str, platform: str, wheel: Path) -> None:
-    """Raise an error if a wheel is damaged, or of another package, version or platform."""
     try:
         found, its_version, _, tags = parse_wheel_filename(wheel.name)
     except InvalidWheelFilename as error:

@@ -84,7 +84,6 @@ def remote_wheels(repository: Repository, name: str = "") -> list[CompiledWheel]
         if error.name != "no-repository":
             raise
         return []
-
     found = (remote_wheel(repository, tag) for tag in sorted(tags))
     return [wheel for wheel in found if wheel is not None]  # a tag may have been deleted since it was listed
 
