@@ -15,7 +15,7 @@ from zipfile import ZipFile
 
 from imagefactory.assemble.inputs import Downloads
 from imagefactory.assemble.layers.slim_wheel import Slimmer
-from imagefactory.assemble.layers.wheel_layer import Environment, wheel_entries
+from imagefactory.assemble.layers.wheel_layer import Environment, record_text, wheel_entries
 from imagefactory.lock.wheel_contents import installed_path
 from imagefactory.mods.source_files import needed_git_source, package_files
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath, read_content
@@ -166,12 +166,10 @@ class InstalledWheel:
 
     @property
     def paths(self) -> list[str]:
-        """Everything that the distribution installs below site-packages."""
         below = f"{self.site}/"
         return [path.removeprefix(below) for path in self._entries if path.startswith(below)]
 
     def read(self, path: str) -> str | None:
-        """Read a file, by its path below site-packages or in the image."""
         entry = self._entries.get(image_path(path, self.site))
         if entry is None or entry.content is None:
             return None
@@ -180,17 +178,11 @@ class InstalledWheel:
     def updated_record(self, changed: Mapping[str, str]) -> Entry:
         """Return RECORD with new hashes for changed files and new rows for added ones."""
         [record] = [path for path in self._entries if path.endswith(".dist-info/RECORD")]
-        content = self._entries[record].content
-        rows = list(csv.reader(io.StringIO(read_content(content, record).decode())))
-        *others, itself = rows
-        updated = {row[0]: row for row in others} | {
-            path: record_row(path, text) for path, text in changed.items()
-        }
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(
-            [*(updated[path] for path in sorted(updated)), itself]
-        )
-        return _file(record, text.getvalue().encode())
+        text = read_content(self._entries[record].content, record).decode()
+        *others, itself = csv.reader(io.StringIO(text))
+        rows = {row[0]: row for row in others}
+        rows |= {path: record_row(path, text) for path, text in changed.items()}
+        return _file(record, record_text(rows.values(), itself[0]))
 
 
 def apply_chain(chosen: Sequence[tuple[Mod, Variant]], trees: Mapping[str, InstalledWheel]) -> list[Applied]:
@@ -208,7 +200,6 @@ def apply_chain(chosen: Sequence[tuple[Mod, Variant]], trees: Mapping[str, Insta
 
 
 def added_by(applied: Applied) -> tuple[str, ...]:
-    """List the files below site-packages that a mod adds or brings along."""
     brought = _brought_along(applied.mod, applied.variant)
     added = (path for path in applied.added if not path.startswith(IMAGE_FILES))
     return tuple(dict.fromkeys([*brought, *added]))

@@ -312,7 +312,6 @@ def built_layouts(
 
 
 def refuse_stale(layout: Layout, plan: Plan) -> None:
-    """Raise an error if an image was built from another plan than today's."""
     built = last_plan(layout.folder)
     if built is None or built.key != plan.key:
         raise BuildError(

@@ -97,7 +97,6 @@ def _ownership(project: Project, cell: Cell, path: str, layer: Layer, owner: str
 
 
 def _slimmed(project: Project, layer: Layer, wheel: LockedWheel, path: str) -> str:
-    """Tell what was taken out of a library, and from which file."""
     slim = layer.settings.slim if isinstance(layer, WheelLayer) else None
     record = project.slim_lock.find(wheel.sha256, slim.chip, slim.rule) if slim else None
     if record is None:
@@ -113,7 +112,6 @@ def _slimmed(project: Project, layer: Layer, wheel: LockedWheel, path: str) -> s
 
 
 def _whose(wheel: LockedWheel, path: str) -> str:
-    """Tell the compiled files of a wheel from those that its publisher made."""
     if wheel.compiled is None:
         return ""
     if wheel.graft is None:

@@ -120,7 +120,6 @@ class Downloads:
     """The files of layers on their way into the store; an exception stops all of them."""
 
     def __init__(self, inputs: LayerInputs, layers: Iterable[Layer], watch: Watcher) -> None:
-        """Start to download what the store lacks, in the order of the layers."""
         self.inputs = inputs
         self._store = inputs.project.store
         self._watch = watch

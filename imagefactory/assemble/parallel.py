@@ -32,8 +32,7 @@ from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
 from imagefactory.store.progress import Progress
 
-SMALL_WORK = 32_000_000
-"""Less than this (bytes to unpack) is built in this process; starting others would take longer."""
+SMALL_WORK = 32_000_000  # fewer bytes to unpack are not worth processes of their own
 _CONTEXT = multiprocessing.get_context("forkserver")
 
 Waits = Callable[[Layer], Collection[Future[Any]]]  # returns the downloads that a layer waits for

@@ -57,7 +57,6 @@ def module_lists(root: Path, server: str) -> list[str]:
 
 
 def listed_paths(root: Path, python: str, venv: str, lists: Iterable[str]) -> list[str]:
-    """List the paths in an image, or patterns, of all modules on lists."""
     roots = {STANDARD_LIBRARY: f"usr/lib/python{python}"}
     site = f"{venv}/lib/python{python}/site-packages"
     listed = _listed(root, lists)

@@ -107,12 +107,10 @@ class KnownLayers:
             )
 
     def add(self, found: Mapping[Sha256, tuple[str, Blob]]) -> None:
-        """Record new layers: the name and the blob of each, by key."""
         new = {key: RecordedLayer(key=key, name=name, **asdict(blob)) for key, (name, blob) in found.items()}
         self._write(new | self._entries)
 
     def keep(self, needed: Container[Sha256]) -> int:
-        """Drop the layers that no plan needs, and return how many."""
         before = len(self._entries)
         self._write({key: entry for key, entry in self._entries.items() if key in needed})
         return before - len(self._entries)

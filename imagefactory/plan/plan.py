@@ -27,8 +27,7 @@ LayerKind = Literal["base", WheelKind, "bytecode", "serve", "mod", "model", "too
 LeftPaths = dict[str, tuple[str, ...]]
 """For each wheel, the paths that are not installed from it: another wheel installs them, or they are left out."""
 
-_OMIT_WHEN_EMPTY: Final = Field(exclude_if=not_)
-"""Leaves an empty setting out of the JSON, and so out of the layer's key."""
+_OMIT_WHEN_EMPTY: Final = Field(exclude_if=not_)  # leaves it out of the JSON, and so of the layer's key
 
 
 class _Value(BaseModel):
@@ -91,7 +90,6 @@ class ModLink(_Value):
 
     @property
     def mod(self) -> Mod:
-        """The mod, with only the variant that is applied."""
         return Mod.from_data({"manifest": self.manifest, "files": self.files})
 
 
@@ -108,7 +106,6 @@ class ModSettings(_Value):
 
     @property
     def mods(self) -> list[Mod]:
-        """The mods of the chain, in the order they are applied."""
         return [link.mod for link in self.chain]
 
 
@@ -251,7 +248,7 @@ class Plan(_Value):
 
     @property
     def locked(self) -> bool:
-        """Whether every file is the locked one; False if a successor replaced a package."""
+        """Whether its label says that every file is the locked one."""
         return self.config.labels[LOCKED_LABEL] == "yes"
 
     @property
@@ -260,7 +257,6 @@ class Plan(_Value):
 
     @property
     def mods(self) -> list[Mod]:
-        """The mods in the image, in the order they are applied."""
         chains = [layer.settings for layer in self.layers if isinstance(layer, ModLayer)]
         return chains[-1].mods if chains else []
 

@@ -46,7 +46,6 @@ class BuiltImage:
 
 
 def refuse_engine(engine: str, options: BuildOptions) -> None:
-    """Raise an error if there is no such engine, or if it does not take the options that were given."""
     if engine not in ENGINES:
         raise UsageError(
             "unknown-name",

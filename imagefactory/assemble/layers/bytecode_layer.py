@@ -150,12 +150,10 @@ def _installed(
                 yield item.name, f"{site}/{path}", archive.read(member)
 
 
-_LIBRARIES = ("libc6", "libexpat1", "zlib1g")
-"""What Debian's Python is linked with; the rest of it is in the program itself."""
+_LIBRARIES = ("libc6", "libexpat1", "zlib1g")  # what Debian's Python is linked with, besides itself
 
 
 def needed_packages(python: str, debs: Sequence[LockedDeb]) -> list[LockedDeb]:
-    """Return the packages of a base that running its Python takes."""
     return [*python_packages(python, debs)[:2], *(deb for deb in debs if deb.name in _LIBRARIES)]
 
 

@@ -17,8 +17,7 @@ from imagefactory.plan.plan import Input, SlimSettings
 from imagefactory.project.locks.kernels import SlimmedLibrary, SlimmedWheel, UntouchedLibrary
 from imagefactory.store.digests import Sha256
 
-NOTE: Final = "imagefactory-slim.json"
-"""The file in a wheel's dist-info folder that lists its slimmed libraries."""
+NOTE: Final = "imagefactory-slim.json"  # the file in dist-info that lists a wheel's slimmed libraries
 _LIBRARIES: Final = ("*.so", "*.so.*")
 _LEAST: Final = 64 * 1024  # smaller files are not worth a search
 
@@ -33,11 +32,9 @@ class Slimmed:
 
     @property
     def size(self) -> int:
-        """The number of bytes, which slimming does not change."""
         return self.source.size
 
     def blocks(self, name: str, *, check: bool = True) -> Iterator[bytes]:
-        """Yield the bytes of the slimmed library, checked at the end."""
         slimmed = hashlib.sha256()
         try:
             for data in slim(self.source.blocks(name, check=check), self.chip):

@@ -49,8 +49,7 @@ class Piece(NamedTuple):
     """A part of the context: a description of each of its files, and how to write them below a folder."""
 
     files: Sequence[Mapping[str, Any]]
-    put: Callable[[Path, Store, ModFilesByKey], None]
-    """Everything it needs is in the store, or among the files of mods."""
+    put: Callable[[Path, Store, ModFilesByKey], None]  # all it needs is in the store, or among mods' files
 
 
 class Step(NamedTuple):

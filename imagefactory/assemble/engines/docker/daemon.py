@@ -46,14 +46,12 @@ class Daemon:
 
 
 def ask() -> Daemon:
-    """Return what the daemon reports; raise an error if none answers."""
     with client_for("docker version", _SILENT) as client:
         said = client.version()
     return Daemon(str(said["Version"]), str(said["Arch"]))
 
 
 def refuse_foreign(daemon: Daemon, platform: str) -> None:
-    """Raise an error if the daemon cannot run programs of a platform."""
     machine = platform.rpartition("/")[2]
     if daemon.machine == machine or (EMULATORS / _QEMU.get(machine, machine)).exists():
         return
@@ -199,7 +197,6 @@ def inspect(name: str) -> Mapping[str, Any] | None:
 
 
 def reader(chunks: Iterator[bytes]) -> io.BufferedReader:
-    """Return a file that reads what the daemon sends in chunks."""
     return io.BufferedReader(_ChunkStream(chunks))
 
 

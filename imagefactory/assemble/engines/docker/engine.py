@@ -133,7 +133,6 @@ def _base(project: Project, plan: Plan, watch: Watcher) -> Layout:
 
 
 def _fetch(project: Project, plan: Plan, downloads: Downloads) -> None:
-    """Download uv and the wheels that the store lacks."""
     layers = [layer for layer in plan.layers[1:] if layer.kind not in ("serve", "bytecode")]
     wanted = [item for layer in layers for item in downloads.inputs.wanted(layer)]
     uv = project.tool_lock.find("uv", plan.cell.machine)
@@ -143,7 +142,6 @@ def _fetch(project: Project, plan: Plan, downloads: Downloads) -> None:
 
 
 def _run(arguments: Sequence[str], log: Path, say: Say) -> None:
-    """Run the build, report its steps, and keep its whole output in a log."""
     last: deque[str] = deque(maxlen=_TOLD)
     say(f"$ {' '.join(arguments)}")
     with (

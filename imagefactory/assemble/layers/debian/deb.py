@@ -83,11 +83,9 @@ class Deb:
         return self.locked.name
 
     def script(self, name: str) -> str:
-        """Return the text of a control file or maintainer script, or an empty string if there is none."""
         return self.control.get(name, b"").decode("utf-8", errors="replace")
 
     def field(self, name: str) -> str:
-        """Return a field of the control file, or an empty string if it has none of that name."""
         return str(Deb822(self.script("control")).get(name, ""))
 
 
@@ -141,7 +139,6 @@ def reading(locked: DebPackage) -> Iterator[None]:
 
 @contextmanager
 def _opened(archive: BinaryIO, stem: str) -> Iterator[IO[bytes]]:
-    """Decompress a member of the outer archive: `control` or `data`."""
     archive.seek(0)
     try:
         members = {member.name: member for member in ArFile(fileobj=archive).getmembers()}
@@ -157,8 +154,7 @@ def _opened(archive: BinaryIO, stem: str) -> Iterator[IO[bytes]]:
     raise tarfile.ReadError(f"it has no {stem}.tar that we can read, only {', '.join(members)}")
 
 
-LINKED_FOLDERS = {"var/lock": "/run/lock", "var/run": "/run"}
-"""Folders that base-files ships and its postinst turns into links."""
+LINKED_FOLDERS = {"var/lock": "/run/lock", "var/run": "/run"}  # the postinst of base-files makes them links
 
 _WHITEOUT = ".wh."
 

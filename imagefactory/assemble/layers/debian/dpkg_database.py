@@ -23,7 +23,6 @@ _SCRIPTS = frozenset({"config", "postinst", "postrm", "preinst", "prerm"})
 
 
 def add_dpkg_database(tree: FileTree, packages: Sequence[tuple[Deb, Unpacked]], architecture: str) -> None:
-    """Record all packages as installed."""
     stanzas = []
     for deb, unpacked in packages:
         stanza = _stanza(deb, tree, architecture)

@@ -10,8 +10,7 @@ from imagefactory.assemble.layers.debian.policy import folder
 from imagefactory.errors import InputError, LockError
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath, read_content
 
-FACTORY = "the factory"
-"""The owner of files that no package ships: maintainer scripts would have written them."""
+FACTORY = "the factory"  # the owner of files that no package ships, but its scripts would write
 
 _MAX_LINKS = 40  # as many as Linux follows
 
@@ -63,12 +62,10 @@ class FileTree:
         self.add(Entry(ImagePath(path), EntryKind.SYMLINK, 0o777, target=target))
 
     def add_folder(self, path: str) -> None:
-        """Add a directory, with its attributes from the table of folders."""
         mode, uid, gid = folder(path)
         self.add(Entry(ImagePath(path), EntryKind.DIRECTORY, mode, uid=uid, gid=gid))
 
     def replace_link(self, path: str, target: str) -> None:
-        """Point a link to another target, whichever package ships it."""
         self._entries[ImagePath(path)] = Entry(ImagePath(path), EntryKind.SYMLINK, 0o777, target=target)
         self._owners[ImagePath(path)] = FACTORY
 

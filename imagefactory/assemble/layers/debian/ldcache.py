@@ -58,7 +58,6 @@ class CachedLibrary(NamedTuple):
 
 
 def add_ld_cache(tree: FileTree, architecture: str) -> None:
-    """Add the missing SONAME links, and the cache of all library folders."""
     machine = MACHINES.get(architecture)
     if machine is None or "etc/ld.so.conf" not in tree:
         return

@@ -51,7 +51,6 @@ UIDS: Mapping[str, int] = {
 
 
 def account_entries() -> Iterator[Entry]:
-    """Iterate over passwd, group, shadow and gshadow."""
     # The date of the last password change stays empty: it would be today's, and it switches ageing off.
     files = {
         "passwd": USERS,
@@ -77,7 +76,6 @@ MERGED: Mapping[str, tuple[str, ...]] = {
 
 
 def merged(path: str, architecture: str) -> ImagePath:
-    """Return the real path of a packaged path."""
     top = path.partition("/")[0]
     return ImagePath(f"usr/{path}" if top in MERGED[architecture] else path)
 
