@@ -318,7 +318,6 @@ def _pushed_folders(project: Project, named: list[str]) -> list[Path]:
 
 
 def _write_outputs(values: dict[str, str]) -> None:
-    """Pass values to later steps and jobs of a workflow."""
     _append("GITHUB_OUTPUT", "".join(f"{name}={value}\n" for name, value in values.items()))
 
 
@@ -327,7 +326,6 @@ def _write_summary(text: str) -> None:
 
 
 def print_summary(text: str) -> None:
-    """Print a text, and add it to the page of a workflow's run."""
     _write_summary(text)
     print(text)
 

@@ -119,7 +119,6 @@ def say_written(project: Project, path: Path, *, changed: bool) -> None:
 
 
 def show(table: RenderableType) -> None:
-    """Print a table to standard output, or lines, which are not wrapped."""
     from rich.text import Text
 
     from imagefactory.cli.show.terminal import out

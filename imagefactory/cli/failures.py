@@ -115,7 +115,6 @@ def _reader_is_gone() -> bool:
 
 
 def _discard(number: int) -> None:
-    """Send what is written to a descriptor to /dev/null."""
     null = os.open(os.devnull, os.O_RDWR)
     if null != number:
         os.dup2(null, number)

@@ -68,7 +68,6 @@ def processes(option: str, text: str) -> int | None:
 
 
 def path(option: str, text: str) -> Path | None:
-    """Return the absolute path in an option, or None if it was not given."""
     return expand_home(text, option).absolute() if text else None
 
 
@@ -139,7 +138,6 @@ def at_most_one(**given: object) -> None:
 
 
 def filled(option: str, text: str) -> str:
-    """Return the value of an option that must not be empty."""
     if text.strip():
         return text
     raise UsageError(
@@ -152,7 +150,6 @@ def filled(option: str, text: str) -> str:
 
 
 def digest(option: str, text: str | None) -> None:
-    """Refuse what is given for a digest and is none."""
     if text is not None and not is_digest(text):
         raise UsageError(
             "bad-option",

@@ -33,10 +33,7 @@ _PARSERS = {"json", "tomllib", "ast", "yaml"}
 def from_system(error: BaseException, where: str, cache: Path | None = None) -> FactoryError | None:
     """Turn an exception into an error with four parts, or return None if it is a bug.
 
-    Args:
-        error: the exception.
-        where: what the user asked for, for failures that name no path.
-        cache: the cache folder; failures in it get advice about FACTORY_CACHE.
+    `where` is what the user asked for, for failures that name no path; those in the cache get advice about it.
     """
     match error:
         case OSError():

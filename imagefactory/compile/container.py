@@ -93,7 +93,6 @@ def root_folder() -> Path | None:
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[str]:
-    """Split a stream of chunks into lines as they arrive."""
     rest = b""
     for chunk in chunks:
         *whole, rest = (rest + chunk).split(b"\n")

@@ -24,8 +24,7 @@ MARKERS: Mapping[str, str] = {"vllm": "vllm/envs.py", "flashinfer": "flashinfer/
 _GIT_HOST = "https://github.com"
 _PATIENCE = 60  # seconds to wait for a host to list its branches
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_REF_FOLDERS = ("", "refs/", "refs/tags/", "refs/heads/")
-"""Where git looks for a name, in this order (gitrevisions(7))."""
+_REF_FOLDERS = ("", "refs/", "refs/tags/", "refs/heads/")  # where git looks for a name (gitrevisions(7))
 _IGNORED = {".git", "__pycache__"}
 
 
@@ -40,7 +39,6 @@ class CompileSource:
 
     @property
     def place(self) -> str:
-        """Its folder in the container."""
         return f"/factory/src/{self.name}"
 
 
@@ -61,7 +59,6 @@ def read_replacements(texts: Sequence[str]) -> dict[str, Path]:
 
 
 def check_folder(name: str, folder: Path, marker: str) -> None:
-    """Raise an error unless a folder holds the project that it is said to hold."""
     if not (folder / marker).exists():
         raise InputError(
             "wrong-source",
@@ -114,7 +111,6 @@ def choose_sources(
 
 
 def place(source: CompileSource, target: Path, store: Store) -> None:
-    """Copy a source into a build tree; builds write into their sources."""
     folder = source.folder or fetch(source, store)
     with translating_disk_full(target):
         shutil.copytree(folder, target, symlinks=True, ignore=shutil.ignore_patterns(*_IGNORED))

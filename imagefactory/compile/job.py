@@ -71,8 +71,7 @@ class Job:
     plan: Plan  # the plan of the toolchain's image
     sources: JobSources
     inputs: CompileInputs
-    tree: CompileInputs
-    """What decides the objects. A graft and a compile of the same targets for inspection share them."""
+    tree: CompileInputs  # what decides the objects; a graft and an inspection of the same targets share them
     platform_tag: str
     published: Published | None  # the wheel that a graft replaces libraries of
 

@@ -90,12 +90,9 @@ class SourceSettings(_Model):
     git: HubRepo
     variable: Annotated[str, StringConstraints(pattern=r"^([A-Z0-9_]+|FETCHCONTENT_SOURCE_DIR_[A-Z0-9_-]+)$")]
     marker: RelativePath  # a file that a folder must contain to be accepted as this project
-    refs: dict[Name, Ref]
-    """The commit or tag of each vLLM version, after `owner/name@` where it is in another repository."""
-    folder: RelativePath | None = None
-    """The subfolder of the repository that the variable names, if it is not the whole repository."""
-    part: Name | None = None
-    """The file in cmake/external_projects that uses it, which a compile of a few targets may leave out."""
+    refs: dict[Name, Ref]  # the commit or tag of each vLLM version, after `owner/name@` of another repository
+    folder: RelativePath | None = None  # the subfolder that the variable names, if not the whole repository
+    part: Name | None = None  # the file in cmake/external_projects that uses it; some targets do without
     targets: list[str] = []  # the targets of vLLM's CMake that need it
     submodules: list[RelativePath] = []
 
@@ -105,7 +102,6 @@ class SourceSettings(_Model):
         return self.variable.startswith("FETCHCONTENT_SOURCE_DIR_")
 
     def reference(self, vllm: str) -> tuple[str, str]:
-        """Return the repository and the commit or tag for a vLLM version that uses it."""
         repository, _, commit = self.refs[vllm].rpartition("@")
         return repository or self.git, commit
 
@@ -129,7 +125,6 @@ class CompileSettings(_Model):
         return [*cuda, *self.wheels.others]
 
     def carried_by(self, version: ServerVersion) -> tuple[str, ...]:
-        """Return the patterns of the files that a vLLM version takes over from its published wheel."""
         found = (item for item in self.carried if version.within(item.vllm))
         return tuple(pattern for item in found for pattern in item.files)
 
@@ -153,7 +148,6 @@ class CompileSettings(_Model):
         return {name: source for name, source in self.sources.items() if listed in source.refs}
 
     def listed_as(self, vllm: str, version: ServerVersion) -> str:
-        """Return the name that a vLLM version's sources are listed under."""
         return vllm if any(vllm in source.refs for source in self.sources.values()) else self.nearest(version)
 
     def nearest(self, version: ServerVersion) -> str:

@@ -34,15 +34,13 @@ class Launch:
     cell: Cell
     image: str  # a reference that ends in a digest, or an image id
     description: Description
-    given: Mapping[str, str] = field(default_factory=dict)
-    """Settings that differ from the image's defaults, without the key."""
+    given: Mapping[str, str] = field(default_factory=dict)  # settings other than the image's defaults; no key
     key_file: Path | None = None  # the host's file with the API key; None for a server without one
     models: str = HUB_CACHE  # the host's folder of downloaded models
     mounts: Mapping[str, str] = field(default_factory=dict)
     """More of the host's files and folders, with their places in the container; it can only read them."""
     with_token: bool = False  # whether the user's environment has a token for the model hub
-    with_limits: bool = True
-    """Whether to raise the limits of locked memory and stack, as GPUs need; rootless engines may not."""
+    with_limits: bool = True  # whether to raise memlock and stack, as GPUs need; rootless engines may not
 
     @property
     def container(self) -> str:
@@ -82,7 +80,6 @@ def docker_run(launch: Launch, *, detach: bool = True) -> list[str]:
 
 
 def shell_line(words: list[str]) -> str:
-    """Format a command for pasting, one option per line."""
     head, options, image = words[:2], words[2:-1], words[-1]
     lines = [shlex.join(head)]
     position = 0

@@ -174,7 +174,8 @@ def image_to_run(project: Project, cell: Cell) -> str:
     if found := loaded_image(project, cell):
         return found
     image = KnownLayers(project.known_layers).image(make_plan(project, cell))
-    if image is not None and not project.matrix.has_no_registry and not _is_built(project, cell):
+    built = (project.build_folder(cell) / "index.json").exists()
+    if image is not None and not project.matrix.has_no_registry and not built:
         reference = f"{project.matrix.effective_registry}@{image.digest}"
         with Repository.open(reference) as repository:
             if repository.resolve(image.digest):
@@ -188,10 +189,6 @@ def image_to_run(project: Project, cell: Cell) -> str:
         )
     [(_, layout, name)] = built_layouts(project, [f"{cell}/{cell.machine}"], one=True)
     return load(layout, name)
-
-
-def _is_built(project: Project, cell: Cell) -> bool:
-    return (project.build_folder(cell) / "index.json").exists()
 
 
 def make_room(container: str, say: Say) -> None:

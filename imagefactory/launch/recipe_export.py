@@ -103,7 +103,6 @@ def write_registry(files: dict[str, str], folder: Path) -> None:
 
 
 def _digests(project: Project, cells: Sequence[Cell]) -> dict[Cell, Digest | None]:
-    """Look up the images of locked cells; None if a layer is not on record."""
     layers = KnownLayers(project.known_layers)
     images = {cell: layers.image(make_plan(project, cell)) for cell in cells if project.is_locked(cell)}
     return {cell: image.digest if image else None for cell, image in images.items()}
