@@ -29,22 +29,14 @@ from images.shipped.mods.manifest import IMAGE_FILES, GitSource, Mod, Variant, p
 from images.shipped.mods.text import decoded, record_row
 
 
-@dataclass(frozen=True)
-class AddedFiles:
-    """The files below site-packages that a mod adds to an image."""
-
-    layer: ModLayer
-    applied: Applied
-    paths: tuple[str, ...]
-
-
 @dataclass
 class AppliedMods:
     """What the mods of a build come to."""
 
     files: dict[Sha256, tuple[Entry, ...]] = field(default_factory=dict)
     """The files of mod layers, and the modules that layers of bytecode compile, by the keys of the layers."""
-    added: list[AddedFiles] = field(default_factory=list)
+    added: list[tuple[ModLayer, Applied]] = field(default_factory=list)
+    """The layers of mods that add files below site-packages."""
 
 
 def apply_mods(layers: Iterable[Layer], downloads: Downloads) -> AppliedMods:
@@ -64,24 +56,24 @@ def apply_mods(layers: Iterable[Layer], downloads: Downloads) -> AppliedMods:
         for layer in (layer for layer in mods if _is_below(layer, top)):
             chain = applied[: len(layer.settings.chain)]
             result.files[layer.key] = mod_entries(chain, trees)
-            if paths := added_by(chain[-1]):
-                result.added.append(AddedFiles(layer, chain[-1], paths))
+            if added_by(chain[-1]):
+                result.added.append((layer, chain[-1]))
         for key, mod in compiled:
             if _is_below(mod, top):
                 result.files[key] = modules_of(applied[: len(mod.settings.chain)], trees)
     return result
 
 
-def refuse_foreign_files(added: Iterable[AddedFiles], downloads: Downloads) -> None:
-    """Raise ModTakenPathError if a mod adds a file that another distribution of the same image has."""
+def refuse_foreign_files(added: Iterable[tuple[ModLayer, Applied]], downloads: Downloads) -> None:
+    """Raise an error if a mod adds a file that another distribution of the same image has."""
     inputs = downloads.inputs
     locks = {inputs.project.wheel_lock_path(cell): inputs.project.wheel_lock(cell) for cell in inputs.cells}
-    for one in added:
-        changed = {item.sha256 for item in one.layer.inputs}
+    for layer, applied in added:
+        changed = {item.sha256 for item in layer.inputs}
         for lock in locks.values():
             if changed <= {wheel.sha256 for wheel in lock.wheels}:
                 for wheel, paths in _installed(lock, changed, downloads):
-                    refuse_taken(one.applied.mod, one.applied.variant, one.paths, wheel.name, paths)
+                    refuse_taken(applied.mod, applied.variant, added_by(applied), wheel.name, paths)
 
 
 def _installed(

@@ -190,7 +190,8 @@ def _toolkit() -> Result:
     if shutil.which("nvidia-smi") is None:
         return "ok", "not needed without a GPU", ""
     described = [path for folder in CDI for path in Path(folder).glob("*nvidia*")]
-    runtimes = _said("docker", "info", "--format", "{{json .Runtimes}}")
+    docker = shutil.which("docker")
+    runtimes = _said(docker, "info", "--format", "{{json .Runtimes}}") if docker else ""
     if "nvidia" in runtimes or described:
         return "ok", "Docker has the runtime nvidia" if "nvidia" in runtimes else str(described[0]), ""
     configure = "`sudo nvidia-ctk runtime configure --runtime=docker`"
