@@ -10,7 +10,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from imagefactory.cli.system_failures import from_system
+from imagefactory.cli.failures import from_system
 from imagefactory.errors import UsageError
 from imagefactory.oci.registry.reference import is_digest
 from imagefactory.store.paths import expand_home, open_regular

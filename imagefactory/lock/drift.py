@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pydantic import BaseModel
 
 from imagefactory.errors import LockError
-from imagefactory.lock.flags.flag_records import flags_made_from
+from imagefactory.lock.flags.flag_records import FlagLock, flags_made_from
 from imagefactory.lock.wheel_contents import refuse_unmatched
 from imagefactory.project.cells import Cell, buildable, compiled_distributions, leave_out_of
 from imagefactory.project.locks.files import (
@@ -24,7 +24,6 @@ from imagefactory.project.locks.files import (
     WheelLock,
 )
 from imagefactory.project.locks.kernels import KernelLock, SlimLock, audited_wheels
-from imagefactory.project.locks.server_flags import FlagLock
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project, locked_cells
 from imagefactory.project.server_versions import TITLES, ServerVersion, choice_for, version_key

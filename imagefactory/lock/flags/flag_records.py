@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from imagefactory.lock.flags.python_source import (
     Field,
@@ -24,12 +24,38 @@ from imagefactory.lock.flags.python_source import (
     texts,
 )
 from imagefactory.mods.source_files import ReleaseSource
-from imagefactory.project.locks.files import LockedSource, LockedWheel, MadeFrom
+from imagefactory.project.locks.files import Lock, LockedSource, LockedWheel, MadeFrom
 from imagefactory.project.locks.indexed_files import configured_indexes
-from imagefactory.project.locks.server_flags import FlagLock, recorded_version
 from imagefactory.project.project import Project, locked_cells
 from imagefactory.project.server_versions import VLLM, server_name, version_key, version_title
 from imagefactory.store.progress import Say
+
+
+class FlagLock(Lock):
+    """The flags of one version of a server, with the values that they take, and its environment variables."""
+
+    header: ClassVar[str] = "The flags of one version of a server, as its sources define them."
+    maker: ClassVar[str] = "lock --flags"
+    file: ClassVar[str] = "{}/flags.toml"
+    named_by: ClassVar[tuple[str, ...]] = ("version",)
+
+    version: str
+    flags: dict[str, str]
+    """The values of each flag, separated by spaces; empty if it takes any. A key of a JSON value follows a dot."""
+    switches: tuple[str, ...] = ()  # the flags that need no value
+    variables: tuple[str, ...] = ()
+
+
+def recorded_version(project: Project, version: str) -> str:
+    """Return the version whose flags stand for another's: the first of the same server and release."""
+    versions = project.matrix.versions
+    release = versions[version].release
+    same = (
+        name
+        for name, other in versions.items()
+        if release is not None and other.release == release and server_name(name) == server_name(version)
+    )
+    return next(same, version)
 
 
 @dataclass
