@@ -15,7 +15,7 @@ from zipfile import ZipFile
 
 from imagefactory.assemble.inputs import Downloads
 from imagefactory.assemble.layers.slim_wheel import Slimmer
-from imagefactory.assemble.layers.wheel_layer import Environment, wheel_entries
+from imagefactory.assemble.layers.wheel_layer import Environment, record_text, wheel_entries
 from imagefactory.lock.wheel_contents import installed_path
 from imagefactory.mods.source_files import needed_git_source, package_files
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath, read_content
@@ -29,22 +29,14 @@ from images.shipped.mods.manifest import IMAGE_FILES, GitSource, Mod, Variant, p
 from images.shipped.mods.text import decoded, record_row
 
 
-@dataclass(frozen=True)
-class AddedFiles:
-    """The files below site-packages that a mod adds to an image."""
-
-    layer: ModLayer
-    applied: Applied
-    paths: tuple[str, ...]
-
-
 @dataclass
 class AppliedMods:
     """What the mods of a build come to."""
 
     files: dict[Sha256, tuple[Entry, ...]] = field(default_factory=dict)
     """The files of mod layers, and the modules that layers of bytecode compile, by the keys of the layers."""
-    added: list[AddedFiles] = field(default_factory=list)
+    added: list[tuple[ModLayer, Applied]] = field(default_factory=list)
+    """The layers of mods that add files below site-packages."""
 
 
 def apply_mods(layers: Iterable[Layer], downloads: Downloads) -> AppliedMods:
@@ -64,24 +56,24 @@ def apply_mods(layers: Iterable[Layer], downloads: Downloads) -> AppliedMods:
         for layer in (layer for layer in mods if _is_below(layer, top)):
             chain = applied[: len(layer.settings.chain)]
             result.files[layer.key] = mod_entries(chain, trees)
-            if paths := added_by(chain[-1]):
-                result.added.append(AddedFiles(layer, chain[-1], paths))
+            if added_by(chain[-1]):
+                result.added.append((layer, chain[-1]))
         for key, mod in compiled:
             if _is_below(mod, top):
                 result.files[key] = modules_of(applied[: len(mod.settings.chain)], trees)
     return result
 
 
-def refuse_foreign_files(added: Iterable[AddedFiles], downloads: Downloads) -> None:
-    """Raise ModTakenPathError if a mod adds a file that another distribution of the same image has."""
+def refuse_foreign_files(added: Iterable[tuple[ModLayer, Applied]], downloads: Downloads) -> None:
+    """Raise an error if a mod adds a file that another distribution of the same image has."""
     inputs = downloads.inputs
     locks = {inputs.project.wheel_lock_path(cell): inputs.project.wheel_lock(cell) for cell in inputs.cells}
-    for one in added:
-        changed = {item.sha256 for item in one.layer.inputs}
+    for layer, applied in added:
+        changed = {item.sha256 for item in layer.inputs}
         for lock in locks.values():
             if changed <= {wheel.sha256 for wheel in lock.wheels}:
                 for wheel, paths in _installed(lock, changed, downloads):
-                    refuse_taken(one.applied.mod, one.applied.variant, one.paths, wheel.name, paths)
+                    refuse_taken(applied.mod, applied.variant, added_by(applied), wheel.name, paths)
 
 
 def _installed(
@@ -166,12 +158,10 @@ class InstalledWheel:
 
     @property
     def paths(self) -> list[str]:
-        """Everything that the distribution installs below site-packages."""
         below = f"{self.site}/"
         return [path.removeprefix(below) for path in self._entries if path.startswith(below)]
 
     def read(self, path: str) -> str | None:
-        """Read a file, by its path below site-packages or in the image."""
         entry = self._entries.get(image_path(path, self.site))
         if entry is None or entry.content is None:
             return None
@@ -180,17 +170,11 @@ class InstalledWheel:
     def updated_record(self, changed: Mapping[str, str]) -> Entry:
         """Return RECORD with new hashes for changed files and new rows for added ones."""
         [record] = [path for path in self._entries if path.endswith(".dist-info/RECORD")]
-        content = self._entries[record].content
-        rows = list(csv.reader(io.StringIO(read_content(content, record).decode())))
-        *others, itself = rows
-        updated = {row[0]: row for row in others} | {
-            path: record_row(path, text) for path, text in changed.items()
-        }
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(
-            [*(updated[path] for path in sorted(updated)), itself]
-        )
-        return _file(record, text.getvalue().encode())
+        text = read_content(self._entries[record].content, record).decode()
+        *others, itself = csv.reader(io.StringIO(text))
+        rows = {row[0]: row for row in others}
+        rows |= {path: record_row(path, text) for path, text in changed.items()}
+        return _file(record, record_text(rows.values(), itself[0]))
 
 
 def apply_chain(chosen: Sequence[tuple[Mod, Variant]], trees: Mapping[str, InstalledWheel]) -> list[Applied]:
@@ -208,7 +192,6 @@ def apply_chain(chosen: Sequence[tuple[Mod, Variant]], trees: Mapping[str, Insta
 
 
 def added_by(applied: Applied) -> tuple[str, ...]:
-    """List the files below site-packages that a mod adds or brings along."""
     brought = _brought_along(applied.mod, applied.variant)
     added = (path for path in applied.added if not path.startswith(IMAGE_FILES))
     return tuple(dict.fromkeys([*brought, *added]))
@@ -269,7 +252,6 @@ def modules_of(applied: Sequence[Applied], trees: Mapping[str, InstalledWheel]) 
 
 
 def image_path(path: str, site: str) -> ImagePath:
-    """Return where a path of a mod lies in the image."""
     if path.startswith(IMAGE_FILES):
         return ImagePath(path.lstrip("/"))
     return ImagePath(f"{site}/{path}")

@@ -56,17 +56,13 @@ class BuildRun:
     known: KnownLayers | None = None
     """The record that layers must match, and are added to; without it, all are inspected as if nothing were known."""
     workers: int | None = None
-    output: Path | None = None
-    """Where the image goes; a folder of folders for several."""
-    suffix: str = ""
-    """Added to the names of folders."""
+    output: Path | None = None  # where the image goes; a folder of folders for several
+    suffix: str = ""  # added to the names of folders
     elsewhere: Elsewhere | None = None
 
-    closing: ExitStack = field(default_factory=ExitStack)
-    """What ends with the run."""
+    closing: ExitStack = field(default_factory=ExitStack)  # what ends with the run
     blobs: Mapping[Sha256, Blob] = field(default_factory=dict)
-    missing: Sequence[Layer] = ()
-    """The layers that have to be built."""
+    missing: Sequence[Layer] = ()  # the layers that have to be built
     downloads: Downloads | None = None
     mods: AppliedMods | None = None
     built: Sequence[Built] = ()
@@ -77,14 +73,10 @@ class BuildRun:
         return list({layer.key: layer for plan in self.plans for layer in plan.layers}.values())
 
     def folder(self, plan: Plan) -> Path:
-        """Return where the image of a plan is laid out."""
         if self.output is None:
             folder = self.project.build_folder(plan.cell)
             return folder.with_name(f"{folder.name}{self.suffix}")
         return self.output / f"{plan.cell.slug}{self.suffix}" if len(self.plans) > 1 else self.output
-
-
-Step = Callable[[BuildRun], BuildRun]
 
 
 def assemble(run: BuildRun) -> Sequence[Built]:
@@ -98,7 +90,7 @@ def make_layers(run: BuildRun) -> Mapping[Sha256, Blob]:
     return _follow(run, LAYER_STEPS).blobs
 
 
-def _follow(run: BuildRun, steps: Iterable[Step]) -> BuildRun:
+def _follow(run: BuildRun, steps: Iterable[Callable[[BuildRun], BuildRun]]) -> BuildRun:
     with run.closing:
         for step in steps:
             run = step(run)
@@ -194,13 +186,11 @@ def compare(run: BuildRun) -> BuildRun:
 
 
 def lay_out(run: BuildRun) -> BuildRun:
-    """Write the images as OCI layouts."""
-
-    def finished(plan: Plan) -> Built:
+    built = []
+    for plan in run.plans:
         image = make_image(plan, [run.blobs[layer.key] for layer in plan.layers])
-        return Built(plan, image, _write(run.project, plan, image, run.folder(plan)))
-
-    return replace(run, built=[finished(plan) for plan in run.plans])
+        built.append(Built(plan, image, _write(run.project, plan, image, run.folder(plan))))
+    return replace(run, built=built)
 
 
 def _write(project: Project, plan: Plan, image: Image, folder: Path) -> Layout:
@@ -229,8 +219,8 @@ def record(run: BuildRun) -> BuildRun:
     return run
 
 
-LAYER_STEPS: Final[tuple[Step, ...]] = (recall, fetch, apply_mods, build, compare)
-IMAGE_STEPS: Final[tuple[Step, ...]] = (prepare, *LAYER_STEPS, lay_out, record)
+LAYER_STEPS: Final = (recall, fetch, apply_mods, build, compare)
+IMAGE_STEPS: Final = (prepare, *LAYER_STEPS, lay_out, record)
 
 
 def lay_out_if_here(project: Project, plan: Plan, image: Image) -> None:
@@ -299,12 +289,9 @@ def _write_slimmed(project: Project, records: Sequence[SlimmedWheel]) -> None:
 
 
 def built_layouts(
-    project: Project, targets: Sequence[str], *, one: bool = False, stale: bool = False
+    project: Project, targets: Sequence[str], *, one: bool = False
 ) -> list[tuple[Cell, Layout, str]]:
-    """Find the images that were built for targets, each with its name in engines.
-
-    An image built before its matrix, locks, mods or serve program changed is refused unless `stale`.
-    """
+    """Find the images that were built for targets, each with its name in engines; one that is stale is refused."""
     cells = [select_one(project.matrix, "".join(targets[:1]))] if one else select(project.matrix, targets)
     repository = project.matrix.effective_registry.rpartition("/")[2].lower()
     found = []
@@ -319,14 +306,12 @@ def built_layouts(
                 fix=f"Run `./inv build --target {cell}/{cell.machine}`.",
             )
         layout.manifest_digest()  # fails with a remedy when the image is damaged
-        if not stale:
-            refuse_stale(layout, make_plan(project, cell))
+        refuse_stale(layout, make_plan(project, cell))
         found.append((cell, layout, f"{repository}:{cell.slug}"))
     return found
 
 
 def refuse_stale(layout: Layout, plan: Plan) -> None:
-    """Raise an error if an image was built from another plan than today's."""
     built = last_plan(layout.folder)
     if built is None or built.key != plan.key:
         raise BuildError(

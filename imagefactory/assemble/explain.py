@@ -25,16 +25,13 @@ class Ownership:
     """The origin of a path."""
 
     path: str
-    layer: Layer | None
-    """None for a path that was left out."""
+    layer: Layer | None  # None for a path that was left out
     owner: str
     lock: Path | None
     version: str
     needed_by: tuple[str, ...]
-    whose: str = ""
-    """Who made the file, in a wheel that we compiled."""
-    left_out: str = ""
-    """Why the image does not have the path, although the package does."""
+    whose: str = ""  # who made the file, in a wheel that we compiled
+    left_out: str = ""  # why the image does not have the path, although the package does
 
 
 def explain(project: Project, cell: Cell, path: str) -> Ownership:
@@ -100,7 +97,6 @@ def _ownership(project: Project, cell: Cell, path: str, layer: Layer, owner: str
 
 
 def _slimmed(project: Project, layer: Layer, wheel: LockedWheel, path: str) -> str:
-    """Tell what was taken out of a library, and from which file."""
     slim = layer.settings.slim if isinstance(layer, WheelLayer) else None
     record = project.slim_lock.find(wheel.sha256, slim.chip, slim.rule) if slim else None
     if record is None:
@@ -116,7 +112,6 @@ def _slimmed(project: Project, layer: Layer, wheel: LockedWheel, path: str) -> s
 
 
 def _whose(wheel: LockedWheel, path: str) -> str:
-    """Tell the compiled files of a wheel from those that its publisher made."""
     if wheel.compiled is None:
         return ""
     if wheel.graft is None:

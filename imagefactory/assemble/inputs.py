@@ -82,7 +82,6 @@ class LayerInputs:
         )
 
     def locate(self, item: Input) -> Wanted:
-        """Describe an input of a layer for download."""
         if item.sha256 in self._wheels:
             return self.wheel(self._wheels[item.sha256])
         if item.sha256 in self._debs:
@@ -92,15 +91,12 @@ class LayerInputs:
         return Wanted(item.name, item.sha256, path.stat().st_size, lambda: [str(path)])
 
     def wheel(self, wheel: LockedWheel | LockedSource) -> Wanted:
-        """Describe a locked wheel for download, with where to look for it."""
         if isinstance(wheel, LockedWheel) and wheel.compiled is not None:
             places = partial(compiled_locations, self.project, wheel)
             return Wanted(wheel.file, wheel.sha256, wheel.size, places, NOT_SHARED)
         return indexed_file(wheel, lambda: self._indexes)
 
     def deb(self, lock: BaseLock, deb: LockedDeb) -> Wanted:
-        """Describe a locked Debian package for download, with where to look for it."""
-
         def locations() -> list[str]:
             mirrors = DebianMirrors.discover(self.project.matrix.bases[lock.base].debian)
             return deb_locations(deb, lock.suites, mirrors)
@@ -124,7 +120,6 @@ class Downloads:
     """The files of layers on their way into the store; an exception stops all of them."""
 
     def __init__(self, inputs: LayerInputs, layers: Iterable[Layer], watch: Watcher) -> None:
-        """Start to download what the store lacks, in the order of the layers."""
         self.inputs = inputs
         self._store = inputs.project.store
         self._watch = watch
@@ -146,7 +141,6 @@ class Downloads:
         self._downloader.__exit__(kind, *rest)
 
     def of(self, layer: Layer) -> Collection[Future[Path]]:
-        """Return the downloads that a layer waits for."""
         return {self._coming[sha256] for sha256 in self._fetched[layer.key]}
 
     def get(self, items: Iterable[Wanted]) -> dict[Sha256, Path]:

@@ -32,12 +32,10 @@ from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
 from imagefactory.store.progress import Progress
 
-SMALL_WORK = 32_000_000
-"""Less than this (bytes to unpack) is built in this process; starting others would take longer."""
+SMALL_WORK = 32_000_000  # fewer bytes to unpack are not worth processes of their own
 _CONTEXT = multiprocessing.get_context("forkserver")
 
-Waits = Callable[[Layer], Collection[Future[Any]]]
-"""Returns the downloads that a layer waits for."""
+Waits = Callable[[Layer], Collection[Future[Any]]]  # returns the downloads that a layer waits for
 
 
 def build_layers(
@@ -74,7 +72,6 @@ def build_layers(
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -104,8 +101,6 @@ class _Builders:
             self._store.sweep()
 
     def start(self, work: LayerWork) -> Future[Blob]:
-        """Build a layer in the background."""
-
         def tell(done: int) -> None:
             self._watch.state(work.layer.key, "splicing", done, work.layer.unpacked)
 
@@ -126,7 +121,13 @@ class _Builders:
             while isinstance(message := ours.recv(), int):
                 tell(message)
         except EOFError:
-            raise _lost(work.layer) from None
+            raise BuildError(
+                "worker-lost",
+                "A process that built a layer was killed.",
+                where=f"layer {work.layer.kind} {work.layer.name}",
+                why="It did not stop by itself; usually the system kills a process because memory ran out.",
+                fix="Free some memory or build fewer layers at once (`--workers 1`); what is finished is kept.",
+            ) from None
         finally:
             ours.close()
             process.join()
@@ -146,16 +147,6 @@ def _start_forkserver() -> None:
         multiprocessing.forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
-
-
-def _lost(layer: Layer) -> BuildError:
-    return BuildError(
-        "worker-lost",
-        "A process that built a layer was killed.",
-        where=f"layer {layer.kind} {layer.name}",
-        why="It did not stop by itself; usually the system kills a process because memory ran out.",
-        fix="Free some memory or build fewer layers at once (`--workers 1`); what is finished is kept.",
-    )
 
 
 def _report(

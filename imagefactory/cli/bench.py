@@ -160,18 +160,13 @@ def _subject(project: Project, name: str) -> Subject:
 def plot(project: Project, results: str, output: str = "") -> None:
     """Plot results in SVG, light and dark: throughput, latency, accepted drafts, starts, history."""
     from imagefactory.check.bench.plots import plot
-
-    folder = options.new_folder("--output", output) or project.root / "build" / "bench" / "plots"
-    for path in plot(_read_results(results), folder):
-        print(path)
-
-
-def _read_results(words: str) -> list[BenchResult]:
     from imagefactory.check.bench.result import BenchResult
 
-    named = [options.existing("RESULTS", word, folder=Path(word).is_dir()) for word in words.split(",")]
+    folder = options.new_folder("--output", output) or project.root / "build" / "bench" / "plots"
+    named = [options.existing("RESULTS", word, folder=Path(word).is_dir()) for word in results.split(",")]
     files = [file for path in named for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
-    return [BenchResult.read(file) for file in files]
+    for path in plot([BenchResult.read(file) for file in files], folder):
+        print(path)
 
 
 @command(
@@ -181,18 +176,13 @@ def check(project: Project, base: str = "") -> None:
     """Check the results in benchmarks/results: format, plausibility, and that the images of new ones exist."""
     from imagefactory.check.bench.result import check_shared, unchanged_files
     from imagefactory.ci.pull_request import worktree
+    from imagefactory.plan.known_layers import KnownLayers
+    from imagefactory.plan.make import locked_plans
 
     unchanged: set[Path] = set()
     if base:
         with worktree(project.root, base) as folder:
             unchanged = unchanged_files(project.root, folder)
-    say(f"{check_shared(project.root, _known_digests(project), unchanged)} results are plausible")
-
-
-def _known_digests(project: Project) -> set[str]:
-    """Return the digests of all images whose layers are on record."""
-    from imagefactory.plan.known_layers import KnownLayers
-    from imagefactory.plan.make import locked_plans
-
     known = KnownLayers(project.known_layers)
-    return {image.digest for plan in locked_plans(project) if (image := known.image(plan))}
+    digests = {image.digest for plan in locked_plans(project) if (image := known.image(plan))}
+    say(f"{check_shared(project.root, digests, unchanged)} results are plausible")

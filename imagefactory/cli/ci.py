@@ -318,17 +318,14 @@ def _pushed_folders(project: Project, named: list[str]) -> list[Path]:
 
 
 def _write_outputs(values: dict[str, str]) -> None:
-    """Pass values to later steps and jobs of a workflow."""
     _append("GITHUB_OUTPUT", "".join(f"{name}={value}\n" for name, value in values.items()))
 
 
 def _write_summary(text: str) -> None:
-    """Add a text to the page of a workflow's run."""
     _append("GITHUB_STEP_SUMMARY", text)
 
 
 def print_summary(text: str) -> None:
-    """Print a text, and add it to the page of a workflow's run."""
     _write_summary(text)
     print(text)
 

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from imagefactory.project.project import Project
     from imagefactory.publish.attest.signing import Signer, Verifier
 
-COMMANDS: list[tuple[str, Any]] = []
-"""The group of each command ("" for most), and its task."""
+COMMANDS: list[tuple[str, Any]] = []  # the group of each command ("" for most), and its task
 
 
 class _Command(Task):  # type: ignore[type-arg]
@@ -120,7 +119,6 @@ def say_written(project: Project, path: Path, *, changed: bool) -> None:
 
 
 def show(table: RenderableType) -> None:
-    """Print a table to standard output, or lines, which are not wrapped."""
     from rich.text import Text
 
     from imagefactory.cli.show.terminal import out
@@ -129,7 +127,6 @@ def show(table: RenderableType) -> None:
 
 
 def show_rows(rows: Rows, *columns: str, markdown: bool = False) -> None:
-    """Print rows as a table for the terminal, or in Markdown."""
     from imagefactory.cli.show.tables import markdown_table, table
 
     if markdown:
@@ -144,7 +141,6 @@ def print_json(value: object) -> None:
 
 
 def watching() -> AbstractContextManager[LiveDisplay | PlainDisplay]:
-    """Show the progress of a build, a push or a compile."""
     from imagefactory.cli.show.live import watching
 
     return watching()
@@ -211,5 +207,4 @@ def find_publisher(project: Project, key: str, *, unsigned: bool) -> tuple[Signe
 
 
 def today() -> date:
-    """Return today's date in UTC."""
     return datetime.now(UTC).date()

@@ -26,16 +26,13 @@ from imagefactory.store.index_config import IndexConfig, redact
 from imagefactory.store.indexes import Indexes
 
 Health = Literal["ok", "warning", "failed"]
-PATIENCE = 20
-"""Seconds to wait for a program to print its version."""
-NEEDED_DISK = 20_000_000_000
-"""Downloads and blobs of one full-size image, with room to spare."""
+PATIENCE = 20  # seconds to wait for a program to print its version
+NEEDED_DISK = 20_000_000_000  # downloads and blobs of one full-size image, with room to spare
 BUILD: Final = "build"
 TEST_PROGRAMS: Final = ("git", "docker-registry", "skopeo", "podman", "umoci", "shellcheck", "chromium")
 """Programs that tests use besides Docker, named like their Debian packages; tests that lack theirs are skipped."""
 CDI: Final = ("/etc/cdi", "/var/run/cdi")
-Result = tuple[Health, str, str]
-"""The health, the details, and what to do about it."""
+Result = tuple[Health, str, str]  # the health, the details, and what to do about it
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,6 @@ class Diagnosis:
 
 
 def examine(project: Project, today: date) -> Iterator[Diagnosis]:
-    """Run all checks, one after the other."""
     root, store = project.root, project.store
     bases = project.matrix.bases.values()
     checks: list[tuple[str, str, Callable[[], Result]]] = [
@@ -139,11 +135,8 @@ def _cache(root: Path) -> Result:
     folder = _nearest_existing(root)
     if folder.is_dir() and os.access(folder, os.W_OK):
         return "ok", str(root), ""
-    return (
-        "failed",
-        f"{root} is not a writable folder",
-        "Set FACTORY_CACHE to a folder that you can write to.",
-    )
+    remedy = "Set FACTORY_CACHE to a folder that you can write to."
+    return "failed", f"{root} is not a writable folder", remedy
 
 
 def _disk(root: Path) -> Result:
@@ -168,10 +161,9 @@ def _engine() -> Result:
     docker = shutil.which("docker")
     if docker is None:
         return "warning", "no docker on PATH", remedy
-    try:
-        return "ok", f"Docker {_output(docker, 'version', '--format', '{{.Server.Version}}')}", ""
-    except (OSError, subprocess.SubprocessError):
-        return "warning", "the Docker daemon does not answer", remedy
+    if version := _said(docker, "version", "--format", "{{.Server.Version}}"):
+        return "ok", f"Docker {version}", ""
+    return "warning", "the Docker daemon does not answer", remedy
 
 
 def _gpu() -> Result:
@@ -180,16 +172,10 @@ def _gpu() -> Result:
     smi = shutil.which("nvidia-smi")
     if smi is None:
         return "warning", "no nvidia-smi on PATH", remedy
-    try:
-        lines = _output(smi, "--query-gpu=driver_version,name", "--format=csv,noheader").splitlines()
-    except (OSError, subprocess.SubprocessError):
-        lines = []
+    lines = _said(smi, "--query-gpu=driver_version,name", "--format=csv,noheader").splitlines()
     if not lines:
-        return (
-            "warning",
-            "nvidia-smi shows no GPU",
-            "Check the driver: run nvidia-smi, and look into `dmesg`.",
-        )
+        remedy = "Check the driver: run nvidia-smi, and look into `dmesg`."
+        return "warning", "nvidia-smi shows no GPU", remedy
     driver, _, _ = lines[0].partition(", ")
     names = ", ".join(line.partition(", ")[2] for line in lines)
     detail = f"{names}, driver {driver}; images need {CUDA_13_DRIVER} or newer"
@@ -205,17 +191,13 @@ def _toolkit() -> Result:
         return "ok", "not needed without a GPU", ""
     described = [path for folder in CDI for path in Path(folder).glob("*nvidia*")]
     docker = shutil.which("docker")
-    runtimes = ""
-    with suppress(OSError, subprocess.SubprocessError):
-        runtimes = _output(docker, "info", "--format", "{{json .Runtimes}}") if docker else ""
+    runtimes = _said(docker, "info", "--format", "{{json .Runtimes}}") if docker else ""
     if "nvidia" in runtimes or described:
         return "ok", "Docker has the runtime nvidia" if "nvidia" in runtimes else str(described[0]), ""
+    configure = "`sudo nvidia-ctk runtime configure --runtime=docker`"
+    remedy = f"Run {configure}, and restart Docker."
     if shutil.which("nvidia-ctk") is None:
-        remedy = (
-            "Install nvidia-container-toolkit, and run `sudo nvidia-ctk runtime configure --runtime=docker`."
-        )
-    else:
-        remedy = "Run `sudo nvidia-ctk runtime configure --runtime=docker`, and restart Docker."
+        remedy = f"Install nvidia-container-toolkit, and run {configure}."
     return "warning", 'Docker cannot hand on GPUs ("could not select device driver")', remedy
 
 
@@ -225,6 +207,13 @@ def _test_programs() -> Result:
         return "ok", ", ".join(TEST_PROGRAMS), ""
     remedy = f"Tests that need them are skipped. Debian, Ubuntu: apt-get install {' '.join(missing)}"
     return "warning", f"missing: {', '.join(missing)}", remedy
+
+
+def _said(*command: str) -> str:
+    """Return what a program prints; nothing if it is missing or fails."""
+    with suppress(OSError, subprocess.SubprocessError):
+        return _output(*command)
+    return ""
 
 
 def _output(*command: str) -> str:

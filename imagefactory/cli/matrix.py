@@ -26,7 +26,7 @@ def targets(project: Project, target: list[str], json: bool = False, excluded: b
         rows = ((str(one.cell), one.cell.platform, one.reason) for one in exclusions(project.matrix))
         show_rows(rows, "target", "platform", "excluded because")
         return
-    described = [vars(target_status(project, cell)) for cell in select(project, target or [EVERYTHING])]
+    described = [target_status(project, cell) for cell in select(project, target or [EVERYTHING])]
     if json:
         print_json(described)
         return

@@ -10,7 +10,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from imagefactory.cli.system_failures import from_system
+from imagefactory.cli.failures import from_system
 from imagefactory.errors import UsageError
 from imagefactory.oci.registry.reference import is_digest
 from imagefactory.store.paths import expand_home, open_regular
@@ -68,12 +68,10 @@ def processes(option: str, text: str) -> int | None:
 
 
 def path(option: str, text: str) -> Path | None:
-    """Return the absolute path in an option, or None if it was not given."""
     return expand_home(text, option).absolute() if text else None
 
 
 def existing(option: str, text: str, *, folder: bool) -> Path:
-    """Return the path of an existing, readable folder or regular file."""
     path = _path(option, text)
     try:
         (os.scandir(path) if folder else open_regular(path)).close()
@@ -140,7 +138,6 @@ def at_most_one(**given: object) -> None:
 
 
 def filled(option: str, text: str) -> str:
-    """Return the value of an option that must not be empty."""
     if text.strip():
         return text
     raise UsageError(
@@ -153,7 +150,6 @@ def filled(option: str, text: str) -> str:
 
 
 def digest(option: str, text: str | None) -> None:
-    """Refuse what is given for a digest and is none."""
     if text is not None and not is_digest(text):
         raise UsageError(
             "bad-option",

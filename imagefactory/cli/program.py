@@ -37,7 +37,6 @@ GROUPS: Final = {
 
 
 def collection(root: Path) -> Collection:
-    """Return all commands, set up to act on one checkout."""
     namespace = Collection(*(task for group, task in COMMANDS if not group))
     for name in dict.fromkeys(group for group, _ in COMMANDS if group):
         namespace.add_collection(Collection(*(task for group, task in COMMANDS if group == name)), name)
@@ -46,7 +45,6 @@ def collection(root: Path) -> Collection:
 
 
 def main(namespace: Collection) -> None:
-    """Run `./inv`."""
     gc.set_threshold(50_000)  # imports make objects that stay: looking through them takes a tenth of a start
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # there are none, and looking takes time
     FactoryProgram(name="inv", binary="./inv", namespace=namespace, version="from a checkout").run()
@@ -56,7 +54,6 @@ class FactoryProgram(Program):
     """Invoke's program; `build MODEL` means `build --target MODEL`."""
 
     def run(self, argv: list[str] | None = None, exit: bool = True) -> None:  # noqa: ARG002 - we always exit
-        """Parse the command line and run its commands."""
         prepare_streams()
         root = Path(self.namespace.configuration()["checkout"] if self.namespace else ".")
         try:
@@ -95,7 +92,6 @@ class FactoryProgram(Program):
         super().parse_tasks()
 
     def print_help(self) -> None:
-        """Print all commands, and then Invoke's options."""
         print("Usage: ./inv COMMAND [OPTIONS]; `./inv COMMAND --help` explains a command\n")
         self.list_tasks()
         print("Options of ./inv itself, which come before the command:")

@@ -35,8 +35,7 @@ from imagefactory.store.progress import Say
 
 REMOTE: Final = "FACTORY_CCACHE_REMOTE"
 """The variable that names a server to share objects through, in the notation of ccache's remote_storage."""
-_STEP: Final = re.compile(r"\[(\d+)/(\d+)\]")
-"""What ninja prints for each step."""
+_STEP: Final = re.compile(r"\[(\d+)/(\d+)\]")  # what ninja prints for each step
 _LONGEST_NAME: Final = 100
 _KILLED: Final = 137
 _DISK_FULL: Final = "No space left on device"
@@ -56,8 +55,7 @@ class Compiled:
     inputs: CompileInputs
     wheel: KeptWheel | None
     libraries: tuple[Path, ...]
-    log: Path | None
-    """None if nothing had to be compiled."""
+    log: Path | None  # None if nothing had to be compiled
 
 
 def provide(project: CompileProject, plan: Plan, watch: Watcher, machine: BuildMachine) -> str:
@@ -93,11 +91,7 @@ def compile_kernels(
     needed = cost.disk_gb * (PART if request.inspects or request.graft else 1)
     refuse_full_disk(machine, folder, needed, "the objects")
     _announce(job, say)
-    with (
-        project.store.in_use(),
-        _alone(folder),
-        translating_disk_full(folder),
-    ):
+    with project.store.in_use(), _alone(folder), translating_disk_full(folder):
         image = provide(project, job.plan, watch, machine)
         fresh = prepare(folder / "src", lambda target: fill(project, job, target))
         say(f"{'compiling' if fresh else 'resuming'} {job.inputs.name} {job.inputs.version} in {folder}")
@@ -178,7 +172,6 @@ def _run(
 
 
 def _order(job: Job, jobs: int) -> dict[str, object]:
-    """Return the job description for the program in the container."""
     wheel = job.request.what == "flashinfer" and not job.request.inspects
     return {
         "archs": job.inputs.arch_list,
@@ -225,7 +218,6 @@ def _environment(job: Job) -> dict[str, str]:
 
 
 def _missing(job: Job, out: Path) -> str:
-    """Name what a compile should have made and has not."""
     made = {path.name.partition(".")[0] for path in out.glob("*.so")}
     if job.request.graft:
         return ", ".join(name for name in job.request.targets if name not in made)

@@ -22,8 +22,7 @@ from imagefactory.store.progress import Say
 from imagefactory.store.signals import ending_in_order
 
 LABEL = "imagefactory.compile"
-_TOLD = 14
-"""How many lines of a failed compile are shown; the rest is in the log."""
+_TOLD = 14  # how many lines of a failed compile are shown; the rest is in the log
 _TELLING = ("error", "Error", "FAILED", "fatal", "Killed", "FACTORY-UNKNOWN", "No space left")
 
 
@@ -94,7 +93,6 @@ def root_folder() -> Path | None:
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[str]:
-    """Split a stream of chunks into lines as they arrive."""
     rest = b""
     for chunk in chunks:
         *whole, rest = (rest + chunk).split(b"\n")
@@ -128,8 +126,7 @@ def _client() -> AbstractContextManager[docker.DockerClient]:
 
 GB = 1e9
 _MEMINFO = Path("/proc/meminfo")
-PART = 0.1
-"""The share of a whole compile's disk space that a compile of a few targets needs, at least."""
+PART = 0.1  # the share of a whole compile's disk space that a compile of a few targets needs, at least
 
 
 @dataclass(frozen=True)
@@ -137,8 +134,7 @@ class BuildMachine:
     """The resources of the machine that compiles."""
 
     cores: int
-    memory_gb: float
-    """Memory that can be used without swapping."""
+    memory_gb: float  # memory that can be used without swapping
 
     @classmethod
     def this(cls) -> BuildMachine:
@@ -167,7 +163,6 @@ def jobs_for(machine: BuildMachine, cost: Cost, asked: int = 0) -> int:
 
 
 def refuse_full_disk(machine: BuildMachine, folder: Path, needed_gb: float, what: str) -> None:
-    """Raise an error if the disk of a folder has too little space."""
     free = machine.free_gb(folder)
     if free < needed_gb:
         raise MachineError(

@@ -22,11 +22,9 @@ from imagefactory.store.paths import expand_home
 MARKERS: Mapping[str, str] = {"vllm": "vllm/envs.py", "flashinfer": "flashinfer/jit/core.py"}
 """The file that identifies a folder as one of the two projects that are compiled."""
 _GIT_HOST = "https://github.com"
-_PATIENCE = 60
-"""Seconds to wait for a host to list its branches."""
+_PATIENCE = 60  # seconds to wait for a host to list its branches
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_REF_FOLDERS = ("", "refs/", "refs/tags/", "refs/heads/")
-"""Where git looks for a name, in this order (gitrevisions(7))."""
+_REF_FOLDERS = ("", "refs/", "refs/tags/", "refs/heads/")  # where git looks for a name (gitrevisions(7))
 _IGNORED = {".git", "__pycache__"}
 
 
@@ -35,21 +33,16 @@ class CompileSource:
     """A source and its origin: a folder of the user's, or a repository."""
 
     name: str
-    digest: str
-    """Its identity: a repository and commit, or the hash of a folder's files."""
-    folder: Path | None
-    """The folder that the user named, if any."""
-    settings: SourceSettings | None = None
-    """How vLLM's CMake finds it; None for the project that is compiled."""
+    digest: str  # its identity: a repository and commit, or the hash of a folder's files
+    folder: Path | None  # the folder that the user named, if any
+    settings: SourceSettings | None = None  # how vLLM's CMake finds it; None for the project that is compiled
 
     @property
     def place(self) -> str:
-        """Its folder in the container."""
         return f"/factory/src/{self.name}"
 
 
 def read_replacements(texts: Sequence[str]) -> dict[str, Path]:
-    """Read `NAME=DIR` options."""
     found: dict[str, Path] = {}
     for text in texts:
         name, sign, folder = text.partition("=")
@@ -66,7 +59,6 @@ def read_replacements(texts: Sequence[str]) -> dict[str, Path]:
 
 
 def check_folder(name: str, folder: Path, marker: str) -> None:
-    """Raise an error unless a folder holds the project that it is said to hold."""
     if not (folder / marker).exists():
         raise InputError(
             "wrong-source",
@@ -119,7 +111,6 @@ def choose_sources(
 
 
 def place(source: CompileSource, target: Path, store: Store) -> None:
-    """Copy a source into a build tree; builds write into their sources."""
     folder = source.folder or fetch(source, store)
     with translating_disk_full(target):
         shutil.copytree(folder, target, symlinks=True, ignore=shutil.ignore_patterns(*_IGNORED))

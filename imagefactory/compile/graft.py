@@ -136,16 +136,12 @@ _SEARCH_PATHS: Final = ("DT_RPATH", "DT_RUNPATH")
 class Extension:
     """What an extension offers and needs."""
 
-    modules: frozenset[str]
-    """The functions that Python calls to import it."""
-    operators: frozenset[str]
-    """The schemas of the operators that it registers with torch."""
-    needed: frozenset[str]
-    """The libraries that it is linked to, without those of glibc and GCC."""
+    modules: frozenset[str]  # the functions that Python calls to import it
+    operators: frozenset[str]  # the schemas of the operators that it registers with torch
+    needed: frozenset[str]  # the libraries that it is linked to, without those of glibc and GCC
 
 
 def read_extension(data: bytes, name: str) -> Extension:
-    """Read an extension; raise an error if it is not a shared library."""
     try:
         elf = ELFFile(io.BytesIO(data))
         sections = list(elf.iter_sections())
@@ -188,12 +184,11 @@ def refuse_other_interface(
     left_out = tuple(name for name in missing.values() if name in other_chips)
     lacking = [schema for schema, name in missing.items() if name not in other_chips]
     added = sorted(compiled.operators - published.operators)
-    differences = [
-        *(
-            [f"its modules are {_listed(compiled.modules)} instead of {_listed(published.modules)}"]
-            if compiled.modules != published.modules
-            else []
-        ),
+    differences = []
+    if compiled.modules != published.modules:
+        ours, theirs = (", ".join(sorted(one.modules)) or "none" for one in (compiled, published))
+        differences.append(f"its modules are {ours} instead of {theirs}")
+    differences += [
         *(f"it lacks the operator {schema}" for schema in lacking[:3]),
         *(f"it adds the operator {schema}" for schema in added[:3]),
         # It may need fewer: code for other chips calls the driver, which ours then does not.
@@ -227,13 +222,8 @@ def _dynamic(elf: ELFFile) -> DynamicSection:
     return section
 
 
-def _listed(names: Collection[str]) -> str:
-    return ", ".join(sorted(names)) or "none"
-
-
 _LEVEL: Final = 6
-_DATE: Final = (1980, 1, 2, 0, 0, 0)
-"""The first of January is before the first date of zip in some time zones."""
+_DATE: Final = (1980, 1, 2, 0, 0, 0)  # the day before is too early for zip in some time zones
 _LOCAL_HEADER: Final = 30
 _PIECE: Final = 1 << 20
 
@@ -246,7 +236,6 @@ class _Archive:
         self.record: list[tuple[str, str, str]] = []
 
     def copy(self, source: ZipFile, info: ZipInfo, name: str) -> None:
-        """Copy a member of another archive with its compressed bytes."""
         digest = hashlib.sha256()
         with source.open(info) as content:  # also checks the CRC
             while piece := content.read(_PIECE):
@@ -257,7 +246,6 @@ class _Archive:
         self._write(entry, _compressed(source, info), digest.digest())
 
     def add(self, name: str, data: bytes, *, executable: bool = False) -> None:
-        """Add a file with new content."""
         packed = bytes(deflate.deflate_compress(data, _LEVEL))
         entry = _entry(name, executable=executable)
         entry.compress_type, entry.CRC = ZIP_DEFLATED, zlib.crc32(data)
@@ -341,9 +329,7 @@ def _compressed(source: ZipFile, info: ZipInfo) -> Iterator[bytes]:
     file = source.fp
     assert file is not None  # noqa: S101 - the archive is open
     file.seek(info.header_offset)
-    header = file.read(
-        _LOCAL_HEADER
-    )  # its last four bytes are the lengths of the name and of the extra field
+    header = file.read(_LOCAL_HEADER)  # its last four bytes are the lengths of the name and the extra field
     file.seek(sum(struct.unpack("<HH", header[-4:])), io.SEEK_CUR)
     left = info.compress_size
     while left:

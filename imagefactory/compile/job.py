@@ -44,15 +44,12 @@ class JobSources:
 
     distribution: str
     version: str
-    main: LockedSource | CompileSource
-    """The locked sdist, or a folder or repository in its place."""
+    main: LockedSource | CompileSource  # the locked sdist, or a folder or repository in its place
     arch_list: str | None
     dependencies: tuple[CompileSource, ...] = ()
-    left_out: tuple[str, ...] = ()
-    """The parts of vLLM's CMake that no target needs."""
+    left_out: tuple[str, ...] = ()  # the parts of vLLM's CMake that no target needs
     mods: tuple[tuple[Mod, Variant], ...] = ()
-    modules: tuple[str, ...] = ()
-    """The modules of FlashInfer in the wheel."""
+    modules: tuple[str, ...] = ()  # the modules of FlashInfer in the wheel
     carried: tuple[str, ...] = ()
     """Patterns of the files of a published wheel that a whole compile contains unchanged: it cannot compile them."""
     carried_from: Published | None = None
@@ -71,15 +68,12 @@ class Job:
 
     request: Request
     arch: Arch
-    plan: Plan
-    """The plan of the toolchain's image."""
+    plan: Plan  # the plan of the toolchain's image
     sources: JobSources
     inputs: CompileInputs
-    tree: CompileInputs
-    """What decides the objects. A graft and a compile of the same targets for inspection share them."""
+    tree: CompileInputs  # what decides the objects; a graft and an inspection of the same targets share them
     platform_tag: str
-    published: Published | None
-    """The wheel that a graft replaces libraries of."""
+    published: Published | None  # the wheel that a graft replaces libraries of
 
     def folder(self, store: Store) -> Path:
         """Return the folder that keeps its tree, so that a second run can resume."""

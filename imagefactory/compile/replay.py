@@ -7,13 +7,12 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Final
 from zipfile import ZipFile
 
-import docker
 import requests
 from docker.errors import DockerException
 from docker.models.containers import Container
@@ -32,8 +31,7 @@ from imagefactory.store.signals import ending_in_order
 
 LABEL: Final = "imagefactory.replay"
 _PROGRAMS: Final = Path(images.__file__).parent / "replay"
-_GRACE: Final = 120
-"""The time for unpacking the wheels and for the report."""
+_GRACE: Final = 120  # the time for unpacking the wheels and for the report
 _MIB: Final = 1024**2
 _SPARE_MIB, _WORKSPACE_MIB, _TEMPORARY_MIB, _MEMORY_MIB = 96, 64, 64, 1024
 """Space besides the files of the wheels, and memory besides all of that space, which is memory too."""
@@ -41,8 +39,7 @@ _PROCESSES: Final = 128
 _FILES: Final = 100_000
 _REPORT: Final = 48 * _MIB
 _NOBODY: Final = 65534
-LARGEST: Final = 4 * _MIB
-"""The largest file that is unpacked, as in images/replay/replay.py."""
+LARGEST: Final = 4 * _MIB  # the largest file that is unpacked, as in images/replay/replay.py
 
 
 def provide_image(project: CompileProject, watch: Watcher) -> str:
@@ -67,7 +64,6 @@ def replaying(provide: Callable[[], str]) -> Callable[[Order, Path], Report]:
 
 
 def replay(image: str, order: Order, folder: Path) -> Report:
-    """Run a script on the files of wheels; `folder` is for files of this run."""
     inputs = folder / "order.json"
     told = {"name": order.name, "locked": dict(order.locked), "supplied": dict(order.names)}
     inputs.write_text(json.dumps({**told, "env": dict(order.env), "seconds": order.seconds}), "utf-8")
@@ -107,8 +103,14 @@ def _run(image: str, mounts: Mapping[Path, str], seconds: float, tree_mib: int, 
         return f"rw,nosuid,nodev,exec,mode=755,uid={user},gid={group},{limits}"
 
     memory = (tree_mib + _WORKSPACE_MIB + 2 * _TEMPORARY_MIB + _MEMORY_MIB) * _MIB
-    with ending_in_order(), _client() as client:
-        container = client.containers.create(
+    client = client_for(
+        "docker run",
+        "The Docker daemon cannot run the script.",
+        "Start Docker and check DOCKER_HOST: scripts run only in a container. Diffs and files need none.",
+        timeout=None,
+    )
+    with ending_in_order(), client as docker:
+        container = docker.containers.create(
             image,
             ["/usr/bin/python3", "-I", "/factory/replay/replay.py"],
             labels={LABEL: str(folder)},
@@ -122,7 +124,7 @@ def _run(image: str, mounts: Mapping[Path, str], seconds: float, tree_mib: int, 
             cap_drop=["ALL"],
             security_opt=["no-new-privileges"],
             pids_limit=_PROCESSES,
-            nano_cpus=10**9 if client.info().get("CpuCfsQuota") else None,
+            nano_cpus=10**9 if docker.info().get("CpuCfsQuota") else None,
             ulimits=[Ulimit(name="cpu", soft=int(seconds), hard=int(seconds))],
             mem_limit=memory,
             memswap_limit=memory,
@@ -179,12 +181,3 @@ def _listen(container: Container, seconds: float) -> bytes:
 def _kill(container: Container) -> None:
     with suppress(DockerException, requests.RequestException):
         container.kill()
-
-
-def _client() -> AbstractContextManager[docker.DockerClient]:
-    return client_for(
-        "docker run",
-        "The Docker daemon cannot run the script.",
-        "Start Docker and check DOCKER_HOST: scripts run only in a container. Diffs and files need none.",
-        timeout=None,
-    )

@@ -19,12 +19,9 @@ class Request:
     what: What
     vllm: str
     arch: str
-    targets: tuple[str, ...] = ()
-    """Compile only these: extensions of vLLM or modules of FlashInfer. If empty, compile the whole wheel."""
-    inspects: bool = False
-    """Whether the result is a few libraries to look at rather than a wheel that is kept."""
-    sources: tuple[str, ...] = ()
-    """Folders that replace sources, as NAME=DIR."""
+    targets: tuple[str, ...] = ()  # extensions of vLLM or modules of FlashInfer; if empty, the whole wheel
+    inspects: bool = False  # whether the result is libraries to look at, not a wheel that is kept
+    sources: tuple[str, ...] = ()  # folders that replace sources, as NAME=DIR
     without_mods: tuple[str, ...] = ()
     jobs: int = 0
 

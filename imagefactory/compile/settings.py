@@ -43,11 +43,9 @@ class Toolchain(_Model):
 class Wheels(_Model):
     """The wheels that a toolchain consists of."""
 
-    cuda: list[Distribution]
-    """Wheels whose version is that of `cuda`."""
+    cuda: list[Distribution]  # wheels whose version is that of `cuda`
     others: list[Distribution]
-    without: list[Distribution] = []
-    """Requirements of torch that compiling does not need."""
+    without: list[Distribution] = []  # requirements of torch that compiling does not need
 
 
 class CompilerNeed(_Model):
@@ -62,8 +60,7 @@ class CompilerNeed(_Model):
 class Cost(_Model):
     """The memory and disk space that a compile needs."""
 
-    job_gb: Annotated[float, Field(gt=0)]
-    """Memory per compiler process."""
+    job_gb: Annotated[float, Field(gt=0)]  # memory per compiler process
     disk_gb: Annotated[float, Field(gt=0)]
 
 
@@ -84,7 +81,6 @@ class GraftSettings(_Model):
     """Operators that a compile for one chip may lack, and why."""
 
     def extensions_of(self, version: ServerVersion) -> tuple[str, ...]:
-        """List the extensions of a vLLM version."""
         return tuple(name for name, versions in self.extensions.items() if version.within(versions))
 
 
@@ -93,16 +89,11 @@ class SourceSettings(_Model):
 
     git: HubRepo
     variable: Annotated[str, StringConstraints(pattern=r"^([A-Z0-9_]+|FETCHCONTENT_SOURCE_DIR_[A-Z0-9_-]+)$")]
-    marker: RelativePath
-    """A file that a folder must contain to be accepted as this project."""
-    refs: dict[Name, Ref]
-    """The commit or tag of each vLLM version, after `owner/name@` where it is in another repository."""
-    folder: RelativePath | None = None
-    """The subfolder of the repository that the variable names, if it is not the whole repository."""
-    part: Name | None = None
-    """The file in cmake/external_projects that uses it, which a compile of a few targets may leave out."""
-    targets: list[str] = []
-    """The targets of vLLM's CMake that need it."""
+    marker: RelativePath  # a file that a folder must contain to be accepted as this project
+    refs: dict[Name, Ref]  # the commit or tag of each vLLM version, after `owner/name@` of another repository
+    folder: RelativePath | None = None  # the subfolder that the variable names, if not the whole repository
+    part: Name | None = None  # the file in cmake/external_projects that uses it; some targets do without
+    targets: list[str] = []  # the targets of vLLM's CMake that need it
     submodules: list[RelativePath] = []
 
     @property
@@ -111,7 +102,6 @@ class SourceSettings(_Model):
         return self.variable.startswith("FETCHCONTENT_SOURCE_DIR_")
 
     def reference(self, vllm: str) -> tuple[str, str]:
-        """Return the repository and the commit or tag for a vLLM version that uses it."""
         repository, _, commit = self.refs[vllm].rpartition("@")
         return repository or self.git, commit
 
@@ -131,12 +121,10 @@ class CompileSettings(_Model):
 
     @property
     def requirements(self) -> list[str]:
-        """The requirements of a toolchain besides torch and the build backends."""
         cuda = [f"{name}=={self.cuda}.*" for name in self.wheels.cuda]
         return [*cuda, *self.wheels.others]
 
     def carried_by(self, version: ServerVersion) -> tuple[str, ...]:
-        """Return the patterns of the files that a vLLM version takes over from its published wheel."""
         found = (item for item in self.carried if version.within(item.vllm))
         return tuple(pattern for item in found for pattern in item.files)
 
@@ -160,7 +148,6 @@ class CompileSettings(_Model):
         return {name: source for name, source in self.sources.items() if listed in source.refs}
 
     def listed_as(self, vllm: str, version: ServerVersion) -> str:
-        """Return the name that a vLLM version's sources are listed under."""
         return vllm if any(vllm in source.refs for source in self.sources.values()) else self.nearest(version)
 
     def nearest(self, version: ServerVersion) -> str:
@@ -171,7 +158,6 @@ class CompileSettings(_Model):
 
 
 def load_settings(root: Path) -> CompileSettings:
-    """Read and validate compile.yaml, reporting mistakes with their line."""
     source = read_yaml(root / FILE, FILE)
     try:
         return CompileSettings.model_validate(source.data)

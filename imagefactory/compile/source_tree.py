@@ -50,7 +50,6 @@ def prepare(tree: Path, fill: Callable[[Path], None]) -> bool:
 
 
 def fill(project: CompileProject, job: Job, target: Path) -> None:
-    """Fill a tree with the sources, mods applied, ready to be compiled."""
     sources, main = job.sources, target / job.request.what
     if isinstance(sources.main, CompileSource):
         place(sources.main, main, project.store)
@@ -64,7 +63,6 @@ def fill(project: CompileProject, job: Job, target: Path) -> None:
 
 
 def downloaded(project: CompileProject, locked: Published) -> Path:
-    """Return a locked file, downloading it unless the store has it."""
     with new_session() as session:
         return fetch(indexed_file(locked), project.store, session, lambda _: None)
 
@@ -90,7 +88,6 @@ def carry(files: Sequence[str], wheel: Path, target: Path) -> None:
 
 
 def unpack_sdist(archive: Path, target: Path) -> None:
-    """Unpack an sdist without its top-level folder."""
     try:
         with tarfile.open(archive) as tar:
             for member in tar:

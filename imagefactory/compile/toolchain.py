@@ -22,7 +22,7 @@ from imagefactory.assemble.assemble import BuildRun, make_layers
 from imagefactory.assemble.engines.docker import daemon
 from imagefactory.assemble.watch import Watcher
 from imagefactory.compile.settings import FILE, CompileSettings, load_settings
-from imagefactory.errors import ConfigError, UsageError, did_you_mean
+from imagefactory.errors import ConfigError
 from imagefactory.lock.drift import (
     Expected,
     base_made_from,
@@ -45,6 +45,7 @@ from imagefactory.project.cells import Cell, arch_of, first_of_release
 from imagefactory.project.locks.files import BaseLock, Lock, LockedSource, MadeFrom, WheelLock
 from imagefactory.project.matrix import Arch, Matrix, Platform
 from imagefactory.project.project import Project
+from imagefactory.project.targets import unknown_name
 from imagefactory.store.digests import checksum
 from imagefactory.store.index_config import IndexConfig
 from imagefactory.store.indexes import Indexes
@@ -61,12 +62,10 @@ class CompileProject(Project):
 
     @cached_property
     def settings(self) -> CompileSettings:
-        """The validated compile.yaml."""
         return load_settings(self.root)
 
     @cached_property
     def matrix(self) -> Matrix:
-        """The matrix, including the toolchains."""
         plain = Project(self.root, self.store).matrix
         bases, archs = dict(plain.bases), dict(plain.archs)
         for name, toolchain in self.settings.toolchains.items():
@@ -93,7 +92,6 @@ def arch_name(toolchain: str) -> str:
 
 
 def toolchain_cells(project: CompileProject, vllm: str) -> list[Cell]:
-    """Return the toolchains that a vLLM version is compiled with, for both platforms."""
     version = project.matrix.vllm[vllm]
     names = dict.fromkeys(project.settings.toolchain_for(what, version) for what in project.settings.costs)
     return [project.cell(name, vllm, platform) for name in names for platform in _BOTH]
@@ -132,7 +130,6 @@ def toolchain_plan(project: CompileProject, cell: Cell, *, bare: bool = False) -
 
 
 def image_name(plan: Plan) -> str:
-    """Return the name of a toolchain's image, which is derived from its content."""
     return f"{IMAGE}:{plan.arch.removeprefix('toolchain-')}-{plan.key[:16]}"
 
 
@@ -153,15 +150,13 @@ def provide(project: CompileProject, plan: Plan, watch: Watcher) -> str:
         image = make_image(plan, [blobs[layer.key] for layer in plan.layers])
         folder = project.root / "build" / "toolchains"
         folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(
-            dir=folder, ignore_cleanup_errors=True
-        ) as own:  # another process may do the same
+        # Another process may do the same.
+        with TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as own:
             daemon.load(write_layout(image, plan.arch, project.store, Path(own, "layout")), name)
     return name
 
 
 def locked_toolchains(project: CompileProject) -> Iterator[Cell]:
-    """Iterate over the toolchains whose wheels are locked."""
     for vllm, version in project.matrix.vllm.items():
         if version.release is not None:
             yield from (
@@ -183,7 +178,6 @@ class FlashInferLock(Lock):
 
     @property
     def vllm(self) -> str:
-        """The vLLM version."""
         [part] = self.made_from
         return part.removeprefix("vllm.")
 
@@ -218,27 +212,21 @@ def make_toolchain_locks(
 
 
 def locked_flashinfer(project: CompileProject, vllm: str) -> LockedSource:
-    """Return the locked sdist of FlashInfer for a vLLM version."""
     named = first_of_release(project.matrix, vllm)
     [sdist] = FlashInferLock.read(FlashInferLock.path(project.locks, named)).sources
     return sdist
 
 
 def expected_toolchain_locks(project: CompileProject) -> list[Expected]:
-    matrix = project.matrix
-    return [
-        expected
-        for cell in locked_toolchains(project)
-        for expected in (
+    matrix, expected = project.matrix, []
+    for cell in locked_toolchains(project):
+        flashinfer = FlashInferLock.path(project.locks, cell.version)
+        expected += [
             Expected(project.base_lock_path(cell), BaseLock, base_made_from(matrix, cell)),
             Expected(project.wheel_lock_path(cell), WheelLock, wheels_made_from(matrix, cell)),
-            Expected(
-                FlashInferLock.path(project.locks, cell.version),
-                FlashInferLock,
-                _flashinfer_made_from(project, cell.version),
-            ),
-        )
-    ]
+            Expected(flashinfer, FlashInferLock, _flashinfer_made_from(project, cell.version)),
+        ]
+    return expected
 
 
 def check_all_locks(project: Project) -> list[Path]:
@@ -264,7 +252,6 @@ def build_requirements(pyproject: str | None, where: str) -> list[str]:
 
 
 def pinned(name: str, requirements: Sequence[str], where: str) -> str:
-    """Return the version that requirements pin a package to."""
     for text in requirements:
         try:
             requirement = Requirement(text)
@@ -285,13 +272,7 @@ def pinned(name: str, requirements: Sequence[str], where: str) -> str:
 def _release(project: CompileProject, vllm: str) -> str:
     version = project.matrix.vllm.get(vllm)
     if version is None:
-        raise UsageError(
-            "unknown-name",
-            f"Unknown vLLM version {vllm!r}.",
-            where="the --toolchain option",
-            why="matrix.yaml has no vLLM version of that name.",
-            fix=did_you_mean(vllm, project.matrix.vllm),
-        )
+        raise unknown_name("vLLM version", vllm, project.matrix.vllm, "the --toolchain option")
     return version.release or project.settings.nearest(version)
 
 
@@ -315,7 +296,6 @@ def _lock_flashinfer(
 
 
 def flashinfer_version(requirements: str | None, where: str) -> str:
-    """Return the FlashInfer version that a vLLM release requires."""
     lines = [line.partition("#")[0].strip() for line in (requirements or "").splitlines()]
     return pinned(FLASHINFER, [line for line in lines if line and not line.startswith("-")], where)
 

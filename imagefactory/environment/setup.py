@@ -26,10 +26,8 @@ from imagefactory.store.index_config import IndexConfig, environment_for_uv, opt
 from imagefactory.store.progress import Say
 
 FOLDER: Final = Path("locks", "environment")
-STAMPS: Final = ".locked"
-"""The folder in an environment with a copy of each installed set."""
-RUN: Final = "run"
-"""The set that suffices to plan, build, run, verify and publish."""
+STAMPS: Final = ".locked"  # the folder in an environment with a copy of each installed set
+RUN: Final = "run"  # the set that suffices to plan, build, run, verify and publish
 SETS: Final = {
     RUN: "every command",
     "smoke": "smoke tests of images",
@@ -54,7 +52,6 @@ class LockedSet:
         return cls(name, root / FOLDER / f"{name}.txt")
 
     def text(self) -> str:
-        """Return the whole file."""
         return self.path.read_text("utf-8")
 
     def pins(self) -> dict[str, str]:
@@ -73,14 +70,12 @@ class LockedSet:
 
 
 def extras(root: Path, name: str) -> list[str]:
-    """Return the extras of pyproject.toml that a set includes."""
     if name == "test":
         return list(_project(root)["optional-dependencies"])
     return [] if name == RUN else [name]
 
 
 def checksum(root: Path, name: str) -> str:
-    """Return a checksum of a set's requirements and the supported Pythons."""
     project = _project(root)
     more = [line for extra in extras(root, name) for line in project["optional-dependencies"][extra]]
     wanted = {"requirements": sorted([*project["dependencies"], *more]), "pythons": PYTHONS}
@@ -93,7 +88,6 @@ def _project(root: Path) -> dict[str, Any]:
 
 
 def is_current(root: Path, prefix: Path, names: Iterable[str]) -> bool:
-    """Return whether an environment has the current versions of these sets."""
     return all(_stamp(prefix, name) == LockedSet.of(root, name).text() for name in names)
 
 
@@ -225,7 +219,6 @@ def _stamp(prefix: Path, name: str) -> str | None:
 
 
 def main() -> int:
-    """Set up the checkout that contains this file."""
     root = Path(__file__).resolve().parents[2]
 
     def say(text: str) -> None:

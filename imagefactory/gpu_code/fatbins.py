@@ -18,10 +18,8 @@ _CONTAINER: Final = struct.Struct("<IHHQ")
 _ENTRY: Final = struct.Struct("<HHIQIIIIIIQ")
 _LEAST_ENTRY, _MOST_ENTRY = 64, 4096
 _VERSION: Final = 1
-_SPECIFIC, _FAMILY = 0x10_0000, 0x20_0000
-"""Flags of an entry: code for exactly one chip (sm_121a), or for a family (sm_120f)."""
-_ELF: Final = b"\x7fELF\x02\x01"
-"""The start of a 64-bit little-endian library; no other kind runs on our platforms."""
+_SPECIFIC, _FAMILY = 0x10_0000, 0x20_0000  # code for exactly one chip (sm_121a), or for a family (sm_120f)
+_ELF: Final = b"\x7fELF\x02\x01"  # a 64-bit little-endian library; no other kind runs on our platforms
 
 Kind = Literal["ptx", "cubin", "lto"]
 _KINDS: Final[dict[int, Kind]] = {1: "ptx", 2: "cubin", 8: "lto"}
@@ -37,16 +35,13 @@ class Code:
     """One entry of a container: code for one target."""
 
     kind: Kind
-    chip: int
-    """The number of the target: 121 for sm_121, sm_121a and sm_121f."""
+    chip: int  # the number of the target: 121 for sm_121, sm_121a and sm_121f
     suffix: Literal["", "a", "f"]
-    offset: int
-    """Where the payload starts in the library."""
+    offset: int  # where the payload starts in the library
     size: int
 
     @property
     def target(self) -> str:
-        """The target as NVIDIA's tools name it."""
         return f"{_PREFIXES[self.kind]}{self.chip}{self.suffix}"
 
 
@@ -54,20 +49,13 @@ class Part(NamedTuple):
     """Some bytes of a library; all parts together are the whole of it, in order."""
 
     data: bytes
-    code: Code | None = None
-    """The entry that they belong to."""
-    header: bool = False
-    """Whether they are an entry's header, not its payload."""
-    last: bool = False
-    """Whether a container ends here."""
+    code: Code | None = None  # the entry that they belong to
+    header: bool = False  # whether they are an entry's header, not its payload
+    last: bool = False  # whether a container ends here
 
 
 def containers(library: Iterable[bytes]) -> Iterator[tuple[Code, ...]]:
-    """Yield the entries of each container in a library that is read in pieces.
-
-    Raises:
-        NotUnderstoodError: it is no 64-bit library, or a container is not as it should be.
-    """
+    """Yield the entries of each container in a library that is read in pieces; fail like `parts`."""
     codes: list[Code] = []
     for part in parts(library):
         if part.code is not None and part.header:
@@ -134,7 +122,6 @@ class _Window:
 
     @property
     def position(self) -> int:
-        """How far the stream is read."""
         return self._start + self._next
 
     def peek(self, size: int) -> bytes:

@@ -13,10 +13,8 @@ from typing import Final
 
 from imagefactory.gpu_code.fatbins import Code, parts
 
-RULE: Final = 1
-"""Raise it when another byte would be overwritten: it is part of the key of every layer of wheels."""
-Chip = tuple[int, int]
-"""A compute capability."""
+RULE: Final = 1  # raise it when another byte would be overwritten: every layer of wheels has it in its key
+Chip = tuple[int, int]  # a compute capability
 _PIECE: Final = 1 << 20
 
 
@@ -28,7 +26,6 @@ class Tally:
     blanked: Counter[str] = field(default_factory=Counter)
 
     def count(self, codes: Sequence[Code], chip: Chip) -> None:
-        """Count the entries of a container."""
         loadable = [code for code in codes if code.kind == "cubin" and loads(code, chip)]
         needed = loadable or [code for code in codes if code.kind != "cubin"]
         for code in codes:
@@ -39,7 +36,6 @@ class Tally:
 
 
 def chip_of(capability: str) -> Chip:
-    """Parse a compute capability such as 12.1."""
     major, _, minor = capability.partition(".")
     return int(major), int(minor)
 
@@ -61,14 +57,11 @@ def slim(library: Iterable[bytes], chip: Chip, tally: Tally | None = None) -> It
 
     In each container, every cubin that the chip can load stays. If there is one, PTX and LTO-IR beside it are not used;
     if there is none, they stay. What follows PTX is held back until that is known, at most to the end of the container.
-
-    Raises:
-        NotUnderstoodError: the library cannot be slimmed; what was returned until then is of no use.
+    After a NotUnderstoodError, what was returned until then is of no use.
     """
     ready: list[bytes] = []
     size = 0
-    undecided: list[int] = []
-    """The places of PTX and LTO-IR in `ready`."""
+    undecided: list[int] = []  # the places of PTX and LTO-IR in `ready`
     codes: list[Code] = []
     native = False
     for data, code, header, last in parts(library):

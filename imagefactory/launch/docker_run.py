@@ -20,8 +20,7 @@ from imagefactory.project.servers.server import KEY_SETTINGS
 from imagefactory.store.paths import expand_home
 from images.serve.program.keys import SIMILAR
 
-STOP_SECONDS = 30
-"""How long a server may take to finish its requests when it is stopped."""
+STOP_SECONDS = 30  # how long a server may take to finish its requests when it is stopped
 STACK = 64 * 1024 * 1024
 HUB_CACHE = "~/.cache/huggingface"
 TOKEN = "HF_TOKEN"  # noqa: S105 - the name of a variable
@@ -33,21 +32,15 @@ class Launch:
     """How a container is started."""
 
     cell: Cell
-    image: str
-    """A reference that ends in a digest, or an image id."""
+    image: str  # a reference that ends in a digest, or an image id
     description: Description
-    given: Mapping[str, str] = field(default_factory=dict)
-    """Settings that differ from the image's defaults, without the key."""
-    key_file: Path | None = None
-    """The host's file with the API key; None for a server without one."""
-    models: str = HUB_CACHE
-    """The host's folder of downloaded models."""
+    given: Mapping[str, str] = field(default_factory=dict)  # settings other than the image's defaults; no key
+    key_file: Path | None = None  # the host's file with the API key; None for a server without one
+    models: str = HUB_CACHE  # the host's folder of downloaded models
     mounts: Mapping[str, str] = field(default_factory=dict)
     """More of the host's files and folders, with their places in the container; it can only read them."""
-    with_token: bool = False
-    """Whether the user's environment has a token for the model hub."""
-    with_limits: bool = True
-    """Whether to raise the limits of locked memory and stack, as GPUs need; rootless engines may not."""
+    with_token: bool = False  # whether the user's environment has a token for the model hub
+    with_limits: bool = True  # whether to raise memlock and stack, as GPUs need; rootless engines may not
 
     @property
     def container(self) -> str:
@@ -55,12 +48,10 @@ class Launch:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the container needs GPUs."""
         return bool(self.description["image"]["capability"])
 
     @property
     def limits(self) -> dict[str, int]:
-        """The limits to raise."""
         return {"memlock": -1, "stack": STACK} if self.on_gpu and self.with_limits else {}
 
     @property
@@ -89,7 +80,6 @@ def docker_run(launch: Launch, *, detach: bool = True) -> list[str]:
 
 
 def shell_line(words: list[str]) -> str:
-    """Format a command for pasting, one option per line."""
     head, options, image = words[:2], words[2:-1], words[-1]
     lines = [shlex.join(head)]
     position = 0
@@ -110,7 +100,6 @@ def compose_text(document: Mapping[str, Any]) -> str:
 
 
 def compose_document(launch: Launch) -> dict[str, Any]:
-    """Return the content of a compose file."""
     service: dict[str, Any] = {
         "image": launch.image,
         "container_name": launch.container,

@@ -42,22 +42,18 @@ class Start:
 
     launch: Launch
     served: Served
-    command: tuple[str, ...]
-    """What the container will run."""
+    command: tuple[str, ...]  # what the container will run
 
     def line(self, *, detach: bool = True) -> list[str]:
-        """Return the arguments of `docker run`."""
         return docker_run(self.launch, detach=detach)
 
     def shell(self, *, detach: bool = True) -> str:
-        """Return the `docker run` command, ready for pasting."""
         return shell_line(self.line(detach=detach))
 
     def compose(self) -> str:
         return compose(self.launch)
 
     def recipe(self, style: str) -> str:
-        """Return the recipe for another launcher."""
         return recipe(style, self.launch, self.served.model, self.command, self.served.extra)
 
 
@@ -124,7 +120,6 @@ def with_settings(of_mods: Mapping[str, str], given: Mapping[str, str]) -> dict[
 
 
 def settings_from(words: Sequence[str], option: str = "--set") -> dict[str, str]:
-    """Parse settings given as NAME=VALUE."""
     for word in words:
         if not re.match(r"[A-Z][A-Z0-9_]*=", word):
             name, equals, _ = word.partition("=")  # what follows may be a secret
@@ -179,7 +174,8 @@ def image_to_run(project: Project, cell: Cell) -> str:
     if found := loaded_image(project, cell):
         return found
     image = KnownLayers(project.known_layers).image(make_plan(project, cell))
-    if image is not None and not project.matrix.has_no_registry and not _is_built(project, cell):
+    built = (project.build_folder(cell) / "index.json").exists()
+    if image is not None and not project.matrix.has_no_registry and not built:
         reference = f"{project.matrix.effective_registry}@{image.digest}"
         with Repository.open(reference) as repository:
             if repository.resolve(image.digest):
@@ -193,10 +189,6 @@ def image_to_run(project: Project, cell: Cell) -> str:
         )
     [(_, layout, name)] = built_layouts(project, [f"{cell}/{cell.machine}"], one=True)
     return load(layout, name)
-
-
-def _is_built(project: Project, cell: Cell) -> bool:
-    return (project.build_folder(cell) / "index.json").exists()
 
 
 def make_room(container: str, say: Say) -> None:
@@ -223,8 +215,7 @@ def _docker(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["docker", *words], capture_output=True, text=True, check=False)  # noqa: S603, S607
 
 
-PLACE = "/mods"
-"""Where containers look for mods."""
+PLACE = "/mods"  # where containers look for mods
 
 
 def runtime_mods(

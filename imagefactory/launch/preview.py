@@ -30,7 +30,6 @@ class Preview:
     model: Mapping[str, Any]
 
     def command(self, given: Mapping[str, str] | None = None) -> list[str]:
-        """Return the server's command for these settings."""
         return [str(word) for word in self.dry_run(given or {})["command"]]
 
     def dry_run(self, given: Mapping[str, str], *, readings: Path | None = None) -> dict[str, Any]:
@@ -57,19 +56,15 @@ class Preview:
                 why=" ".join(rest.split()),
                 fix="Change the setting; `./inv run --print` shows the result without starting anything.",
             )
-        found = json.loads(ran.stdout)
-        if not isinstance(found, dict):
-            raise TypeError("the serve program printed something else than an object")
+        found: dict[str, Any] = json.loads(ran.stdout)
         return found
 
     def markdown(self) -> str:
-        """Return the table of settings as the image prints it."""
         return self.run("settings", "--markdown").stdout
 
     def run(
         self, *arguments: str, variables: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run the program with the image's environment."""
         with tempfile.TemporaryDirectory(prefix="imagefactory-") as folder:
             Path(folder, "settings.json").write_bytes(settings_bytes(self.description))
             Path(folder, "model.json").write_text(json.dumps(self.model), "utf-8")

@@ -25,8 +25,7 @@ from imagefactory.store.digests import Digest
 
 MANIFEST: Final = ".sparkrun/registry.yaml"
 FOLDERS: Final[Mapping[Format, str]] = {"sparkrun": "recipes", "eugr": "eugr"}
-SPARK: Final = "12.1"
-"""The launchers are for machines with this GPU."""
+SPARK: Final = "12.1"  # the launchers are for machines with this GPU
 RESERVED: Final = (
     *("arena", "spark-arena", "sparkarena", "sparkrun", "official", "experimental", "transitional"),
     *("community", "eugr", "dbotwinick", "raphaelamorim", "scitrera", "atlas"),
@@ -104,7 +103,6 @@ def write_registry(files: dict[str, str], folder: Path) -> None:
 
 
 def _digests(project: Project, cells: Sequence[Cell]) -> dict[Cell, Digest | None]:
-    """Look up the images of locked cells; None if a layer is not on record."""
     layers = KnownLayers(project.known_layers)
     images = {cell: layers.image(make_plan(project, cell)) for cell in cells if project.is_locked(cell)}
     return {cell: image.digest if image else None for cell, image in images.items()}

@@ -21,8 +21,7 @@ from imagefactory.project.servers.known import server_of
 from imagefactory.project.servers.server import Server
 
 Format = Literal["eugr", "sparkrun"]
-QUANTIZATIONS = {"bf16": "none", "int4-autoround": "auto-round"}
-"""What sparkrun calls weights that it has another name for."""
+QUANTIZATIONS = {"bf16": "none", "int4-autoround": "auto-round"}  # sparkrun's own names for weights
 TEMPLATED = ("MAX_MODEL_LEN", "MAX_NUM_SEQS", "MAX_NUM_BATCHED_TOKENS", "GPU_MEMORY_UTILIZATION")
 """The settings that a user of a recipe may override."""
 

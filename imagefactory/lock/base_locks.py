@@ -19,8 +19,7 @@ from imagefactory.lock.mirrors import SNAPSHOT_DATE, DebianMirrors, join
 from imagefactory.project.locks.files import BaseLock, LockedDeb, LockedSuite, MadeFrom
 from imagefactory.store.progress import Say
 
-ROOT = "matrix.yaml"
-"""What `needed_by` says for packages that the matrix itself names."""
+ROOT = "matrix.yaml"  # what `needed_by` says for packages that the matrix itself names
 
 
 def lock_base(

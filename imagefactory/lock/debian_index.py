@@ -26,10 +26,8 @@ from imagefactory.lock.mirrors import SNAPSHOT_DATE, Archive, DebianMirrors, fet
 from imagefactory.project.locks.files import LockedSuite
 from imagefactory.store.progress import Say
 
-ALLOW_OLD = "FACTORY_DEBIAN_OLD"
-"""The variable that allows an outdated index, if it is `yes`."""
-_PACKAGES = "main/binary-{}/Packages.xz"
-"""The list of packages, which every Debian archive offers in this form."""
+ALLOW_OLD = "FACTORY_DEBIAN_OLD"  # the variable that allows an outdated index, if it is `yes`
+_PACKAGES = "main/binary-{}/Packages.xz"  # every Debian archive offers the list of packages in this form
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +43,7 @@ class IndexedPackage:
     size: int
     unpacked: int
     priority: str
-    depends: str
-    """Pre-Depends and Depends, unparsed: only those of selected packages are needed."""
+    depends: str  # Pre-Depends and Depends, unparsed: only those of selected packages are needed
     provides: str
 
 
@@ -58,8 +55,7 @@ class Index:
     architecture: str
     suites: tuple[LockedSuite, ...]
     packages: Mapping[str, IndexedPackage]
-    security: Mapping[str, str]
-    """The version of each package in the security suite, which a newer one of another suite may have overtaken."""
+    security: Mapping[str, str]  # the versions in the security suite, even where another suite has newer ones
 
 
 def read_index(
@@ -98,7 +94,6 @@ def read_index(
 
 
 def read_keys(folder: Path, debian: str) -> list[pysequoia.Cert]:
-    """Read the keys that may sign a release's archives."""
     files = sorted(folder.glob(f"{debian}-*.asc"))
     if not files:
         raise TrustError(
@@ -306,7 +301,6 @@ class Choices:
         return tuple(dict.fromkeys(name for one in alternatives for name in self._satisfying(one)))
 
     def providers(self, name: str) -> list[str]:
-        """List the packages that provide a name, by priority and then by name."""
         return sorted({package for package, _ in self._provided.get(name, ())}, key=self._by_priority)
 
     def _satisfying(self, relation: Relation) -> Iterator[str]:

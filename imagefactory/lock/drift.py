@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pydantic import BaseModel
 
 from imagefactory.errors import LockError
-from imagefactory.lock.flags.flag_records import flags_made_from
+from imagefactory.lock.flags.flag_records import FlagLock, flags_made_from
 from imagefactory.lock.wheel_contents import refuse_unmatched
 from imagefactory.project.cells import Cell, buildable, compiled_distributions, leave_out_of
 from imagefactory.project.locks.files import (
@@ -24,7 +24,6 @@ from imagefactory.project.locks.files import (
     WheelLock,
 )
 from imagefactory.project.locks.kernels import KernelLock, SlimLock, audited_wheels
-from imagefactory.project.locks.server_flags import FlagLock
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project, locked_cells
 from imagefactory.project.server_versions import TITLES, ServerVersion, choice_for, version_key
@@ -37,8 +36,7 @@ class Expected(NamedTuple):
     path: Path
     kind: type[Lock]
     made_from: MadeFrom
-    required: bool = False
-    """Whether it is an error for the lock to be missing."""
+    required: bool = False  # whether it is an error for the lock to be missing
 
 
 def expected_locks(project: Project) -> list[Expected]:
@@ -57,15 +55,10 @@ def expected_locks(project: Project) -> list[Expected]:
     ]
     in_use = {project.base_lock_path(cell) for cell in locked_cells(project)}
     for cell in buildable(matrix):
-        base = project.base_lock_path(cell)
+        base, wheels = project.base_lock_path(cell), project.wheel_lock_path(cell)
         expected += [
             Expected(base, BaseLock, base_made_from(matrix, cell), required=base in in_use),
-            Expected(
-                project.wheel_lock_path(cell),
-                WheelLock,
-                wheels_made_from(matrix, cell),
-                required=needs_lock(matrix, cell),
-            ),
+            Expected(wheels, WheelLock, wheels_made_from(matrix, cell), required=needs_lock(matrix, cell)),
         ]
     return expected
 
@@ -132,14 +125,11 @@ def check_locks(project: Project, expected: Iterable[Expected]) -> list[Path]:
 
 
 def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
-    """Checksum the parts of the matrix that decide a wheel lock."""
-    arch = matrix.archs[cell.arch]
+    arch, version = matrix.archs[cell.arch], matrix.versions[cell.version]
     left = leave_out_of(matrix, cell)
     needs = ("distribution", "indexes", "local_versions", "also", "without", "base")
     return {
-        f"{cell.server}.{version_key(cell.version)}": version_checksum(
-            matrix.versions[cell.version], cell.arch
-        ),
+        f"{cell.server}.{version_key(cell.version)}": version_checksum(version, cell.arch),
         f"archs.{cell.arch}": checksum(_settings(arch, *needs)),
         f"bases.{arch.base}": checksum(_settings(matrix.bases[arch.base], "python", "glibc")),
         "conflicts": checksum([_settings(conflict) for conflict in matrix.conflicts]),
@@ -148,12 +138,10 @@ def wheels_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
 
 
 def version_checksum(version: ServerVersion, arch: str = "") -> Sha256:
-    """Checksum the settings of a version, with what is compiled for one arch."""
     return checksum(_settings(version) | {"compile": choice_for(version.compile, arch)})
 
 
 def base_made_from(matrix: Matrix, cell: Cell) -> MadeFrom:
-    """Checksum the parts of the matrix that decide a base lock."""
     name = matrix.archs[cell.arch].base
     return {f"bases.{name}": checksum(_settings(matrix.bases[name], "debian", "packages"))}
 
@@ -165,13 +153,11 @@ def models_made_from(matrix: Matrix) -> MadeFrom:
 
 
 def sources_made_from(matrix: Matrix) -> MadeFrom:
-    """Checksum the vLLM releases of the matrix."""
     releases = (version.release for version in matrix.vllm.values())
     return {f"vllm.{release}": checksum(release) for release in releases if release is not None}
 
 
 def tools_made_from(matrix: Matrix) -> MadeFrom:
-    """Checksum the programs that the factory runs."""
     return {f"tools.{name}": checksum(_settings(tool)) for name, tool in matrix.tools.items()}
 
 
@@ -204,11 +190,5 @@ def _disagreements(project: Project, expected: Expected) -> Iterator[str]:
     old, new = lock.made_from, expected.made_from
     for part in sorted(old.keys() | new.keys()):
         if old.get(part) != new.get(part):
-            how = (
-                "changed in"
-                if part in old and part in new
-                else "is new in"
-                if part in new
-                else "is gone from"
-            )
+            how = "is new in" if part not in old else "changed in" if part in new else "is gone from"
             yield f"{part} {how} matrix.yaml"

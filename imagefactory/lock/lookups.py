@@ -71,8 +71,7 @@ def _version_of(file: str) -> Version | None:
 
 
 TIMEOUT = (10.0, 30.0)
-_LARGEST = 16 * 1024 * 1024
-"""The longest answer of the hub in bytes: it lists the files of a model."""
+_LARGEST = 16 * 1024 * 1024  # the longest answer of the hub in bytes: it lists the files of a model
 
 
 def hub_endpoint() -> str:
@@ -81,7 +80,6 @@ def hub_endpoint() -> str:
 
 
 def lock_revision(repo: str) -> LockedRevision:
-    """Look up the commit that a model repository is at."""
     url = f"{hub_endpoint()}/api/models/{quote(repo)}/revision/main"
     token = os.environ.get("HF_TOKEN")
     headers = {"Authorization": f"Bearer {token}"} if token else {}

@@ -41,8 +41,7 @@ from imagefactory.store.index_config import IndexConfig
 from imagefactory.store.progress import Say
 
 UPGRADE_ALL = "all"
-UPGRADE_BASE = "base"
-"""Every Debian package, whatever the base is called."""
+UPGRADE_BASE = "base"  # every Debian package, whatever the base is called
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,7 @@ class LockResult:
 
     path: Path
     changed: bool
-    security: tuple[str, ...] = ()
-    """The Debian packages that got a security update."""
+    security: tuple[str, ...] = ()  # the Debian packages that got a security update
 
 
 def make_locks(
@@ -148,7 +146,6 @@ def _make_kernel_lock(project: Project, say: Say) -> LockResult:
 
 
 def make_base_lock(project: Project, cell: Cell, upgrade: Sequence[str], say: Say) -> LockResult:
-    """Pin the Debian packages of a cell's base."""
     path = project.base_lock_path(cell)
     name = project.matrix.archs[cell.arch].base
     base = project.matrix.bases[name]

@@ -22,20 +22,14 @@ from imagefactory.errors import NetworkError, clean
 from imagefactory.store.http import Retry, get_bounded, judge, new_session, reason_of
 from imagefactory.store.paths import expand_home, split_address
 
-SNAPSHOTS = "https://snapshot.debian.org/archive"
-"""Debian's permanent archive of all past states of its mirrors, used as a last resort."""
-
+SNAPSHOTS = "https://snapshot.debian.org/archive"  # all past states of Debian's mirrors, as a last resort
 KEYS = Path(__file__).parent / "debian-keys"
-
 Archive = Literal["main", "security"]
-
 _RELEASES = ("bullseye", "bookworm", "trixie", "forky", "oldstable", "stable", "testing", "sid", "unstable")
-
 SNAPSHOT_DATE = "%Y%m%dT%H%M%SZ"
 # A snapshot is taken hours after a Release file is signed, and the archive returns the snapshot before the requested
 # time. So request later ones: after half a day, then after a day and a half, before mirrors remove old files.
 SNAPSHOT_DELAYS = (timedelta(hours=12), timedelta(hours=36))
-
 RETRY = Retry(attempts=3)
 TIMEOUT = (10.0, 60.0)  # seconds to connect, seconds of silence
 _SERVER_ERROR = 500
@@ -127,7 +121,6 @@ def _offering(sources: Sequence[AptSource], suite: str, archive: Archive) -> tup
 
 
 def local_path(root: str) -> Path | None:
-    """Return the folder of a mirror on this machine, or None for one on the network."""
     parts = split_address(root, "FACTORY_DEBIAN_MIRROR or the sources of apt")
     if parts.scheme == "file":
         return Path(unquote(parts.path))
@@ -141,7 +134,6 @@ def join(root: str, path: str) -> str:
 
 
 def fetch(root: str, path: str) -> bytes | None:
-    """Read a file from a mirror; return None if the mirror does not have it."""
     folder = local_path(root)
     if folder is not None:
         try:

@@ -44,8 +44,7 @@ class WheelContents:
 
     size: int
     unpacked: int
-    paths: dict[str, str]
-    """Path below the environment's root -> "crc32:size", or the entry point for a console script."""
+    paths: dict[str, str]  # path below the environment's root -> "crc32:size", or the entry point of a script
 
 
 def wheel_contents(
@@ -73,20 +72,18 @@ def _record(sha256: Sha256, python: str, store: Store) -> Path:
 
 def installed_path(member: str, *, distribution: str, python: str) -> str:
     """Return where a file of a wheel is installed, relative to the environment's root (PEP 427 `.data` folders)."""
-    site = f"lib/python{python}/site-packages"
+    roots = scheme_roots(distribution, python)
     top, _, rest = member.partition("/")
     if not top.endswith(".data") or not rest:
-        return f"{site}/{member}"
+        return f"{roots['purelib']}/{member}"
     scheme, _, below = rest.partition("/")
-    roots = {
-        "purelib": site,
-        "platlib": site,
-        "scripts": "bin",
-        "headers": f"include/site/python{python}/{distribution}",
-        "data": "",
-    }
-    root = roots.get(scheme, site)
-    return f"{root}/{below}" if root else below
+    return f"{roots.get(scheme, roots['purelib'])}/{below}".lstrip("/")
+
+
+def scheme_roots(distribution: str, python: str) -> dict[str, str]:
+    """Return where the schemes of a wheel are installed, below the environment's root."""
+    site, headers = f"lib/python{python}/site-packages", f"include/site/python{python}/{distribution}"
+    return {"purelib": site, "platlib": site, "scripts": "bin", "headers": headers, "data": ""}
 
 
 def _read(location: WheelLocation, python: str, session: requests.Session) -> WheelContents:
@@ -129,7 +126,6 @@ def _describe(archive: ZipFile, file: str, size: int, python: str) -> WheelConte
 
 
 def console_scripts(entry_points: bytes) -> dict[str, str]:
-    """Parse the commands that a wheel installs."""
     parser = configparser.RawConfigParser(delimiters=("=",), strict=False)
     # Keep the case of names.
     parser.optionxform = str  # type: ignore[assignment,method-assign]

@@ -34,8 +34,7 @@ from imagefactory.store.progress import Say
 PARALLEL = 16
 _MACHINES = {"linux/arm64": "aarch64", "linux/amd64": "x86_64"}
 _OLDEST_GLIBC = {"aarch64": 17, "x86_64": 5}
-_UV_KNOWS = 40
-"""The newest minor version of glibc that uv knows; no wheels exist for newer ones yet."""
+_UV_KNOWS = 40  # the newest minor version of glibc that uv knows; no wheels exist for newer ones yet
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _FLASHINFER = "flashinfer-python"
 _DECIDING = re.compile(
@@ -45,32 +44,25 @@ _DECIDING = re.compile(
 """The variables that would change uv's result."""
 _CHOOSE_ANOTHER = "Choose another version or base in matrix.yaml, or override there what can be done without."
 _CHECK_INDEXES = "Check PIP_INDEX_URL, UV_INDEX_URL and PIP_FIND_LINKS; `./inv doctor` shows what is used."
-Adopt = Callable[[str, str], KeptWheel]
-"""Returns the compiled wheel of a package and version, or raises an error."""
+Adopt = Callable[[str, str], KeptWheel]  # returns the compiled wheel of a package and version, or fails
 
 
 @dataclass(frozen=True, kw_only=True)
 class WheelRequest:
     """Everything that determines a wheel lock."""
 
-    cell: Cell
-    """The version, the arch and the platform; the model does not matter."""
-    distribution: str
-    """That of the server."""
+    cell: Cell  # the version, the arch and the platform; the model does not matter
+    distribution: str  # that of the server
     release: str
     arch: Arch
     base: Base
     conflicts: Sequence[Conflict]
     made_from: MadeFrom
-    compiled: tuple[str, ...] = ()
-    """Packages whose wheels we compile ourselves."""
+    compiled: tuple[str, ...] = ()  # packages whose wheels we compile ourselves
     kernels: KernelOrigin = "upstream"
-    leave_out: Sequence[LeaveOut] = ()
-    """What applies of the matrix's."""
-    overrides: Sequence[str] = ()
-    """Requirements that replace those of every package."""
-    extras: Sequence[str] = ()
-    """Extras of the server's distribution."""
+    leave_out: Sequence[LeaveOut] = ()  # what applies of the matrix's
+    overrides: Sequence[str] = ()  # requirements that replace those of every package
+    extras: Sequence[str] = ()  # extras of the server's distribution
     matrix: Path = Path("matrix.yaml")
 
     def __str__(self) -> str:
@@ -163,10 +155,7 @@ def _resolve_compiled(
 
 
 def _resolve(
-    request: WheelRequest,
-    config: IndexConfig,
-    keep: Iterable[LockedWheel],
-    compiled: Mapping[str, KeptWheel],
+    request: WheelRequest, config: IndexConfig, keep: Iterable[LockedWheel], compiled: Mapping[str, KeptWheel]
 ) -> list[Pin]:
     """Let uv resolve versions for the image's Python and platform rather than this machine's."""
     from uv import find_uv_bin  # noqa: PLC0415 - only locking needs it
@@ -235,7 +224,6 @@ def tag_ranks(base: Base, platform: str) -> dict[Tag, int]:
 def choose_file(
     offered: Iterable[WheelLocation], pin: Pin, tags: dict[Tag, int], request: WheelRequest
 ) -> WheelLocation:
-    """Choose the file of a version that fits the platform best."""
     of_version: list[str] = []
     unhashed: list[str] = []
     fitting: list[tuple[int, int, str, WheelLocation]] = []

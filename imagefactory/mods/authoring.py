@@ -18,12 +18,11 @@ from imagefactory.oci.format import VENV
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import VLLM, server_name, version_title
 from imagefactory.store.atomic import write_text
-from images.shipped.mods.manifest import IMAGE_FILES, MANIFEST, Manifest, Variant
+from images.shipped.mods.manifest import IMAGE_FILES, MANIFEST, Manifest
 from images.shipped.mods.requirements import why_not
 
 NAME = r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?"
-NO_REASON = "https://example.invalid/name-the-issue"
-"""The `why` of a mod until somebody names the issue or pull request."""
+NO_REASON = "https://example.invalid/name-the-issue"  # a mod's `why` until somebody names the issue
 TEMPLATE = """\
 # yaml-language-server: $schema=../../docs/schemas/mod.schema.json
 name: {name}
@@ -58,12 +57,10 @@ class FileChange:
     path: str
     before: str | None
     after: str
-    mountable: bool
-    """Whether the file can be mounted over the one in an image."""
+    mountable: bool  # whether the file can be mounted over the one in an image
 
 
 def scaffold(project: Project, name: str) -> Path:
-    """Create the folder of a new mod, with a working mod.yaml to fill in."""
     folder = new_folder(project, name)
     version = project.matrix.defaults.vllm
     text = TEMPLATE.format(name=name, version=version, why=NO_REASON, model=NO_MODEL)
@@ -94,7 +91,6 @@ def new_folder(project: Project, name: str) -> Path:
 
 
 def unfinished(project: Project, names: Sequence[str]) -> Iterator[str]:
-    """Yield what is left to do in mods that apply."""
     getting = reached(project.matrix, project.mods)
     for name in names or project.mods:
         if name not in getting:
@@ -157,7 +153,6 @@ def _nearest(path: str, names: Collection[str]) -> list[str]:
 
 
 def changes(project: Project, name: str, vllm: str) -> list[FileChange]:
-    """List what a mod changes in a version, in both stages."""
     mod = find_mod(project.mods, name)
     refuse_unknown_version(project.matrix, vllm)
     version = project.matrix.versions[vllm].version
@@ -239,19 +234,12 @@ _Dumper.add_representer(str, _text)
 
 
 def manifest_text(manifest: Manifest, comments: Sequence[str]) -> str:
-    """Return the text of a new mod.yaml."""
     schema = TEMPLATE.partition("\n")[0]
-    return "\n".join([schema, *(f"# {printable(line)}" for line in comments), _dump(_plain(manifest))])
+    data = manifest.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    text = str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110))
+    return "\n".join([schema, *(f"# {printable(line)}" for line in comments), text])
 
 
 def printable(text: str) -> str:
     """Escape what ends a line or steers a terminal: names of files may have any character."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-
-
-def _plain(model: Manifest | Variant) -> object:
-    return model.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-
-
-def _dump(data: object) -> str:
-    return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110))

@@ -21,8 +21,7 @@ from images.shipped.mods.apply import in_order, refuse_declared_conflicts
 from images.shipped.mods.manifest import STAGES, Mod, Variant
 from images.shipped.mods.requirements import Picked, why_not, with_requirements
 
-NO_MODEL = "no-model-yet"
-"""The model in `needed_when` of a mod until somebody names one."""
+NO_MODEL = "no-model-yet"  # the model in `needed_when` of a mod until somebody names one
 
 
 @dataclass(frozen=True)
@@ -63,27 +62,19 @@ def choose_mods(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> Chosen:
     return Chosen(chosen, tuple(dict.fromkeys(notes)))
 
 
-def choose_source_mods(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> Chosen:
-    """Choose the mods of a cell that change sources before they are compiled."""
-    version = matrix.versions[cell.version].version
-    wanted = _wanted(matrix, cell, mods)
-    return Chosen(
-        _ordered({mod.name: (mod, found) for mod in wanted if (found := mod.variant(version, "source"))}), ()
-    )
-
-
 def source_mods(project: Project, vllm: str, arch: str, without: Sequence[str]) -> list[tuple[Mod, Variant]]:
     """Choose the mods for the sources of a vLLM version on an arch: those of every model that it serves."""
-    found: Picked = {}
-    for cell in buildable(project.matrix):
+    matrix, found = project.matrix, Picked()
+    for cell in buildable(matrix):
         if (cell.version, cell.arch) == (vllm, arch):
-            chosen = choose_source_mods(project.matrix, cell, project.mods)
-            found |= {mod.name: (mod, variant) for mod, variant in chosen.mods if mod.name not in without}
+            for mod in _wanted(matrix, cell, project.mods):
+                variant = mod.variant(matrix.versions[vllm].version, "source")
+                if variant is not None and mod.name not in without:
+                    found[mod.name] = mod, variant
     return list(_ordered(found))
 
 
 def reached(matrix: Matrix, mods: Mapping[str, Mod]) -> set[str]:
-    """Return the names of the mods that some image gets."""
     found: set[str] = set()
     for cell in buildable(matrix):
         version = matrix.versions[cell.version].version
@@ -114,7 +105,6 @@ def refuse_unknown_names(mods: Iterable[Mod], matrix: Matrix) -> None:
 
 
 def find_mod(mods: Mapping[str, Mod], name: str, where: str = "mods/") -> Mod:
-    """Return the mod of that name; if there is none, suggest the nearest."""
     if name not in mods:
         raise UsageError(
             "unknown-name",

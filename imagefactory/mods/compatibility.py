@@ -11,13 +11,14 @@ from typing import Literal, cast
 
 from packaging.version import Version
 
-from imagefactory.errors import ModError, UsageError, did_you_mean
+from imagefactory.errors import ModError
 from imagefactory.mods.choose import find_mod, refuse_unknown_names
 from imagefactory.mods.source_files import FolderSource, Trees, git_source
 from imagefactory.project.cells import first_of_release
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import TITLES, server_name
+from imagefactory.project.targets import unknown_name
 from imagefactory.store.atomic import write_text
 from images.shipped.mods.checks import failing
 from images.shipped.mods.manifest import STAGES, Mod, Variant
@@ -47,12 +48,10 @@ class ModResult:
     version: str
     status: Status
     detail: str = ""
-    fix: str = ""
-    """What its author can do, if it does not hold."""
+    fix: str = ""  # what its author can do, if it does not hold
 
     @property
     def holds(self) -> bool:
-        """Whether everything the mod claims about the version is true."""
         return self.status not in BROKEN
 
     def __str__(self) -> str:
@@ -80,13 +79,11 @@ def check_mods(
 
 
 def releases(matrix: Matrix) -> list[str]:
-    """List the releases of the matrix, each by its first name."""
     named = (name for name, version in matrix.versions.items() if version.release is not None)
     return [name for name in named if first_of_release(matrix, name) == name]
 
 
 def refuse_broken(results: Sequence[ModResult]) -> None:
-    """Raise an error if a mod makes a wrong claim about a version."""
     broken = [result for result in results if not result.holds]
     if broken:
         raise ModError(
@@ -117,15 +114,8 @@ def refuse_idle_variants(mods: Iterable[Mod], matrix: Matrix) -> None:
 
 
 def refuse_unknown_version(matrix: Matrix, name: str) -> None:
-    """Raise an error that suggests the nearest version if the matrix has none of that name."""
     if name not in matrix.versions:
-        raise UsageError(
-            "unknown-name",
-            f"Unknown version {name!r}.",
-            where="the --vllm option",
-            why="matrix.yaml has no version of that name.",
-            fix=did_you_mean(name, matrix.versions),
-        )
+        raise unknown_name("version", name, matrix.versions, "the --vllm option")
 
 
 def variants_for(mod: Mod, version: Version) -> list[Variant]:
@@ -199,7 +189,6 @@ def markdown(results: Sequence[ModResult]) -> str:
 
 
 def read_table(text: str) -> Mapping[tuple[str, str], ModResult]:
-    """Return what the table in the README says, by mod and version."""
     lines = text.partition(BEGIN)[2].partition(END)[0].splitlines()
     reasons: dict[tuple[str, str], str] = {}
     for match in filter(None, (re.fullmatch(r"- (\S+) on ([^:]+): (.*)\.", line) for line in lines)):

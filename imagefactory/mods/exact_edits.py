@@ -17,14 +17,11 @@ from images.shipped.mods.checks import Definition, failing
 from images.shipped.mods.diffs import split_lines
 from images.shipped.mods.manifest import UNPARSABLE, Check, Edit
 
-_TELLING = 12
-"""How many characters an anchor needs, apart from spaces."""
-_WIDEST = 80
-"""How many lines an anchor may take from around a change."""
+_TELLING = 12  # how many characters an anchor needs, apart from spaces
+_WIDEST = 80  # how many lines an anchor may take from around a change
 _SMALL, _DEPTH = 100, 3
 """How many lines are compared with each other, and how often a part is split before it counts as changed as a whole."""
-MOST_EDITS, LARGEST = 200, 1024**2
-"""The most changes of a file, and its most characters."""
+MOST_EDITS, LARGEST = 200, 1024**2  # the most changes of a file, and its most characters
 
 
 @dataclass(frozen=True)
@@ -158,8 +155,7 @@ def _edit(path: str, old: list[str], new: list[str], block: Block, anchor: tuple
     return Edit(edit=path, anchor=around, replace=above + text + below)
 
 
-MOST = 4
-"""How many checks a file gets."""
+MOST = 4  # how many checks a file gets
 _SHORTEST, _LONGEST = 8, 160
 _NEIGHBOURS = 4
 _WORD = re.compile(r"[A-Za-z]{3}")

@@ -38,7 +38,6 @@ class FolderSource:
         self.folder = folder
 
     def read(self, path: str) -> str | None:
-        """Return the text of a file, or None if it does not exist."""
         return read_text(self.folder / path, path) if not path.startswith(IMAGE_FILES) else None
 
 
@@ -58,7 +57,6 @@ class ReleaseSource:
         self._session = new_session()
 
     def read(self, path: str) -> str | None:
-        """Return the text of a file, or None if the release does not have it."""
         with self._lock:
             if path not in self._memory:
                 self._memory[path] = self._read_member(path)
@@ -67,7 +65,6 @@ class ReleaseSource:
             return self._memory[path]
 
     def names(self) -> frozenset[str]:
-        """Return the paths of all files of a wheel."""
         return frozenset(self._zip.namelist())
 
     def texts(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -174,7 +171,6 @@ def needed_git_source(mod: Mod, variant: Variant, source: GitSource) -> FolderSo
 
 
 def package_files(folder: Path, package: str) -> dict[str, bytes]:
-    """Read the files of a package, except bytecode."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted((folder / package).rglob("*"))
@@ -183,7 +179,6 @@ def package_files(folder: Path, package: str) -> dict[str, bytes]:
 
 
 def package_hash(folder: Path, package: str) -> str:
-    """Hash the paths and contents of a package's files."""
     return checksum({path: sha256_of(data) for path, data in package_files(folder, package).items()})
 
 
@@ -198,7 +193,6 @@ class Trees:
         self._lock = threading.Lock()
 
     def tree(self, mod: Mod, variant: Variant, name: str) -> FolderSource | ReleaseSource:
-        """Return the unmodified tree of a version that a variant changes."""
         if variant.source is not None:
             return needed_git_source(mod, variant, variant.source)
         if self._folder is not None:
@@ -206,7 +200,6 @@ class Trees:
         return self.release(mod.manifest.distribution, name, variant.stage)
 
     def release(self, distribution: str, name: str, stage: Stage = "installed") -> ReleaseSource:
-        """Return the locked files of a distribution, in the images of a version."""
         locked = self._locked(distribution, stage, name)
         with self._lock:
             if locked.sha256 not in self._releases:
@@ -239,7 +232,6 @@ class Trees:
         return found
 
     def wheels(self, name: str) -> Iterator[LockedWheel]:
-        """Iterate over the locked wheels of a version, on one arch after the other."""
         cells = [cell for cell in locked_cells(self._project) if cell.version == name]
         for lock in sorted({self._project.wheel_lock_path(cell) for cell in cells}):
             yield from WheelLock.read(lock).wheels

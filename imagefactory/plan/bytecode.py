@@ -22,10 +22,8 @@ COMPILER: Final = "images/bytecode/compile.py"
 """The program that compiles; it runs in Debian's Python, outside of a container or in a Docker build."""
 MODULES: Final = "images/bytecode/modules.txt"
 _LISTS: Final = "images/bytecode/"
-STANDARD_LIBRARY: Final = "python"
-"""The name of the standard library in the list of modules."""
-_TYPICAL = 20_000
-"""Bytes of a module's bytecode."""
+STANDARD_LIBRARY: Final = "python"  # the name of the standard library in the list of modules
+_TYPICAL = 20_000  # bytes of a module's bytecode
 
 
 class ListedModules:
@@ -49,7 +47,6 @@ class ListedModules:
 
 
 def is_list(name: str) -> bool:
-    """Return whether an input of a layer is a list of modules."""
     return name.startswith(_LISTS) and name.endswith(".txt")
 
 
@@ -60,7 +57,6 @@ def module_lists(root: Path, server: str) -> list[str]:
 
 
 def listed_paths(root: Path, python: str, venv: str, lists: Iterable[str]) -> list[str]:
-    """List the paths in an image, or patterns, of all modules on lists."""
     roots = {STANDARD_LIBRARY: f"usr/lib/python{python}"}
     site = f"{venv}/lib/python{python}/site-packages"
     listed = _listed(root, lists)
@@ -113,7 +109,6 @@ def module_bytecode(
 def own_bytecode(
     root: Path, base: BaseLock, python: str, serve: ServeLayer, mods: Sequence[ModLayer]
 ) -> list[BytecodeLayer]:
-    """Plan the bytecode of the serve program and of the files that mods change."""
     packages = python_packages(python, base.debs)
     if not packages:
         return []

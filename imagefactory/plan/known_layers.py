@@ -44,7 +44,6 @@ class RecordedLayer(BaseModel):
 
     @property
     def blob(self) -> Blob:
-        """The layer as builds know it."""
         return Blob(**self.model_dump(exclude={"key", "name"}))
 
 
@@ -64,7 +63,6 @@ class KnownLayers:
         self._handed_on = {entry.key: entry for entry in _read(path.with_name(HANDED_ON)).layers}
 
     def blob(self, key: Sha256) -> Blob | None:
-        """Return the recorded blob of a layer."""
         entry = self._entries.get(key) or self._handed_on.get(key)
         return entry.blob if entry else None
 
@@ -81,7 +79,6 @@ class KnownLayers:
         return make_image(plan, known) if len(known) == len(plan.layers) else None
 
     def confirm(self, layer: Layer, blob: Blob) -> None:
-        """Raise an error if a layer differs from its record."""
         known = self.blob(layer.key)
         if known is not None and known != blob:
             raise TrustError(
@@ -110,12 +107,10 @@ class KnownLayers:
             )
 
     def add(self, found: Mapping[Sha256, tuple[str, Blob]]) -> None:
-        """Record new layers: the name and the blob of each, by key."""
         new = {key: RecordedLayer(key=key, name=name, **asdict(blob)) for key, (name, blob) in found.items()}
         self._write(new | self._entries)
 
     def keep(self, needed: Container[Sha256]) -> int:
-        """Drop the layers that no plan needs, and return how many."""
         before = len(self._entries)
         self._write({key: entry for key, entry in self._entries.items() if key in needed})
         return before - len(self._entries)
@@ -172,7 +167,6 @@ def mark_layers_used(blobs: Mapping[Sha256, Blob], store: Store) -> None:
 
 
 def read_owners(key: Sha256, store: Store) -> dict[str, str]:
-    """Return the owner of each path in a layer that was built here."""
     path = store.owners(key)
     if not path.exists():
         return {}
@@ -182,7 +176,6 @@ def read_owners(key: Sha256, store: Store) -> dict[str, str]:
 
 
 def read_slimmed(key: Sha256, store: Store) -> list[SlimmedWheel]:
-    """Return what was taken out of the wheels of a layer that was built here."""
     path = store.slimmed(key)
     if not path.exists():
         return []
@@ -190,7 +183,6 @@ def read_slimmed(key: Sha256, store: Store) -> list[SlimmedWheel]:
 
 
 def write_slimmed(key: Sha256, records: Sequence[SlimmedWheel], store: Store) -> None:
-    """Write down what was taken out of the wheels of a layer."""
     if records:
         with writing(store.slimmed(key)) as file:
             file.write(json.dumps([record.model_dump(mode="json") for record in records]).encode())

@@ -41,7 +41,7 @@ from imagefactory.plan.plan import (
 )
 from imagefactory.plan.serve.description import Served, describe
 from imagefactory.plan.serve.image_paths import COMMAND, COMPILER, ENTRYPOINT, HEALTHCHECK, serve_files
-from imagefactory.project.cells import Cell, KernelOrigin, buildable, usable_drafters
+from imagefactory.project.cells import Cell, buildable, usable_drafters
 from imagefactory.project.locks.files import BaseLock, LockedWheel, WheelLock
 from imagefactory.project.locks.kernels import recorded_audit
 from imagefactory.project.matrix import Matrix
@@ -68,7 +68,9 @@ def make_plan(project: Project, cell: Cell, *, fat: bool = False) -> Plan:
         serve,
         *mods,
         *own_bytecode(project.root, base, wheels.python, serve, mods),
-        model_layer(cell, served),
+        ModelLayer.of(
+            "model", cell.model, (), ModelSettings(model=served.model, description=served.description)
+        ),
     )
     if len(layers) > MAX_LAYERS:
         raise ConfigError(
@@ -78,7 +80,7 @@ def make_plan(project: Project, cell: Cell, *, fat: bool = False) -> Plan:
             why=f"Each wheel of {BIG_WHEEL // 1_000_000} MB or more has a layer of its own.",
             fix="Raise BIG_WHEEL in imagefactory/oci/format.py together with LAYER_FORMAT.",
         )
-    config = image_config(project, cell, wheels.kernels, chosen, served, wheels=wheels, slim=slim)
+    config = _image_config(project, cell, wheels, chosen, served=served, slim=slim)
     covered = {
         "format": PLAN_FORMAT,
         "platform": cell.platform,
@@ -110,7 +112,6 @@ def locked_plans(project: Project) -> list[Plan]:
 
 
 def base_layer(matrix: Matrix, cell: Cell, lock: BaseLock) -> BaseLayer:
-    """Plan the Debian base from its locked packages."""
     base = matrix.bases[lock.base]
     return BaseLayer.of(
         "base",
@@ -196,18 +197,11 @@ def _mod_layers(
         )
 
 
-def model_layer(cell: Cell, served: Served) -> ModelLayer:
-    """Plan the last layer, with the description of the model."""
-    settings = ModelSettings(model=served.model, description=served.description)
-    return ModelLayer.of("model", cell.model, (), settings)
-
-
 def _compiles(lock: WheelLock) -> bool:
     return any(wheel.name == COMPILER for wheel in lock.wheels)
 
 
 def toolkit_layer(python: str) -> ToolkitLayer:
-    """Plan the links to the CUDA compiler in the environment's wheels."""
     return ToolkitLayer.of("toolkit", "cuda", (), ToolkitSettings(python=python, venv=VENV))
 
 
@@ -232,17 +226,15 @@ def serve_layer(root: Path, *, python: str | None = None) -> ServeLayer:
     )
 
 
-def image_config(
+def _image_config(
     project: Project,
     cell: Cell,
-    kernels: KernelOrigin,
+    wheels: WheelLock,
     chosen: Chosen,
-    served: Served,
     *,
-    wheels: WheelLock | None = None,
-    slim: SlimSettings | None = None,
+    served: Served,
+    slim: SlimSettings | None,
 ) -> ImageConfig:
-    """Return the image's configuration; without `wheels`, it is not locked, and its kernels are unknown."""
     matrix = project.matrix
     drafters = usable_drafters(matrix, cell)
     labels = {
@@ -252,11 +244,11 @@ def image_config(
         "org.opencontainers.image.source": matrix.source,
         "org.opencontainers.image.base.name": matrix.archs[cell.arch].base,
         **cell.labels,
-        "imagefactory.kernels": kernels,
+        "imagefactory.kernels": wheels.kernels,
         **recorded_audit(wheels, matrix.archs[cell.arch], project.kernel_lock).labels(),
         **_compiled_label(wheels),
         **({"imagefactory.slim": f"{slim.chip} rule {slim.rule}"} if slim else {}),
-        LOCKED_LABEL: "yes" if wheels else "no",
+        LOCKED_LABEL: "yes",
         "imagefactory.mods": " ".join(mod.name for mod, _ in chosen.mods) or "none",
         "imagefactory.drafter": drafters[0].repo if drafters else "none",
     }
@@ -274,8 +266,8 @@ def image_config(
     )
 
 
-def _compiled_label(wheels: WheelLock | None) -> dict[str, str]:
-    compiled = [wheel for wheel in (wheels.wheels if wheels else ()) if wheel.compiled]
+def _compiled_label(wheels: WheelLock) -> dict[str, str]:
+    compiled = [wheel for wheel in wheels.wheels if wheel.compiled]
     grafted = [file.path for wheel in compiled if wheel.graft for file in wheel.graft.replaced]
     labels = {
         "imagefactory.compiled": [f"{wheel.name}:{wheel.compiled}" for wheel in compiled],

@@ -27,8 +27,7 @@ LayerKind = Literal["base", WheelKind, "bytecode", "serve", "mod", "model", "too
 LeftPaths = dict[str, tuple[str, ...]]
 """For each wheel, the paths that are not installed from it: another wheel installs them, or they are left out."""
 
-_OMIT_WHEN_EMPTY: Final = Field(exclude_if=not_)
-"""Leaves an empty setting out of the JSON, and so out of the layer's key."""
+_OMIT_WHEN_EMPTY: Final = Field(exclude_if=not_)  # leaves it out of the JSON, and so of the layer's key
 
 
 class _Value(BaseModel):
@@ -67,8 +66,7 @@ class SecondName(_Value):
 class SlimSettings(_Value):
     """What is taken out of libraries: the GPU code that a chip cannot load, by a version of the rule."""
 
-    chip: str
-    """The chip's compute capability."""
+    chip: str  # the chip's compute capability
     rule: int
 
 
@@ -92,7 +90,6 @@ class ModLink(_Value):
 
     @property
     def mod(self) -> Mod:
-        """The mod, with only the variant that is applied."""
         return Mod.from_data({"manifest": self.manifest, "files": self.files})
 
 
@@ -102,15 +99,13 @@ class ModSettings(_Value):
     python: str
     venv: str
     chain: tuple[ModLink, ...]
-    wheels: dict[str, str]
-    """The file name of each distribution's wheel."""
+    wheels: dict[str, str]  # the file name of each distribution's wheel
     without: LeftPaths
     slim: Annotated[SlimSettings | None, _OMIT_WHEN_EMPTY] = None
     """As in the layers of these wheels, whose RECORD the mods change."""
 
     @property
     def mods(self) -> list[Mod]:
-        """The mods of the chain, in the order they are applied."""
         return [link.mod for link in self.chain]
 
 
@@ -126,13 +121,11 @@ class BytecodeSettings(_Value):
 
     python: str
     venv: str
-    package: str
-    """The version of Debian's package of Python, which compiles it."""
+    package: str  # the version of Debian's package of Python, which compiles it
     without: Annotated[LeftPaths, _OMIT_WHEN_EMPTY] = {}
     files: Annotated[dict[str, str], _OMIT_WHEN_EMPTY] = {}
     """The paths of the serve program's files in the image, by their paths in the checkout."""
-    mods: Annotated[ModSettings | None, _OMIT_WHEN_EMPTY] = None
-    """The mods whose changed files are compiled."""
+    mods: Annotated[ModSettings | None, _OMIT_WHEN_EMPTY] = None  # the mods whose changed files are compiled
 
 
 class ModelSettings(_Value):
@@ -154,10 +147,8 @@ class _Layer(_Value, Generic[_Kind, _Settings]):
     key: Sha256
     inputs: tuple[Input, ...]
     settings: _Settings
-    download: int
-    """Bytes of its inputs."""
-    unpacked: int
-    """Approximate size on disk, in bytes."""
+    download: int  # bytes of its inputs
+    unpacked: int  # approximate size on disk, in bytes
 
     @classmethod
     def of(
@@ -170,7 +161,6 @@ class _Layer(_Value, Generic[_Kind, _Settings]):
         download: int = 0,
         unpacked: int = 0,
     ) -> Self:
-        """Create a layer and compute its key."""
         inputs = tuple(inputs)
         key = checksum(
             {
@@ -254,12 +244,11 @@ class Plan(_Value):
     key: Sha256
     layers: tuple[Layer, ...]
     config: ImageConfig
-    notes: tuple[str, ...] = ()
-    """Remarks that do not affect the image: mods that were left out, with reasons."""
+    notes: tuple[str, ...] = ()  # remarks that do not affect the image: mods that were left out, with reasons
 
     @property
     def locked(self) -> bool:
-        """Whether every file is the locked one; False if a successor replaced a package."""
+        """Whether its label says that every file is the locked one."""
         return self.config.labels[LOCKED_LABEL] == "yes"
 
     @property
@@ -268,13 +257,11 @@ class Plan(_Value):
 
     @property
     def mods(self) -> list[Mod]:
-        """The mods in the image, in the order they are applied."""
         chains = [layer.settings for layer in self.layers if isinstance(layer, ModLayer)]
         return chains[-1].mods if chains else []
 
 
 def make_image(plan: Plan, blobs: Sequence[Blob]) -> Image:
-    """Create the documents of an image."""
     config = canonical_json(_config(plan, blobs))
     manifest = {
         "schemaVersion": 2,

@@ -20,8 +20,7 @@ class LayerStatus(NamedTuple):
     """A layer, its record in this checkout, and whether this machine has it."""
 
     layer: Layer
-    blob: Blob | None
-    """Its record in locks/layers.toml."""
+    blob: Blob | None  # its record in locks/layers.toml
     cached: bool
 
 
@@ -31,10 +30,8 @@ class PlanStatus:
 
     plan: Plan
     layers: tuple[LayerStatus, ...]
-    image: Image | None
-    """The resulting image; None if a layer was never built."""
-    shared: int | None
-    """Bytes of the layers that other targets have too; None if nobody asked."""
+    image: Image | None  # the resulting image; None if a layer was never built
+    shared: int | None  # bytes of the layers that other targets have too; None if nobody asked
 
 
 def plan_status(project: Project, plan: Plan, others: Iterable[Plan] | None = None) -> PlanStatus:
@@ -68,7 +65,6 @@ def last_plan(folder: Path) -> Plan | None:
 
 
 def diff_plans(old: Plan, new: Plan) -> list[LayerChange]:
-    """List the layers that differ, with reasons."""
     # The name of a bundle is the number of its wheels.
     before, after = (
         {layer.kind if layer.kind.endswith("-bundle") else _label(layer): layer for layer in plan.layers}

@@ -17,7 +17,6 @@ from images.shipped.values import Distribution, Name, Specifier
 
 
 def unique(values: list[str]) -> list[str]:
-    """Reject a list with duplicates."""
     twice = next((value for value in values if values.count(value) > 1), None)
     if twice is not None:
         raise PydanticCustomError("unique", "{text} appears twice", {"text": repr(twice)})
@@ -25,8 +24,7 @@ def unique(values: list[str]) -> list[str]:
 
 
 DebianPackage = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.+-]+$")]
-Day = Annotated[date, Field(strict=False)]
-"""A day, written as text: YYYY-MM-DD."""
+Day = Annotated[date, Field(strict=False)]  # a day, written as text: YYYY-MM-DD
 
 
 class _Model(BaseModel):
@@ -41,8 +39,7 @@ class Base(_Model):
     glibc: Annotated[str, StringConstraints(pattern=r"^2\.[0-9]+$")]
     supported_until: Day | None = None
     """The last day on which Debian's security team supports the release; `plan` and `doctor` warn afterwards."""
-    long_term_support_until: Day | None = None
-    """The last day of Debian LTS: other volunteers, later fixes, amd64 and arm64 included."""
+    long_term_support_until: Day | None = None  # the last day of Debian LTS, by other volunteers
     packages: Annotated[list[DebianPackage], Field(min_length=1), AfterValidator(unique)]
 
     @model_validator(mode="after")
@@ -77,14 +74,10 @@ class LeaveOut(_Model):
     distribution, with what only it requires."""
     beside: Distribution | None = None
     """The distribution that makes this one superfluous; where it is not installed, nothing is left out."""
-    archs: Annotated[list[Name], AfterValidator(unique)] = []
-    """Only on these archs. Empty: on all of them."""
-    vllm: Specifier = ""
-    """Only with these vLLM versions."""
-    sglang: Specifier | None = None
-    """Only with these SGLang versions. An entry without any range holds for every server."""
-    reason: Annotated[str, Field(min_length=10)]
-    """Why nothing misses it."""
+    archs: Annotated[list[Name], AfterValidator(unique)] = []  # only on these archs. Empty: on all of them
+    vllm: Specifier = ""  # only with these vLLM versions
+    sglang: Specifier | None = None  # only with these SGLang versions; without any range, with every server
+    reason: Annotated[str, Field(min_length=10)]  # why nothing misses it
 
     def applies(self, arch: str, server: str, version: Version) -> bool:
         """Return whether something is to be left out on an arch, with a version of a server."""

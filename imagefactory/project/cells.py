@@ -29,10 +29,8 @@ KernelOrigin = Literal["upstream", "graft", "compiled"]
 """Where vLLM's kernels come from: the published wheel, that wheel with some of its libraries replaced by compiled ones,
 or a compile of the whole."""
 
-AUTO: Final = "auto"
-"""The load format with which the server decides."""
-VERSION_NEEDS: Final = ("also", "indexes", "local_versions")
-"""The settings of an arch that a vLLM version can add to."""
+AUTO: Final = "auto"  # the load format with which the server decides
+VERSION_NEEDS: Final = ("also", "indexes", "local_versions")  # what a version can add to its arch
 
 
 @dataclass(frozen=True, order=True)
@@ -40,8 +38,7 @@ class Cell:
     """One image: a model served by a version of a server on an arch, for one platform."""
 
     model: str
-    version: str
-    """The version's name in targets: 0.32.0 of vLLM, sglang-0.5.21 of SGLang."""
+    version: str  # the version's name in targets: 0.32.0 of vLLM, sglang-0.5.21 of SGLang
     arch: str
     platform: str
 
@@ -58,7 +55,6 @@ class Cell:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels by which an image names its cell."""
         return {
             "imagefactory.model": self.model,
             f"imagefactory.{self.server}": version_key(self.version),
@@ -81,7 +77,6 @@ class Cell:
 
     @property
     def slug(self) -> str:
-        """A name for files and folders."""
         return f"{self.model_and_version}-{self.arch}-{self.machine}"
 
     @property
@@ -108,18 +103,15 @@ def all_combinations(matrix: Matrix) -> Iterator[Cell]:
 
 
 def buildable(matrix: Matrix) -> list[Cell]:
-    """List the cells that no rule excludes."""
     return [cell for cell in all_combinations(matrix) if reason_excluded(matrix, cell) is None]
 
 
 def exclusions(matrix: Matrix) -> list[Exclusion]:
-    """List the excluded combinations, each with its reason."""
     reasons = ((cell, reason_excluded(matrix, cell)) for cell in all_combinations(matrix))
     return [Exclusion(cell, reason) for cell, reason in reasons if reason is not None]
 
 
 def reason_excluded(matrix: Matrix, cell: Cell) -> str | None:
-    """Return why a combination is excluded, or None if it can be built."""
     model, version, arch = matrix.models[cell.model], matrix.versions[cell.version], matrix.archs[cell.arch]
     if why := _out_of_range(matrix, cell, cell.model, model.range_of(cell.server)):
         return why
@@ -146,13 +138,11 @@ def support_warnings(matrix: Matrix, cells: Iterable[Cell], today: date) -> list
 
 
 def usable_drafters(matrix: Matrix, cell: Cell) -> list[Drafter]:
-    """List the drafters that work in a cell; the first is its default."""
     refused = [drafter for drafter, _ in drafter_exclusions(matrix, cell)]
     return [drafter for drafter in matrix.models[cell.model].drafters if drafter not in refused]
 
 
 def drafter_exclusions(matrix: Matrix, cell: Cell) -> list[tuple[Drafter, str]]:
-    """List the drafters that do not work in a cell, each with its reason."""
     found: list[tuple[Drafter, str]] = []
     for drafter in matrix.models[cell.model].drafters:
         reasons = (
@@ -208,7 +198,6 @@ def loader_of(matrix: Matrix, cell: Cell) -> str | None:
 
 
 def modules_called_on(matrix: Matrix, version: str, arch: str) -> tuple[str, ...]:
-    """Return the modules of FlashInfer that any model calls with a version on an arch."""
     cells = [cell for cell in all_combinations(matrix) if (cell.version, cell.arch) == (version, arch)]
     called = {name for cell in cells for name in called_modules(matrix, cell)}
     return tuple(name for name in matrix.flashinfer if name in called)
@@ -224,7 +213,6 @@ def intended_kernels(matrix: Matrix, cell: Cell) -> KernelOrigin:
 
 
 def compiled_distributions(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
-    """List the packages of a cell that we have to compile ourselves."""
     version = matrix.versions[cell.version]
     if matrix.archs[cell.arch].distribution != "vllm":
         return ()

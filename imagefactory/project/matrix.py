@@ -39,8 +39,7 @@ ArchList = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9][af]?( [0-9]
 Sm = Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}[af]?$")]
 _WORKFLOW = r"\.github/workflows/[\w.-]+\.ya?ml@refs/(heads|tags)/[\w./-]+$"
 Workflow = Annotated[str, StringConstraints(pattern=rf"^{_WORKFLOW}")]
-PLACEHOLDER: Final = "OWNER"
-"""In `registry`, until a fork sets it."""
+PLACEHOLDER: Final = "OWNER"  # in `registry`, until a fork sets it
 _ON_GITHUB = re.compile(r"(?:\w+://)?(?:[^@/]+@)?github\.com(?::\d+)?[:/]([A-Za-z0-9-]+)/[\w.-]+/?")
 Registry = Annotated[str, StringConstraints(pattern=r"^[\w.:-]+(/[\w.-]+)+$")]
 
@@ -59,8 +58,7 @@ class Defaults(_Model):
 class CubinPolicy(_Model):
     """Which machine code runs on an arch."""
 
-    accept: Annotated[list[Sm], Field(min_length=1)]
-    """What runs, best first."""
+    accept: Annotated[list[Sm], Field(min_length=1)]  # what runs, best first
     refuse: list[Sm] = []
     """Targets that look right but do not load; a library whose special kernels are all for these fails."""
     fp4: list[str] = []
@@ -84,18 +82,13 @@ class Arch(_Model):
     torch_cuda_arch_list: ArchList | None = None
     flashinfer_cuda_arch_list: ArchList | None = None
     cubins: CubinPolicy | None = None
-    slim: bool = False
-    """Whether images go without the GPU code that the chip cannot load."""
-    distribution: Distribution = "vllm"
-    """The name of the vLLM distribution for this arch."""
+    slim: bool = False  # whether images go without the GPU code that the chip cannot load
+    distribution: Distribution = "vllm"  # the name of the vLLM distribution for this arch
     indexes: list[Annotated[str, StringConstraints(pattern=r"^https://")]] = []
     """Package indexes beyond the configured one."""
-    local_versions: list[Name] = []
-    """Local version labels to accept (torch 2.13.0+cpu); others are builds for other hardware."""
-    also: list[str] = []
-    """Requirements beyond vLLM's own."""
-    without: list[Distribution] = []
-    """Requirements of vLLM to leave out on this arch."""
+    local_versions: list[Name] = []  # local version labels to accept (torch 2.13.0+cpu), besides none
+    also: list[str] = []  # requirements beyond vLLM's own
+    without: list[Distribution] = []  # requirements of vLLM to leave out on this arch
     smoke: Annotated[list[SmokeLevel], Field(min_length=1), AfterValidator(unique)] = [
         "static", "container", "serve",
     ]  # fmt: skip
@@ -152,8 +145,7 @@ class Rebuilder(_Model):
     """A public key, as a path in the checkout outside of keys/*.pub, which are the publisher's."""
     identity: Annotated[str, StringConstraints(pattern=rf"^https://[^@\s]+/{_WORKFLOW}")] | None = None
     """A workflow: https://github.com/OWNER/NAME/.github/workflows/rebuild.yml@refs/heads/main."""
-    statements: Registry | None = None
-    """Where the statements are, if not beside the image."""
+    statements: Registry | None = None  # where the statements are, if not beside the image
 
     @model_validator(mode="after")
     def _one_signer(self) -> Self:
@@ -172,14 +164,12 @@ class Matrix(_Model):
         ".github/workflows/nightly.yml@refs/heads/main"
     ]
     """The workflows of `source` that may sign images, each on the one branch or tag where it may."""
-    rebuilders: dict[Name, Rebuilder] = {}
-    """Others who rebuild images independently; `verify --image` counts them."""
+    rebuilders: dict[Name, Rebuilder] = {}  # others who rebuild images; `verify --image` counts them
     defaults: Defaults
     bases: Annotated[dict[Name, Base], Field(min_length=1)]
     archs: Annotated[dict[Name, Arch], Field(min_length=1)]
     vllm: Annotated[dict[Name, ServerVersion], Field(min_length=1)]
-    sglang: dict[Name, ServerVersion] = {}
-    """Versions of SGLang; targets name them sglang-VERSION."""
+    sglang: dict[Name, ServerVersion] = {}  # versions of SGLang; targets name them sglang-VERSION
     models: Annotated[dict[Name, ServedModel], Field(min_length=1)]
     flashinfer: dict[Annotated[str, StringConstraints(pattern=r"^\w+$")], FlashInferModule] = {}
     """What to compile ahead of time: for the wheel flashinfer-jit-cache, and beside the start of an image."""
@@ -248,7 +238,6 @@ class Matrix(_Model):
 
     @property
     def has_no_registry(self) -> bool:
-        """Whether the repository for images is only the placeholder."""
         return PLACEHOLDER in self.effective_registry
 
     def require_registry(self, name: str = "") -> str:
@@ -266,7 +255,6 @@ class Matrix(_Model):
 
 
 def load_matrix(path: Path) -> Matrix:
-    """Load and validate matrix.yaml; errors are reported with their line."""
     source = read_yaml(path)
     try:
         matrix = Matrix.model_validate(source.data)

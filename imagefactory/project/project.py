@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from imagefactory.errors import LockError
 from imagefactory.project.cells import Cell, buildable, intended_kernels
@@ -30,7 +30,6 @@ class Project:
 
     @cached_property
     def matrix(self) -> Matrix:
-        """The checked matrix.yaml."""
         return load_matrix(self.root / "matrix.yaml")
 
     @property
@@ -39,7 +38,6 @@ class Project:
 
     @property
     def known_layers(self) -> Path:
-        """The record of layer digests."""
         return self.locks / "layers.toml"
 
     @property
@@ -48,36 +46,29 @@ class Project:
         return self.locks / HANDED_ON
 
     def build_folder(self, cell: Cell) -> Path:
-        """Return the folder where the image of a cell is laid out."""
         return self.root / "build" / cell.slug
 
     def wheel_lock_path(self, cell: Cell) -> Path:
-        """Return the lock file that names the wheels of a cell."""
         return WheelLock.path(self.locks, cell.version, cell.arch, cell.platform)
 
     def base_lock_path(self, cell: Cell) -> Path:
-        """Return the lock file that names the Debian packages of a cell."""
         return BaseLock.path(self.locks, self.matrix.archs[cell.arch].base, cell.platform)
 
     def is_locked(self, cell: Cell) -> bool:
-        """Whether the wheels and the Debian packages of a cell have been locked."""
         return self.wheel_lock_path(cell).exists() and self.base_lock_path(cell).exists()
 
     def wheel_lock(self, cell: Cell) -> WheelLock:
         return self._read(WheelLock, self.wheel_lock_path(cell))
 
     def base_lock(self, cell: Cell) -> BaseLock:
-        """Read the Debian packages of a cell."""
         return self._read(BaseLock, self.base_lock_path(cell))
 
     @property
     def source_lock(self) -> SourceLock:
-        """The archives that mods are checked against."""
         return self._read(SourceLock, SourceLock.path(self.locks))
 
     @property
     def tool_lock(self) -> ToolLock:
-        """The programs that the factory itself runs."""
         return self._read(ToolLock, ToolLock.path(self.locks))
 
     @property
@@ -111,41 +102,22 @@ class Project:
 
     @cached_property
     def mods(self) -> dict[str, Mod]:
-        """Every mod of the checkout, by name."""
         return load_mods(self.root / "mods")
 
 
 def locked_cells(project: Project) -> list[Cell]:
-    """List the buildable cells whose wheels have been locked."""
     return [cell for cell in buildable(project.matrix) if project.wheel_lock_path(cell).exists()]
 
 
-@dataclass(frozen=True)
-class TargetStatus:
-    """The status of a target, as the table and the JSON output show it."""
-
-    model: str
-    version: str
-    arch: str
-    platform: str
-    mods: str
-    kernels: str
-    locked: Literal["yes", "no"]
-    revision: Literal["generated", "pinned", "unpinned"]
-
-
-def target_status(project: Project, cell: Cell) -> TargetStatus:
-    """Look a target up in the matrix and the locks."""
+def target_status(project: Project, cell: Cell) -> dict[str, str]:
+    """Return the status of a target, as the table and the JSON output show it."""
     model = project.matrix.models[cell.model]
     locked = project.is_locked(cell)
     pinned = all(project.model_lock.commit_of(repository) for repository in model.repositories)
-    return TargetStatus(
-        model=cell.model,
-        version=cell.version,
-        arch=cell.arch,
-        platform=cell.platform,
-        mods=model.mods if isinstance(model.mods, str) else " ".join(model.mods),
-        kernels=project.wheel_lock(cell).kernels if locked else intended_kernels(project.matrix, cell),
-        locked="yes" if locked else "no",
-        revision="generated" if not model.repositories else "pinned" if pinned else "unpinned",
-    )
+    return {
+        **asdict(cell),
+        "mods": model.mods if isinstance(model.mods, str) else " ".join(model.mods),
+        "kernels": project.wheel_lock(cell).kernels if locked else intended_kernels(project.matrix, cell),
+        "locked": "yes" if locked else "no",
+        "revision": "generated" if not model.repositories else "pinned" if pinned else "unpinned",
+    }

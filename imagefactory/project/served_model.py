@@ -41,16 +41,14 @@ class _OfServers(_Model):
 class Drafter(_OfServers):
     """A small model that drafts tokens for the large one to verify."""
 
-    repo: HubRepo
-    """The model's own repository if the model itself drafts, as with `mtp`."""
+    repo: HubRepo  # the model's own repository if the model itself drafts, as with `mtp`
     method: Literal["dflash", "dspark", "eagle3", "mtp", "ngram"]
     tokens: Annotated[int, Field(ge=1, le=64)]
     attention_backend: str | None = None
     config: Annotated[dict[FlagName, Scalar], Field(exclude_if=not_)] = {}
     """More keys of vLLM's --speculative-config."""
     vllm: Specifier = ""
-    sglang: Specifier | None = None
-    """The versions of SGLang that it works with. Absent: none."""
+    sglang: Specifier | None = None  # the versions of SGLang that it works with. Absent: none
 
 
 class Serve(_Model):
@@ -99,19 +97,14 @@ class Serve(_Model):
 class Memory(_Model):
     """How much memory a model needs, checked on the host before the model is downloaded."""
 
-    weights_gb: Annotated[float, Field(gt=0)]
-    """Size in memory, after any quantization while loading."""
-    download_gb: Annotated[float, Field(gt=0)] | None = None
-    """Size on disk, where it differs."""
+    weights_gb: Annotated[float, Field(gt=0)]  # size in memory, after any quantization while loading
+    download_gb: Annotated[float, Field(gt=0)] | None = None  # size on disk, where it differs
     drafter_gb: Annotated[float, Field(ge=0)] = 0
-    kv_bytes_per_token: Count
-    """With 16-bit values: 2 x full attention layers x KV heads x head size x 2."""
+    kv_bytes_per_token: Count  # with 16-bit values: 2 x full attention layers x KV heads x head size x 2
     kv_bytes_per_sequence: Annotated[int, Field(ge=0)] = 0
     """Cache that does not grow with the context: sliding windows, linear attention states."""
-    context: Count
-    """The longest context of the model."""
-    hybrid: bool = False
-    """Whether some layers use linear attention."""
+    context: Count  # the longest context of the model
+    hybrid: bool = False  # whether some layers use linear attention
 
 
 class ServedModel(_OfServers):
@@ -120,8 +113,7 @@ class ServedModel(_OfServers):
     repo: HubRepo | None = None
     generated: Literal["tiny"] | None = None
     vllm: Specifier
-    sglang: Specifier | None = None
-    """The versions of SGLang that can serve it. Absent: none."""
+    sglang: Specifier | None = None  # the versions of SGLang that can serve it. Absent: none
     weights: Literal["bf16", "fp8", "nvfp4", "mxfp4", "int4-autoround", "awq", "dummy"]
     good_for: Annotated[list[Use], AfterValidator(unique)] = []
     """What to use it for, the main use first; `documents` are long ones. Only tables show it."""
@@ -129,10 +121,8 @@ class ServedModel(_OfServers):
     """Whether the model can read images; absent if unknown. `limit_mm_per_prompt` may still turn them off."""
     remark: Annotated[str, Field(min_length=5, max_length=60)] | None = None
     """What to know before choosing it, shown beside its tag."""
-    arch: str | None = None
-    """The default arch of this model, if it differs from that of the matrix."""
-    drafters: list[Drafter] = []
-    """In order of preference; the first one that works with a vLLM version is the default."""
+    arch: str | None = None  # the default arch of this model, if it differs from that of the matrix
+    drafters: list[Drafter] = []  # in order of preference; the first that works with a version is its default
     draft: Literal["required", "optional"] = "required"
     """Whether to exclude vLLM versions that none of the drafters works with."""
     serve: Serve = Serve()
@@ -156,5 +146,4 @@ class ServedModel(_OfServers):
 
     @property
     def repositories(self) -> list[str]:
-        """The hub repositories needed to serve this model."""
         return [*([self.repo] if self.repo else []), *(drafter.repo for drafter in self.drafters)]

@@ -27,8 +27,7 @@ from imagefactory.errors import did_you_mean
 from images.shipped.values import Distribution, HubRepo, Name, VersionText
 
 VLLM: Final = "vllm"
-TITLES: Final = {VLLM: "vLLM", "sglang": "SGLang"}
-"""The servers by their key in matrix.yaml, with the names that people know them by."""
+TITLES: Final = {VLLM: "vLLM", "sglang": "SGLang"}  # the servers by their key in matrix.yaml
 
 
 def server_name(version: str) -> str:
@@ -37,7 +36,6 @@ def server_name(version: str) -> str:
 
 
 def version_name(server: str, key: str) -> str:
-    """Return the name of a version in targets, given its key in matrix.yaml."""
     return key if server == VLLM else f"{server}-{key}"
 
 
@@ -111,22 +109,17 @@ class ServerVersion(_Model):
     release: VersionText | None = None
     git: HubRepo | None = None
     ref: str | None = None
-    counts_as: VersionText | None = None
-    """The version that a git reference counts as among the releases."""
+    counts_as: VersionText | None = None  # the version that a git reference counts as among the releases
     compile: CompileChoices = "published"
     """What we compile: nothing (`published`), the kernels that matter on the chip (`graft`) or all of vLLM (`whole`),
     and the packages listed; for every arch with a GPU, or by arch. A git reference is always compiled whole."""
-    also: list[str] = []
-    """Additional requirements on machines with a GPU, beyond the server's and the arch's."""
+    also: list[str] = []  # additional requirements on machines with a GPU, beyond the server's and the arch's
     indexes: list[Annotated[str, StringConstraints(pattern=r"^https://")]] = []
     """Additional package indexes for these requirements."""
-    local_versions: list[Name] = []
-    """Local version labels to accept for these requirements (torch 2.10.0+cu130)."""
+    local_versions: list[Name] = []  # local version labels to accept for these (torch 2.10.0+cu130)
 
-    extras: list[Name] = []
-    """Extras of the server's distribution to install: b12x stands for vllm[b12x]."""
-    overrides: list[Override] = []
-    """Requirements that replace those of every package."""
+    extras: list[Name] = []  # extras of the server's distribution to install: b12x stands for vllm[b12x]
+    overrides: list[Override] = []  # requirements that replace those of every package
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
@@ -145,9 +138,7 @@ class ServerVersion(_Model):
 
     @cached_property
     def version(self) -> Version:
-        """The version that ranges are compared with."""
         return Version(self.release or self.counts_as or "")
 
     def within(self, specifier: str) -> bool:
-        """Return whether this version is in a range; development versions count."""
         return SpecifierSet(specifier).contains(self.version, prereleases=True)

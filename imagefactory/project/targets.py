@@ -16,9 +16,10 @@ EVERYTHING = "all"
 SYNTAX = "MODEL[@VERSION][/ARCH[/MACHINE]], for example gemma4-31b, gemma4-31b@0.28.0/b200, 'qwen*' or all"
 _MACHINES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "amd64"}
 
+ALL = " `./inv targets` lists all."
+
 
 def host_machine() -> str:
-    """Return this computer's processor as container platforms name it."""
     return _MACHINES.get(host.machine().lower(), "amd64")
 
 
@@ -34,7 +35,6 @@ class Selector:
 
     @classmethod
     def parse(cls, text: str) -> Selector:
-        """Split a target into its parts."""
         if text == EVERYTHING:
             return cls(text, "*", "*", "*", "*")
         left, *rest = text.split("/")
@@ -120,16 +120,15 @@ def _matching(target: str, what: str, pattern: str, known: Iterable[str]) -> lis
     names = list(known)
     found = [name for name in names if fnmatchcase(name, pattern)]
     if not found:
-        raise unknown_name(what, pattern, names, f"the target {target!r}")
+        raise unknown_name(what, pattern, names, f"the target {target!r}", ALL)
     return found
 
 
-def unknown_name(what: str, name: str, known: Iterable[str], where: str) -> UsageError:
-    """Return an error that suggests the nearest known names."""
+def unknown_name(what: str, name: str, known: Iterable[str], where: str, hint: str = "") -> UsageError:
     return UsageError(
         "unknown-name",
         f"Unknown {what} {name!r}.",
         where=where,
         why=f"matrix.yaml has no {what} of that name.",
-        fix=f"{did_you_mean(name, list(known))} `./inv targets` lists all.",
+        fix=f"{did_you_mean(name, list(known))}{hint}",
     )

@@ -29,8 +29,7 @@ INPUT = Path("/factory")
 PROGRAMS = ("curl", "wget", "pip", "pip3", "uv", "apt", "apt-get", "sudo", "patch", "git")
 LARGEST = 4 * 1024**2
 """The largest file of a wheel that is unpacked, and the largest changed file; larger ones are libraries."""
-MOST_FILES, MOST_BYTES = 600, 24 * 1024**2
-"""What a report may contain."""
+MOST_FILES, MOST_BYTES = 600, 24 * 1024**2  # what a report may contain
 _OUTPUT = 40_000
 _PR_SET_DUMPABLE = 4
 
@@ -152,7 +151,6 @@ def _stop_all() -> list[str]:
 
 
 def _full() -> list[str]:
-    """List the file systems that have no room left."""
     states = {str(place): os.statvfs(place) for place in (PLACE, WORKSPACE, "/tmp")}  # noqa: S108
     return [
         place
@@ -162,7 +160,6 @@ def _full() -> list[str]:
 
 
 def _changes(expected: dict[str, int | None]) -> dict[str, object]:
-    """Compare what is there with what was unpacked."""
     found = _Found()
     for path, entry in _walk(PLACE):
         inside = path.removeprefix("python3.12/dist-packages/")

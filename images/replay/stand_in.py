@@ -29,7 +29,6 @@ _FAILED = re.compile(
 
 
 def note(**entry: object) -> None:
-    """Add a line to the journal."""
     with JOURNAL.open("a", encoding="utf-8") as journal:
         journal.write(f"{json.dumps(entry)}\n")
 
@@ -194,7 +193,6 @@ def _kept(word: str) -> str:
 
 
 def main() -> int:
-    """Do what the called program would."""
     program, words = Path(sys.argv[0]).name, sys.argv[1:]
     if program == "sudo":
         os.execvp(words[0], words)  # noqa: S606

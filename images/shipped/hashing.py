@@ -6,8 +6,7 @@ import hashlib
 import json
 from typing import NewType
 
-Sha256 = NewType("Sha256", str)
-"""64 lower-case hex digits."""
+Sha256 = NewType("Sha256", str)  # 64 lower-case hex digits
 
 
 def canonical_json(value: object) -> bytes:
@@ -17,10 +16,8 @@ def canonical_json(value: object) -> bytes:
 
 
 def sha256_of(data: bytes) -> Sha256:
-    """Hash bytes."""
     return Sha256(hashlib.sha256(data).hexdigest())
 
 
 def checksum(value: object) -> Sha256:
-    """Hash the canonical JSON of a value."""
     return sha256_of(canonical_json(value))

@@ -14,8 +14,7 @@ from images.shipped.errors import ConfigError, Location
 
 KeyPath = tuple[str | int, ...]
 
-MAX_DEPTH = 50
-"""libyaml crashes on a few ten thousand levels."""
+MAX_DEPTH = 50  # libyaml crashes on a few ten thousand levels
 
 _TEXT_TAGS = {"tag:yaml.org,2002:str", "tag:yaml.org,2002:timestamp"}
 _SCALARS = {

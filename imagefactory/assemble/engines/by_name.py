@@ -20,8 +20,7 @@ from imagefactory.store.progress import Say
 
 ENGINES: Final = ("embedded", "docker")
 _FOR_BUILDX: Final = frozenset({"builder", "cache_from", "cache_to"})
-FAT: Final = "-fat"
-"""Marks the folder of an image that keeps the GPU code of other chips."""
+FAT: Final = "-fat"  # marks the folder of an image that keeps the GPU code of other chips
 
 
 @dataclass(frozen=True)
@@ -41,16 +40,12 @@ class BuiltImage:
     """A finished image."""
 
     plan: Plan
-    digest: str
-    """Of the manifest; of the configuration (the image id) for an image in the Docker daemon."""
-    where: str
-    """A folder, or the image's name in the Docker daemon."""
-    layers: tuple[Blob, ...] = ()
-    """Empty where the engine does not know them."""
+    digest: str  # of the manifest; of the configuration (the image id) for an image in the Docker daemon
+    where: str  # a folder, or the image's name in the Docker daemon
+    layers: tuple[Blob, ...] = ()  # empty where the engine does not know them
 
 
 def refuse_engine(engine: str, options: BuildOptions) -> None:
-    """Raise an error if there is no such engine, or if it does not take the options that were given."""
     if engine not in ENGINES:
         raise UsageError(
             "unknown-name",
@@ -78,18 +73,15 @@ def build_images(
     """Build the images of cells; the Docker engine does not slim."""
     refuse_engine(engine, options)
     if engine == "docker":
-        from imagefactory.assemble.engines.docker.engine import (  # noqa: PLC0415 - slow
-            BuildxOptions,
-            build_image,
-            docker_name,
-        )
+        from imagefactory.assemble.engines.docker.engine import build_image, docker_name  # noqa: PLC0415 - slow
 
-        plans = [make_plan(project, cell, fat=True) for cell in cells]
-        buildx = BuildxOptions(options.builder, options.cache_from, options.cache_to)
-        return [
-            BuiltImage(plan, build_image(project, plan, buildx, watch, say), docker_name(project, plan.cell))
-            for plan in plans
-        ]
+        caches = [("--cache-from", cache) for cache in options.cache_from]
+        caches += [("--cache-to", cache) for cache in options.cache_to]
+        built = []
+        for plan in [make_plan(project, cell, fat=True) for cell in cells]:
+            image = build_image(project, plan, watch, say, builder=options.builder, caches=caches)
+            built.append(BuiltImage(plan, image, docker_name(project, plan.cell)))
+        return built
     known = None if options.fat else KnownLayers(project.known_layers)
     run = BuildRun(
         project,

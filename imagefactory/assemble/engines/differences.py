@@ -21,14 +21,11 @@ _CONTENT = ("sha256", "size")
 class DeclaredDifference(NamedTuple):
     """An expected difference, and the reason for it."""
 
-    path: str
-    """A glob; `*` crosses slashes."""
+    path: str  # a glob; `*` crosses slashes
     fields: tuple[str, ...]
     reason: str
-    kind: str = ""
-    """Only for paths of this kind."""
-    up_to: float = inf
-    """Only for files of at most this many bytes."""
+    kind: str = ""  # only for paths of this kind
+    up_to: float = inf  # only for files of at most this many bytes
 
 
 DECLARED: Final = tuple(

@@ -150,12 +150,10 @@ def _installed(
                 yield item.name, f"{site}/{path}", archive.read(member)
 
 
-_LIBRARIES = ("libc6", "libexpat1", "zlib1g")
-"""What Debian's Python is linked with; the rest of it is in the program itself."""
+_LIBRARIES = ("libc6", "libexpat1", "zlib1g")  # what Debian's Python is linked with, besides itself
 
 
 def needed_packages(python: str, debs: Sequence[LockedDeb]) -> list[LockedDeb]:
-    """Return the packages of a base that running its Python takes."""
     return [*python_packages(python, debs)[:2], *(deb for deb in debs if deb.name in _LIBRARIES)]
 
 
@@ -163,7 +161,6 @@ class DebianPython:
     """An unpacked Python, started through the loader that was unpacked with it."""
 
     def __init__(self, python: str, debs: Iterable[tuple[DebPackage, Path]], folder: Path) -> None:
-        """Unpack the packages into a new folder."""
         folder.mkdir()
         self._home = folder / "usr"
         self._program = self._home / "bin" / f"python{python}"
@@ -189,7 +186,6 @@ class DebianPython:
 
 
 def cannot_run(program: Path | str, why: str) -> BuildError:
-    """Return the error for a Python that does not do its work on this machine."""
     return BuildError(
         "bytecode-failed",
         "Debian's Python did not compile the bytecode of an image.",

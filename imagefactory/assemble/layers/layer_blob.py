@@ -33,8 +33,7 @@ from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, refuse_changed
 from imagefactory.store.progress import Progress
 
-REPORT_EVERY = 8 * 1024 * 1024
-"""Bytes between two reports of progress."""
+REPORT_EVERY = 8 * 1024 * 1024  # bytes between two reports of progress
 
 
 @dataclass(frozen=True)
@@ -42,16 +41,11 @@ class LayerWork:
     """A layer to build, and what that takes."""
 
     layer: Layer
-    files: Mapping[Sha256, Path]
-    """Its inputs."""
-    expected: Blob | None = None
-    """What it is known to come out as."""
-    modded: tuple[Entry, ...] | None = None
-    """The files that mods give to it."""
-    python: tuple[LockedDeb, ...] = ()
-    """The packages of a Python that runs on this machine and compiles bytecode."""
-    slimmed: tuple[SlimmedWheel, ...] = ()
-    """The records of wheels whose libraries are slimmed."""
+    files: Mapping[Sha256, Path]  # its inputs
+    expected: Blob | None = None  # what it is known to come out as
+    modded: tuple[Entry, ...] | None = None  # the files that mods give to it
+    python: tuple[LockedDeb, ...] = ()  # the packages of a Python that compiles bytecode on this machine
+    slimmed: tuple[SlimmedWheel, ...] = ()  # the records of wheels whose libraries are slimmed
 
 
 def build_layer(work: LayerWork, store: Store, progress: Progress) -> Blob:
@@ -125,10 +119,7 @@ def layer_entries(  # noqa: PLR0911 - one for each kind
 def _base_entries(
     layer: BaseLayer, files: Mapping[Sha256, Path], scratch: Path
 ) -> Iterable[tuple[str, Entry]]:
-    from imagefactory.assemble.layers.base_layer import (  # noqa: PLC0415 - heavy, and rarely built
-        base_entries,
-        environment_entries,
-    )
+    from imagefactory.assemble.layers.base_layer import base_entries, environment_entries  # noqa: PLC0415 - slow
     from imagefactory.assemble.layers.debian.deb import NamedDeb  # noqa: PLC0415
 
     debs = [(NamedDeb.of_file(item.name, item.sha256), files[item.sha256]) for item in layer.inputs]

@@ -39,7 +39,6 @@ _LIBRARIES = {
 
 
 def toolkit_links(settings: ToolkitSettings) -> list[Entry]:
-    """Return the links, sorted by path."""
     wheels = f"{settings.venv}/lib/python{settings.python}/site-packages/nvidia/cu13"
     links = {CUDA_HOME: f"/{wheels}", f"{wheels}/lib64": "lib"}
     links |= {f"{wheels}/lib/lib{name}.so": f"lib{name}.so.{major}" for name, major in _LIBRARIES.items()}
@@ -54,7 +53,6 @@ MODELS = "opt/models"
 
 
 def model_entries(settings: ModelSettings) -> list[Entry]:
-    """List the files of a model's layer."""
     text = json.dumps(settings.model, indent=2, sort_keys=True) + "\n"
     files = {MODEL: text.encode(), SETTINGS: settings_bytes(settings.description)}
     if settings.model.get("generated") == "tiny":

@@ -17,11 +17,9 @@ from imagefactory.plan.plan import Input, SlimSettings
 from imagefactory.project.locks.kernels import SlimmedLibrary, SlimmedWheel, UntouchedLibrary
 from imagefactory.store.digests import Sha256
 
-NOTE: Final = "imagefactory-slim.json"
-"""The file in a wheel's dist-info folder that lists its slimmed libraries."""
+NOTE: Final = "imagefactory-slim.json"  # the file in dist-info that lists a wheel's slimmed libraries
 _LIBRARIES: Final = ("*.so", "*.so.*")
-_LEAST: Final = 64 * 1024
-"""Smaller files are not worth a search."""
+_LEAST: Final = 64 * 1024  # smaller files are not worth a search
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +28,13 @@ class Slimmed:
 
     source: Content
     chip: Chip
-    sha256: Sha256
-    """Of the result."""
+    sha256: Sha256  # of the result
 
     @property
     def size(self) -> int:
-        """The number of bytes, which slimming does not change."""
         return self.source.size
 
     def blocks(self, name: str, *, check: bool = True) -> Iterator[bytes]:
-        """Yield the bytes of the slimmed library, checked at the end."""
         slimmed = hashlib.sha256()
         try:
             for data in slim(self.source.blocks(name, check=check), self.chip):
@@ -68,7 +63,6 @@ class Slimmer:
     untouched: list[UntouchedLibrary] = field(default_factory=list)
 
     def slim(self, path: str, content: RawSlice | DeflatedSlice) -> Content:
-        """Return a file of the wheel as it goes into an image."""
         chip = chip_of(self.settings.chip)
         if self.believed:
             libraries = self.known.libraries if self.known else ()
@@ -126,7 +120,6 @@ class Slimmer:
 
 
 def _published(content: RawSlice | DeflatedSlice, path: str) -> Sha256:
-    """Hash a library whose hash its wheel does not tell."""
     digest = hashlib.sha256()
     for piece in content.blocks(path):
         digest.update(piece)

@@ -17,7 +17,7 @@ import re
 import stat
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Literal, cast
@@ -33,21 +33,13 @@ from packaging.utils import parse_wheel_filename
 
 from imagefactory.assemble.layers.slim_wheel import NOTE, Slimmer
 from imagefactory.errors import InputError
-from imagefactory.oci.entry import (
-    Bytes,
-    Content,
-    DeflatedSlice,
-    Entry,
-    EntryKind,
-    ImagePath,
-    RawSlice,
-)
+from imagefactory.lock.wheel_contents import scheme_roots
+from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, EntryKind, ImagePath, RawSlice
 from imagefactory.plan.plan import SecondName
 from imagefactory.store.digests import Sha256, sha256_of
 
 INSTALLER = b"imagefactory\n"
-MAX_UNPACKED = 32 * 1024**3
-"""More than any wheel unpacks to; an archive that claims more is a zip bomb."""
+MAX_UNPACKED = 32 * 1024**3  # more than any wheel unpacks to; an archive that claims more is a zip bomb
 _LOCAL_HEADER = 30
 _UTF8_NAME, _ENCRYPTED = 0x800, 0x61
 _NOWHERE = frozenset({"", ".", ".."})
@@ -74,19 +66,10 @@ class Environment:
 
     @property
     def interpreter(self) -> str:
-        """The Python that scripts run with, without the leading slash."""
         return f"{self.venv}/bin/python3"
 
     def root_of(self, scheme: Scheme, distribution: str) -> str:
-        """Return the folder that a scheme of a wheel is installed to."""
-        site = f"{self.venv}/lib/python{self.python}/site-packages"
-        return {
-            "purelib": site,
-            "platlib": site,
-            "scripts": f"{self.venv}/bin",
-            "headers": f"{self.venv}/include/site/python{self.python}/{distribution}",
-            "data": self.venv,
-        }[scheme]
+        return f"{self.venv}/{scheme_roots(distribution, self.python)[scheme]}".rstrip("/")
 
     def owns(self, path: str) -> bool:
         """Return whether a path below the root is the environment's own, which no wheel may replace or hide."""
@@ -161,7 +144,6 @@ class _Installation(WheelDestination):
         attr: str,
         section: Literal["console", "gui"],  # noqa: ARG002 - the interface is installer's
     ) -> RecordEntry:
-        """Write the program of an entry point."""
         if not re.fullmatch(r"\w[\w.+-]*", name) or not re.fullmatch(r"\w+(\.\w+)*", f"{module}.{attr}"):
             raise _bad(self.file, f"the entry point {name} = {module}:{attr} is malformed")
         python, imported = self.environment.interpreter, attr.split(".", 1)[0]
@@ -175,7 +157,6 @@ class _Installation(WheelDestination):
         stream: BinaryIO,
         is_executable: bool,  # noqa: FBT001 - the interface is installer's
     ) -> RecordEntry:
-        """Add a file as it is in the wheel, or as `installer` generated it."""
         name = os.fspath(path)
         member: object = stream
         if not isinstance(member, _Member):
@@ -195,10 +176,7 @@ class _Installation(WheelDestination):
         return self._add(scheme, name, content, executable=is_executable)
 
     def finalize_installation(
-        self,
-        scheme: Scheme,
-        record_file_path: str,
-        records: Iterable[tuple[Scheme, RecordEntry]],
+        self, scheme: Scheme, record_file_path: str, records: Iterable[tuple[Scheme, RecordEntry]]
     ) -> None:
         """Write a new RECORD of what is really installed, relative to site-packages."""
         note = self.slimmer.note if self.slimmer else None
@@ -212,7 +190,7 @@ class _Installation(WheelDestination):
             for path, entry in installed.items()
             if path in self.entries
         ]
-        self._add(scheme, record_file_path, Bytes(_record_text(rows, record_file_path)), executable=False)
+        self._add(scheme, record_file_path, Bytes(record_text(rows, record_file_path)), executable=False)
 
     def _add(self, scheme: Scheme, name: str, content: Content, *, executable: bool) -> RecordEntry:
         path = self._image_path(scheme, name)
@@ -284,7 +262,6 @@ class _Source(WheelFile):
 
     @property
     def dist_info_filenames(self) -> list[str]:
-        """The files of the metadata folder."""
         folder = f"{self.dist_info_dir}/"
         names = self._zipfile.namelist()
         return [name.removeprefix(folder) for name in names if name.startswith(folder) and name[-1] != "/"]
@@ -318,7 +295,7 @@ def metadata_entries(second_name: SecondName, environment: Environment) -> list[
         "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
     }
     rows = [(f"{folder}/{file}", _record_hash(sha256_of(data)), len(data)) for file, data in files.items()]
-    files["RECORD"] = _record_text(rows, f"{folder}/RECORD")
+    files["RECORD"] = record_text(rows, f"{folder}/RECORD")
     site = environment.root_of(Scheme("purelib"), name)
     return [
         Entry(ImagePath(f"{site}/{folder}/{file}"), EntryKind.FILE, 0o644, Bytes(data))
@@ -337,10 +314,12 @@ def _record_hash(digest: Sha256) -> str:
     return f"sha256={base64.urlsafe_b64encode(bytes.fromhex(digest)).decode().rstrip('=')}"
 
 
-def _record_text(rows: Iterable[tuple[str, str, int]], itself: str) -> bytes:
+def record_text(rows: Iterable[Sequence[object]], itself: str) -> bytes:
     """Return the text of RECORD: sorted, with RECORD itself last and without a hash."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([*sorted(rows), (itself, "", "")])
+    csv.writer(text, lineterminator="\n").writerows(
+        [*sorted(rows, key=lambda row: str(row[0])), (itself, "", "")]
+    )
     return text.getvalue().encode()
 
 

@@ -60,7 +60,6 @@ def write_digest(project: Project, plan: Plan, readme: Path) -> Digest | None:
 
 
 def with_tables(root: Path) -> dict[Path, str]:
-    """Return the documents with up-to-date tables."""
     matrix = load_matrix(root / "matrix.yaml")
     guides, published = read_guides(root), load_published(root)
     first = select_one(matrix, "")
@@ -81,10 +80,7 @@ def with_tables(root: Path) -> dict[Path, str]:
             "troubles": markdown_table(troubles, "symptom", "reason and remedy"),
         },
         "docs/errors.md": {"exit codes": _exit_codes()},
-        "docs/models.md": {
-            "uses": models_by_use(matrix, published),
-            "facts": model_facts(matrix, published),
-        },
+        "docs/models.md": {"uses": models_by_use(matrix, published), "facts": model_facts(matrix, published)},
         "README.md": {"tags": models_by_use(matrix, published, measured=True)},
     }
     found = {}
@@ -181,11 +177,9 @@ class Glance:
     tools: str
     images: str
     context: str
-    takes: float
-    """Gigabytes of a machine's memory, as the memory check of the images counts; 0 without a GPU."""
+    takes: float  # gigabytes of a machine's memory, as the memory check of the images counts; 0 without a GPU
     leaves: float
-    rates: tuple[float, ...]
-    """Tokens per second for one user on the model's own arch."""
+    rates: tuple[float, ...]  # tokens per second for one user on the model's own arch
 
     @property
     def rank(self) -> tuple[bool, float]:

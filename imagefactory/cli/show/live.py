@@ -32,8 +32,7 @@ _STYLES = {
 """The states of a layer in a build or a push; a small terminal shows the first ones first."""
 _MOVING = ("splicing", "downloading", "uploading")
 _READY = ("done", "uploaded", "cached", "present")
-_FRAME = 3
-"""Lines around the rows of the table: the heading, the total, and one for the cursor."""
+_FRAME = 3  # lines around the rows of the table: the heading, the total, and one for the cursor
 
 
 @dataclass(eq=False)
@@ -58,15 +57,12 @@ class _Rows:
         self.objects = ""
 
     def layers(self, layers: Sequence[Layer]) -> None:
-        """Start with the layers to build."""
         self.rows = {layer.key: _Row(f"{layer.kind} {layer.name}") for layer in layers}
 
     def blobs(self, labels: Mapping[Digest, str]) -> None:
-        """Start with the blobs to push."""
         self.rows = {digest: _Row(label) for digest, label in labels.items()}
 
     def state(self, key: str, state: str, done: int, total: int) -> None:
-        """Report a layer's progress."""
         row = self.rows[key]
         if row.state != state:
             row.since = time.monotonic()
@@ -74,7 +70,6 @@ class _Rows:
         row.state, row.done, row.total = state, min(done, total or done), total
 
     def step(self, done: int, total: int) -> None:
-        """Report how many objects are compiled."""
         self.objects = f"{done} of {total} objects"
 
 
@@ -122,7 +117,6 @@ class PlainDisplay(_Rows):
         return time.monotonic() - self._spoke > self._every
 
     def state(self, key: str, state: str, done: int, total: int) -> None:
-        """Report a layer's progress."""
         changed = self.rows[key].state != state
         super().state(key, state, done, total)
         if changed and state in _READY:
@@ -134,7 +128,6 @@ class PlainDisplay(_Rows):
             )
 
     def step(self, done: int, total: int) -> None:
-        """Report how many objects are compiled."""
         super().step(done, total)
         if self._is_due() or done == total:
             self._say(self.objects)

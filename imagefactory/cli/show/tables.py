@@ -91,7 +91,6 @@ def plan_table(status: PlanStatus) -> RenderableType:
 
 
 def mods_table(results: Sequence[ModResult]) -> Table:
-    """Show the compatibility of mods: one row per mod, one column per version."""
     versions = list(dict.fromkeys(result.version for result in results))
     shown = Table("mod", *versions, box=None)
     for name in dict.fromkeys(result.mod for result in results):
@@ -141,7 +140,6 @@ def built_message(built: BuiltImage) -> Text:
 
 
 def ownership_table(ownership: Ownership, root: Path) -> Table:
-    """Show which layer, package and lock entry a path comes from."""
     layer, lock = ownership.layer, ownership.lock
     rows = {
         "path": f"/{ownership.path}",
@@ -156,7 +154,6 @@ def ownership_table(ownership: Ownership, root: Path) -> Table:
 
 
 def smoke_table(record: SmokeRecord) -> Table:
-    """Show the outcome of smoke tests by level."""
     rows = []
     for level, result in record.levels.items():
         passed = sum(test.outcome == "passed" for test in result.tests)
@@ -173,7 +170,6 @@ def checked_lines(checked: Checked) -> Text:
 
 
 def finding_line(finding: Finding) -> Text:
-    """Show one finding about a published image."""
     state = (f"{finding.state:<12}", _STYLES[finding.state])
     return Text.assemble(f"  {finding.check:<14}", state, finding.detail)
 
@@ -220,7 +216,6 @@ def _licence_lines(summary: LicenceSummary) -> list[str]:
 
 
 def history_table(lines: Iterable[Line]) -> Table:
-    """Show what was published, newest last."""
     rows = []
     for line in lines:
         more = len(line.changed) - _SHOWN_CHANGES

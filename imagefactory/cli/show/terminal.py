@@ -23,11 +23,8 @@ class _SafeConsole(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=_UNSAFE.sub(_escaped, segment.text))
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode()
+            text = _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], segment.text)
+            yield segment if segment.control else segment._replace(text=text)
 
 
 # Names and reasons come from files: square brackets and colons in them are not markup.

@@ -14,7 +14,7 @@ from imagefactory.errors import CheckError, UsageError
 from imagefactory.lock.audit.libraries import GpuLibrary, from_file, from_layout, from_wheel, read_kernels
 from imagefactory.lock.wheelhouse.keep import find, graft_of
 from imagefactory.oci.layout import Layout
-from imagefactory.project.cells import Cell, first_of_release
+from imagefactory.project.cells import first_of_release
 from imagefactory.project.locks.files import Graft, LockedSource, LockedWheel
 from imagefactory.project.locks.indexed_files import configured_indexes, indexed_file, offers_of
 from imagefactory.project.locks.kernels import (
@@ -25,10 +25,8 @@ from imagefactory.project.locks.kernels import (
     audited_wheels,
     judge,
 )
-from imagefactory.project.matrix import Arch, CubinPolicy
 from imagefactory.project.project import Project
-from imagefactory.project.server_versions import VLLM
-from imagefactory.project.targets import Selector, host_machine, select_one, unknown_name
+from imagefactory.project.targets import ALL, Selector, host_machine, select_one, unknown_name
 from imagefactory.store.atomic import writing
 from imagefactory.store.digests import file_sha256, sha256_of
 from imagefactory.store.downloads import fetch
@@ -42,12 +40,9 @@ CUOBJDUMP = "nvidia-cuda-cuobjdump"
 class Subject:
     """A library, a wheel, an image, a target or a vLLM release, with the arch to judge it for."""
 
-    name: str
     arch: str
     libraries: Iterator[GpuLibrary]
-    server: str = VLLM
-    grafted: frozenset[str] = frozenset()
-    """Its files that were compiled in place of published ones."""
+    grafted: frozenset[str] = frozenset()  # its files that were compiled in place of published ones
 
 
 def open_subject(project: Project, name: str, arch: str = "") -> Subject:
@@ -55,16 +50,14 @@ def open_subject(project: Project, name: str, arch: str = "") -> Subject:
     path, matrix = Path(name), project.matrix
     usual = arch or matrix.defaults.arch
     if name in matrix.vllm:
-        return Subject(name, usual, _of_release(project, name))
+        return Subject(usual, _of_release(project, name))
     if path.is_file():
         if not is_zipfile(path):
-            return Subject(name, usual, from_file(path))
+            return Subject(usual, from_file(path))
         libraries = from_wheel(ZipFile(path), file_sha256(path))
-        return Subject(name, usual, libraries, grafted=_replaced(graft_of(path)))
+        return Subject(usual, libraries, _replaced(graft_of(path)))
     if (path / "index.json").exists():
-        layout = Layout(path)
-        server = Cell.of_labels(layout.config()["config"].get("Labels") or {}, "").server
-        return Subject(name, usual, from_layout(layout, project.store), server)
+        return Subject(usual, from_layout(Layout(path), project.store))
     _refuse_path(name)
     Selector.parse(name)  # an empty subject does not mean the default target
     cell = select_one(matrix, name)
@@ -72,7 +65,7 @@ def open_subject(project: Project, name: str, arch: str = "") -> Subject:
     wheels = audited_wheels(lock, matrix.archs[cell.arch])
     libraries = (library for wheel in wheels for library in _of_wheel(project, wheel))
     grafted = _replaced(*(wheel.graft for wheel in lock.wheels))
-    return Subject(name, arch or cell.arch, libraries, cell.server, grafted)
+    return Subject(arch or cell.arch, libraries, grafted)
 
 
 def _replaced(*grafts: Graft | None) -> frozenset[str]:
@@ -119,7 +112,6 @@ class Audited:
 
     @property
     def title(self) -> str:
-        """The subject, or the name of its file."""
         return Path(self.subject).name if Path(self.subject).exists() else self.subject
 
     def about(self, library: str) -> str:
@@ -132,14 +124,12 @@ class Audited:
 
 
 def audit(project: Project, name: str, arch: str = "") -> Audited:
-    """Judge every library of a subject by the policy of an arch."""
     subject = open_subject(project, name, arch)
     verdicts = judge_libraries(project, subject.libraries, subject.arch)
     return Audited(name, tuple(verdicts), subject.grafted)
 
 
 def refuse_failing(subject: str, verdicts: Sequence[KernelVerdict]) -> None:
-    """Raise an error if a library would not run on its arch."""
     failing = [verdict for verdict in verdicts if not verdict.passes]
     if failing:
         raise CheckError(
@@ -153,16 +143,8 @@ def refuse_failing(subject: str, verdicts: Sequence[KernelVerdict]) -> None:
 
 def judge_libraries(project: Project, libraries: Iterable[GpuLibrary], arch: str) -> list[KernelVerdict]:
     """Judge libraries by the policy of an arch, leaving out those without GPU code."""
-    settings, _ = settings_of(project, arch)
-    python = project.matrix.bases[settings.base].python
-    verdicts = [judge(library.name, _kernels(project, library), settings, python) for library in libraries]
-    return [verdict for verdict in verdicts if verdict is not None]
-
-
-def settings_of(project: Project, arch: str) -> tuple[Arch, CubinPolicy]:
-    """Return an arch and its policy, or raise an error for one without a GPU."""
     if arch not in project.matrix.archs:
-        raise unknown_name("arch", arch, project.matrix.archs, "the --arch option")
+        raise unknown_name("arch", arch, project.matrix.archs, "the --arch option", ALL)
     settings = project.matrix.archs[arch]
     if settings.cubins is None or settings.capability is None:
         raise CheckError(
@@ -172,7 +154,9 @@ def settings_of(project: Project, arch: str) -> tuple[Arch, CubinPolicy]:
             why="It has no `cubins` or no `capability`, so there is no GPU.",
             fix="Name an arch with a GPU, or give this one a policy.",
         )
-    return settings, settings.cubins
+    python = project.matrix.bases[settings.base].python
+    verdicts = [judge(library.name, _kernels(project, library), settings, python) for library in libraries]
+    return [verdict for verdict in verdicts if verdict is not None]
 
 
 def look_into(project: Project, wheel: LockedWheel) -> WheelKernels:

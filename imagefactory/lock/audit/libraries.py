@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import IO
 from zipfile import ZipFile, ZipInfo
 
 from isal import igzip
@@ -34,8 +33,7 @@ _SITE = "/site-packages/"
 _PIECE = re.compile(r"^Fatbin (elf|ptx) code:\n=+\narch = (sm_\d+)([af]?)$", re.MULTILINE)
 _NOTHING = "does not contain device code"
 _BLOCK = 1 << 20
-_BEGINNING = 64
-"""All formats of code, compressed or not, have something other than zeros in their first bytes."""
+_BEGINNING = 64  # code of any format, compressed or not, has something other than zeros there
 
 
 @dataclass(frozen=True)
@@ -43,14 +41,11 @@ class GpuLibrary:
     """A shared library that is unpacked only when it has to be inspected."""
 
     name: str
-    identity: str
-    """Identifies the content, so that findings about it stay valid."""
-    unpack: Callable[[Path], object]
-    """Writes the library to a path."""
+    identity: str  # identifies the content, so that findings about it stay valid
+    unpack: Callable[[Path], object]  # writes the library to a path
 
 
 def is_library(name: str) -> bool:
-    """Whether a path is a shared library of an audited package."""
     return any(fnmatchcase(name, pattern) for pattern in _LIBRARIES) and any(
         fnmatchcase(name, pattern) for pattern in _PACKAGES
     )
@@ -63,7 +58,7 @@ def from_file(path: Path) -> Iterator[GpuLibrary]:
 def from_wheel(archive: ZipFile, sha256: str) -> Iterator[GpuLibrary]:
     for info in archive.infolist():
         if is_library(info.filename):
-            unpack = partial(_from_wheel, archive, info)
+            unpack = partial(_copy, archive, info)
             yield GpuLibrary(info.filename, f"wheel:{sha256}:{info.filename}", unpack)
 
 
@@ -77,10 +72,6 @@ def from_layout(layout: Layout, store: Store) -> Iterator[GpuLibrary]:
                 yield GpuLibrary(name, f"file:{entry.sha256}", partial(_from_layer, blob, entry.path))
 
 
-def _from_wheel(archive: ZipFile, info: ZipInfo, target: Path) -> None:
-    _copy(archive.open(info), target)
-
-
 def _from_layer(blob: Path, path: str, target: Path) -> None:
     with (
         igzip.open(blob, "rb") as stream,  # type: ignore[no-untyped-call]
@@ -89,13 +80,14 @@ def _from_layer(blob: Path, path: str, target: Path) -> None:
         for member in archive:
             content = archive.extractfile(member) if member.name == path else None
             if content is not None:
-                _copy(content, target)
+                with target.open("wb") as file:
+                    shutil.copyfileobj(content, file, _BLOCK)
                 return
 
 
-def _copy(source: IO[bytes], target: Path) -> None:
-    with source, target.open("wb") as file:
-        shutil.copyfileobj(source, file, 1 << 20)
+def _copy(archive: ZipFile, info: ZipInfo, target: Path) -> None:
+    with archive.open(info) as source, target.open("wb") as file:
+        shutil.copyfileobj(source, file, _BLOCK)
 
 
 def read_kernels(library: Path, cuobjdump: Path) -> GpuCode:
@@ -133,13 +125,8 @@ def _codes(library: Path) -> Iterator[tuple[str, str]]:
 
 
 def run_cuobjdump(program: Path, library: Path, *options: str) -> str:
-    """Return what NVIDIA's program prints about a library."""
     done = subprocess.run(  # noqa: S603 - a pinned program on a file of ours
-        [program, *options, library],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
+        [program, *options, library], capture_output=True, text=True, errors="replace", check=False
     )
     said = done.stderr.strip() or done.stdout.strip()
     if done.returncode and _NOTHING not in done.stdout + done.stderr:

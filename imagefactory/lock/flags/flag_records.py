@@ -9,13 +9,14 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from imagefactory.lock.flags.python_source import (
     Field,
     NameScope,
     Read,
     Sources,
+    assigned,
     calls_of,
     is_switch,
     keyword,
@@ -23,12 +24,38 @@ from imagefactory.lock.flags.python_source import (
     texts,
 )
 from imagefactory.mods.source_files import ReleaseSource
-from imagefactory.project.locks.files import LockedSource, LockedWheel, MadeFrom
+from imagefactory.project.locks.files import Lock, LockedSource, LockedWheel, MadeFrom
 from imagefactory.project.locks.indexed_files import configured_indexes
-from imagefactory.project.locks.server_flags import FlagLock, recorded_version
 from imagefactory.project.project import Project, locked_cells
 from imagefactory.project.server_versions import VLLM, server_name, version_key, version_title
 from imagefactory.store.progress import Say
+
+
+class FlagLock(Lock):
+    """The flags of one version of a server, with the values that they take, and its environment variables."""
+
+    header: ClassVar[str] = "The flags of one version of a server, as its sources define them."
+    maker: ClassVar[str] = "lock --flags"
+    file: ClassVar[str] = "{}/flags.toml"
+    named_by: ClassVar[tuple[str, ...]] = ("version",)
+
+    version: str
+    flags: dict[str, str]
+    """The values of each flag, separated by spaces; empty if it takes any. A key of a JSON value follows a dot."""
+    switches: tuple[str, ...] = ()  # the flags that need no value
+    variables: tuple[str, ...] = ()
+
+
+def recorded_version(project: Project, version: str) -> str:
+    """Return the version whose flags stand for another's: the first of the same server and release."""
+    versions = project.matrix.versions
+    release = versions[version].release
+    same = (
+        name
+        for name, other in versions.items()
+        if release is not None and other.release == release and server_name(name) == server_name(version)
+    )
+    return next(same, version)
 
 
 @dataclass
@@ -48,13 +75,11 @@ class Flags:
                 self.switches.add(name)
 
     def add_call(self, call: ast.Call, scope: NameScope) -> None:
-        """Add the flag of a call of add_argument."""
         names = [name for name in texts(call.args) if name.startswith("-")]
         choices = keyword(call, "choices")
         self.add(names, self.sources.values(choices, scope) if choices else [], switch=is_switch(call))
 
     def add_field(self, names: Iterable[str], kind: ast.expr, scope: NameScope) -> None:
-        """Add a flag that is made from an annotated field."""
         self.add(names, self.sources.values(kind, scope), switch="bool" in names_in(kind))
 
 
@@ -73,7 +98,6 @@ def wheels_with_flags(project: Project) -> dict[str, LockedSource | LockedWheel]
 
 
 def flags_made_from(project: Project) -> dict[str, MadeFrom]:
-    """Return what the record of each version's flags should be made from."""
     wheels = wheels_with_flags(project).items()
     return {name: {f"{server_name(name)}.{version_key(name)}": wheel.sha256} for name, wheel in wheels}
 
@@ -92,7 +116,6 @@ def record_flags(project: Project, say: Say) -> Iterator[tuple[Path, bool]]:
 
 
 def flag_lock(name: str, made_from: Mapping[str, str], read: Read) -> FlagLock:
-    """Return the record of a version, read from its files."""
     found = READERS[server_name(name)](Sources(read))
     return FlagLock(
         made_from=dict(made_from),
@@ -116,7 +139,6 @@ ELSEWHERE = {
 
 
 def read_vllm(sources: Sources) -> Flags:
-    """Return the flags of `vllm serve` and the variables that vLLM reads."""
     found = Flags(sources)
     for name in (ENGINE, *FRONTENDS):
         scope = sources.scope(name)
@@ -181,7 +203,6 @@ FIELDS = "sglang.srt.arg_groups.fields"
 
 
 def read_sglang(sources: Sources) -> Flags:
-    """Return the flags of `sglang serve` and the variables that SGLang reads."""
     found = Flags(sources)
     scope = sources.scope(ARGUMENTS)
     for node in (node for body in scope.bodies for node in ast.walk(body)):
@@ -196,9 +217,7 @@ def read_sglang(sources: Sources) -> Flags:
     found.add(["--model-type"], ["auto", "llm", "diffusion"])
     variables = sources.find("Envs", sources.scope("sglang.srt.environ"))
     for node in getattr(variables[0], "body", []) if variables else ():
-        found.variables |= {
-            target.id for target in getattr(node, "targets", []) if isinstance(target, ast.Name)
-        }
+        found.variables |= {*assigned(node)}
     return found
 
 

@@ -6,8 +6,7 @@ import ast
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-Read = Callable[[str], str | None]
-"""Returns the text of a file, or None if there is none."""
+Read = Callable[[str], str | None]  # returns the text of a file, or None if there is none
 DEPTH = 20
 WRAPPERS = ("list", "set", "sorted", "tuple", "get_args", "frozenset")
 TRANSPARENT = ("Optional", "Union", "SkipValidation", "list", "List", "tuple", "set")
@@ -77,7 +76,7 @@ class Sources:
             return [node.value] if isinstance(node.value, str) else []
         if isinstance(node, ast.ClassDef):
             is_enum = any("Enum" in ast.unparse(base) for base in node.bases)
-            return [name for statement in node.body for name in _assigned(statement)] if is_enum else []
+            return [name for statement in node.body for name in assigned(statement)] if is_enum else []
         if isinstance(node, ast.FunctionDef):
             scope = NameScope(scope.module, (node, *scope.bodies))
         parts = [(part, scope) for part in _parts(node)]
@@ -87,7 +86,6 @@ class Sources:
         return [text for part, where in parts if depth for text in self.values(part, where, depth - 1)]
 
     def fields(self, name: str, scope: NameScope) -> Iterator[Field]:
-        """Yield the annotated fields of a class and of its bases."""
         found = self.find(name, scope)
         definition, within = found or (None, scope)
         if not isinstance(definition, ast.ClassDef):
@@ -116,14 +114,12 @@ def is_switch(call: ast.Call) -> bool:
 
 
 def calls_of(tree: ast.AST, name: str) -> Iterator[ast.Call]:
-    """Yield the calls of a method, in the order of the file."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name:
             yield node
 
 
 def texts(nodes: Iterable[ast.AST]) -> list[str]:
-    """Return the constant texts among expressions."""
     return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
 
 
@@ -173,5 +169,5 @@ def _bound(node: ast.AST, name: str) -> ast.AST | None:
             return None
 
 
-def _assigned(node: ast.AST) -> list[str]:
+def assigned(node: ast.AST) -> list[str]:
     return [target.id for target in getattr(node, "targets", []) if isinstance(target, ast.Name)]

@@ -82,7 +82,6 @@ def choose_compiled(
 
 
 def refuse_unknown(project: Project, asked: Sequence[str]) -> None:
-    """Raise an error if no wheel, local or in the registry, has a key that the user named."""
     known = [wheel.key for wheel in all_kept(project.store)]
     where = shared_at(project.matrix)
     if where is not None and not all(any(key.startswith(begin) for key in known) for begin in asked):
@@ -178,7 +177,6 @@ def _unfit(cell: Cell, name: str, reasons: Mapping[str, str]) -> LockError:
 
 
 def chips_of(project: Project, cell: Cell, name: str) -> str:
-    """Return the chips that a package has to be compiled for."""
     arch = project.matrix.archs[cell.arch]
     chips = arch.flashinfer_cuda_arch_list if name.startswith("flashinfer") else arch.torch_cuda_arch_list
     return chips or ""

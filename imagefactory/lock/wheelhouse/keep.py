@@ -32,7 +32,6 @@ _E_MACHINE: Final = 18
 
 
 def refuse_misfit(name: str, version: str, platform: str, wheel: Path) -> None:
-    """Raise an error if a wheel is damaged, or of another package, version or platform."""
     try:
         found, its_version, _, tags = parse_wheel_filename(wheel.name)
     except InvalidWheelFilename as error:
@@ -114,19 +113,13 @@ _RECORD = "inputs.json"
 class CompileInputs:
     """Everything that determines the result of a compile."""
 
-    name: str
-    """The distribution: vllm, flashinfer-jit-cache, ..."""
+    name: str  # the distribution: vllm, flashinfer-jit-cache, ...
     version: str
-    sources: Mapping[str, str]
-    """The commit or tree digest of every source, by name."""
-    mods: tuple[str, ...] = ()
-    """The sha256 of every mod applied to the sources, in order."""
-    toolchain: str
-    """The digest of the image with the compilers."""
-    arch_list: str
-    """The GPU targets in the compiler's notation, such as 12.1a."""
-    platform: str
-    """linux/arm64 or linux/amd64."""
+    sources: Mapping[str, str]  # the commit or tree digest of every source, by name
+    mods: tuple[str, ...] = ()  # the sha256 of every mod applied to the sources, in order
+    toolchain: str  # the digest of the image with the compilers
+    arch_list: str  # the GPU targets in the compiler's notation, such as 12.1a
+    platform: str  # linux/arm64 or linux/amd64
     flags: tuple[str, ...] = ()
     kind: CompiledKind = "whole"
     system: Mapping[str, str] = field(default_factory=dict)
@@ -138,7 +131,6 @@ class CompileInputs:
         return checksum({"format": FORMAT, **self.as_json()})
 
     def as_json(self) -> dict[str, Any]:
-        """Return the inputs as plain values."""
         return {**_PARSER.dump_python(self, mode="json"), "name": canonicalize_name(self.name)}
 
     @classmethod
@@ -177,7 +169,6 @@ def find(store: Store, key: str) -> KeptWheel | None:
 
 
 def all_kept(store: Store) -> Iterator[KeptWheel]:
-    """List the wheels in the store, by name and version."""
     found = map(_read, (store.root / "wheelhouse").glob(f"*/{_RECORD}"))
     yield from sorted(found, key=lambda wheel: (wheel.inputs.name, wheel.inputs.version, wheel.key))
 
@@ -209,7 +200,6 @@ def keep(store: Store, inputs: CompileInputs, wheel: Path) -> KeptWheel:
 
 
 def refuse_damaged(wheel: KeptWheel) -> None:
-    """Raise an error if a kept wheel no longer has its sha256."""
     if file_sha256(wheel.path) != wheel.sha256:
         raise _damaged(wheel.path, f"Its sha256 is not {wheel.sha256}.")
 
@@ -240,8 +230,7 @@ def _damaged(path: Path, why: str) -> InputError:
 
 
 GRAFT_FORMAT: Final = 1
-GRAFT_RECORD: Final = "imagefactory.json"
-"""The file in dist-info that says it."""
+GRAFT_RECORD: Final = "imagefactory.json"  # the file in dist-info that says it
 
 
 def published_source(sha256: str) -> dict[str, str]:

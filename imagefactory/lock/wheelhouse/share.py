@@ -84,7 +84,6 @@ def remote_wheels(repository: Repository, name: str = "") -> list[CompiledWheel]
         if error.name != "no-repository":
             raise
         return []
-
     found = (remote_wheel(repository, tag) for tag in sorted(tags))
     return [wheel for wheel in found if wheel is not None]  # a tag may have been deleted since it was listed
 
@@ -138,18 +137,14 @@ class ListedWheel(CompiledWheel):
     """A compiled wheel, and where it is."""
 
     here: bool
-    shared: bool | None
-    """None if the registry was not queried."""
-    locked: bool
-    """Whether a lock refers to it."""
+    shared: bool | None  # None if the registry was not queried
+    locked: bool  # whether a lock refers to it
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
         return {"key": self.key, **vars(self), "inputs": self.inputs.as_json()}
 
 
 def listing(project: Project, *, key: str = "", remote: bool = False) -> list[ListedWheel]:
-    """List the local wheels and, with `remote`, those in the registry."""
     kept = {str(wheel.key): wheel for wheel in all_kept(project.store)}
     shared: dict[str, CompiledWheel] = {}
     if remote:

@@ -47,14 +47,11 @@ class Attempt:
 
     version: str
     outcome: Outcome
-    why: str = ""
-    """Why nothing came of it."""
+    why: str = ""  # why nothing came of it
     distribution: str = ""
     files: Mapping[str, TextChange] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    """What a reviewer should know."""
-    addresses: tuple[str, ...] = ()
-    """What the script would have fetched."""
+    notes: tuple[str, ...] = ()  # what a reviewer should know
+    addresses: tuple[str, ...] = ()  # what the script would have fetched
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "why", printable(self.why))
@@ -71,7 +68,6 @@ class Distribution:
     paths: frozenset[str]
 
     def may_hold(self, path: str) -> bool:
-        """Whether a path is in a package of the distribution."""
         top = path.partition("/")[0]
         return path in self.paths or (top != path and f"{top}/__init__.py" in self.paths)
 
@@ -125,7 +121,6 @@ def _change(path: str, data: bytes, owner: Distribution | None) -> TextChange | 
 
 
 def in_image(name: str) -> str:
-    """Return where an image keeps a file that belongs to no distribution."""
     return IMAGE_FILES + PurePosixPath(name).name
 
 
@@ -135,12 +130,10 @@ class Section:
 
     path: str
     hunks: tuple[Hunk, ...] = ()
-    refused: str = ""
-    """What it does to the file that no mod can."""
+    refused: str = ""  # what it does to the file that no mod can
 
 
 def read_diffs(diffs: Mapping[str, str]) -> list[tuple[str, list[Section]]]:
-    """Parse a stack of diffs, by name and in order."""
     stack: list[tuple[str, list[Section]]] = []
     for name, text in diffs.items():
         sections = [section for part in _parts(text) if (section := _section(name, part)).path]

@@ -39,8 +39,7 @@ class Group:
     attempts: list[Attempt]
     changes: list[Change] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
-    files: dict[str, str] = field(default_factory=dict)
-    """The files next to mod.yaml."""
+    files: dict[str, str] = field(default_factory=dict)  # the files next to mod.yaml
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,7 @@ class Draft:
     manifest: Manifest
     files: Mapping[str, str]
     notes: tuple[str, ...]
-    attempts: tuple[Attempt, ...]
-    """What came of each version in the end."""
+    attempts: tuple[Attempt, ...]  # what came of each version in the end
 
 
 def group_attempts(name: str, attempts: Sequence[Attempt], trees: Trees) -> list[Group]:
@@ -64,7 +62,6 @@ def group_attempts(name: str, attempts: Sequence[Attempt], trees: Trees) -> list
 
 
 def draft(source: Source, groups: Sequence[Group], matrix: Matrix, trees: Trees, why: str) -> Draft:
-    """Draft a mod; at least one group changes something."""
     distribution = next(group.attempts[0].distribution for group in groups if group.changes)
     starts = [str(matrix.versions[group.attempts[0].version].version) for group in groups]
     ranges = [

@@ -33,11 +33,7 @@ _ENVIRONMENT: Final = {
     "GIT_OPTIONAL_LOCKS": "0",
 }
 _DIFF: Final = (
-    "--no-ext-diff",
-    "--no-textconv",
-    "--no-renames",
-    "--full-index",
-    "--submodule=short",
+    *("--no-ext-diff", "--no-textconv", "--no-renames", "--full-index", "--submodule=short"),
     "--no-color",
 )
 
@@ -46,16 +42,12 @@ _DIFF: Final = (
 class ForeignRepository:
     """A repository on this machine that anybody may have configured."""
 
-    top: Path
-    """The folder that it is the history of."""
-    own: Path
-    """Where its HEAD is."""
-    shared: Path
-    """Where its objects, branches and configuration are: for a second work tree, another folder."""
+    top: Path  # the folder that it is the history of
+    own: Path  # where its HEAD is
+    shared: Path  # where its objects, branches and configuration are: for a second work tree, another folder
 
     @classmethod
     def around(cls, folder: Path) -> Self | None:
-        """Find the repository that a folder belongs to."""
         place = folder.resolve()
         for top in (place, *place.parents):
             own = top / ".git"
@@ -63,11 +55,8 @@ class ForeignRepository:
                 own = top / _text(own).removeprefix("gitdir:").strip()
             for found in (own, top):
                 shared = found / _text(found / "commondir").strip()
-                if (
-                    (found / "HEAD").is_file()
-                    and (shared / "objects").is_dir()
-                    and (shared / "refs").is_dir()
-                ):
+                folders = (shared / "objects", shared / "refs")
+                if (found / "HEAD").is_file() and all(folder.is_dir() for folder in folders):
                     return cls(top, found, shared)
         return None
 

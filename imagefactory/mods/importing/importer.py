@@ -35,8 +35,7 @@ from imagefactory.store.progress import Say
 from images.shipped.mods.diffs import split_lines
 from images.shipped.mods.manifest import MANIFEST
 
-_LARGEST = 64 * 1024**2
-"""The largest wheel, besides vLLM's, that a script may change."""
+_LARGEST = 64 * 1024**2  # the largest wheel, besides vLLM's, that a script may change
 
 
 @dataclass(frozen=True)
@@ -55,18 +54,15 @@ class Importer:
     replay: Callable[[Order, Path], Report]
     """Runs a script in a container; the folder is for files of that run."""
     say: Say
-    supplied: Mapping[str, bytes]
-    """What scripts would download, by its address or the last part of it."""
+    supplied: Mapping[str, bytes]  # what scripts would download, by its address or the last part of it
     env: Mapping[str, str]
     seconds: float = SECONDS
 
     @cached_property
     def trees(self) -> Trees:
-        """The locked files of every version."""
         return Trees(self.project)
 
     def run(self, source: Source, versions: Sequence[str] = (), why: str = "") -> Imported:
-        """Import a source into mods/; `versions` limits those that it is tried on."""
         folder = new_folder(self.project, source.name)
         if why and (not why.startswith("https://") or not why.isprintable()):
             raise UsageError(
@@ -199,7 +195,6 @@ def _copied(attempt: Attempt, copies: set[str]) -> int:
 
 
 def refuse_fruitless(source: Source, attempts: Sequence[Attempt]) -> None:
-    """Refuse a source that changes no version, with the reasons."""
     if any(attempt.outcome == "changes" for attempt in attempts):
         return
     tried = [attempt for attempt in attempts if attempt.outcome != "untried"]

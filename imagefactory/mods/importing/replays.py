@@ -12,6 +12,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from imagefactory.errors import clean
 from imagefactory.mods.importing.attempts import Attempt, Distribution, in_image, settle
 
 _KINDS = {"l": "a link", "p": "a pipe", "s": "a socket", "c": "a device", "b": "a device"}
@@ -25,8 +26,7 @@ _CONTENT = re.compile(
 )
 _UNSURE = re.compile(r"may (already|have)|already \w+ or |upstream\?", re.IGNORECASE)
 _SHOWN = 200
-SECONDS: Final = 300
-"""The time that a script gets."""
+SECONDS: Final = 300  # the time that a script gets
 
 
 class ProgramCall(BaseModel):
@@ -51,20 +51,15 @@ class Report(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    status: int | None
-    """The exit status of the script; None after the time was over."""
+    status: int | None  # the exit status of the script; None after the time was over
     output: str
     left_running: list[str]
-    full: list[str]
-    """The places that the script filled."""
+    full: list[str]  # the places that the script filled
     journal: str
-    changed: dict[str, str]
-    """The content of new and changed files of the distributions, in base64."""
-    workspace: dict[str, str]
-    """The same, of files that the script left in its working folder."""
+    changed: dict[str, str]  # the content of new and changed files of the distributions, in base64
+    workspace: dict[str, str]  # the same, of files that the script left in its working folder
     deleted: list[str]
-    odd: dict[str, str]
-    """Links, devices and the like, with the letter that `ls` shows for their kind."""
+    odd: dict[str, str]  # links, devices and the like, with the letter that `ls` shows for their kind
     modes: list[str]
     too_large: list[str]
     outside: list[str]
@@ -72,7 +67,6 @@ class Report(BaseModel):
 
     @property
     def calls(self) -> list[ProgramCall]:
-        """The calls of programs that the factory stands in for."""
         found: list[ProgramCall] = []
         for line in self.journal.splitlines():
             with suppress(ValidationError):
@@ -85,21 +79,16 @@ class Order:
     """What to replay."""
 
     name: str
-    mod: Path
-    """A tar file with the script's folder."""
-    supplied: Path
-    """A tar file with what the script would download."""
+    mod: Path  # a tar file with the script's folder
+    supplied: Path  # a tar file with what the script would download
     wheels: Sequence[Path]
-    locked: Mapping[str, str]
-    """The versions of all packages that an image has."""
-    names: Mapping[str, str] = field(default_factory=dict)
-    """The supplied files, by address or by the last part of one."""
+    locked: Mapping[str, str]  # the versions of all packages that an image has
+    names: Mapping[str, str] = field(default_factory=dict)  # the supplied files, by address or its last part
     env: Mapping[str, str] = field(default_factory=dict)
     seconds: float = SECONDS
 
 
 def judge(version: str, report: Report, distributions: list[Distribution]) -> Attempt:
-    """Decide what a replay on a version came to."""
     addresses = tuple(
         dict.fromkeys(call.address for call in report.calls if call.address and not call.supplied)
     )
@@ -134,7 +123,6 @@ def _faults(report: Report, addresses: tuple[str, ...]) -> Iterator[str]:
 
 
 def _swallowed(report: Report, calls: list[ProgramCall]) -> Iterator[str]:
-    """Yield failures that the script went on after."""
     for call in calls:
         matters = call.program == "patch" or not report.changed
         if call.failed and matters and not (call.probe or call.already):
@@ -180,5 +168,5 @@ def _list(items: Iterable[str]) -> str:
 
 
 def _short(text: str) -> str:
-    clean = "".join(char if char.isprintable() else " " for char in text)
-    return clean if len(clean) <= _SHOWN else f"{clean[:_SHOWN]}…"
+    shown = clean(text)
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"

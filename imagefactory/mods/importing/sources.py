@@ -29,8 +29,7 @@ _LICENCES = {
 }
 """What the texts of licences say, with one space for any others."""
 _SPDX = re.compile(r"SPDX-License-Identifier:[ \t]*([A-Za-z0-9][A-Za-z0-9.+-]{0,60})")
-UNKNOWN: Final = "NOASSERTION"
-"""What SPDX calls a licence that nobody has looked for."""
+UNKNOWN: Final = "NOASSERTION"  # what SPDX calls a licence that nobody has looked for
 
 
 @dataclass(frozen=True)
@@ -39,13 +38,10 @@ class Source:
 
     kind: Literal["script", "diffs", "file"]
     name: str
-    files: Mapping[str, bytes]
-    """All its files; for diffs in the order in which they are applied."""
-    shown: str
-    """How the source is called in mod.yaml."""
+    files: Mapping[str, bytes]  # all its files; for diffs in the order in which they are applied
+    shown: str  # how the source is called in mod.yaml
     licence: str = UNKNOWN
-    link: str | None = None
-    """Where it was published, as far as Git knows."""
+    link: str | None = None  # where it was published, as far as Git knows
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -65,13 +61,11 @@ class Source:
 
     @property
     def problem(self) -> str | None:
-        """The issue or pull request that it names first."""
         found = (_PROBLEM.search(text) for text in self.texts.values())
         return next((match[0] for match in found if match), None)
 
 
 def read_source(text: str, name: str = "") -> Source:
-    """Read a source, or refuse what is none."""
     commits = _RANGE.match(text)
     path = expand_home(commits["folder"] if commits else text, "the source to import")
     if not os.path.exists(path):  # noqa: PTH110 - Path.exists raises for a name that is too long

@@ -20,8 +20,7 @@ from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Sha256, checksum
 
 Hash = Annotated[Sha256, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-MadeFrom = dict[str, Hash]
-"""Checksums of the parts of matrix.yaml that a lock was made from, by name, to tell which of them changed."""
+MadeFrom = dict[str, Hash]  # checksums of the parts of matrix.yaml that a lock was made from, by name
 
 
 class Frozen(BaseModel):
@@ -34,12 +33,9 @@ class Lock(Frozen):
     """The base of all kinds of lock: checksums, reading and atomic writing."""
 
     header: ClassVar[str]
-    maker: ClassVar[str] = "lock"
-    """The command that writes it."""
-    file: ClassVar[str]
-    """Its path below locks/, with a gap for each part of its name."""
-    named_by: ClassVar[tuple[str, ...]] = ()
-    """The fields that fill the gaps."""
+    maker: ClassVar[str] = "lock"  # the command that writes it
+    file: ClassVar[str]  # its path below locks/, with a gap for each part of its name
+    named_by: ClassVar[tuple[str, ...]] = ()  # the fields that fill the gaps
 
     format: Literal[1] = 1
     made_from: MadeFrom
@@ -47,11 +43,9 @@ class Lock(Frozen):
 
     @classmethod
     def path(cls, locks: Path, *parts: str) -> Path:
-        """Return where the lock with this name is kept."""
         return locks / cls.file.format(*(part.replace("/", "-") for part in parts))
 
     def home(self, locks: Path) -> Path:
-        """Return the path where a lock with this content belongs."""
         return self.path(locks, *(getattr(self, name) for name in self.named_by))
 
     def content_checksum(self) -> Sha256:
@@ -60,7 +54,6 @@ class Lock(Frozen):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read and check a lock file."""
         try:
             lock = cls.model_validate(tomllib.loads(path.read_text("utf-8")))
         except FileNotFoundError:
@@ -100,7 +93,6 @@ class Lock(Frozen):
 
 
 def first_problem(error: ValidationError) -> str:
-    """Describe the first problem in a document, and where it is."""
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc'])) or 'the document'}: {first['msg']}"
 
@@ -120,16 +112,14 @@ class ReplacedFile(Frozen):
     """A file of a published wheel that a compiled one took the place of."""
 
     path: str
-    published: Hash
-    """The sha256 of the published file."""
+    published: Hash  # the sha256 of the published file
     sha256: Hash
 
 
 class Graft(Frozen):
     """What a grafted wheel consists of: files of a published wheel, and those that replaced some of them."""
 
-    file: str
-    """The published wheel."""
+    file: str  # the published wheel
     sha256: Hash
     replaced: tuple[ReplacedFile, ...] = Field(min_length=1)
 
@@ -152,17 +142,13 @@ class LockedWheel(Frozen):
     size: int
     unpacked: int
     needed_by: tuple[str, ...]
-    without: tuple[str, ...] = ()
-    """Paths not installed from this wheel because another wheel wins them (matrix.yaml `conflicts`)."""
+    without: tuple[str, ...] = ()  # paths that another wheel wins (matrix.yaml `conflicts`)
     left_out: tuple[LeftOutFiles, ...] = ()
-    compiled: Hash | None = None
-    """The key of the compile that produced the wheel; None for a published wheel."""
-    graft: Graft | None = None
-    """Which files are whose, in a wheel that was compiled in part."""
+    compiled: Hash | None = None  # the key of the compile that produced the wheel; None for a published wheel
+    graft: Graft | None = None  # which files are whose, in a wheel that was compiled in part
 
     @property
     def pure(self) -> bool:
-        """True when the wheel is the same for every platform."""
         return self.file.endswith("-any.whl")
 
     @property
@@ -201,8 +187,7 @@ class LockedSuite(Frozen):
 
     name: str
     archive: Literal["main", "security"]
-    date: str
-    """The `Date` of the signed Release file as YYYYMMDDTHHMMSSZ, which names a state of the snapshot archive."""
+    date: str  # of the signed Release file, as YYYYMMDDTHHMMSSZ; names a state of the snapshot archive
 
 
 class WheelLock(Lock):
@@ -255,7 +240,6 @@ class SourceLock(Lock):
     sources: tuple[LockedSource, ...] = ()
 
     def find(self, version: str, suffix: str) -> LockedSource | None:
-        """Return the wheel (`.whl`) or the sdist (`.tar.gz`) of a release."""
         found = (entry for entry in self.sources if entry.version == version and entry.file.endswith(suffix))
         return next(found, None)
 
@@ -272,7 +256,6 @@ class ToolLock(Lock):
     arm64: tuple[LockedSource, ...] = ()
 
     def find(self, name: str, machine: str) -> LockedSource:
-        """Return the wheel of a program for a machine."""
         entries = self.arm64 if machine == "arm64" else self.amd64
         for entry in entries:
             if entry.name == name:
@@ -302,7 +285,6 @@ class ModelLock(Lock):
     revisions: tuple[LockedRevision, ...] = ()
 
     def commit_of(self, repo: str) -> str | None:
-        """Return the pinned commit of a model repository, if it has one."""
         return next((entry.commit for entry in self.revisions if entry.repo == repo), None)
 
 
@@ -311,12 +293,10 @@ class LicensedFile(Frozen):
 
     file: str
     sha256: Hash
-    licence: str
-    """An SPDX expression, or a LicenseRef where the package does not use an SPDX identifier."""
+    licence: str  # an SPDX expression, or a LicenseRef where the package does not use an SPDX identifier
     says: Literal["expression", "field", "classifier", "text", "copyright", "elsewhere", "nothing"]
     """Where it is declared: License-Expression, License, a classifier, a licence text, a Debian copyright file."""
-    notices: tuple[str, ...] = ()
-    """GNU licences mentioned in the package's notices, mostly for bundled libraries."""
+    notices: tuple[str, ...] = ()  # GNU licences in its notices, mostly of bundled libraries
 
 
 class LicenceLock(Lock):

@@ -11,7 +11,6 @@ from imagefactory.store.indexes import Indexes, WheelLocation
 
 
 def configured_indexes() -> Indexes:
-    """Return the indexes that pip and uv are configured with."""
     return Indexes(IndexConfig.from_environment())
 
 

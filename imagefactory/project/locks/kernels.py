@@ -51,11 +51,9 @@ class SlimmedLibrary(Frozen):
     """A library of a wheel without the GPU code that a chip cannot load."""
 
     path: str
-    published: Hash
-    """The sha256 of the file in the wheel."""
+    published: Hash  # the sha256 of the file in the wheel
     sha256: Hash
-    kept: dict[str, int] = Field(default_factory=dict)
-    """The bytes of GPU code per target."""
+    kept: dict[str, int] = Field(default_factory=dict)  # the bytes of GPU code per target
     blanked: dict[str, int]
 
 
@@ -89,7 +87,6 @@ class SlimLock(Lock):
     wheels: tuple[SlimmedWheel, ...] = ()
 
     def find(self, sha256: str, chip: str, rule: int) -> SlimmedWheel | None:
-        """Return what was taken out of a wheel for a chip, if it is on record."""
         wanted = (sha256, chip, rule)
         return next((one for one in self.wheels if (one.sha256, one.chip, one.rule) == wanted), None)
 
@@ -107,8 +104,7 @@ class GpuCode:
 
     cubins: Mapping[str, int] = field(default_factory=dict)
     ptx: Mapping[str, int] = field(default_factory=dict)
-    fp4: bool = False
-    """Whether it contains FP4 kernels, judging by their names."""
+    fp4: bool = False  # whether it contains FP4 kernels, judging by their names
 
 
 @dataclass(frozen=True)
@@ -132,12 +128,10 @@ class Audit:
 
     result: AuditResult
     verdicts: tuple[KernelVerdict, ...] = ()
-    missing: tuple[str, ...] = ()
-    """Wheels that have not been inspected."""
+    missing: tuple[str, ...] = ()  # wheels that have not been inspected
 
     @property
     def summary(self) -> str:
-        """A short summary of how the libraries run."""
         if self.result == "not-applicable":
             return "no GPU"
         if self.result == "not-audited":
@@ -148,7 +142,6 @@ class Audit:
         return ", ".join(parts or ["no kernels"]) + (f" ({', '.join(failing)})" if failing else "")
 
     def labels(self) -> dict[str, str]:
-        """Return the image labels that state the result."""
         return {AUDIT_LABEL: self.result, SUMMARY_LABEL: self.summary}
 
 
@@ -160,18 +153,15 @@ def audited_wheels(lock: WheelLock, arch: Arch) -> list[LockedWheel]:
     return [wheel for wheel in lock.wheels if server.judged_by(wheel.name, arch)]
 
 
-def recorded_audit(lock: WheelLock | None, arch: Arch, record: KernelLock) -> Audit:
+def recorded_audit(lock: WheelLock, arch: Arch, record: KernelLock) -> Audit:
     """Judge the locked wheels by the record, without reading any wheel."""
     if arch.cubins is None or arch.capability is None:
         return Audit("not-applicable")
-    wheels = audited_wheels(lock, arch) if lock else []
-    found = [(wheel, record.find(wheel.sha256)) for wheel in wheels]
+    found = [(wheel, record.find(wheel.sha256)) for wheel in audited_wheels(lock, arch)]
     missing = tuple(wheel.file for wheel, entry in found if entry is None)
     if missing or not found:
         return Audit("not-audited", missing=missing)
-    verdicts = verdicts_of(
-        [entry for _, entry in found if entry is not None], arch, lock.python if lock else ""
-    )
+    verdicts = verdicts_of([entry for _, entry in found if entry is not None], arch, lock.python)
     return Audit("passed" if all(verdict.passes for verdict in verdicts) else "failed", verdicts)
 
 

@@ -20,8 +20,7 @@ from images.shipped.mods.edits import (
 )
 from images.shipped.mods.manifest import IMAGE_FILES, Mod, Variant, folders_above
 
-Reader = Callable[[str], str | None]
-"""Returns the original text of a file; None if there is none."""
+Reader = Callable[[str], str | None]  # returns the original text of a file; None if there is none
 
 
 @dataclass(frozen=True)
@@ -31,16 +30,13 @@ class Applied:
     mod: Mod
     variant: Variant
     files: dict[str, str]
-    before: dict[str, Sha256 | None]
-    """The hash of each file before this mod; None if the mod added it."""
+    before: dict[str, Sha256 | None]  # the hash of each file before this mod; None if the mod added it
 
     @property
     def added(self) -> list[str]:
-        """The files that were not there before."""
         return [path for path, before in self.before.items() if before is None]
 
     def record(self) -> dict[str, object]:
-        """Return the entry for the image's mods.json."""
         entry: dict[str, object] = {
             "name": self.mod.name,
             "versions": self.variant.versions,
@@ -60,12 +56,8 @@ class Applied:
 def in_levels(mods: Sequence[Mod]) -> list[list[Mod]]:
     """Group mods into levels, sorted by name; each requires only mods of earlier levels."""
     by_name = {mod.name: mod for mod in mods}
-    sorter = TopologicalSorter(
-        {
-            name: [other for other in mod.manifest.requires if other in by_name]
-            for name, mod in by_name.items()
-        }
-    )
+    required = {mod.name: [name for name in mod.manifest.requires if name in by_name] for mod in mods}
+    sorter = TopologicalSorter(required)
     sorter.prepare()
     levels: list[list[Mod]] = []
     while sorter.is_active():
@@ -76,7 +68,6 @@ def in_levels(mods: Sequence[Mod]) -> list[list[Mod]]:
 
 
 def in_order(mods: Sequence[Mod]) -> list[Mod]:
-    """Sort mods in the order of application."""
     return [mod for level in in_levels(mods) for mod in level]
 
 
@@ -158,7 +149,6 @@ def refuse_taken(mod: Mod, variant: Variant, added: Iterable[str], owner: str, o
 
 
 def misplaced(mod: Mod, variant: Variant, path: str, why: str, name: str = "bad-mod-path") -> ModError:
-    """Return the error for a path that is not a mod's to change."""
     return ModError(
         name,
         f"The mod {mod.label(variant)} may not add, hide or change {path}.",
@@ -189,7 +179,6 @@ def _refuse_misplaced(applied: Applied, texts: Texts, read: Reader) -> None:
 
 
 def refuse_declared_conflicts(mods: Sequence[Mod]) -> None:
-    """Refuse mods of which one declares a conflict with another."""
     names = {mod.name for mod in mods}
     for mod in mods:
         for index, other in enumerate(mod.manifest.conflicts):
@@ -204,7 +193,6 @@ def refuse_declared_conflicts(mods: Sequence[Mod]) -> None:
 
 
 def _required_by(mod: Mod, mods: Sequence[Mod]) -> set[str]:
-    """Return the names of a mod and all its requirements."""
     by_name = {other.name: other for other in mods}
     found, waiting = {mod.name}, [mod]
     while waiting:
@@ -215,7 +203,6 @@ def _required_by(mod: Mod, mods: Sequence[Mod]) -> set[str]:
 
 
 def _refuse_redundant(mod: Mod, variant: Variant, texts: Texts) -> None:
-    """Refuse a mod whose checks all pass without it."""
     if all(failing(check, texts[check.file]) is None for check in variant.checks):
         raise ModError(
             "check-failed",

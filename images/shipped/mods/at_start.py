@@ -34,8 +34,7 @@ from images.shipped.mods.manifest import IMAGE_FILES, Mod, folders_above
 from images.shipped.mods.requirements import Picked, with_requirements
 from images.shipped.mods.text import read_text, record_row
 
-Record = list[dict[str, Any]]
-"""The content of mods.json: the applied mods, in order."""
+Record = list[dict[str, Any]]  # the content of mods.json: the applied mods, in order
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,6 @@ class Installation:
 
     @classmethod
     def here(cls) -> Installation:
-        """Return the installation of this Python."""
         try:
             vllm = Version(Version(installed_version("vllm")).public)
         except PackageNotFoundError:
@@ -63,21 +61,17 @@ class Installation:
 
     @property
     def record(self) -> Path:
-        """The file that lists the applied mods."""
         return self.shared / "mods.json"
 
     @property
     def journal(self) -> Path:
-        """The file that says what is being written."""
         return self.shared / "mods.journal.json"
 
     def locate(self, path: str) -> Path:
-        """Return the location of a path in a mod."""
         inside = path.removeprefix(IMAGE_FILES)
         return self.site / path if inside == path else self.shared / "mods" / inside
 
     def read(self, path: str) -> str | None:
-        """Read a file by its path in a mod."""
         return read_text(self.locate(path), path)
 
     def owned(self) -> dict[str, set[str]]:
@@ -166,7 +160,6 @@ def _refuse_foreign(applied: Sequence[Applied], installation: Installation) -> N
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run as a program."""
     parser = argparse.ArgumentParser(prog="images.shipped.mods.at_start", description=__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="folder with the mods")
     parser.add_argument("--name", action="append", default=[], help="mod to apply; may be repeated")

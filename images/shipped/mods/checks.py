@@ -13,8 +13,7 @@ from images.shipped.mods.manifest import UNPARSABLE, Check
 
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-_WARNINGS = threading.Lock()
-"""Warning filters are global to the process."""
+_WARNINGS = threading.Lock()  # warning filters are global to the process
 
 
 def failing(check: Check, text: str | None) -> str | None:

@@ -16,8 +16,7 @@ class Hunk:
     """Lines of a file, and their replacement."""
 
     path: str
-    line: int
-    """The first of the old lines; 0 if the file is new."""
+    line: int  # the first of the old lines; 0 if the file is new
     old: tuple[str, ...]
     new: tuple[str, ...]
 

@@ -16,11 +16,9 @@ from images.shipped.errors import ModError
 from images.shipped.mods.diffs import Hunk, parse_diff, split_lines
 from images.shipped.mods.manifest import Edit, Mod, Patch, Variant
 
-Texts = Mapping[str, str | None]
-"""The text of each file; None if it is missing."""
+Texts = Mapping[str, str | None]  # the text of each file; None if it is missing
 
-_SHOWN, _SEARCHED = 100, 20_000
-"""Characters of a line, and lines of a file, that errors look at."""
+_SHOWN, _SEARCHED = 100, 20_000  # characters of a line, and lines of a file, that errors look at
 
 
 @dataclass(frozen=True)
@@ -32,8 +30,7 @@ class Span:
     start: int
     end: int
     text: str
-    lines: tuple[int, int]
-    """The first and last line that the mod relies on; no other mod may touch them."""
+    lines: tuple[int, int]  # the first and last line that the mod relies on; no other mod may touch them
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,6 @@ class Written:
 
 
 def locate(mod: Mod, variant: Variant, texts: Texts) -> list[Span]:
-    """Locate the changes of a mod."""
     spans: list[Span] = []
     for index, change in enumerate(variant.changes):
         place = _Place(mod, mod.label(variant), mod.where_in(variant, "changes", index), texts)
@@ -68,7 +64,6 @@ def apply_spans(text: str, spans: Iterable[Span]) -> str:
 
 
 def refuse_overlaps(spans: Iterable[Span]) -> None:
-    """Refuse two mods that rely on the same lines."""
     for one, other in combinations(sorted(spans, key=lambda span: (span.path, span.lines, span.mod)), 2):
         if one.mod != other.mod and one.path == other.path and _overlap(one.lines, other.lines):
             raise _conflict(one.path, (one.mod, one.lines), (other.mod, other.lines))

@@ -79,7 +79,6 @@ def load_mods(root: Path) -> dict[str, Mod]:
 
 
 def load_mod(folder: Path) -> Mod:
-    """Load and check a mod."""
     if not (folder / MANIFEST).is_file():
         raise ModError(
             "bad-mod",

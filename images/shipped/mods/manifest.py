@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -27,8 +27,7 @@ from images.shipped.values import Distribution, HubRepo, Name, ServerName, Speci
 from images.shipped.yamlfile import YamlFile
 
 MANIFEST = "mod.yaml"
-IMAGE_FILES = "/usr/share/imagefactory/mods/"
-"""The folder for files that belong to no distribution."""
+IMAGE_FILES = "/usr/share/imagefactory/mods/"  # the folder for files that belong to no distribution
 UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 """What Python's parser and compiler raise, the last two if a text is nested too deeply."""
 
@@ -37,8 +36,7 @@ Licence = Annotated[
 ]
 """An SPDX expression, for the image's label."""
 
-_LONGEST = 255
-"""Bytes that file systems allow for a name."""
+_LONGEST = 255  # bytes that file systems allow for a name
 _RUN_BY_PYTHON = frozenset({"sitecustomize", "usercustomize"})
 """Modules that every Python process imports by itself."""
 OWN_NAMES = "imagefactory_"
@@ -69,7 +67,6 @@ def folders_above(path: str) -> list[str]:
 
 
 def _relative(path: str) -> str:
-    """Refuse a path that no mod may have."""
     fault = path_fault(path)
     if fault is not None:
         raise PydanticCustomError("forbidden path", "{path} {fault}", {"path": repr(path), "fault": fault})
@@ -83,7 +80,6 @@ def _inside(path: str) -> str:
 
 
 def _expression(text: str) -> str:
-    """Normalise a Python expression."""
     try:
         return ast.unparse(ast.parse(text, mode="eval"))
     except UNPARSABLE:
@@ -91,8 +87,7 @@ def _expression(text: str) -> str:
 
 
 ChangedPath = Annotated[str, AfterValidator(_inside)]
-OwnPath = Annotated[str, AfterValidator(_relative)]
-"""A file next to mod.yaml."""
+OwnPath = Annotated[str, AfterValidator(_relative)]  # a file next to mod.yaml
 Expression = Annotated[str, AfterValidator(_expression)]
 Package = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), AfterValidator(_relative)]
 Stage = Literal["installed", "source"]
@@ -120,7 +115,6 @@ class Edit(_Model):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files it touches."""
         return (self.edit,)
 
 
@@ -134,7 +128,6 @@ class Patch(_Model):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files it touches."""
         return tuple(self.files)
 
 
@@ -142,17 +135,14 @@ class NewFile(_Model):
     """A new file."""
 
     add: ChangedPath
-    source: OwnPath
-    """The file with its content."""
+    source: OwnPath  # the file with its content
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files it touches."""
         return (self.add,)
 
 
-_KINDS = {"edit": "an edit", "patch": "a diff", "add": "a new file"}
-"""The kind of a change, by its first key."""
+_KINDS = {"edit": "an edit", "patch": "a diff", "add": "a new file"}  # the kind of a change, by its first key
 
 
 def _kind_of(change: object) -> str | None:
@@ -215,8 +205,7 @@ class GitSource(_Model):
     git: HubRepo
     commit: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
     licence: Licence
-    package: Package
-    """The folder of the Python package, at the top of the repository."""
+    package: Package  # the folder of the Python package, at the top of the repository
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
     """The hash of that folder at that commit."""
 
@@ -225,8 +214,7 @@ class Variant(_Model):
     """The changes of a mod for a range of versions."""
 
     versions: Specifier
-    stage: Stage = "installed"
-    """Whether it changes the installed package or the sources before compilation."""
+    stage: Stage = "installed"  # whether it changes the installed package or the sources before compilation
     source: GitSource | None = None
     """Another distribution that this variant installs and changes, instead of vLLM."""
     changes: Annotated[list[Change], Field(min_length=1)]
@@ -256,12 +244,10 @@ class Variant(_Model):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files it touches, in order, without duplicates."""
         return tuple(dict.fromkeys(path for change in self.changes for path in change.paths))
 
     @property
     def own_files(self) -> Iterator[str]:
-        """The files next to mod.yaml that it needs."""
         for change in self.changes:
             if isinstance(change, Patch):
                 yield change.patch
@@ -332,14 +318,10 @@ class Mod:
         self._source = source
 
     @classmethod
-    def from_data(cls, data: Mapping[str, object]) -> Self:
+    def from_data(cls, data: Mapping[str, Any]) -> Self:
         """Create a mod with one variant from the result of `data`."""
-        files = data["files"]
-        if not isinstance(files, dict):
-            raise TypeError(files)
-        return cls(
-            Manifest.model_validate(data["manifest"]), {name: text.encode() for name, text in files.items()}
-        )
+        files = {name: text.encode() for name, text in data["files"].items()}
+        return cls(Manifest.model_validate(data["manifest"]), files)
 
     def data(self, variant: Variant) -> dict[str, object]:
         """Return everything that determines the effect of a variant, without prose, as plain values."""
@@ -361,7 +343,6 @@ class Mod:
 
     @property
     def name(self) -> str:
-        """The name of the mod and its folder."""
         return self.manifest.name
 
     def variant(self, version: Version, stage: Stage = "installed") -> Variant | None:
@@ -370,7 +351,6 @@ class Mod:
         return next((variant for variant in staged if _covers(variant, version)), None)
 
     def is_upstream(self, version: Version) -> bool:
-        """Whether a version already has the change, according to the mod."""
         since = self.manifest.upstreamed_in
         return since is not None and version >= Version(since)
 
@@ -380,21 +360,16 @@ class Mod:
         return next((entry.reason for entry in entries if _covers(entry, version)), None)
 
     def read(self, name: str) -> bytes:
-        """Return a file next to mod.yaml."""
         return self._files[name]
 
     def where(self, *path: str | int) -> str:
-        """Return the location of a key in mod.yaml, for errors."""
         return str(self._source.location(path)) if self._source else f"mods/{self.name}/{MANIFEST}"
 
     def where_in(self, variant: Variant, *path: str | int) -> str:
-        """Return the location of a key in a variant."""
         return self.where("variants", self.manifest.variants.index(variant), *path)
 
     def label(self, variant: Variant) -> str:
-        """Return the names of the mod and the variant, for errors."""
         return f"{self.name} ({variant.versions})"
 
     def digest(self, variant: Variant) -> Sha256:
-        """Hash everything that determines the effect of a variant."""
         return checksum(self.data(variant))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from imagefactory.lock.flags.flag_records import flag_lock, wheels_with_flags
+from imagefactory.lock.flags.flag_records import FlagLock, flag_lock, wheels_with_flags
 from imagefactory.mods.source_files import ReleaseSource
 from imagefactory.project.locks.indexed_files import configured_indexes
-from imagefactory.project.locks.server_flags import FlagLock
 from imagefactory.project.project import Project
 from tests.fixtures.checkouts import REPOSITORY
 

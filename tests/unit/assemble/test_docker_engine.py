@@ -15,7 +15,6 @@ from imagefactory.assemble.engines.docker import daemon
 from imagefactory.assemble.engines.docker.build_context import copied_layers, layer_tree, plan_context
 from imagefactory.assemble.engines.docker.dockerfile import base_image
 from imagefactory.assemble.engines.docker.engine import (
-    BuildxOptions,
     _run,
     build_arguments,
     build_image,
@@ -55,16 +54,18 @@ def test_docker_without_buildx_is_refused(
 def test_build_has_no_network_and_a_fixed_time_and_hands_options_over(small_factory: SmallFactory) -> None:
     plan, base = make_plan(small_factory.project, CELL), small_factory.build()[0].layout
 
-    def arguments(options: BuildxOptions) -> str:
-        return shlex.join(build_arguments(plan, options, Path("/b/Dockerfile"), "name:tag", base))
+    def arguments(builder: str, *caches: tuple[str, str]) -> str:
+        file = Path("/b/Dockerfile")
+        return shlex.join(build_arguments(plan, file, "name:tag", base, builder=builder, caches=caches))
 
-    plain = arguments(BuildxOptions())
+    plain = arguments("")
     assert plain == (
         "docker buildx build --builder default --progress plain --file /b/Dockerfile "
         f"--platform {plan.platform} --tag name:tag --network none --build-arg SOURCE_DATE_EPOCH=315619200 "
         "--load --provenance=false"
     )
-    given = arguments(BuildxOptions("farm", ["a", "b"], ["type=registry,ref=c"]))
+    caches = [("--cache-from", "a"), ("--cache-from", "b"), ("--cache-to", "type=registry,ref=c")]
+    given = arguments("farm", *caches)
     layout = f"oci-layout://{base.folder}@{base.manifest_digest()}"
     assert given == (
         f"{plain.replace('--builder default', '--builder farm')} --build-context {base_image(plan.layers[0])}={layout} "
@@ -100,7 +101,7 @@ def test_foreign_platform_is_refused_before_anything_is_fetched(
     monkeypatch.setattr(daemon, "ask", lambda: daemon.Daemon("28.2.2", machine_of(FOREIGN)))
     project = small_factory.project
     with raises("foreign-platform"):
-        build_image(project, make_plan(project, CELL), BuildxOptions(), RecordingWatcher(), lambda _: None)
+        build_image(project, make_plan(project, CELL), RecordingWatcher(), lambda _: None)
     assert not list(small_factory.cache.rglob("*"))
 
 

@@ -62,9 +62,7 @@ class DockerFactory:
 
     def build(self) -> str:
         factory = self.factory
-        return engine.build_image(
-            self.project, self.plan(), engine.BuildxOptions(), factory.watch, factory.said.append
-        )
+        return engine.build_image(self.project, self.plan(), factory.watch, factory.said.append)
 
     def _load(self, layout: Layout, name: str) -> str:
         assert list(archive(layout, name))

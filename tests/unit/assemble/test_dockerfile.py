@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from imagefactory.assemble.engines.docker.build_context import plan_context
-from imagefactory.assemble.engines.docker.dockerfile import Rendered, quoted, render_plan, write
+from imagefactory.assemble.engines.docker.dockerfile import CONTEXT, DOCKERFILE, quoted, render_plan, write
 from imagefactory.plan.make import make_plan
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
@@ -28,7 +28,7 @@ CELLS = {
 
 
 @pytest.fixture(scope="module")
-def rendered() -> dict[str, Rendered]:
+def rendered() -> dict[str, dict[str, str]]:
     project = Project(REPOSITORY)
     return {name: render_plan(project, make_plan(project, cell, fat=True)) for name, cell in CELLS.items()}
 
@@ -39,45 +39,45 @@ def without_hashes(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_dockerfile_is_the_golden_one(rendered: dict[str, Rendered], name: str) -> None:
+def test_dockerfile_is_the_golden_one(rendered: dict[str, dict[str, str]], name: str) -> None:
     golden = GOLDEN / f"{name}.Dockerfile"
-    text = without_hashes(rendered[name].dockerfile)
+    text = without_hashes(rendered[name][DOCKERFILE])
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(text, "utf-8")
     assert text == golden.read_text("utf-8"), "look at the change; UPDATE_GOLDEN=1 accepts it"
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_hadolint_finds_nothing(rendered: dict[str, Rendered], name: str, tmp_path: Path) -> None:
+def test_hadolint_finds_nothing(rendered: dict[str, dict[str, str]], name: str, tmp_path: Path) -> None:
     file, _ = write(rendered[name], tmp_path)
     done = subprocess.run([HADOLINT, file], capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("", 0)
 
 
-def test_dockerfile_names_the_plan_key_and_every_layer_key(rendered: dict[str, Rendered]) -> None:
+def test_dockerfile_names_the_plan_key_and_every_layer_key(rendered: dict[str, dict[str, str]]) -> None:
     plan = make_plan(Project(REPOSITORY), CELLS["tiny-cpu"])
-    text = rendered["tiny-cpu"].dockerfile
+    text = rendered["tiny-cpu"][DOCKERFILE]
     assert f"# plan    {plan.key}\n" in text
     assert re.findall(r"# layer key (\w+)", text) == [layer.key for layer in plan.layers]
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_every_used_folder_is_described(rendered: dict[str, Rendered], name: str) -> None:
+def test_every_used_folder_is_described(rendered: dict[str, dict[str, str]], name: str) -> None:
     paths = [file["path"] for file in described(rendered[name])["files"]]
-    text = rendered[name].dockerfile
+    text = rendered[name][DOCKERFILE]
     used = re.findall(r"bind,source=([^,\s]+)", text) + re.findall(r"^COPY (?!--)(\S+)/ ", text, re.MULTILINE)
     assert used
     for folder in used:
         assert any(path.startswith(f"{folder}/") for path in paths), folder
 
 
-def described(value: Rendered) -> Any:
-    return json.loads(value.context)
+def described(value: dict[str, str]) -> Any:
+    return json.loads(value[CONTEXT])
 
 
 @pytest.mark.parametrize("name", CELLS)
 def test_every_file_has_an_origin_and_a_hash_or_the_reason_for_none(
-    rendered: dict[str, Rendered], name: str
+    rendered: dict[str, dict[str, str]], name: str
 ) -> None:
     files = described(rendered[name])["files"]
     assert [file["path"] for file in files] == sorted({file["path"] for file in files})

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from imagefactory.lock.flags.flag_records import FlagLock, recorded_version
 from imagefactory.mods.choose import choose_mods
 from imagefactory.plan.serve.description import describe, image_environment, settings_bytes
 from imagefactory.project.cells import Cell, buildable, intended_kernels
-from imagefactory.project.locks.server_flags import FlagLock, flags_of
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import server_name
 from images.serve.program import image as images
@@ -80,12 +80,15 @@ def test_every_cell_has_a_complete_command_that_its_server_accepts(tmp_path: Pat
             [*_, share] = [shape.gpu_memory_utilization for shape in shapes if shape.gpu_memory_utilization]
             assert command[command.index(SHARES[cell.server]) + 1] == str(share), cell
         if cell.version not in WITHOUT_RECORD:
-            flags = flags_of(PROJECT, cell.version)
-            assert flags is not None, cell
+            flags = FlagLock.read(record_of(cell.version))
             wrong += [f"{cell}/{cell.machine}: {one}" for one in refused(flags, command, variables)]
             cells += 1
     assert wrong == []
     assert cells > 100
+
+
+def record_of(version: str) -> Path:
+    return FlagLock.path(PROJECT.locks, recorded_version(PROJECT, version))
 
 
 def test_every_locked_image_for_the_spark_has_the_loader_that_it_loads_with(tmp_path: Path) -> None:
@@ -117,13 +120,12 @@ def test_weights_that_are_quantized_at_the_start_have_the_name_that_the_version_
         late = cell.server == "vllm" and PROJECT.matrix.versions[cell.version].within(">=0.32")
         word = "fp8_per_tensor" if late else "fp8"
         assert command[command.index("--quantization") + 1] == word, cell
-        recorded = flags_of(PROJECT, cell.version)
-        assert recorded is not None
+        recorded = FlagLock.read(record_of(cell.version))
         assert word in recorded.flags["--quantization"].split(), cell
 
 
 def test_only_git_references_have_no_record_of_flags() -> None:
-    missing = {name for name in PROJECT.matrix.versions if flags_of(PROJECT, name) is None}
+    missing = {name for name in PROJECT.matrix.versions if not record_of(name).exists()}
     assert missing == WITHOUT_RECORD
 
 

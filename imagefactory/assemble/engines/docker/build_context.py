@@ -40,8 +40,7 @@ from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, sha256_of
 
 TOOLS = "tools"
-UV = "/scripts/uv"
-"""The end of uv's path inside its wheel."""
+UV = "/scripts/uv"  # the end of uv's path inside its wheel
 SETTLE = "images/docker/settle.py"
 ModFilesByKey = Mapping[Sha256, tuple[Entry, ...]]
 
@@ -50,8 +49,7 @@ class Piece(NamedTuple):
     """A part of the context: a description of each of its files, and how to write them below a folder."""
 
     files: Sequence[Mapping[str, Any]]
-    put: Callable[[Path, Store, ModFilesByKey], None]
-    """Everything it needs is in the store, or among the files of mods."""
+    put: Callable[[Path, Store, ModFilesByKey], None]  # all it needs is in the store, or among mods' files
 
 
 class Step(NamedTuple):
@@ -60,8 +58,7 @@ class Step(NamedTuple):
     title: str
     key: Sha256
     folder: str
-    yielding: tuple[str, ...]
-    """Wheels that leave some of their paths to others (matrix.yaml `conflicts`)."""
+    yielding: tuple[str, ...]  # wheels that leave some of their paths to others (matrix.yaml `conflicts`)
     has_others: bool
     metadata: str | None
 
@@ -91,7 +88,6 @@ class BuildContext:
             piece.put(folder, store, mod_files)
 
     def described_files(self) -> list[Mapping[str, Any]]:
-        """List every file, sorted by path."""
         return sorted(
             (file for piece in self.pieces for file in piece.files), key=lambda file: str(file["path"])
         )

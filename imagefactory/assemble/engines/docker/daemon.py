@@ -42,19 +42,16 @@ class Daemon:
     """What a daemon reports about itself."""
 
     version: str
-    machine: str
-    """In Docker's spelling: amd64, arm64."""
+    machine: str  # in Docker's spelling: amd64, arm64
 
 
 def ask() -> Daemon:
-    """Return what the daemon reports; raise an error if none answers."""
     with client_for("docker version", _SILENT) as client:
         said = client.version()
     return Daemon(str(said["Version"]), str(said["Arch"]))
 
 
 def refuse_foreign(daemon: Daemon, platform: str) -> None:
-    """Raise an error if the daemon cannot run programs of a platform."""
     machine = platform.rpartition("/")[2]
     if daemon.machine == machine or (EMULATORS / _QEMU.get(machine, machine)).exists():
         return
@@ -191,7 +188,6 @@ def in_registry(reference: str, *, auth: Mapping[str, str] | None = None) -> Map
 
 
 def inspect(name: str) -> Mapping[str, Any] | None:
-    """Return the attributes of an image, or None if the daemon does not have it."""
     with client_for("docker inspect", _SILENT) as client:
         try:
             found: Mapping[str, Any] = client.images.get(name).attrs
@@ -201,7 +197,6 @@ def inspect(name: str) -> Mapping[str, Any] | None:
 
 
 def reader(chunks: Iterator[bytes]) -> io.BufferedReader:
-    """Return a file that reads what the daemon sends in chunks."""
     return io.BufferedReader(_ChunkStream(chunks))
 
 

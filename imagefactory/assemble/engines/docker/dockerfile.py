@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,8 @@ SECOND = 1_000_000_000
 INSTALL = "/mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv"
 
 
-@dataclass(frozen=True)
-class Rendered:
-    """A Dockerfile and the description of its context."""
-
-    dockerfile: str
-    context: str
-
-
-def render_plan(project: Project, plan: Plan) -> Rendered:
+def render_plan(project: Project, plan: Plan) -> dict[str, str]:
+    """Return a Dockerfile and the description of its context, by their names."""
     context = plan_context(project, plan)
     base = plan.layers[0]
     described = {
@@ -57,7 +49,7 @@ def render_plan(project: Project, plan: Plan) -> Rendered:
         "healthcheck": _healthcheck(plan.config.healthcheck),
     }
     text = json.dumps(described, indent=1, ensure_ascii=False) + "\n"
-    return Rendered(_fill(project.root, values), text)
+    return {DOCKERFILE: _fill(project.root, values), CONTEXT: text}
 
 
 def base_image(base: Layer) -> str:
@@ -65,12 +57,11 @@ def base_image(base: Layer) -> str:
     return f"{BASE_IMAGE}:{base.key[:16]}"
 
 
-def write(rendered: Rendered, folder: Path) -> tuple[Path, Path]:
-    """Write both files and return their paths."""
+def write(rendered: Mapping[str, str], folder: Path) -> list[Path]:
     with writing_output(folder):
-        write_text(folder / DOCKERFILE, rendered.dockerfile)
-        write_text(folder / CONTEXT, rendered.context)
-    return folder / DOCKERFILE, folder / CONTEXT
+        for name, text in rendered.items():
+            write_text(folder / name, text)
+    return [folder / name for name in rendered]
 
 
 def _fill(root: Path, values: Mapping[str, Any]) -> str:

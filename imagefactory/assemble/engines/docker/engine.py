@@ -7,7 +7,6 @@ import shutil
 import subprocess
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from imagefactory.assemble.applied_mods import apply_mods, refuse_foreign_files
@@ -28,34 +27,30 @@ from imagefactory.store.digests import refuse_changed
 from imagefactory.store.progress import Say
 
 LOG = "docker-build.log"
-_TOLD = 12
-"""Lines of a failed build to show; the log has all of them."""
+_TOLD = 12  # lines of a failed build to show; the log has all of them
 _STEP = re.compile(r"#\d+ \[(?:\S+ )?\s*(\d+/\d+)\] (.*)")
 """Newer versions of BuildKit also name the stage: `#6 [stage-0  1/13] RUN ...`."""
 _WHEELS = re.compile(r"source=(wheels/[^,]+)")
 
 
 def docker_name(project: Project, cell: Cell) -> str:
-    """Return the name of the image that the Docker engine builds for a cell."""
     repository = project.matrix.effective_registry.rpartition("/")[2].lower()
     return f"{repository}:{cell.slug}-docker"
 
 
-@dataclass(frozen=True)
-class BuildxOptions:
-    """What is handed to `docker buildx build` as it is."""
-
-    builder: str = ""
-    """A builder other than the daemon's own: on another machine, or in Kubernetes."""
-    cache_from: Sequence[str] = ()
-    cache_to: Sequence[str] = ()
-
-
-def build_image(project: Project, plan: Plan, options: BuildxOptions, watch: Watcher, say: Say) -> str:
+def build_image(
+    project: Project,
+    plan: Plan,
+    watch: Watcher,
+    say: Say,
+    *,
+    builder: str = "",  # another than the daemon's own: on another machine, or in Kubernetes
+    caches: Sequence[tuple[str, str]] = (),
+) -> str:
     """Build the image of a plan from its rendered Dockerfile, and return its id."""
     cell = plan.cell
     engine = daemon.ask()
-    if not options.builder:
+    if not builder:
         daemon.refuse_foreign(engine, cell.platform)
     refuse_missing_buildx()
     folder = project.build_folder(cell)
@@ -65,15 +60,17 @@ def build_image(project: Project, plan: Plan, options: BuildxOptions, watch: Wat
             mods = apply_mods(plan.layers, downloads)
             refuse_foreign_files(mods.added, downloads)
             _fetch(project, plan, downloads)
-        base = _base(project, plan, watch)
-        if not options.builder:
-            _load_base(base, plan, say)
+        base, base_name = _base(project, plan, watch), base_image(plan.layers[0])
+        if not builder and daemon.image_id(base_name) != base.config_digest():
+            say(f"loading the base as {base_name}")
+            daemon.load(base, base_name)
         dockerfile, _ = write(render_plan(project, plan), folder)
         wheels = sum(len(layer.inputs) for layer in plan.layers if isinstance(layer, WheelLayer))
         say(f"putting the build context together: {wheels} wheels as hard links")
         try:
             plan_context(project, plan).put_together(context, project.store, mods.files)
-            _run([*build_arguments(plan, options, dockerfile, name, base), str(context)], folder / LOG, say)
+            arguments = build_arguments(plan, dockerfile, name, base, builder=builder, caches=caches)
+            _run([*arguments, str(context)], folder / LOG, say)
         finally:
             shutil.rmtree(context, ignore_errors=True)
     found = daemon.image_id(name)
@@ -89,7 +86,6 @@ def build_image(project: Project, plan: Plan, options: BuildxOptions, watch: Wat
 
 
 def refuse_missing_buildx() -> None:
-    """Raise an error if there is no docker command, or if it has no buildx."""
     command = ["docker", "buildx", "version"]
     try:
         found = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - our own words
@@ -108,35 +104,26 @@ def refuse_missing_buildx() -> None:
 
 
 def build_arguments(
-    plan: Plan, options: BuildxOptions, dockerfile: Path, name: str, base: Layout
+    plan: Plan, dockerfile: Path, name: str, base: Layout, *, builder: str, caches: Sequence[tuple[str, str]]
 ) -> list[str]:
     """Return the command line of a build, without the folder of its context at the end."""
     arguments = [
-        *("docker", "buildx", "build", "--builder", options.builder or "default", "--progress", "plain"),
+        *("docker", "buildx", "build", "--builder", builder or "default", "--progress", "plain"),
         *("--file", str(dockerfile), "--platform", plan.platform, "--tag", name),
         *("--network", "none", "--build-arg", f"SOURCE_DATE_EPOCH={MTIME}"),
         # Provenance holds the time of the build; without it, `--load` gives one plain image.
         *("--load", "--provenance=false"),
     ]
-    if options.builder:  # it cannot see what the daemon has loaded
+    if builder:  # it cannot see what the daemon has loaded
         layout = f"oci-layout://{base.folder}@{base.manifest_digest()}"
         arguments += ["--build-context", f"{base_image(plan.layers[0])}={layout}"]
-    for flag, caches in (("--cache-from", options.cache_from), ("--cache-to", options.cache_to)):
-        arguments += [word for cache in caches for word in (flag, cache)]
-    return arguments
+    return [*arguments, *(word for option in caches for word in option)]
 
 
 def _base(project: Project, plan: Plan, watch: Watcher) -> Layout:
     """Lay out an image of the base alone, from the layer that the embedded engine builds."""
     layer = plan.layers[0]
-    nothing: dict[str, object] = {
-        "env": {},
-        "entrypoint": (),
-        "command": (),
-        "labels": {},
-        "exposed_ports": (),
-    }
-    nothing |= {"user": "", "working_dir": "", "stop_signal": "", "healthcheck": {}}
+    nothing = {name: type(value)() for name, value in plan.config if name != "created"}
     empty = plan.config.model_copy(update=nothing)
     alone = plan.model_copy(update={"layers": (layer,), "config": empty, "key": layer.key})
     run = BuildRun(project, [alone], watch, KnownLayers(project.known_layers))
@@ -145,15 +132,7 @@ def _base(project: Project, plan: Plan, watch: Watcher) -> Layout:
     return write_layout(image, layer.name, project.store, folder)
 
 
-def _load_base(base: Layout, plan: Plan, say: Say) -> None:
-    name = base_image(plan.layers[0])
-    if daemon.image_id(name) != base.config_digest():
-        say(f"loading the base as {name}")
-        daemon.load(base, name)
-
-
 def _fetch(project: Project, plan: Plan, downloads: Downloads) -> None:
-    """Download uv and the wheels that the store lacks."""
     layers = [layer for layer in plan.layers[1:] if layer.kind not in ("serve", "bytecode")]
     wanted = [item for layer in layers for item in downloads.inputs.wanted(layer)]
     uv = project.tool_lock.find("uv", plan.cell.machine)
@@ -163,7 +142,6 @@ def _fetch(project: Project, plan: Plan, downloads: Downloads) -> None:
 
 
 def _run(arguments: Sequence[str], log: Path, say: Say) -> None:
-    """Run the build, report its steps, and keep its whole output in a log."""
     last: deque[str] = deque(maxlen=_TOLD)
     say(f"$ {' '.join(arguments)}")
     with (

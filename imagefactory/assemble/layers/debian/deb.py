@@ -46,14 +46,18 @@ _OPENERS: Mapping[str, Callable[[Any], AbstractContextManager[Any]]] = {
     ".tar": closing,
 }
 
+_DAMAGED = (
+    *(tarfile.TarError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError),
+    *(EOFError, UnicodeDecodeError),
+)
+
 
 class NamedDeb(NamedTuple):
     """A package as its file name describes it."""
 
     name: str
     version: str
-    architecture: str
-    """`all` if it runs on every one."""
+    architecture: str  # `all` if it runs on every one
     file: str
     sha256: str
 
@@ -63,8 +67,7 @@ class NamedDeb(NamedTuple):
         return cls(name, version.replace("%3a", ":"), architecture, file, sha256)
 
 
-DebPackage = NamedDeb | LockedDeb
-"""What the base must know about a package before opening it."""
+DebPackage = NamedDeb | LockedDeb  # what the base must know about a package before opening it
 
 
 @dataclass(frozen=True)
@@ -77,15 +80,12 @@ class Deb:
 
     @property
     def name(self) -> str:
-        """The package's name."""
         return self.locked.name
 
     def script(self, name: str) -> str:
-        """Return the text of a control file or maintainer script, or an empty string if there is none."""
         return self.control.get(name, b"").decode("utf-8", errors="replace")
 
     def field(self, name: str) -> str:
-        """Return a field of the control file, or an empty string if it has none of that name."""
         return str(Deb822(self.script("control")).get(name, ""))
 
 
@@ -127,15 +127,7 @@ def reading(locked: DebPackage) -> Iterator[None]:
     """Translate what decompressors and tarfile raise on damaged input into an error that names the package."""
     try:
         yield
-    except (
-        tarfile.TarError,
-        lzma.LZMAError,
-        zlib.error,
-        gzip.BadGzipFile,
-        zstandard.ZstdError,
-        EOFError,
-        UnicodeDecodeError,
-    ) as error:
+    except _DAMAGED as error:
         raise InputError(
             "bad-deb",
             f"The package {locked.name} {locked.version} cannot be unpacked.",
@@ -147,7 +139,6 @@ def reading(locked: DebPackage) -> Iterator[None]:
 
 @contextmanager
 def _opened(archive: BinaryIO, stem: str) -> Iterator[IO[bytes]]:
-    """Decompress a member of the outer archive: `control` or `data`."""
     archive.seek(0)
     try:
         members = {member.name: member for member in ArFile(fileobj=archive).getmembers()}
@@ -163,8 +154,7 @@ def _opened(archive: BinaryIO, stem: str) -> Iterator[IO[bytes]]:
     raise tarfile.ReadError(f"it has no {stem}.tar that we can read, only {', '.join(members)}")
 
 
-LINKED_FOLDERS = {"var/lock": "/run/lock", "var/run": "/run"}
-"""Folders that base-files ships and its postinst turns into links."""
+LINKED_FOLDERS = {"var/lock": "/run/lock", "var/run": "/run"}  # the postinst of base-files makes them links
 
 _WHITEOUT = ".wh."
 
@@ -220,11 +210,7 @@ def join_hard_links(entries: Iterator[Entry]) -> Iterator[Entry]:
 
 
 def _entry(
-    member: tarfile.TarInfo,
-    path: ImagePath,
-    deb: Deb,
-    shipped: dict[ImagePath, Entry],
-    architecture: str,
+    member: tarfile.TarInfo, path: ImagePath, deb: Deb, shipped: dict[ImagePath, Entry], architecture: str
 ) -> Entry:
     extended = sorted(key for key in member.pax_headers if key.startswith("SCHILY."))
     if extended:

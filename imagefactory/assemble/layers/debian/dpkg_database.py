@@ -23,14 +23,14 @@ _SCRIPTS = frozenset({"config", "postinst", "postrm", "preinst", "prerm"})
 
 
 def add_dpkg_database(tree: FileTree, packages: Sequence[tuple[Deb, Unpacked]], architecture: str) -> None:
-    """Record all packages as installed."""
     stanzas = []
     for deb, unpacked in packages:
         stanza = _stanza(deb, tree, architecture)
         stanzas.append(stanza)
         tree.add_file(f"{HOME}/status.d/{deb.name}", stanza)
         tree.add_file(f"{HOME}/status.d/{deb.name}.md5sums", deb.control.get("md5sums", b""))
-        stem = f"{HOME}/info/{_info_name(deb)}"
+        side_by_side = deb.field("Multi-Arch") == "same"  # one package for each architecture
+        stem = f"{HOME}/info/{deb.name}{f':{deb.locked.architecture}' if side_by_side else ''}"
         tree.add_file(f"{stem}.list", "".join(f"{path}\n" for path in unpacked.listed))
         for name, data in sorted(deb.control.items()):
             if name in _KEPT | _SCRIPTS:
@@ -44,12 +44,6 @@ def add_dpkg_database(tree: FileTree, packages: Sequence[tuple[Deb, Unpacked]], 
     _add_triggers(tree, [deb for deb, _ in packages])
 
 
-def _info_name(deb: Deb) -> str:
-    """Return the name of a package's info files; it has the architecture if several can be installed side by side."""
-    same = deb.field("Multi-Arch") == "same"
-    return f"{deb.name}:{deb.locked.architecture}" if same else deb.name
-
-
 def _stanza(deb: Deb, tree: FileTree, architecture: str) -> str:
     """Return the status of one package: its control file, `Status`, and the hashes of its conffiles."""
     package, *fields = deb.script("control").strip().splitlines()
@@ -61,9 +55,8 @@ def _stanza(deb: Deb, tree: FileTree, architecture: str) -> str:
 def _conffiles(deb: Deb, tree: FileTree, architecture: str) -> Iterator[tuple[str, str]]:
     for line in deb.script("conffiles").splitlines():
         path = merged(line.strip().lstrip("/"), architecture)
-        if (
-            line.startswith("/") and path in tree
-        ):  # `remove-on-upgrade /path` names a file that is not shipped
+        # `remove-on-upgrade /path` names a file that is not shipped.
+        if line.startswith("/") and path in tree:
             yield line.strip(), hashlib.md5(tree.read(path), usedforsecurity=False).hexdigest()
 
 

@@ -10,8 +10,7 @@ from imagefactory.assemble.layers.debian.policy import folder
 from imagefactory.errors import InputError, LockError
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath, read_content
 
-FACTORY = "the factory"
-"""The owner of files that no package ships: maintainer scripts would have written them."""
+FACTORY = "the factory"  # the owner of files that no package ships, but its scripts would write
 
 _MAX_LINKS = 40  # as many as Linux follows
 
@@ -34,7 +33,6 @@ class FileTree:
         return self._entries.get(ImagePath(path))
 
     def owner(self, path: str) -> str:
-        """Return the package that ships a path."""
         return self._owners[ImagePath(path)]
 
     def add(self, entry: Entry, owner: str = FACTORY) -> None:
@@ -57,21 +55,17 @@ class FileTree:
             self._owners[entry.path] = min(owner, self._owners[entry.path])
 
     def add_file(self, path: str, data: bytes | str, mode: int = 0o644) -> None:
-        """Add a small file that the factory writes."""
         content = Bytes(data.encode() if isinstance(data, str) else data)
         self.add(Entry(ImagePath(path), EntryKind.FILE, mode, content))
 
     def add_link(self, path: str, target: str) -> None:
-        """Add a symbolic link that the factory creates."""
         self.add(Entry(ImagePath(path), EntryKind.SYMLINK, 0o777, target=target))
 
-    def add_folder(self, path: str, owner: str = FACTORY) -> None:
-        """Add a directory, with its attributes from the table of folders."""
+    def add_folder(self, path: str) -> None:
         mode, uid, gid = folder(path)
-        self.add(Entry(ImagePath(path), EntryKind.DIRECTORY, mode, uid=uid, gid=gid), owner)
+        self.add(Entry(ImagePath(path), EntryKind.DIRECTORY, mode, uid=uid, gid=gid))
 
     def replace_link(self, path: str, target: str) -> None:
-        """Point a link to another target, whichever package ships it."""
         self._entries[ImagePath(path)] = Entry(ImagePath(path), EntryKind.SYMLINK, 0o777, target=target)
         self._owners[ImagePath(path)] = FACTORY
 
@@ -100,7 +94,6 @@ class FileTree:
         return None
 
     def children(self) -> dict[str, list[Entry]]:
-        """Return all entries grouped by their directory."""
         found: dict[str, list[Entry]] = {}
         for entry in self:
             found.setdefault(posixpath.dirname(entry.path), []).append(entry)

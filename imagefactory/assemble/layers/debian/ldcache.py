@@ -40,8 +40,7 @@ class ElfMachine:
     """What ldconfig has to know about an architecture."""
 
     elf: str
-    flags: int
-    """FLAG_ELF_LIBC6 (3) and the architecture's own bits, see glibc's `sysdeps/generic/ldconfig.h`."""
+    flags: int  # FLAG_ELF_LIBC6 (3) and the architecture's own bits, see glibc's `sysdeps/generic/ldconfig.h`
     triplet: str
 
 
@@ -59,7 +58,6 @@ class CachedLibrary(NamedTuple):
 
 
 def add_ld_cache(tree: FileTree, architecture: str) -> None:
-    """Add the missing SONAME links, and the cache of all library folders."""
     machine = MACHINES.get(architecture)
     if machine is None or "etc/ld.so.conf" not in tree:
         return

@@ -51,7 +51,6 @@ UIDS: Mapping[str, int] = {
 
 
 def account_entries() -> Iterator[Entry]:
-    """Iterate over passwd, group, shadow and gshadow."""
     # The date of the last password change stays empty: it would be today's, and it switches ageing off.
     files = {
         "passwd": USERS,
@@ -77,7 +76,6 @@ MERGED: Mapping[str, tuple[str, ...]] = {
 
 
 def merged(path: str, architecture: str) -> ImagePath:
-    """Return the real path of a packaged path."""
     top = path.partition("/")[0]
     return ImagePath(f"usr/{path}" if top in MERGED[architecture] else path)
 
@@ -101,9 +99,7 @@ INCLUDED = (
     "/usr/share/doc/*/copyright",  # the licences, which every redistributed image must carry
 )
 _KEPT = {
-    EntryKind.DIRECTORY: re.compile(
-        r"usr/share/man(/man[1-9])?"
-    ),  # later packages link alternatives into them
+    EntryKind.DIRECTORY: re.compile(r"usr/share/man(/man[1-9])?"),  # later packages link alternatives here
     EntryKind.SYMLINK: re.compile(r"usr/share/doc/[^/]+"),  # to the folder with the package's licence
 }
 
@@ -116,7 +112,6 @@ _EXCLUDED, _INCLUDED = _any_of(EXCLUDED), _any_of(INCLUDED)
 
 
 def is_left_out(path: str, kind: EntryKind = EntryKind.FILE) -> bool:
-    """Return whether the base leaves out a path that a package ships."""
     if kind in _KEPT and _KEPT[kind].fullmatch(path):
         return False
     return bool(_EXCLUDED.match(f"/{path}")) and not _INCLUDED.match(f"/{path}")
@@ -152,5 +147,4 @@ PLAIN_SINCE_TRIXIE = frozenset({"var/local"})
 
 
 def folder(path: str) -> Folder:
-    """Return the mode and owner of a directory of the image."""
     return FOLDERS.get(path, Folder())

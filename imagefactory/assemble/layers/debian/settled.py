@@ -21,9 +21,8 @@ from imagefactory.oci.entry import Entry, EntryKind, ImagePath, read_content
 
 APT = ImagePath("usr/bin/apt-get")
 APT_EXAMPLES: Mapping[ImagePath, ImagePath] = {
-    ImagePath("usr/share/doc/apt/examples/sources.list"): ImagePath(
-        "etc/apt/sources.list"
-    ),  # until Debian 12
+    # until Debian 12, and since
+    ImagePath("usr/share/doc/apt/examples/sources.list"): ImagePath("etc/apt/sources.list"),
     ImagePath("usr/share/doc/apt/examples/debian.sources"): ImagePath(
         "etc/apt/sources.list.d/debian.sources"
     ),
@@ -108,7 +107,6 @@ _PAM_SEEN = "unix\nmkhomedir\n"
 
 
 def add_merged_links(tree: FileTree, architecture: str) -> None:
-    """Link /bin and its siblings into /usr."""
     for name in MERGED[architecture]:
         tree.add_folder(f"usr/{name}")
         tree.add_link(name, f"usr/{name}")
@@ -143,7 +141,6 @@ def _add_python_folders(tree: FileTree) -> None:
 
 
 def _add_pam(tree: FileTree) -> None:
-    """Fill in the templates of libpam-runtime."""
     if "usr/share/pam-configs/unix" not in tree:
         return
     for name, (primary, additional, state) in PAM.items():
@@ -288,7 +285,6 @@ _LEADING_TO_INSTALL = re.compile(r"update-alternatives\b[^|;&\n]*?(--install\b[^
 
 
 def registered(deb: Deb) -> Iterator[Alternative]:
-    """Iterate over the alternatives that a package's scripts would register."""
     for script in ("preinst", "postinst"):
         lines = re.sub(r"\\\n", " ", deb.script(script))
         uncommented = re.sub(r"(?m)^\s*#.*$", "", lines)
@@ -330,7 +326,9 @@ def add_alternatives(tree: FileTree, debs: Sequence[Deb]) -> None:
         best = min(candidates, key=lambda one: (-one.priority, one.main.target))
         for link in (best.main, *best.followers):
             tree.add_link(f"etc/alternatives/{link.name}", link.target)
-            tree.add_link(_real(tree, link.link), f"/etc/alternatives/{link.name}")
+            # After usr-merge, /lib/cpp is usr/lib/cpp.
+            parent, _, own = link.link.lstrip("/").rpartition("/")
+            tree.add_link(f"{tree.resolve(parent) or parent}/{own}", f"/etc/alternatives/{link.name}")
         tree.add_file(f"var/lib/dpkg/alternatives/{name}", _administration(best, candidates))
 
 
@@ -346,9 +344,3 @@ def _administration(best: Alternative, candidates: Sequence[Alternative]) -> str
         lines += [candidate.main.target, str(candidate.priority)]
         lines += [targets.get(name, "") for name, _ in followers]
     return "\n".join([*lines, "", ""])
-
-
-def _real(tree: FileTree, link: str) -> str:
-    """Return the path of a link after usr-merge: usr/lib/cpp for /lib/cpp."""
-    parent, _, name = link.lstrip("/").rpartition("/")
-    return f"{tree.resolve(parent) or parent}/{name}"
