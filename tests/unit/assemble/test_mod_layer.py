@@ -138,27 +138,17 @@ def assert_record_is_true(tree: dict[str, bytes], name: str) -> None:
 
 
 def test_a_layer_holds_the_changed_files_the_record_and_the_note(wheels: dict[str, Path], mods: Path) -> None:
-    [layer] = layers(wheels, make_mod(mods, one("m", "one = 1\n")))
-    found = entries(layer, wheels)
-    assert sorted(found) == [
-        f"{SITE}/vllm-1.5.dist-info/RECORD",
-        f"{SITE}/vllm/x.py",
-        RECORD_OF_MODS,
-    ]
-    assert all(entry.mode == 0o644 for entry in found.values())
-    text = contents(layer, wheels)[f"{SITE}/vllm/x.py"].decode()
-    assert text == str(FILES["vllm/x.py"]).replace("one = 1\n", "one = 1\n# m\n")
-    assert_record_is_true(stacked([layer], wheels), "vllm-1.5")
-
-
-def test_the_note_names_every_file_with_its_hash_before_and_after(
-    wheels: dict[str, Path], mods: Path
-) -> None:
     data = one("m", "one = 1\n", licence="MIT")
     data["variants"][0]["changes"].append({"add": "vllm/new.py", "source": "new.py"})
     mod = make_mod(mods, data, {"new.py": "new = 1\n"})
     [layer] = layers(wheels, mod)
+    assert {path: entry.mode for path, entry in entries(layer, wheels).items()} == dict.fromkeys(
+        (f"{SITE}/vllm-1.5.dist-info/RECORD", f"{SITE}/vllm/new.py", f"{SITE}/vllm/x.py", RECORD_OF_MODS),
+        0o644,
+    )
     found = contents(layer, wheels)
+    text = found[f"{SITE}/vllm/x.py"].decode()
+    assert text == str(FILES["vllm/x.py"]).replace("one = 1\n", "one = 1\n# m\n")
     [entry] = json.loads(found[RECORD_OF_MODS])["mods"]
     assert entry == {
         "name": "m",

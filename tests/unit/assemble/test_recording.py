@@ -39,32 +39,27 @@ def recorded(factory: SmallFactory) -> set[str]:
     return {layer["key"] for layer in data["layers"]}
 
 
-def test_every_new_layer_is_recorded(factory: ModdedFactory) -> None:
-    [built] = factory.build()
-    assert recorded(factory) == {layer.key for layer in built.plan.layers}
-
-
-def test_layers_that_no_locked_target_needs_stay_until_they_are_dropped(factory: ModdedFactory) -> None:
+def test_new_layers_are_recorded_and_old_ones_stay_until_they_are_dropped(factory: ModdedFactory) -> None:
     [old] = factory.build()
+    before = {layer.key for layer in old.plan.layers}
+    assert recorded(factory) == before
     factory.write_mod("good evening")
     [new] = factory.build()
-    before, now = ({layer.key for layer in built.plan.layers} for built in (old, new))
+    now = {layer.key for layer in new.plan.layers}
     assert recorded(factory) == before | now != now
     drop_unneeded(factory.project)
     assert recorded(factory) == now
 
 
-def test_a_lost_record_of_slimmed_wheels_is_written_again(slimming: SmallFactory) -> None:
+def test_records_of_slimmed_wheels_are_written_again_if_lost_and_dropped_with_the_setting(
+    slimming: SmallFactory,
+) -> None:
     slimming.build()
     lock = SlimLock.path(slimming.project.locks)
     before = lock.read_bytes()
     lock.unlink()
     slimming.build()
     assert lock.read_bytes() == before
-
-
-def test_records_of_wheels_that_are_no_longer_slimmed_are_dropped(slimming: SmallFactory) -> None:
-    slimming.build()
     assert slimming.project.slim_lock.wheels
     slimming.edit_matrix("slim: yes, ", "")
     drop_unneeded(slimming.project)

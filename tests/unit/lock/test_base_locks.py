@@ -218,9 +218,7 @@ def test_committed_keys_are_those_of_debian() -> None:
     }
 
 
-def test_locked_package_is_sought_on_mirrors_before_snapshots(
-    archive: DebianArchive,
-) -> None:
+def test_locked_package_is_sought_on_mirrors_before_snapshots(archive: DebianArchive) -> None:
     archive.suites["bookworm-security"] = [stanza("openssl")]
     lock = archive.lock("openssl")
     mirrors = replace(archive.mirrors, snapshots="https://snapshots.example")

@@ -93,16 +93,12 @@ def test_tool_calls_and_responses_have_the_form_parsers_expect() -> None:
         {"role": "tool", "content": "sun"},
         tools=[TOOL],
     )
-    assert (
-        text.partition("Hello<|im_end|>\n")[2]
-        == (
-            "<|im_start|>assistant\n"
-            "<tool_call>\n<function=weather>\n<parameter=city>\nKöln\n</parameter>\n"
-            "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>\n"
-            "<tool_call>\n<function=weather>\n<parameter=city>\nBonn\n</parameter>\n</function>\n</tool_call><|im_end|>\n"
-            "<|im_start|>user\n<tool_response>\nrain\n</tool_response>\n<tool_response>\nsun\n</tool_response><|im_end|>\n"
-        )
-        + PROMPT
+    assert text.partition("Hello<|im_end|>\n")[2].removesuffix(PROMPT) == (
+        "<|im_start|>assistant\n"
+        "<tool_call>\n<function=weather>\n<parameter=city>\nKöln\n</parameter>\n"
+        "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>\n"
+        "<tool_call>\n<function=weather>\n<parameter=city>\nBonn\n</parameter>\n</function>\n</tool_call><|im_end|>\n"
+        "<|im_start|>user\n<tool_response>\nrain\n</tool_response>\n<tool_response>\nsun\n</tool_response><|im_end|>\n"
     )
 
 

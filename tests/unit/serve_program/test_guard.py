@@ -102,13 +102,8 @@ def test_a_preflight_of_a_browser_needs_no_key(tmp_path: Path) -> None:
 def test_a_server_that_cannot_be_guarded_does_not_run(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_bytes((HOOK / "sitecustomize.py").read_bytes())
     environment = {"PYTHONPATH": str(tmp_path), "VLLM_API_KEY": KEY}
-    done = subprocess.run(
-        [sys.executable, "-B", "-c", "print('served')"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-B", "-c", "print('served')"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (68, "")
     assert KEY not in done.stderr
 

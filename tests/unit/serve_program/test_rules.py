@@ -57,13 +57,8 @@ def _rules() -> Iterator[dict[str, Any]]:
 def test_every_rule_names_facts_that_it_asked_for_or_everyone_knows() -> None:
     for rule in _rules():
         texts = " ".join(str(text) for name, text in rule.items() if name != "when")
-        assert set(re.findall(r"\{(\w+)\}", texts)) <= {
-            *_words(rule["when"]),
-            "version",
-            "capability",
-            "cache",
-            "drafter",
-        }
+        known = {*_words(rule["when"]), "version", "capability", "cache", "drafter"}
+        assert set(re.findall(r"\{(\w+)\}", texts)) <= known
 
 
 def test_every_refusal_is_an_error_with_an_exit_code() -> None:

@@ -68,30 +68,24 @@ def with_hook(program: str, note: Path | str, **variables: str) -> subprocess.Co
     )
 
 
-def test_the_hook_copies_only_vllms_lines_about_kernels(tmp_path: Path) -> None:
+def test_the_hook_notes_vllms_kernels_and_steps_without_their_arguments(tmp_path: Path) -> None:
     note = tmp_path / "choices"
     program = (
         "import logging\n"
-        "logging.getLogger('vllm.x').warning('Using %s for NVFP4 GEMM', 'Kernel')\n"
-        "logging.getLogger('vllm.x').warning('nothing of interest')\n"
+        "log = logging.getLogger('vllm.x').warning\n"
+        "log('Using %s for NVFP4 GEMM', 'Kernel')\n"
+        "log('nothing of interest')\n"
+        "log('non-default args: %s', {'api_key': 's3cret'})\n"
+        "log('init engine (%s) took %.2f s', 'profile', 1.5)\n"
         "logging.getLogger('other').warning('Using A attention backend.')\n"
     )
     with_hook(program, note)
-    [line] = note.read_text().splitlines()
-    assert re.fullmatch(r"\d+\.\d{3} Using Kernel for NVFP4 GEMM", line)
-    assert choices([line]).kernels == ("NVFP4 GEMM by Kernel",)
-
-
-def test_the_hook_notes_the_steps_of_a_start_without_their_arguments(tmp_path: Path) -> None:
-    note = tmp_path / "choices"
-    program = (
-        "import logging\n"
-        "logging.getLogger('vllm.x').warning('non-default args: %s', {'api_key': 's3cret'})\n"
-        "logging.getLogger('vllm.x').warning('init engine (%s) took %.2f s', 'profile', 1.5)\n"
-    )
-    with_hook(program, note)
+    lines = note.read_text().splitlines()
+    assert re.fullmatch(r"\d+\.\d{3} Using Kernel for NVFP4 GEMM", lines[0])
+    assert len(lines) == 3
     assert "s3cret" not in note.read_text()
-    found = moments(note.read_text().splitlines(), timeline.Moments(None, None))
+    assert choices(lines).kernels == ("NVFP4 GEMM by Kernel",)
+    found = moments(lines, timeline.Moments(None, None))
     assert found.imported is not None
     assert found.captured is not None
     assert found.imported <= found.captured <= time.monotonic()
