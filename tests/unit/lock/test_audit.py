@@ -90,13 +90,12 @@ def read(folder: Path, content: bytes, script: str) -> GpuCode:
     return read_kernels(library, tool)
 
 
-def test_dump_is_counted_by_kind_and_target(tmp_path: Path) -> None:
+def test_dump_is_counted_and_a_damaged_library_reported_but_not_one_without_device_code(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "dump").write_text(DUMP)
     kernels = read(tmp_path, b"...nvfp4_gemm...", f"cat {tmp_path}/dump")
     assert kernels == GpuCode(cubins={"sm_120f": 2}, ptx={"sm_80": 1}, fp4=True)
-
-
-def test_damaged_library_is_reported_but_not_one_without_device_code(tmp_path: Path) -> None:
     script = "echo 'cuobjdump info    : File does not contain device code'; exit 255"
     assert read(tmp_path, b"plain", script) == GpuCode()
     with raises("not-auditable") as caught:

@@ -113,7 +113,7 @@ class Model(Struct):
 }
 
 
-def test_vllm_flags_come_from_the_fields_of_its_configuration() -> None:
+def test_vllm_flags_come_from_the_fields_of_its_configuration_if_it_has_them() -> None:
     found = read_vllm(Sources(VLLM.get))
     assert found.flags == {
         "--load-format": ("auto", "hf"),
@@ -132,9 +132,11 @@ def test_vllm_flags_come_from_the_fields_of_its_configuration() -> None:
         "--speculative-config.tokens": (),
     }
     assert found.switches == {
-        *("--eager", "-e", "--headless", "--lora", "--caching", "--enable-auto-tool-choice"),
+        *("--eager", "-e", "--headless", "--lora", "--caching", "--enable-auto-tool-choice")
     }
     assert found.variables == {"VLLM_ONE"}
+    for read in (read_vllm, read_sglang):
+        assert set(read(Sources(lambda _: None)).flags) <= {"--model-type"}
 
 
 def test_sglang_flags_come_from_annotated_fields_and_from_calls() -> None:
@@ -152,11 +154,6 @@ def test_sglang_flags_come_from_annotated_fields_and_from_calls() -> None:
     }
     assert found.switches == {"--eager", "--old"}
     assert found.variables == {"SGLANG_ONE"}
-
-
-def test_package_without_argument_files_has_no_flags_of_its_own() -> None:
-    for read in (read_vllm, read_sglang):
-        assert set(read(Sources(lambda _: None)).flags) <= {"--model-type"}
 
 
 def test_record_is_stale_once_its_wheel_changes(locked_checkout: Checkout) -> None:

@@ -116,7 +116,9 @@ def test_upgrade_of_an_unknown_package_suggests_the_nearest(locked_checkout: Che
         lock(locked_checkout, upgrade=("torhc",))
 
 
-@pytest.mark.parametrize("failure", ["index-unreachable", "path-conflict", "download-failed"])
+@pytest.mark.parametrize(
+    "failure", ["index-unreachable", "path-conflict", "hub-unreachable", "download-failed"]
+)
 def test_failed_lock_leaves_all_locks_unchanged(
     locked_checkout: Checkout,
     index: SimpleIndex,
@@ -129,12 +131,15 @@ def test_failed_lock_leaves_all_locks_unchanged(
             monkeypatch.setenv("PIP_INDEX_URL", "http://user:secret@127.0.0.1:9/simple")
         case "path-conflict":
             index.add(wheel_factory("small", files={"torch.py": "mine"}))
+        case "hub-unreachable":
+            monkeypatch.setenv("HF_ENDPOINT", "http://user:secret@127.0.0.1:9")
         case _:
             index.add(wheel_factory("small", files={"small.bin": bytes(range(256)) * 8192}, stored=True))
             index.ranges = False
     before = {path: path.read_bytes() for path in locked_checkout.locks.rglob("*") if path.is_file()}
+    upgraded = () if failure == "hub-unreachable" else ("vllm", "torch")
     with raises(failure) as caught:
-        lock(locked_checkout, upgrade=("vllm", "torch"))
+        lock(locked_checkout, upgrade=upgraded, models=not upgraded)
     assert "secret" not in str(caught.value)
     assert {path: path.read_bytes() for path in locked_checkout.locks.rglob("*") if path.is_file()} == before
 

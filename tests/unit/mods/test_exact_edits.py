@@ -50,17 +50,13 @@ def test_edits_of_any_two_texts_give_the_second(old: list[str], new: list[str]) 
         assert applied(before, after) == after
 
 
-def test_an_anchor_is_no_longer_than_it_has_to_be() -> None:
+def test_an_anchor_is_as_long_as_it_has_to_be_to_occur_once() -> None:
     [edit] = exact_edits("x.py", SOURCE, SOURCE.replace("value_3 ", "changed "))
     assert edit.anchor == "value_3 = function_3(argument)\n"
     assert edit.replace == "changed = function_3(argument)\n"
     [edit] = exact_edits("x.py", SOURCE, SOURCE.replace("value_4 ", "new_line\nvalue_4 "))
     assert (edit.anchor, edit.after) == ("value_3 = function_3(argument)\n", "new_line\n")
-
-
-def test_an_anchor_grows_until_it_occurs_once() -> None:
-    after = "class A:\n    def one(self):\n        return 1\n\n    def two(self):\n        return 2\n"
-    [edit] = exact_edits("x.py", CLASS, after)
+    [edit] = exact_edits("x.py", CLASS, f"{CLASS.removesuffix(' 1' + chr(10))} 2\n")
     assert edit.anchor == "    def two(self):\n        return 1\n"
 
 
