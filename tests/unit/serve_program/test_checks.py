@@ -103,13 +103,12 @@ def test_dockers_default_shared_memory_is_refused_where_it_is_needed(
     assert found("gemma4-31b", "--tensor-parallel-size 2") == ("fail", 67)
 
 
-def test_memory_used_by_other_programs_on_a_gb10_counts(checks: Checks) -> None:
-    found = checks(QWEN, "gb10-busy")
-    assert found["memory"]["allowed"] == "up to 0.46"
-    assert found["disk"]["exit_code"] == 67
-
-
-def test_an_rtx_5090_with_an_old_driver_and_too_long_a_context_is_refused(checks: Checks) -> None:
+def test_a_busy_gb10_and_an_rtx_5090_with_an_old_driver_and_too_long_a_context_are_refused(
+    checks: Checks,
+) -> None:
+    busy = checks(QWEN, "gb10-busy")
+    assert busy["memory"]["allowed"] == "up to 0.46", "the memory of other programs counts"
+    assert busy["disk"]["exit_code"] == 67
     given = {"MAX_MODEL_LEN": "65536", "GPU_MEMORY_UTILIZATION": "0.85"}
     found = checks(f"{QWEN}@0.32.0/rtx5090", "rtx5090", given)
     assert found["driver"]["exit_code"] == 67

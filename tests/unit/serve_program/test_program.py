@@ -113,6 +113,13 @@ def test_a_dry_run_starts_nothing(quick_start: QuickStart) -> None:
     assert json.loads(ran.stdout)["command"][:2] == ["vllm", "serve"]
 
 
+def test_this_machine_can_be_read() -> None:
+    found = read_machine("/nowhere/at/all")
+    assert found.memory_total
+    assert found.memory_available
+    assert found.disk_free
+
+
 def test_a_failed_check_stops_the_start_with_one_message(start: Start, tmp_path: Path) -> None:
     (tmp_path / "model" / "config.json").unlink()
     ran = finished(start())
@@ -174,13 +181,6 @@ def test_the_flags_of_vllm_are_read_from_its_sources(tmp_path: Path) -> None:
     flags = known(str(tmp_path), VLLM.argument_files)
     words = ("m", "--max_model_len=1", "--no-api-key", "--api-key.x", "-tp", "--nope", "1", "--help")
     assert unknown(words, flags) == ["--nope"]
-
-
-def test_this_machine_can_be_read() -> None:
-    found = read_machine("/nowhere/at/all")
-    assert found.memory_total
-    assert found.memory_available
-    assert found.disk_free
 
 
 def test_the_advice_names_every_reason_with_its_exit_code() -> None:

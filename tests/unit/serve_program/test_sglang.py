@@ -58,8 +58,6 @@ def test_the_launch_of_the_model_card_is_what_the_settings_give(served_image: Pr
         ({"DFLASH_NUM_SPEC_TOKENS": "7"}, "--speculative-num-draft-tokens 8"),
         ({"ENABLE_PREFIX_CACHING": "0"}, "--disable-radix-cache"),
         ({"TOOL_CALL_PARSER": "qwen3_xml"}, "--tool-call-parser qwen3_coder"),
-        ({"REASONING_PARSER": "deepseek_r1"}, "--reasoning-parser deepseek-r1"),
-        ({"SERVED_MODEL_NAME": "short"}, "--served-model-name short"),
         ({"EXTRA_ARGS": "--context-length=2048"}, "--context-length 2048"),
     ],
     ids=str,
@@ -100,7 +98,6 @@ def test_a_setting_that_sglang_lacks_is_refused_by_name(program_image: Images) -
     ("flag", "instead"),
     [
         ("--max-model-len 4096", "MAX_MODEL_LEN"),
-        ("--max_num_seqs=4", "MAX_NUM_SEQS"),
         ("--no-enable-prefix-caching", "ENABLE_PREFIX_CACHING"),
         ("--speculative-config '{}'", "--speculative-algorithm"),
         ("-tp 2", "--tp-size"),
