@@ -19,14 +19,7 @@ from imagefactory.assemble.assemble import Built
 from imagefactory.assemble.inputs import LayerInputs
 from imagefactory.oci.format import VENV
 from imagefactory.oci.listing import read_listing
-from imagefactory.plan.bytecode import (
-    COMPILER,
-    MODULES,
-    ListedModules,
-    is_list,
-    listed_paths,
-    module_lists,
-)
+from imagefactory.plan.bytecode import COMPILER, MODULES, ListedModules, is_list, listed_paths, module_lists
 from imagefactory.plan.make import make_plan
 from imagefactory.project.cells import Cell
 from tests.fixtures.checkouts import REPOSITORY

@@ -29,12 +29,6 @@ LAYERS = range(4)
 
 
 @pytest.fixture
-def built(small_factory: SmallFactory) -> Built:
-    [built] = small_factory.build()
-    return built
-
-
-@pytest.fixture
 def store(small_factory: SmallFactory) -> Store:
     return Store(small_factory.cache)
 

@@ -96,31 +96,23 @@ def test_flags_depend_on_the_architecture(tree: FileTree) -> None:
     assert cached(tree, "amd64") == [(0x0303, "liba.so.1", "/lib/liba.so.1")]
 
 
-def test_missing_soname_link_is_added(tree: FileTree) -> None:
+def test_soname_link_is_added_where_it_is_missing_and_points_to_the_newest_file(tree: FileTree) -> None:
     tree.add_file("usr/local/lib/libfoo.so.1.2", shared_object("libfoo.so.1"))
-    assert cached(tree) == [(0x0A03, "libfoo.so.1", "/usr/local/lib/libfoo.so.1")]
-    assert link_target(tree, "usr/local/lib/libfoo.so.1") == "libfoo.so.1.2"
-
-
-def test_soname_link_points_to_the_newest_file(tree: FileTree) -> None:
     for version in ("1.9", "1.10"):
-        tree.add_file(f"usr/lib/libfoo.so.{version}", shared_object("libfoo.so.1"))
-    tree.add_link("usr/lib/libfoo.so.1", "libfoo.so.1.9")
-    cached(tree)
-    assert link_target(tree, "usr/lib/libfoo.so.1") == "libfoo.so.1.10"
+        tree.add_file(f"usr/lib/libbar.so.{version}", shared_object("libbar.so.1"))
+    tree.add_link("usr/lib/libbar.so.1", "libbar.so.1.9")
+    assert (0x0A03, "libfoo.so.1", "/usr/local/lib/libfoo.so.1") in cached(tree)
+    assert link_target(tree, "usr/local/lib/libfoo.so.1") == "libfoo.so.1.2"
+    assert link_target(tree, "usr/lib/libbar.so.1") == "libbar.so.1.10"
 
 
-def test_other_files_are_not_cached(tree: FileTree) -> None:
+def test_library_without_soname_is_cached_by_file_name_and_other_files_are_not(tree: FileTree) -> None:
+    tree.add_file("usr/lib/libplain.so", shared_object(None))
     tree.add_file("usr/lib/libc.so", "/* GNU ld script */ GROUP ( /lib/libc.so.6 )")
     tree.add_file("usr/lib/libstdc++.so.6-gdb.py", "import gdb")
     tree.add_file("usr/lib/plugin.so", shared_object("plugin.so"))
     tree.add_link("usr/lib/libdangling.so.1", "gone")
     tree.add_folder("usr/lib/libdir.so.1")
-    assert cached(tree) == []
-
-
-def test_library_without_soname_is_cached_by_file_name(tree: FileTree) -> None:
-    tree.add_file("usr/lib/libplain.so", shared_object(None))
     assert cached(tree) == [(0x0A03, "libplain.so", "/lib/libplain.so")]
 
 

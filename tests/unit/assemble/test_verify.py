@@ -26,12 +26,6 @@ from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
 from tests.smoke import test_static
 
 
-@pytest.fixture
-def built(small_factory: SmallFactory) -> Built:
-    [built] = small_factory.build()
-    return built
-
-
 def run(factory: SmallFactory, digest: str | None = None) -> Digest:
     return verify(factory.project, CELL, factory.watch, digest=digest)
 
