@@ -65,13 +65,9 @@ def test_an_empty_part_is_a_programming_mistake(part: str) -> None:
         ConfigError(parts.pop("name"), parts.pop("what"), **parts)
 
 
-def test_an_empty_reason_is_reported_as_unknown() -> None:
+def test_a_failure_travels_between_processes_and_an_empty_reason_is_said_to_be_unknown() -> None:
     error = ConfigError("bad-matrix", "It broke.", where="here", why=str(OSError()), fix="Mend it.")
     assert error.why == "No reason is known."
-
-
-def test_a_failure_travels_between_processes() -> None:
-    error = ConfigError("bad-matrix", "It broke.", **PARTS)
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
     assert (type(copy), copy.name, str(copy)) == (ConfigError, "bad-matrix", str(error))
 

@@ -97,11 +97,8 @@ def test_who_sends_a_byte_at_a_time_is_given_up(
 @pytest.mark.parametrize("client", ["manifest", "index", "mirror", "hub", "GitHub", "bench"])
 def test_endless_answer_is_cut_off(client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use, _ = CLIENTS[client]
-    for limit in (
-        "imagefactory.check.bench.endpoint._LARGEST",
-        "imagefactory.publish.github._LARGEST",
-    ):
-        monkeypatch.setattr(limit, 1_000_000)
+    for module in ("check.bench.endpoint", "publish.github"):
+        monkeypatch.setattr(f"imagefactory.{module}._LARGEST", 1_000_000)
     with endless(OK + b"\r\n", b"x" * 65536) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         with pytest.raises(FactoryError):
@@ -226,14 +223,8 @@ ANSWERS = [
     )
 ]
 HEADERS = (
-    "Content-Type",
-    "Docker-Content-Digest",
-    "Link",
-    "Location",
-    "WWW-Authenticate",
-    "Retry-After",
-    "Content-Length",
-    "Content-Range",
+    *("Content-Type", "Docker-Content-Digest", "Link", "Location", "WWW-Authenticate", "Retry-After"),
+    *("Content-Length", "Content-Range"),
 )
 TYPES = (MANIFEST_TYPE, INDEX_TYPE, "application/json", "text/html", "application/vnd.pypi.simple.v1+json")
 

@@ -45,17 +45,10 @@ def naming(*words: str) -> dict[str, list[str]]:
     return {name: words for name, words in found.items() if words}
 
 
-def test_no_file_names_the_host_of_a_package_registry() -> None:
-    assert naming(*REGISTRIES) == {}
-
-
-def test_only_one_module_names_the_snapshot_archive() -> None:
+def test_no_file_names_the_host_of_a_package_registry_or_a_path_of_a_developers_machine() -> None:
+    assert naming(*REGISTRIES, *OWN_PLACES, str(REPOSITORY)) == {}
     modules = [name for name in naming(SNAPSHOTS) if name.endswith(".py") and not name.startswith("tests/")]
-    assert modules == ["imagefactory/lock/mirrors.py"]
-
-
-def test_no_file_names_a_path_of_a_developers_machine() -> None:
-    assert naming(*OWN_PLACES, str(REPOSITORY)) == {}
+    assert modules == ["imagefactory/lock/mirrors.py"], "one module names the snapshot archive"
 
 
 def modules() -> list[Path]:
@@ -64,12 +57,9 @@ def modules() -> list[Path]:
     )
 
 
-def test_no_module_has_more_than_400_lines() -> None:
+def test_no_module_has_more_than_400_lines_or_a_vague_name() -> None:
     lengths = {str(path.relative_to(REPOSITORY)): path.read_bytes().count(b"\n") for path in modules()}
     assert {name: length for name, length in lengths.items() if length > 400} == {}
-
-
-def test_no_module_has_a_vague_name() -> None:
     assert not [path for path in modules() if re.search(r"util|helper|manager|common|misc", path.stem)]
 
 

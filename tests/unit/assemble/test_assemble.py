@@ -87,21 +87,10 @@ def test_built_images_are_found_by_target(small_factory: SmallFactory) -> None:
         built_layouts(small_factory.project, ["tiny"])
     small_factory.build()
     [(cell, layout, name)] = built_layouts(small_factory.project, ["tiny"])
-    assert (cell, layout.folder, name) == (
-        CELL,
-        small_factory.project.build_folder(CELL),
-        f"small:{CELL.slug}",
-    )
-
-
-def test_where_one_image_is_needed_several_are_refused(small_factory: SmallFactory) -> None:
+    expected = (CELL, small_factory.project.build_folder(CELL), f"small:{CELL.slug}")
+    assert (cell, layout.folder, name) == expected
     with raises("unknown-name", match="matches 2 images"):
         built_layouts(small_factory.project, ["all"], one=True)
-
-
-def test_what_is_recorded_is_enough_to_know_the_image(small_factory: SmallFactory) -> None:
-    [built] = small_factory.build()
-    assert KnownLayers(small_factory.project.known_layers).image(built.plan) == built.image
 
 
 def test_a_record_that_cannot_be_written_does_not_lose_the_image(

@@ -84,6 +84,16 @@ def test_missing_daemon_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatc
     assert "embedded" in caught.value.fix
 
 
+def test_engine_is_found_by_name_and_takes_only_its_own_options() -> None:
+    refuse_engine("docker", BuildOptions())
+    refuse_engine("embedded", BuildOptions(Path("there"), fat=True, workers=2))
+    with raises("unknown-name", match="dokcer") as caught:
+        refuse_engine("dokcer", BuildOptions())
+    assert "docker" in caught.value.why
+    with raises("bad-setting", match="--output"):
+        refuse_engine("docker", BuildOptions(output=Path("there")))
+
+
 def test_foreign_platform_needs_emulation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon, "EMULATORS", tmp_path)
     here = daemon.Daemon("28.2.2", "amd64")
@@ -116,16 +126,6 @@ def test_failed_build_shows_its_last_lines_and_logs_all_of_them(step: str, tmp_p
     assert caught.value.why.endswith("uv: no")
     assert "uv: no" in (tmp_path / "log").read_text()
     assert said[1:] == ["step 2/13: wheels/01-torch"]
-
-
-def test_engine_is_found_by_name_and_takes_only_its_own_options() -> None:
-    refuse_engine("docker", BuildOptions())
-    refuse_engine("embedded", BuildOptions(Path("there"), fat=True, workers=2))
-    with raises("unknown-name", match="dokcer") as caught:
-        refuse_engine("dokcer", BuildOptions())
-    assert "docker" in caught.value.why
-    with raises("bad-setting", match="--output"):
-        refuse_engine("docker", BuildOptions(output=Path("there")))
 
 
 def test_copied_files_have_the_modes_and_times_of_the_image(

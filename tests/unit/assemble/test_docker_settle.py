@@ -101,38 +101,26 @@ def test_uv_and_the_embedded_engine_install_the_same(image: Image, wheel_factory
         "one",
         files={
             "one/__init__.py": "x = 1\n",
+            "one/sub/a.py": "",
             "one/__pycache__/__init__.cpython-311.pyc": "stale",
             "one-1.0.data/data/share/one.txt": "text",
             "one-1.0.data/headers/one.h": "//",
         },
         entry_points={"one": "one:main"},
     )
+    with ZipFile(wheel, "a") as archive:
+        archive.writestr("one/empty/deeper/", b"")
     image.install(wheel)
     image.settle("finish")
     assert content(image.new()) == content(expected((wheel, ())))
     assert {path for path in image.new() if path.startswith("bin/")} == {"bin/one"}
-
-
-def test_settled_files_have_one_time_and_no_trace_of_the_installer(
-    image: Image, wheel_factory: WheelFactory
-) -> None:
-    image.install(wheel_factory("one", files={"one/__init__.py": "", "one/sub/a.py": ""}))
-    image.settle("finish")
+    assert not (image.venv / SITE / "one/empty").exists()
     assert {path.lstat().st_mtime for path in [image.venv, *image.venv.rglob("*")]} == {EPOCH}
     names = {path.name for path in image.venv.rglob("*")}
     assert names.isdisjoint({"REQUESTED", "uv_cache.json", ".uv", ".lock", ".kept", "__pycache__"})
     record = (image.venv / SITE / "one-1.0.dist-info/RECORD").read_text()
     assert "REQUESTED" not in record
     assert "uv_cache.json" not in record
-
-
-def test_empty_folder_of_a_wheel_is_removed(image: Image, wheel_factory: WheelFactory) -> None:
-    wheel = wheel_factory("one", files={"one/__init__.py": ""})
-    with ZipFile(wheel, "a") as archive:
-        archive.writestr("one/empty/deeper/", b"")
-    image.install(wheel)
-    image.settle("finish")
-    assert [path.name for path in (image.venv / SITE / "one").iterdir()] == ["__init__.py"]
 
 
 SHARED = f"{SITE}/shared/__init__.py"

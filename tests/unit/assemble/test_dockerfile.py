@@ -8,7 +8,6 @@ import re
 import subprocess
 import sysconfig
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -62,8 +61,13 @@ def test_dockerfile_names_the_plan_key_and_every_layer_key(rendered: dict[str, d
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_every_used_folder_is_described(rendered: dict[str, dict[str, str]], name: str) -> None:
-    paths = [file["path"] for file in described(rendered[name])["files"]]
+def test_context_is_described_file_by_file(rendered: dict[str, dict[str, str]], name: str) -> None:
+    files = json.loads(rendered[name][CONTEXT])["files"]
+    paths = [file["path"] for file in files]
+    assert paths == sorted(set(paths))
+    for file in files:
+        assert file["from"]
+        assert len({"sha256", "link_to", "made_from"} & file.keys()) == 1, file
     text = rendered[name][DOCKERFILE]
     used = re.findall(r"bind,source=([^,\s]+)", text) + re.findall(r"^COPY (?!--)(\S+)/ ", text, re.MULTILINE)
     assert used
@@ -71,22 +75,7 @@ def test_every_used_folder_is_described(rendered: dict[str, dict[str, str]], nam
         assert any(path.startswith(f"{folder}/") for path in paths), folder
 
 
-def described(value: dict[str, str]) -> Any:
-    return json.loads(value[CONTEXT])
-
-
 @pytest.mark.parametrize("name", CELLS)
-def test_every_file_has_an_origin_and_a_hash_or_the_reason_for_none(
-    rendered: dict[str, dict[str, str]], name: str
-) -> None:
-    files = described(rendered[name])["files"]
-    assert [file["path"] for file in files] == sorted({file["path"] for file in files})
-    for file in files:
-        assert file["from"]
-        assert len({"sha256", "link_to", "made_from"} & file.keys()) == 1, file
-
-
-@pytest.mark.parametrize("name", ["tiny-cpu", "gemma4-31b"])
 def test_requirements_name_every_locked_wheel_by_hash(name: str, tmp_path: Path) -> None:
     project, cell = Project(REPOSITORY), CELLS[name]
     for piece in plan_context(project, make_plan(project, cell)).pieces:

@@ -25,16 +25,19 @@ def built(small_factory: SmallFactory) -> SmallFactory:
     return small_factory
 
 
-def test_file_of_a_wheel_is_explained_by_wheel_and_lock(built: SmallFactory) -> None:
-    ownership = explain(built.project, CELL, f"{SITE}/pure/data.bin")
-    assert ownership.owner == "pure-1.0-py3-none-any.whl"
-    assert ownership.layer is not None
-    assert (ownership.layer.kind, ownership.version, ownership.needed_by) == (
-        "pure-bundle",
-        "1.0",
-        ("matrix.yaml",),
-    )
-    assert ownership.lock == built.project.wheel_lock_path(CELL)
+def test_file_is_explained_by_its_wheel_or_package_and_their_lock(built: SmallFactory) -> None:
+    wheel = explain(built.project, CELL, f"{SITE}/pure/data.bin")
+    found = (wheel.owner, wheel.version, wheel.needed_by)
+    assert found == ("pure-1.0-py3-none-any.whl", "1.0", ("matrix.yaml",))
+    assert wheel.layer is not None
+    assert (wheel.layer.kind, wheel.lock) == ("pure-bundle", built.project.wheel_lock_path(CELL))
+    assert explain(built.project, CELL, f"{SITE}/pure/ünï.txt").owner == wheel.owner
+    package = explain(built.project, CELL, "/etc/motd")
+    assert package.layer is not None
+    assert (package.owner, package.version, package.layer.kind) == ("base", "1.0", "base")
+    assert package.lock == built.project.base_lock_path(CELL)
+    for path in ("/opt/venv/bin/python3", "/etc/passwd"):
+        assert explain(built.project, CELL, path).lock is None, "the factory makes it"
 
 
 def test_files_of_a_graft_are_told_apart(built: SmallFactory) -> None:
@@ -81,22 +84,6 @@ def test_file_of_a_left_out_wheel_is_explained_where_its_paths_were_seen(built: 
     path = "lib/python3.11/site-packages/gone/a.so"
     facts.write_text(json.dumps({"size": 1, "unpacked": 1, "paths": {path: "00000000:1"}}))
     assert explain(built.project, CELL, f"/opt/venv/{path}").left_out == "CUDA 13 has its own"
-
-
-def test_file_of_a_package_is_explained_by_the_package(built: SmallFactory) -> None:
-    ownership = explain(built.project, CELL, "/etc/motd")
-    assert ownership.layer is not None
-    assert (ownership.owner, ownership.version, ownership.layer.kind) == ("base", "1.0", "base")
-    assert ownership.lock == built.project.base_lock_path(CELL)
-
-
-@pytest.mark.parametrize("path", ["/opt/venv/bin/python3", "/etc/passwd"])
-def test_file_of_the_factory_has_no_lock(built: SmallFactory, path: str) -> None:
-    assert explain(built.project, CELL, path).lock is None
-
-
-def test_path_may_have_any_letter(built: SmallFactory) -> None:
-    assert explain(built.project, CELL, f"{SITE}/pure/ünï.txt").owner.startswith("pure")
 
 
 @pytest.mark.parametrize(

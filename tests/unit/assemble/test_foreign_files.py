@@ -21,21 +21,24 @@ def mods(small_factory: SmallFactory) -> Path:
     return small_factory.replace_mods()
 
 
-@pytest.mark.parametrize("path", ["shared/two.py", "shared/two.py/below.py"])
-def test_a_file_of_another_distribution_stays_as_it_is(
-    small_factory: SmallFactory, mods: Path, path: str
+@pytest.mark.parametrize(
+    ("path", "distribution", "taken"),
+    [
+        ("shared/two.py", "namespaced", "shared/two.py"),
+        ("shared/two.py/below.py", "namespaced", "shared/two.py"),
+        ("pure/long", "pure", "pure/long/"),
+    ],
+)
+def test_a_file_or_folder_that_a_distribution_installs_stays_as_it_is(
+    small_factory: SmallFactory, mods: Path, path: str, distribution: str, taken: str
 ) -> None:
-    write_mod(mods, adding(path), {"new": "new\n"})
-    with raises("taken-path", match=r"may not add, hide or change shared/two\.py") as caught:
+    write_mod(mods, adding(path, distribution), {"new": "new\n"})
+    with raises("taken-path", match=f"may not add, hide or change {taken}") as caught:
         small_factory.build()
-    assert caught.value.why == "sharing installs it."
+    assert caught.value.why == (
+        "sharing installs it." if distribution == "namespaced" else "pure installs it."
+    )
     assert caught.value.where.startswith("mods/m/mod.yaml:")
-
-
-def test_a_folder_of_another_distribution_is_not_hidden(small_factory: SmallFactory, mods: Path) -> None:
-    write_mod(mods, adding("pure/long", "pure"), {"new": "new\n"})
-    with raises("taken-path", match="may not add, hide or change pure/long/"):
-        small_factory.build()
 
 
 @pytest.mark.parametrize("path", ["torch/__init__.py", "pure/new.py", "elsewhere.py", "new/__init__.py"])
@@ -54,28 +57,31 @@ def test_a_file_in_a_package_of_the_distribution_is_added(small_factory: SmallFa
     assert [layer.name for layer in built.plan.layers if layer.kind == "mod"] == ["m"]
 
 
-@pytest.mark.parametrize("name", ["pure", "shared", "platform_"])
-def test_a_package_that_a_mod_brings_along_replaces_none(
-    small_factory: SmallFactory, mods: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+@pytest.mark.parametrize(
+    ("brought", "kind", "said"),
+    [
+        ({"package": "pure"}, "taken-path", "pure installs it."),
+        ({"package": "shared"}, "taken-path", "namespaced installs it."),
+        ({"package": "platform_"}, "taken-path", "platform installs it."),
+        *(({"extra": name}, "forbidden-path", "") for name in (".wh.code.py", "new\nline.py", "run.pth")),
+    ],
+)
+def test_a_package_that_a_mod_brings_along_replaces_none_and_has_safe_names(
+    small_factory: SmallFactory,
+    mods: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    brought: dict[str, str],
+    kind: str,
+    said: str,
 ) -> None:
-    data = plugin_mod(tmp_path / "source", package=name, distribution="platform")
-    write_mod(mods, data)
+    write_mod(mods, plugin_mod(tmp_path / "source", **brought, distribution="platform"))
     monkeypatch.setenv("FACTORY_SOURCE_PLUGIN", str(tmp_path / "source"))
-    with raises("taken-path", match=f"{name}/__init__") as caught:
+    with raises(kind, match="may not add") as caught:
         small_factory.build()
-    owners = {"pure": "pure", "shared": "namespaced", "platform_": "platform"}
-    assert caught.value.why == f"{owners[name]} installs it."
-
-
-@pytest.mark.parametrize("name", [".wh.code.py", "new\nline.py", "run.pth"])
-def test_a_package_that_a_mod_brings_along_has_safe_names(
-    small_factory: SmallFactory, mods: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    folder = tmp_path / "source"
-    write_mod(mods, plugin_mod(folder, extra=name, distribution="platform"))
-    monkeypatch.setenv("FACTORY_SOURCE_PLUGIN", str(folder))
-    with raises("forbidden-path", match="may not add"):
-        small_factory.build()
+    assert said in caught.value.why
+    assert f"{brought.get('package', '')}/" in f"{caught.value.what}/"
 
 
 def test_two_mods_of_different_distributions_do_not_add_the_same_file(

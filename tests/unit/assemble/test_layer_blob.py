@@ -28,11 +28,6 @@ LARGE = random.Random(7).randbytes(80_000)
 KEY = Sha256("ab" * 32)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
-
-
 def layer_of(wheels: Iterable[Path], **settings: Any) -> WheelLayer:
     inputs = tuple(Input(name=wheel.name, sha256=sha256_of(wheel.read_bytes())) for wheel in wheels)
     given = WheelSettings(venv="opt/venv", python="3.11", **settings)

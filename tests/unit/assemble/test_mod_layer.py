@@ -11,24 +11,20 @@ from typing import Any
 
 import pytest
 
-from imagefactory.assemble.applied_mods import (
-    RECORD_OF_MODS,
-    InstalledWheel,
-    apply_chain,
-    mod_entries,
-)
+from imagefactory.assemble.applied_mods import RECORD_OF_MODS, InstalledWheel, apply_chain, mod_entries
 from imagefactory.assemble.layers.wheel_layer import Environment, wheel_entries
 from imagefactory.mods.choose import Chosen
 from imagefactory.oci.entry import Entry, read_content
 from imagefactory.plan.make import _licences, _mod_layers
 from imagefactory.plan.plan import ModLayer, ModSettings
-from imagefactory.project.locks.files import LockedWheel, WheelLock
-from imagefactory.store.digests import Sha256, sha256_of
+from imagefactory.project.locks.files import WheelLock
+from imagefactory.store.digests import sha256_of
 from images.shipped.mods.load import load_mod
 from images.shipped.mods.manifest import Mod, Variant
 from images.shipped.mods.text import record_row
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
+from tests.fixtures.lock_files import MADE_FROM, locked_wheel
 from tests.fixtures.mods import Data, edit, has, make_mod, manifest, plugin_mod
 from tests.fixtures.wheels import WheelFactory
 
@@ -63,26 +59,14 @@ def one(name: str, anchor: str, path: str = "vllm/x.py", **more: Any) -> Data:
 
 
 def layers(wheels: dict[str, Path], *chosen: Picked) -> list[ModLayer]:
-    locked = [
-        LockedWheel(
-            name=file.split("-")[0].replace("_", "-"),
-            version=file.split("-")[1],
-            file=file,
-            sha256=sha256_of(path.read_bytes()),
-            size=path.stat().st_size,
-            unpacked=1,
-            needed_by=("matrix.yaml",),
-        )
-        for file, path in wheels.items()
-    ]
     lock = WheelLock(
-        made_from={"matrix": Sha256("0" * 64)},
+        made_from=MADE_FROM,
         version="1.5",
         arch="cpu",
         platform="linux/amd64",
         python="3.11",
         kernels="upstream",
-        wheels=tuple(locked),
+        wheels=tuple(map(locked_wheel, wheels.values())),
     )
     return list(_mod_layers(lock, "vllm", Chosen(tuple(chosen), ()), None))
 
@@ -138,27 +122,17 @@ def assert_record_is_true(tree: dict[str, bytes], name: str) -> None:
 
 
 def test_a_layer_holds_the_changed_files_the_record_and_the_note(wheels: dict[str, Path], mods: Path) -> None:
-    [layer] = layers(wheels, make_mod(mods, one("m", "one = 1\n")))
-    found = entries(layer, wheels)
-    assert sorted(found) == [
-        f"{SITE}/vllm-1.5.dist-info/RECORD",
-        f"{SITE}/vllm/x.py",
-        RECORD_OF_MODS,
-    ]
-    assert all(entry.mode == 0o644 for entry in found.values())
-    text = contents(layer, wheels)[f"{SITE}/vllm/x.py"].decode()
-    assert text == str(FILES["vllm/x.py"]).replace("one = 1\n", "one = 1\n# m\n")
-    assert_record_is_true(stacked([layer], wheels), "vllm-1.5")
-
-
-def test_the_note_names_every_file_with_its_hash_before_and_after(
-    wheels: dict[str, Path], mods: Path
-) -> None:
     data = one("m", "one = 1\n", licence="MIT")
     data["variants"][0]["changes"].append({"add": "vllm/new.py", "source": "new.py"})
     mod = make_mod(mods, data, {"new.py": "new = 1\n"})
     [layer] = layers(wheels, mod)
+    assert {path: entry.mode for path, entry in entries(layer, wheels).items()} == dict.fromkeys(
+        (f"{SITE}/vllm-1.5.dist-info/RECORD", f"{SITE}/vllm/new.py", f"{SITE}/vllm/x.py", RECORD_OF_MODS),
+        0o644,
+    )
     found = contents(layer, wheels)
+    text = found[f"{SITE}/vllm/x.py"].decode()
+    assert text == str(FILES["vllm/x.py"]).replace("one = 1\n", "one = 1\n# m\n")
     [entry] = json.loads(found[RECORD_OF_MODS])["mods"]
     assert entry == {
         "name": "m",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -41,17 +40,6 @@ def gone(pids: list[int], patience: float = 5) -> bool:
     while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.05)
     return not any(Path(f"/proc/{pid}").exists() for pid in pids)
-
-
-def test_processes_and_threads_give_the_same(
-    small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    [built] = small_factory.build()
-    monkeypatch.setattr(parallel, "SMALL_WORK", 0)
-    shutil.rmtree(small_factory.cache)
-    small_factory.project.known_layers.unlink()
-    [again] = small_factory.build()
-    assert again.image == built.image
 
 
 def test_an_error_in_a_worker_arrives_whole(

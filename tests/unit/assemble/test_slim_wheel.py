@@ -82,16 +82,12 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(store, Input(name=name, sha256=sha256))
 
 
-def test_only_code_for_other_chips_is_overwritten(bench: Bench) -> None:
+def test_only_code_for_other_chips_is_overwritten_and_a_note_tells_what(bench: Bench) -> None:
     files = bench.files(bench.build())
     assert files[f"{SITE}/gpu/_C.abi3.so"] == SLIM
     for untouched in ("gpu/libodd.so.1", "gpu/small.so", "gpu/data.bin"):
         expected = FILES[untouched]
         assert files[f"{SITE}/{untouched}"] == expected, untouched
-
-
-def test_record_and_note_tell_what_was_taken_out(bench: Bench) -> None:
-    files = bench.files(bench.build())
     rows = {
         row[0]: row[1] for row in csv.reader(io.StringIO(files[f"{SITE}/gpu-1.0.dist-info/RECORD"].decode()))
     }

@@ -23,16 +23,13 @@ def test_bytes_are_the_golden_ones() -> None:
     assert {name: sha256_of(data)[:16] for name, data in tiny_model().items()} == GOLDEN
 
 
-def test_model_layer_describes_the_model(small_factory: SmallFactory) -> None:
+def test_model_layer_describes_the_model_and_has_a_generated_one(small_factory: SmallFactory) -> None:
     settings = model_settings(small_factory, SECOND)
     entries = {entry.path: entry.content for entry in model_entries(settings)}
     assert "opt/models" not in " ".join(entries)
     content = entries[ImagePath(MODEL)]
     assert isinstance(content, Bytes)
     assert json.loads(content.data) == settings.model
-
-
-def test_generated_model_is_in_the_image(small_factory: SmallFactory) -> None:
     paths = {entry.path for entry in model_entries(model_settings(small_factory, CELL))}
     assert {"opt/models/tiny/config.json", "opt/models/tiny/tokenizer.json", MODEL} <= paths
 

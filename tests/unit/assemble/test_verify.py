@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -23,12 +24,6 @@ from imagefactory.store.progress import Progress
 from tests.fixtures.failures import raises
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
 from tests.smoke import test_static
-
-
-@pytest.fixture
-def built(small_factory: SmallFactory) -> Built:
-    [built] = small_factory.build()
-    return built
 
 
 def run(factory: SmallFactory, digest: str | None = None) -> Digest:
@@ -56,9 +51,19 @@ def change_mode(data: bytes) -> bytes:
     return data[:at] + header + data[at + 512 :]
 
 
-def test_untouched_image_verifies(small_factory: SmallFactory, built: Built) -> None:
+def test_untouched_image_verifies_and_nothing_is_left_behind(
+    small_factory: SmallFactory, built: Built
+) -> None:
+    def files() -> set[Path]:
+        return {
+            path for path in small_factory.cache.glob("**/*") if path.is_file() and path.suffix != ".lock"
+        }
+
+    before = files()
     assert run(small_factory) == built.image.digest
     assert run(small_factory, built.image.digest) == built.image.digest
+    assert files() == before
+    assert built.layout.manifest_digest() == built.image.digest
 
 
 def test_verifying_does_not_trust_recorded_digests_but_a_build_does(
@@ -93,15 +98,6 @@ def test_wrong_diff_id_on_record_is_found_by_verifying_and_by_smoke_tests(
     with pytest.raises(AssertionError, match=f"not to {wrong}"):
         test_static.test_layers_unpack_to_what_the_configuration_promises(image, layers, lambda *_: None)
     refused(small_factory)
-
-
-def test_verifying_leaves_nothing_behind(small_factory: SmallFactory, built: Built) -> None:
-    store = Store(small_factory.cache)
-    before = {path: path.stat().st_ino for path in store.root.glob("**/*") if path.is_file()}
-    run(small_factory)
-    after = {path: path.stat().st_ino for path in store.root.glob("**/*") if path.is_file()}
-    assert {path for path in after.keys() - before.keys() if path.suffix != ".lock"} == set()
-    assert built.layout.manifest_digest() == built.image.digest
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -161,14 +157,9 @@ def test_an_image_of_an_earlier_plan_is_stale_and_not_tampered_with(
     assert "/opt: presence is missing, a rebuild gives there" in error.why
 
 
-def test_given_digest_is_compared(small_factory: SmallFactory) -> None:
+def test_given_digest_is_compared_and_without_one_an_image_is_needed(small_factory: SmallFactory) -> None:
     digest = f"sha256:{'0' * 64}"
     assert f"expected {digest}" in refused(small_factory, digest).why
-
-
-def test_verifying_needs_an_image_or_a_digest(
-    small_factory: SmallFactory,
-) -> None:
     with raises("no-image"):
         run(small_factory)
 

@@ -79,7 +79,9 @@ def full_wheel(wheel_factory: WheelFactory) -> Path:
     return wheel_factory("full-house", **FULL)
 
 
-def test_files_are_installed_where_the_standard_says(full_wheel: Path) -> None:
+def test_files_are_installed_where_the_standard_says_and_only_scripts_are_executable(
+    full_wheel: Path,
+) -> None:
     folders = {
         "opt/venv/bin": SCRIPTS,
         "opt/venv/include/site/python3.11/full-house": ["full.h"],
@@ -89,7 +91,11 @@ def test_files_are_installed_where_the_standard_says(full_wheel: Path) -> None:
         f"{SITE}/full_house-1.0.dist-info": ["INSTALLER", "METADATA", "RECORD", "WHEEL", "entry_points.txt"],
         f"{SITE}/full_house-1.0.dist-info/licenses": ["LICENSE"],
     }
-    assert set(entries_of(full_wheel)) == {f"{path}/{name}" for path in folders for name in folders[path]}
+    entries = entries_of(full_wheel)
+    assert set(entries) == {f"{path}/{name}" for path in folders for name in folders[path]}
+    executable = {path for path, entry in entries.items() if entry.mode == 0o755}
+    assert executable == {f"{SITE}/full_house/run.sh", *(f"opt/venv/bin/{name}" for name in SCRIPTS)}
+    assert {entry.mode for entry in entries.values()} == {0o755, 0o644}
 
 
 def test_scripts_run_the_python_of_the_environment(full_wheel: Path) -> None:
@@ -102,12 +108,6 @@ def test_scripts_run_the_python_of_the_environment(full_wheel: Path) -> None:
     assert nested.startswith("#!/opt/venv/bin/python3\n")
     assert "from full_house.cli import App\n" in nested
     assert "sys.exit(App.main())" in nested
-
-
-def test_only_scripts_and_marked_files_are_executable(full_wheel: Path) -> None:
-    executable = {path for path, entry in entries_of(full_wheel).items() if entry.mode == 0o755}
-    assert executable == {f"{SITE}/full_house/run.sh", *(f"opt/venv/bin/{name}" for name in SCRIPTS)}
-    assert {entry.mode for entry in entries_of(full_wheel).values()} == {0o755, 0o644}
 
 
 def test_record_lists_every_file_with_its_hash(full_wheel: Path, tmp_path: Path) -> None:

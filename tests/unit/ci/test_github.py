@@ -25,7 +25,9 @@ def outcomes(github: FakeGitHub, *results: ModResult) -> list[str]:
     return [outcome for _, outcome, _ in report(github.client(), results, known=["greeting"])]
 
 
-def test_a_broken_mod_is_reported_once_with_the_evidence(fake_github: FakeGitHub) -> None:
+def test_a_broken_mod_is_reported_once_with_the_evidence_and_new_evidence_updates_the_issue(
+    fake_github: FakeGitHub,
+) -> None:
     assert outcomes(fake_github, BROKEN) == ["opened"]
     assert outcomes(fake_github, BROKEN) == ["unchanged"]
     [issue] = fake_github.issues
@@ -33,13 +35,8 @@ def test_a_broken_mod_is_reported_once_with_the_evidence(fake_github: FakeGitHub
     assert "An anchor occurs 0 times \\| in a.py (mods/greeting/mod.yaml:7)" in issue["body"]
     assert issue["labels"] == [{"name": LABEL}]
     assert fake_github.comments == []
-
-
-def test_new_evidence_updates_the_issue(fake_github: FakeGitHub) -> None:
-    outcomes(fake_github, BROKEN)
     assert outcomes(fake_github, UPSTREAM) == ["updated"]
-    [issue] = fake_github.issues
-    assert issue["title"] == "The mod greeting seems to be upstream on nightly"
+    assert fake_github.issues[0]["title"] == "The mod greeting seems to be upstream on nightly"
     assert len(fake_github.comments) == 1
 
 
@@ -64,16 +61,12 @@ def test_an_issue_that_somebody_closed_stays_closed_until_the_finding_changes(
     assert outcomes(fake_github, UPSTREAM) == ["reopened"]
 
 
-def test_an_issue_is_found_among_hundreds(fake_github: FakeGitHub) -> None:
+def test_an_issue_is_found_among_hundreds_and_a_copy_of_it_left_alone(fake_github: FakeGitHub) -> None:
     noise = {"state": "open", "labels": [{"name": LABEL}], "body": "about something else"}
     fake_github.issues += [{"number": number, **noise} for number in range(1, 131)]
     assert outcomes(fake_github, BROKEN) == ["opened"]
     assert outcomes(fake_github, BROKEN) == ["unchanged"]
-
-
-def test_a_copy_of_an_issue_is_left_alone(fake_github: FakeGitHub) -> None:
-    outcomes(fake_github, BROKEN)
-    fake_github.issues[0]["labels"] = [{"name": "question"}]  # somebody copied the text
+    fake_github.issues[-1]["labels"] = [{"name": "question"}]  # somebody copied the text
     assert outcomes(fake_github, BROKEN) == ["opened"]
 
 
@@ -115,15 +108,9 @@ def test_a_wrong_token_a_silent_server_and_a_missing_repository_are_explained(
     assert TOKEN not in repr(fake_github.client())
 
 
-def test_an_answer_that_is_no_json_is_refused() -> None:
-    with (
-        scripted(lambda _: Answer(b"<html>")) as server,
-        raises("github-failed", match="does not answer"),
-    ):
+def test_an_answer_that_is_no_json_is_refused_and_nobody_waits_as_long_as_github_pleases() -> None:
+    with scripted(lambda _: Answer(b"<html>")) as server, raises("github-failed", match="does not answer"):
         GitHub(f"repos/{GITHUB}", TOKEN, server.url).get("issues")
-
-
-def test_nobody_waits_as_long_as_github_pleases() -> None:
     with scripted(lambda _: Answer(b"{}", 429, {"Retry-After": "3600"})) as server:
         with raises("github-failed", match="refused"):
             GitHub(f"repos/{GITHUB}", TOKEN, server.url).get("issues")

@@ -66,12 +66,15 @@ def branch(locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> Branch
     return branch
 
 
-def test_a_branch_is_compiled_once_for_all_models(branch: Branch) -> None:
+def test_a_branch_is_compiled_once_for_all_models_and_a_release_with_wheels_is_not(branch: Branch) -> None:
     assert {cell.model for cell in branch.cells} >= {"big", "more"}
     [vllm] = branch.compiles().jobs
     assert (vllm.what, vllm.reason) == ("vllm", "some/where main is at aaaaaaaaaaaa")
     [job] = Night("registry", compiles=(vllm,)).jobs()["compile"]
     assert job["runner"] == "ubuntu-24.04-arm"
+    cells = [cell for cell in nightly_cells(branch.project) if cell.version == "2.0"]
+    assert cells
+    assert find_compiles(branch.project, Repository.open("127.0.0.1:9/a/b"), cells).jobs == []
 
 
 def test_a_graft_is_compiled_by_one_job_before_it_is_ever_locked(
@@ -102,12 +105,6 @@ def test_a_wheel_with_other_mods_is_compiled_again(branch: Branch) -> None:
     branch.compile(HEAD, system={"python": "3.13"})
     [vllm] = branch.compiles().jobs
     assert vllm.reason == "the mods of its sources changed"
-
-
-def test_a_release_with_wheels_is_not_compiled(branch: Branch) -> None:
-    cells = [cell for cell in nightly_cells(branch.project) if cell.version == "2.0"]
-    assert cells
-    assert find_compiles(branch.project, Repository.open("127.0.0.1:9/a/b"), cells).jobs == []
 
 
 def test_the_branch_is_looked_up_on_the_configured_host(

@@ -10,21 +10,9 @@ import pytest
 
 from imagefactory.check.smoke.record import cpu_counterparts, serving_elsewhere
 from imagefactory.ci import night as night_planning
-from imagefactory.ci.jobs import (
-    MOST_JOBS,
-    Night,
-    Trouble,
-    Work,
-    fitted,
-    refuse_full,
-    space_needed,
-)
+from imagefactory.ci.jobs import MOST_JOBS, Night, Trouble, Work, fitted, refuse_full, space_needed
 from imagefactory.ci.night import differences, nightly_cells, plan_night
-from imagefactory.ci.run_summary import (
-    LARGEST,
-    bounded,
-    night_summary,
-)
+from imagefactory.ci.run_summary import LARGEST, bounded, night_summary
 from imagefactory.errors import FactoryError, LockError, RegistryError
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.make import make_plan
@@ -113,12 +101,9 @@ def test_a_run_has_at_most_256_jobs_and_counts_what_is_left() -> None:
     assert f"{night.later} more do not fit" in night_summary(night)
 
 
-def test_a_tested_image_only_needs_the_promotion_job() -> None:
+def test_a_night_has_only_the_jobs_that_it_needs() -> None:
     jobs = Night("r", works=(work("a", needs=("promote",)),)).jobs()
-    assert (jobs["image"], jobs["smoke"], len(jobs["promote"])) == ([], [], 1)
-
-
-def test_a_night_without_work_has_no_jobs() -> None:
+    assert (jobs["image"], jobs["smoke"], len(jobs["promote"])) == ([], [], 1), "it was tested before"
     outputs = Night("r", current=3).outputs()
     assert outputs["empty"] == "true"
     assert {outputs[name] for name in ("compile", "adopt", "image", "smoke", "gpu")} == {"[]"}
@@ -133,12 +118,15 @@ def test_a_first_night_does_not_ask_the_registry(small_factory: SmallFactory) ->
     assert len(night.works) == 2
 
 
-def test_a_summary_escapes_what_others_wrote() -> None:
+def test_a_summary_escapes_what_others_wrote_and_is_cut_to_what_github_shows() -> None:
     trouble = Trouble("b@1.0/cpu/amd64", "It broke.", "An anchor | occurs <b>twice</b>, @everybody")
     shown = night_summary(Night("registry.example/a", works=(work("a"),), broken=(trouble,), current=2))
     assert "1 to do, 0 to compile, 2 up to date, 1 broken" in shown
     assert "An anchor \\| occurs &lt;b>twice" in shown
     assert "@everybody" not in shown
+    text = bounded("ä\n" * LARGEST)
+    assert len(text.encode()) <= LARGEST
+    assert text.endswith("1 MiB.\n")
 
 
 def test_differences_are_listed_in_the_order_of_layers() -> None:
@@ -151,12 +139,6 @@ def test_differences_are_listed_in_the_order_of_layers() -> None:
     assert differences(old, gone) == ["mod a", "mod b"]
     assert differences(gone, old) == ["mod a", "mod b"]
     assert differences(old, old | {"mod b": two, "model m": two}) == ["mod b", "model m"]
-
-
-def test_a_summary_is_cut_to_what_github_shows() -> None:
-    text = bounded("ä\n" * LARGEST)
-    assert len(text.encode()) <= LARGEST
-    assert text.endswith("1 MiB.\n")
 
 
 def test_several_failures_are_reported_together() -> None:

@@ -65,20 +65,15 @@ def test_security_updates_of_debian_are_named_and_come_first(
         return refresh(Project(locked_checkout.root), indexes, ["base"], lambda _line: None)
 
     base, old = stanza("base", "1.0", Architecture="all", Depends="openssl, bash"), "3.5.1-1"
-    archive.suites["bookworm"] = [
-        base,
-        *(stanza(name, old, Architecture="all") for name in ("bash", "openssl")),
-    ]
+    others = [stanza(name, old, Architecture="all") for name in ("bash", "openssl")]
+    archive.suites["bookworm"] = [base, *others]
     refreshed()
     archive.suites["bookworm-updates"] = [stanza("bash", f"{old}+b1", Architecture="all")]
     archive.suites["bookworm-security"] = [stanza("openssl", f"{old}+deb13u1", Architecture="all")]
     found = refreshed()
-    assert found.packages == (
-        "bookworm/linux-amd64.toml: openssl 3.5.1-1 → 3.5.1-1+deb13u1 (security)",
-        "bookworm/linux-arm64.toml: openssl 3.5.1-1 → 3.5.1-1+deb13u1 (security)",
-        "bookworm/linux-amd64.toml: bash 3.5.1-1 → 3.5.1-1+b1",
-        "bookworm/linux-arm64.toml: bash 3.5.1-1 → 3.5.1-1+b1",
-    )
+    old_to_new = ("openssl 3.5.1-1 → 3.5.1-1+deb13u1 (security)", "bash 3.5.1-1 → 3.5.1-1+b1")
+    files = ("bookworm/linux-amd64.toml", "bookworm/linux-arm64.toml")
+    assert found.packages == tuple(f"{file}: {change}" for change in old_to_new for file in files)
     assert "4 packages moved, 2 of them with a security update from Debian:" in found.body([])
 
 

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,19 +62,11 @@ def test_every_step_is_a_command_that_exists() -> None:
             assert found[1] in known, f"{name}, {job}: there is no command {found[1]}"
 
 
-@dataclass
 class Runner:
     """A checkout where a step of shell runs as on GitHub, with a `gh` that only writes down what it is told."""
 
-    folder: Path
-
-    @property
-    def checkout(self) -> Path:
-        return self.folder / "checkout"
-
-    @property
-    def origin(self) -> Path:
-        return self.folder / "origin.git"
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.checkout, self.origin = folder, folder / "checkout", folder / "origin.git"
 
     @property
     def calls(self) -> list[str]:
@@ -96,19 +87,11 @@ class Runner:
         return proposal
 
     def run(self, step: dict[str, Any], **env: str) -> tuple[int, str]:
+        own = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "RUNNER_TEMP": str(self.folder)}
+        environment = {**os.environ, **own, "GITHUB_OUTPUT": str(self.folder / "output"), **env}
+        shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
         done = subprocess.run(
-            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
-            cwd=self.checkout,
-            env={
-                **os.environ,
-                "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
-                "RUNNER_TEMP": str(self.folder),
-                "GITHUB_OUTPUT": str(self.folder / "output"),
-                **env,
-            },
-            capture_output=True,
-            text=True,
-            check=False,
+            shell, cwd=self.checkout, env=environment, capture_output=True, text=True, check=False
         )
         return done.returncode, done.stdout + done.stderr
 
@@ -146,17 +129,15 @@ def test_the_status_is_bad_if_a_job_failed_or_a_target_is_broken(
     runner: Runner, results: str, broken: str, expected: int
 ) -> None:
     step = step_of("nightly.yml", "status")
-    assert re.findall(r"contains\(needs.\*.result, '(\w+)'\)", step["env"]["FAILED"]) == [
-        "failure",
-        "cancelled",
-    ]
+    counted = re.findall(r"contains\(needs.\*.result, '(\w+)'\)", step["env"]["FAILED"])
+    assert counted == ["failure", "cancelled"]
     assert runner.run(step, FAILED=results, BROKEN=broken)[0] == expected
     pull_request = step_of("pull-request.yml", "status")
     assert pull_request["env"] == {"FAILED": step["env"]["FAILED"]}
     assert runner.run(pull_request, FAILED=results)[0] == (results == "true")
 
 
-def test_a_release_is_made_once_with_its_changelog_entry(runner: Runner) -> None:
+def test_a_release_is_made_once_with_its_changelog_entry_for_the_tag_of_its_version(runner: Runner) -> None:
     step = step_of("release.yml", "release")
     assert runner.run(step, TAG="v0.2.0") == (0, "")
     assert runner.calls == ["release view v0.2.0"], "it exists"
@@ -164,16 +145,13 @@ def test_a_release_is_made_once_with_its_changelog_entry(runner: Runner) -> None
     assert runner.run(step, TAG="v0.2.0") == (0, "")
     *_, made = " ".join(runner.calls).partition("release create ")
     assert made.split() == ["v0.2.0", "--verify-tag", "--title", "0.2.0", "--notes", "-", "more"]
-
-
-def test_a_tag_of_another_version_and_a_missing_changelog_entry_are_refused(runner: Runner) -> None:
-    step = step_of("release.yml", "release")
+    before = runner.calls
     code, said = runner.run(step, TAG="v0.3.0")
     assert (code, "has version 0.2.0" in said) == (1, True)
     (runner.checkout / "CHANGELOG.md").write_text("## [Unreleased]\n\n- more\n")
     code, said = runner.run(step, TAG="v0.2.0")
     assert (code, "no entry for 0.2.0" in said) == (1, True)
-    assert runner.calls == []
+    assert runner.calls == before
 
 
 def test_a_pull_request_is_opened_once_and_kept_up_to_date(runner: Runner) -> None:
@@ -197,15 +175,8 @@ def test_a_pull_request_is_opened_once_and_kept_up_to_date(runner: Runner) -> No
 @pytest.mark.parametrize(
     "path",
     [
-        *(
-            "inv",
-            ".github/workflows/x.yml",
-            "locks/x.py",
-            "locks/.git/x.toml",
-            "locks/a b.toml",
-            "locks/a\n.toml",
-        ),
-        "link",
+        *("inv", ".github/workflows/x.yml", "locks/x.py", "locks/.git/x.toml", "locks/a b.toml"),
+        *("locks/a\n.toml", "link"),
     ],
 )
 def test_only_locks_and_the_matrix_are_proposed(runner: Runner, path: str) -> None:
@@ -274,24 +245,21 @@ def test_no_job_with_a_token_changes_what_it_runs() -> None:
                 assert not re.search(r"\./inv|uses': '\./", str(after)), f"{name}, {other}"
 
 
-def test_no_job_keeps_credentials_in_its_checkout() -> None:
+def test_every_job_follows_the_rules() -> None:
+    contributed = re.compile(r"\./inv (compile|smoke|ci\.smoke|build|test|rebuilds\.check)\b|\.ci/run")
     for name, job, data in jobs():
+        assert data.get("strategy", {"fail-fast": False})["fail-fast"] is False, f"{name}, {job} stops others"
+        if contributed.search(steps(data)):
+            assert set(data["permissions"].values()) <= {"read"}, f"{name}, {job} runs contributed content"
         for step in data["steps"]:
             if "actions/checkout" in step.get("uses", ""):
-                assert step["with"]["persist-credentials"] is False, f"{name}, {job}"
-
-
-def test_a_cache_of_compiled_code_is_restored_for_the_same_sources_only() -> None:
-    caches = [
-        step["with"]
-        for _, _, data in jobs()
-        for step in data["steps"]
-        if "actions/cache" in step.get("uses", "")
-    ]
-    assert caches
-    for cache in caches:
-        for key in (cache["key"], cache.get("restore-keys", cache["key"])):
-            assert "${{ matrix.source }}" in key
+                assert step["with"]["persist-credentials"] is False, f"{name}, {job} keeps credentials"
+            if "actions/cache" in step.get("uses", ""):
+                keys = (step["with"]["key"], step["with"].get("restore-keys", step["with"]["key"]))
+                assert all("${{ matrix.source }}" in key for key in keys), f"{name}, {job}: other sources"
+    for name in ("nightly.yml", "pull-request.yml"):
+        found = read(name)["jobs"]
+        assert set(found["status"]["needs"]) == set(found) - {"status"}, name
 
 
 def test_locks_are_taken_only_where_the_checkout_has_none(runner: Runner) -> None:
@@ -319,13 +287,6 @@ def test_locks_are_taken_only_where_the_checkout_has_none(runner: Runner) -> Non
     assert git(runner.checkout, "status", "--porcelain") == "?? locks/nightly/"
 
 
-def test_jobs_that_run_contributed_content_may_write_nothing() -> None:
-    runs = re.compile(r"\./inv (compile|smoke|ci\.smoke|build|test|rebuilds\.check)\b|\.ci/run")
-    for name, job, data in jobs():
-        if runs.search(steps(data)):
-            assert set(data["permissions"].values()) <= {"read"}, f"{name}, {job}"
-
-
 def test_the_night_lists_what_it_would_prune_and_deletes_no_more_than_a_bound() -> None:
     listing, deleting = (step_of("nightly.yml", "prune", number)["run"] for number in (-2, -1))
     assert deleting == f"{listing} --delete --most 5000"
@@ -334,15 +295,15 @@ def test_the_night_lists_what_it_would_prune_and_deletes_no_more_than_a_bound() 
 
 def test_jobs_that_may_write_packages_only_move_bytes() -> None:
     allowed = {"wheels.push", "ci.push", "ci.promote", "rollback", "history", "prune", "rebuilds.attest"}
-    found = 0
-    for name, job, data in jobs():
-        if data["permissions"].get("packages") == "write":
-            found += 1
-            assert set(re.findall(r"\./inv (\S+)", steps(data))) <= allowed, f"{name}, {job}"
-    assert found == 6
+    writing = [(job, data) for _, job, data in jobs() if data["permissions"].get("packages") == "write"]
+    assert len(writing) == 6
+    for job, data in writing:
+        assert set(re.findall(r"\./inv (\S+)", steps(data))) <= allowed, job
 
 
-def test_pull_requests_may_only_read() -> None:
+def test_pull_requests_may_only_read_and_strangers_start_no_job_with_rights() -> None:
+    for name in NAMES:
+        assert not {"pull_request_target", "issue_comment", "workflow_run"} & set(read(name)["on"]), name
     workflow = read("pull-request.yml")
     assert set(workflow["on"]) == {"pull_request"}
     text = (FOLDER / "pull-request.yml").read_text("utf-8")
@@ -350,14 +311,7 @@ def test_pull_requests_may_only_read() -> None:
     for data in workflow["jobs"].values():
         assert data["permissions"] in ({}, {"contents": "read"})
         assert "self-hosted" not in str(data["runs-on"])
-
-
-def test_no_event_of_a_stranger_starts_a_job_with_rights() -> None:
-    for name in NAMES:
-        assert not {"pull_request_target", "issue_comment", "workflow_run"} & set(read(name)["on"]), name
-
-
-def test_a_self_hosted_machine_needs_a_protected_environment() -> None:
+    # A self-hosted machine needs a protected environment.
     [(name, gpu)] = [(name, data) for name, _, data in jobs() if "self-hosted" in str(data["runs-on"])]
     assert name == "nightly.yml"
     assert gpu["environment"] == "gpu"
@@ -371,24 +325,9 @@ def test_jobs_that_publish_are_never_cancelled() -> None:
         groups = [workflow["concurrency"], *(job["concurrency"] for job in publishes if "concurrency" in job)]
         for group in groups if publishes else ():
             assert group["cancel-in-progress"] is False, name
-    nightly = read("nightly.yml")["jobs"]["promote"]["concurrency"]
-    assert (
-        nightly
-        == read("rollback.yml")["concurrency"]
-        == {"group": "publish", "cancel-in-progress": False, "queue": "max"}
-    )
-
-
-def test_a_failed_matrix_job_does_not_stop_the_others() -> None:
-    for name, job, data in jobs():
-        if "strategy" in data:
-            assert data["strategy"]["fail-fast"] is False, f"{name}, {job}"
-
-
-def test_the_status_job_needs_all_others() -> None:
-    for name in ("nightly.yml", "pull-request.yml"):
-        found = read(name)["jobs"]
-        assert set(found["status"]["needs"]) == set(found) - {"status"}, name
+    queue = {"group": "publish", "cancel-in-progress": False, "queue": "max"}
+    assert read("nightly.yml")["jobs"]["promote"]["concurrency"] == queue
+    assert read("rollback.yml")["concurrency"] == queue
 
 
 def ancestors(found: dict[str, Any], job: str) -> set[str]:
@@ -401,16 +340,10 @@ def ancestors(found: dict[str, Any], job: str) -> set[str]:
 def test_nothing_is_written_by_a_nightly_of_another_branch() -> None:
     found = read("nightly.yml")["jobs"]
     guard = "github.ref == format('refs/heads/{0}', github.event.repository.default_branch)"
-    assert found["plan"]["if"].split() == [
-        "${{",
-        "github.event_name",
-        "==",
-        "'schedule'",
-        "||",
-        *guard.split(),
-        "}}",
-    ]
+    assert " ".join(found["plan"]["if"].split()) == f"${{{{ github.event_name == 'schedule' || {guard} }}}}"
     for job, data in found.items():
+        if job != "plan":  # a night without work ends there
+            assert "needs.plan.outputs" in data["if"] or "promote.result" in data["if"], job
         if "write" in data["permissions"].values():
             assert "plan" in ancestors(found, job), job
             # With `always()` or `!cancelled()`, a job would run although `plan` was skipped.
@@ -420,12 +353,8 @@ def test_nothing_is_written_by_a_nightly_of_another_branch() -> None:
 
 def test_digests_are_handed_from_the_image_job_to_those_that_need_them() -> None:
     found = read("nightly.yml")["jobs"]
-    uploads = {
-        step["with"]["name"]: step["with"]["path"]
-        for step in found["image"]["steps"]
-        if "upload" in str(step)
-    }
-    assert uploads == {"pushed-${{ matrix.id }}": "build/pushed"}
+    [uploaded] = [step["with"] for step in found["image"]["steps"] if "upload" in str(step)]
+    assert (uploaded["name"], uploaded["path"]) == ("pushed-${{ matrix.id }}", "build/pushed")
     for job in ("smoke", "gpu", "promote", "record"):
         taken = [step["with"] for step in found[job]["steps"] if "download-artifact" in step.get("uses", "")]
         # Not merged: a file of one artifact must not replace that of another.
@@ -433,35 +362,21 @@ def test_digests_are_handed_from_the_image_job_to_those_that_need_them() -> None
         assert "image" in ancestors(found, job), job
 
 
-@pytest.mark.parametrize(
-    ("workflow", "base"),
-    [
-        ("pull-request.yml", "${{ github.event.pull_request.base.sha }}"),
-        ("main.yml", "${{ github.event.before }}"),
-    ],
-)
-def test_changed_records_are_rebuilt_on_both_kinds_of_machines(workflow: str, base: str) -> None:
-    records = read(workflow)["jobs"]["records"]
-    assert [step["env"]["BASE"] for step in records["steps"] if "env" in step] == [base]
-    assert records["steps"][0]["with"]["fetch-depth"] == 0
-    assert set(records["strategy"]["matrix"]["runner"]) == set(RUNNERS.values())
-    assert "ci.check-records --base" in steps(records)
+def test_changed_records_are_rebuilt_on_both_kinds_of_machines() -> None:
+    for workflow, base in (("pull-request.yml", "pull_request.base.sha"), ("main.yml", "before")):
+        records = read(workflow)["jobs"]["records"]
+        bases = [step["env"]["BASE"] for step in records["steps"] if "env" in step]
+        assert bases == [f"${{{{ github.event.{base} }}}}"]
+        assert records["steps"][0]["with"]["fetch-depth"] == 0
+        assert set(records["strategy"]["matrix"]["runner"]) == set(RUNNERS.values())
+        assert "ci.check-records --base" in steps(records)
 
 
-def test_a_nightly_without_work_ends_after_the_plan() -> None:
-    for job, data in read("nightly.yml")["jobs"].items():
-        assert job == "plan" or "needs.plan.outputs" in data["if"] or "promote.result" in data["if"], job
-
-
-def test_whoever_rebuilds_has_no_identity_and_whoever_signs_builds_nothing() -> None:
+def test_only_workflows_that_may_sign_have_an_identity_and_whoever_rebuilds_has_none() -> None:
     found = read("rebuild.yml")["jobs"]
     assert set(found["rebuild"]["permissions"].values()) == {"read"}
     assert re.findall(r"\./inv (\S+)", steps(found["attest"])) == ["rebuilds.attest"]
-    assert "id-token" not in found["rebuild"]["permissions"]
-
-
-def test_only_workflows_that_may_sign_have_an_identity() -> None:
-    """Trust nobody by default who cannot sign, and give nobody else an identity, except to rebuild."""
+    # Nobody is trusted by default who cannot sign, and nobody else has an identity, except to rebuild.
     signing = {name for name, _, data in jobs() if "id-token" in data["permissions"]}
     trusted = {signer.partition("@")[0].rpartition("/")[2] for signer in load_matrix(MATRIX).signers}
     assert signing == trusted | {"rebuild.yml", "site.yml"}

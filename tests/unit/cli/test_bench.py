@@ -23,30 +23,22 @@ def results(own_inv: Inv) -> Inv:
     return own_inv
 
 
-def test_results_are_compared_with_intervals(results: Inv) -> None:
+def test_results_are_compared_with_intervals_unless_they_differ_in_more_than_asked(results: Inv) -> None:
     found = json.loads(results("bench.compare", "a.json", "b.json", "--json").stdout)
     assert (found[0]["name"], found[0]["cell"], found[0]["verdict"]) == ("tokens/s", "all", "worse")
     assert found[0]["interval"]["high"] < 0.6
     done = results("bench.compare", "a.json", "a.json")
     assert (done.returncode, "no difference seen" in done.stdout) == (0, True)
-
-
-def test_results_that_differ_in_more_than_asked_are_refused(results: Inv) -> None:
     assert "--by 'setting A'" in results.fails("not-comparable", "bench.compare", "a.json", "c.json")
     done = results("bench.compare", "a.json", "c.json", "--by", "setting A")
     assert (done.returncode, "A is a.json, B is c.json A=1" in done.stdout) == (0, True)
 
 
-def test_results_are_plotted(results: Inv) -> None:
+def test_results_are_plotted_and_one_of_an_unknown_image_is_refused(results: Inv) -> None:
     done = results("bench.plot", "a.json", "--output", "pictures")
     assert done.returncode == 0, done.stderr
-    assert sorted(Path(line).name for line in done.stdout.split()) == [
-        "latency-dark.svg",
-        "latency-light.svg",
-    ]
-
-
-def test_a_result_of_an_unknown_image_is_refused(results: Inv) -> None:
+    pictures = sorted(Path(line).name for line in done.stdout.split())
+    assert pictures == ["latency-dark.svg", "latency-light.svg"]
     assert results("bench.check").returncode == 0
     result().write(results.root / "benchmarks" / "results" / "a.json")
     assert "no image of this repository" in results.fails("bad-bench-result", "bench.check")

@@ -90,13 +90,6 @@ def test_what_describes_a_model_to_people_changes_no_image(own_inv: Inv) -> None
     assert own_inv("plan", "--json").stdout == before
 
 
-def test_promises_name_tests_that_exist() -> None:
-    promises = re.findall(r"`((?:unit|integration)/[\w/]+)`", (REPOSITORY / "SECURITY.md").read_text("utf-8"))
-    assert promises
-    paths = [REPOSITORY / "tests" / promise for promise in promises]
-    assert [str(path) for path in paths if not (path.is_dir() or path.with_suffix(".py").is_file())] == []
-
-
 def test_committed_schemas_are_valid_and_up_to_date() -> None:
     assert write_changed(schemas(FOLDER), check=True) == []
     for name in SCHEMAS:

@@ -19,15 +19,7 @@ except SystemExit:
 print(len(sys.modules), *sys.modules, file=sys.stderr)
 """
 SLOW = {
-    "requests",
-    "docker",
-    "pypi_simple",
-    "jinja2",
-    "debian",
-    "elftools",
-    "cryptography",
-    "pysequoia",
-    "uv",
+    *("requests", "docker", "pypi_simple", "jinja2", "debian", "elftools", "cryptography", "pysequoia", "uv")
 }
 OWN = {"imagefactory.compile", "imagefactory.lock", "imagefactory.check.smoke", "imagefactory.site"}
 DATA = {"pydantic", "rich"}

@@ -117,8 +117,7 @@ def test_a_machine_without_python_is_told_what_to_install(sandbox: Sandbox) -> N
 
 
 @pytest.mark.parametrize(
-    ("system", "code", "said"),
-    [("Darwin", 0, "not tested there"), ("MINGW64_NT-10.0", 1, "WSL 2")],
+    ("system", "code", "said"), [("Darwin", 0, "not tested there"), ("MINGW64_NT-10.0", 1, "WSL 2")]
 )
 def test_other_systems_are_told_what_works(sandbox: Sandbox, system: str, code: int, said: str) -> None:
     sandbox.fake_python()

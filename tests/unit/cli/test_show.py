@@ -97,13 +97,6 @@ def test_a_log_has_one_line_for_each_finished_layer_or_pushed_blob(log: Console)
     ]
 
 
-def test_a_log_mentions_slow_layers_from_time_to_time(log: Console) -> None:
-    display = PlainDisplay(log, every=0)
-    display.layers(LAYERS[:2])
-    display.state(LAYERS[0].key, "splicing", 1000, 2000)
-    assert "splicing     wheel package-0: 1.0 kB of 2.0 kB" in text(log)
-
-
 def test_the_display_suits_the_console(log: Console) -> None:
     with watching(terminal(20)) as watch:
         assert isinstance(watch, LiveDisplay)
@@ -115,23 +108,20 @@ def test_the_display_suits_the_console(log: Console) -> None:
 def test_a_plan_shows_cached_layers_and_an_unknown_image(small_factory: SmallFactory, log: Console) -> None:
     plan = make_plan(small_factory.project, CELL)
     first, *others = plan.layers
-    layers = (
-        LayerStatus(first, None, cached=True),
-        *(LayerStatus(layer, None, cached=False) for layer in others),
-    )
+    layers = tuple(LayerStatus(layer, None, cached=layer is first) for layer in plan.layers)
     log.print(plan_table(PlanStatus(plan, layers, None, 0)))
     assert f"{len(plan.layers)} layers (1 cached)" in text(log)
     assert text(log).count("to build") == len(others)
     assert "image not known before it is built" in text(log)
 
 
-def test_progress_never_exceeds_its_total(log: Console) -> None:
+def test_progress_never_exceeds_its_total_and_a_log_mentions_slow_layers(log: Console) -> None:
     display, plain = LiveDisplay(), PlainDisplay(log, every=0)
     for one in (display, plain):
         one.layers(LAYERS[:1])
         one.state(LAYERS[0].key, "splicing", 583_300_000, 578_100_000)
     assert "583.3" not in "".join(shown(display)) + text(log)
-    assert "578.1 MB of 578.1 MB" in text(log)
+    assert "splicing     wheel package-0: 578.1 MB of 578.1 MB" in text(log)
 
 
 @pytest.mark.parametrize("sign", ["\x1b[2J", "\x9b2J", "\r", "\u202e", "\u2028"])

@@ -113,10 +113,8 @@ def test_the_exit_code_survives_a_full_standard_error(root: Path) -> None:
 
 def test_plain_invoke_has_the_same_commands(root: Path) -> None:
     plain = [sys.executable, "-m", "invoke", "--search-root", str(root)]
-    assert (
-        run([*plain, "targets", "--json"], root).stdout
-        == run([*as_inv(root), "targets", "--json"], root).stdout
-    )
+    listing = ["targets", "--json"]
+    assert run([*plain, *listing], root).stdout == run([*as_inv(root), *listing], root).stdout
     check_failure(run([*plain, *WRONG], root), "unknown-name")
 
 
@@ -139,34 +137,30 @@ def test_every_character_is_printed_in_every_locale(
     check_failure(run([*as_inv(root), "plan", "--target", "模型\udcff"], root, env=env), "unknown-name")
 
 
-def test_commands_work_without_a_home(root: Path, tmp_path: Path) -> None:
-    for home in (None, str(tmp_path / "missing")):
+def test_commands_work_without_a_home_and_read_no_configuration_of_invoke(root: Path, tmp_path: Path) -> None:
+    (tmp_path / ".invoke.yaml").write_text("]")
+    for home in (None, str(tmp_path / "missing"), str(tmp_path)):
         env = {"HOME": home, "FACTORY_CACHE": None, "XDG_CACHE_HOME": None}
         done = run([*as_inv(root), "plan"], root, env=env)
         assert done.returncode == 0, done.stderr
 
 
-def test_a_configuration_of_invoke_is_not_read(root: Path, tmp_path: Path) -> None:
-    (tmp_path / ".invoke.yaml").write_text("]")
-    assert run([*as_inv(root), "targets"], root, env={"HOME": str(tmp_path)}).returncode == 0
+START = """\
+class Finder:
+  def find_spec(self, name, *_):
+    if name == 'invoke': os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+"""
+WORK = "import imagefactory.project.targets as t; t.select = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
 
 
-def test_an_interrupt_of_the_start_ends_with_one_line(root: Path) -> None:
-    program = "import os, signal, sys\nclass Finder:\n  def find_spec(self, name, *_):\n"
-    program += "    if name == 'invoke': os.kill(os.getpid(), signal.SIGINT)\n"
-    program += "sys.meta_path.insert(0, Finder())\n"
-    program += "import runpy; runpy.run_path('tasks.py', run_name='__main__')"
+@pytest.mark.parametrize(
+    ("program", "said"), [(START, "interrupted\n"), (WORK, "interrupted; finished work is kept\n")]
+)
+def test_an_interrupt_of_the_start_or_of_work_ends_with_one_line(root: Path, program: str, said: str) -> None:
+    program = f"import os, runpy, signal, sys\n{program}runpy.run_path('tasks.py', run_name='__main__')"
     done = run([sys.executable, "-c", program, "plan"], root)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
-
-
-def test_an_interrupt_ends_with_one_line(root: Path) -> None:
-    program = "import os, signal, imagefactory.project.targets as t\n"
-    program += "t.select = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
-    program += "import runpy; runpy.run_path('tasks.py', run_name='__main__')"
-    done = run([sys.executable, "-c", program, "plan"], root)
-    assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr == "interrupted; finished work is kept\n"
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", said)
 
 
 @pytest.mark.parametrize(("bits", "command"), [(0o555, "clean"), (0o000, "wheels.list")])

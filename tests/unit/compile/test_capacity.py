@@ -29,9 +29,6 @@ def test_more_compilers_than_fit_into_memory_are_refused() -> None:
         jobs_for(BuildMachine(64, 24), COST, asked=8)
     assert "24.0 GB are available; 8 x 5 GB are needed." in caught.value.why
     assert "--jobs 4" in caught.value.fix
-
-
-def test_machine_without_memory_for_one_compiler_is_refused() -> None:
     with raises("no-room", match="not enough memory for 1 compiler") as caught:
         jobs_for(BuildMachine(8, 3.5), COST)
     assert "3.5 GB" in caught.value.why

@@ -61,9 +61,8 @@ def test_wheel_is_kept_and_never_compiled_twice(project: CompileProject, whole: 
     assert again.log is None
     assert len(compiler.asked) == 1
     assert [kept.key for kept in all_kept(project.store)] == [made.inputs.key]
-    left = {
-        path.name for path in (project.store.root / "compile" / work_out(project, whole).tree.key).iterdir()
-    }
+    folder = project.store.root / "compile" / work_out(project, whole).tree.key
+    left = {path.name for path in folder.iterdir()}
     assert left == {".lock", "log"}, "the tree is of no use once there is a wheel"
 
 
@@ -82,13 +81,6 @@ def test_wheel_that_names_no_glibc_gets_that_of_its_compilers(
     assert made.inputs.system == {"python": "3.13", "glibc": "2.41", "cuda": "13.0"}
 
 
-def test_libraries_of_single_targets_are_copied_but_not_kept(project: CompileProject, part: Request) -> None:
-    made = compile_it(project, part, FakeCompiler(lambda _, out: library(out)))
-    assert made.libraries == (project.root / f"build/kernels/flashinfer-v0.32.0-gb10-{MACHINE}/norm.so",)
-    assert made.wheel is None
-    assert list(all_kept(project.store)) == []
-
-
 def test_failed_compile_keeps_its_tree_and_log_but_no_wheel(project: CompileProject, whole: Request) -> None:
     def fail(build: Path, out: Path) -> int:
         (build / "a.o").touch()
@@ -99,6 +91,12 @@ def test_failed_compile_keeps_its_tree_and_log_but_no_wheel(project: CompileProj
         compile_it(project, whole, FakeCompiler(fail))
     assert "it broke" in caught.value.why
     assert Path(str(caught.value.where)).read_text().startswith("[1/2]")
+    assert list(all_kept(project.store)) == []
+    with raises("compile-failed") as caught:
+        compile_it(project, whole, FakeCompiler(lambda *_: 137))
+    assert "fewer than 4" in caught.value.fix, "it was killed"
+    with raises("audit-failed", match="would not run"):
+        compile_it(project, whole, FakeCompiler(lambda _, out: wheel(out, FOREIGN)))
     assert list(all_kept(project.store)) == []
 
 
@@ -137,18 +135,6 @@ def test_full_disk_is_named_and_what_is_compiled_is_kept(project: CompileProject
     assert compile_it(project, whole, FakeCompiler(resumed)).wheel is not None
 
 
-def test_killed_compiler_suggests_fewer_jobs(project: CompileProject, whole: Request) -> None:
-    with raises("compile-failed") as caught:
-        compile_it(project, whole, FakeCompiler(lambda *_: 137))
-    assert "fewer than 4" in caught.value.fix
-
-
-def test_wheel_that_does_not_run_on_the_gpu_is_not_kept(project: CompileProject, whole: Request) -> None:
-    with raises("audit-failed", match="would not run"):
-        compile_it(project, whole, FakeCompiler(lambda _, out: wheel(out, FOREIGN)))
-    assert list(all_kept(project.store)) == []
-
-
 def test_second_run_of_the_same_compile_is_refused(project: CompileProject, whole: Request) -> None:
     def second(_: Path, out: Path) -> int:
         with raises("compile-busy"):
@@ -166,9 +152,14 @@ def test_unknown_target_is_refused_with_the_nearest(project: CompileProject, par
     assert "norm" in caught.value.fix
 
 
-def test_container_gets_the_gpu_and_fixed_paths(project: CompileProject, part: Request) -> None:
+def test_container_gets_the_gpu_and_fixed_paths_and_single_libraries_are_copied_but_not_kept(
+    project: CompileProject, part: Request
+) -> None:
     compiler = FakeCompiler(lambda _, out: library(out))
-    compile_it(project, part, compiler)
+    made = compile_it(project, part, compiler)
+    assert made.libraries == (project.root / f"build/kernels/flashinfer-v0.32.0-gb10-{MACHINE}/norm.so",)
+    assert made.wheel is None
+    assert list(all_kept(project.store)) == []
     [asked] = compiler.asked
     environment = asked["environment"]
     assert environment["FLASHINFER_CUDA_ARCH_LIST"] == "12.1a"
@@ -230,10 +221,7 @@ def test_toolchain_is_refused_where_docker_has_no_room_for_it(
 
 @pytest.mark.parametrize(
     ("machine", "missing"),
-    [
-        (Machine(4, 2.0), "memory for 1 compiler"),
-        (Machine(4, 64.0, free=7.9), "disk space for the objects"),
-    ],
+    [(Machine(4, 2.0), "memory for 1 compiler"), (Machine(4, 64.0, free=7.9), "disk space for the objects")],
 )
 def test_too_little_memory_or_disk_is_reported_before_any_work(
     project: CompileProject, whole: Request, machine: Machine, missing: str
@@ -253,12 +241,7 @@ def test_too_little_memory_or_disk_is_reported_before_any_work(
         ({"what": "flashinfer", "arch": "cpu"}, "bad-compile-data", "cpu has no GPU to compile for"),
         ({"sources": ("flashinfer=.",)}, "wrong-source", "not flashinfer"),
     ],
-    ids=[
-        "toolchain not locked",
-        "vllm, no GPU",
-        "flashinfer, no GPU",
-        "wrong folder",
-    ],
+    ids=["toolchain not locked", "vllm, no GPU", "flashinfer, no GPU", "wrong folder"],
 )
 def test_request_that_cannot_succeed_is_refused_before_any_work(
     project: CompileProject, changes: dict[str, Any], error: str, says: str

@@ -38,20 +38,12 @@ def graft(project: CompileProject, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     stored.parent.mkdir(parents=True)
     shutil.copy(wheel, stored)
     monkeypatch.setattr("imagefactory.compile.job.published_wheel", lambda *_: published)
-    markers = {
-        "vllm": "vllm/envs.py",
-        "cutlass": "include/cutlass/cutlass.h",
-        "qutlass": "qutlass/csrc/bindings.cpp",
-    }
-    sources = tuple(source(tmp_path, name, marker) for name, marker in markers.items())
+    markers = {"cutlass": "include/cutlass/cutlass.h", "qutlass": "qutlass/csrc/bindings.cpp"}
+    sources = [source(tmp_path, name, marker) for name, marker in {"vllm": "vllm/envs.py", **markers}.items()]
     (tmp_path / "vllm" / "cmake" / "external_projects").mkdir(parents=True)
+    only, mods = ",".join(names), list(project.mods)
     [request] = requests_of(
-        project,
-        vllm="0.28.0-graft",
-        arch="gb10",
-        only=",".join(names),
-        sources=sources,
-        without_mods=list(project.mods),
+        project, vllm="0.28.0-graft", arch="gb10", only=only, sources=sources, without_mods=mods
     )
     return request
 
@@ -72,9 +64,8 @@ def test_grafted_wheel_is_kept_and_shares_the_objects_of_an_inspection(
     assert compile_it(project, graft, compiler).log is None
     assert inspected.wheel is None
     assert made.wheel is not None
-    assert made.wheel.filename.startswith(
-        f"vllm-0.28.0+graft.gb10.{made.inputs.key[:8]}-cp38-abi3-manylinux_2_41_"
-    )
+    start = f"vllm-0.28.0+graft.gb10.{made.inputs.key[:8]}-cp38-abi3-manylinux_2_41_"
+    assert made.wheel.filename.startswith(start)
     asked = [(run["command"], run["environment"], run["key"]) for run in compiler.asked]
     assert len(asked) == 2
     assert asked[0] == asked[1], "the container cannot tell a graft from an inspection"
@@ -85,20 +76,18 @@ def test_grafted_wheel_is_kept_and_shares_the_objects_of_an_inspection(
     assert [file.path for file in recorded.replaced] == [f"vllm/{name}.abi3.so" for name in graft.targets]
 
 
-def test_graft_that_does_not_run_on_the_gpu_is_not_kept(project: CompileProject, graft: Request) -> None:
-    with raises("audit-failed", match="would not run"):
-        compile_it(project, graft, FakeCompiler(lambda _, out: libraries(out, graft.targets, FOREIGN)))
+@pytest.mark.parametrize(
+    ("count", "chip", "kind", "why"),
+    [
+        (2, FOREIGN, "audit-failed", "would not run"),
+        (2, "sm_100f", "graft-mismatch", "only sm_100f"),
+        (1, FITTING, "compile-failed", "_qutlass_C"),
+    ],
+)
+def test_graft_that_lacks_a_library_or_code_for_the_gpu_is_not_kept(
+    project: CompileProject, graft: Request, count: int, chip: str, *, kind: str, why: str
+) -> None:
+    with raises(kind) as caught:
+        compile_it(project, graft, FakeCompiler(lambda _, out: libraries(out, graft.targets[:count], chip)))
+    assert why in f"{caught.value.what} {caught.value.why}"
     assert list(all_kept(project.store)) == []
-
-
-def test_graft_of_a_library_for_other_chips_is_refused(project: CompileProject, graft: Request) -> None:
-    with raises("graft-mismatch", match="has no code for gb10") as caught:
-        compile_it(project, graft, FakeCompiler(lambda _, out: libraries(out, graft.targets, "sm_100f")))
-    assert "only sm_100f" in caught.value.why
-    assert list(all_kept(project.store)) == []
-
-
-def test_graft_without_one_of_its_libraries_is_refused(project: CompileProject, graft: Request) -> None:
-    with raises("compile-failed", match="failed") as caught:
-        compile_it(project, graft, FakeCompiler(lambda _, out: libraries(out, graft.targets[:1])))
-    assert "_qutlass_C" in caught.value.why

@@ -82,24 +82,22 @@ def contents(wheel: Path) -> dict[str, bytes]:
         return {info.filename: archive.read(info) for info in archive.infolist()}
 
 
-def test_graft_replaces_only_the_compiled_library(bench: Bench) -> None:
+def test_graft_is_a_valid_wheel_with_its_own_version_that_replaces_only_the_compiled_library(
+    bench: Bench,
+) -> None:
     wheel = bench.graft()
     key = bench.inputs.key[:8]
     assert wheel.name == f"vllm-1.0+graft.gb10.{key}-cp38-abi3-{TAG}.whl"
+    assert grafted_version("1.0", "gb10", "0123456789") == "1.0+graft.gb10.1234567", "a normal version"
     info = f"vllm-1.0+graft.gb10.{key}.dist-info"
     before, after = contents(bench.wheel), contents(wheel)
-    assert {path.replace("vllm-1.0.dist-info", info) for path in before} | {f"{info}/{GRAFT_RECORD}"} == set(
-        after
-    )
+    kept = {path.replace("vllm-1.0.dist-info", info) for path in before}
+    assert kept | {f"{info}/{GRAFT_RECORD}"} == set(after)
     changed = {path for path in before if path in after and before[path] != after[path]}
     assert changed == {"vllm/_C.abi3.so"}
     compiled = extension("_C", operators=OPERATORS, code=b"own", search_path="/opt/venv/torch/lib")
     assert after["vllm/_C.abi3.so"] == without_search_path(compiled)
     refuse_misfit("vllm", "1.0", PLATFORM, wheel)
-
-
-def test_graft_is_a_valid_wheel_that_names_its_own_version(bench: Bench) -> None:
-    wheel = bench.graft()
     with WheelFile.open(wheel) as source:
         source.validate_record()
         assert source.version == grafted_version("1.0", "gb10", bench.inputs.key)
@@ -177,29 +175,20 @@ def test_library_that_offers_or_needs_something_else_is_refused(
     assert list((bench.folder / "out").iterdir()) == []
 
 
-def test_parts_of_glibc_may_differ(bench: Bench) -> None:
+def test_parts_of_glibc_may_differ_and_a_graft_may_need_fewer_libraries(bench: Bench) -> None:
     bench.graft(needed=[*NEEDED[:2], "libm.so.6", "ld-linux-aarch64.so.1", "libstdc++.so.6"])
-
-
-def test_graft_may_need_fewer_libraries(bench: Bench) -> None:
     bench.graft(needed=NEEDED[:-1])
 
 
-def test_module_of_another_name_is_refused(bench: Bench) -> None:
+def test_module_of_another_name_and_what_is_no_library_are_refused(bench: Bench) -> None:
     with raises("graft-mismatch", match="cannot take the place") as caught:
         bench.graft(file="_moe_C.abi3.so")
     assert "PyInit__C instead of PyInit__moe_C" in caught.value.why
-
-
-def test_what_is_no_library_is_refused() -> None:
+    with raises("bad-graft-base", match=r"has no _D\.abi3\.so"):
+        bench.graft(file="_D.abi3.so")
     for data in (b"", b"\x7fELF", extension("_C")[:300], b"text" * 100):
         with raises("graft-mismatch", match="is not an extension"):
             read_extension(data, "_C.abi3.so")
-
-
-def test_library_that_the_published_wheel_lacks_is_refused(bench: Bench) -> None:
-    with raises("bad-graft-base", match=r"has no _D\.abi3\.so"):
-        bench.graft(file="_D.abi3.so")
 
 
 def test_record_that_is_not_true_is_refused(bench: Bench, tmp_path: Path) -> None:
@@ -214,10 +203,6 @@ def test_record_that_is_not_true_is_refused(bench: Bench, tmp_path: Path) -> Non
     with raises("wrong-wheel") as caught:
         read_graft(changed, bench.inputs)
     assert "vllm/_C.abi3.so is not the file" in caught.value.why
-
-
-def test_key_of_digits_gives_a_normal_version() -> None:
-    assert grafted_version("1.0", "gb10", "0123456789") == "1.0+graft.gb10.1234567"
 
 
 def test_repacked_wheel_keeps_everything_but_its_platform(bench: Bench, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ def test_lines_may_span_chunks() -> None:
         assert list(lines(chunks)) == ["[1/2] one", "[2/2] zwölf", "last"]
 
 
-def test_steps_are_counted_from_time_to_time_and_at_the_end() -> None:
+def test_steps_are_counted_from_time_to_time_and_at_the_end_or_in_place_on_a_terminal() -> None:
     said = io.StringIO()
     display = PlainDisplay(Console(file=said), every=3600)
     for done in (1, 2, 3):
@@ -25,10 +25,7 @@ def test_steps_are_counted_from_time_to_time_and_at_the_end() -> None:
     assert said.getvalue() == "3 of 3 objects\n"
     PlainDisplay(Console(file=said), every=0).step(1, 9)
     assert said.getvalue().endswith("1 of 9 objects\n")
-
-
-def test_a_terminal_counts_objects_in_place() -> None:
     said = io.StringIO()
-    with watching(Console(file=said, force_terminal=True, width=80)) as display:
-        display.step(12, 345)
+    with watching(Console(file=said, force_terminal=True, width=80)) as live:
+        live.step(12, 345)
     assert "12 of 345 objects" in said.getvalue()

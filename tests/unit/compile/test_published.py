@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.compile import job
-from imagefactory.compile.job import JobSources, published_wheel, work_out
+from imagefactory.compile.job import JobSources, work_out
 from imagefactory.compile.request import Request
 from imagefactory.compile.source_tree import carry
 from imagefactory.compile.toolchain import CompileProject
@@ -48,9 +48,14 @@ def test_key_covers_the_published_wheel(project: CompileProject) -> None:
     assert job.inputs.sources["published"] == f"wheel:{job.sources.carried_from.sha256}"
 
 
-def test_nothing_is_taken_over_by_single_targets_or_releases_without_rust(project: CompileProject) -> None:
+def test_single_targets_and_releases_without_rust_take_nothing_and_one_without_a_wheel_is_refused(
+    project: CompileProject,
+) -> None:
     assert found(project, "0.32.0", "linux/arm64", ("_qutlass_C",)).carried == ()
     assert found(project, "0.20.2", "linux/arm64").carried == ()
+    with raises("no-lock", match=r"0\.28\.0 for linux/amd64 is not locked") as caught:
+        found(project, "0.28.0", "linux/amd64")
+    assert "./inv lock" in caught.value.fix
 
 
 def test_git_reference_lacks_them(project: CompileProject, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,34 +64,16 @@ def test_git_reference_lacks_them(project: CompileProject, monkeypatch: pytest.M
     assert (sources.carried, sources.carried_from) == (RUST, None)
 
 
-def test_release_without_a_locked_wheel_is_refused(project: CompileProject) -> None:
-    with raises("no-lock", match=r"0\.28\.0 for linux/amd64 is not locked") as caught:
-        found(project, "0.28.0", "linux/amd64")
-    assert "./inv lock" in caught.value.fix
-
-
-def test_files_are_copied_as_programs(tmp_path: Path) -> None:
+def test_files_are_copied_as_programs_and_a_wheel_without_them_is_refused(tmp_path: Path) -> None:
     files: dict[str, bytes | str] = {
         "vllm/vllm-rs": b"program",
         "vllm/_rust_a.abi3.so": b"a",
-        "vllm/_C.abi3.so": b"c",
+        "vllm/_C.so": b"c",
     }
-    wheel = make_wheel(tmp_path, "vllm", "1.0", files=files)
-    carry(RUST, wheel, tmp_path / "src")
-    assert sorted(path.name for path in (tmp_path / "src" / "vllm").iterdir()) == [
-        "_rust_a.abi3.so",
-        "vllm-rs",
-    ]
+    carry(RUST, make_wheel(tmp_path, "vllm", "1.0", files=files), tmp_path / "src")
+    assert sorted(path.name for path in (tmp_path / "src/vllm").iterdir()) == ["_rust_a.abi3.so", "vllm-rs"]
     assert (tmp_path / "src/vllm/vllm-rs").read_bytes() == b"program"
     assert (tmp_path / "src/vllm/vllm-rs").stat().st_mode & 0o111
-
-
-def test_wheel_without_them_is_refused(tmp_path: Path) -> None:
-    wheel = make_wheel(tmp_path, "vllm", "1.0", files={"vllm/_C.abi3.so": b"c"})
+    wheel = make_wheel(tmp_path, "vllm", "1.1", files={"vllm/_C.abi3.so": b"c"})
     with raises("nothing-to-carry", match="has none of the files"):
-        carry(RUST, wheel, tmp_path / "src")
-
-
-def test_published_wheel_is_the_locked_one_of_the_platform(project: CompileProject) -> None:
-    found = published_wheel(project, "0.28.0", "linux/arm64", "why")
-    assert found.file == "vllm-0.28.0-cp38-abi3-manylinux_2_28_aarch64.whl"
+        carry(RUST, wheel, tmp_path / "other")

@@ -43,12 +43,6 @@ def test_graft_replaces_the_extensions_of_its_version_or_those_named(project: Co
         requests_of(project, vllm="0.28.0", what="vllm", only="_qutlass_C")
 
 
-def test_whole_version_is_compiled_whole(project: CompileProject) -> None:
-    vllm, flashinfer = requests_of(project)
-    assert (vllm.targets, vllm.graft, vllm.inspects) == ((), False, False)
-    assert (flashinfer.targets, flashinfer.inspects) == ((), False)
-
-
 def test_wheel_of_flashinfer_has_the_modules_of_its_arch_or_those_named(project: CompileProject) -> None:
     [every] = requests_of(project, vllm=GRAFT, what="flashinfer")
     [some] = requests_of(project, vllm=GRAFT, what="flashinfer", only="fp4_gemm_cutlass_sm120,sampling")
@@ -62,7 +56,11 @@ def test_wheel_of_flashinfer_has_the_modules_of_its_arch_or_those_named(project:
         requests_of(project, vllm=GRAFT, what="vllm,flashinfer", only="_qutlass_C")
 
 
-def test_request_has_the_sources_of_its_project(project: CompileProject) -> None:
+def test_whole_version_is_compiled_whole_and_each_request_has_the_sources_of_its_project(
+    project: CompileProject,
+) -> None:
     vllm, flashinfer = requests_of(project, sources=["cutlass=/c", "flashinfer=/f"], jobs=3)
     assert (vllm.what, vllm.sources, vllm.vllm, vllm.arch) == ("vllm", ("cutlass=/c",), "0.32.0", "gb10")
+    assert (vllm.targets, vllm.graft, vllm.inspects) == ((), False, False)
     assert (flashinfer.what, flashinfer.sources, flashinfer.jobs) == ("flashinfer", ("flashinfer=/f",), 3)
+    assert (flashinfer.targets, flashinfer.inspects) == ((), False)

@@ -27,9 +27,6 @@ def test_oldest_toolchain_with_a_new_enough_compiler_is_chosen() -> None:
     assert settings.toolchain_for("flashinfer", release("0.32.0")) == "older"
     assert settings.toolchain_for("vllm", release("0.28.0")) == "older"
     assert settings.toolchain_for("vllm", release("0.32.0")) == "trixie"
-
-
-def test_source_that_needs_a_newer_compiler_than_any_is_an_error() -> None:
     need = SETTINGS.compilers[0].model_copy(update={"gcc": 99})
     settings = SETTINGS.model_copy(update={"compilers": [need]})
     with raises("bad-compile-data", match="No toolchain can compile vllm") as caught:

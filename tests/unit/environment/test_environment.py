@@ -147,9 +147,8 @@ def test_environment_has_exactly_the_locked_packages(small: Small) -> None:
 
 def test_a_checkout_sets_itself_up_and_can_be_imported(small: Small) -> None:
     for package in ("imagefactory", "images"):
-        shutil.copytree(
-            REPOSITORY / package, small.root / package, ignore=shutil.ignore_patterns("__pycache__")
-        )
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(REPOSITORY / package, small.root / package, ignore=ignored)
     small.pin()
     command = [sys.executable, "-m", "imagefactory.environment.setup"]
     done = subprocess.run(command, cwd=small.root, capture_output=True, text=True, check=False)
@@ -190,17 +189,13 @@ def test_environment_is_created_again_when_its_python_is_gone(small: Small) -> N
     assert subprocess.run([python, "-c", "import alpha"], check=False).returncode == 0
 
 
-def test_unwritable_folder_is_named(small: Small) -> None:
+def test_unwritable_folder_and_unreachable_index_are_named_without_a_password(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small.pin()
     (small.root / "file").write_text("")
     with raises("set-up-failed", match="cannot be created"):
         set_up(small.root, small.root / "file" / ".venv", (), small.said.append)
-
-
-def test_unreachable_index_is_named_without_its_password(
-    small: Small, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small.pin()
     monkeypatch.setenv("PIP_INDEX_URL", "http://me:secret@127.0.0.1:9/simple")
     with raises("set-up-failed") as caught:
         small.set_up()
@@ -223,9 +218,8 @@ def test_uv_is_installed_by_pip_with_its_locked_hash(small: Small) -> None:
     """Runs the real pip with the uv part of the lock, on a stand-in for uv."""
     small.pin()
     small.set_up()
-    wheel = make_wheel(
-        small.root / "wheels", "uv", "9.9", files={"uv.py": ""}, entry_points={"uv": "uv:main"}
-    )
+    entry_points = {"uv": "uv:main"}
+    wheel = make_wheel(small.root / "wheels", "uv", "9.9", files={"uv.py": ""}, entry_points=entry_points)
     small.index.add(wheel)
     small.pin(uv="9.9")
     setup._fetch_uv(LockedSet.of(small.root, "run"), small.prefix / "bin" / "python")

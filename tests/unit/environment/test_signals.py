@@ -23,14 +23,8 @@ finally:
 
 
 def test_program_told_to_end_cleans_up_and_names_the_signal() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (128 + signal.SIGTERM, "cleaned up\n")
 
 

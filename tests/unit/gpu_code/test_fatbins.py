@@ -28,14 +28,11 @@ def test_payloads_are_located_however_the_file_is_read(size: int) -> None:
     assert [data[code.offset :][: code.size] for code in codes] == [b"A" * 100, b"B" * 33]
 
 
-def test_magic_in_other_data_is_passed_over() -> None:
+def test_magic_in_other_data_is_passed_over_and_a_library_without_gpu_code_has_no_containers() -> None:
     elsewhere = MAGIC + b"compared with this number"
     inside = Entry("sm_120", b"\x28\xb5\x2f\xfd" + container("sm_90"))
     data = library(elsewhere, container(inside), MAGIC[:3], MAGIC)
     assert targets(data) == [["sm_120"]]
-
-
-def test_library_without_gpu_code_has_no_containers() -> None:
     assert targets(library(b"nothing")) == []
     assert targets(library(container())) == [[]]
 

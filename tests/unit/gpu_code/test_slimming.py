@@ -29,17 +29,13 @@ def kept(chip: tuple[int, int], *targets: str) -> list[str]:
     ("target", "chips"),
     [
         ("sm_121a", [GB10]),
-        ("sm_121", [GB10]),
         ("sm_120a", [RTX5090]),
         ("sm_120f", [GB10, RTX5090]),
         ("sm_120", [GB10, RTX5090]),
         ("sm_100f", [B200]),
         ("sm_103", []),
-        ("sm_110", []),
         ("sm_90a", [H100]),
-        ("sm_90", [H100]),
         ("sm_89", []),
-        ("sm_80", []),
     ],
 )
 def test_chip_loads_code_of_its_generation(target: str, chips: list[tuple[int, int]]) -> None:
@@ -119,9 +115,8 @@ def test_damaged_libraries_lose_no_byte_that_the_rule_does_not_name() -> None:
         data = bytearray(library(*parts, container(Entry("sm_90", parts[0])), MAGIC + b"other"))
         for _ in range(chance.randrange(4)):
             header = data.find(MAGIC, chance.randrange(len(data)))
-            data[header + chance.randrange(4, 64) if 0 <= header < len(data) - 64 else -1] = chance.randrange(
-                256
-            )
+            place = header + chance.randrange(4, 64) if 0 <= header < len(data) - 64 else -1
+            data[place] = chance.randrange(256)
         whole = bytes(data[: len(data) - chance.choice((0, 0, 0, 30))])
         try:
             result, _ = slimmed(whole, piece=chance.randrange(1, 300))

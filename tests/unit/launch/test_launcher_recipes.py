@@ -58,11 +58,6 @@ def test_sparkrun_recipe_pins_image_and_revision(
     assert document["metadata"]["model_vram"] == 24.0
 
 
-def test_recipe_refuses_an_image_without_digest(served_image: Images, real_matrix: Matrix) -> None:
-    with raises("unpinned-image"):
-        export("sparkrun", served_image("gemma4-31b"), real_matrix, image="spark-vllm:latest")
-
-
 def test_a_recipe_for_sglang_names_its_runtime_and_its_flags(
     served_image: Images, serving_matrix: Matrix
 ) -> None:
@@ -78,8 +73,10 @@ def test_a_recipe_for_sglang_names_its_runtime_and_its_flags(
     assert words == [*expected, "--host", "0.0.0.0", "--port", "8000", "--tp-size", "1"]  # noqa: S104
 
 
-def test_a_launcher_for_vllm_only_gets_no_recipe_for_sglang(
+def test_an_image_without_digest_and_sglang_for_a_launcher_of_vllm_get_no_recipe(
     served_image: Images, serving_matrix: Matrix
 ) -> None:
+    with raises("unpinned-image"):
+        export("sparkrun", served_image("gemma4-31b"), serving_matrix, image="spark-vllm:latest")
     with raises("unknown-name", match="no recipe of the format 'eugr' for SGLang"):
         export("eugr", served_image("gemma4-31b@sglang-0.5.21"), serving_matrix)

@@ -11,14 +11,7 @@ import pytest
 import yaml
 
 from imagefactory.launch import prepare as prepare_module
-from imagefactory.launch.prepare import (
-    Start,
-    image_to_run,
-    image_to_show,
-    make_room,
-    prepare,
-    with_settings,
-)
+from imagefactory.launch.prepare import Start, image_to_run, image_to_show, make_room, prepare, with_settings
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select
 from tests.fixtures.failures import raises
@@ -45,11 +38,6 @@ def test_command_compose_file_and_recipes_agree() -> None:
         assert document["container"] == IMAGE
 
 
-def test_setting_that_the_image_would_refuse_is_refused() -> None:
-    with raises("bad-setting", match="MAX_NUM_SEQS is out of range"):
-        start(MAX_NUM_SEQS="0")
-
-
 def test_mods_are_mounted_and_named_for_the_start() -> None:
     found = start("turboquant-cuda-graph")
     line = found.line()
@@ -69,14 +57,15 @@ def test_a_mod_of_files_alone_is_mounted_with_its_flags() -> None:
 
 
 def test_the_users_settings_win_over_those_of_mods() -> None:
-    assert (
-        "CHAT_TEMPLATE={{ messages }}" in start("qwen35-chat-template", CHAT_TEMPLATE="{{ messages }}").line()
-    )
+    line = start("qwen35-chat-template", CHAT_TEMPLATE="{{ messages }}").line()
+    assert "CHAT_TEMPLATE={{ messages }}" in line
     joined = with_settings({"EXTRA_ARGS": "--one 1", "MODS": "a"}, {"EXTRA_ARGS": "--two 2"})
     assert joined == {"EXTRA_ARGS": "--one 1 --two 2", "MODS": "a"}
 
 
-def test_a_mod_that_is_not_for_the_version_is_refused() -> None:
+def test_a_mod_or_setting_that_the_image_would_refuse_is_refused() -> None:
+    with raises("bad-setting", match="MAX_NUM_SEQS is out of range"):
+        start(MAX_NUM_SEQS="0")
     with raises("not-applicable", match="eagle3-marker does not apply"):
         start("eagle3-marker")
     with raises("unknown-name", match="no mod 'nothing'"):
@@ -146,8 +135,7 @@ def fake_docker(folder: Path, monkeypatch: pytest.MonkeyPatch, state: str) -> Pa
 
 
 @pytest.mark.parametrize(
-    ("state", "removed"),
-    [("exited a-plan", True), ("created a-plan", True), ("exited ", False)],
+    ("state", "removed"), [("exited a-plan", True), ("created a-plan", True), ("exited ", False)]
 )
 def test_only_a_container_of_ours_that_ended_makes_room(
     tmp_path: Path,

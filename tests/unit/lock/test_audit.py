@@ -36,12 +36,7 @@ def verdict(kernels: GpuCode, library: str = C) -> KernelVerdict:
         # family code of the neighbour runs
         (C, GpuCode({"sm_120": 47, "sm_120f": 35}, fp4=True), "native", "sm_120f x35, sm_120 x47"),
         # its special code does not load, even beside plain code, but does no harm beside code for the family
-        (
-            C,
-            GpuCode({"sm_120": 32, "sm_120a": 16}, fp4=True),
-            "fails",
-            "sm_120a x16 only, which do not load on 12.1",
-        ),
+        (C, GpuCode({"sm_120": 32, "sm_120a": 16}, fp4=True), "fails", "sm_120a x16 only, which do not load"),
         (C, GpuCode({"sm_120a": 1, "sm_121a": 1}, fp4=True), "native", "sm_121a x1"),
         # FP4 kernels need an a or f target, except in libraries that only unpack FP4 weights
         (C, GpuCode({"sm_120": 3}, fp4=True), "fails", "FP4"),
@@ -80,22 +75,10 @@ def test_failing_library_is_reported_with_its_reason() -> None:
     assert "sm_120a" in caught.value.why
 
 
-DUMP = """\
-Fatbin elf code:
-================
-arch = sm_120f
-code version = [1,8]
-
-Fatbin elf code:
-================
-arch = sm_120f
-code version = [1,8]
-
-Fatbin ptx code:
-================
-arch = sm_80
-code version = [8,0]
-"""
+DUMP = "\n".join(
+    f"Fatbin {kind} code:\n================\narch = {target}\ncode version = [1,8]\n"
+    for kind, target in (("elf", "sm_120f"), ("elf", "sm_120f"), ("ptx", "sm_80"))
+)
 
 
 def read(folder: Path, content: bytes, script: str) -> GpuCode:
@@ -107,13 +90,12 @@ def read(folder: Path, content: bytes, script: str) -> GpuCode:
     return read_kernels(library, tool)
 
 
-def test_dump_is_counted_by_kind_and_target(tmp_path: Path) -> None:
+def test_dump_is_counted_and_a_damaged_library_reported_but_not_one_without_device_code(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "dump").write_text(DUMP)
     kernels = read(tmp_path, b"...nvfp4_gemm...", f"cat {tmp_path}/dump")
     assert kernels == GpuCode(cubins={"sm_120f": 2}, ptx={"sm_80": 1}, fp4=True)
-
-
-def test_damaged_library_is_reported_but_not_one_without_device_code(tmp_path: Path) -> None:
     script = "echo 'cuobjdump info    : File does not contain device code'; exit 255"
     assert read(tmp_path, b"plain", script) == GpuCode()
     with raises("not-auditable") as caught:

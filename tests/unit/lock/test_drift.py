@@ -61,13 +61,10 @@ def test_drift_names_the_part_of_the_matrix_and_the_lock(
     assert kind in error.where
 
 
-def test_lock_that_nothing_needs_is_drift(locked_checkout: Checkout) -> None:
+def test_unneeded_missing_or_copied_lock_is_drift(locked_checkout: Checkout) -> None:
     wheels = locked_checkout.locks / WHEELS
     wheels.rename(wheels.with_name("b300-linux-arm64.toml"))
     assert "no longer builds" in drift(locked_checkout).why
-
-
-def test_missing_or_copied_base_lock_is_drift(locked_checkout: Checkout) -> None:
     base = locked_checkout.locks / "bookworm"
     (base / "linux-arm64.toml").unlink()
     assert "linux-arm64.toml: is missing" in drift(locked_checkout).why

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pytest
-
 from imagefactory.lock import drift
 from imagefactory.lock.flags.flag_records import (
     FlagLock,
-    Flags,
     flag_lock,
     flags_made_from,
     read_sglang,
@@ -124,7 +119,7 @@ class Model(Struct):
 }
 
 
-def test_vllm_flags_come_from_the_fields_of_its_configuration() -> None:
+def test_vllm_flags_come_from_the_fields_of_its_configuration_if_it_has_them() -> None:
     found = read_vllm(Sources(VLLM.get))
     assert found.flags == {
         "--load-format": ("auto", "hf"),
@@ -143,9 +138,11 @@ def test_vllm_flags_come_from_the_fields_of_its_configuration() -> None:
         "--speculative-config.tokens": (),
     }
     assert found.switches == {
-        *("--eager", "-e", "--headless", "--lora", "--caching", "--enable-auto-tool-choice"),
+        *("--eager", "-e", "--headless", "--lora", "--caching", "--enable-auto-tool-choice")
     }
     assert found.variables == {"VLLM_ONE"}
+    for read in (read_vllm, read_sglang):
+        assert set(read(Sources(lambda _: None)).flags) <= {"--model-type"}
 
 
 def test_sglang_flags_come_from_annotated_fields_and_from_calls() -> None:
@@ -163,13 +160,6 @@ def test_sglang_flags_come_from_annotated_fields_and_from_calls() -> None:
     }
     assert found.switches == {"--eager", "--old"}
     assert found.variables == {"SGLANG_ONE"}
-
-
-@pytest.mark.parametrize("read", [read_vllm, read_sglang])
-def test_package_without_argument_files_has_no_flags_of_its_own(
-    read: Callable[[Sources], Flags],
-) -> None:
-    assert set(read(Sources(lambda _: None)).flags) <= {"--model-type"}
 
 
 def test_record_is_stale_once_its_wheel_changes(locked_checkout: Checkout) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from imagefactory.compile.toolchain import check_all_locks
-from imagefactory.errors import FactoryError
 from imagefactory.lock.making import make_locks
 from imagefactory.project.locks.files import LockedWheel, WheelLock
 from imagefactory.project.project import Project
@@ -118,34 +116,31 @@ def test_upgrade_of_an_unknown_package_suggests_the_nearest(locked_checkout: Che
         lock(locked_checkout, upgrade=("torhc",))
 
 
-@pytest.fixture(params=["unreachable", "conflicting", "breaking off"])
-def broken(
-    request: pytest.FixtureRequest,
+@pytest.mark.parametrize(
+    "failure", ["index-unreachable", "path-conflict", "hub-unreachable", "download-failed"]
+)
+def test_failed_lock_leaves_all_locks_unchanged(
+    locked_checkout: Checkout,
     index: SimpleIndex,
     wheel_factory: WheelFactory,
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[str]:
-    """Break the index in one way, and yield the error that causes."""
-    match request.param:
-        case "unreachable":
+    failure: str,
+) -> None:
+    match failure:
+        case "index-unreachable":
             monkeypatch.setenv("PIP_INDEX_URL", "http://user:secret@127.0.0.1:9/simple")
-            yield "index-unreachable"
-        case "conflicting":
+        case "path-conflict":
             index.add(wheel_factory("small", files={"torch.py": "mine"}))
-            yield "path-conflict"
+        case "hub-unreachable":
+            monkeypatch.setenv("HF_ENDPOINT", "http://user:secret@127.0.0.1:9")
         case _:
-            big = wheel_factory("small", files={"small.bin": bytes(range(256)) * 8192}, stored=True)
-            index.add(big)
+            index.add(wheel_factory("small", files={"small.bin": bytes(range(256)) * 8192}, stored=True))
             index.ranges = False
-            yield "download-failed"
-
-
-def test_failed_lock_leaves_all_locks_unchanged(locked_checkout: Checkout, broken: str) -> None:
     before = {path: path.read_bytes() for path in locked_checkout.locks.rglob("*") if path.is_file()}
-    with pytest.raises(FactoryError) as failure:
-        lock(locked_checkout, upgrade=("vllm", "torch"))
-    assert failure.value.name == broken, str(failure.value)
-    assert "secret" not in str(failure.value)
+    upgraded = () if failure == "hub-unreachable" else ("vllm", "torch")
+    with raises(failure) as caught:
+        lock(locked_checkout, upgrade=upgraded, models=not upgraded)
+    assert "secret" not in str(caught.value)
     assert {path: path.read_bytes() for path in locked_checkout.locks.rglob("*") if path.is_file()} == before
 
 

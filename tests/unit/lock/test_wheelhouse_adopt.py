@@ -241,12 +241,6 @@ def test_version_of_the_same_release_keeps_the_other_packages(
     assert find(wheelhouse.lock(upgrade=("small",)), "small").version == "2.0"
 
 
-def test_unfit_wheel_does_not_stand_in_the_way_of_one_that_fits(wheelhouse: Wheelhouse) -> None:
-    wheelhouse.keep(with_system(python="3.13"))
-    kept = wheelhouse.keep()
-    assert find(wheelhouse.lock()).compiled == kept.key
-
-
 @pytest.mark.parametrize(
     ("kernels", "kind", "what"),
     [
@@ -263,12 +257,6 @@ def test_wheel_without_usable_kernels_is_refused(
     assert what in wheelhouse.refusal(kind).what
 
 
-def test_damaged_wheel_is_refused(wheelhouse: Wheelhouse) -> None:
-    kept = wheelhouse.keep()
-    kept.path.write_bytes(bytes(kept.size))
-    wheelhouse.refusal("damaged-wheel")
-
-
 def fetch_locked(wheelhouse: Wheelhouse) -> Path:
     project = wheelhouse.project
     inputs = LayerInputs(project, [wheelhouse.cell])
@@ -278,28 +266,31 @@ def fetch_locked(wheelhouse: Wheelhouse) -> Path:
         )
 
 
-def test_build_finds_the_compiled_wheel_or_says_how_to_get_it(wheelhouse: Wheelhouse) -> None:
+def test_build_finds_the_compiled_wheel_or_says_how_to_get_it(
+    wheelhouse: Wheelhouse, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wheelhouse.keep(with_system(python="3.13"))
+    kept = wheelhouse.keep()
+    wheel = find(wheelhouse.lock())
+    assert wheel.compiled == kept.key, "one that does not fit is passed over"
+    assert fetch_locked(wheelhouse).read_bytes() == kept.path.read_bytes()
+    shutil.copy(kept.path, tmp_path)
+    kept.path.write_bytes(bytes(kept.size))
+    wheelhouse.path.unlink()
+    wheelhouse.refusal("damaged-wheel")
+    shutil.rmtree(kept.path.parent)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    assert compiled_locations(wheelhouse.project, wheel) == [str(tmp_path / kept.filename)]
+
+
+def test_build_says_how_to_get_a_compiled_wheel(wheelhouse: Wheelhouse) -> None:
     kept = wheelhouse.keep()
     wheelhouse.lock()
-    assert fetch_locked(wheelhouse).read_bytes() == kept.path.read_bytes()
     shutil.rmtree(wheelhouse.project.store.root)
     with raises("download-failed") as caught:
         fetch_locked(wheelhouse)
     assert caught.value.what.startswith(kept.filename)
     assert "./inv wheels.pull" in caught.value.fix
-
-
-def test_locked_wheel_is_found_in_a_configured_folder(
-    wheelhouse: Wheelhouse, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    kept = wheelhouse.keep()
-    wheel = find(wheelhouse.lock())
-    folder = tmp_path / "links"
-    folder.mkdir()
-    shutil.move(kept.path, folder)
-    shutil.rmtree(kept.path.parent)
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    assert compiled_locations(wheelhouse.project, wheel) == [str(folder / kept.filename)]
 
 
 def test_user_chooses_when_several_wheels_fit(wheelhouse: Wheelhouse) -> None:

@@ -84,12 +84,6 @@ def add(project: Project, data: Data, files: dict[str, str | bytes] | None = Non
     write_mod(project.root / "mods", data, files)
 
 
-def test_mod_applies_or_is_upstream_as_the_sources_show(project: Project) -> None:
-    add(project, marker())
-    assert cells(project) == {"1.0": "applies", "2.0": "upstream since 2.0"}
-    refuse_broken(check_mods(project))
-
-
 def test_wrong_claims_fail_and_name_the_line_in_mod_yaml(project: Project) -> None:
     add(project, marker(upstreamed_in=None))
     add(project, marker(upstreamed_in=None, versions=">=1") | {"name": "wide"})
@@ -182,14 +176,6 @@ def test_source_tree_replaces_the_sources_of_a_version(project: Project, tmp_pat
     assert cells(project, versions=["1.0"], folder=FolderSource(tree)) == {"1.0": "applies"}
 
 
-def test_unknown_mod_or_version_is_refused(project: Project) -> None:
-    add(project, marker())
-    with raises("unknown-name", match="no mod 'maker'"):
-        check_mods(project, ["maker"])
-    with raises("unknown-name", match=r"Unknown version '1\.1'"):
-        check_mods(project, versions=["1.1"])
-
-
 def test_plugin_is_out_of_reach_until_its_sources_are_on_this_machine(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,11 +191,15 @@ def test_plugin_is_out_of_reach_until_its_sources_are_on_this_machine(
     assert cells(project, versions=["1.0"]) == {"1.0": "applies"}
 
 
-def test_table_is_written_between_the_markers(project: Project, tmp_path: Path) -> None:
+def test_mod_applies_or_is_upstream_as_the_sources_show_and_the_table_says_so(
+    project: Project, tmp_path: Path
+) -> None:
     add(project, marker())
+    results = check_mods(project)
+    assert [str(result) for result in results] == ["applies", "upstream since 2.0"]
+    refuse_broken(results)
     readme = tmp_path / "README.md"
     readme.write_text(f"# Mods\n\n{BEGIN}\nold\n{END}\n\nMore.\n")
-    results = check_mods(project)
     assert write_table(readme, results, project.mods)
     assert readme.read_text() == (
         f"# Mods\n\n{BEGIN}\n"
@@ -219,6 +209,10 @@ def test_table_is_written_between_the_markers(project: Project, tmp_path: Path) 
     )
     assert table_in(readme) == markdown(results).strip()
     assert not write_table(readme, results, project.mods)
+    with raises("unknown-name", match="no mod 'maker'"):
+        check_mods(project, ["maker"])
+    with raises("unknown-name", match=r"Unknown version '1\.1'"):
+        check_mods(project, versions=["1.1"])
 
 
 def test_entries_that_cannot_be_checked_stay_in_the_table(project: Project, tmp_path: Path) -> None:
@@ -276,21 +270,9 @@ def test_a_mod_that_no_image_gets_is_said(project: Project) -> None:
 @pytest.mark.parametrize(
     ("change", "checks", "fix"),
     [
-        (
-            edit("vllm/x.py", "class A(Bose):", after="!"),
-            [MIXIN],
-            "Correct the anchor (`./inv mods.source vllm/x.py`",
-        ),
-        (
-            edit("vllm/x.py", "class A(Base):", replace="class A("),
-            [MIXIN],
-            "Correct the inserted text and its inden",
-        ),
-        (
-            VERSION_EDIT,
-            [has("vllm/x.py", "pass")],
-            "Set `upstreamed_in`, or add a check that fails without the",
-        ),
+        (edit("vllm/x.py", "class A(Bose):", after="!"), [MIXIN], "Correct the anchor (`./inv mods.source"),
+        (edit("vllm/x.py", "class A(Base):", replace="class A("), [MIXIN], "Correct the inserted text"),
+        (VERSION_EDIT, [has("vllm/x.py", "pass")], "Set `upstreamed_in`, or add a check that fails without"),
         (VERSION_EDIT, [MIXIN], "Correct the change or the check"),
         (edit("vllm/gone.py", "x", after="!"), [MIXIN], "Add a variant for this version"),
     ],

@@ -10,6 +10,7 @@ from imagefactory.mods.exact_edits import exact_edits, propose
 from images.shipped.mods.checks import failing
 from images.shipped.mods.edits import apply_spans, locate
 from images.shipped.mods.manifest import Manifest, Mod
+from tests.fixtures.mods import has, manifest
 
 SOURCE = "".join(f"value_{number} = function_{number}(argument)\n" for number in range(30))
 CLASS = "class A:\n    def one(self):\n        return 1\n\n    def two(self):\n        return 1\n"
@@ -17,26 +18,9 @@ CLASS = "class A:\n    def one(self):\n        return 1\n\n    def two(self):\n 
 
 def applied(before: str, after: str) -> str:
     """Return the text that the edits make of the first text."""
-    edits = exact_edits("x.py", before, after)
-    manifest = Manifest.model_validate(
-        {
-            "name": "some-mod",
-            "summary": "A mod that exists for a test",
-            "why": "https://git.example/1",
-            "licence": "MIT",
-            "distribution": "vllm",
-            "needed_when": [{"model": "*"}],
-            "variants": [
-                {
-                    "versions": ">=0",
-                    "changes": [edit.model_dump(exclude_none=True) for edit in edits],
-                    "checks": [{"file": "x.py", "contains": "x"}],
-                }
-            ],
-        }
-    )
-    spans = locate(Mod(manifest, {}), manifest.variants[0], {"x.py": before})
-    return apply_spans(before, spans)
+    edits = [edit.model_dump(exclude_none=True) for edit in exact_edits("x.py", before, after)]
+    made = Manifest.model_validate(manifest("m", *edits, checks=[has("x.py", "x")]))
+    return apply_spans(before, locate(Mod(made, {}), made.variants[0], {"x.py": before}))
 
 
 @pytest.mark.parametrize(
@@ -66,34 +50,22 @@ def test_edits_of_any_two_texts_give_the_second(old: list[str], new: list[str]) 
         assert applied(before, after) == after
 
 
-def test_an_anchor_is_no_longer_than_it_has_to_be() -> None:
+def test_an_anchor_is_as_long_as_it_has_to_be_to_occur_once() -> None:
     [edit] = exact_edits("x.py", SOURCE, SOURCE.replace("value_3 ", "changed "))
     assert edit.anchor == "value_3 = function_3(argument)\n"
     assert edit.replace == "changed = function_3(argument)\n"
     [edit] = exact_edits("x.py", SOURCE, SOURCE.replace("value_4 ", "new_line\nvalue_4 "))
     assert (edit.anchor, edit.after) == ("value_3 = function_3(argument)\n", "new_line\n")
-
-
-def test_an_anchor_grows_until_it_occurs_once() -> None:
-    after = "class A:\n    def one(self):\n        return 1\n\n    def two(self):\n        return 2\n"
-    [edit] = exact_edits("x.py", CLASS, after)
+    [edit] = exact_edits("x.py", CLASS, f"{CLASS.removesuffix(' 1' + chr(10))} 2\n")
     assert edit.anchor == "    def two(self):\n        return 1\n"
 
 
 @pytest.mark.parametrize(
     ("before", "after", "check"),
     [
-        (
-            CLASS,
-            CLASS.replace("        return 1\n\n", "        return answer(1)\n\n"),
-            "A.one contains 'return answer(1)'",
-        ),
+        (CLASS, CLASS.replace("return 1\n\n", "return answer(1)\n\n"), "A.one contains 'return answer(1)'"),
         (CLASS, CLASS + "    three = function()\n", "A contains 'three = function()'"),
-        (
-            SOURCE,
-            SOURCE.replace("value_3 = function_3(argument)\n", ""),
-            "lacks 'value_3 = function_3(argument)'",
-        ),
+        (SOURCE, SOURCE.replace("value_3 = function_3(argument)\n", ""), "lacks 'value_3 = function_3(arg"),
         (None, "# A comment\nimport something\n", "contains 'import something'"),
     ],
 )
@@ -107,9 +79,7 @@ def test_checks_name_what_changed_and_where(before: str | None, after: str, chec
 def test_neighbours_tell_a_changed_line_from_others_like_it() -> None:
     before = "def f():\n    one(kind=None)\n    two(kind=quick)\n    one(kind=quick)\n    two(kind=None)\n"
     before += "    two(kind=quick)\n"
-    after = before.replace(
-        "    one(kind=None)\n    two(kind=quick)", "    one(kind=None)\n    two(kind=None)"
-    )
+    after = before.replace("one(kind=None)\n    two(kind=quick)", "one(kind=None)\n    two(kind=None)")
     [check] = propose("x.py", before, after)
     assert check.function == "f"
     assert check.contains is not None

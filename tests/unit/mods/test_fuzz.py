@@ -24,46 +24,15 @@ from tests.unit.mods.importing.test_importer import project as project  # noqa: 
 
 pytestmark = pytest.mark.slow
 CASES, SECONDS = 1000, 10
+# fmt: off
 WORDS = [
-    *(
-        "",
-        " ",
-        "\n",
-        "\r",
-        "\0",
-        "\x1b[31m",
-        "\u2028",
-        "\ud800",
-        "é",
-        "x" * 300,
-        "(" * 200,
-        "\n" * 5000,
-        "def f(:\n",
-    ),
-    *(
-        "../..",
-        "/",
-        "~",
-        "vllm/x.py",
-        "vllm/x/__init__.py",
-        "https://github.com/a/b/pull/1",
-        ">=1",
-        "<0",
-        "===x",
-        "*",
-    ),
-    *(
-        "step_5 = function(5)\n",
-        "-",
-        "+",
-        "@@ -1 +1 @@\n",
-        "--- a/vllm/x.py\n",
-        "+++ b/vllm/y.py\n",
-        "import ",
-    ),
-    *("diff --git a/x b/x\n", "SPDX-License-Identifier: -x\n", "GIT binary patch\n", "rename from x\n"),
+    "", " ", "\n", "\r", "\0", "\x1b[31m", "\u2028", "\ud800", "é", "x" * 300, "(" * 200, "\n" * 5000, "def f(:\n",
+    "../..", "/", "~", "vllm/x.py", "vllm/x/__init__.py", "https://github.com/a/b/pull/1", ">=1", "<0", "===x", "*",
+    "step_5 = function(5)\n", "-", "+", "@@ -1 +1 @@\n", "--- a/vllm/x.py\n", "+++ b/vllm/y.py\n", "import ",
+    "diff --git a/x b/x\n", "SPDX-License-Identifier: -x\n", "GIT binary patch\n", "rename from x\n",
     "\\ No newline at end of file\n",
 ]
+# fmt: on
 VALUES: list[Any] = [None, True, -1, 10**30, 1.5, float("nan"), [], {}, [[]], {"x": {}}, *WORDS]
 
 
@@ -162,11 +131,8 @@ def test_texts_of_repeated_lines_are_compared_exactly() -> None:
         chance = random.Random(seed)
         few = [f"{number}\n" for number in range(chance.choice([1, 3, 50, 5000]))]
         old = chance.choices(few, k=chance.choice([0, 5, 150, 3000]))
-        new = (
-            chance.choices(few, k=chance.choice([0, 5, 150, 3000]))
-            if seed % 2
-            else spoiled_lines(chance, old)
-        )
+        size = chance.choice([0, 5, 150, 3000])
+        new = chance.choices(few, k=size) if seed % 2 else spoiled_lines(chance, old)
 
         def case(old: list[str] = old, new: list[str] = new) -> None:
             made: list[str] = []

@@ -49,7 +49,8 @@ def test_some_image_gets_every_mod_and_each_names_its_reason() -> None:
     assert list(unfinished(project, [])) == []
 
 
-def test_every_file_of_a_mod_is_used_and_its_python_parses() -> None:
+def test_all_mods_load_and_every_file_of_a_mod_is_used_and_its_python_parses() -> None:
+    assert list(MODS) == [folder.name for folder in FOLDERS]
     for folder in FOLDERS:
         variants = MODS[folder.name].manifest.variants
         used = {name for variant in variants for name in variant.own_files} | {"mod.yaml"}
@@ -68,23 +69,17 @@ def test_every_edited_file_is_checked() -> None:
             assert changed <= {check.file for check in variant.checks}, mod.name
 
 
-def test_all_mods_load_together() -> None:
-    assert list(MODS) == [folder.name for folder in FOLDERS]
-
-
 def test_readme_has_one_table_of_every_mod_and_release() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     assert (text.count(BEGIN), text.count(END)) == (1, 1)
     table = table_in(ROOT / "README.md")
     rows = re.findall(r"^\| \[([^]]+)\]\(([^)]+)\) \|", table, re.MULTILINE)
-    assert [name for name, _ in rows] == [folder.name for folder in FOLDERS], (
-        "Run `./inv mods.check --write`."
-    )
+    says = "Run `./inv mods.check --write`."
+    assert [name for name, _ in rows] == [folder.name for folder in FOLDERS], says
     assert all((ROOT / link).is_file() for _, link in rows)
-    releases = dict.fromkeys(
-        vllm.release for vllm in Project(REPOSITORY).matrix.vllm.values() if vllm.release
-    )
-    assert table.splitlines()[0] == f"| mod | {' | '.join(releases)} |", "Run `./inv mods.check --write`."
+    versions = Project(REPOSITORY).matrix.vllm.values()
+    releases = dict.fromkeys(vllm.release for vllm in versions if vllm.release)
+    assert table.splitlines()[0] == f"| mod | {' | '.join(releases)} |", says
 
 
 @pytest.mark.parametrize(

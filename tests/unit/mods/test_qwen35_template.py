@@ -56,16 +56,9 @@ def test_system_message_comes_first() -> None:
     assert render(USER, answer, generate=False) == turn("user", "Hello") + turn("assistant", "Hi")
 
 
-@pytest.mark.parametrize(
-    ("options", "prompt"),
-    [
-        ({}, PROMPT),
-        ({"enable_thinking": True}, PROMPT),
-        ({"enable_thinking": False}, f"{PROMPT}\n</think>\n\n"),
-    ],
-)
-def test_thinking_is_on_by_default(options: dict[str, bool], prompt: str) -> None:
-    assert render(USER, **options) == turn("user", "Hello") + prompt
+def test_thinking_is_on_by_default() -> None:
+    assert render(USER) == render(USER, enable_thinking=True) == turn("user", "Hello") + PROMPT
+    assert render(USER, enable_thinking=False) == turn("user", "Hello") + f"{PROMPT}\n</think>\n\n"
 
 
 TOOLS = (
@@ -93,16 +86,12 @@ def test_tool_calls_and_responses_have_the_form_parsers_expect() -> None:
         {"role": "tool", "content": "sun"},
         tools=[TOOL],
     )
-    assert (
-        text.partition("Hello<|im_end|>\n")[2]
-        == (
-            "<|im_start|>assistant\n"
-            "<tool_call>\n<function=weather>\n<parameter=city>\nKöln\n</parameter>\n"
-            "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>\n"
-            "<tool_call>\n<function=weather>\n<parameter=city>\nBonn\n</parameter>\n</function>\n</tool_call><|im_end|>\n"
-            "<|im_start|>user\n<tool_response>\nrain\n</tool_response>\n<tool_response>\nsun\n</tool_response><|im_end|>\n"
-        )
-        + PROMPT
+    assert text.partition("Hello<|im_end|>\n")[2].removesuffix(PROMPT) == (
+        "<|im_start|>assistant\n"
+        "<tool_call>\n<function=weather>\n<parameter=city>\nKöln\n</parameter>\n"
+        "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>\n"
+        "<tool_call>\n<function=weather>\n<parameter=city>\nBonn\n</parameter>\n</function>\n</tool_call><|im_end|>\n"
+        "<|im_start|>user\n<tool_response>\nrain\n</tool_response>\n<tool_response>\nsun\n</tool_response><|im_end|>\n"
     )
 
 
@@ -120,13 +109,8 @@ def test_content_may_be_a_list_of_parts() -> None:
     assert rendered == turn("user", f"What is {image}{video}?")
     system = {"role": "system", "content": [{"type": "text", "text": "Be brief."}]}
     assert render(system, USER) == render(BRIEF, USER)
-
-
-def test_vllm_detects_support_for_parts() -> None:
-    """vLLM looks for a loop over `content` that reads the items' types."""
-    text = TEMPLATE.read_text("utf-8")
-    assert "for item in content" in text
-    assert "item.type" in text
+    # vLLM looks for a loop over `content` that reads the items' types.
+    assert all(words in TEMPLATE.read_text("utf-8") for words in ("for item in content", "item.type"))
 
 
 def test_reasoning_is_kept_only_for_the_current_turn() -> None:

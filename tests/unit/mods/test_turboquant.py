@@ -110,15 +110,9 @@ def test_hooks_are_installed_when_the_model_is_loaded(
     monkeypatch.setenv("ENABLE_TURBOQUANT", value)
     monkeypatch.setenv("TQ_KEY_BITS", "3")
     plugin.register()
+    plugin.register()  # plugins may load twice
     assert vllm.worker().load_model("a", b=1) == "loaded"
     assert vllm.said == [("load", ("a",), {"b": 1}), ("hooks", "runner", {**DEFAULTS, "key_bits": 3})]
-
-
-def test_hooks_are_installed_once_when_plugins_load_twice(plugin: Any, vllm: FakeVllm) -> None:
-    plugin.register()
-    plugin.register()
-    vllm.worker().load_model()
-    assert len(vllm.said) == 2
 
 
 def test_model_without_layers_to_compress_stops_the_start(plugin: Any, vllm: FakeVllm) -> None:

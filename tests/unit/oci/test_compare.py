@@ -65,38 +65,27 @@ def test_paths_contents_and_modes_are_compared(stack: Stack) -> None:
     assert found[1][2:] == ("0644", "0755")
 
 
-@pytest.mark.parametrize(
-    ("layers", "merged"),
-    [
-        pytest.param([[file("a")]], [file("a")], id="the same layer"),
-        pytest.param(
-            [[file("a", b"old"), file("b")], [file("a", b"new")]],
-            [file("a", b"new"), file("b")],
-            id="an upper layer wins",
-        ),
-        pytest.param(
-            [
-                [file("kept"), file("gone"), file("folder/one"), file("folder/two/three")],
-                [file(".wh.gone"), file(".wh.folder")],
-            ],
-            [file("kept")],
-            id="whiteouts remove",
-        ),
-        pytest.param(
-            [[file("folder/old")], [file("folder/.wh..wh..opq"), file("folder/new")]],
-            [file("folder/new")],
-            id="an opaque folder hides lower layers",
-        ),
-        pytest.param(
-            [[file("thing/inside")], [file("thing", b"now a file")]],
-            [file("thing", b"now a file")],
-            id="a file over a folder hides its content",
-        ),
-    ],
-)
-def test_layers_are_merged_before_they_are_compared(
-    stack: Stack, layers: list[list[Entry]], merged: list[Entry]
-) -> None:
+MERGED = {
+    "the same layer": ([[file("a")]], [file("a")]),
+    "an upper layer wins": (
+        [[file("a", b"old"), file("b")], [file("a", b"new")]],
+        [file("a", b"new"), file("b")],
+    ),
+    "whiteouts remove": (
+        [[file("kept"), file("gone"), file("folder/one/two")], [file(".wh.gone"), file(".wh.folder")]],
+        [file("kept")],
+    ),
+    "an opaque folder hides lower layers": (
+        [[file("folder/old")], [file("folder/.wh..wh..opq"), file("folder/new")]],
+        [file("folder/new")],
+    ),
+    "a file over a folder hides its content": ([[file("thing/inside")], [file("thing")]], [file("thing")]),
+}
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_layers_are_merged_before_they_are_compared(stack: Stack, name: str) -> None:
+    layers, merged = MERGED[name]
     assert differences(stack, stack.image(*layers), stack.image(merged)) == []
 
 

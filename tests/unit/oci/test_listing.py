@@ -104,11 +104,14 @@ def test_what_follows_a_layer_changes_its_digests(layer: Path) -> None:
     assert after.digest == digest_of(layer.read_bytes())
 
 
-def test_what_is_no_tar_still_has_both_digests(tmp_path: Path) -> None:
+def test_what_is_no_tar_still_has_both_digests_and_a_missing_layer_is_a_finding(tmp_path: Path) -> None:
     (tmp_path / "layer").write_bytes(gzip.compress(b"no tar" * 1000))
     reading = read_layer(tmp_path / "layer")
     assert reading.fault.startswith("ReadError")
     assert reading.diff_id == digest_of(b"no tar" * 1000)
+    missing = read_layer(tmp_path / "none")
+    assert (missing.digest, missing.diff_id) == ("", "")
+    assert missing.fault.startswith("FileNotFoundError")
 
 
 @pytest.mark.parametrize("form", ["gnu", "posix"])
@@ -121,9 +124,3 @@ def test_a_file_with_holes_has_the_hash_of_its_whole_content(tmp_path: Path, for
     [entry] = read_layer(tmp_path / "layer").listing
     assert (entry.path, entry.size) == ("holes", 3_000_003)
     assert entry.sha256 == sha256_of(bytes(3_000_000) + b"end")
-
-
-def test_a_missing_layer_is_a_finding(tmp_path: Path) -> None:
-    reading = read_layer(tmp_path / "none")
-    assert (reading.digest, reading.diff_id) == ("", "")
-    assert reading.fault.startswith("FileNotFoundError")

@@ -77,13 +77,18 @@ def registry() -> Iterator[TokenRegistry]:
         yield answering
 
 
-def test_token_is_fetched_once_with_the_password_and_reused(registry: TokenRegistry) -> None:
+def test_token_is_fetched_once_with_the_password_and_reused_until_it_is_refused(
+    registry: TokenRegistry,
+) -> None:
     repository = registry.repository()
     for _ in range(3):
         assert repository.manifest("latest")
     [asked] = registry.token_requests()
     assert asked.query == {"service": ["it"], "scope": ["repository:o/n:pull"]}
     assert asked.headers["authorization"] == ME.basic()
+    registry.accepted, registry.token = "t2", {"token": "t2", "expires_in": 300}
+    assert repository.manifest("latest")
+    assert len(registry.token_requests()) == 2
 
 
 def test_token_to_write_serves_to_read_but_not_vice_versa(registry: TokenRegistry) -> None:
@@ -105,14 +110,6 @@ def test_anonymous_request_for_a_token_sends_no_password(registry: TokenRegistry
     assert "authorization" not in registry.token_requests()[0].headers
 
 
-def test_refused_token_is_replaced(registry: TokenRegistry) -> None:
-    repository = registry.repository()
-    assert repository.manifest("latest")
-    registry.accepted, registry.token = "t2", {"token": "t2", "expires_in": 300}
-    assert repository.manifest("latest")
-    assert len(registry.token_requests()) == 2
-
-
 def test_nothing_is_sent_again_once_it_is_too_late(registry: TokenRegistry) -> None:
     repository, late = registry.repository(), threading.Event()
     registry.before_token = late.set
@@ -129,7 +126,7 @@ def test_insufficient_token_is_not_requested_again(registry: TokenRegistry) -> N
     assert len(registry.token_requests()) == 1
 
 
-def test_wrong_or_missing_credentials_are_named(registry: TokenRegistry) -> None:
+def test_wrong_missing_or_insufficient_credentials_are_named(registry: TokenRegistry) -> None:
     registry.token_status = 401
     with raises("credentials-refused", match="does not accept the credentials") as failure:
         registry.repository().manifest("latest")
@@ -137,9 +134,6 @@ def test_wrong_or_missing_credentials_are_named(registry: TokenRegistry) -> None
     assert "secret" not in str(failure.value)
     with raises("credentials-refused", match="without credentials"):
         registry.repository(None).manifest("latest")
-
-
-def test_denied_token_is_reported_with_both_remedies(registry: TokenRegistry) -> None:
     registry.token_status = 403
     with raises("access-denied", match="get a token for repository:o/n:pull") as failure:
         registry.repository().manifest("latest")
@@ -184,12 +178,9 @@ def basic_registry(password: str) -> Iterator[Repository]:
         yield opened(server, Credentials("me", password, "the test"))
 
 
-def test_password_is_sent_to_a_registry_that_requires_it() -> None:
+def test_password_is_sent_to_a_registry_that_requires_it_and_a_wrong_one_is_named() -> None:
     with basic_registry("secret") as repository:
         assert repository.manifest("latest")
-
-
-def test_wrong_password_is_named() -> None:
     with basic_registry("mistyped") as repository, raises("credentials-refused", match="does not accept"):
         repository.manifest("latest")
 

@@ -34,28 +34,17 @@ def ask(server: ScriptedServer, authorization: str | None = None) -> Answer:
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("given", "passing"),
     [
-        answer(429),
-        answer(403, "You have exceeded a secondary rate limit"),
-        answer(401, WWW_Authenticate='Bearer realm="x",error="invalid_token"'),
+        (answer(429), True),
+        (answer(403, "You have exceeded a secondary rate limit"), True),
+        (answer(401, WWW_Authenticate='Bearer realm="x",error="invalid_token"'), True),
+        (answer(401, WWW_Authenticate='Bearer realm="x",error="insufficient_scope"'), False),
+        *((answer(status), False) for status in (201, 401, 403, 404)),
     ],
-    ids=Answer.said,
 )
-def test_passing_failure_is_retried(given: Answer) -> None:
-    assert given.again()
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        *(answer(status) for status in (201, 401, 403, 404)),
-        answer(401, WWW_Authenticate='Bearer realm="x",error="insufficient_scope"'),
-    ],
-    ids=Answer.said,
-)
-def test_final_answer_is_not_retried(given: Answer) -> None:
-    assert not given.again()
+def test_only_a_passing_failure_is_retried(given: Answer, *, passing: bool) -> None:
+    assert bool(given.again()) is passing
 
 
 def test_errors_are_summarized_on_one_line() -> None:
@@ -99,12 +88,8 @@ def test_location_is_resolved_and_keeps_its_query(location: str, expected: str) 
 @pytest.mark.parametrize(
     "location",
     [
-        "http://ghcr.io/v2/x",
-        "http://storage.example/",
-        "https://169.254.169.254/latest/",
-        "https://10.1.2.3/",
-        "https://localhost/",
-        "https://[::1]/",
+        *("http://ghcr.io/v2/x", "http://storage.example/", "https://169.254.169.254/latest/"),
+        *("https://10.1.2.3/", "https://localhost/", "https://[::1]/"),
     ],
 )
 def test_unsafe_location_is_refused(location: str) -> None:
@@ -120,14 +105,6 @@ def test_redirect_to_another_host_carries_no_secret() -> None:
             assert got.body == b"content"
             assert registry.log[0].headers["authorization"] == "Bearer secret"
             assert "authorization" not in storage.log[0].headers
-
-
-def test_endless_redirects_are_refused() -> None:
-    with (
-        scripted(lambda _: Served(status=307, headers={"Location": "/again"})) as registry,
-        pytest.raises(requests.TooManyRedirects),
-    ):
-        ask(registry)
 
 
 def test_netrc_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,22 +32,20 @@ def helper(folder: Path, name: str, script: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
-def test_credentials_may_be_absent(tmp_path: Path) -> None:
-    assert find_credentials("ghcr.io", {"HOME": str(tmp_path)}) is None
-
-
-@pytest.mark.parametrize("key", ["ghcr.io", "https://ghcr.io/v2/"])
-def test_login_is_found_under_every_name_that_tools_use(tmp_path: Path, key: str) -> None:
+@pytest.mark.parametrize(
+    ("registry", "key"),
+    [
+        ("ghcr.io", "ghcr.io"),
+        ("ghcr.io", "https://ghcr.io/v2/"),
+        ("docker.io", "https://index.docker.io/v1/"),
+    ],
+)
+def test_login_is_found_under_every_name_that_tools_use(tmp_path: Path, registry: str, key: str) -> None:
     environment = log_in(tmp_path, {"auths": {key: packed("me", "sec:ret")}})
-    found = find_credentials("ghcr.io", environment)
+    found = find_credentials(registry, environment)
     assert found == Credentials("me", "sec:ret", str(tmp_path / ".docker/config.json"))
     assert "sec:ret" not in repr(found)
     assert find_credentials("example.com", environment) is None
-
-
-def test_login_to_docker_hub_is_found_under_its_old_name(tmp_path: Path) -> None:
-    environment = log_in(tmp_path, {"auths": {"https://index.docker.io/v1/": packed("me", "x")}})
-    assert find_credentials("docker.io", environment)
 
 
 def test_login_comes_before_the_token_of_a_workflow(tmp_path: Path) -> None:
@@ -71,25 +69,19 @@ def test_helper_is_asked_only_for_its_registry(tmp_path: Path, monkeypatch: pyte
     assert find_credentials("example.com", environment) is None
 
 
-def test_store_is_asked_when_a_login_has_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_is_asked_when_a_login_has_no_secret_and_may_have_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     helper(tmp_path / "bin", "shop", """echo '{"Username": "me", "Secret": "t"}'""", monkeypatch)
     environment = log_in(tmp_path, {"credsStore": "shop", "auths": {"ghcr.io": {}}})
-    expected = Credentials("me", "t", "docker-credential-shop")
-    assert find_credentials("ghcr.io", environment) == expected
-
-
-def test_helper_may_have_no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_credentials("ghcr.io", environment) == Credentials("me", "t", "docker-credential-shop")
     helper(tmp_path / "bin", "empty", "echo credentials not found in native keychain; exit 1", monkeypatch)
     assert find_credentials("ghcr.io", log_in(tmp_path, {"credsStore": "empty"})) is None
 
 
 @pytest.mark.parametrize(
     ("script", "why"),
-    [
-        ("echo the keychain is locked; exit 1", "locked"),
-        ("echo hello", "not JSON"),
-        ("exit 3", "status 3"),
-    ],
+    [("echo the keychain is locked; exit 1", "locked"), ("echo hello", "not JSON"), ("exit 3", "status 3")],
 )
 def test_failing_helper_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str

@@ -33,17 +33,13 @@ def test_reference_survives_a_round_trip(text: str, expected: Reference) -> None
     ("text", "why"),
     [
         ("", "host"),
-        ("name", "host"),
         ("owner/name", "host"),
-        ("ghcr.io", "host"),
         ("ghcr.io/", "repository"),
         ("https://ghcr.io/owner/name", "host"),
         ("ghcr.io/Owner/name", "lower case: owner/name"),
         ("ghcr.io/owner//name", "repository"),
-        ("ghcr.io/owner/name:", "not a tag"),
         ("ghcr.io/owner/name:-x", "not a tag"),
         ("ghcr.io/owner/name:" + "x" * 129, "not a tag"),
-        ("ghcr.io/owner/name@", "not a digest"),
         ("ghcr.io/owner/name@sha256:abc", "not a digest"),
         ("ghcr.io/owner/name@sha512:" + "a" * 128, "not a digest"),
         ("ghcr.io/../name", "repository"),
@@ -61,7 +57,6 @@ def test_invalid_reference_is_refused_with_a_reason(text: str, why: str) -> None
     [
         ("ghcr.io", "https://ghcr.io"),
         ("localhost:5000", "http://localhost:5000"),
-        ("127.0.0.1", "http://127.0.0.1"),
         ("127.9.9.9:1", "http://127.9.9.9:1"),
         ("[::1]:5000", "http://[::1]:5000"),
         ("10.0.0.1:5000", "https://10.0.0.1:5000"),
@@ -73,15 +68,10 @@ def test_only_registries_on_this_machine_are_used_without_tls(registry: str, url
     assert Reference(registry, "name").url == url
 
 
-def test_tag_and_digest_replace_each_other() -> None:
+def test_tag_and_digest_replace_each_other_and_are_told_apart() -> None:
     reference = Reference.parse("ghcr.io/owner/name:old")
     assert str(reference.at(DIGEST)) == f"ghcr.io/owner/name@{DIGEST}"
     assert str(reference.at(DIGEST).tagged("new")) == "ghcr.io/owner/name:new"
     with raises("bad-reference"):
         reference.tagged("not a tag")
-
-
-def test_digests_are_distinguished_from_tags() -> None:
-    assert is_digest(DIGEST)
-    assert not is_digest("latest")
-    assert not is_digest(DIGEST.upper())
+    assert [is_digest(text) for text in (DIGEST, "latest", DIGEST.upper())] == [True, False, False]

@@ -48,7 +48,7 @@ class Uploads:
         return Answer(status=201)
 
 
-def test_blob_is_sent_in_one_request_to_the_given_location() -> None:
+def test_blob_is_sent_in_one_request_to_the_given_location_unless_it_is_present() -> None:
     with scripted(Uploads()) as server:
         assert upload(server) == "uploaded"
         assert [str(asked) for asked in server.log] == [
@@ -61,14 +61,8 @@ def test_blob_is_sent_in_one_request_to_the_given_location() -> None:
         assert put.query == {"state": ["a/b"], "digest": [DIGEST]}
         assert put.headers["content-length"] == str(len(DATA))
         assert "content-range" not in put.headers
-
-
-def test_blob_is_neither_opened_nor_sent_when_it_is_present() -> None:
-    uploads = Uploads()
-    uploads.blobs.add(DIGEST)
-    with scripted(uploads) as server:
         assert upload(server) == "present"
-        assert len(server.log) == 1
+        assert [asked.method for asked in server.log[3:]] == ["HEAD"]
 
 
 @pytest.mark.parametrize(
@@ -146,13 +140,10 @@ def test_upload_names_a_file_that_does_not_match_its_digest() -> None:
         assert uploads.puts == 1
 
 
-def test_upload_fails_when_the_file_is_too_short() -> None:
+def test_upload_sends_the_announced_length_or_fails() -> None:
     with scripted(Uploads()) as server, raises("no-image") as failure:
         upload(server, DATA[:5])
     assert failure.value.why == f"It ends after 5 of {len(DATA)} bytes."
-
-
-def test_upload_sends_nothing_beyond_the_announced_length() -> None:
     with scripted(Uploads()) as server:
         upload(server, DATA + b"more")
         assert server.log[-1].body == DATA
@@ -165,18 +156,18 @@ def test_missing_file_is_not_mistaken_for_a_broken_network(tmp_path: Path) -> No
         assert [asked.method for asked in server.log] == ["HEAD", "POST"]
 
 
-def test_layer_too_large_for_ghcr_is_refused_before_any_request() -> None:
-    repository = Repository.open("ghcr.io/o/n", retry=HURRIED)
-    with raises("blob-too-large", match=r"10,000,000,001 bytes is too large for ghcr\.io"):
-        repository.upload(DIGEST, 10_000_000_001, io.BytesIO)
-
-
 def test_registry_that_gives_no_location_is_named() -> None:
     with (
         scripted(lambda asked: Answer(status=404 if asked.method == "HEAD" else 202)) as server,
         pytest.raises(RegistryError, match="without a Location"),
     ):
         upload(server)
+
+
+def test_layer_too_large_for_ghcr_is_refused_before_any_request() -> None:
+    repository = Repository.open("ghcr.io/o/n", retry=HURRIED)
+    with raises("blob-too-large", match=r"10,000,000,001 bytes is too large for ghcr\.io"):
+        repository.upload(DIGEST, 10_000_000_001, io.BytesIO)
 
 
 def test_empty_blob_is_sent_with_its_length() -> None:

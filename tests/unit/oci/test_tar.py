@@ -44,17 +44,13 @@ def test_file_survives_a_round_trip(path: str, mode: int, owner: int) -> None:
 @given(
     path=PATHS, target=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
 )
-def test_links_survive_a_round_trip(path: str, target: str) -> None:
+def test_links_and_folders_survive_a_round_trip(path: str, target: str) -> None:
     symlink = only(Entry(ImagePath(path), EntryKind.SYMLINK, 0o644, target=target))
     assert (symlink.name, symlink.linkname, symlink.issym(), symlink.mode) == (path, target, True, 0o777)
     hard_link = only(Entry(ImagePath(path), EntryKind.HARDLINK, 0o644, target=target))
     assert (hard_link.name, hard_link.linkname, hard_link.islnk()) == (path, target, True)
-
-
-@given(path=PATHS)
-def test_folder_survives_a_round_trip(path: str) -> None:
-    member = only(Entry(ImagePath(path), EntryKind.DIRECTORY, 0o755))
-    assert (member.name, member.isdir(), member.size) == (path, True, 0)
+    folder = only(Entry(ImagePath(path), EntryKind.DIRECTORY, 0o755))
+    assert (folder.name, folder.isdir(), folder.size) == (path, True, 0)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +83,7 @@ def test_size_beyond_eight_gib_is_in_a_pax_record() -> None:
     assert info.size == 0
 
 
-def test_header_has_golden_bytes() -> None:
+def test_headers_have_golden_bytes() -> None:
     assert header(file("opt/venv/bin/vllm", b"x" * 1000, 0o755)) == (
         b"opt/venv/bin/vllm".ljust(100, b"\0")
         + b"0000755\x000000000\x000000000\x0000000001750\x0002263773600\x00"
@@ -98,24 +94,12 @@ def test_header_has_golden_bytes() -> None:
         + b"0000000\x000000000\0"
         + bytes(155 + 12)
     )
-
-
-def test_pax_header_has_golden_bytes() -> None:
     record = b"14 path=\xc3\xbc.py\n"
     written = header(file("ü.py"))
     assert written[:14] == b"././@PaxHeader"
     assert written[156:157] == b"x"
     assert written[BLOCK : BLOCK + len(record)] == record
     assert written[2 * BLOCK : 2 * BLOCK + 5] == "ü.py".encode()
-
-
-def test_standard_library_differs_only_in_device_numbers() -> None:
-    """It has left them empty since Python 3.9, and filled them before, so we do not rely on it."""
-    info = tarfile.TarInfo("opt/file")
-    info.size, info.mtime, info.mode = 3, MTIME, 0o644
-    ours, theirs = header(file("opt/file", b"abc")), info.tobuf(tarfile.USTAR_FORMAT)
-    devices, checksum = range(329, 345), range(148, 156)
-    assert {place for place in range(BLOCK) if ours[place] != theirs[place]} <= {*devices, *checksum}
 
 
 @given(st.permutations(["a", "a.b", "a/b", "a-b", "a/b/c", "ab", "ä"]))
@@ -136,7 +120,7 @@ def test_path_occurring_twice_is_refused() -> None:
     assert caught.value.where == "layer x"
 
 
-@pytest.mark.parametrize("order", [1, -1])
-def test_path_cannot_be_both_a_file_and_a_folder(order: int) -> None:
-    with raises("duplicate-path", match="/a is a file and a folder"):
-        complete([file("a"), file("a/b/c")][::order], owner="layer x")
+def test_path_cannot_be_both_a_file_and_a_folder() -> None:
+    for entries in ([file("a"), file("a/b/c")], [file("a/b/c"), file("a")]):
+        with raises("duplicate-path", match="/a is a file and a folder"):
+            complete(entries, owner="layer x")

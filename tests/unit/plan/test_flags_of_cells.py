@@ -129,20 +129,14 @@ def test_only_git_references_have_no_record_of_flags() -> None:
     assert missing == WITHOUT_RECORD
 
 
-def flags() -> FlagLock:
-    return FlagLock(
-        made_from={},
-        version="1.0",
-        flags={
-            "--eager": "",
-            "--backend": "FLASH TRITON",
-            "--dtype": "auto fp8",
-            "--speculative-config": "",
-            "--speculative-config.method": "mtp",
-        },
-        switches=("--eager",),
-        variables=("VLLM_KNOWN",),
-    )
+KNOWN = {"--eager": "", "--backend": "FLASH TRITON", "--dtype": "auto fp8", "--speculative-config": ""}
+FLAGS = FlagLock(
+    made_from={},
+    version="1.0",
+    flags={**KNOWN, "--speculative-config.method": "mtp"},
+    switches=("--eager",),
+    variables=("VLLM_KNOWN",),
+)
 
 
 @pytest.mark.parametrize(
@@ -156,9 +150,5 @@ def flags() -> FlagLock:
     ],
 )
 def test_record_refuses_what_the_server_does_not_have(command: str, wrong: list[str]) -> None:
-    assert list(refused(flags(), command.split(), {})) == wrong
-
-
-def test_record_refuses_variables_that_the_server_ignores() -> None:
     variables = {"VLLM_KNOWN": "1", "VLLM_UNKNOWN": "1", "CUTE_DSL_ARCH": "sm_121a"}
-    assert list(refused(flags(), [], variables)) == ["VLLM_UNKNOWN"]
+    assert list(refused(FLAGS, command.split(), variables)) == [*wrong, "VLLM_UNKNOWN"]

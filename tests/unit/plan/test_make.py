@@ -29,12 +29,6 @@ def edit_wheels(factory: SmallFactory, change: Callable[[Wheels], Iterable[Locke
     lock.model_copy(update={"wheels": tuple(change(lock.wheels))}).write(path)
 
 
-def edit_matrix(factory: SmallFactory, old: str, new: str) -> None:
-    path = factory.root / "matrix.yaml"
-    assert old in path.read_text()
-    path.write_text(path.read_text().replace(old, new))
-
-
 def changed(wheel: LockedWheel, **updates: object) -> LockedWheel:
     return wheel.model_copy(update=updates)
 
@@ -117,11 +111,11 @@ def test_a_changed_package_changes_the_base(small_factory: SmallFactory) -> None
 
 def test_serving_settings_change_the_last_layer_and_variables_none(small_factory: SmallFactory) -> None:
     before = plan(small_factory)
-    edit_matrix(small_factory, "weights: dummy", 'weights: dummy, serve: {env: {FAST: "1"}}')
+    small_factory.edit_matrix("weights: dummy", 'weights: dummy, serve: {env: {FAST: "1"}}')
     after = plan(small_factory)
     assert keys(after) == keys(before)
     assert after.key != before.key
-    edit_matrix(small_factory, "serve: {", "serve: {quantization: fp8, ")
+    small_factory.edit_matrix("serve: {", "serve: {quantization: fp8, ")
     assert keys(plan(small_factory))[:-1] == keys(before)[:-1]
     assert keys(plan(small_factory))[-1] != keys(before)[-1]
 
@@ -129,23 +123,18 @@ def test_serving_settings_change_the_last_layer_and_variables_none(small_factory
 def test_the_first_drafter_that_the_version_supports_is_used(small_factory: SmallFactory) -> None:
     new = '{repo: a/new, method: dflash, tokens: 15, vllm: ">=2"}'
     old = "{repo: a/old, method: dflash, tokens: 8}"
-    edit_matrix(small_factory, "weights: bf16", f"weights: bf16, drafters: [{new}, {old}]")
+    small_factory.edit_matrix("weights: bf16", f"weights: bf16, drafters: [{new}, {old}]")
     assert plan(small_factory).config.labels["imagefactory.drafter"] == "none"
     assert plan(small_factory, SECOND).config.labels["imagefactory.drafter"] == "a/old"
 
 
-def test_an_unlocked_cell_cannot_be_planned(small_factory: SmallFactory) -> None:
-    small_factory.project.wheel_lock_path(CELL).unlink()
-    with raises("no-lock", match="./inv lock"):
-        plan(small_factory)
-
-
-def test_too_many_layers_are_refused(small_factory: SmallFactory) -> None:
+def test_an_unlocked_cell_or_too_many_layers_cannot_be_planned(small_factory: SmallFactory) -> None:
+    names = [f"big{number}" for number in range(MAX_LAYERS)]
     edit_wheels(
-        small_factory,
-        lambda wheels: (
-            changed(wheels[0], name=f"big{number}", size=BIG_WHEEL) for number in range(MAX_LAYERS)
-        ),
+        small_factory, lambda wheels: (changed(wheels[0], name=name, size=BIG_WHEEL) for name in names)
     )
     with raises("too-many-layers", match=f"{MAX_LAYERS} are allowed"):
+        plan(small_factory)
+    small_factory.project.wheel_lock_path(CELL).unlink()
+    with raises("no-lock", match="./inv lock"):
         plan(small_factory)

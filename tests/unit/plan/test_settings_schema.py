@@ -37,13 +37,14 @@ def launch(preview: Preview, matrix: Matrix, **options: object) -> Launch:
     return Launch(cell, IMAGE, preview.description, **options)  # type: ignore[arg-type]
 
 
-def test_every_key_of_serve_in_the_matrix_is_a_setting() -> None:
+def test_the_matrix_the_serve_program_and_the_descriptions_know_the_same_settings(
+    served_image: Images,
+) -> None:
     assert set(Serve.model_fields) - {"env", "flags"} <= {setting.key for setting in SCHEMA}
-
-
-def test_the_serve_program_knows_every_field_of_settings_json(served_image: Images) -> None:
     fields = {key for entry in served_image("gemma4-31b").description["settings"] for key in entry}
     assert fields - {"vllm_default"} <= set(Setting._fields)
+    described = next(setting for setting in SCHEMA if setting.name == "SKIP_CHECKS").description
+    assert described.partition(": ")[2].rstrip(".").split(", ") == list(CHECKS)
 
 
 @pytest.mark.parametrize("target", MODELS)
@@ -62,19 +63,10 @@ def test_environment_table_and_program_agree_on_every_default(served_image: Imag
     assert bare.stdout.splitlines()[0] == preview.run("--dry-run").stdout.splitlines()[0]
 
 
-def test_the_description_of_skip_checks_lists_all_checks() -> None:
-    described = next(setting for setting in SCHEMA if setting.name == "SKIP_CHECKS").description
-    assert described.partition(": ")[2].rstrip(".").split(", ") == list(CHECKS)
-
-
-def test_the_document_shows_the_table_of_settings(real_image: Images) -> None:
+def test_the_document_shows_the_settings_and_the_defaults_of_every_model(real_image: Images) -> None:
     text = (REPOSITORY / "docs" / "serving.md").read_text("utf-8")
     table = real_image("gemma4-31b").markdown()
     assert text == replace_between(text, "settings", table), "run `./inv docs`"
-
-
-def test_the_document_shows_the_defaults_of_every_model() -> None:
-    text = (REPOSITORY / "docs" / "serving.md").read_text("utf-8")
     for server in SERVERS:
         assert model_table(REPOSITORY, server).strip() in text, "run `./inv docs`"
 
@@ -133,27 +125,15 @@ def test_compose_has_the_same_settings_and_the_key_as_a_file(
     assert document["secrets"] == {"vllm_api_key": {"file": "/x"}}
     assert service["environment"].pop("VLLM_API_KEY_FILE") == KEY_FILE
     assert service["environment"].pop("HF_TOKEN") is None
-    unfolded = {
-        name: re.sub(r"^\$\{\w+:-(.*)\}$", r"\1", value) for name, value in service["environment"].items()
-    }
+    given = service["environment"].items()
+    unfolded = {name: re.sub(r"^\$\{\w+:-(.*)\}$", r"\1", value) for name, value in given}
     assert unfolded == image_environment(preview.description)
 
 
-def test_an_image_without_a_digest_is_refused() -> None:
+def test_an_image_without_a_digest_and_a_key_of_two_words_are_refused(tmp_path: Path) -> None:
     with raises("unpinned-image"):
         pinned("ghcr.io/somebody/spark-vllm:latest")
     assert pinned(DIGEST) == DIGEST
-
-
-def test_an_unknown_setting_is_refused_with_the_nearest_name(served_image: Images) -> None:
-    with raises("bad-setting") as caught:
-        served_image("gemma4-31b").command({"MAX_MODEL_LENGTH": "1"})
-    assert "MAX_MODEL_LEN" in str(caught.value)
-    with raises("bad-setting", match="out of range"):
-        served_image("gemma4-31b").command({"PORT": "0"})
-
-
-def test_a_key_of_two_words_is_refused(tmp_path: Path) -> None:
     with raises("key-not-passed"):
         write_key_file(tmp_path, "two words")
 

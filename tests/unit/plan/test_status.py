@@ -40,9 +40,8 @@ def test_changed_inputs_are_listed(plan: Plan) -> None:
     assert changes(plan, replace(plan, 0, inputs=(other, *rest))) == {
         "base": [f"input changed: {first.name}"]
     }
-    assert changes(plan, replace(plan, 0, inputs=(*rest, NEW))) == {
-        "base": [f"input removed: {first.name}", "input added: new.deb"]
-    }
+    both = [f"input removed: {first.name}", "input added: new.deb"]
+    assert changes(plan, replace(plan, 0, inputs=(*rest, NEW))) == {"base": both}
     shuffled = replace(plan, 0, inputs=plan.layers[0].inputs[::-1])
     assert changes(plan, shuffled) == {"base": ["the order of its inputs"]}
 
@@ -54,11 +53,9 @@ def test_a_changed_setting_is_listed_with_both_values(plan: Plan) -> None:
 
 def test_long_settings_that_differ_where_they_are_cut_are_called_changed(plan: Plan) -> None:
     settings = plan.layers[0].settings
+    long = [settings.model_copy(update={"python": "3" * 90 + end}) for end in "12"]
     before, after = (
-        replace(
-            plan, 0, key=Sha256(end * 64), settings=settings.model_copy(update={"python": "3" * 90 + end})
-        )
-        for end in "12"
+        replace(plan, 0, key=Sha256(end * 64), settings=one) for end, one in zip("12", long, strict=True)
     )
     assert changes(before, after) == {"base": ["settings: python changed"]}
 
@@ -108,15 +105,12 @@ def test_the_last_plan_is_read_unless_it_is_missing_or_invalid(plan: Plan, tmp_p
     assert last_plan(tmp_path) is None
 
 
-def test_nothing_is_known_before_a_build(small_factory: SmallFactory) -> None:
+def test_sizes_image_and_shared_layers_are_known_after_a_build(small_factory: SmallFactory) -> None:
+    other = make_plan(small_factory.project, SECOND)
     status = plan_status(small_factory.project, make_plan(small_factory.project, CELL), [])
     assert {(blob, cached) for _, blob, cached in status.layers} == {(None, False)}
     assert (status.image, status.shared) == (None, 0)
-
-
-def test_sizes_image_and_shared_layers_are_known_after_a_build(small_factory: SmallFactory) -> None:
     [built] = small_factory.build()
-    other = make_plan(small_factory.project, SECOND)
     status = plan_status(small_factory.project, built.plan, [built.plan, other])
     assert [layer.blob for layer in status.layers] == list(built.image.layers)
     assert all(layer.cached for layer in status.layers)

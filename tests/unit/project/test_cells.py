@@ -60,10 +60,8 @@ def test_drafter_that_is_too_new_is_skipped(matrix: Matrix) -> None:
 
 
 def test_drafters_of_one_repository_are_told_apart_by_method(matrix: Matrix) -> None:
-    both = [
-        Drafter(repo="a/b", method="dflash", tokens=4, vllm=">=9"),
-        Drafter(repo="a/b", method="eagle3", tokens=4),
-    ]
+    new = Drafter(repo="a/b", method="dflash", tokens=4, vllm=">=9")
+    both = [new, Drafter(repo="a/b", method="eagle3", tokens=4)]
     model = matrix.models["large"].model_copy(update={"drafters": both})
     changed = matrix.model_copy(update={"models": {"large": model}})
     assert usable_drafters(changed, cell("large")) == both[1:]

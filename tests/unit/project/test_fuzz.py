@@ -22,52 +22,13 @@ from tests.fixtures.inv import Inv
 
 pytestmark = pytest.mark.slow
 CASES, SEED, LIMIT = 1000, 20261116, 10
+# fmt: off
 ODD = (
-    *(
-        "null",
-        "[]",
-        "{}",
-        "- ",
-        ": ",
-        "&a [*a]",
-        "!!python/name:os.system x",
-        "\0",
-        "'",
-        '"',
-        "1e999",
-        "-1",
-        "true",
-    ),
-    *(
-        "9" * 400,
-        "\u2028",
-        "\u202e",
-        "<<: *a",
-        "[" * 500,
-        "{a: " * 200,
-        "\n",
-        "\t",
-        "%",
-        "~",
-        "../../x",
-        "\x1b[2J",
-    ),
-    *(
-        "*",
-        "a/b/c/d",
-        "@",
-        "2.0",
-        "linux/arm64",
-        "sha256:" + "0" * 64,
-        "x" * 5000,
-        "",
-        " ",
-        "é",
-        "=",
-        "--",
-        "-",
-    ),
+    "null", "[]", "{}", "- ", ": ", "&a [*a]", "!!python/name:os.system x", "\0", "'", '"', "1e999", "-1", "true",
+    "9" * 400, "\u2028", "\u202e", "<<: *a", "[" * 500, "{a: " * 200, "\n", "\t", "%", "~", "../../x", "\x1b[2J",
+    "*", "a/b/c/d", "@", "2.0", "linux/arm64", "sha256:" + "0" * 64, "x" * 5000, "", " ", "é", "=", "--", "-",
 )
+# fmt: on
 
 
 @contextmanager
@@ -89,17 +50,11 @@ def in_time() -> Iterator[None]:
 def mutated(random: Random, text: str) -> str:
     """Replace some parts of a text with odd words, other parts of it, or random characters."""
     for _ in range(random.randint(1, 3)):
-        at, width, other = (
-            random.randrange(len(text)),
-            random.choice((0, 1, 3, 20, 100)),
-            random.randrange(len(text)),
-        )
+        at, other = random.randrange(len(text)), random.randrange(len(text))
+        width = random.choice((0, 1, 3, 20, 100))
         noise = "".join(random.choices(string.printable, k=random.randint(1, 8)))
-        text = (
-            text[:at]
-            + random.choice((random.choice(ODD), text[other : other + width], noise))
-            + text[at + width :]
-        )
+        odd = random.choice((random.choice(ODD), text[other : other + width], noise))
+        text = text[:at] + odd + text[at + width :]
     return text
 
 
@@ -136,22 +91,12 @@ def test_any_lock_is_used_or_refused(locked_checkout: Checkout, monkeypatch: pyt
         path.write_text(texts[path], "utf-8")
 
 
+# fmt: off
 COMMANDS = (
-    *(
-        "plan",
-        "targets",
-        "render",
-        "explain",
-        "diff",
-        "export",
-        "load",
-        "verify",
-        "smoke",
-        "audit",
-        "licences",
-    ),
-    *("sbom", "recipes.export", "bench.compare", "bench.plot", "run", "help"),
+    "plan", "targets", "render", "explain", "diff", "export", "load", "verify", "smoke", "audit", "licences", "sbom",
+    "recipes.export", "bench.compare", "bench.plot", "run", "help",
 )
+# fmt: on
 """Those that ask neither a registry nor Docker, and write nowhere else."""
 
 
@@ -165,9 +110,8 @@ def test_any_command_line_is_understood_or_refused(own_inv: Inv) -> None:
         words = ["--print"] if name == "run" else []
         for _ in range(random.randint(0, 4)):
             value = random.choice((*ODD, "big", "tiny/cpu", "--help")).replace("\0", "")
-            words += random.choice(
-                ([random.choice(known), value], [f"{random.choice(known)}={value}"], [value])
-            )
+            flag = random.choice(known)
+            words += random.choice(([flag, value], [f"{flag}={value}"], [value]))
         with in_time():
             done = own_inv(name, *words)
         assert "Traceback" not in done.stderr, words

@@ -55,18 +55,12 @@ def test_targets_select_versions_of_another_server(both: Matrix, target: str) ->
     assert select(both, [target]) == [SPARK]
 
 
-@pytest.mark.parametrize(
-    ("target", "why", "fix"),
-    [
-        ("large@0.5.21", "no vLLM version of that name", "sglang-0.5.21"),
-        ("large@vllm-0.5.21", "no vLLM version of that name", "sglang-0.5.21"),
-    ],
-)
-def test_target_that_mixes_servers_is_refused(both: Matrix, target: str, why: str, fix: str) -> None:
+@pytest.mark.parametrize("target", ["large@0.5.21", "large@vllm-0.5.21"])
+def test_target_that_mixes_servers_is_refused(both: Matrix, target: str) -> None:
     with raises("unknown-name") as refused:
         select(both, [target])
-    assert why in refused.value.why
-    assert fix in refused.value.fix
+    assert "no vLLM version of that name" in refused.value.why
+    assert "sglang-0.5.21" in refused.value.fix
 
 
 @pytest.mark.parametrize(
@@ -85,12 +79,10 @@ def test_model_is_served_by_the_versions_it_names_only(both: Matrix, target: str
 def test_drafter_works_with_the_servers_it_names_only(both: Matrix) -> None:
     first, second = both.models["large"].drafters
     assert usable_drafters(both, SPARK) == []
-    assert {why for _, why in drafter_exclusions(both, SPARK)} == {
-        f"{drafter.repo} is not described for SGLang" for drafter in (first, second)
-    }
-    large = both.models["large"].model_copy(
-        update={"drafters": [first.model_copy(update={"sglang": ">=0.5.14"}), second]}
-    )
+    named = {f"{drafter.repo} is not described for SGLang" for drafter in (first, second)}
+    assert {why for _, why in drafter_exclusions(both, SPARK)} == named
+    described = [first.model_copy(update={"sglang": ">=0.5.14"}), second]
+    large = both.models["large"].model_copy(update={"drafters": described})
     changed = both.model_copy(update={"models": {"large": large}})
     assert [drafter.repo for drafter in usable_drafters(changed, SPARK)] == [first.repo]
 

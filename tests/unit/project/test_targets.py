@@ -27,12 +27,9 @@ def test_defaults_complete_a_target(matrix: Matrix, target: str, cell: Cell) -> 
     assert select(matrix, [target]) == [cell]
 
 
-def test_default_target_is_the_first_model(matrix: Matrix) -> None:
+def test_default_target_is_the_first_model_and_one_that_matches_several_is_refused(matrix: Matrix) -> None:
     assert default_target(matrix) == "large"
     assert select(matrix, []) == [select_one(matrix, "")] == select(matrix, ["large"])
-
-
-def test_select_one_refuses_a_target_that_matches_several_images(matrix: Matrix) -> None:
     with raises("unknown-name", match=r"matches \d+ images") as refused:
         select_one(matrix, "large@*")
     assert refused.value.why.endswith(" and more.")
@@ -50,9 +47,6 @@ def test_globs_match_several_cells_except_excluded_ones(matrix: Matrix) -> None:
     assert {cell.model for cell in select(matrix, ["*a*"])} == {"large", "quantized"}
     assert {cell.arch for cell in select(matrix, ["large@*/*"])} == {"spark", "server"}
     assert len(select(matrix, ["large", "large@3.0", "larg*"])) == 1, "each once"
-
-
-def test_all_selects_every_buildable_cell_in_order(matrix: Matrix) -> None:
     assert select(matrix, ["all"]) == buildable(matrix)
 
 
@@ -73,12 +67,9 @@ def test_unknown_name_suggests_the_nearest(matrix: Matrix, target: str, suggesti
     assert target in failure.value.where
 
 
-def test_excluded_combination_is_refused_with_its_reason(matrix: Matrix) -> None:
+def test_excluded_combination_and_a_machine_that_no_arch_has_are_refused(matrix: Matrix) -> None:
     with raises("excluded", match="without a GPU"):
         select(matrix, ["tiny/spark"])
-
-
-def test_machine_that_no_matching_arch_has_is_refused(matrix: Matrix) -> None:
     with raises("unknown-name", match="amd64"):
         select(matrix, ["large/sp*/amd64"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -70,12 +71,8 @@ def three() -> Catalog:
 @pytest.mark.parametrize(
     ("to", "expected"),
     [
-        ("", "b"),
-        ("2026-11-01", "a"),
-        ("2026-11-02", "b"),
-        ("2026-12-24", "c"),
-        (digest("b"), "b"),
-        (digest("b")[7:], "b"),
+        *(("", "b"), ("2026-11-01", "a"), ("2026-11-02", "b"), ("2026-12-24", "c")),
+        *((digest("b"), "b"), (digest("b")[7:], "b")),
     ],
 )
 def test_rollback_goes_to_the_image_before_or_to_a_day_or_a_digest(
@@ -89,10 +86,6 @@ def test_a_second_rollback_goes_further_back_until_the_first_image(three: Catalo
     assert choose(back, TAGS, CELL).digest == digest("a")
     with raises("never-published", match="was the first"):
         choose(rolled_back(back, image("a"), 6, digest("b")), TAGS, CELL)
-
-
-def test_an_image_that_was_published_twice_counts_by_its_last_time(three: Catalog) -> None:
-    assert choose(promoted(three, image("a"), 4), TAGS, CELL).digest == digest("c")
 
 
 @pytest.mark.parametrize(
@@ -127,6 +120,10 @@ def test_rollback_to_another_version_moves_only_the_tags_that_it_had() -> None:
 def test_each_platform_has_its_own_history(three: Catalog) -> None:
     with raises("never-published", match="never published"):
         choose(three, TAGS, Cell("gemma", "0.32.0", "gb10", "linux/amd64"))
+
+
+def test_an_image_that_was_published_twice_counts_by_its_last_time(three: Catalog) -> None:
+    assert choose(promoted(three, image("a"), 4), TAGS, CELL).digest == digest("c")
 
 
 def test_history_lists_events_changes_and_current_tags(three: Catalog) -> None:
@@ -198,8 +195,14 @@ def held(catalog: Catalog) -> set[str]:
 def test_a_rollback_holds_the_image_that_it_left_until_that_image_is_promoted_again(three: Catalog) -> None:
     back = rolled_back(three, image("b"), 5, digest("c"))
     assert held(back) == {"c"}
-    assert held(promoted(back, image("d"), 6)) == {"c"}
+    assert [line.held for line in history(back, TAGS, CELL.platform)] == [False, False, True, False]
+    later = promoted(back, image("d"), 6)
+    assert held(later) == {"c"}
+    assert held(later.without([digest("b"), digest("c")])) == {"c"}, "forgetting images lifts no hold"
     assert held(promoted(back, image("c"), 6)) == set()
+    again = promoted(back, image("c"), 6, ("gemma",))
+    assert digest("c") not in again.holds(["gemma"])
+    assert digest("c") in again.holds(TAGS), "only the tags that name the image again are free"
 
 
 def test_a_second_rollback_holds_both_images(three: Catalog) -> None:
@@ -212,26 +215,8 @@ def test_a_promotion_for_another_platform_lifts_no_hold(three: Catalog) -> None:
     back = rolled_back(three, image("b"), 5, digest("c"))
     other = image("d", platform="linux/amd64")
     both = {"linux/arm64": digest("b"), "linux/amd64": other.digest}
-    event = Event(
-        id="other platform",
-        kind="promote",
-        time=START + timedelta(days=6),
-        image=other.digest,
-        moved={tag: Pointer(digest=digest("x"), images=both) for tag in TAGS},
-    )
-    assert held(back.with_event(event, other)) == {"c"}
-
-
-def test_forgetting_images_lifts_no_hold(three: Catalog) -> None:
-    back = promoted(rolled_back(three, image("b"), 5, digest("c")), image("d"), 6)
-    assert held(back.without([digest("b"), digest("c")])) == {"c"}
-
-
-def test_a_hold_is_lifted_only_from_the_tags_that_name_the_image_again(three: Catalog) -> None:
-    back = rolled_back(three, image("b"), 5, digest("c"))
-    again = promoted(back, image("c"), 6, ("gemma",))
-    assert digest("c") not in again.holds(["gemma"])
-    assert digest("c") in again.holds(TAGS)
+    moved = {tag: Pointer(digest=digest("x"), images=both) for tag in TAGS}
+    assert held(back.with_event(replace(event("promote", other, 6, TAGS), moved=moved), other)) == {"c"}
 
 
 def test_rollback_skips_what_was_rolled_back_before(three: Catalog) -> None:
@@ -241,17 +226,11 @@ def test_rollback_skips_what_was_rolled_back_before(three: Catalog) -> None:
     assert choose(later, TAGS, CELL, digest("c")).digest == digest("c")
 
 
-def test_history_marks_what_is_held_back(three: Catalog) -> None:
-    back = rolled_back(three, image("b"), 5, digest("c"))
-    assert [line.held for line in history(back, TAGS, CELL.platform)] == [False, False, True, False]
-
-
 def test_current_images_are_listed_with_the_day_they_came(three: Catalog) -> None:
     again = promoted(three, image("c"), 9)
     found = current_images(rolled_back(again, image("b"), 12, digest("c")))
-    assert [(offer.tag, offer.image.digest) for offer in found] == [
-        (tag, digest("b")) for tag in sorted(TAGS)
-    ]
+    expected = [(tag, digest("b")) for tag in sorted(TAGS)]
+    assert [(offer.tag, offer.image.digest) for offer in found] == expected
     assert {offer.since for offer in found} == {START + timedelta(days=12)}
     # The same image once more is no news.
     assert {offer.since for offer in current_images(again)} == {START + timedelta(days=2)}

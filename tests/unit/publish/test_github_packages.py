@@ -62,15 +62,12 @@ def test_every_page_is_read_for_a_user_as_for_an_organisation(package: FakePacka
     assert set(packages.untagged()) == {digest(number) for number in range(2, 251)}
 
 
-def test_a_version_is_deleted_by_its_digest(package: FakePackage) -> None:
+def test_a_version_is_deleted_by_its_digest_and_a_refusal_of_github_is_reported(package: FakePackage) -> None:
     packages = GitHubPackages(REFERENCE, TOKEN, package.url)
     for gone in (digest(7), digest(7), digest(9999)):
         packages.delete(gone)
     assert 7 not in package.versions
     assert len(package.versions) == 249
-
-
-def test_a_refusal_of_github_is_reported(package: FakePackage) -> None:
     package.popular.add(3)
     with raises("github-failed", match="refused a request about users/somebody/packages") as refused:
         GitHubPackages(REFERENCE, TOKEN, package.url).delete(digest(3))

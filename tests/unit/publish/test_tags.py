@@ -89,6 +89,7 @@ def test_the_day_of_a_nightly_is_read_from_its_tag(tag: str, day: date | None) -
 
 
 def test_two_names_that_make_the_same_tag_are_refused() -> None:
+    refuse_ambiguous(load_matrix(REPOSITORY / "matrix.yaml"))
     with raises("bad-tag", match=r"would both be published as 'a-v3\.0'"):
         refuse_ambiguous(changed(models={"a": MODEL, "a-v3.0": MODEL}, exclude=[]))
 
@@ -109,10 +110,6 @@ def test_a_tag_that_is_too_long_is_refused() -> None:
         tags_of(long, Cell(model, vllm, arch, "linux/amd64"), KEY, DAY)
 
 
-def test_the_committed_matrix_has_no_ambiguous_tags() -> None:
-    refuse_ambiguous(load_matrix(REPOSITORY / "matrix.yaml"))
-
-
 def test_an_arch_may_require_exactly_the_levels_that_smoke_tests_have() -> None:
     assert SmokeLevel == Level
 
@@ -120,10 +117,8 @@ def test_an_arch_may_require_exactly_the_levels_that_smoke_tests_have() -> None:
 @pytest.mark.parametrize(
     ("tag", "expected"),
     [
-        *(
-            (tag, True)
-            for tag in ("large", "latest", "large-v3.0", "nightly-20261105-large", f"staging-{KEY}")
-        ),
+        *((tag, True) for tag in ("large", "latest", "large-v3.0", "nightly-20261105-large")),
+        (f"staging-{KEY}", True),
         ("large-v3.0-spark-0123456789ab", True),
         *((tag, False) for tag in ("quantized", "large-v2.0", "large-v3.0-server", "nightly-20261105-tiny")),
         *((tag, False) for tag in ("large-v3.0-spark-000000000000", "catalog", f"staging-{'0' * 64}")),

@@ -30,20 +30,22 @@ def started(script: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("script", "code"),
-    [
-        ("exit 3", 3),
-        ("kill -KILL $$", 137),
-        ("(exit 5) & wait; exit 4", 4),
-    ],
+    ("script", "code"), [("exit 3", 3), ("kill -KILL $$", 137), ("(exit 5) & wait; exit 4", 4)]
 )
 def test_the_exit_code_is_the_servers(script: str, code: int) -> None:
     assert started(script).wait(20) == code
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize(("last", "code"), [("kill -KILL $$", 0), ("exit 7", 7)])
-def test_a_server_that_was_asked_to_stop_may_kill_itself(
+@pytest.mark.parametrize(
+    ("number", "last", "code"),
+    [
+        (signal.SIGTERM, "kill -KILL $$", 0),
+        (signal.SIGTERM, "exit 7", 7),
+        (signal.SIGINT, "kill -KILL $$", 0),
+        (signal.SIGQUIT, "kill -KILL $$", 137),
+    ],
+)
+def test_only_a_server_that_was_asked_to_stop_may_kill_itself(
     tmp_path: Path, number: signal.Signals, last: str, code: int
 ) -> None:
     ready = tmp_path / "ready"
@@ -52,14 +54,6 @@ def test_a_server_that_was_asked_to_stop_may_kill_itself(
     wait_for(ready)
     process.send_signal(number)
     assert process.wait(20) == code
-
-
-def test_other_signals_reach_the_server_and_are_no_reason_to_end_well(tmp_path: Path) -> None:
-    ready = tmp_path / "ready"
-    process = started(f"trap 'kill -KILL $$' QUIT; echo yes > {ready}; while :; do sleep 0.1; done")
-    wait_for(ready)
-    process.send_signal(signal.SIGQUIT)
-    assert process.wait(20) == 137
 
 
 def test_the_server_gets_a_group_of_its_own_and_no_blocked_signals(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_only_a_request_with_the_key_reaches_the_server(tmp_path: Path, kind: st
     assert set(ask(tmp_path, *requests, VLLM_API_KEY="")) == {"/invocations", "/x"}
 
 
-def test_three_paths_need_no_key(tmp_path: Path) -> None:
+def test_three_paths_and_a_preflight_of_a_browser_need_no_key(tmp_path: Path) -> None:
     paths = {
         "/health": True, "/ping": True, "/metrics": True, "/metrics/": True, "/proxy/health": True,
         "/health/": False, "/healthz": False, "/health_generate": False, "/metrics/x": False, "//health": False,
@@ -89,9 +89,6 @@ def test_three_paths_need_no_key(tmp_path: Path) -> None:
     for value, free in (("0", True), ("off", True), ("1", False), ("nonsense", False)):
         answers = ask(tmp_path, *metrics, PROTECT_METRICS=value)
         assert answers == (["/metrics", "/proxy/metrics/"] if free else [401, 401])
-
-
-def test_a_preflight_of_a_browser_needs_no_key(tmp_path: Path) -> None:
     asked = [("origin", "http://chat"), ("access-control-request-method", "POST")]
     request = {"path": "/v1/models", "method": "OPTIONS"}
     assert ask(tmp_path, request | {"headers": asked}, request, {"path": "/x", "headers": asked}) == [
@@ -102,13 +99,8 @@ def test_a_preflight_of_a_browser_needs_no_key(tmp_path: Path) -> None:
 def test_a_server_that_cannot_be_guarded_does_not_run(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_bytes((HOOK / "sitecustomize.py").read_bytes())
     environment = {"PYTHONPATH": str(tmp_path), "VLLM_API_KEY": KEY}
-    done = subprocess.run(
-        [sys.executable, "-B", "-c", "print('served')"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-B", "-c", "print('served')"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (68, "")
     assert KEY not in done.stderr
 

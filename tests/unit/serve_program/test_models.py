@@ -27,15 +27,13 @@ def test_every_model_passes_all_checks_on_an_idle_spark(real_image: Images, real
             assert model.repo in shown["command"]
 
 
-def test_model_that_drafts_by_itself_keeps_its_cache_type(real_image: Images) -> None:
-    command = real_image("qwen3.6-35b-a3b-nvfp4").command()
+def test_model_that_drafts_by_itself_keeps_its_cache_type_and_a_users_flag_wins(real_image: Images) -> None:
+    command = real_image("qwen3.6-35b-a3b-nvfp4").command({"EXTRA_ARGS": "--moe-backend b12x"})
+    assert command.count("--moe-backend") == 1
+    assert flag(command, "--moe-backend") == "b12x"
     assert flag(command, "--kv-cache-dtype") == "fp8"
-    assert speculative(command) == {
-        "method": "mtp",
-        "model": "nvidia/Qwen3.6-35B-A3B-NVFP4",
-        "num_speculative_tokens": 3,
-        "moe_backend": "triton",
-    }
+    drafting = {"method": "mtp", "num_speculative_tokens": 3, "moe_backend": "triton"}
+    assert speculative(command) == {"model": "nvidia/Qwen3.6-35B-A3B-NVFP4", **drafting}
 
 
 def test_drafter_keeps_the_keys_of_the_matrix_and_gets_a_cache_of_its_own(real_image: Images) -> None:
@@ -54,9 +52,3 @@ def test_flags_of_the_arch_add_to_those_of_the_model(real_image: Images) -> None
     elsewhere = real_image("nemotron-3.5-lightning-nvfp4@0.32.0/b200").command()
     assert flag(elsewhere, "--moe-backend") is None
     assert flag(elsewhere, "--mamba-backend") == "flashinfer"
-
-
-def test_users_flag_replaces_that_of_the_matrix(real_image: Images) -> None:
-    command = real_image("qwen3.6-35b-a3b-nvfp4").command({"EXTRA_ARGS": "--moe-backend b12x"})
-    assert command.count("--moe-backend") == 1
-    assert flag(command, "--moe-backend") == "b12x"

@@ -35,11 +35,8 @@ def test_random_settings_are_refused_or_started(
     monkeypatch.setattr(own_files, "PLACE", str(tmp_path))
     preview = served_image(target, model=str(tmp_path / "model"))
     own = written_image(preview, tmp_path)
-    names = [entry["name"] for entry in preview.description["settings"]] + [
-        "MAX_NUM_SEQ",
-        "HF_TOKEN",
-        "PYTHONPATH",
-    ]
+    names = [entry["name"] for entry in preview.description["settings"]]
+    names += ["MAX_NUM_SEQ", "HF_TOKEN", "PYTHONPATH"]
     source = random.Random(30)
     outcomes = set()
     for _ in range(CASES // 2):

@@ -107,10 +107,7 @@ SHAPES = {
     "qwen3.5-27b-nvfp4 with TurboQuant": Shape(
         "qwen3.5-27b-nvfp4",
         given={"ENABLE_TURBOQUANT": "1", "TQ_MODE": "hybrid", "TQ_KEY_BITS": "4", "TQ_VALUE_BITS": "3"},
-        published={
-            "model": "AEON-7/DFlash-Qwen3.5-27B-Uncensored-NVFP4",
-            **QWEN_27B,
-        },
+        published={"model": "AEON-7/DFlash-Qwen3.5-27B-Uncensored-NVFP4", **QWEN_27B},
         # Published with a plugin. vLLM's own TurboQuant rounds 4/3 bits up to 4/4 and is an attention backend
         # itself; since 0.22 the drafter needs a 16-bit cache of its own.
         left_out=("--attention-backend",),

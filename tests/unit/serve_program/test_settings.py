@@ -26,9 +26,7 @@ Images = Callable[..., Image]
     ("environment", "name", "setting"),
     [
         ({"MAX_MODEL_LEN": "64k"}, "bad-value", "MAX_MODEL_LEN"),
-        ({"MAX_MODEL_LEN": "1_000"}, "bad-value", "MAX_MODEL_LEN"),
         ({"MAX_MODEL_LEN": "0"}, "out-of-range", "MAX_MODEL_LEN"),
-        ({"GPU_MEMORY_UTILIZATION": "1.5"}, "out-of-range", "GPU_MEMORY_UTILIZATION"),
         ({"GPU_MEMORY_UTILIZATION": "nan"}, "out-of-range", "GPU_MEMORY_UTILIZATION"),
         ({"ATTENTION_BACKEND": "flash_atn"}, "bad-value", "ATTENTION_BACKEND"),
         ({"ENFORCE_EAGER": "perhaps"}, "bad-value", "ENFORCE_EAGER"),
@@ -63,15 +61,8 @@ def test_bad_input_is_refused_with_setting_value_range_and_remedy(
 
 @pytest.mark.parametrize("character", "\r\n\t\0\x1b\x7f\x85\u2028\u2029\ufeff\ufffe\uffff\ud800", ids=ascii)
 def test_a_character_that_may_end_a_line_is_refused(program_image: Images, character: str) -> None:
-    for name in (
-        "SERVED_MODEL_NAME",
-        "MODEL",
-        "HOST",
-        "EXTRA_ARGS",
-        "MODS_PATH",
-        "MODS",
-        "LIMIT_MM_PER_PROMPT",
-    ):
+    names = "SERVED_MODEL_NAME MODEL HOST EXTRA_ARGS MODS_PATH MODS LIMIT_MM_PER_PROMPT"
+    for name in names.split():
         with pytest.raises(errors.StartError, match="line break") as caught:
             read_settings.read(program_image("gemma4-31b"), {name: f"a{character}b"})
         assert caught.value.name == "bad-value"
@@ -103,7 +94,9 @@ def test_a_key_file_without_exactly_one_word_is_refused(
         read_settings.read(program_image(TARGET), {"VLLM_API_KEY_FILE": str(file)})
 
 
-def test_a_flag_in_extra_args_changes_its_setting(program_image: Images) -> None:
+def test_a_flag_in_extra_args_changes_its_setting_and_the_default_counts_as_not_given(
+    program_image: Images,
+) -> None:
     image = program_image(TARGET)
     chosen = read_settings.read(image, {"EXTRA_ARGS": "--max_model_len=4096 --seed 7 --enforce-eager"})
     built = server_of(image).build(image, chosen)
@@ -111,10 +104,6 @@ def test_a_flag_in_extra_args_changes_its_setting(program_image: Images) -> None
     assert built.arguments.count("--max-model-len") == 1
     assert "--enforce-eager" in built.arguments
     assert built.arguments[-2:] == ("--seed", "7")
-
-
-def test_a_variable_that_equals_the_default_counts_as_not_given(program_image: Images) -> None:
-    image = program_image(TARGET)
     default = image.settings["MAX_MODEL_LEN"].default
     assert default
     assert "MAX_MODEL_LEN" not in read_settings.read(image, {"MAX_MODEL_LEN": default}).given

@@ -17,11 +17,17 @@ LOG = [
 ]
 
 
-def test_every_step_of_a_start_gets_its_seconds() -> None:
+def test_every_step_of_a_start_gets_its_seconds_and_what_vllm_did_not_log_is_unknown() -> None:
     assert describe(read(LOG, ENDS), warm_up=True) == (
         "start in seconds: checks 0.5, imports 12.0, engine 7.5, weights 4.5, compile 9.0, graphs 15.0, "
         "server 1.5; ready 50.0; warm-up 2.0"
     )
+    assert describe(read(["", "9 non-default args"], ENDS), warm_up=True) == (
+        "start in seconds: checks 0.5, imports unknown, engine unknown, weights unknown, graphs unknown, "
+        "server unknown; ready 50.0; warm-up 2.0"
+    )
+    without_loading = describe(read([line for line in LOG if "to load" not in line], ENDS), warm_up=True)
+    assert "imports 12.0, engine unknown, weights unknown, compile 9.0, graphs 15.0" in without_loading
 
 
 def test_without_compiling_there_is_no_such_step() -> None:
@@ -40,17 +46,6 @@ def test_of_several_processes_the_first_to_begin_and_the_last_to_end_count() -> 
     ]
     found = read(lines, ENDS)
     assert (found.loading, found.loaded, found.captured) == (21.0, 34.0, 36.0)
-
-
-def test_what_vllm_did_not_log_is_unknown() -> None:
-    assert describe(read(["", "9 non-default args"], ENDS), warm_up=True) == (
-        "start in seconds: checks 0.5, imports unknown, engine unknown, weights unknown, graphs unknown, "
-        "server unknown; ready 50.0; warm-up 2.0"
-    )
-    without_loading = [line for line in LOG if "Starting to load" not in line]
-    assert "imports 12.0, engine unknown, weights unknown, compile 9.0, graphs 15.0" in describe(
-        read(without_loading, ENDS), warm_up=True
-    )
 
 
 def test_a_start_without_a_known_beginning_or_end_says_so() -> None:

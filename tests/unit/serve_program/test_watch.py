@@ -35,9 +35,8 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 78.0
 """
 
 
-def test_the_chosen_kernels_and_both_attention_backends_are_reported() -> None:
-    lines = list(report(choices(HEALTHY), drafting=True))
-    assert lines == [
+def test_kernels_and_both_attention_backends_are_reported_and_slow_ones_are_a_warning() -> None:
+    assert list(report(choices(HEALTHY), drafting=True)) == [
         "attention by TRITON_ATTN, draft attention by FLASH_ATTN",
         "NVFP4 GEMM by FlashInferCutlassNvFp4LinearKernel; NvFp4 MoE by FLASHINFER_CUTLASS",
     ]
@@ -45,12 +44,9 @@ def test_the_chosen_kernels_and_both_attention_backends_are_reported() -> None:
     both = "attention by FLASH_ATTN, draft attention by FLASH_ATTN"
     assert list(report(choices(shared), drafting=True)) == [both]
     assert list(report(choices([]), drafting=True)) == []
-
-
-def test_slow_kernels_are_a_warning() -> None:
-    lines = list(report(choices(SLOW), drafting=False))
-    assert lines[0] == "NVFP4 GEMM by MarlinNvFp4LinearKernel"
-    assert lines[1].startswith("WARNING: FP4 runs through Marlin")
+    kernels, warning = report(choices(SLOW), drafting=False)
+    assert kernels == "NVFP4 GEMM by MarlinNvFp4LinearKernel"
+    assert warning.startswith("WARNING: FP4 runs through Marlin")
 
 
 def test_draft_acceptance_is_computed_from_the_metrics() -> None:
@@ -68,46 +64,37 @@ def with_hook(program: str, note: Path | str, **variables: str) -> subprocess.Co
     )
 
 
-def test_the_hook_copies_only_vllms_lines_about_kernels(tmp_path: Path) -> None:
+def test_the_hook_notes_vllms_kernels_and_steps_without_their_arguments(tmp_path: Path) -> None:
     note = tmp_path / "choices"
     program = (
         "import logging\n"
-        "logging.getLogger('vllm.x').warning('Using %s for NVFP4 GEMM', 'Kernel')\n"
-        "logging.getLogger('vllm.x').warning('nothing of interest')\n"
+        "log = logging.getLogger('vllm.x').warning\n"
+        "log('Using %s for NVFP4 GEMM', 'Kernel')\n"
+        "log('nothing of interest')\n"
+        "log('non-default args: %s', {'api_key': 's3cret'})\n"
+        "log('init engine (%s) took %.2f s', 'profile', 1.5)\n"
         "logging.getLogger('other').warning('Using A attention backend.')\n"
     )
     with_hook(program, note)
-    [line] = note.read_text().splitlines()
-    assert re.fullmatch(r"\d+\.\d{3} Using Kernel for NVFP4 GEMM", line)
-    assert choices([line]).kernels == ("NVFP4 GEMM by Kernel",)
-
-
-def test_the_hook_notes_the_steps_of_a_start_without_their_arguments(tmp_path: Path) -> None:
-    note = tmp_path / "choices"
-    program = (
-        "import logging\n"
-        "logging.getLogger('vllm.x').warning('non-default args: %s', {'api_key': 's3cret'})\n"
-        "logging.getLogger('vllm.x').warning('init engine (%s) took %.2f s', 'profile', 1.5)\n"
-    )
-    with_hook(program, note)
+    lines = note.read_text().splitlines()
+    assert re.fullmatch(r"\d+\.\d{3} Using Kernel for NVFP4 GEMM", lines[0])
+    assert len(lines) == 3
     assert "s3cret" not in note.read_text()
-    found = moments(note.read_text().splitlines(), timeline.Moments(None, None))
+    assert choices(lines).kernels == ("NVFP4 GEMM by Kernel",)
+    found = moments(lines, timeline.Moments(None, None))
     assert found.imported is not None
     assert found.captured is not None
     assert found.imported <= found.captured <= time.monotonic()
 
 
-def test_a_hook_that_cannot_write_does_not_fail(tmp_path: Path) -> None:
-    program = "import logging; logging.getLogger('vllm').warning('Using %s backend', 'X', 'too many')"
-    assert with_hook(program, tmp_path / "no" / "folder").returncode == 0
-
-
-def test_the_hook_follows_no_link(tmp_path: Path) -> None:
+def test_the_hook_follows_no_link_and_does_not_fail_if_it_cannot_write(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious\n")
     (tmp_path / "choices").symlink_to(victim)
     with_hook("import logging; logging.getLogger('vllm').warning('Using X backend')", tmp_path / "choices")
     assert victim.read_text() == "precious\n"
+    program = "import logging; logging.getLogger('vllm').warning('Using %s backend', 'X', 'too many')"
+    assert with_hook(program, tmp_path / "no" / "folder").returncode == 0
 
 
 def test_the_hook_hides_the_key_wherever_a_server_logs_it() -> None:

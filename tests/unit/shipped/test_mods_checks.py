@@ -79,15 +79,15 @@ def test_a_false_statement_fails_with_the_actual_fact(statement: dict[str, str],
     assert failing(check(**statement), SOURCE) == fault
 
 
+def test_a_missing_or_invalid_file_fails_every_check() -> None:
+    assert failing(check(contains="x"), None) == "the file is missing"
+    assert "does not parse (line 1" in str(failing(check(function="f", contains="x"), "def f(:\n"))
+
+
 def test_the_last_of_two_methods_with_the_same_name_counts() -> None:
     text = "class A:\n    def f(self):\n        return 1\n    def f(self):\n        return 2\n"
     assert failing(check(function="A.f", returns="2"), text) is None
     assert failing(check(function="A.f", returns="1"), text) == "A.f returns 2"
-
-
-def test_a_missing_or_invalid_file_fails_every_check() -> None:
-    assert failing(check(contains="x"), None) == "the file is missing"
-    assert "does not parse (line 1" in str(failing(check(function="f", contains="x"), "def f(:\n"))
 
 
 @pytest.mark.parametrize(

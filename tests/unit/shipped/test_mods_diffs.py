@@ -39,12 +39,9 @@ def test_a_missing_newline_at_the_end_is_kept_on_either_side() -> None:
     assert (hunk.old, hunk.new) == (("a\n", "z"), ("b\n", "z"))
 
 
-def test_carriage_returns_and_form_feeds_belong_to_the_line() -> None:
+def test_carriage_returns_and_form_feeds_belong_to_the_line_and_an_empty_one_may_lack_its_space() -> None:
     [hunk] = parse_diff(f"{HEAD}@@ -1,2 +1,2 @@\n-a\r\n+b\r\n c\x0cd\u2028e\n")
     assert (hunk.old, hunk.new) == (("a\r\n", "c\x0cd\u2028e\n"), ("b\r\n", "c\x0cd\u2028e\n"))
-
-
-def test_an_empty_line_may_lack_its_space() -> None:
     [hunk] = parse_diff(f"{HEAD}@@ -1,2 +1,3 @@\n a\n\n+b\n")
     assert (hunk.old, hunk.new) == (("a\n", "\n"), ("a\n", "\n", "b\n"))
 
@@ -132,16 +129,13 @@ def test_a_diff_may_add_a_file_without_a_final_newline(tmp_path: Path) -> None:
         applied(tmp_path / "taken", TEXT, diff)
 
 
-def test_a_diff_touches_exactly_its_declared_files(tmp_path: Path) -> None:
+def test_a_diff_touches_exactly_its_declared_files_and_an_invalid_one_is_refused(tmp_path: Path) -> None:
     with raises("patch-misfit", match=r"touches vllm/x\.py, which `files` does not list"):
         applied(tmp_path / "more", TEXT, DIFF, files=["vllm/y.py"])
     with raises("patch-misfit", match=r"does not touch vllm/y\.py, which `files` lists"):
         applied(tmp_path / "less", TEXT, DIFF, files=[FILE, "vllm/y.py"])
-
-
-def test_an_invalid_diff_is_refused_with_its_line(tmp_path: Path) -> None:
     with raises("patch-misfit", match="line 4 of the diff"):
-        applied(tmp_path, TEXT, DIFF.replace(" one", "one"))
+        applied(tmp_path / "invalid", TEXT, DIFF.replace(" one", "one"))
 
 
 def misapplied(case: str, name: str) -> str:

@@ -84,7 +84,6 @@ def test_a_valid_mod_is_loaded(tmp_path: Path) -> None:
     ("old", "new", "kind", "line", "said"),
     [
         ("    changes:\n      - edit", "    chnages:\n      - edit", "unknown-key", 13, "Did you mean changes or"),
-        ("summary:", "sumary:", "unknown-key", 2, "Did you mean summary?"),
         ("class: Two, base: One", "clas: Two, base: One", "unknown-key", 26, "Did you mean class or"),
         ("licence: Apache-2.0\n", "", "bad-licence", 1, "has no valid licence"),
         ("licence: Apache-2.0", "licence: free, as in beer", "bad-licence", 4, "SPDX"),
@@ -104,10 +103,8 @@ def test_a_valid_mod_is_loaded(tmp_path: Path) -> None:
         ("{file: vllm/one.py, contains: TWO}", "{file: vllm/one.py}", "bad-mod", 20, "exactly one of"),
         ("class: Two, base: One", "base: One", "bad-mod", 26, "`base` needs `class`"),
         ("contains: TWO", "function: f, returns: 1 +", "bad-mod", 20, "is not Python"),
-        ("    checks:\n      - {file: vllm/one.py, contains: TWO}\n", "", "bad-mod", 12, "Field required"),
         ("name: good", "name: better", "bad-mod", 1, "is named better"),
         ("files/three.h\n", "files/four.h\n", "bad-mod", 29, "names an unusable file"),
-        ("why: https", "why: ftp", "bad-mod", 3, "should match"),
         ("name: good\n", "name: good\nname: bad\n", "duplicate-key", 2, "appears twice"),
         ("name: good", "name: [good", "bad-yaml", 2, "not valid YAML"),
     ],
@@ -168,12 +165,7 @@ def test_a_path_below_another_file_of_the_mod_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("path", "package"),
-    [
-        ("setup.py", "plugin"),
-        ("plugin/x.py", "sitecustomize"),
-        ("a/b", "a/b"),
-    ],
+    ("path", "package"), [("setup.py", "plugin"), ("plugin/x.py", "sitecustomize"), ("a/b", "a/b")]
 )
 def test_a_mod_with_a_package_of_its_own_stays_in_it(tmp_path: Path, path: str, package: str) -> None:
     source = {"git": "a/b", "commit": "a" * 40, "licence": "MIT", "package": package, "sha256": "0" * 64}
@@ -276,9 +268,8 @@ def test_a_mod_survives_the_round_trip_through_a_plan(tmp_path: Path) -> None:
     for variant in mod.manifest.variants:
         carried = Mod.from_data(json.loads(json.dumps(mod.data(variant))))
         assert carried.manifest.variants == [variant]
-        assert [carried.read(name) for name in variant.own_files] == [
-            mod.read(name) for name in variant.own_files
-        ]
+        for name in variant.own_files:
+            assert carried.read(name) == mod.read(name)
         assert carried.digest(carried.manifest.variants[0]) == mod.digest(variant)
 
 

@@ -10,17 +10,13 @@ from images.shipped.yamlfile import parse_yaml, read_yaml
 from tests.fixtures.failures import raises
 
 
-def test_every_key_and_item_has_its_line() -> None:
+def test_every_key_and_item_has_its_line_and_an_unknown_path_that_of_its_longest_known_part() -> None:
     file = parse_yaml("a: 1\nb:\n  - x\n  - {c: 2}\n", "a.yaml")
     assert file.data == {"a": 1, "b": ["x", {"c": 2}]}
-    assert str(file.location(("b", 1, "c"))) == "a.yaml:4"
-    assert str(file.location(())) == "a.yaml:1"
-
-
-def test_an_unknown_path_has_the_line_of_its_longest_known_part() -> None:
-    file = parse_yaml("a:\n  b: 1\n", "a.yaml")
-    assert str(file.location(("a", "missing", 3))) == "a.yaml:1"
-    assert str(file.location(("a", "a-validators-own-word", "b"))) == "a.yaml:2"
+    lines = {("b", 1, "c"): 4, (): 1, ("b", "missing", 3): 2, ("b", 1, "a-validators-own-word", "c"): 4}
+    assert {path: str(file.location(path)) for path in lines} == {
+        path: f"a.yaml:{line}" for path, line in lines.items()
+    }
 
 
 def test_a_duplicate_key_is_refused_with_both_lines() -> None:
@@ -28,6 +24,11 @@ def test_a_duplicate_key_is_refused_with_both_lines() -> None:
         parse_yaml("models:\n  a: 1\n  b: 2\n  a: 3\n", "a.yaml")
     assert failure.value.where == "a.yaml:4"
     assert "line 2" in failure.value.why
+
+
+def test_dates_and_versions_stay_text() -> None:
+    assert parse_yaml("# only a comment\n", "a.yaml").data is None
+    assert parse_yaml("a: 2024-01-01\nb: 0.32.0\n", "a.yaml").data == {"a": "2024-01-01", "b": "0.32.0"}
 
 
 @pytest.mark.parametrize(
@@ -51,11 +52,6 @@ def test_unsupported_yaml_is_refused_with_its_line(text: str, line: int) -> None
         parse_yaml(text, "a.yaml")
     assert failure.value.why
     assert failure.value.where == f"a.yaml:{line}"
-
-
-def test_dates_and_versions_stay_text() -> None:
-    assert parse_yaml("# only a comment\n", "a.yaml").data is None
-    assert parse_yaml("a: 2024-01-01\nb: 0.32.0\n", "a.yaml").data == {"a": "2024-01-01", "b": "0.32.0"}
 
 
 def test_a_missing_unreadable_or_binary_file_is_refused(tmp_path: Path) -> None:

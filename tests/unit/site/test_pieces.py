@@ -84,15 +84,12 @@ def test_badges_are_what_the_image_serves_by_default() -> None:
     assert {"tools", "vision"} <= set(badges(models["gemma4-31b-nvfp4"]))
 
 
-def test_there_is_the_advice_that_the_site_needs() -> None:
+def test_there_is_the_advice_that_the_site_needs_and_none_without_documentation(tmp_path: Path) -> None:
     guides = read_guides(REPOSITORY)
     assert len(guides.choices) == 6
     assert [choice.use for choice in guides.choices].count("TurboQuant") == 2
     assert len(guides.troubles) >= 10
     assert guides.exit_codes.keys() == {64, 65, 66, 67, 68}
-
-
-def test_without_documentation_there_is_no_advice(tmp_path: Path) -> None:
     assert read_guides(tmp_path).choices == ()
 
 

@@ -12,20 +12,16 @@ from imagefactory.store.atomic import adopt, translating_disk_full, write_text, 
 from tests.fixtures.failures import raises
 
 
-def test_file_appears_when_it_is_finished(tmp_path: Path) -> None:
+def test_file_appears_when_it_is_finished_and_an_unfinished_one_is_deleted(tmp_path: Path) -> None:
     target = tmp_path / "new" / "abc"
+    with pytest.raises(KeyboardInterrupt), writing(target):
+        raise KeyboardInterrupt
+    assert list(target.parent.iterdir()) == []
     with writing(target) as file:
         file.write(b"all of it")
         assert not target.exists()
     assert target.read_bytes() == b"all of it"
     assert [path.name for path in target.parent.iterdir()] == ["abc"]
-
-
-def test_unfinished_file_is_deleted(tmp_path: Path) -> None:
-    target = tmp_path / "new" / "abc"
-    with pytest.raises(KeyboardInterrupt), writing(target):
-        raise KeyboardInterrupt
-    assert list(target.parent.iterdir()) == []
 
 
 def test_adopted_file_is_readable_whatever_the_umask(tmp_path: Path) -> None:
@@ -47,14 +43,11 @@ def test_text_is_replaced_and_keeps_its_line_endings(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_full_disk_has_a_remedy(tmp_path: Path, number: int) -> None:
-    with raises("disk-full") as caught, translating_disk_full(tmp_path):
-        raise OSError(number, os.strerror(number))
-    assert "./inv clean" in caught.value.fix
-    assert caught.value.where == str(tmp_path)
-
-
-def test_other_errors_are_not_translated(tmp_path: Path) -> None:
+def test_full_disk_has_a_remedy_and_other_errors_are_not_translated(tmp_path: Path) -> None:
+    for number in (errno.ENOSPC, errno.EDQUOT):
+        with raises("disk-full") as caught, translating_disk_full(tmp_path):
+            raise OSError(number, os.strerror(number))
+        assert "./inv clean" in caught.value.fix
+        assert caught.value.where == str(tmp_path)
     with pytest.raises(PermissionError), translating_disk_full(tmp_path):
         raise PermissionError

@@ -27,20 +27,14 @@ with store.in_use(), store.scratch() as folder:
 """
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
-
-
 @contextmanager
 def holder(store: Store) -> Iterator[Path]:
     """Run a process that uses a scratch folder of the store, and kill it afterwards."""
-    with subprocess.Popen(
+    command, env = (
         [sys.executable, "-c", HOLDER, str(store.root)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-    ) as process:
+        {**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
         assert process.stdout is not None
         try:
             yield Path(process.stdout.readline().strip())
@@ -64,9 +58,23 @@ def test_scratch_folder_is_removed_afterwards(store: Store) -> None:
     assert not folder.exists()
 
 
-def test_scratch_folder_of_a_killed_build_is_swept(store: Store) -> None:
+def test_error_while_cleaning_is_not_mistaken_for_a_busy_store(store: Store) -> None:
+    with pytest.raises(BlockingIOError, match="something else"), store.for_cleaning():
+        raise BlockingIOError("something else")
+
+
+def test_scratch_folder_of_a_running_build_stays_and_that_of_a_killed_one_is_swept(store: Store) -> None:
     with holder(store) as folder:
-        pass
+        store.sweep()
+        assert (folder / "work").exists()
+        with store.scratch() as own:
+            store.sweep()
+            assert own.exists()
+        with raises("cache-busy", match="A build is running") as caught:
+            clean(store)
+        assert caught.value.where == str(store.root)
+        with store.in_use():
+            pass  # another build may start
     assert (folder / "work").exists()
     clean(store, older_than=30)
     assert not folder.exists()
@@ -96,31 +104,6 @@ def test_child_process_does_not_keep_the_store(store: Store) -> None:
     os.close(writer)
     os.close(reader)
     os.waitpid(child, 0)
-
-
-def test_scratch_folder_of_a_running_build_stays(store: Store) -> None:
-    with holder(store) as folder:
-        store.sweep()
-        assert (folder / "work").exists()
-        with store.scratch() as own:
-            store.sweep()
-            assert own.exists()
-
-
-def test_cleaning_is_refused_while_a_build_is_running(store: Store) -> None:
-    with holder(store):
-        with raises("cache-busy", match="A build is running") as caught:
-            clean(store)
-        assert caught.value.where == str(store.root)
-        with store.in_use():
-            pass  # another build may start
-    with store.for_cleaning():
-        pass
-
-
-def test_error_while_cleaning_is_not_mistaken_for_a_busy_store(store: Store) -> None:
-    with pytest.raises(BlockingIOError, match="something else"), store.for_cleaning():
-        raise BlockingIOError("something else")
 
 
 def test_a_part_of_the_cache_that_everybody_may_write_to_is_refused(store: Store, tmp_path: Path) -> None:

@@ -6,18 +6,11 @@ import os
 import time
 from pathlib import Path
 
-import pytest
-
 from imagefactory.oci.image import Blob
 from imagefactory.plan.known_layers import mark_layers_used, read_blob_record
 from imagefactory.store.cache import DAY, Store, clean
 from imagefactory.store.digests import Digest, Sha256
 from tests.fixtures.small_factory import SmallFactory
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
 
 
 def put(store: Store, name: str, *, days: float, size: int = 1000) -> Path:

@@ -31,11 +31,6 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
-
-
-@pytest.fixture
 def session() -> Iterator[requests.Session]:
     with requests.Session() as session:
         yield session
@@ -177,11 +172,7 @@ def test_next_location_is_tried(store: Store, session: requests.Session, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("status", "tries"),
-    [
-        (HTTPStatus.NOT_FOUND, 1),
-        (HTTPStatus.SERVICE_UNAVAILABLE, RETRY.attempts),
-    ],
+    ("status", "tries"), [(HTTPStatus.NOT_FOUND, 1), (HTTPStatus.SERVICE_UNAVAILABLE, RETRY.attempts)]
 )
 def test_request_is_retried_only_when_it_may_help(
     store: Store, session: requests.Session, status: HTTPStatus, tries: int

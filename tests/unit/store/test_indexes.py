@@ -91,11 +91,8 @@ def test_variables_come_first_and_names_of_indexes_are_dropped(monkeypatch: pyte
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://plain.example/simple?a=b")
     monkeypatch.setenv("PIP_FIND_LINKS", "/srv/a /srv/b")
     config = IndexConfig.from_environment()
-    assert config.indexes == (
-        "https://uv.example/simple",
-        "https://cpu.example/whl",
-        "https://plain.example/simple?a=b",
-    )
+    given = ("https://uv.example/simple", "https://cpu.example/whl", "https://plain.example/simple?a=b")
+    assert config.indexes == given
     assert config.find_links == ("/srv/a", "/srv/b")
 
 
@@ -111,10 +108,6 @@ def test_variables_come_first_and_names_of_indexes_are_dropped(monkeypatch: pyte
 )
 def test_passwords_are_redacted(url: str, shown: str) -> None:
     assert redact(url) == shown
-
-
-def test_description_hides_passwords_of_indexes_and_folders() -> None:
-    url = "https://u:secret@a.example/"
     assert "secret" not in IndexConfig(indexes=(url,), find_links=(url,)).describe()
 
 
@@ -143,20 +136,17 @@ def test_attributes_of_anchors_are_ignored(
     assert all(location.sha256 for location in found)
 
 
-def test_index_is_asked_once_for_a_project(simple_index: SimpleIndex, wheel_factory: WheelFactory) -> None:
-    simple_index.add(wheel_factory("one"))
-    indexes = Indexes(IndexConfig(indexes=(simple_index.url,)))
-    assert indexes.files("one") == indexes.files("ONE")
-    assert len(simple_index.log) == 1
-
-
-def test_folders_come_before_indexes(simple_index: SimpleIndex, wheel_factory: WheelFactory) -> None:
+def test_folders_come_before_indexes_and_an_index_is_asked_once(
+    simple_index: SimpleIndex, wheel_factory: WheelFactory
+) -> None:
     wheel = wheel_factory("one")
     simple_index.add(wheel)
     config = IndexConfig(indexes=(simple_index.url,), find_links=(str(wheel.parent), wheel.parent.as_uri()))
-    found = Indexes(config).files("one")
-    assert [location.local for location in found] == [wheel, wheel, None]
-    assert Indexes(config).files("two") == []
+    indexes = Indexes(config)
+    assert [location.local for location in indexes.files("one")] == [wheel, wheel, None]
+    assert indexes.files("one") == indexes.files("ONE")
+    assert len(simple_index.log) == 1
+    assert indexes.files("two") == []
 
 
 def test_index_in_a_folder_is_read(tmp_path: Path, wheel_factory: WheelFactory) -> None:
@@ -186,9 +176,14 @@ def test_unreachable_index_is_named_without_its_password(url: str) -> None:
         (Answer(b"[1]", headers=JSON), "JSON"),
         (Answer(b'{"meta": {"api-version": "9.0"}}', headers=JSON), "JSON"),
         (Answer(b'{"files": 3}', headers=JSON), "JSON"),
+        (Answer(b"[" * 100_000, headers=JSON), "Its JSON cannot be read"),
+        (Answer(b"x" * 300_000), "more than"),
     ],
 )
-def test_index_with_a_bad_answer_is_named(answer: Answer, why: str) -> None:
+def test_index_with_a_bad_or_absurd_answer_is_named(
+    answer: Answer, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagefactory.store.indexes.get_bounded", partial(get_bounded, limit=200_000))
     with serving(lambda *_: answer) as server:
         assert reachable(server.url)
         with raises("index-unreachable", match=why):
@@ -203,21 +198,3 @@ def test_local_label_is_read_from_a_file_name() -> None:
 def test_missing_and_remote_folders_are_ignored(tmp_path: Path) -> None:
     links = (str(tmp_path / "none"), "https://links.example/", os.fspath(tmp_path))
     assert list(local_wheels(IndexConfig(find_links=links))) == []
-
-
-@pytest.mark.parametrize(
-    ("page", "headers", "why"),
-    [
-        (b"[" * 100_000, JSON, "Its JSON cannot be read"),
-        (b"x" * 300_000, {}, "more than"),
-    ],
-)
-def test_absurd_page_is_refused(
-    page: bytes, headers: dict[str, str], why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("imagefactory.store.indexes.get_bounded", partial(get_bounded, limit=200_000))
-    with serving(lambda *_: Answer(page, headers=headers)) as server:
-        config = IndexConfig(indexes=(server.url,), find_links=())
-        with raises("index-unreachable") as caught:
-            Indexes(config).files("thing")
-    assert why in caught.value.why

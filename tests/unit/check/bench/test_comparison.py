@@ -91,8 +91,6 @@ def test_interleaved_results_are_compared_in_pairs() -> None:
         ({"output": 32}, "profile"),
         ({"bound": BOUND.model_copy(update={"digest": f"sha256:{'c' * 64}"})}, "image"),
         ({"bound": BOUND.model_copy(update={"model_revision": "1"})}, "model"),
-        ({"bound": BOUND.model_copy(update={"drafter": "d"})}, "drafter"),
-        ({"bound": BOUND.model_copy(update={"mods": ("m",)})}, "mods"),
         ({"bound": BOUND.model_copy(update={"settings": {"MAX_NUM_SEQS": "8"}})}, "setting MAX_NUM_SEQS"),
         ({"machine": MACHINE.model_copy(update={"cpus": 20})}, "machine"),
         ({"machine": MACHINE.model_copy(update={"kernel": "7"})}, "kernel"),

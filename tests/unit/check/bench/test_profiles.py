@@ -9,15 +9,12 @@ from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
 
 
-def test_the_checkout_has_the_profiles_of_the_field() -> None:
+def test_the_checkout_has_the_profiles_of_the_field_and_an_unknown_one_gets_a_suggestion() -> None:
     profiles = load_profiles(REPOSITORY)
     assert list(profiles.profiles) == ["quick", "chat", "users", "long", "start"]
     chat, prompts = profiles.named("chat"), load_prompts(REPOSITORY)
     assert (chat.requests * len(prompts.root), chat.output, chat.users) == (80, 2048, (1,))
     assert profiles.named("users").users == (1, 4, 8, 16, 32, 64, 128)
-
-
-def test_an_unknown_profile_gets_a_suggestion() -> None:
     with raises("unknown-name", match="quick"):
         load_profiles(REPOSITORY).named("quik")
 

@@ -42,14 +42,11 @@ def test_settings_may_differ_where_they_were_asked_to(
     assert asked_differences(*sides) == asked
 
 
-def test_profiles_that_need_vllm_refuse_other_servers() -> None:
+def test_profiles_that_need_vllm_refuse_images_of_other_servers() -> None:
     cell = select_one(Project(REPOSITORY).matrix, SGLANG)
     with raises("bad-option", match="needs an image with vLLM"):
         refuse_other_servers(bench(), cell)
     refuse_other_servers(Bench(Project(REPOSITORY), "start", {}), cell)
-
-
-def test_an_image_of_another_server_brings_no_tool() -> None:
     other = subject("gb10").model_copy(update={"model": "gemma4-31b", "version": "sglang-0.5.21"})
     with raises("bad-option", match="needs an image with vLLM"):
         bench_url(bench(), Endpoint("http://127.0.0.1:9"), other, print)

@@ -19,6 +19,7 @@ from tests.fixtures.failures import raises
 
 KNOWN = {BOUND.digest}
 CHECKED = ({"name": "no answer is empty", "outcome": "passed"},)
+DRAFTS = {"drafts": 1, "drafted": 2, "accepted": 3}
 
 
 def result(*speeds: float, **changes: Any) -> BenchResult:
@@ -43,10 +44,7 @@ def share(root: Path, result: BenchResult, name: str = "a.json") -> Path:
         ({"measurements": (measurement(tokens_per_second=640),)}, "do not agree"),
         ({"measurements": (measurement(tokens_per_second=2e6),)}, "2000000.0 tokens per second"),
         ({"measurements": (measurement(first_token=SPREAD.model_copy(update={"p50": 13})),)}, "not in order"),
-        (
-            {"measurements": (measurement(acceptance={"drafts": 1, "drafted": 2, "accepted": 3}),)},
-            "more drafts accepted",
-        ),
+        ({"measurements": (measurement(acceptance=DRAFTS),)}, "more drafts accepted"),
     ],
 )
 def test_implausible_results_are_refused(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:

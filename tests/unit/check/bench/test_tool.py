@@ -13,6 +13,7 @@ from imagefactory.check.bench.tool import BenchJob, ToolError, read_result, runn
 from tests.fixtures.benchmarks import printed
 
 JOB = BenchJob(1, "code", 1, 0, ("a", "b"), 64, fixed_length=True)
+UNEVEN = {"output_lens": [1], "latencies": [1], "errors": [" "]}
 
 
 def tool(body: str) -> list[str]:
@@ -33,7 +34,8 @@ def test_results_arrive_among_other_output() -> None:
     assert found.acceptance is None
 
 
-def test_the_work_reaches_the_tool() -> None:
+def test_the_work_reaches_the_tool_and_the_key_is_not_among_its_arguments() -> None:
+    assert "secret" not in json.dumps(JOB.document("http://x", "m", "m"))
     body = "print(json.dumps({'error': ' '.join(work['jobs'][0]['arguments'])}))"
     with pytest.raises(ToolError, match=r"--max-concurrency 1 .*--ignore-eos"):
         run(body)
@@ -47,10 +49,7 @@ def test_the_work_reaches_the_tool() -> None:
         ("print(json.dumps({'error': 'ValueError: no'}))", "ValueError: no"),
         ("print(json.dumps({'result': {}}))", "cannot be read: KeyError"),
         ("print('[' * 100_000); print(json.dumps({'result': []}))", "cannot be read: TypeError"),
-        (
-            "print(json.dumps({'result': {'output_lens': [1], 'latencies': [1], 'errors': [' ']}}))",
-            "cannot be read: IndexError",
-        ),
+        (f"print(json.dumps({{'result': {UNEVEN}}}))", "cannot be read: IndexError"),
         ("print('nonsense')", "ended early"),
     ],
 )
@@ -76,7 +75,3 @@ def test_accepted_drafts_are_recorded() -> None:
     found = read_result(JOB, printed() | drafts)[0].acceptance
     assert found is not None
     assert (found.rate, found.length) == (0.5, 3.0)
-
-
-def test_the_key_is_not_among_the_arguments() -> None:
-    assert "secret" not in json.dumps(JOB.document("http://x", "m", "m"))

@@ -14,12 +14,11 @@ def test_a_cpu_image_has_no_gpu_level_and_no_tag_requires_it(serving_matrix: Mat
         assert required_levels(serving_matrix, arch) == ("static", "container", "serve")
 
 
-def test_requested_levels_are_sorted(serving_matrix: Matrix) -> None:
+def test_requested_levels_are_sorted_and_an_unknown_one_is_refused_with_the_nearest_name(
+    serving_matrix: Matrix,
+) -> None:
     assert levels_named(["serve,static", "gpu"], serving_matrix, "cpu") == ("static", "serve", "gpu")
     assert levels_named([], serving_matrix, "cpu") == levels_of(serving_matrix, "cpu")
-
-
-def test_an_unknown_level_is_refused_with_the_nearest_name(serving_matrix: Matrix) -> None:
     with raises("unknown-name", match="no level 'statik'") as caught:
         levels_named(["statik"], serving_matrix, "cpu")
     assert caught.value.fix == "Did you mean static?"

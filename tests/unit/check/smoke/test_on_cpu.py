@@ -66,19 +66,13 @@ def with_shim(folder: Path, bootstrap: str) -> subprocess.CompletedProcess[str]:
     (package / "bootstrap.py").write_text(bootstrap)
     shutil.copy(SHIM, folder / "cpu_shim.py")
     program = "import cpu_shim, json; from sglang.srt.distributed import bootstrap as b; print(b.threads(), b.other)"
-    return subprocess.run(
-        [sys.executable, "-B", "-c", program],
-        env={**os.environ, "PYTHONPATH": str(folder)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command, env = [sys.executable, "-B", "-c", program], {**os.environ, "PYTHONPATH": str(folder)}
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
 
 def test_the_shim_changes_one_flag_of_one_module_and_fails_loudly_where_it_is_gone(tmp_path: Path) -> None:
-    ran = with_shim(
-        tmp_path / "a", "_is_cpu_arm64 = True\nother = True\ndef threads(): return _is_cpu_arm64\n"
-    )
+    bootstrap = "_is_cpu_arm64 = True\nother = True\ndef threads(): return _is_cpu_arm64\n"
+    ran = with_shim(tmp_path / "a", bootstrap)
     assert ran.stdout == "False True\n", ran.stderr
     ran = with_shim(tmp_path / "b", "other = True\ndef threads(): return None\n")
     assert ran.returncode
@@ -99,13 +93,9 @@ def test_the_stub_has_the_drivers_symbols_of_either_server(tmp_path: Path, packa
     for name, script in stand_ins.items():
         (programs / name).write_text(f"#!/bin/sh\n{script}\n")
         (programs / name).chmod(0o755)
-    ran = subprocess.run(
-        ["sh", str(REPOSITORY / "tests" / "container" / "with_driver_stub.sh"), "program.py", "one"],
-        env={"PATH": f"{programs}:{os.environ['PATH']}", "DRIVER_ANSWER": "100"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = ["sh", str(REPOSITORY / "tests" / "container" / "with_driver_stub.sh"), "program.py", "one"]
+    env = {"PATH": f"{programs}:{os.environ['PATH']}", "DRIVER_ANSWER": "100"}
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     stub = "int cuInit(void) { return 100; }\nint cuMemCreate(void) { return 100; }\n"
     assert (tmp_path / "stub.c").read_text() == stub
     assert ran.stdout.splitlines()[1:] == ["program.py one"]

@@ -65,9 +65,7 @@ def hindrances(project: Project, tested: Subject, *levels: Level) -> dict[Level,
 def test_without_an_engine_only_the_static_level_can_run(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    silent = EngineError(
-        "engine-failed", "It does not answer.", where="here", why="No\nsocket.", fix="Start it."
-    )
+    silent = EngineError("engine-failed", "It does not answer.", where="here", why="No\nsocket.", fix="x")
     monkeypatch.setattr(daemon, "ask", Mock(side_effect=silent))
     found = hindrances(project, subject(), *LEVELS)
     assert found == dict.fromkeys(("container", "serve", "gpu"), "It does not answer. No socket.")
@@ -163,10 +161,7 @@ def test_results_are_reported_as_they_arrive(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", program, str(results), *lines]) as process:
         seen = _follow(process, results, said.append)
     assert len(seen) == 3
-    assert said == [
-        "static: one: passed (1.0 s, figure 2)",
-        "static: two: failed (1.0 s, figure 2): broken",
-    ]
+    assert said == ["static: one: passed (1.0 s, figure 2)", "static: two: failed (1.0 s, figure 2): broken"]
 
 
 FAILED = LevelResult.of([TestResult(name="one", outcome="failed", message="broken")])

@@ -60,11 +60,10 @@ def image() -> Image:
 
 
 def record(*rows: tuple[str, bytes]) -> bytes:
-    hashes = (
-        (path, base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode())
-        for path, data in rows
-    )
-    return "".join(f"{path},sha256={value},1\n" for path, value in hashes).encode()
+    def hashed(data: bytes) -> str:
+        return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+    return "".join(f"{path},sha256={hashed(data)},1\n" for path, data in rows).encode()
 
 
 def found_by(test: Callable[..., None], *arguments: Any) -> str:
@@ -130,13 +129,8 @@ def test_secrets_are_found_by_name_in_variables_and_in_files_of_the_factory() ->
     clean = Image()
     clean.document["config"]["Env"] += ["MAX_NUM_BATCHED_TOKENS=5", "HF_TOKEN="]
     found(clean, {path: b"https://host/x"}, [path])
-    for name in (
-        "root/.netrc",
-        "root/.docker/config.json",
-        "root/.ssh/id_rsa",
-        "app/.env",
-        "src/.git/config",
-    ):
+    files = ("root/.netrc", "root/.docker/config.json", "root/.ssh/id_rsa", "app/.env", "src/.git/config")
+    for name in files:
         image = Image()
         image.add(name)
         assert name in found_by(found, image, {}, [])
@@ -144,12 +138,8 @@ def test_secrets_are_found_by_name_in_variables_and_in_files_of_the_factory() ->
         image = Image()
         image.document["config"]["Env"].append(f"{name}=x")
         assert name in found_by(found, image, {}, [])
-    for text in (
-        "-----BEGIN RSA PRIVATE KEY-----",
-        f"hf_{'a' * 34}",
-        f"ghp_{'a' * 36}",
-        "https://me:pass@host/x",
-    ):
+    key = "-----BEGIN RSA PRIVATE KEY-----"
+    for text in (key, f"hf_{'a' * 34}", f"ghp_{'a' * 36}", "https://me:pass@host/x"):
         assert path in found_by(found, Image(), {path: f"x {text} y".encode()}, [path])
 
 
@@ -171,9 +161,8 @@ def test_packages_without_a_licence_are_found(image: Image, plan: Plan) -> None:
     folder = f"{SITE}/x-1.dist-info"
     texts = {f"{folder}/METADATA": b"Name: x\nLicense: UNKNOWN\n", f"{folder}/RECORD": record(("x.py", b""))}
     assert "x-1.dist-info" in found_by(smoke.test_licences_are_included, image, texts, plan)
-    smoke.test_licences_are_included(
-        image, {**texts, f"{folder}/METADATA": b"License-Expression: MIT\n"}, plan
-    )
+    declared = {**texts, f"{folder}/METADATA": b"License-Expression: MIT\n"}
+    smoke.test_licences_are_included(image, declared, plan)
     image.add(f"{folder}/licenses/LICENSE")
     smoke.test_licences_are_included(image, texts, plan)
 

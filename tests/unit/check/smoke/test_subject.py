@@ -27,12 +27,6 @@ from tests.fixtures.small_factory import CELL, SmallFactory
 from tests.fixtures.smoke import with_config
 
 
-@pytest.fixture
-def built(small_factory: SmallFactory) -> Built:
-    [built] = small_factory.build()
-    return built
-
-
 class Daemon:
     """A fake Docker daemon."""
 
@@ -77,21 +71,18 @@ def test_a_target_leads_to_its_built_image(small_factory: SmallFactory, built: B
     assert (found.digest, found.config) == (built.image.digest, built.image.config_digest)
     assert (found.cell, found.plan_key, found.layout) == (CELL, built.plan.key, built.layout.folder)
     assert plan_of(small_factory.project, found) == built.plan
+    foreign = found.model_copy(update={"plan_key": "0" * 64})
+    assert plan_of(small_factory.project, foreign) is None
 
 
-def test_the_plan_of_a_foreign_image_is_unknown(small_factory: SmallFactory, built: Built) -> None:
-    found = subject_of_layout(small_factory.project, built.layout)
-    assert plan_of(small_factory.project, found.model_copy(update={"plan_key": "0" * 64})) is None
-
-
-@pytest.mark.parametrize("what", ["manifest", "configuration"])
-def test_a_damaged_document_is_refused(small_factory: SmallFactory, built: Built, what: str) -> None:
-    blob = built.layout.blob(built.image.digest if what == "manifest" else built.image.config_digest)
-    data = blob.read_bytes()
-    blob.unlink()  # it is a link into the store
-    blob.write_bytes(data.replace(b"linux", b"Linux") if what == "configuration" else data + b" ")
-    with raises("no-image", match=f"The {what} of the image is damaged"):
-        subject_of_layout(small_factory.project, built.layout)
+def test_a_damaged_document_is_refused(small_factory: SmallFactory, built: Built) -> None:
+    for what, digest in (("configuration", built.image.config_digest), ("manifest", built.image.digest)):
+        blob = built.layout.blob(digest)
+        data = blob.read_bytes()
+        blob.unlink()  # it is a link into the store
+        blob.write_bytes(data.replace(b"linux", b"Linux") if what == "configuration" else data + b" ")
+        with raises("no-image", match=f"The {what} of the image is damaged"):
+            subject_of_layout(small_factory.project, built.layout)
 
 
 def test_a_changed_image_has_another_digest_and_one_without_labels_is_refused(
@@ -126,10 +117,10 @@ def test_a_pulled_image_has_the_requested_digest(
         subject_of_image(small_factory.project, reference)
 
 
-@pytest.mark.parametrize("name", ["small:tiny", "registry.example/small:latest"])
-def test_a_name_without_a_digest_is_refused(small_factory: SmallFactory, name: str) -> None:
-    with raises("no-image", match="neither an OCI layout nor a reference by digest"):
-        subject_of_image(small_factory.project, name)
+def test_a_name_without_a_digest_is_refused(small_factory: SmallFactory) -> None:
+    for name in ("small:tiny", "registry.example/small:latest"):
+        with raises("no-image", match="neither an OCI layout nor a reference by digest"):
+            subject_of_image(small_factory.project, name)
 
 
 def test_an_image_is_loaded_once_and_its_id_is_verified(

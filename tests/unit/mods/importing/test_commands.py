@@ -44,10 +44,8 @@ def test_an_import_shows_what_came_of_each_version_and_names_the_file(inv: Inv, 
     done = inv("mods.import", str(tmp_path / "eleven.diff"), "--why=https://git.example/pull/1", supplied)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "mods/eleven/mod.yaml"
-    assert [line.split()[:2] for line in done.stdout.splitlines()[1:3]] == [
-        ["1.0", "changes"],
-        ["2.0", "changes"],
-    ]
+    tried = [line.split()[:2] for line in done.stdout.splitlines()[1:3]]
+    assert tried == [["1.0", "changes"], ["2.0", "changes"]]
     written = (inv.root / "mods/eleven/mod.yaml").read_text("utf-8")
     assert "why: https://git.example/pull/1\n" in written
     assert f"#   https://git.example/pull/1.diff: sha256 {sha256_of(DIFF.encode())}" in written

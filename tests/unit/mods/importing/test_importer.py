@@ -63,6 +63,7 @@ def edit(path: str, old: str, new: str) -> str:
 
 
 FAST = edit("flash_thing/__init__.py", "SLOW = True", "SLOW = 0")
+PARSER = '"""Parser."""\n@{}Manager.register_module("x")\nclass X: ...\n'
 
 
 @pytest.fixture
@@ -172,16 +173,8 @@ def test_a_range_of_commits_becomes_a_mod_with_its_licence_and_origin(
     ("name", "text", "flag"),
     [
         ("Chat Template.jinja", "{{ messages }}\n", "chat_template"),
-        (
-            "reason.py",
-            '"""Parser."""\n@ReasoningParserManager.register_module("x")\nclass X: ...\n',
-            "reasoning_parser_plugin",
-        ),
-        (
-            "tools.py",
-            '"""Parser."""\n@ToolParserManager.register_module("x")\nclass X: ...\n',
-            "tool_parser_plugin",
-        ),
+        ("reason.py", PARSER.format("ReasoningParser"), "reasoning_parser_plugin"),
+        ("tools.py", PARSER.format("ToolParser"), "tool_parser_plugin"),
     ],
 )
 def test_a_file_is_added_with_the_flag_that_uses_it(
@@ -205,15 +198,9 @@ def test_a_file_is_added_with_the_flag_that_uses_it(
         (f"{GIT_X}old mode 100644\nnew mode 100755\n", "changes the permissions of vllm/x.py"),
         (edit("csrc/kernel.cu", "x", "y"), "changes what is compiled: csrc/kernel.cu"),
         (DIFF.replace("+step_5 += extra_step", "+step_5 += extra step ("), "breaks vllm/x.py"),
-        (
-            "--- /dev/null\n+++ b/vllm/evil.pth\n@@ -0,0 +1 @@\n+import os\n",
-            "would run whenever Python starts",
-        ),
+        ("--- /dev/null\n+++ b/vllm/evil.pth\n@@ -0,0 +1 @@\n+import os\n", "run whenever Python starts"),
         ("--- /dev/null\n+++ b/vllm/../../etc/passwd\n@@ -0,0 +1 @@\n+root\n", "is outside the distribution"),
-        (
-            FAST + edit("vllm/__init__.py", "VERSION = 1", "VERSION = 2"),
-            "it changes several distributions",
-        ),
+        (FAST + edit("vllm/__init__.py", "VERSION = 1", "VERSION = 2"), "it changes several distributions"),
     ],
 )
 def test_what_no_mod_can_do_says_why_and_leaves_nothing(
@@ -335,7 +322,5 @@ def test_large_and_repetitive_sources_take_seconds_at_most(tmp_path: Path, proje
         propose("x.py", BODY, text)
     many = "".join(f"@@ -{n} +{n} @@\n-x\n+y\n" for n in range(1, 300))
     with raises("bad-import-source", match="too large for a mod"):
-        run(
-            project, write(tmp_path, {"many.diff": f"--- a/vllm/x.py\n+++ b/vllm/x.py\n{many}"}) / "many.diff"
-        )
+        run(project, write(tmp_path, {"many.diff": edit("vllm/x.py", "x", "y") + many}) / "many.diff")
     assert time.process_time() - start < 10

@@ -12,11 +12,8 @@ LOCKS = sorted((REPOSITORY / "locks").glob("**/*.toml"))
 WHEEL_LOCKS = sorted((REPOSITORY / "locks").glob("*/*-linux-*.toml"))
 
 
-def test_committed_locks_match_the_matrix() -> None:
+def test_committed_locks_match_the_matrix_and_contain_no_url() -> None:
     assert set(check_all_locks(Project(REPOSITORY))) > set(WHEEL_LOCKS)
-
-
-def test_committed_locks_contain_no_url() -> None:
     assert [path for path in LOCKS if "://" in path.read_text("utf-8")] == []
 
 

@@ -26,14 +26,8 @@ def index_page(folder: Path, *links: str) -> Indexes:
 
 
 def test_offers_have_the_locked_hash_or_none(tmp_path: Path) -> None:
-    other = sha256_of(b"wrong")
-    indexes = index_page(
-        tmp_path,
-        f"a/{FILE}#sha256={LOCKED.sha256}",
-        f"b/{FILE}#sha256={other}",
-        f"c/{FILE}",
-        "thing-2.0.tar.gz",
-    )
+    right, other = (f"{FILE}#sha256={sha256}" for sha256 in (LOCKED.sha256, sha256_of(b"wrong")))
+    indexes = index_page(tmp_path, f"a/{right}", f"b/{other}", f"c/{FILE}", "thing-2.0.tar.gz")
     assert [offer.url.split("/")[-2] for offer in offers_of(LOCKED, indexes)] == ["a", "c"]
 
 
