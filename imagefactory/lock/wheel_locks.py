@@ -191,7 +191,7 @@ def _resolve(
         )
         if done.returncode:
             raise _resolution_failed(request, config, done.stderr)
-        found = list(_parse_pins(pins.read_text(), wanted.name))
+        found = list(_parse_pins(pins.read_text(), folder))
     versions = [pin.version for pin in found if pin.name == request.distribution]
     if server and [Version(version) for version in versions] != [Version(request.release)]:
         raise LockError(
@@ -277,7 +277,7 @@ def _index_options(config: IndexConfig, arch: Arch, parent: Path) -> list[str]:
     ]
 
 
-def _parse_pins(text: str, wanted: str) -> Iterator[Pin]:
+def _parse_pins(text: str, folder: str) -> Iterator[Pin]:
     """Parse `name==version  # via a, b` lines, and `name @ file:///folder/wheel` for local wheels."""
     for line in text.splitlines():
         match = re.match(r"^([A-Za-z0-9._-]+)(?:==| @ )(\S+)(?:\s+;.*?)?(?:\s+# via (.*))?$", line.strip())
@@ -286,7 +286,7 @@ def _parse_pins(text: str, wanted: str) -> Iterator[Pin]:
             if version.startswith("file:"):
                 version = str(parse_wheel_filename(unquote(version.rpartition("/")[2]))[1])
             needed_by = sorted(
-                "matrix.yaml" if wanted in part else str(canonicalize_name(part.strip()))
+                "matrix.yaml" if folder in part else str(canonicalize_name(part.strip()))
                 for part in (via or "").split(",")
                 if part.strip()
             )
