@@ -25,7 +25,7 @@ MadeFrom = dict[str, Hash]
 
 
 class Frozen(BaseModel):
-    """Part of a lock; nothing changes it."""
+    """Part of a lock, a record or a result; nothing changes it."""
 
     model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", strict=False)
 
