@@ -49,7 +49,6 @@ class SiteContents:
 
     @property
     def first(self) -> Document:
-        """The model that the site begins with."""
         return self.models[0]
 
 
@@ -66,14 +65,16 @@ def gather(stock: Stock) -> SiteContents:
     results = list(_results(stock, problems))
     figures = _figures(stock, problems)
 
+    def rank(model: Document) -> tuple[bool, float]:
+        return "tools" not in model["badges"], -model["speed"]["fastest"] if model["speed"] else 0
+
     def model(name: str) -> Document:
         own = [one for one in results if one.bound.matrix_model == name]
         return model_page(stock, name, pages, own, figures)
 
     with ThreadPoolExecutor() as pool:  # each page asks the serve program, which is a process of its own
-        models = sorted(pool.map(model, project.matrix.models), key=_rank)
-    images = list(pages.values())
-    recipes = _recipes(stock, problems)
+        models = sorted(pool.map(model, project.matrix.models), key=rank)
+    images, recipes = list(pages.values()), _recipes(stock, problems)
     return SiteContents(
         stock=stock,
         title=project.matrix.source.rstrip("/").removesuffix(".git").rpartition("/")[2],
@@ -86,10 +87,6 @@ def gather(stock: Stock) -> SiteContents:
         status=status_page(stock, images, problems),
         recipes=recipes,
     )
-
-
-def _rank(model: Document) -> tuple[bool, float]:
-    return "tools" not in model["badges"], -model["speed"]["fastest"] if model["speed"] else 0
 
 
 def _results(stock: Stock, problems: list[str]) -> Iterator[BenchResult]:

@@ -13,7 +13,6 @@ NIGHTS: Final = 14
 
 
 def status_page(stock: Stock, images: Sequence[Document], problems: Sequence[str]) -> Document:
-    """Describe the state of the factory, from the catalog."""
     catalog = stock.records.catalog
     known = {page["slug"] for page in images}
     days: dict[str, list[Document]] = {}
