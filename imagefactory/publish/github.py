@@ -32,7 +32,6 @@ Document = dict[str, Any]
 
 
 def api_address(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the address of GitHub's API."""
     address = environment.get("FACTORY_GITHUB_API") or environment.get("GITHUB_API_URL") or API
     return address.rstrip("/")
 
@@ -68,7 +67,6 @@ class GitHub:
         return self._ask("GET", path, optional=optional)
 
     def pages(self, path: str) -> Iterator[Document]:
-        """Iterate over a list, page by page."""
         for number in range(1, _MOST_PAGES + 1):
             found = self.get(f"{path}{'&' if '?' in path else '?'}per_page={_PAGE}&page={number}")
             yield from found
@@ -83,11 +81,9 @@ class GitHub:
         )
 
     def post(self, path: str, data: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
-        """Create something."""
         return self._ask("POST", path, data)
 
     def patch(self, path: str, data: Mapping[str, Any]) -> None:
-        """Change something."""
         self._ask("PATCH", path, data)
 
     def delete(self, path: str) -> None:
@@ -95,7 +91,6 @@ class GitHub:
         self._ask("DELETE", path, optional=True)
 
     def start_workflow(self, file: str) -> None:
-        """Start a workflow on the default branch."""
         branch = self.get("")["default_branch"]
         self.post(f"actions/workflows/{file}/dispatches", {"ref": branch})
 

@@ -11,13 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from imagefactory.errors import TrustError
 from imagefactory.oci.image import Image
 from imagefactory.plan.known_layers import KnownLayers, RecordedLayer
 from imagefactory.plan.make import locked_plans, make_plan
 from imagefactory.plan.plan import Plan, make_image
+from imagefactory.project.locks.files import Frozen
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select_one
 from imagefactory.store.atomic import write_text
@@ -26,10 +25,8 @@ from imagefactory.store.digests import Digest, Sha256
 _REMEDY = "Run the job that builds the image again. If that does not help, find out who changed the file."
 
 
-class Handover(BaseModel):
+class Handover(Frozen):
     """What a job says about an image that it built and pushed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[1] = 1
     target: str
@@ -39,17 +36,12 @@ class Handover(BaseModel):
 
     @classmethod
     def of(cls, plan: Plan, image: Image) -> Handover:
-        """Describe an image that was built here."""
         layers = [
             RecordedLayer(key=layer.key, name=f"{layer.kind} {layer.name}", **asdict(blob))
             for layer, blob in zip(plan.layers, image.layers, strict=True)
         ]
-        return cls(
-            target=f"{plan.cell}/{plan.cell.machine}",
-            plan_key=plan.key,
-            digest=image.digest,
-            layers=tuple(layers),
-        )
+        target = f"{plan.cell}/{plan.cell.machine}"
+        return cls(target=target, plan_key=plan.key, digest=image.digest, layers=tuple(layers))
 
     def image(self, plan: Plan) -> Image:
         """Return the image of a plan with these layers; raise an error if it is not the one described."""
@@ -73,7 +65,6 @@ def handover_folder(project: Project) -> Path:
 
 
 def write_handover(folder: Path, plan: Plan, image: Image) -> None:
-    """Write the hand-over of an image, under its plan's key."""
     write_text(folder / f"{plan.key}.json", Handover.of(plan, image).model_dump_json(indent=1) + "\n")
 
 
@@ -103,7 +94,6 @@ class ExpectedImages:
     """The images that plans must have, by the record of layers and by hand-overs."""
 
     def __init__(self, project: Project, folders: Iterable[Path] = ()) -> None:
-        """Read the record of a checkout, and the hand-overs below some folders."""
         self._project = project
         self._known = KnownLayers(project.known_layers)
         self._handed = read_handovers(folders)

@@ -62,7 +62,6 @@ class Staged:
         return StoredManifest(self.digest, MANIFEST_TYPE, self.image.manifest)
 
     def attached(self, repository: Repository) -> Attached:
-        """Read what is attached at this moment."""
         from imagefactory.publish.attest.attachments import bundles_among  # noqa: PLC0415 - with cryptography
 
         found = referrers.find(repository, self.digest)

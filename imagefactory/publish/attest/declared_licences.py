@@ -72,15 +72,12 @@ def wheel_licence(archive: ZipFile) -> DeclaredLicence:
 
 
 def _wheel_licence(headers: Message) -> tuple[str, Says]:
-    expression = headers.get("License-Expression", "")
-    if expression:
+    if expression := headers.get("License-Expression", ""):
         return spdx.from_text(expression) or spdx.reference(expression), "expression"
     field = headers.get("License", "")
-    named = spdx.from_text(field)
-    if named:
+    if named := spdx.from_text(field):
         return named, "field"
-    known = spdx.from_classifiers(headers.get_all("Classifier", []))
-    if known:
+    if known := spdx.from_classifiers(headers.get_all("Classifier", [])):
         return known, "classifier"
     if field and "\n" not in field.strip():
         return spdx.reference(field), "field"

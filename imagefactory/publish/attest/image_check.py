@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from imagefactory.errors import FactoryError, InputError, RegistryError, TrustError
+from imagefactory.errors import FactoryError, InputError, RegistryError, TrustError, clean
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import contents
 from imagefactory.oci.registry.reference import Descriptor
@@ -88,18 +88,12 @@ def refuse_failing(checked: Checked, *, strict: bool = False) -> None:
     """
     failed = {finding.check for finding in checked.findings if finding.state == "failed"}
     shown = {"failed"}
-    unchecked = [f"{one.check}: {one.detail}" for one in checked.findings if one.state == "not checked"]
-    if not failed and strict and unchecked:
-        raise TrustError(
-            "not-checked",
-            "Not everything could be checked.",
-            where=checked.reference,
-            why="; ".join(unchecked),
-            fix=f"Check out {checked.commit or 'the commit of the image'} and try again, or leave out --strict.",
-        )
     if not failed:
-        return
-    if failed & {"configuration", "provenance", "sbom", "layers"}:
+        if not strict or all(finding.state != "not checked" for finding in checked.findings):
+            return
+        name, what, shown = "not-checked", "Not everything could be checked.", {"not checked"}
+        fix = f"Check out {checked.commit or 'the commit of the image'} and try again, or leave out --strict."
+    elif failed & {"configuration", "provenance", "sbom", "layers"}:
         name = "tampered"
         what = "The image, or something attached to it, is not what was signed or recorded."
         fix = (
@@ -184,8 +178,7 @@ class _Check:
 
     def _add(self, check: str, state: FindingState, detail: str) -> None:
         # Some of it was written by whoever pushed the image, who must not add lines of his own.
-        line = "".join(sign if sign.isprintable() else " " for sign in detail)
-        self.findings.append(Finding(check, state, line))
+        self.findings.append(Finding(check, state, clean(detail)))
 
     def _read_config(self) -> None:
         """Read the configuration, and find the plan that the image was made from."""
@@ -207,9 +200,8 @@ class _Check:
         self._add("configuration", "ok", f"plan {planned}")
         self.cell = Cell.of_labels(labels, platform)
         self._add("target", "ok", f"{self.cell} for {platform}")
-        if found := check_tag(
-            self.project, self.repository, self.cell, Sha256(planned), self.manifest.digest
-        ):
+        key, digest = Sha256(planned), self.manifest.digest
+        if found := check_tag(self.project, self.repository, self.cell, key, digest):
             self._add("tag", *found)
         plan = _plan_of(self.project, self.cell)
         self.plan = plan if plan is not None and plan.key == planned else None

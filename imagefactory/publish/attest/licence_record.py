@@ -40,7 +40,6 @@ class Licences:
         self.files = _read(path)
 
     def of(self, package: LockedWheel | LockedDeb) -> LicensedFile:
-        """Return the licence of a locked file; raise an error if it is not on record."""
         self.refuse_missing([package])
         return self.files[package.sha256]
 
@@ -100,7 +99,6 @@ def _carried_over(
 
 
 def check_licences(project: Project) -> None:
-    """Raise an error if the licence of a locked file is not on record."""
     wheels, base_locks = _locked(project)
     debs = [deb for lock in base_locks for deb in lock.debs]
     Licences(LicenceLock.path(project.locks)).refuse_missing([*wheels, *debs])
