@@ -98,14 +98,10 @@ class ExpectedImages:
         self._known = KnownLayers(project.known_layers)
         self._handed = read_handovers(folders)
 
-    def image(self, plan: Plan) -> Image | None:
-        """Return the image that a plan must have, unless record and hand-over disagree; None if neither says."""
+    def require_same(self, plan: Plan, found: Digest, where: str) -> Image:
+        """Return the image that a plan must have; raise an error if nothing says, or if the registry has another."""
         handed = self._handed.get(plan.key)
-        return self._known.image(plan) if handed is None else self._confirmed(handed, plan)
-
-    def require(self, plan: Plan, where: str) -> Image:
-        """Return the image that a plan must have; raise an error if neither says."""
-        image = self.image(plan)
+        image = self._known.image(plan) if handed is None else self._confirmed(handed, plan)
         if image is None:
             raise TrustError(
                 "no-record",
@@ -115,11 +111,6 @@ class ExpectedImages:
                 fix="Start the workflow `nightly`, which builds it again and compares; or build and publish it here: "
                 f"`./inv publish --target {plan.target}/{plan.cell.machine}`.",
             )
-        return image
-
-    def require_same(self, plan: Plan, found: Digest, where: str) -> Image:
-        """Return the image that a plan must have; raise an error if another one was found in a registry."""
-        image = self.require(plan, where)
         if found != image.digest:
             raise TrustError(
                 "swapped-image",

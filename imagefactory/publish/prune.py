@@ -25,7 +25,7 @@ from imagefactory.oci.registry.reference import Descriptor, is_digest
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell
 from imagefactory.publish.catalog import Catalog, now
-from imagefactory.publish.github_packages import GitHubPackages
+from imagefactory.publish.github import GitHubPackages
 from imagefactory.publish.stored_catalog import (
     CATALOG_TYPE,
     PREVIOUS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -203,8 +204,10 @@ class _Check:
         key, digest = Sha256(planned), self.manifest.digest
         if found := check_tag(self.project, self.repository, self.cell, key, digest):
             self._add("tag", *found)
-        plan = _plan_of(self.project, self.cell)
-        self.plan = plan if plan is not None and plan.key == planned else None
+        if self.cell in buildable(self.project.matrix) and self.project.is_locked(self.cell):
+            with suppress(FactoryError):  # the image's own commit could plan it; the findings say so
+                plan = make_plan(self.project, self.cell)
+                self.plan = plan if plan.key == planned else None
 
     def _check_signatures(self, attached: Sequence[tuple[Digest, Bundle | str]]) -> dict[str, Statement]:
         """Read the statements about exactly this image that a trusted signer made; explain each in a line."""
@@ -356,16 +359,6 @@ class _Check:
             self._add("rebuilds", "failed", f"{same}; {least} are required")
         elif count.same or self.project.matrix.rebuilders:
             self._add("rebuilds", "ok" if count.same else "not checked", same)
-
-
-def _plan_of(project: Project, cell: Cell) -> Plan | None:
-    """Plan the cell that an image claims to be; None if this checkout cannot."""
-    if cell not in buildable(project.matrix) or not project.is_locked(cell):
-        return None
-    try:
-        return make_plan(project, cell)
-    except FactoryError:  # the image's own commit could plan it; the findings say so
-        return None
 
 
 def _other_layers(plan: Plan, expected: bytes, manifest: StoredManifest) -> str:
