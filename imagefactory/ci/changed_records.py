@@ -23,8 +23,6 @@ from imagefactory.project.project import Project
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
 
-_UNGIVEN = "no locked target has it"
-
 
 def changed_records(project: Project, base: str) -> dict[Sha256, RecordedLayer]:
     """List the layers whose record in a checkout is new or different since a commit.
@@ -72,10 +70,7 @@ def _parts(project: Project, layers: Collection[Sha256]) -> Iterator[Plan]:
 
 
 def _refuted_layers(
-    project: Project,
-    layers: Mapping[Sha256, RecordedLayer],
-    parts: Iterable[Plan],
-    watch: Watcher,
+    project: Project, layers: Mapping[Sha256, RecordedLayer], parts: Iterable[Plan], watch: Watcher
 ) -> Iterator[str]:
     left = dict(layers)
     for part in parts:
@@ -94,7 +89,7 @@ def _refuted_layers(
             record = left.pop(key)
             if record.blob != blob:
                 yield f"{record.name} (key {key}): recorded {_said(record.blob)}, a rebuild gives {_said(blob)}"
-    yield from (f"{record.name} (key {key}): {_UNGIVEN}" for key, record in left.items())
+    yield from (f"{record.name} (key {key}): no locked target has it" for key, record in left.items())
 
 
 def _said(blob: Blob) -> str:

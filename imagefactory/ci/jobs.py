@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from imagefactory.errors import MachineError
 from imagefactory.plan.plan import Plan
@@ -27,7 +27,7 @@ ASSEMBLER: Final = "ubuntu-24.04"
 """Images are assembled on any machine, whatever their platform."""
 
 Need = Literal["image", "smoke", "gpu", "promote"]
-NEEDS: Final[tuple[Need, ...]] = ("image", "smoke", "gpu", "promote")
+NEEDS: Final[tuple[Need, ...]] = get_args(Need)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,6 @@ class Work:
 
     @property
     def target(self) -> str:
-        """Return the full target, which means the same on every machine."""
         return f"{self.cell}/{self.cell.machine}"
 
 
@@ -107,13 +106,10 @@ class Night:
             {"name": f"{one.what} {one.vllm} for {one.arch}", "runner": RUNNERS[one.platform], **vars(one)}
             for one in self.compiles
         ]
-        found = {"compile": compiles}
-        found |= {need: self.matrix(need) for need in NEEDS}
-        found["adopt"] = [{"name": "locks", "targets": " ".join(self.adopt)}] if self.adopt else []
-        return found
+        adopt = [{"name": "locks", "targets": " ".join(self.adopt)}] if self.adopt else []
+        return {"compile": compiles, **{need: self.matrix(need) for need in NEEDS}, "adopt": adopt}
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything as JSON, for people and for the jobs that follow."""
         return {
             "registry": self.registry,
             "jobs": self.jobs(),
@@ -177,13 +173,8 @@ def _smoke_jobs(works: Sequence[Work]) -> list[dict[str, str]]:
     job = _job("smoke", works) | {"levels": first.levels}
     if not first.serve_on:
         return [job]
-    serving = {
-        "name": f"{job['name']}, serving",
-        "runner": RUNNERS[first.serve_on],
-        "levels": "serve",
-        "id": f"{job['id']}-serve",
-    }
-    return [*([job] if first.levels else []), job | serving]
+    serving = job | {"name": f"{job['name']}, serving", "runner": RUNNERS[first.serve_on], "levels": "serve"}
+    return [*([job] if first.levels else []), serving | {"id": f"{job['id']}-serve"}]
 
 
 def _targets(works: Sequence[Work]) -> str:

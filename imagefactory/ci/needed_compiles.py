@@ -86,9 +86,8 @@ def adopt(project: Project, adopted: dict[Cell, tuple[str, ...]], say: Say) -> l
     changed: list[Path] = []
     for keys in dict.fromkeys(adopted.values()):
         cells = [cell for cell, own in adopted.items() if own == keys]
-        changed += [
-            result.path for result in make_locks(project, cells, wheels=keys, say=say) if result.changed
-        ]
+        made = make_locks(project, cells, wheels=keys, say=say)
+        changed += [result.path for result in made if result.changed]
     path, differs = update_licences(project, say)
     changed += [path] if differs else []
     return list(dict.fromkeys(path.relative_to(project.root).as_posix() for path in changed))

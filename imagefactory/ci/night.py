@@ -64,16 +64,13 @@ def nightly_cells(project: Project) -> list[Cell]:
     That is every model on its own arch, on the version `nightly` and on grafts. A whole compile of a release takes many
     hours, and starts by hand.
     """
-    return [
-        cell
-        for cell in buildable(project.matrix)
-        if project.is_locked(cell) or (_is_compiled_here(project, cell) and is_home(project.matrix, cell))
-    ]
-
-
-def _is_compiled_here(project: Project, cell: Cell) -> bool:
-    choice = project.matrix.versions[cell.version].compile
-    return cell.version == NIGHTLY_VERSION or choice_for(choice, cell.arch)[0] == "graft"
+    matrix, found = project.matrix, []
+    for cell in buildable(matrix):
+        choice, _ = choice_for(matrix.versions[cell.version].compile, cell.arch)
+        compiled_here = cell.version == NIGHTLY_VERSION or choice == "graft"
+        if project.is_locked(cell) or (compiled_here and is_home(matrix, cell)):
+            found.append(cell)
+    return found
 
 
 def plan_night(

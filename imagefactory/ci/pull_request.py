@@ -45,7 +45,6 @@ class Changes:
 
     @property
     def faults(self) -> list[Affected]:
-        """List the targets that the change breaks."""
         return [one for one in self.affected if one.fault]
 
     def jobs(self, project: Project) -> list[dict[str, str]]:

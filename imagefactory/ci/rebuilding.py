@@ -18,6 +18,7 @@ from pathlib import Path
 from imagefactory.ci.pull_request import worktree
 from imagefactory.ci.run_summary import cell, page, table
 from imagefactory.errors import BuildError, FactoryError, RegistryError, TrustError, UsageError
+from imagefactory.oci.registry.reference import is_digest
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.project import Project
 from imagefactory.publish.attest import provenance
@@ -33,7 +34,6 @@ from imagefactory.store.digests import Digest
 from imagefactory.store.progress import Say
 
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NEEDED = re.compile(
     r"PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|XDG_\w+|PYTHON\w+|PIP_\w+|UV_\w+|FACTORY_DEBIAN_\w+"
     r"|FACTORY_GIT_HOST|SSL_CERT_(FILE|DIR)|(REQUESTS|CURL)_CA_BUNDLE|(HTTPS?|ALL|NO)_PROXY",
@@ -52,18 +52,15 @@ class Rebuilds:
     failed: dict[str, str]
 
     def to_json(self) -> str:
-        """Write the results for the job that signs them."""
         return json.dumps([asdict(rebuild) for rebuild in self.done], indent=2) + "\n"
 
     def markdown(self) -> str:
-        """Summarize the results for the page of a run."""
         rows = [
             (f"`{one.target}`", f"`{short_digest(one.image)}`", one.outcome, f"`{one.commit[:12]}`")
             for one in self.done
         ]
-        rows += [
-            ("", f"`{name}`", cell(f"could not be rebuilt: {why}"), "") for name, why in self.failed.items()
-        ]
+        for name, why in self.failed.items():
+            rows.append(("", f"`{name}`", cell(f"could not be rebuilt: {why}"), ""))
         return page("Rebuilds", table("target | image | outcome | commit", rows))
 
     def refuse_differences(self) -> None:
@@ -139,7 +136,7 @@ def _rebuild(project: Project, checked: Checked, scratch: Path, say: Say) -> Reb
         except OSError as error:
             result, said = "", f"{error}"
     shutil.rmtree(output, ignore_errors=True)
-    if _DIGEST.fullmatch(result) and not done.returncode:
+    if is_digest(result) and not done.returncode:
         return Rebuild(checked.digest, Digest(result), target, commit)
     why = re.search(r"^  why: +(.+)", said, re.MULTILINE)
     raise BuildError(
@@ -185,12 +182,9 @@ def _fetch(project: Project, checked: Checked) -> str:
 
 
 def read_rebuilds(path: Path) -> list[Rebuild]:
-    """Read what `rebuild_published` found."""
     try:
         found = [Rebuild(**entry) for entry in json.loads(path.read_text("utf-8"))]
-        wrong = [
-            one for one in found if not (_DIGEST.fullmatch(one.image) and _DIGEST.fullmatch(one.rebuilt))
-        ]
+        wrong = [one for one in found if not (is_digest(one.image) and is_digest(one.rebuilt))]
         if not wrong:
             return found
         why = f"{wrong[0]} has no digest."

@@ -38,14 +38,10 @@ class Refreshed:
     """`LOCK: NAME OLD → NEW`, and `(security)` if the update comes from Debian's security suite; those come first."""
 
     def body(self, results: Sequence[ModResult]) -> str:
-        """Return the text of the pull request, with the compatibility table."""
         lines: list[str] = []
         if self.release:
-            lines += [
-                f"vLLM {self.release} is new, and locked here.",
-                "`defaults` in matrix.yaml still names the old one; change it when you are ready.",
-                "",
-            ]
+            lines += [f"vLLM {self.release} is new, and locked here."]
+            lines += ["`defaults` in matrix.yaml still names the old one; change it when you are ready.", ""]
         if self.packages:
             security = sum(line.endswith(_SECURITY) for line in self.packages)
             marked = f", {security} of them with a security update from Debian" if security else ""
@@ -63,15 +59,11 @@ class Refreshed:
 def newest_release(matrix: Matrix, indexes: Indexes) -> str | None:
     """Return the newest final release of vLLM on the index; None if the matrix has it."""
     known = max(version.version for version in matrix.vllm.values() if version.release)
-    offered = {
-        parse_wheel_filename(offer.file)[1] for offer in indexes.files("vllm") if offer.file.endswith(".whl")
-    }
-    newer = [
-        version
-        for version in offered
-        if version > known and not (version.is_prerelease or version.is_postrelease or version.local)
-    ]
-    return str(max(newer)) if newer else None
+    wheels = (offer.file for offer in indexes.files("vllm") if offer.file.endswith(".whl"))
+    offered = [parse_wheel_filename(file)[1] for file in wheels]
+    final = [one for one in offered if not (one.is_prerelease or one.is_postrelease or one.local)]
+    newest = max(final, default=known)
+    return str(newest) if newest > known else None
 
 
 def add_release(path: Path, release: str) -> None:

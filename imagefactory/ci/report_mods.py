@@ -41,13 +41,10 @@ class ModFinding:
 
     @property
     def state(self) -> str:
-        """Return a checksum of the finding."""
-        return checksum(
-            [self.kind, *sorted([result.version, result.status, result.detail] for result in self.results)]
-        )[:12]
+        found = sorted([result.version, result.status, result.detail] for result in self.results)
+        return checksum([self.kind, *found])[:12]
 
     def body(self, commit: str = "") -> str:
-        """Return the text of the issue."""
         if self.kind == "upstream":
             what = f"The unmodified sources pass the checks of `mods/{self.mod}`: the change seems to be upstream."
             step = "Set `upstreamed_in` in its mod.yaml: the plan then drops the mod by itself."
@@ -58,18 +55,10 @@ class ModFinding:
             )
             step = "Add a variant for the version, or declare it `not_needed` with the reason."
         rows = [(result.version, result.status, cell(result.detail)) for result in self.results]
-        return "\n".join(
-            [
-                _mark(self.mod, self.state),
-                what,
-                "",
-                *table("vLLM | found | evidence", rows),
-                *([f"Checked on vllm-project/vllm at `{commit}`.", ""] if commit else []),
-                step,
-                f"To reproduce, with a checkout of vLLM in DIR: `./inv mods.check --name {self.mod} --source DIR`.",
-                "",
-            ]
-        )
+        lines = [_mark(self.mod, self.state), what, "", *table("vLLM | found | evidence", rows)]
+        lines += [f"Checked on vllm-project/vllm at `{commit}`.", ""] if commit else []
+        again = f"To reproduce, with a checkout of vLLM in DIR: `./inv mods.check --name {self.mod} --source DIR`."
+        return "\n".join([*lines, step, again, ""])
 
 
 Reported = tuple[str, ReportOutcome, int]
@@ -82,20 +71,15 @@ def findings(results: Iterable[ModResult]) -> list[ModFinding]:
     for result in results:
         if not result.holds:
             wrong.setdefault(result.mod, []).append(result)
+    upstream = {mod for mod, found in wrong.items() if any(UPSTREAM in result.detail for result in found)}
     return [
-        ModFinding(
-            mod, "upstream" if any(UPSTREAM in result.detail for result in found) else "broken", tuple(found)
-        )
+        ModFinding(mod, "upstream" if mod in upstream else "broken", tuple(found))
         for mod, found in wrong.items()
     ]
 
 
 def report(
-    github: GitHub,
-    results: Sequence[ModResult],
-    *,
-    commit: str = "",
-    known: Iterable[str] = (),
+    github: GitHub, results: Sequence[ModResult], *, commit: str = "", known: Iterable[str] = ()
 ) -> list[Reported]:
     """Open, update or close issues to match what was found.
 
@@ -137,10 +121,8 @@ def _close(github: GitHub, mod: str, issue: Document, commit: str) -> Reported:
 
 def _issues(github: GitHub) -> dict[str, Document]:
     """Find the issues about mods; of several about one mod, prefer an open one, then the newest."""
-    issues = sorted(
-        github.pages(f"issues?labels={LABEL}&state=all"),
-        key=lambda one: (one["state"] == "open", one["number"]),
-    )
+    listed = github.pages(f"issues?labels={LABEL}&state=all")
+    issues = sorted(listed, key=lambda one: (one["state"] == "open", one["number"]))
     marked = [(_MARK.search(one.get("body") or ""), one) for one in issues if "pull_request" not in one]
     return {mark[1]: issue for mark, issue in marked if mark}
 

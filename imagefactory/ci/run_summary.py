@@ -53,17 +53,12 @@ def smoke_summary(records: Iterable[SmokeRecord]) -> str:
 
 def promotion_summary(outcome: Promotion) -> str:
     """Summarize which tags moved, and which images were refused."""
-    rows = [
-        (f"`{cell_of(one.image)}`", f"`{one.image.digest}`", codes(one.named), codes(one.moved))
-        for one in outcome.promoted
-    ]
+    rows = []
+    for one in outcome.promoted:
+        target = f"`{one.image.cell}/{one.image.cell.machine}`"
+        rows.append((target, f"`{one.image.digest}`", codes(one.named), codes(one.moved)))
     moved = table("target | image | permanent tags | moved here", rows) or ["No tag moved.", ""]
     return page("Tags", [*moved, *(f"- {cell(error.what)} {cell(error.why)}" for error in outcome.refused)])
-
-
-def cell_of(image: Published) -> str:
-    """Return the full target of an image."""
-    return f"{image.cell}/{image.cell.machine}"
 
 
 def subjects(outcome: Promotion, name: str) -> str:
@@ -84,19 +79,12 @@ def history_page(catalog: Catalog, registry: str) -> str:
         last, before[target] = before.get(target), image
         if (catalog.events[-1].time.date() - event.time.date()).days <= HISTORY_DAYS:
             changed = ", ".join(changes(last, image)[:4])
-            when, name = f"{event.time:%Y-%m-%d %H:%M}", f"`{cell_of(image)}`"
+            when, name = f"{event.time:%Y-%m-%d %H:%M}", f"`{image.cell}/{image.cell.machine}`"
             tags = codes([*event.named, *event.moved])
             rows.append((when, event.kind, name, f"`{image.digest}`", size(image.size), tags, cell(changed)))
-    text = "\n".join(
-        [
-            "# What was published",
-            "",
-            f"Images of `{registry}`. A digest always names the same image: `docker pull {registry}@sha256:…`.",
-            "",
-            *table("when (UTC) | what | target | image | size | tags | changed", rows[::-1]),
-        ]
-    )
-    return bounded(text)
+    told = f"Images of `{registry}`. A digest always names the same image: `docker pull {registry}@sha256:…`."
+    listed = table("when (UTC) | what | target | image | size | tags | changed", rows[::-1])
+    return bounded("\n".join(["# What was published", "", told, "", *listed]))
 
 
 def bounded(text: str) -> str:

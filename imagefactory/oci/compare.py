@@ -40,7 +40,6 @@ class Opened:
 
 
 def open_layout(layout: Layout, store: Store) -> Opened:
-    """Read an OCI layout; listings of layers are cached."""
     listings = [cached_listing(layout.blob(digest), digest, store) for digest in layout.layer_digests()]
     return Opened(layout.config(), listings)
 
@@ -53,7 +52,6 @@ def diff_images(left: Layout | Opened, right: Layout | Opened, store: Store) -> 
 
 
 def diff_layers(left: Path, right: Path, store: Store, digests: tuple[Digest, Digest]) -> list[Difference]:
-    """Compare two layers entry by entry."""
     one, other = (
         {entry.path: entry for entry in cached_listing(blob, digest, store)}
         for blob, digest in zip((left, right), digests, strict=True)

@@ -53,12 +53,10 @@ class Bytes:
 
     @property
     def size(self) -> int:
-        """The number of bytes."""
         return len(self.data)
 
     @property
     def sha256(self) -> Sha256:
-        """The hash of the bytes."""
         return sha256_of(self.data)
 
     def blocks(self, name: str, *, check: bool = True) -> Iterator[bytes]:  # noqa: ARG002 - nothing can be wrong

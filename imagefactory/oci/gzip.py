@@ -56,7 +56,6 @@ class LayerBlob:
         self.unpacked = 0
 
     def write(self, data: bytes) -> None:
-        """Add bytes and compress them."""
         self.unpacked += len(data)
         self._pending.append(data)
         self._pending_size += len(data)

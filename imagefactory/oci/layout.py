@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE, Image
 from imagefactory.oci.tar import END, complete, header, padding
 from imagefactory.store.atomic import translating_disk_full, writing
 from imagefactory.store.cache import Store
-from imagefactory.store.digests import Digest, HashedFiles, canonical_json, parse_json, sound_blocks
+from imagefactory.store.digests import Digest, canonical_json, parse_json, sound_blocks
 
 _VERSION = b'{"imageLayoutVersion":"1.0.0"}'
 _BESIDE_AN_IMAGE = frozenset({"Dockerfile", "context.json", "context", "docker-build.log"})
@@ -101,7 +102,9 @@ def write_layout(image: Image, name: str, store: Store, folder: Path) -> Layout:
         with FileLock(folder / ".lock"):
             _put(folder / "oci-layout", lambda path: path.write_bytes(_VERSION))
             for digest in digests:
-                _provide(store.blob(digest), layout.blob(digest), hashed)
+                source, target = store.blob(digest), layout.blob(digest)
+                if not target.exists() or not (target.samefile(source) or hashed.is_sound(target)):
+                    _put(target, partial(link_or_copy, source))
             index = canonical_json(_index(image, name))
             _put(folder / "index.json", lambda path: path.write_bytes(index))
             for blob in layout.blob(image.digest).parent.iterdir():
@@ -118,9 +121,7 @@ def archive(layout: Layout, name: str) -> Iterator[bytes]:
     Blobs are hashed on the way: a changed one raises DamagedCacheError before its last bytes, and cuts the tar off.
     """
     config, layers = layout.config_digest(), layout.layer_digests()
-    docker_manifest = [
-        {"Config": _member(config), "RepoTags": [name], "Layers": [_member(digest) for digest in layers]}
-    ]
+    docker_manifest = [{"Config": _member(config), "RepoTags": [name], "Layers": [*map(_member, layers)]}]
     contents: dict[str, Content] = {
         "oci-layout": Bytes(_VERSION),
         "index.json": Bytes((layout.folder / "index.json").read_bytes()),
@@ -223,12 +224,6 @@ def _put(target: Path, write: Callable[[Path], object]) -> None:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _provide(source: Path, target: Path, hashed: HashedFiles) -> None:
-    """Link or copy a blob of the store into a layout, unless it is there."""
-    if not target.exists() or not (target.samefile(source) or hashed.is_sound(target)):
-        _put(target, lambda path: link_or_copy(source, path))
 
 
 def link_or_copy(source: Path, target: Path) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO
@@ -65,7 +65,6 @@ def read_listing(blob: Path) -> Iterator[ListedPath]:
 
 
 def unreadable(blob: Path, why: str) -> InputError:
-    """Return the error for a damaged layer."""
     return InputError(
         "damaged-file",
         "A layer cannot be read.",
@@ -94,7 +93,6 @@ def cached_listing(blob: Path, digest: Digest, store: Store) -> list[ListedPath]
 
 
 def remember_listing(listing: Sequence[ListedPath], digest: Digest, store: Store) -> None:
-    """Cache the listing of a layer by its digest."""
     with writing(store.facts(FACTS, Sha256(digest.partition(":")[2]))) as file:
         file.write(json.dumps([list(vars(entry).values()) for entry in listing]).encode())
 
@@ -158,29 +156,24 @@ def read_layer(blob: Path, sink: Sink = lambda _: None) -> LayerReading:
     listing: list[ListedPath] = []
     faults: list[Exception] = []
 
-    def attempt(step: Callable[[], object]) -> None:
+    @contextmanager
+    def noting(*errors: type[Exception]) -> Iterator[None]:
         try:
-            step()
-        except READ_ERRORS as error:
+            yield
+        except errors as error:
             faults.append(error)
 
-    def unpack() -> None:
-        with igzip.open(raw, "rb") as inflated:  # type: ignore[no-untyped-call]
+    digest = diff_id = Digest("")
+    with noting(OSError), blob.open("rb", buffering=0) as file:
+        raw = _Hashing(file)
+        with noting(*READ_ERRORS), igzip.open(raw, "rb") as inflated:  # type: ignore[no-untyped-call]
             tar = _Hashing(inflated)
-            attempt(lambda: listing.extend(read_stream(tar, sink)))  # type: ignore[arg-type]  # it only reads
-            diff_ids.append(tar.digest())
-
-    diff_ids: list[Digest] = []
-    digest = Digest("")
-    try:
-        with blob.open("rb", buffering=0) as file:
-            raw = _Hashing(file)
-            attempt(unpack)
-            digest = raw.digest()
-    except OSError as error:
-        faults.append(error)
+            with noting(*READ_ERRORS):
+                listing.extend(read_stream(tar, sink))  # type: ignore[arg-type]  # it only reads
+            diff_id = tar.digest()
+        digest = raw.digest()
     fault = f"{type(faults[0]).__name__}: {faults[0]}" if faults else ""
-    return LayerReading(digest, diff_ids[0] if diff_ids else Digest(""), tuple(listing), fault)
+    return LayerReading(digest, diff_id, tuple(listing), fault)
 
 
 class _Hashing:

@@ -48,7 +48,10 @@ def header(entry: Entry) -> bytes:
         gid=entry.gid,
         target=target[:_LINK],
     )
-    return _pax(records) + block if records else block
+    if not records:
+        return block
+    body = b"".join(_record(key, value) for key, value in records)
+    return _block(b"././@PaxHeader", b"x", len(body)) + body + padding(len(body)) + block
 
 
 def padding(size: int) -> bytes:
@@ -139,11 +142,6 @@ def _block(
     )
     block = b"".join(fields)
     return b"%b%06o\0 %b" % (block[:148], sum(block), block[156:])
-
-
-def _pax(records: list[tuple[str, str]]) -> bytes:
-    body = b"".join(_record(key, value) for key, value in records)
-    return _block(b"././@PaxHeader", b"x", len(body)) + body + padding(len(body))
 
 
 def _record(key: str, value: str) -> bytes:

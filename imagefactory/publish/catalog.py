@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import chain
@@ -82,7 +82,6 @@ class Published:
 
     @property
     def parts(self) -> dict[str, ImagePart]:
-        """The layers by name."""
         return {part.name: part for part in self.made_of}
 
 
@@ -111,17 +110,6 @@ class Event:
     """The image that a rollback moved users away from."""
 
 
-@dataclasses.dataclass
-class _Index:
-    """What a catalog is asked for all the time."""
-
-    images: dict[Digest, Published]
-    owners: dict[str, Digest]
-    """Fixed tag -> the image that got it first."""
-    moves: dict[str, list[int]]
-    """Moving tag -> the events that moved it, by their number."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Catalog:
     """Everything that was published, oldest first."""
@@ -136,23 +124,26 @@ class Catalog:
     """What was uploaded before, and is not in use, a prune has seen."""
 
     @cached_property
-    def _index(self) -> _Index:
+    def known(self) -> dict[Digest, Published]:
+        """The images by digest."""
+        return {image.digest: image for image in self.images}
+
+    @cached_property
+    def owners(self) -> dict[str, Digest]:
+        """Fixed tag -> the image that got it first."""
+        return {tag: event.image for event in reversed(self.events) for tag in event.named}
+
+    @cached_property
+    def _moves(self) -> dict[str, list[int]]:
+        """Moving tag -> the events that moved it, by their number."""
         moves: dict[str, list[int]] = {}
-        owners: dict[str, Digest] = {}
         for number, event in enumerate(self.events):
             for tag in event.moved:
                 moves.setdefault(tag, []).append(number)
-            for tag in event.named:
-                owners.setdefault(tag, event.image)
-        return _Index({image.digest: image for image in self.images}, owners, moves)
-
-    @property
-    def known(self) -> Mapping[Digest, Published]:
-        """The images by digest."""
-        return self._index.images
+        return moves
 
     def image(self, digest: str) -> Published | None:
-        return self._index.images.get(Digest(digest))
+        return self.known.get(Digest(digest))
 
     def made_from(self, digest: Digest, key: Sha256) -> bool:
         """Whether an image of the catalog was made from a plan."""
@@ -160,21 +151,24 @@ class Catalog:
         return image is not None and image.plan_key == key
 
     def owner_of(self, tag: str) -> Digest | None:
-        """Return the image that a fixed tag was given to."""
-        return self._index.owners.get(tag)
+        return self.owners.get(tag)
 
     def moves(self, tags: Iterable[str]) -> list[Event]:
         """List the events that moved any of these tags, oldest first."""
-        moves = self._index.moves
-        return [self.events[number] for number in sorted({n for tag in tags for n in moves.get(tag, ())})]
+        numbers = {number for tag in tags for number in self._moves.get(tag, ())}
+        return [self.events[number] for number in sorted(numbers)]
 
     def pointer(self, tag: str) -> Pointer | None:
         """Return where a moving tag belongs."""
-        numbers = self._index.moves.get(tag)
+        numbers = self._moves.get(tag)
         return self.events[numbers[-1]].moved[tag] if numbers else None
 
     def moving_tags(self) -> set[str]:
-        return set(self._index.moves)
+        return set(self._moves)
+
+    def pointers(self) -> list[Pointer]:
+        """List where the moving tags belong."""
+        return [self.events[numbers[-1]].moved[tag] for tag, numbers in self._moves.items()]
 
     def promotions(self, tags: Iterable[str], platform: str) -> list[Event]:
         """List the promotions that moved any of these tags for a platform, oldest first."""
@@ -217,16 +211,15 @@ class Catalog:
         return self.image(digests[0]) if digests else None
 
     def with_event(self, event: Event, *images: Published) -> Catalog:
-        """Add an event and its new images."""
         # Clocks may disagree. The order of the list counts, so times must not contradict it.
         if self.events and event.time < self.events[-1].time:
             event = dataclasses.replace(event, time=self.events[-1].time)
         new = {image.digest: image for image in images if image.digest not in self.known}
         changed = self.with_content((*self.images, *new.values()), (*self.events, event))
-        # Many events come at once, and to make the index anew takes longer.
-        owners = dict.fromkeys(event.named, event.image) | self._index.owners
-        moves = {tag: [*self._index.moves.get(tag, ()), len(self.events)] for tag in event.moved}
-        changed.__dict__["_index"] = _Index({**self.known, **new}, owners, self._index.moves | moves)
+        # Many events come at once, and to make these anew takes longer.
+        owners = dict.fromkeys(event.named, event.image) | self.owners
+        moves = {tag: [*self._moves.get(tag, ()), len(self.events)] for tag in event.moved}
+        changed.__dict__.update(known=self.known | new, owners=owners, _moves=self._moves | moves)
         return changed
 
     def with_content(self, images: Iterable[Published], events: Iterable[Event]) -> Catalog:
@@ -286,7 +279,6 @@ class Catalog:
         yield self.with_content((*images, *waiting.values()), events)
 
     def to_json(self) -> bytes:
-        """Write it as one document."""
         numbers: dict[ImagePart, int] = {}
         images = _IMAGES.dump_python(self.images, mode="json", exclude={"__all__": {"made_of"}})
         for document, image in zip(images, self.images, strict=True):
@@ -384,12 +376,10 @@ def pointed_at(
 
 
 def now() -> datetime:
-    """Return the current time."""
     return datetime.now(UTC)
 
 
 def joined(pages: Iterable[Catalog]) -> Catalog:
-    """Put pages together again."""
     found = list(pages)
     return found[-1].with_content(
         chain.from_iterable(page.images for page in found), chain.from_iterable(page.events for page in found)

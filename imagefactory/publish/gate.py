@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from imagefactory.check.smoke.record import SmokeRecord, required_levels
 from imagefactory.errors import TrustError
+from imagefactory.oci.registry import referrers
+from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.plan import LOCKED_LABEL, Plan
 from imagefactory.project.locks.kernels import AUDIT_LABEL, recorded_audit
 from imagefactory.project.project import Project
 from imagefactory.publish.catalog import ImagePart, Published
-from imagefactory.publish.staging import Attached, Staged
+from imagefactory.publish.records import merge_records, records_among
+from imagefactory.publish.staging import Staged
 from imagefactory.publish.tags import KEY_DIGITS, fixed_tag
 from imagefactory.store.digests import Digest
 
@@ -29,14 +33,14 @@ def pass_gate(project: Project, repository: Repository, staged: Staged, trust: V
 
     `trust` says whose signatures count; without it, unsigned images pass.
     """
-    attached = staged.attached(repository)
-    plan, record = staged.plan, attached.record
+    plan, attached = staged.plan, referrers.find(repository, staged.digest)
+    record = merge_records(records_among(repository, attached), staged.digest, plan.key)
     missing = _untested(project, plan, record)
     labels = json.loads(staged.image.config).get("config", {}).get("Labels", {})
     if not plan.locked or labels.get(LOCKED_LABEL) != "yes":
         missing.append("locked: the image has files that the lock does not name")
     missing += [f"audit: {reason}" for reason in audit_verdict(project, plan)]
-    unsigned = _unsigned(staged.digest, attached, trust) if trust else []
+    unsigned = _unsigned(repository, staged.digest, attached, trust) if trust else []
     if unsigned and not missing:
         raise TrustError(
             "unsigned",
@@ -67,15 +71,16 @@ def _untested(project: Project, plan: Plan, record: SmokeRecord | None) -> list[
     return [f"smoke {shorten(missing, _LONGEST, placeholder=' ...')}" for missing in record.missing(required)]
 
 
-def _unsigned(digest: Digest, attached: Attached, trust: Verifier) -> list[str]:
-    from imagefactory.publish.attest.attachments import (  # noqa: PLC0415 - with cryptography
-        STATEMENTS,
-        trusted_statements,
-    )
+def _unsigned(
+    repository: Repository, digest: Digest, attached: Sequence[Descriptor], trust: Verifier
+) -> list[str]:
+    from imagefactory.publish.attest import attachments  # noqa: PLC0415 - with cryptography
 
-    found = [statement for _, _, statement in trusted_statements(attached.bundles, trust)]
-    there = {statement.predicate_type for statement in found if statement.subject == digest}
-    return [f"signed: no trusted {name}" for kind, name in STATEMENTS.items() if kind not in there]
+    found = attachments.trusted_statements(attachments.bundles_among(repository, attached), trust)
+    there = {statement.predicate_type for _, _, statement in found if statement.subject == digest}
+    return [
+        f"signed: no trusted {name}" for kind, name in attachments.STATEMENTS.items() if kind not in there
+    ]
 
 
 def _describe(staged: Staged, record: SmokeRecord) -> Published:

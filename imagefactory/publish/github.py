@@ -1,7 +1,8 @@
 """A client for the parts of GitHub's REST API that the factory uses: commits, issues, and the packages of GHCR.
 
 https://docs.github.com/en/rest. In a workflow, GitHub sets the variables for the repository and the address. Commits
-need no clone and no credentials in a checkout, and GitHub signs them.
+need no clone and no credentials in a checkout, and GitHub signs them. Images on GHCR are listed and deleted here, since
+GHCR does not support DELETE: deleting a version deletes its tags, but nothing that it refers to.
 """
 
 from __future__ import annotations
@@ -9,13 +10,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, Self
+from urllib.parse import quote
 
 import requests
 
-from imagefactory.errors import NetworkError, UsageError, clean
-from imagefactory.store.digests import parse_json
+from imagefactory.errors import NetworkError, RegistryError, UsageError, clean
+from imagefactory.oci.registry.credentials import find_credentials
+from imagefactory.oci.registry.reference import Reference, is_digest
+from imagefactory.store.digests import Digest, parse_json
 from imagefactory.store.http import Retry, judge, new_session, read_bounded, reason_of
 
 API: Final = "https://api.github.com"
@@ -32,7 +38,6 @@ Document = dict[str, Any]
 
 
 def api_address(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the address of GitHub's API."""
     address = environment.get("FACTORY_GITHUB_API") or environment.get("GITHUB_API_URL") or API
     return address.rstrip("/")
 
@@ -68,7 +73,6 @@ class GitHub:
         return self._ask("GET", path, optional=optional)
 
     def pages(self, path: str) -> Iterator[Document]:
-        """Iterate over a list, page by page."""
         for number in range(1, _MOST_PAGES + 1):
             found = self.get(f"{path}{'&' if '?' in path else '?'}per_page={_PAGE}&page={number}")
             yield from found
@@ -83,11 +87,9 @@ class GitHub:
         )
 
     def post(self, path: str, data: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
-        """Create something."""
         return self._ask("POST", path, data)
 
     def patch(self, path: str, data: Mapping[str, Any]) -> None:
-        """Change something."""
         self._ask("PATCH", path, data)
 
     def delete(self, path: str) -> None:
@@ -95,7 +97,6 @@ class GitHub:
         self._ask("DELETE", path, optional=True)
 
     def start_workflow(self, file: str) -> None:
-        """Start a workflow on the default branch."""
         branch = self.get("")["default_branch"]
         self.post(f"actions/workflows/{file}/dispatches", {"ref": branch})
 
@@ -162,3 +163,59 @@ class GitHub:
             why=f"It answered {answer.status_code}: {clean(answer.text[:200])}",
             fix=fix,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    number: int
+    created: datetime
+    tagged: bool
+    """Or perhaps tagged: GitHub does not say."""
+
+
+class GitHubPackages:
+    """The versions of one package of the container registry."""
+
+    def __init__(self, reference: Reference, token: str, api: str) -> None:
+        owner, _, package = reference.repository.partition("/")
+        versions = f"{owner}/packages/container/{quote(package, safe='')}/versions"
+        organisation = GitHub(f"orgs/{versions}", token, api)
+        # An owner is a user or an organisation; only the right folder exists.
+        is_user = organisation.get("?per_page=1", optional=True) is None
+        self._github = GitHub(f"users/{versions}", token, api) if is_user else organisation
+
+    @classmethod
+    def of(cls, reference: Reference) -> Self | None:
+        """Find the package behind a repository; None for every other registry."""
+        if reference.registry != "ghcr.io":
+            return None
+        found = find_credentials(reference.registry)
+        if found is None:
+            raise RegistryError(
+                "access-denied",
+                "GitHub lists the versions of a package only for users who are logged in.",
+                where=reference.name,
+                why="There are no credentials for ghcr.io.",
+                fix="Set GITHUB_TOKEN, or run `docker login ghcr.io` with a token that may delete packages.",
+            )
+        return cls(reference, found.secret, api_address())
+
+    def untagged(self) -> dict[Digest, datetime]:
+        """List every manifest without a tag, with the time of its upload."""
+        return {digest: row.created for digest, row in self._listed.items() if not row.tagged}
+
+    def delete(self, digest: Digest) -> None:
+        if digest in self._listed:
+            self._github.delete(str(self._listed[digest].number))
+
+    @cached_property
+    def _listed(self) -> dict[Digest, _Version]:
+        rows = (row for row in self._github.pages("") if is_digest(str(row.get("name"))))
+        return {
+            Digest(row["name"]): _Version(
+                int(row["id"]),
+                datetime.fromisoformat(row["created_at"]),
+                tagged=row.get("metadata", {}).get("container", {}).get("tags") != [],
+            )
+            for row in rows
+        }

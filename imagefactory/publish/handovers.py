@@ -11,13 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from imagefactory.errors import TrustError
 from imagefactory.oci.image import Image
 from imagefactory.plan.known_layers import KnownLayers, RecordedLayer
 from imagefactory.plan.make import locked_plans, make_plan
 from imagefactory.plan.plan import Plan, make_image
+from imagefactory.project.locks.files import Frozen
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select_one
 from imagefactory.store.atomic import write_text
@@ -26,10 +25,8 @@ from imagefactory.store.digests import Digest, Sha256
 _REMEDY = "Run the job that builds the image again. If that does not help, find out who changed the file."
 
 
-class Handover(BaseModel):
+class Handover(Frozen):
     """What a job says about an image that it built and pushed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     format: Literal[1] = 1
     target: str
@@ -39,17 +36,12 @@ class Handover(BaseModel):
 
     @classmethod
     def of(cls, plan: Plan, image: Image) -> Handover:
-        """Describe an image that was built here."""
         layers = [
             RecordedLayer(key=layer.key, name=f"{layer.kind} {layer.name}", **asdict(blob))
             for layer, blob in zip(plan.layers, image.layers, strict=True)
         ]
-        return cls(
-            target=f"{plan.cell}/{plan.cell.machine}",
-            plan_key=plan.key,
-            digest=image.digest,
-            layers=tuple(layers),
-        )
+        target = f"{plan.cell}/{plan.cell.machine}"
+        return cls(target=target, plan_key=plan.key, digest=image.digest, layers=tuple(layers))
 
     def image(self, plan: Plan) -> Image:
         """Return the image of a plan with these layers; raise an error if it is not the one described."""
@@ -73,7 +65,6 @@ def handover_folder(project: Project) -> Path:
 
 
 def write_handover(folder: Path, plan: Plan, image: Image) -> None:
-    """Write the hand-over of an image, under its plan's key."""
     write_text(folder / f"{plan.key}.json", Handover.of(plan, image).model_dump_json(indent=1) + "\n")
 
 
@@ -103,19 +94,14 @@ class ExpectedImages:
     """The images that plans must have, by the record of layers and by hand-overs."""
 
     def __init__(self, project: Project, folders: Iterable[Path] = ()) -> None:
-        """Read the record of a checkout, and the hand-overs below some folders."""
         self._project = project
         self._known = KnownLayers(project.known_layers)
         self._handed = read_handovers(folders)
 
-    def image(self, plan: Plan) -> Image | None:
-        """Return the image that a plan must have, unless record and hand-over disagree; None if neither says."""
+    def require_same(self, plan: Plan, found: Digest, where: str) -> Image:
+        """Return the image that a plan must have; raise an error if nothing says, or if the registry has another."""
         handed = self._handed.get(plan.key)
-        return self._known.image(plan) if handed is None else self._confirmed(handed, plan)
-
-    def require(self, plan: Plan, where: str) -> Image:
-        """Return the image that a plan must have; raise an error if neither says."""
-        image = self.image(plan)
+        image = self._known.image(plan) if handed is None else self._confirmed(handed, plan)
         if image is None:
             raise TrustError(
                 "no-record",
@@ -125,11 +111,6 @@ class ExpectedImages:
                 fix="Start the workflow `nightly`, which builds it again and compares; or build and publish it here: "
                 f"`./inv publish --target {plan.target}/{plan.cell.machine}`.",
             )
-        return image
-
-    def require_same(self, plan: Plan, found: Digest, where: str) -> Image:
-        """Return the image that a plan must have; raise an error if another one was found in a registry."""
-        image = self.require(plan, where)
         if found != image.digest:
             raise TrustError(
                 "swapped-image",

@@ -197,7 +197,6 @@ class Manifests:
         return self._known[digest]
 
     def keep(self, manifest: StoredManifest) -> None:
-        """Remember a document."""
         self._known[manifest.digest] = manifest
 
     def create_index(self, images: Mapping[str, Digest], image: Published) -> Digest:
@@ -216,7 +215,6 @@ class Manifests:
         return index.digest
 
     def put(self, digest: Digest, tag: str) -> None:
-        """Point a tag at a document."""
         manifest = self.get(digest)
         self._repository.put_manifest(manifest.body, manifest.media_type, tag)
 

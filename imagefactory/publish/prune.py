@@ -12,26 +12,34 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from functools import cached_property, partial
-from typing import Literal
+from typing import Literal, get_args
 
-from imagefactory.errors import RegistryError, UsageError
+from imagefactory.errors import UsageError
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.image_push import PARALLEL
 from imagefactory.oci.registry.reference import Descriptor, is_digest
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell
 from imagefactory.publish.catalog import Catalog, now
-from imagefactory.publish.github_packages import GitHubPackages
-from imagefactory.publish.stored_catalog import CATALOG_TYPE, PREVIOUS, Snapshot, read_catalog, write_catalog
-from imagefactory.publish.tags import CATALOG, STAGING, nightly_date, staging_tag
+from imagefactory.publish.github import GitHubPackages
+from imagefactory.publish.stored_catalog import (
+    CATALOG_TYPE,
+    PREVIOUS,
+    Snapshot,
+    race_lost,
+    read_catalog,
+    write_catalog,
+)
+from imagefactory.publish.tags import STAGING, nightly_date, staging_tag
 from imagefactory.store.digests import Digest
 
 _SETTLED = timedelta(days=1)
 ManifestKind = Literal["catalog", "index", "image", "list", "attached"]
-KINDS: tuple[ManifestKind, ...] = ("catalog", "index", "image", "list", "attached")
+KINDS: tuple[ManifestKind, ...] = get_args(ManifestKind)
 """In the order of deletion: whatever can still be found is complete."""
 _ABOUT = re.compile(r"sha256-([0-9a-f]{64})(\..+)?")
 _CREATED = "org.opencontainers.image.created"
@@ -73,10 +81,11 @@ class Examined:
                 sum(int(layer["size"]) for layer in document.get("layers", ())),
             )
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            where = f"{repository.reference.name}@{manifest.digest}"
-            raise repository.error(
-                "unusable", where, f"It is no manifest ({type(error).__name__})."
-            ) from None
+            where, why = (
+                f"{repository.reference.name}@{manifest.digest}",
+                f"It is no manifest ({type(error).__name__}).",
+            )
+            raise repository.error("unusable", where, why) from None
 
     @property
     def predecessor(self) -> tuple[Digest, ...]:
@@ -152,10 +161,9 @@ class Inventory:
         """Return how long ago something was last attached to an image, which has no date itself; None if unknown."""
         attached = [self.manifests[item] for item in self.referrers.get(digest, ()) if item in self.manifests]
         dates = [str(manifest.descriptor.annotations.get(_CREATED, "")) for manifest in attached]
-        try:
+        with suppress(ValueError, TypeError):  # no date, or one without a time zone
             return moment - datetime.fromisoformat(max(dates, default=""))
-        except (ValueError, TypeError):  # no date, or one without a time zone
-            return None
+        return None
 
 
 def take_inventory(
@@ -212,9 +220,8 @@ def take_inventory(
 
 def fixed_tags(catalog: Catalog) -> dict[str, Digest]:
     """Map the tags that belong to published images for ever to these images."""
-    named = {tag: event.image for event in reversed(catalog.events) for tag in event.named}
     staged = {staging_tag(image.plan_key): image.digest for image in catalog.images}
-    return {tag: digest for tag, digest in (staged | named).items() if digest in catalog.known}
+    return {tag: digest for tag, digest in (staged | catalog.owners).items() if digest in catalog.known}
 
 
 @dataclass(frozen=True)
@@ -261,8 +268,7 @@ class Pruning:
 
 def outdated(catalog: Catalog, policy: Policy, moment: datetime) -> set[Digest]:
     """List the published images that no moving tag names, and that the policy lets go."""
-    pointers = [pointer for tag in catalog.moving_tags() if (pointer := catalog.pointer(tag))]
-    in_use = {digest for pointer in pointers for digest in pointer.images.values()}
+    in_use = {digest for pointer in catalog.pointers() for digest in pointer.images.values()}
     nights: dict[Digest, date] = {}
     for event in catalog.events:
         for day in filter(None, map(nightly_date, event.named)):
@@ -283,12 +289,10 @@ def outdated(catalog: Catalog, policy: Policy, moment: datetime) -> set[Digest]:
 
 
 def plan_pruning(inventory: Inventory, policy: Policy, moment: datetime) -> Pruning:
-    """Decide what to delete."""
     catalog = inventory.snapshot.catalog
-    moving = [found for tag in catalog.moving_tags() if (found := catalog.pointer(tag)) is not None]
     old, owners = outdated(catalog, policy, moment), fixed_tags(catalog)
     undated: list[str] = []
-    roots = inventory.kept | {pointer.digest for pointer in moving}
+    roots = inventory.kept | {pointer.digest for pointer in catalog.pointers()}
     roots |= {digest for digest in catalog.known if digest in inventory.manifests and digest not in old}
     for tag, digest in inventory.tags.items():
         if subject_of(tag):
@@ -311,14 +315,12 @@ def plan_pruning(inventory: Inventory, policy: Policy, moment: datetime) -> Prun
         for digest, manifest in inventory.manifests.items()
         if digest not in kept
     ]
-    gone = {item.digest for item in deletions}
+    stays = there - {item.digest for item in deletions}
     return Pruning(
         deletions=tuple(sorted(deletions, key=lambda item: (KINDS.index(item.kind), item.tags, item.digest))),
         kept=len(kept & there),
         undated=tuple(sorted(undated)),
-        forgotten=tuple(
-            image.digest for image in catalog.images if image.digest in gone or image.digest not in there
-        ),
+        forgotten=tuple(image.digest for image in catalog.images if image.digest not in stays),
     )
 
 
@@ -333,16 +335,23 @@ def prune(
     pruning = plan_pruning(inventory, policy, moment)
     if not delete:
         return pruning
-    _refuse_too_many(repository, pruning, policy.most)
+    if policy.most is not None and len(pruning.deletions) > policy.most:
+        raise UsageError(
+            "too-many-deletions",
+            f"{len(pruning.deletions):,} manifests would be deleted.",
+            where=repository.reference.name,
+            why=f"--most allows {policy.most:,}.",
+            fix="Look at what they are: the same command without --delete. Nothing was deleted.",
+        )
     # Nobody needs old catalogs. Whoever may not delete finds out with them, and leaves no marks on images.
-    for item in pruning.deletions:
-        if item.kind == "catalog":
-            remove(item.digest)
+    catalogs = [item.digest for item in pruning.deletions if item.kind == "catalog"]
+    others = [item.digest for item in pruning.deletions if item.kind != "catalog"]
+    for digest in catalogs:
+        remove(digest)
     if pruning.announced:
         _announce(repository, inventory.snapshot, pruning)
-    for item in pruning.deletions:
-        if item.kind != "catalog":
-            remove(item.digest)
+    for digest in others:
+        remove(digest)
     before = inventory.snapshot.catalog
     gone = {*pruning.announced, *before.deleting}
     swept = moment - _SETTLED if packages else None
@@ -357,30 +366,17 @@ def prune(
     return pruning
 
 
-def _refuse_too_many(repository: Repository, pruning: Pruning, most: int | None) -> None:
-    if most is not None and len(pruning.deletions) > most:
-        raise UsageError(
-            "too-many-deletions",
-            f"{len(pruning.deletions):,} manifests would be deleted.",
-            where=repository.reference.name,
-            why=f"--most allows {most:,}.",
-            fix="Look at what they are: the same command without --delete. Nothing was deleted.",
-        )
-
-
 def _announce(repository: Repository, seen: Snapshot, pruning: Pruning) -> None:
     """Note in the catalog what is about to be deleted, so that nobody gives it a tag meanwhile."""
     marked = seen.catalog.with_deleting(pruning.announced)
 
     def mark(catalog: Catalog) -> Catalog:
         if catalog not in (seen.catalog, marked):
-            raise RegistryError(
-                "race-lost",
+            what, why = (
                 "Somebody published while the registry was being examined.",
-                where=str(repository.reference.tagged(CATALOG)),
-                why="What was unused then may be in use now.",
-                fix="Run `./inv prune` again. Only old catalogs were deleted.",
+                "What was unused then may be in use now.",
             )
+            raise race_lost(repository, what, why, "Run `./inv prune` again. Only old catalogs were deleted.")
         return marked
 
     write_catalog(repository, mark)

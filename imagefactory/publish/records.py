@@ -31,10 +31,8 @@ def attach_record(repository: Repository, record: SmokeRecord) -> Descriptor:
 
 
 def read_records(repository: Repository, digest: Digest, key: Sha256) -> SmokeRecord | None:
-    """Merge all smoke records of an image."""
-    return merge_records(
-        records_among(repository, referrers.find(repository, digest, SMOKE_TYPE)), digest, key
-    )
+    found = referrers.find(repository, digest, SMOKE_TYPE)
+    return merge_records(records_among(repository, found), digest, key)
 
 
 def records_among(repository: Repository, attached: Iterable[Descriptor]) -> list[SmokeRecord]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 
@@ -119,9 +120,8 @@ def choose(catalog: Catalog, tags: Sequence[str], cell: Cell, to: str = "") -> P
     elif (day := _day(to)) is not None:
         until = [event.image for event in promotions if event.time.date() <= day]
         found = [digest for digest in until if digest not in held][-1:]
-        why = (
-            f"the first image is of {promotions[0].time:%Y-%m-%d} (UTC); what was rolled back does not count"
-        )
+        first = f"{promotions[0].time:%Y-%m-%d}"
+        why = f"the first image is of {first} (UTC); what was rolled back does not count"
     else:
         found, why = [], f"{to!r} is neither a digest (or the start of one) nor a day such as 2026-11-05"
     if len(found) != 1:
@@ -141,7 +141,6 @@ def _before(current: Digest, images: Sequence[Digest]) -> list[Digest]:
 
 
 def _day(text: str) -> date | None:
-    try:
+    with suppress(ValueError):
         return date.fromisoformat(text)
-    except ValueError:
-        return None
+    return None

@@ -10,14 +10,11 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from imagefactory.assemble.assemble import BuildRun, make_layers, remember
 from imagefactory.assemble.watch import Watcher
-from imagefactory.check.smoke.record import SmokeRecord
 from imagefactory.errors import RegistryError
 from imagefactory.oci.image import MANIFEST_TYPE, Blob, Image
-from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.image_push import PARALLEL, Pushable, Pushed, PushWatcher, push_image
 from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.plan.known_layers import KnownLayers
@@ -25,23 +22,9 @@ from imagefactory.plan.plan import Layer, Plan, make_image
 from imagefactory.project.project import Project
 from imagefactory.publish.handovers import ExpectedImages
 from imagefactory.publish.outcomes import Outcomes
-from imagefactory.publish.records import merge_records, records_among
 from imagefactory.publish.tags import staging_tag
 from imagefactory.store.digests import Digest, Sha256
 from imagefactory.store.progress import Say
-
-if TYPE_CHECKING:
-    from imagefactory.publish.attest.bundles import Bundle
-
-
-@dataclass(frozen=True)
-class Attached:
-    """What is attached to an image: smoke records, whatever they say, and statements, whoever signed them."""
-
-    record: SmokeRecord | None
-    """All smoke records of this very image and plan, in one."""
-    bundles: tuple[tuple[Digest, Bundle | str], ...]
-    """Bundles, or the reasons why they cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +43,6 @@ class Staged:
     @property
     def manifest(self) -> StoredManifest:
         return StoredManifest(self.digest, MANIFEST_TYPE, self.image.manifest)
-
-    def attached(self, repository: Repository) -> Attached:
-        """Read what is attached at this moment."""
-        from imagefactory.publish.attest.attachments import bundles_among  # noqa: PLC0415 - with cryptography
-
-        found = referrers.find(repository, self.digest)
-        record = merge_records(records_among(repository, found), self.digest, self.plan.key)
-        return Attached(record, tuple(bundles_among(repository, found)))
 
 
 def stage(

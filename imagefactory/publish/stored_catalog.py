@@ -44,10 +44,6 @@ class StoredPage:
     size: int
     """Bytes of JSON."""
 
-    @property
-    def first(self) -> str:
-        return self.content.events[0].id if self.content.events else ""
-
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -77,10 +73,8 @@ def read_catalog(repository: Repository) -> Snapshot:
         raise unreadable(where, f"It has more than {MOST_PAGES:,} pages, or more than {LARGEST:,} bytes.")
     pages: list[StoredPage] = []
     with ThreadPoolExecutor(PARALLEL) as pool:
-        left = LARGEST
-        for item, data in zip(
-            held, pool.map(lambda item: repository.blob(item.digest, LARGEST_PAGE), held), strict=True
-        ):
+        left, blobs = LARGEST, pool.map(lambda item: repository.blob(item.digest, LARGEST_PAGE), held)
+        for item, data in zip(held, blobs, strict=True):
             text = _inflated(data, min(left, LARGEST_PAGE), where) if item.media_type == PAGE_TYPE else data
             left -= len(text)
             pages.append(StoredPage(Catalog.from_json(text, where), item, len(text)))
@@ -98,13 +92,17 @@ def _inflated(data: bytes, most: int, where: str) -> bytes:
     return text
 
 
+def _first(page: Catalog) -> str:
+    return page.events[0].id if page.events else ""
+
+
 def _store(repository: Repository, changed: Catalog, before: Snapshot) -> tuple[StoredPage, ...]:
     """Upload the pages that the registry does not have, unless nobody could read them all."""
-    there = {page.first: page for page in before.pages if page.descriptor.media_type == PAGE_TYPE}
+    there = {_first(page.content): page for page in before.pages if page.descriptor.media_type == PAGE_TYPE}
     pages: list[StoredPage] = []
     new: list[Payload] = []
     for number, content in enumerate(changed.pages()):
-        page = there.get(content.events[0].id if content.events else "")
+        page = there.get(_first(content))
         if page is None or page.content != content:
             text = content.to_json()
             new.append(Payload(PAGE_TYPE, gzip.compress(text, mtime=0), {TITLE: f"catalog-{number}.json.gz"}))
@@ -151,13 +149,11 @@ def write_catalog(
         # A prune that had our events before it has kept what they need; to refuse now would leave them there.
         pruned = seen is not None and latest.catalog.pruned != seen.catalog.pruned
         if pruned and not all(map(latest.catalog.has_event, own or [""])):
-            raise RegistryError(
-                "race-lost",
+            what, why = (
                 "Somebody pruned the registry at the same moment.",
-                where=str(repository.reference.tagged(CATALOG)),
-                why="What this command found there may be deleted.",
-                fix="Run it again. No tag was moved.",
+                "What this command found there may be deleted.",
             )
+            raise race_lost(repository, what, why, "Run it again. No tag was moved.")
         changed = change(latest.catalog.without_events(own))
         annotations = claim() | ({PREVIOUS: latest.digest} if latest.digest else {})
         pages = _store(repository, changed, latest)
@@ -169,14 +165,18 @@ def write_catalog(
         # A random pause, so that two writers do not keep colliding.
         time.sleep(random.uniform(0, repository.window.wait * (attempt + 1)))  # noqa: S311 - not a secret
         latest = read_catalog(repository)
-    raise RegistryError(
-        "race-lost",
+    raise race_lost(
+        repository,
         "The catalog could not be written.",
-        where=str(repository.reference.tagged(CATALOG)),
-        why=f"{ATTEMPTS} times somebody else wrote it at the same moment, or the registry took longer than "
+        f"{ATTEMPTS} times somebody else wrote it at the same moment, or the registry took longer than "
         f"{repository.window.longest:g} s for a request.",
-        fix="Try again when fewer others publish, or when the registry is faster. No tag was moved.",
+        "Try again when fewer others publish, or when the registry is faster. No tag was moved.",
     )
+
+
+def race_lost(repository: Repository, what: str, why: str, fix: str) -> RegistryError:
+    where = str(repository.reference.tagged(CATALOG))
+    return RegistryError("race-lost", what, where=where, why=why, fix=fix)
 
 
 def _refuse_lost(repository: Repository, first: Catalog, latest: Catalog, tags: Collection[str]) -> None:

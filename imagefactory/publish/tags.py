@@ -18,11 +18,13 @@ Where an arch runs on several platforms, a moving tag is an index with an image 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from typing import Final
 
 from imagefactory.errors import ConfigError
+from imagefactory.oci.registry.reference import is_tag
 from imagefactory.project.cells import Cell, buildable
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.targets import default_target
@@ -35,7 +37,6 @@ NIGHTLY: Final = "nightly-"
 NIGHTLY_VERSION: Final = "nightly"
 """The vLLM version of the matrix whose images always get dated tags."""
 KEY_DIGITS: Final = 12
-_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DATED = re.compile(r"nightly-(\d{8})-.+")
 _RESERVED = re.compile(rf"{CATALOG}|{LATEST}|({STAGING}|{NIGHTLY}|sha256-|wheel-).*")
 
@@ -94,12 +95,9 @@ def is_home(matrix: Matrix, cell: Cell) -> bool:
 def nightly_date(tag: str) -> date | None:
     """Return the day in a nightly's tag, or None for any other tag."""
     found = _DATED.fullmatch(tag)
-    if found is None:
-        return None
-    try:
-        return date.fromisoformat(found[1])
-    except ValueError:
-        return None
+    with suppress(ValueError):
+        return date.fromisoformat(found[1]) if found else None
+    return None
 
 
 def names_image(matrix: Matrix, tag: str, cell: Cell, key: Sha256) -> bool | None:
@@ -144,7 +142,7 @@ def refuse_ambiguous(matrix: Matrix) -> None:
 
 
 def _checked(tag: str, cell: Cell) -> str:
-    if not _TAG.fullmatch(tag):
+    if not is_tag(tag):
         raise ConfigError(
             "bad-tag",
             f"Registries do not accept the tag of {cell}.",

@@ -1,4 +1,4 @@
-"""The site for programs: JSON beside every page, index.json, llms.txt, the Atom feed, and the data of the search."""
+"""The site for programs: JSON beside every page, index.json, the Atom feed, and the data of the search."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from pydantic import BaseModel
 
 from imagefactory.site.guides import plain
+from imagefactory.site.model_page import search_words
 from imagefactory.site.site_contents import SiteContents
 from imagefactory.site.stock import Document
-from imagefactory.site.traits import search_words
-from imagefactory.store.progress import size
 
 FORMAT: Final = 1
 _LONGEST: Final = 240
@@ -95,52 +94,6 @@ def index_document(contents: SiteContents) -> Document:
     }
 
 
-def llms_text(contents: SiteContents) -> str:
-    """Return llms.txt: the site in a few lines, for language models."""
-    lines = [
-        f"# {contents.title}",
-        "",
-        "> Container images of vLLM and SGLang for the NVIDIA DGX Spark and other GPUs, one per model.",
-        f"> Registry: {contents.stock.records.registry}. Source: {contents.source}.",
-        "",
-        "Every page has its data beside it: replace .html by .json. index.json lists all of them.",
-        "An image starts without arguments and serves an OpenAI-compatible API on port 8000.",
-        "Its settings are variables: `docker run --rm IMAGE settings` lists them, `IMAGE --dry-run` checks them.",
-        "",
-        "## Models",
-        "",
-        *(
-            _line(f"models/{one['name']}.json", one["name"], one["repo"] or "a random model")
-            for one in contents.models
-        ),
-        "",
-        "## Images",
-        "",
-        *(
-            _line(
-                f"images/{one['slug']}.json",
-                one["target"],
-                f"{one['state']}, smoke tests {one['tested']}, {size(one['bytes'] or 0)}",
-            )
-            for one in contents.images
-        ),
-        "",
-        "## Help",
-        "",
-        _line("configurations.json", "which configuration", "what to use in which situation"),
-        _line("troubles.json", "help", "how to do things, symptoms, remedies and exit codes"),
-        _line("mods.json", "mods", "changes to the servers, with reasons and versions"),
-        _line("status.json", "status", "what was published in the last nights"),
-        "",
-        f"Begin with models/{contents.first['name']}.json.",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _line(path: str, name: str, text: str) -> str:
-    return f"- [{name}]({path}): {' '.join(text.split())}"
-
-
 def search_entries(contents: SiteContents) -> list[list[str]]:
     """Return what the search looks through: kind, title, address, text, and other words for it."""
     return [
@@ -164,13 +117,8 @@ def _entries(contents: SiteContents) -> Iterator[tuple[str, ...]]:
         yield "mod", mod["name"], f"mods.html#{mod['name']}", mod["summary"]
     for setting in contents.first["settings"]:
         path = f"models/{contents.first['name']}.html#{setting['name']}"
-        yield (
-            "setting",
-            setting["name"],
-            path,
-            plain(setting["meaning"]),
-            SETTING_WORDS.get(setting["name"], ""),
-        )
+        words = SETTING_WORDS.get(setting["name"], "")
+        yield "setting", setting["name"], path, plain(setting["meaning"]), words
     for number, trouble in enumerate(contents.guides.troubles, 1):
         yield "problem", plain(trouble.symptom), f"troubles.html#problem-{number}", plain(trouble.remedy)
     for code, meaning in contents.guides.exit_codes.items():

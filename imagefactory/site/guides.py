@@ -6,8 +6,9 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 from markupsafe import Markup
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
+from imagefactory.project.locks.files import Frozen
 from images.shipped.yamlfile import read_yaml
 
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
@@ -15,11 +16,7 @@ for _part in ("link_open", "link_close"):  # links lead to other documents; the 
     MARKDOWN.add_render_rule(_part, lambda *_: "")
 
 
-class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Choice(_Value):
+class Choice(Frozen):
     """What to use in a situation."""
 
     situation: str
@@ -27,14 +24,14 @@ class Choice(_Value):
     because: str
 
 
-class Symptom(_Value):
+class Symptom(Frozen):
     """A symptom, and what to do about it."""
 
     symptom: str
     remedy: str
 
 
-class Task(_Value):
+class Task(Frozen):
     """Something that people want to do, and how; `words` are others for it."""
 
     task: str
@@ -42,13 +39,13 @@ class Task(_Value):
     words: str = ""
 
 
-class Guides(_Value):
+class Guides(Frozen):
     """What the documentation advises."""
 
     choices: tuple[Choice, ...] = ()
     tasks: tuple[Task, ...] = ()
     troubles: tuple[Symptom, ...] = ()
-    exit_codes: dict[int, str] = {}
+    exit_codes: dict[int, str] = Field(default={})
 
 
 def read_guides(root: Path) -> Guides:

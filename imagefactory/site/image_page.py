@@ -33,7 +33,7 @@ def image_page(stock: Stock, planned: Planned, packages: Document, shared: Mappi
     arch = matrix.archs[cell.arch]
     audit = recorded_audit(project.wheel_lock(cell), arch, project.kernel_lock)
     lines = history(stock.records.catalog, tags, cell.platform)
-    now, evidence = stock.published(cell), stock.evidence(cell)
+    now, evidence = stock.published[cell], stock.evidence(cell)
     blobs = planned.image.layers if planned.image else ()
     published = now.digest if now else None
     digest = published or planned.digest
@@ -147,7 +147,7 @@ def _neighbours(stock: Stock, planned: Planned) -> list[Document]:
 def _smoke(stock: Stock, cell: Cell) -> Iterator[Document]:
     """Yield every level that is required or was run."""
     required = stock.project.matrix.archs[cell.arch].smoke
-    record, published = stock.evidence(cell).smoke, stock.published(cell)
+    record, published = stock.evidence(cell).smoke, stock.published[cell]
     for level in LEVELS:
         row = {"level": level, "required": level in required, "outcome": "no record", "why": "", "tests": ()}
         if record and (result := record.levels.get(level)):

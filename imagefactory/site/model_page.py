@@ -17,7 +17,6 @@ from imagefactory.project.server_versions import TITLES
 from imagefactory.project.servers.server import MOST
 from imagefactory.site.guides import plain, table_rows
 from imagefactory.site.stock import Document, Stock
-from imagefactory.site.traits import badges
 
 CONTEXTS: Final = (8_192, 16_384, 32_768, 65_536, 131_072, 262_144)
 SESSIONS: Final = (1, 4, 16)
@@ -25,6 +24,17 @@ SPARK: Final = "GB10"
 """What published figures call the GPU of a DGX Spark."""
 _NO_LIMIT: Final = re.compile(rf"from (\d+) to {MOST}")
 _LONG_NUMBER: Final = re.compile(r"(?<![\w.])\d{5,}(?!\w)")
+SYNONYMS: Final = {
+    "agents": "agent tool tools function calling mcp assistant",
+    "chat": "assistant conversation",
+    "coding": "code coder programming developer claude cline",
+    "documents": "books pdf rag summary long context",
+    "many users": "concurrency throughput team server",
+    "reasoning": "thinking think reason maths",
+    "tools": "tool function calling agents agent mcp assistant",
+    "vision": "images pictures photos screenshots ocr multimodal",
+}
+"""What people type who look for a badge."""
 
 
 def model_page(
@@ -80,9 +90,8 @@ def _settings(stock: Stock, cell: Cell) -> Iterator[Document]:
     served = stock.served(cell)
     table = Preview(stock.project.root, served.description, served.model).markdown()
     for name, default, allowed, meaning in table_rows(table, 4):
-        limits = _LONG_NUMBER.sub(
-            lambda found: f"{int(found[0]):,}", _NO_LIMIT.sub(r"of \1 or more", plain(allowed))
-        )
+        limits = _NO_LIMIT.sub(r"of \1 or more", plain(allowed))
+        limits = _LONG_NUMBER.sub(lambda found: f"{int(found[0]):,}", limits)
         yield {"name": plain(name), "default": plain(default), "allowed": limits, "meaning": meaning}
 
 
@@ -192,3 +201,19 @@ def _measured(result: BenchResult) -> Document:
         "complete": result.complete,
         "why": result.why,
     }
+
+
+def badges(model: ServedModel) -> list[str]:
+    """Return what pages and the search say about the uses of a model, as its image serves it by default."""
+    found: dict[str, bool] = dict.fromkeys(model.good_for, True)
+    found |= {
+        "tools": model.serve.enable_auto_tool_choice and model.serve.tool_call_parser is not None,
+        "reasoning": model.serve.reasoning_parser is not None,
+        "vision": bool(model.reads_images) and (model.serve.limit_mm_per_prompt or {}).get("image") != 0,
+        model.remark or "": bool(model.remark),
+    }
+    return [name for name, holds in found.items() if holds]
+
+
+def search_words(model: ServedModel) -> str:
+    return " ".join(f"{badge} {SYNONYMS.get(badge, '')}" for badge in badges(model))

@@ -51,7 +51,6 @@ class Offer(NamedTuple):
 
 
 def picker_data(project: Project, offers: Mapping[Cell, Offer]) -> dict[str, Any]:
-    """Return all that the picker knows."""
     servers: dict[str, dict[str, Any]] = {}
     images = []
     for cell, offer in offers.items():

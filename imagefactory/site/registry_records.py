@@ -53,29 +53,24 @@ def ask_registry(repository: Repository) -> RegistryRecords:
 
 def _evidence(repository: Repository, image: Published) -> Evidence:
     """Read what is attached to an image; one unreadable record does not hide the others."""
-    problems: list[str] = []
     smoke: SmokeRecord | None = None
+    statements: set[str] = set()
+    problems: list[str] = []
     try:
         smoke = read_records(repository, image.digest, image.plan_key)
     except FactoryError as error:
         problems.append(f"smoke record: {error.what} {error.why}")
-    statements: list[str] = []
     try:
-        statements = _statements(repository, image.digest, problems)
+        for _, bundle in attached_bundles(repository, image.digest):
+            if isinstance(bundle, str):
+                problems.append(f"signed statement: {bundle}")
+                continue
+            try:
+                kind = Statement.read(bundle.payload).predicate_type
+                statements.add(STATEMENTS.get(kind, kind))
+            except BadBundleError as error:
+                problems.append(f"signed statement: {error}")
     except FactoryError as error:
         problems.append(f"attachments: {error.what} {error.why}")
-    return Evidence(smoke, tuple(statements), tuple(problems))
-
-
-def _statements(repository: Repository, digest: Digest, problems: list[str]) -> list[str]:
-    found: set[str] = set()
-    for _, bundle in attached_bundles(repository, digest):
-        try:
-            if isinstance(bundle, str):
-                raise BadBundleError(bundle)  # noqa: TRY301 - one handler for both
-            statement = Statement.read(bundle.payload)
-        except BadBundleError as error:
-            problems.append(f"signed statement: {error}")
-            continue
-        found.add(STATEMENTS.get(statement.predicate_type, statement.predicate_type))
-    return sorted(found)
+        statements.clear()
+    return Evidence(smoke, tuple(sorted(statements)), tuple(problems))

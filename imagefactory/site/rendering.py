@@ -17,7 +17,6 @@ from imagefactory.site.documents import (
     as_script,
     feed,
     index_document,
-    llms_text,
     page_documents,
     search_entries,
     to_json,
@@ -50,19 +49,17 @@ def _texts(contents: SiteContents) -> Iterator[tuple[str, str]]:
     offers = {cell: Offer.of(image) for cell, image in zip(stock.planned, contents.images, strict=True)}
     yield from ((f"{path}.json", to_json(document)) for path, document in documents.items())
     yield "index.json", to_json(index_document(contents))
-    yield "llms.txt", llms_text(contents)
     yield "feed.xml", feed(contents)
     yield "search-data.js", as_script("searchData", search_entries(contents))
     yield from ((f"{RECIPES}/{path}", text) for path, text in contents.recipes.items())
-    yield (
-        "picker-data.js",
-        as_script("pickerData", picker_data(stock.project, offers) | {"model": contents.first["name"]}),
-    )
+    picker = picker_data(stock.project, offers) | {"model": contents.first["name"]}
+    yield "picker-data.js", as_script("pickerData", picker)
     yield from _pages(contents, documents)
 
 
 def _pages(contents: SiteContents, documents: dict[str, Document]) -> Iterator[tuple[str, str]]:
     environment = make_environment()
+    yield "llms.txt", environment.get_template("llms.txt").render(site=contents)
 
     def page(path: str, template: str, **values: object) -> tuple[str, str]:
         text = environment.get_template(template).render(
@@ -80,8 +77,9 @@ def _pages(contents: SiteContents, documents: dict[str, Document]) -> Iterator[t
         path = f"models/{model['name']}"
         yield page(path, "model.html", here="models", model=model, figures=_figures(model))
     for image in contents.images:
-        path = f"images/{image['slug']}"
-        yield page(path, "image.html", here="images", image=image, picture=_picture(image))
+        layers = [PictureLayer(one["kind"], one["name"], one["bytes"]) for one in image["layers"]]
+        picture = None if image["bytes"] is None else layer_picture(layers)
+        yield page(f"images/{image['slug']}", "image.html", here="images", image=image, picture=picture)
     for packages in contents.packages:
         yield page(f"packages/{packages['slug']}", "packages.html", here="images", packages=packages)
     for name in ("mods", "configurations", "troubles", "status"):
@@ -164,12 +162,6 @@ def _figures(model: Document) -> Markup | None:
     ]
     chosen = (own + others)[:_FIGURES]
     return bars(chosen, "tokens per second") if chosen else None
-
-
-def _picture(image: Document) -> Markup | None:
-    if image["bytes"] is None:
-        return None
-    return layer_picture([PictureLayer(one["kind"], one["name"], one["bytes"]) for one in image["layers"]])
 
 
 def _archive(files: dict[str, str]) -> bytes:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 from imagefactory.check.bench.profiles import PublishedFigures, load_published
 from imagefactory.check.bench.result import BenchResult, shared_files
 from imagefactory.errors import FactoryError, UsageError
 from imagefactory.launch.recipe_export import registry_of
+from imagefactory.project.cells import first_of_release
+from imagefactory.project.matrix import Matrix
+from imagefactory.project.server_versions import server_name, version_title
+from imagefactory.publish.catalog import Published
+from imagefactory.publish.history import changes, current_images
 from imagefactory.site.guides import Guides, read_guides
 from imagefactory.site.image_page import image_page
-from imagefactory.site.mod_page import mod_pages
 from imagefactory.site.model_page import model_page
-from imagefactory.site.status_page import status_page
 from imagefactory.site.stock import Document, Stock, package_lists, packages_slug
+from images.shipped.mods.manifest import STAGES, Mod
+
+NIGHTS: Final = 14
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,6 @@ class SiteContents:
 
     @property
     def first(self) -> Document:
-        """The model that the site begins with."""
         return self.models[0]
 
 
@@ -66,14 +72,16 @@ def gather(stock: Stock) -> SiteContents:
     results = list(_results(stock, problems))
     figures = _figures(stock, problems)
 
+    def rank(model: Document) -> tuple[bool, float]:
+        return "tools" not in model["badges"], -model["speed"]["fastest"] if model["speed"] else 0
+
     def model(name: str) -> Document:
         own = [one for one in results if one.bound.matrix_model == name]
         return model_page(stock, name, pages, own, figures)
 
     with ThreadPoolExecutor() as pool:  # each page asks the serve program, which is a process of its own
-        models = sorted(pool.map(model, project.matrix.models), key=_rank)
-    images = list(pages.values())
-    recipes = _recipes(stock, problems)
+        models = sorted(pool.map(model, project.matrix.models), key=rank)
+    images, recipes = list(pages.values()), _recipes(stock, problems)
     return SiteContents(
         stock=stock,
         title=project.matrix.source.rstrip("/").removesuffix(".git").rpartition("/")[2],
@@ -81,15 +89,11 @@ def gather(stock: Stock) -> SiteContents:
         models=models,
         images=images,
         packages=list(packages.values()),
-        mods=mod_pages(stock),
+        mods=_mods(stock),
         guides=read_guides(project.root),
-        status=status_page(stock, images, problems),
+        status=_status(stock, images, problems),
         recipes=recipes,
     )
-
-
-def _rank(model: Document) -> tuple[bool, float]:
-    return "tools" not in model["badges"], -model["speed"]["fastest"] if model["speed"] else 0
 
 
 def _results(stock: Stock, problems: list[str]) -> Iterator[BenchResult]:
@@ -117,3 +121,109 @@ def _recipes(stock: Stock, problems: list[str]) -> dict[str, str]:
     except UsageError as error:
         problems.append(f"recipes: {error.what} No image for the DGX Spark has a digest yet.")
         return {}
+
+
+def _mods(stock: Stock) -> list[Document]:
+    """Describe all mods of the checkout; `files` are those of the newest version that it applies to."""
+    users: dict[str, list[str]] = {}
+    for cell, planned in stock.planned.items():
+        for mod in planned.plan.mods:
+            users.setdefault(mod.name, []).append(cell.slug)
+    return [
+        {
+            "name": mod.name,
+            "summary": mod.manifest.summary,
+            "why": mod.manifest.why,
+            "licence": mod.manifest.licence,
+            "distribution": mod.manifest.distribution,
+            "server": mod.manifest.of_server,
+            "upstreamed_in": mod.manifest.upstreamed_in,
+            "needed_when": [
+                ", ".join(f"{key} {value}" for key, value in one.model_dump(exclude_none=True).items())
+                for one in mod.manifest.needed_when
+            ],
+            "files": list(dict.fromkeys(path for one in mod.manifest.variants[-1:] for path in one.paths)),
+            "versions": list(_declared(stock.project.matrix, mod)),
+            "images": users.get(mod.name, []),
+        }
+        for mod in stock.project.mods.values()
+    ]
+
+
+def _declared(matrix: Matrix, mod: Mod) -> Iterator[Document]:
+    """Yield what the mod declares about each release, newest first; `mods.check` holds it to that."""
+    for name, version in reversed(matrix.versions.items()):
+        if version.release is None or first_of_release(matrix, name) != name:
+            continue
+        if server_name(name) != mod.manifest.of_server:
+            continue
+        stages = [stage for stage in STAGES if mod.variant(version.version, stage)]
+        reason = mod.reason_not_needed(version.version)
+        if mod.is_upstream(version.version):
+            state, detail = "upstream", f"since {mod.manifest.upstreamed_in}"
+        elif stages:
+            state, detail = "applies", "to the sources" if stages == ["source"] else ""
+        else:
+            state = "not needed" if reason else "not covered"
+            detail = reason or "mod.yaml says nothing about it"
+        yield {"version": version_title(name), "state": state, "detail": detail}
+
+
+def _status(stock: Stock, images: Sequence[Document], problems: Sequence[str]) -> Document:
+    catalog = stock.records.catalog
+    known = {page["slug"] for page in images}
+    days: dict[str, list[Document]] = {}
+    for change in reversed(list(_changes(stock, known))):
+        days.setdefault(change["time"][:10], []).append(change)
+    return {
+        "registry": stock.records.registry,
+        "asked": stock.records.asked,
+        "nights": [{"date": day, "changes": changes} for day, changes in days.items()],
+        "tags": [
+            {
+                "tag": found.tag,
+                "platform": found.image.platform,
+                "digest": found.image.digest,
+                "since": f"{found.since:%Y-%m-%d}",
+                "slug": _slug(found.image, known),
+            }
+            for found in current_images(catalog)
+        ],
+        "waiting": [page["slug"] for page in images if page["state"] == "update waiting"],
+        "held": [
+            f"{digest}: rolled back on {event.time:%Y-%m-%d}"
+            for digest, event in sorted(catalog.holds(catalog.moving_tags()).items())
+        ],
+        "problems": [
+            *problems,
+            *(f"{page['target']}: {problem}" for page in images for problem in page["problems"]),
+        ],
+    }
+
+
+def _changes(stock: Stock, known: set[str]) -> Iterator[Document]:
+    """Yield what changed in the last nights, oldest first."""
+    before: dict[tuple[str, str, str], Published] = {}
+    catalog = stock.records.catalog
+    nights = sorted({event.time.date() for event in catalog.events})[-NIGHTS:]
+    for event in catalog.events:
+        image = catalog.image(event.image)
+        if image is None:
+            continue
+        key = (image.model, image.arch, image.platform)
+        if event.time.date() in nights:
+            yield {
+                "time": f"{event.time:%Y-%m-%dT%H:%M:%SZ}",
+                "kind": event.kind,
+                "target": str(image.cell),
+                "slug": _slug(image, known),
+                "digest": image.digest,
+                "tags": sorted({*event.named, *event.moved}),
+                "changed": changes(before.get(key), image),
+                "left": event.left,
+            }
+        before[key] = image
+
+
+def _slug(image: Published, known: set[str]) -> str | None:
+    return image.cell.slug if image.cell.slug in known else None

@@ -43,7 +43,6 @@ class Planned:
 
     @cached_property
     def digest(self) -> Digest | None:
-        """The digest of the image, if it is known."""
         return self.image.digest if self.image else None
 
 
@@ -57,17 +56,14 @@ class Stock:
     missing: Mapping[Cell, str]
 
     @cached_property
-    def _published(self) -> dict[Cell, Published | None]:
+    def published(self) -> dict[Cell, Published | None]:
+        """The images that users of the cells' tags get today."""
         matrix, current = self.project.matrix, self.records.catalog.current
         return {cell: current(moving_tags(matrix, cell), cell.platform) for cell in self.planned}
 
-    def published(self, cell: Cell) -> Published | None:
-        """Return the image that users of a cell's tags get today."""
-        return self._published[cell]
-
     def evidence(self, cell: Cell) -> Evidence:
         """Return what is attached to the image that users of a cell get."""
-        image = self.published(cell)
+        image = self.published[cell]
         return self.records.evidence.get(image.digest, Evidence()) if image else Evidence()
 
     @cached_property
@@ -120,9 +116,8 @@ def _list(stock: Stock, slug: str, images: list[Planned]) -> Document:
     """List packages with their licences; `gnu` are those with a GNU licence, with how it applies."""
     cell, plan, gnu, problem = images[0].cell, images[0].plan, [], ""
     try:
-        parts = [
-            part for part in components_of(stock.project, plan) if part.kind in {"wheel", "deb", "source"}
-        ]
+        found = components_of(stock.project, plan)
+        parts = [part for part in found if part.kind in {"wheel", "deb", "source"}]
     except FactoryError as error:  # a licence is not on record
         problem = f"licences of {slug}: {error.what} {error.why}"
         rows = [_row("deb", one, NOT_RECORDED) for one in stock.project.base_lock(cell).debs]

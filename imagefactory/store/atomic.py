@@ -34,7 +34,6 @@ def writing(target: Path) -> Iterator[BinaryIO]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically."""
     with writing(path) as file:
         file.write(text.encode())
 

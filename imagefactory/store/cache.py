@@ -42,7 +42,6 @@ class Store:
         return self.root / "downloads" / sha256[:2] / sha256
 
     def whole_download(self, sha256: Sha256) -> Path | None:
-        """Return a downloaded file if it is here."""
         path = self.download(sha256)
         return path if path.exists() else None
 

@@ -25,7 +25,6 @@ def digest_of(data: bytes) -> Digest:
 
 
 def file_sha256(path: Path) -> Sha256:
-    """Hash a file on this machine."""
     with path.open("rb") as file:
         return Sha256(hashlib.file_digest(file, "sha256").hexdigest())
 
@@ -37,9 +36,8 @@ def refuse_changed(files: Mapping[Sha256, Path]) -> None:
     """Hash files in parallel; raise DamagedCacheError if one does not have its sha256. Missing ones are ignored."""
     present = {sha256: path for sha256, path in files.items() if path.exists()}
     with ThreadPoolExecutor() as pool:
-        for (sha256, path), found in zip(
-            present.items(), pool.map(file_sha256, present.values()), strict=True
-        ):
+        hashed = pool.map(file_sha256, present.values())
+        for (sha256, path), found in zip(present.items(), hashed, strict=True):
             if found != sha256:
                 raise _damaged(path, sha256, found)
 

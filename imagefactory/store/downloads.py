@@ -65,7 +65,6 @@ class Downloader:
         self._session.close()
 
     def submit(self, wanted: Wanted, progress: Progress) -> Future[Path]:
-        """Download a file in the background."""
         return self._pool.submit(fetch, wanted, self._store, self._session, progress, self._stopped)
 
 
@@ -111,14 +110,6 @@ class _Transfer:
             if not self.target.exists() and not any(map(self._fetch_from, self.wanted.locations())):
                 raise self._failure()
 
-    def _adopted(self) -> bool:
-        """Keep a complete file if it is the locked one, else delete it."""
-        if self.partial.exists() and file_sha256(self.partial) == self.wanted.sha256:
-            adopt(self.partial, self.target)
-            return True
-        self.partial.unlink(missing_ok=True)
-        return False
-
     def _fetch_from(self, location: str) -> bool:
         """Try one location, with retries where they may help; return whether the file arrived."""
         try:
@@ -135,10 +126,10 @@ class _Transfer:
         except OSError as error:
             self.failures.append(f"{redact(location)}: {short_reason(error)}")
             raise
-        if not fits:
-            self.partial.unlink(missing_ok=True)
-        elif self._adopted():
+        if fits and self.partial.exists() and file_sha256(self.partial) == self.wanted.sha256:
+            adopt(self.partial, self.target)
             return True
+        self.partial.unlink(missing_ok=True)
         # A continued file may have had another file's beginning. Otherwise, the content is simply wrong.
         if continued:
             return self._attempt(location)

@@ -90,7 +90,6 @@ class Retry:
         return delay * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
 
     def wait(self, failures: int, again: Again, stopped: threading.Event | None = None) -> None:
-        """Wait at least as long as the server asks for, within limits."""
         asked = min(again.after, self.patience)
         if (stopped or threading.Event()).wait(max(self.delay(failures), asked)):
             raise CancelledError
@@ -358,7 +357,6 @@ class RangeFile(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Change the position without fetching anything."""
         origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
         self._position = max(0, origin + offset)
         return self._position
@@ -373,9 +371,8 @@ class RangeFile(io.RawIOBase):
             sequential = self._start <= self._position <= self._start + len(self._window)
             self._ahead = min(self._ahead * 2, WIDEST) if sequential else WINDOW
             last = min(max(end, self._position + self._ahead), self.size) - 1
-            self._start, self._window = self._fetch(
-                f"bytes={self._position}-{last}", last + 1 - self._position
-            )
+            most = last + 1 - self._position
+            self._start, self._window = self._fetch(f"bytes={self._position}-{last}", most)
         begin = self._position - self._start
         self._position = end
         return self._window[begin : begin + end - (self._start + begin)]

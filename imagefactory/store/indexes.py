@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
@@ -14,12 +15,7 @@ from urllib.request import url2pathname
 
 import requests
 from packaging.utils import canonicalize_name
-from pypi_simple import (
-    ACCEPT_JSON_PREFERRED,
-    PYPI_SIMPLE_ENDPOINT,
-    ProjectPage,
-    UnsupportedRepoVersionError,
-)
+from pypi_simple import ACCEPT_JSON_PREFERRED, PYPI_SIMPLE_ENDPOINT, ProjectPage, UnsupportedRepoVersionError
 
 from imagefactory.errors import NetworkError, clean
 from imagefactory.store.digests import parse_json
@@ -60,17 +56,16 @@ class Indexes:
         with self._lock:
             if name in self._known:
                 return self._known[name]
-        found = list(self._local_files(name))
+        found = [
+            WheelLocation(file=path.name, url=path.absolute().as_uri(), sha256=None)
+            for path in local_wheels(self.config)
+            if canonicalize_name(path.name.split("-", 1)[0]) == name
+        ]
         for index in self.config.indexes:
             found.extend(self._index_files(index, name))
         with self._lock:
             self._known[name] = found
         return found
-
-    def _local_files(self, name: str) -> Iterator[WheelLocation]:
-        for path in local_wheels(self.config):
-            if canonicalize_name(path.name.split("-", 1)[0]) == name:
-                yield WheelLocation(file=path.name, url=path.absolute().as_uri(), sha256=None)
 
     def _index_files(self, index: str, name: str) -> list[WheelLocation]:
         if index.startswith("file:"):
@@ -79,12 +74,9 @@ class Indexes:
             return _parse_html(page.read_text("utf-8"), page.as_uri()) if page.is_file() else []
         url = f"{(index or PYPI_SIMPLE_ENDPOINT).rstrip('/')}/{name}/"
         try:
-            answer = RETRY.run(
-                lambda: get_bounded(
-                    self._session.get, url, headers={"Accept": ACCEPT_JSON_PREFERRED}, timeout=TIMEOUT
-                ),
-                later=judge,
-            )
+            accept = {"Accept": ACCEPT_JSON_PREFERRED}
+            attempt = partial(get_bounded, self._session.get, url, headers=accept, timeout=TIMEOUT)
+            answer = RETRY.run(attempt, later=judge)
             if answer.status_code == HTTPStatus.NOT_FOUND:
                 return []
             answer.raise_for_status()
@@ -136,9 +128,8 @@ def _parse_html(page: str, base_url: str) -> list[WheelLocation]:
             continue
         url, _, fragment = urljoin(base_url, html.unescape(href[1] or href[2])).partition("#")
         kind, _, digest = fragment.partition("=")
-        found.append(
-            WheelLocation(file=html.unescape(file), url=url, sha256=digest if kind == "sha256" else None)
-        )
+        sha256 = digest if kind == "sha256" else None
+        found.append(WheelLocation(file=html.unescape(file), url=url, sha256=sha256))
     return found
 
 
@@ -148,7 +139,6 @@ def local_label(file: str) -> str:
 
 
 def local_wheels(config: IndexConfig) -> Iterator[Path]:
-    """List the wheels in the configured folders."""
     for folder in map(_as_folder, config.find_links):
         if folder is not None and folder.is_dir():
             yield from sorted(folder.glob("*.whl"))

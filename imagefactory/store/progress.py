@@ -12,7 +12,6 @@ Progress = Callable[[int], None]
 
 
 def size(count: int) -> str:
-    """Return a human-readable size."""
     if count >= 1_000_000_000:  # noqa: PLR2004 - one GB
         return f"{count / 1e9:.2f} GB"
     if count >= 1_000_000:  # noqa: PLR2004 - one MB

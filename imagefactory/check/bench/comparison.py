@@ -80,7 +80,6 @@ class Compared:
 
     @property
     def verdict(self) -> str:
-        """Say what the interval shows about the right side."""
         if self.interval is None:
             return "one repeat shows no difference; measure again with more"
         if not self.interval.shows_difference:

@@ -79,11 +79,8 @@ class Endpoint:
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         try:
             with new_session() as session:
-                url = f"{self.address}{path}"
-                sent = session.request(
-                    method, url, json=body, headers=headers, timeout=_PATIENCE, stream=True
-                )
-                reply = read_bounded(sent, _LARGEST)
+                wanted: Any = {"json": body, "headers": headers, "timeout": _PATIENCE, "stream": True}
+                reply = read_bounded(session.request(method, f"{self.address}{path}", **wanted), _LARGEST)
         except requests.RequestException as error:
             slow = isinstance(error, requests.Timeout)
             failed = "does not answer in time" if slow else "cannot be reached, or understood"

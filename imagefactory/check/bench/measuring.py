@@ -6,9 +6,9 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from threading import Thread
@@ -32,20 +32,14 @@ _MEMORY_PEAKS: Final = ("/sys/fs/cgroup/memory.peak", "/sys/fs/cgroup/memory/mem
 _UNDER_WAY: Final = "it is still running, its process was killed, or its disk was full"
 
 
-@dataclass
-class GpuWatch:
-    """What nvidia-smi has reported so far."""
-
-    lines: list[str] = field(default_factory=list)
-
-    def gpus(self) -> tuple[GpuUse, ...]:
-        """Summarise the reports of each GPU."""
-        reports: dict[str, list[list[str]]] = {}
-        for line in self.lines:
-            row = [part.strip() for part in line.split(",")]
-            if len(row) == len(_FIELDS) and row[0].isdecimal():
-                reports.setdefault(row[0], []).append(row)
-        return tuple(_summary(found) for _, found in sorted(reports.items(), key=lambda item: int(item[0])))
+def gpus_in(lines: Iterable[str]) -> tuple[GpuUse, ...]:
+    """Summarise what nvidia-smi reported, by GPU."""
+    reports: dict[str, list[list[str]]] = {}
+    for line in lines:
+        row = [part.strip() for part in line.split(",")]
+        if len(row) == len(_FIELDS) and row[0].isdecimal():
+            reports.setdefault(row[0], []).append(row)
+    return tuple(_summary(found) for _, found in sorted(reports.items(), key=lambda item: int(item[0])))
 
 
 def _summary(rows: list[list[str]]) -> GpuUse:
@@ -67,7 +61,6 @@ class GrowingResult:
         self.result.write(path)
 
     def add(self, **fields: object) -> None:
-        """Set some fields."""
         self.result = BenchResult.model_validate({**dict(self.result), **fields})
         self.result.write(self.path)
 
@@ -77,7 +70,7 @@ class GrowingResult:
         if container is None:
             yield
             return
-        watch = GpuWatch()
+        lines: list[str] = []
         with subprocess.Popen(  # noqa: S603 - the user's own docker
             ["docker", "exec", container.name, "nvidia-smi", *_QUERY],  # noqa: S607
             stdout=subprocess.PIPE,
@@ -86,14 +79,14 @@ class GrowingResult:
             text=True,
             errors="replace",
         ) as process:
-            reader = Thread(target=lambda: watch.lines.extend(process.stdout or ()), daemon=True)
+            reader = Thread(target=lambda: lines.extend(process.stdout or ()), daemon=True)
             reader.start()
             try:
                 yield
             finally:
                 process.kill()
                 reader.join(timeout=10)
-        machine = self.result.machine.model_copy(update={"gpus": watch.gpus()})
+        machine = self.result.machine.model_copy(update={"gpus": gpus_in(lines)})
         peaks = container.execute("cat", *_MEMORY_PEAKS, timeout=30).stdout.split()
         self.add(machine=machine, peak_memory=int(peaks[0]) if peaks and peaks[0].isdecimal() else 0)
 
@@ -138,13 +131,9 @@ class Course:
         most = max(profile.users)
         texts = salted(self.prompts.of(MIXED), max(most, len(self.prompts.root)), 0)
         warm_up = BenchJob(0, MIXED, most, 0, tuple(texts), fitted.output, profile.fixed_length)
+        how = (fitted.output, profile.fixed_length)
         return [warm_up] + [
-            BenchJob(
-                *(repeat, kind, users, depth),
-                self._texts(fitted, kind, users, depth, repeat),
-                fitted.output,
-                profile.fixed_length,
-            )
+            BenchJob(repeat, kind, users, depth, self._texts(fitted, kind, users, depth, repeat), *how)
             for repeat in range(1, profile.repeats + 1)
             for depth in fitted.depths
             for users in profile.users
@@ -180,36 +169,21 @@ def fit(endpoint: Endpoint, served: ServedAs, profile: Profile, prompts: Prompts
     ratio = counted / len(longest) if counted else 0.3
     room = served.context - (counted or len(longest)) - _MARGIN if served.context else profile.output
     output = min(profile.output, room)
-    context = f"Its context of {served.context} tokens"
-    if output < _SHORTEST:
-        raise does_not_fit(endpoint, f"{context} leaves {max(room, 0)} for an answer.")
     depths = tuple(depth for depth in profile.depths if depth == 0 or depth <= room - output)
-    if not depths:
-        raise does_not_fit(endpoint, f"{context} is shorter than every depth.")
-    left_out = deeper(profile, depths, served)
+    if output < _SHORTEST or not depths:
+        lack = f"leaves {max(room, 0)} for an answer" if output < _SHORTEST else "is shorter than every depth"
+        raise CheckError(
+            "bench-incomplete",
+            "The profile does not fit the server.",
+            where=endpoint.address,
+            why=f"Its context of {served.context} tokens {lack}.",
+            fix="Serve with a larger MAX_MODEL_LEN, or choose another profile.",
+        )
+    deeper = [depth for depth in profile.depths if depth not in depths]
+    left_out = [f"depth {depth}: the context has {served.context} tokens" for depth in deeper]
     if output < profile.output:
         left_out.append(f"answers of {profile.output} tokens: {output} fit the context of {served.context}")
     return Fit(output, depths, ratio, tuple(left_out))
-
-
-def does_not_fit(endpoint: Endpoint, why: str) -> CheckError:
-    """Return the error of a profile that needs more context than a server has."""
-    return CheckError(
-        "bench-incomplete",
-        "The profile does not fit the server.",
-        where=endpoint.address,
-        why=why,
-        fix="Serve with a larger MAX_MODEL_LEN, or choose another profile.",
-    )
-
-
-def deeper(profile: Profile, depths: Sequence[int], served: ServedAs) -> list[str]:
-    """Describe the depths of a profile that are left out."""
-    return [
-        f"depth {depth}: the context has {served.context} tokens"
-        for depth in profile.depths
-        if depth not in depths
-    ]
 
 
 def measure(
@@ -242,7 +216,6 @@ def measure(
 
 
 def refuse_wrong_answers(result: BenchResult, path: Path) -> None:
-    """Raise if a check of the answers failed."""
     wrong = [f"{check.name}: {check.detail}" for check in result.sanity if check.outcome == "failed"]
     if wrong:
         raise CheckError(

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError, model_validator
+from pydantic import BaseModel, Field, RootModel, ValidationError, model_validator
 
 from imagefactory.errors import InputError, UsageError, did_you_mean
-from imagefactory.project.locks.files import first_problem
+from imagefactory.project.locks.files import Frozen, first_problem
 from images.shipped.yamlfile import read_yaml
 
 FOLDER: Final = "benchmarks"
@@ -19,11 +19,7 @@ Positive = Annotated[int, Field(gt=0)]
 Figure = Annotated[float, Field(gt=0)]
 
 
-class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Profile(_Value):
+class Profile(Frozen):
     """One way to measure."""
 
     means: str
@@ -43,7 +39,7 @@ class Profile(_Value):
     starts: tuple[Literal["cold", "warm"], ...] = ()
 
 
-class Profiles(_Value):
+class Profiles(Frozen):
     """All profiles; their version is part of every result."""
 
     version: Positive
@@ -78,7 +74,7 @@ class Prompts(RootModel[dict[str, tuple[str, ...]]]):
         return tuple(text for row in zip(*self.root.values(), strict=True) for text in row)
 
 
-class PublishedFigure(_Value):
+class PublishedFigure(Frozen):
     """A row of somebody's table."""
 
     source: str
@@ -98,11 +94,10 @@ class PublishedFigure(_Value):
 
     @property
     def drafted(self) -> str:
-        """The drafter, in words."""
         return "no drafter" if self.drafter == "none" else self.drafter
 
 
-class PublishedFigures(_Value):
+class PublishedFigures(Frozen):
     """All published figures."""
 
     sources: dict[str, str]
@@ -157,7 +152,6 @@ def load_starts(root: Path) -> tuple[ObservedStart, ...]:
 
 
 def load_data(path: Path, model: type[Model]) -> Model:
-    """Read a YAML file of benchmarks/."""
     try:
         return model.model_validate(read_yaml(path).data)
     except ValidationError as error:

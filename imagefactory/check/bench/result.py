@@ -12,11 +12,11 @@ from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from imagefactory.check.bench.profiles import FOLDER
 from imagefactory.errors import InputError
-from imagefactory.project.locks.files import first_problem
+from imagefactory.project.locks.files import Frozen, first_problem
 from imagefactory.store.atomic import write_text
 
 _DIGEST: Final = r"^(sha256:[0-9a-f]{64})?$"
@@ -25,11 +25,7 @@ Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 
 
-class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Spread(_Value):
+class Spread(Frozen):
     """A distribution, in milliseconds."""
 
     mean: Amount
@@ -46,7 +42,7 @@ class Spread(_Value):
         return cls(mean=fmean(values), p50=cuts[49], p90=cuts[89], p99=cuts[98])
 
 
-class Acceptance(_Value):
+class Acceptance(Frozen):
     """What became of the tokens that a drafter proposed."""
 
     drafts: Count
@@ -64,7 +60,7 @@ class Acceptance(_Value):
         return 1 + self.accepted / self.drafts if self.drafts else 1.0
 
 
-class Measurement(_Value):
+class Measurement(Frozen):
     """One run of the tool: some requests of one kind, by a number of users at once."""
 
     repeat: Count
@@ -88,7 +84,7 @@ class Measurement(_Value):
     between_tokens: Spread | None = None
     whole_request: Spread | None = None
     acceptance: Acceptance | None = None
-    errors: dict[str, int] = {}
+    errors: dict[str, int] = Field(default={})
 
     @property
     def cell(self) -> tuple[str, int, int]:
@@ -96,12 +92,12 @@ class Measurement(_Value):
         return self.kind, self.users, self.depth
 
 
-class MeasuredStart(_Value):
+class MeasuredStart(Frozen):
     """A start of the server, until it responds."""
 
     cache: Literal["cold", "warm", "given"]
     seconds: Amount
-    steps: dict[str, float] = {}
+    steps: dict[str, float] = Field(default={})
     """Where the time went, as the image reports it."""
     kernels: str = ""
     """Which modules of FlashInfer were in the image, in the cache or absent."""
@@ -109,7 +105,7 @@ class MeasuredStart(_Value):
     """Seconds that those took which were compiled beside the start."""
 
 
-class SanityCheck(_Value):
+class SanityCheck(Frozen):
     """A check of the answers."""
 
     name: str
@@ -117,7 +113,7 @@ class SanityCheck(_Value):
     detail: str = ""
 
 
-class GpuUse(_Value):
+class GpuUse(Frozen):
     """A GPU, and what it did during the measurements; None where NVML has no figure, as for a Spark's memory."""
 
     name: str
@@ -130,7 +126,7 @@ class GpuUse(_Value):
     samples: Count = 0
 
 
-class BenchMachine(_Value):
+class BenchMachine(Frozen):
     """The machine that ran the server."""
 
     platform: str
@@ -143,7 +139,7 @@ class BenchMachine(_Value):
     gpus: tuple[GpuUse, ...] = ()
 
 
-class BoundTo(_Value):
+class BoundTo(Frozen):
     """What was measured: enough to run it again."""
 
     target: str = ""
@@ -157,7 +153,7 @@ class BoundTo(_Value):
     drafter: str = ""
     drafter_revision: str = ""
     mods: tuple[str, ...] = ()
-    settings: dict[str, str] = {}
+    settings: dict[str, str] = Field(default={})
     """What differs from the image's defaults."""
     generated: bool = False
     """Whether the model has random weights, so that its answers mean nothing."""
@@ -168,7 +164,7 @@ class BoundTo(_Value):
         return self.target.partition("@")[0]
 
 
-class BenchResult(_Value):
+class BenchResult(Frozen):
     """A benchmark."""
 
     format: Literal[1] = 1
@@ -223,7 +219,6 @@ class BenchResult(_Value):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a result from a file."""
         try:
             return cls.model_validate_json(path.read_bytes())
         except OSError as error:
@@ -234,7 +229,6 @@ class BenchResult(_Value):
         raise InputError("bad-bench-result", what, where=path, why=why, fix=fix)
 
     def write(self, path: Path) -> None:
-        """Write the result to a file."""
         write_text(path, self.to_json())
 
 
@@ -340,14 +334,8 @@ def baseline_for(result: BenchResult, shared: Iterable[BenchResult]) -> BenchRes
     """Return the newest shared result of the same target, profile, settings and machine."""
 
     def alike(one: BenchResult) -> object:
-        machine = one.machine
-        hardware = (
-            machine.platform,
-            machine.cpu,
-            machine.cpus,
-            machine.memory,
-            [gpu.name for gpu in machine.gpus],
-        )
+        machine, gpus = one.machine, [gpu.name for gpu in one.machine.gpus]
+        hardware = (machine.platform, machine.cpu, machine.cpus, machine.memory, gpus)
         shape = (one.profile, one.profile_version, one.output, tuple(one.cells()))
         return one.bound.target, one.bound.settings, shape, hardware
 

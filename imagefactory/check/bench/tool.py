@@ -125,28 +125,18 @@ class ToolRun:
         finally:
             watchdog.cancel()
         if time.monotonic() >= ends:
-            raise ToolError(too_slow(limit))
+            raise ToolError(f"no result after {limit:.0f} s: the server hangs, or is too slow")
         self.log.seek(0)
-        raise ToolError(f"the tool ended early: {last_lines(self.log.read().decode('utf-8', 'replace'))}")
-
-
-def too_slow(limit: float) -> str:
-    """Explain a tool that did not end in time."""
-    return f"no result after {limit:.0f} s: the server hangs, or is too slow"
-
-
-def last_lines(text: str) -> str:
-    """Return the end of what a program wrote, on one line."""
-    return " | ".join(text.strip().splitlines()[-3:])[-600:] or "it wrote nothing"
+        lines = self.log.read().decode("utf-8", "replace").strip().splitlines()
+        raise ToolError(f"the tool ended early: {' | '.join(lines[-3:])[-600:] or 'it wrote nothing'}")
 
 
 def read_result(job: BenchJob, found: Mapping[str, Any]) -> tuple[Measurement, list[str]]:
     """Turn a result of `vllm bench serve` into a measurement and its answers; refuse one without any answer."""
     lengths, times = found["output_lens"], found["latencies"]
     speeds = [length / time for length, time in zip(lengths, times, strict=True) if length and time]
-    errors = Counter(
-        clean(str(error).strip().splitlines()[-1][:_LONGEST]) for error in found["errors"] if error
-    )
+    failures = (str(error).strip().splitlines()[-1] for error in found["errors"] if error)
+    errors = Counter(clean(failure[:_LONGEST]) for failure in failures)
     if not speeds:
         why = "; ".join(f"{count} times {error}" for error, count in errors.items())
         raise ToolError(f"every request failed: {why or 'the answers are empty'}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from imagefactory.assemble.assemble import BuildRun, assemble
 from imagefactory.assemble.engines.docker import daemon
@@ -27,6 +27,7 @@ from imagefactory.errors import BuildError, FactoryError
 from imagefactory.oci.layout import Layout
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
+from imagefactory.project.locks.files import Frozen
 from imagefactory.project.project import Project
 from imagefactory.project.servers.known import server_of
 from imagefactory.store.digests import Digest
@@ -35,11 +36,7 @@ _GPU_QUERY = ("--query-gpu=name,compute_cap", "--format=csv,noheader")
 _GPU = re.compile(r"(?P<name>.+), (?P<capability>\d+\.\d+)")
 
 
-class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Serving(_Value):
+class Serving(Frozen):
     """The image that the level `serve` starts: the one under test, or its CPU counterpart."""
 
     image: str
@@ -47,11 +44,11 @@ class Serving(_Value):
     target: str
     mods: tuple[str, ...] = ()
     """Mods of the image under test that its counterpart lacks and applies at start-up."""
-    on_cpu: dict[str, str] = {}
+    on_cpu: dict[str, str] = Field(default={})
     """The variables with which an image for GPUs serves on a CPU; empty for an image for CPUs."""
 
 
-class Assignment(_Value):
+class Assignment(Frozen):
     """The input of the tests."""
 
     root: Path
@@ -60,7 +57,7 @@ class Assignment(_Value):
     image: str = ""
     """The image's id in the daemon; empty if the daemon cannot run it."""
     serving: Serving | None = None
-    hindered: dict[Level, str] = {}
+    hindered: dict[Level, str] = Field(default={})
     """Why a level cannot run."""
     engine: str = ""
     gpus: tuple[str, ...] = ()
@@ -160,9 +157,8 @@ class _Preparing:
     def _refuse_foreign(self) -> None:
         """Refuse an image for another platform: servers crash under emulation."""
         if self.subject.platform != self._here():
-            raise _CannotRunError(
-                f"the image is for {self.subject.platform} and the engine runs on {self._here()}"
-            )
+            platform = self.subject.platform
+            raise _CannotRunError(f"the image is for {platform} and the engine runs on {self._here()}")
 
     def _counterpart(self) -> Subject:
         """Find the image of the same version that serves without a GPU."""

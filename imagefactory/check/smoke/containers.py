@@ -115,7 +115,6 @@ class Container:
     name: str
 
     def execute(self, *words: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
-        """Run a command in it."""
         return docker("exec", self.name, *words, timeout=timeout)
 
     @property
@@ -171,7 +170,6 @@ class RunningServer:
         raise ContainerError(f"{self.last_words()}\nthe server was not ready after {limit:.0f} s")
 
     def last_words(self, lines: int = 15) -> str:
-        """Return the end of the log."""
         return "\n".join(self.container.log.strip().splitlines()[-lines:]) or "it wrote nothing"
 
     def status(self, method: str, path: str, key: str | None = None, *, websocket: bool = False) -> int:
@@ -188,7 +186,6 @@ class RunningServer:
             connection.close()
 
     def get(self, path: str) -> requests.Response:
-        """Send a GET request with the key."""
         return requests.get(f"{self.address}{path}", headers=_bearer(self.key), timeout=120)
 
     def post(self, path: str, body: dict[str, object], *, key: str | None = None) -> requests.Response:

@@ -39,7 +39,6 @@ class Contents(ABC):
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """The configuration document."""
         return self._opened.config
 
     @cached_property

@@ -11,11 +11,11 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from imagefactory.errors import CheckError, UsageError, did_you_mean
 from imagefactory.project.cells import Cell, buildable
-from imagefactory.project.locks.files import first_problem
+from imagefactory.project.locks.files import Frozen, first_problem
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
 from imagefactory.project.servers.known import server_of
@@ -32,11 +32,7 @@ _DIGEST: Final = r"^sha256:[0-9a-f]{64}$"
 _SHA256: Final = r"^[0-9a-f]{64}$"
 
 
-class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class TestResult(_Value):
+class TestResult(Frozen):
     """The outcome of a test, and the reason if it did not pass."""
 
     __test__ = False  # pytest looks for classes of this name
@@ -47,7 +43,7 @@ class TestResult(_Value):
     message: str = ""
     means: str = ""
     """What a failure of this test means for users of the image."""
-    measured: dict[str, float] = {}
+    measured: dict[str, float] = Field(default={})
     """Measurements, such as the seconds of an import."""
 
 
@@ -58,7 +54,7 @@ def reason_in(message: str) -> str:
     return (told or lines[:1])[-1]
 
 
-class SmokeMachine(_Value):
+class SmokeMachine(Frozen):
     """The machine that the tests ran on."""
 
     platform: str
@@ -71,7 +67,7 @@ class SmokeMachine(_Value):
     gpus: tuple[str, ...] = ()
 
 
-class LevelResult(_Value):
+class LevelResult(Frozen):
     """The result of a level; it passes only if every applicable test ran and passed."""
 
     outcome: LevelOutcome
@@ -88,7 +84,6 @@ class LevelResult(_Value):
 
     @classmethod
     def of(cls, tests: Iterable[TestResult], *, seconds: float = 0.0, ran_on: str = "") -> Self:
-        """Derive the result of a level from its tests."""
         tests = tuple(tests)
         outcomes = {test.outcome for test in tests}
         outcome: LevelOutcome = "failed" if "failed" in outcomes else "not-run"
@@ -106,7 +101,6 @@ class LevelResult(_Value):
 
     @classmethod
     def not_run(cls, why: str) -> Self:
-        """Return the result of a level that could not run."""
         return cls(outcome="not-run", why=why)
 
     @model_validator(mode="after")
@@ -119,7 +113,7 @@ class LevelResult(_Value):
         return self
 
 
-class SmokeRecord(_Value):
+class SmokeRecord(Frozen):
     """The results of an image, by level."""
 
     format: Literal[1] = 1
@@ -183,7 +177,6 @@ class SmokeRecord(_Value):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a record from a file."""
         try:
             return cls.from_json(path.read_bytes(), where=path)
         except OSError as error:
@@ -192,12 +185,10 @@ class SmokeRecord(_Value):
             raise CheckError("bad-smoke-record", what, where=path, why=why, fix=fix) from None
 
     def write(self, path: Path) -> None:
-        """Write the record to a file, atomically."""
         write_text(path, self.to_json())
 
 
 def levels_of(matrix: Matrix, arch: str) -> tuple[Level, ...]:
-    """List the levels that apply to an arch's images."""
     return LEVELS if has_gpu(matrix, arch) else tuple(level for level in LEVELS if level != "gpu")
 
 

@@ -12,31 +12,28 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict
-
 from imagefactory.assemble.assemble import built_layouts
 from imagefactory.assemble.engines.docker import daemon
 from imagefactory.errors import BuildError, EngineError
+from imagefactory.oci.image import INDEX_TYPE
 from imagefactory.oci.layout import Layout
+from imagefactory.oci.registry.repository import DOCKER_INDEX_TYPE
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.plan.status import last_plan
 from imagefactory.project.cells import Cell, buildable
+from imagefactory.project.locks.files import Frozen
 from imagefactory.project.project import Project
 from imagefactory.store.digests import Digest, Sha256, sha256_of
 
 PLAN_LABEL: Final = "imagefactory.plan"
 _OWN_NAME = "imagefactory-smoke"
 _BY_DIGEST = re.compile(r"[^@]+@sha256:[0-9a-f]{64}")
-_INDEXES = frozenset(
-    {"application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"}
-)
+_INDEXES = (INDEX_TYPE, DOCKER_INDEX_TYPE)
 
 
-class Subject(BaseModel):
+class Subject(Frozen):
     """An image and its location."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str
     version: str
@@ -59,7 +56,6 @@ class Subject(BaseModel):
 
 
 def subject_of_target(project: Project, target: str) -> Subject:
-    """Return the built image of a target."""
     [(_, layout, _)] = built_layouts(project, [target], one=True)
     return subject_of_layout(project, layout)
 
@@ -77,10 +73,8 @@ def subject_of_layout(project: Project, layout: Layout, name: str = "") -> Subje
                 why=f"Its bytes are not those of {named}.",
                 fix="Build it again: `./inv build --target ...`.",
             )
-    name = name or str(layout.folder)
-    return _subject(project, layout.config(), name, digest, config).model_copy(
-        update={"layout": layout.folder}
-    )
+    subject = _subject(project, layout.config(), name or str(layout.folder), digest, config)
+    return subject.model_copy(update={"layout": layout.folder})
 
 
 def subject_of_image(project: Project, name: str, *, auth: Mapping[str, str] | None = None) -> Subject:
@@ -125,9 +119,8 @@ def bring_into_daemon(subject: Subject) -> tuple[str, str]:
     name = f"{_OWN_NAME}:{subject.config[7:19]}"
     loaded = daemon.load(Layout(subject.layout), name)
     if loaded not in (subject.config, subject.digest):
-        raise _another(
-            subject.name, f"It has {loaded}; the manifest {subject.digest} names {subject.config}."
-        )
+        why = f"It has {loaded}; the manifest {subject.digest} names {subject.config}."
+        raise _another(subject.name, why)
     return loaded, name
 
 
@@ -151,11 +144,7 @@ def _pulled(project: Project, reference: str, auth: Mapping[str, str] | None) ->
         raise _another(reference, f"It has the digests {', '.join(digests) or 'none'}.")
     config = Digest(known["Id"])
     if subject is None:
-        document = {
-            "config": known.get("Config") or {},
-            "os": known["Os"],
-            "architecture": known["Architecture"],
-        }
+        document = {"config": known.get("Config"), "os": known["Os"], "architecture": known["Architecture"]}
         return _subject(project, document, reference, digest, config)
     if config not in (subject.config, digest):
         raise _another(reference, f"It has {config}; the manifest names {subject.config}.")
@@ -182,11 +171,7 @@ def _another(reference: str, why: str) -> EngineError:
 
 
 def _subject(
-    project: Project,
-    document: Mapping[str, Any],
-    name: str,
-    digest: Digest,
-    config: Digest,
+    project: Project, document: Mapping[str, Any], name: str, digest: Digest, config: Digest
 ) -> Subject:
     labels = (document.get("config") or {}).get("Labels") or {}
     platform = f"{document.get('os')}/{document.get('architecture')}"
@@ -198,8 +183,7 @@ def _subject(
             "no-image",
             f"{name} is not an image of this matrix.",
             where=name,
-            why=f"Its labels name the cell {named or '(nothing)'} for {platform} "
-            f"and the plan {key or '(nothing)'}.",
+            why=f"Its labels name the cell {named or '(nothing)'} for {platform} and the plan {key or '(nothing)'}.",
             fix="Use an image of `./inv build`; `./inv targets` lists them.",
         )
     return Subject(**asdict(cell), name=name, digest=digest, config=config, plan_key=Sha256(key))

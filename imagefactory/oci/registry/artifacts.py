@@ -5,7 +5,6 @@ https://github.com/opencontainers/image-spec/blob/main/manifest.md#guidelines-fo
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from imagefactory.errors import RegistryError
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository, StoredManifest
-from imagefactory.store.digests import Digest, canonical_json, digest_of
+from imagefactory.store.digests import Digest, canonical_json, digest_of, file_sha256
 
 TITLE = "org.opencontainers.image.title"
 """The annotation that holds the name of a file."""
@@ -37,19 +36,14 @@ class Payload:
         return cls(media_type, path, {TITLE: path.name}, digest)
 
     def descriptor(self) -> Descriptor:
-        """Return the payload's descriptor."""
         if isinstance(self.content, bytes):
             digest, size = digest_of(self.content), len(self.content)
         else:
             size = self.content.stat().st_size
-            with self.content.open("rb") as file:
-                digest = self.known_digest or Digest(
-                    f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
-                )
+            digest = self.known_digest or Digest(f"sha256:{file_sha256(self.content)}")
         return Descriptor(self.media_type, digest, size, annotations=self.annotations)
 
     def open(self) -> BinaryIO:
-        """Open the payload for reading."""
         return io.BytesIO(self.content) if isinstance(self.content, bytes) else self.content.open("rb")
 
 
@@ -115,17 +109,17 @@ def push_artifact(
 
 def contents(repository: Repository, manifest: StoredManifest) -> list[Descriptor]:
     """Return the descriptors of an artifact's or an image's content."""
+    where = f"{repository.reference.name}@{manifest.digest}"
     try:
         found = [Descriptor.of(layer) for layer in manifest.document()["layers"]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RegistryError(
             "registry-failed",
             "That is not an artifact.",
-            where=f"{repository.reference.name}@{manifest.digest}",
+            where=where,
             why=f"Its manifest has no readable list of layers ({type(error).__name__}).",
             fix="Check the tag or digest.",
         ) from None
     if len(found) > _MOST:
-        where = f"{repository.reference.name}@{manifest.digest}"
         raise repository.error("oversized", where, f"It lists {len(found):,} contents.")
     return [descriptor for descriptor in found if descriptor.media_type != _EMPTY.media_type]

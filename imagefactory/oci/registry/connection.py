@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -28,13 +28,16 @@ from imagefactory.oci.registry.answers import (
     Access,
     Answer,
     Challenge,
+    FailureKind,
     RegistryRequest,
+    UnsafeRedirectError,
+    cause_of,
+    failure,
     judge_answer,
     read_answer,
     read_challenge,
 )
 from imagefactory.oci.registry.credentials import Credentials, find_credentials
-from imagefactory.oci.registry.failures import FailureKind, UnsafeRedirectError, cause_of, failure
 from imagefactory.oci.registry.reference import Reference
 from imagefactory.store.digests import Digest, TooDeepError, parse_json
 from imagefactory.store.http import Retry, new_session
@@ -82,12 +85,10 @@ class Connection:
     def ask(self, request: RegistryRequest) -> Answer:
         """Send a request, and retry it where that may help; the caller judges the final answer."""
         with self.named_failures():
-            return self.retry.run(
-                partial(self.ask_once, request), later=judge_answer, stopped=request.stopped
-            )
+            attempt = partial(self.ask_once, request)
+            return self.retry.run(attempt, later=judge_answer, stopped=request.stopped)
 
     def ask_once(self, request: RegistryRequest) -> Answer:
-        """Send a request without retries."""
         with self.stream(request) as response:
             return response if isinstance(response, Answer) else read_answer(response)
 
@@ -155,34 +156,23 @@ class Connection:
             target = urljoin(asked, location)
             there = urlsplit(target)
         except ValueError:
-            raise requests.exceptions.InvalidURL(
-                "the registry redirects to something else than a URL"
-            ) from None
+            wrong = "the registry redirects to something else than a URL"
+            raise requests.exceptions.InvalidURL(wrong) from None
         if (there.scheme, there.netloc) == (here.scheme, here.netloc):
             return target
         if there.scheme != "https" and not (there.scheme == here.scheme == "http"):
-            raise UnsafeRedirectError(
-                f"the registry redirects to {there.scheme}://{there.netloc}, without TLS"
-            )
+            place = f"{there.scheme}://{there.netloc}, without TLS"
+            raise UnsafeRedirectError(f"the registry redirects to {place}")
         if _is_private(there.hostname or "") and not _is_private(here.hostname or ""):
-            raise UnsafeRedirectError(
-                f"the registry redirects to {there.netloc}, an address of a private network"
-            )
+            place = f"{there.netloc}, an address of a private network"
+            raise UnsafeRedirectError(f"the registry redirects to {place}")
         return target
 
     # --- failures --------------------------------------------------------------------------------
 
     def error(self, kind: FailureKind, where: str, why: str, doing: str = "") -> FactoryError:
-        reference = self.reference
-        return failure(
-            kind,
-            where,
-            why,
-            registry=reference.registry,
-            repository=reference.repository,
-            doing=doing,
-            who=self._who,
-        )
+        names = {"registry": self.reference.registry, "repository": self.reference.repository}
+        return failure(kind, where, why, doing=doing, who=self._who, **names)
 
     def failure(self, answer: Answer, doing: str, kind: FailureKind | None = None) -> FactoryError:
         again, patience = answer.again(), self.retry.patience
@@ -253,9 +243,8 @@ class Connection:
             raise self.error("unusable", self.reference.url, why)
         with self._lock:
             self._challenge = challenge
-            self._tokens = {
-                one: token for one, token in self._tokens.items() if f"Bearer {token.value}" != sent
-            }
+            kept = {one: token for one, token in self._tokens.items() if f"Bearer {token.value}" != sent}
+            self._tokens = kept
 
     def _fetch(self, challenge: Challenge, access: Access) -> _Token:
         if not challenge.realm.startswith("https://") and not self.reference.is_local:
@@ -297,10 +286,7 @@ def _authorize(value: str | None, request: requests.PreparedRequest) -> requests
 
 
 def _is_private(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
+    with suppress(ValueError):
         address = ip_address(host)
-    except ValueError:
-        return False
-    return address.is_private or address.is_loopback or address.is_link_local
+        return address.is_private or address.is_loopback or address.is_link_local
+    return host == "localhost"

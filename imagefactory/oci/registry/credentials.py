@@ -33,7 +33,6 @@ class Credentials:
     source: str
 
     def basic(self) -> str:
-        """Return the value of an Authorization header."""
         pair = f"{self.username}:{self.secret}".encode()
         return f"Basic {base64.b64encode(pair).decode()}"
 
@@ -80,9 +79,8 @@ def _host_of(key: str) -> str:
 
 def _from_helper(name: str, registry: str) -> Credentials | None:
     program = f"docker-credential-{name}"
-    if (
-        shutil.which(program) is None
-    ):  # with a folder in PATH that cannot be read, running it is merely not permitted
+    # With a folder in PATH that cannot be read, running it would merely not be permitted.
+    if shutil.which(program) is None:
         raise _unusable(program, "Docker's configuration names it, but no folder in PATH has it.")
     try:
         done = subprocess.run(  # noqa: S603 - the user's own configuration names it, as for Docker

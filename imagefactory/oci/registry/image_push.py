@@ -9,8 +9,9 @@ import io
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Literal, Protocol
 
@@ -63,9 +64,8 @@ class Pushable:
             PushableBlob(blob.digest, blob.size, name, opening(locate, blob.digest))
             for blob, name in zip(image.layers, names, strict=True)
         ]
-        config = PushableBlob(
-            image.config_digest, len(image.config), "config", lambda: io.BytesIO(image.config)
-        )
+        content = partial(io.BytesIO, image.config)
+        config = PushableBlob(image.config_digest, len(image.config), "config", content)
         return cls(image.manifest, (*layers, config), image.platform)
 
 
@@ -134,9 +134,7 @@ def _upload_all(
 
     with ThreadPoolExecutor(PARALLEL) as pool:
         ordered = sorted(parts, key=lambda part: -part.size)
-        futures: dict[Digest, Future[UploadOutcome]] = {
-            part.digest: pool.submit(upload, part) for part in ordered
-        }
+        futures = {part.digest: pool.submit(upload, part) for part in ordered}
         try:
             wait(futures.values(), return_when=FIRST_EXCEPTION)
         finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import Any, NoReturn, Self
@@ -44,22 +45,16 @@ class Reference:
         host, slash, path = rest.partition("/")
         host = host.lower()
         repository, colon, tag = path.partition(":")
-        if (
-            not slash
-            or not re.fullmatch(_HOST, host)
-            or not ("." in host or ":" in host or host == "localhost")
-        ):
+        named = "." in host or ":" in host or host == "localhost"
+        if not slash or not named or not re.fullmatch(_HOST, host):
             _refuse(text, "It does not start with the host of a registry, such as ghcr.io/.", origin)
         if repository != repository.lower():
             _refuse(text, f"A repository name is lower case: {repository.lower()}.", origin)
         if not _REPOSITORY.fullmatch(repository) or len(host) + len(repository) >= _LONGEST_NAME:
             _refuse(text, f"{repository!r} is not a valid repository name.", origin)
         if colon and not _TAG.fullmatch(tag):
-            _refuse(
-                text,
-                f"{tag!r} is not a tag: up to 128 letters, digits, dots, dashes and underscores.",
-                origin,
-            )
+            why = f"{tag!r} is not a tag: up to 128 letters, digits, dots, dashes and underscores."
+            _refuse(text, why, origin)
         if at and not _DIGEST.fullmatch(digest):
             _refuse(text, f"{digest!r} is not a digest: `sha256:` and 64 hex digits.", origin)
         return cls(host, repository, tag or None, Digest(digest) if digest else None)
@@ -73,16 +68,12 @@ class Reference:
     def is_local(self) -> bool:
         """Whether the registry is on this machine; such a registry is used without TLS, as in Docker."""
         host = re.sub(r":[0-9]+$", "", self.registry).strip("[]")
-        if host == "localhost":
-            return True
-        try:
-            return ip_address(host).is_loopback
-        except ValueError:
-            return False
+        with suppress(ValueError):
+            return host == "localhost" or ip_address(host).is_loopback
+        return False
 
     @property
     def url(self) -> str:
-        """The base URL of the registry."""
         return f"{'http' if self.is_local else 'https'}://{self.host}"
 
     @property
@@ -91,13 +82,11 @@ class Reference:
         return f"{self.registry}/{self.repository}"
 
     def tagged(self, tag: str) -> Self:
-        """Return a reference to a tag of the same repository."""
         if not _TAG.fullmatch(tag):
             _refuse(f"{self.name}:{tag}", f"{tag!r} is not a tag.")
         return replace(self, tag=tag, digest=None)
 
     def at(self, digest: Digest) -> Self:
-        """Return a reference to a digest in the same repository."""
         return replace(self, tag=None, digest=digest)
 
     def __str__(self) -> str:
@@ -153,11 +142,10 @@ class Descriptor:
         )
 
     def document(self) -> dict[str, object]:
-        """Return the descriptor as a JSON object."""
+        written: dict[str, object] = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
         optional = {
             "artifactType": self.artifact_type,
-            "platform": dict(self.platform or {}),
-            "annotations": dict(self.annotations),
+            "platform": self.platform,
+            "annotations": self.annotations,
         }
-        written = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
         return written | {key: value for key, value in optional.items() if value}

@@ -48,10 +48,8 @@ def find(repository: Repository, digest: Digest, artifact_type: str | None = Non
     # A registry that has learned the API may not know what was listed under the tag before.
     index = repository.manifest(fallback_tag(digest))
     found: dict[Digest, Descriptor] = {}
-    for item in (
-        *_from_api(repository, digest, artifact_type),
-        *_entries(repository, digest, index.body if index else None),
-    ):
+    listed = _entries(repository, digest, index.body if index else None)
+    for item in (*_from_api(repository, digest, artifact_type), *listed):
         if artifact_type is None or item.artifact_type == artifact_type:
             found.setdefault(item.digest, item)
     return list(found.values())
@@ -148,16 +146,16 @@ def enlist(repository: Repository, subject: Digest, *attached: Descriptor) -> No
             seen = index.digest if index else None
             document = index_document([*listed, *missing], claim())
             try:
-                if replace_tag(repository, tag, seen, document, INDEX_TYPE):
-                    return
+                written = replace_tag(repository, tag, seen, document, INDEX_TYPE)
             except RegistryError as error:
                 if error.name != "no-content":
                     raise
                 # Somebody deleted what is listed, and not the list.
                 there = [item for item in listed if repository.resolve(item.digest)]
                 document = index_document([*there, *missing], claim())
-                if replace_tag(repository, tag, seen, document, INDEX_TYPE):
-                    return
+                written = replace_tag(repository, tag, seen, document, INDEX_TYPE)
+            if written:
+                return
             time.sleep(random.uniform(0, repository.window.wait * (attempt + 1)))  # noqa: S311 - not a secret
     raise RegistryError(
         "attachment-lost",

@@ -64,7 +64,6 @@ class StoredManifest:
     body: bytes
 
     def document(self) -> dict[str, Any]:
-        """Return the parsed JSON."""
         document: dict[str, Any] = parse_json(self.body)
         return document
 
@@ -109,7 +108,6 @@ class Repository(Connection):
 
     @cached_property
     def window(self) -> WriteWindow:
-        """How long a write of a tag may take here."""
         return WINDOW_HERE if self.reference.is_local else WINDOW_AWAY
 
     # --- blobs -----------------------------------------------------------------------------------

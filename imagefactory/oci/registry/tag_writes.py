@@ -38,10 +38,8 @@ def replace_tag(
     began = time.monotonic()
     if repository.resolve(tag) != seen:
         return None
-    if (
-        time.monotonic() - began > window.longest / 2
-    ):  # this process was asleep, and what it saw may be outdated
-        return None
+    if time.monotonic() - began > window.longest / 2:
+        return None  # this process was asleep, and what it saw may be outdated
     late = threading.Event()
     timer = threading.Timer(window.longest, late.set)
     timer.start()

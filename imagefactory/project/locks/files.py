@@ -24,7 +24,7 @@ MadeFrom = dict[str, Hash]  # checksums of the parts of matrix.yaml that a lock 
 
 
 class Frozen(BaseModel):
-    """Part of a lock; nothing changes it."""
+    """Part of a lock, a record or a result; nothing changes it."""
 
     model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", strict=False)
 

@@ -39,25 +39,16 @@ _MOST: Final = 1000
 """How many attachments of one type are read."""
 _MOST_BYTES: Final = 2 * _LARGEST_BUNDLE
 """What they may have in all; whoever may write to a registry can attach anything to an image."""
-_OUTAGES: Final = {
-    "registry-unreachable",
-    "registry-busy",
-    "credentials-refused",
-    "access-denied",
-    "unsafe-address",
-}
+_OUTAGES: Final = frozenset(
+    ("registry-unreachable", "registry-busy", "credentials-refused", "access-denied", "unsafe-address")
+)
 
-
-Bundles = Iterable[tuple[Digest, Bundle | str]]
+Bundles = Iterator[tuple[Digest, Bundle | str]]
 """Attached statements: bundles, or the reasons why they cannot be read."""
 
 
 def attach_all(
-    repository: Repository,
-    project: Project,
-    plan: Plan,
-    image: Descriptor,
-    signer: Signer | None,
+    repository: Repository, project: Project, plan: Plan, image: Descriptor, signer: Signer | None
 ) -> tuple[Digest, list[tuple[Digest, Bundle]]]:
     """Attach SBOM, provenance and signature to an image that has some bundles; return its SBOM, and its statements.
 
@@ -112,14 +103,12 @@ def _plan_label(repository: Repository, manifest: StoredManifest) -> str | None:
         return None
 
 
-def attached_bundles(repository: Repository, subject: Digest) -> Iterator[tuple[Digest, Bundle | str]]:
-    """Iterate over the signed statements of an image: a bundle, or the reason why it cannot be read."""
-    yield from bundles_among(repository, referrers.find(repository, subject, bundles.MEDIA_TYPE))
+def attached_bundles(repository: Repository, subject: Digest) -> Bundles:
+    """Read the signed statements of an image."""
+    return bundles_among(repository, referrers.find(repository, subject, bundles.MEDIA_TYPE))
 
 
-def bundles_among(
-    repository: Repository, attached: Iterable[Descriptor]
-) -> Iterator[tuple[Digest, Bundle | str]]:
+def bundles_among(repository: Repository, attached: Iterable[Descriptor]) -> Bundles:
     """Iterate over the signed statements among what is attached to an image."""
     for digest, content in contents_among(repository, attached, bundles.MEDIA_TYPE):
         try:
@@ -141,10 +130,8 @@ def contents_among(
     of_type = (one for one in attached if one.artifact_type == media_type)
     for number, descriptor in enumerate(of_type):
         if number == _MOST or left <= 0:
-            yield (
-                descriptor.digest,
-                f"it is not read, nor what follows: {number} others have all that is read",
-            )
+            why = f"it is not read, nor what follows: {number} others have all that is read"
+            yield descriptor.digest, why
             return
         try:
             manifest = repository.manifest(descriptor.digest)
@@ -175,8 +162,9 @@ def _statements(project: Project, plan: Plan, name: str, subject: Digest, docume
     return [Statement(kind, predicate, subject, name) for kind, predicate in predicates.items()]
 
 
-def trusted_statements(there: Bundles, verifier: Verifier) -> Iterator[tuple[Digest, Bundle, Statement]]:
-    """Keep the statements whose signers are trusted."""
+def trusted_statements(
+    there: Iterable[tuple[Digest, Bundle | str]], verifier: Verifier
+) -> Iterator[tuple[Digest, Bundle, Statement]]:
     for digest, bundle in there:
         try:
             if isinstance(bundle, Bundle):

@@ -100,7 +100,6 @@ class Bundle:
 
 
 def write_bundle(payload: bytes, signature: bytes, hint: str) -> bytes:
-    """Make a bundle from a statement and a key's signature."""
     return canonical_json(
         {
             "mediaType": MEDIA_TYPE,

@@ -114,7 +114,6 @@ def wheel_purl(wheel: LockedWheel) -> str:
 
 
 def deb_purl(deb: LockedDeb, distribution: str) -> str:
-    """Return a Debian package's package URL."""
     name = f"{_quoted(deb.name)}@{_quoted(deb.version)}"
     return f"pkg:deb/debian/{name}?arch={deb.architecture}&distro={distribution}"
 

@@ -47,13 +47,6 @@ class DeclaredLicence:
     notices: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class SameAs:
-    """A Debian package that shares the documentation of another package."""
-
-    name: str
-
-
 def wheel_licence(archive: ZipFile) -> DeclaredLicence:
     names = archive.namelist()
     metadata = next(name for name in names if name.count("/") == 1 and name.endswith(".dist-info/METADATA"))
@@ -72,15 +65,12 @@ def wheel_licence(archive: ZipFile) -> DeclaredLicence:
 
 
 def _wheel_licence(headers: Message) -> tuple[str, Says]:
-    expression = headers.get("License-Expression", "")
-    if expression:
+    if expression := headers.get("License-Expression", ""):
         return spdx.from_text(expression) or spdx.reference(expression), "expression"
     field = headers.get("License", "")
-    named = spdx.from_text(field)
-    if named:
+    if named := spdx.from_text(field):
         return named, "field"
-    known = spdx.from_classifiers(headers.get_all("Classifier", []))
-    if known:
+    if known := spdx.from_classifiers(headers.get_all("Classifier", [])):
         return known, "classifier"
     if field and "\n" not in field.strip():
         return spdx.reference(field), "field"
@@ -88,13 +78,13 @@ def _wheel_licence(headers: Message) -> tuple[str, Says]:
     return (elsewhere, "elsewhere") if elsewhere else (spdx.UNDECLARED, "nothing")
 
 
-def deb_licence(package: DebPackage, file: Path) -> DeclaredLicence | SameAs:
-    """Return the licence of a Debian package, or the package whose documentation it shares."""
+def deb_licence(package: DebPackage, file: Path) -> DeclaredLicence | str:
+    """Return the licence of a Debian package, or the name of the package whose documentation it shares."""
     folder = f"{DOCUMENTS}/{package.name}"
     with reading(package), data_files(file) as members:
         for path, link, content in members:
             if link and path in (folder, f"{folder}/copyright"):
-                return SameAs(link.removesuffix("/copyright").rpartition("/")[2])
+                return link.removesuffix("/copyright").rpartition("/")[2]
             if content is not None and path == f"{folder}/copyright":
                 return copyright_licence(content().decode("utf-8", "replace"))
     return DeclaredLicence(spdx.UNDECLARED, "nothing")

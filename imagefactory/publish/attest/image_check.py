@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from imagefactory.errors import FactoryError, InputError, RegistryError, TrustError
+from imagefactory.errors import FactoryError, InputError, RegistryError, TrustError, clean
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import contents
 from imagefactory.oci.registry.reference import Descriptor
@@ -88,18 +89,12 @@ def refuse_failing(checked: Checked, *, strict: bool = False) -> None:
     """
     failed = {finding.check for finding in checked.findings if finding.state == "failed"}
     shown = {"failed"}
-    unchecked = [f"{one.check}: {one.detail}" for one in checked.findings if one.state == "not checked"]
-    if not failed and strict and unchecked:
-        raise TrustError(
-            "not-checked",
-            "Not everything could be checked.",
-            where=checked.reference,
-            why="; ".join(unchecked),
-            fix=f"Check out {checked.commit or 'the commit of the image'} and try again, or leave out --strict.",
-        )
     if not failed:
-        return
-    if failed & {"configuration", "provenance", "sbom", "layers"}:
+        if not strict or all(finding.state != "not checked" for finding in checked.findings):
+            return
+        name, what, shown = "not-checked", "Not everything could be checked.", {"not checked"}
+        fix = f"Check out {checked.commit or 'the commit of the image'} and try again, or leave out --strict."
+    elif failed & {"configuration", "provenance", "sbom", "layers"}:
         name = "tampered"
         what = "The image, or something attached to it, is not what was signed or recorded."
         fix = (
@@ -184,8 +179,7 @@ class _Check:
 
     def _add(self, check: str, state: FindingState, detail: str) -> None:
         # Some of it was written by whoever pushed the image, who must not add lines of his own.
-        line = "".join(sign if sign.isprintable() else " " for sign in detail)
-        self.findings.append(Finding(check, state, line))
+        self.findings.append(Finding(check, state, clean(detail)))
 
     def _read_config(self) -> None:
         """Read the configuration, and find the plan that the image was made from."""
@@ -207,12 +201,13 @@ class _Check:
         self._add("configuration", "ok", f"plan {planned}")
         self.cell = Cell.of_labels(labels, platform)
         self._add("target", "ok", f"{self.cell} for {platform}")
-        if found := check_tag(
-            self.project, self.repository, self.cell, Sha256(planned), self.manifest.digest
-        ):
+        key, digest = Sha256(planned), self.manifest.digest
+        if found := check_tag(self.project, self.repository, self.cell, key, digest):
             self._add("tag", *found)
-        plan = _plan_of(self.project, self.cell)
-        self.plan = plan if plan is not None and plan.key == planned else None
+        if self.cell in buildable(self.project.matrix) and self.project.is_locked(self.cell):
+            with suppress(FactoryError):  # the image's own commit could plan it; the findings say so
+                plan = make_plan(self.project, self.cell)
+                self.plan = plan if plan.key == planned else None
 
     def _check_signatures(self, attached: Sequence[tuple[Digest, Bundle | str]]) -> dict[str, Statement]:
         """Read the statements about exactly this image that a trusted signer made; explain each in a line."""
@@ -364,16 +359,6 @@ class _Check:
             self._add("rebuilds", "failed", f"{same}; {least} are required")
         elif count.same or self.project.matrix.rebuilders:
             self._add("rebuilds", "ok" if count.same else "not checked", same)
-
-
-def _plan_of(project: Project, cell: Cell) -> Plan | None:
-    """Plan the cell that an image claims to be; None if this checkout cannot."""
-    if cell not in buildable(project.matrix) or not project.is_locked(cell):
-        return None
-    try:
-        return make_plan(project, cell)
-    except FactoryError:  # the image's own commit could plan it; the findings say so
-        return None
 
 
 def _other_layers(plan: Plan, expected: bytes, manifest: StoredManifest) -> str:

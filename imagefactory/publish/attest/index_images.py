@@ -48,7 +48,6 @@ def images_of(
 
 
 def unfit_index(repository: Repository, index: StoredManifest, why: str) -> TrustError:
-    """Return the error about an index that must not be used."""
     return TrustError(
         "unfit-index",
         "The index is not one that the factory publishes.",

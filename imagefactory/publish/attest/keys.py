@@ -51,7 +51,6 @@ class PublicKey:
         return base64.b64encode(hashlib.sha256(der).digest()).decode()
 
     def fits(self, signature: bytes, data: bytes) -> bool:
-        """Check whether this key made a signature over some data."""
         try:
             self.key.verify(signature, data, ec.ECDSA(hashes.SHA256()))
         except InvalidSignature:
@@ -64,29 +63,19 @@ def sign(key: ec.EllipticCurvePrivateKey, data: bytes) -> bytes:
 
 
 def default_key_path() -> Path:
-    """Return the path of the user's own signing key."""
     return expand_home(str(user_config_path("imagefactory") / "signing.key"), "HOME")
 
 
 def new_key_pair(private: Path, public: Path) -> None:
     """Make a key pair in two files; existing keys are never overwritten."""
     if private.resolve() == public.resolve():
-        raise TrustError(
-            "cannot-sign",
-            "Both keys would go to the same file.",
-            where=private,
-            why="The public key, which everybody may see, would replace the private one.",
-            fix="Name two files (--private, --public).",
-        )
+        why = "The public key, which everybody may see, would replace the private one."
+        fix = "Name two files (--private, --public)."
+        raise _cannot_sign("Both keys would go to the same file.", private, why, fix)
     for path in (private, public):
         if path.exists():
-            raise TrustError(
-                "cannot-sign",
-                "A key exists already.",
-                where=path,
-                why="An overwritten key is lost for good.",
-                fix="Move it away first, or name other files (--private, --public).",
-            )
+            fix = "Move it away first, or name other files (--private, --public)."
+            raise _cannot_sign("A key exists already.", path, "An overwritten key is lost for good.", fix)
     key = ec.generate_private_key(ec.SECP256R1())
     password = _password()
     protection: KeySerializationEncryption = BestAvailableEncryption(password) if password else NoEncryption()
@@ -97,13 +86,8 @@ def new_key_pair(private: Path, public: Path) -> None:
             file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection))
         public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     except OSError as error:
-        raise TrustError(
-            "cannot-sign",
-            "The key cannot be written.",
-            where=str(error.filename or private),
-            why=f"{error.strerror}.",
-            fix="Name files that you may write (--private, --public).",
-        ) from None
+        where, fix = error.filename or private, "Name files that you may write (--private, --public)."
+        raise _cannot_sign("The key cannot be written.", where, f"{error.strerror}.", fix) from None
 
 
 def read_private_key(given: str) -> ec.EllipticCurvePrivateKey:
@@ -132,7 +116,7 @@ def _reading(what: str, where: str, fix: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         why = str(error).partition("\n")[0] or type(error).__name__
-        raise TrustError("cannot-sign", f"{what} cannot be read.", where=where, why=why, fix=fix) from None
+        raise _cannot_sign(f"{what} cannot be read.", where, why, fix) from None
 
 
 def _password() -> bytes | None:
@@ -146,21 +130,16 @@ def _pem(given: str) -> bytes:
         with open_regular(expand_home(given, "the key's path")) as file:
             return file.read()
     except OSError as error:
-        raise TrustError(
-            "cannot-sign",
-            "The key file cannot be read.",
-            # The variable may hold a key that was damaged, which must not be printed.
-            where=f"the variable {KEY_VARIABLE}" if given == os.environ.get(KEY_VARIABLE) else given,
-            why=f"{error.strerror}.",
-            fix=f"Name a PEM file. {_NEW}",
-        ) from None
+        # The variable may hold a key that was damaged, which must not be printed.
+        where = f"the variable {KEY_VARIABLE}" if given == os.environ.get(KEY_VARIABLE) else given
+        fix = f"Name a PEM file. {_NEW}"
+        raise _cannot_sign("The key file cannot be read.", where, f"{error.strerror}.", fix) from None
 
 
 def _unknown_kind(where: str) -> TrustError:
-    return TrustError(
-        "cannot-sign",
-        "This kind of key is not supported.",
-        where=where,
-        why="Images are signed with ECDSA on the curve P-256.",
-        fix=_NEW,
-    )
+    why = "Images are signed with ECDSA on the curve P-256."
+    return _cannot_sign("This kind of key is not supported.", where, why, _NEW)
+
+
+def _cannot_sign(what: str, where: Path | str, why: str, fix: str) -> TrustError:
+    return TrustError("cannot-sign", what, where=where, why=why, fix=fix)

@@ -20,7 +20,7 @@ from imagefactory.assemble.inputs import LayerInputs
 from imagefactory.errors import LockError, NetworkError
 from imagefactory.project.locks.files import BaseLock, LicenceLock, LicensedFile, LockedDeb, LockedWheel
 from imagefactory.project.project import Project, locked_cells
-from imagefactory.publish.attest.declared_licences import DeclaredLicence, SameAs, deb_licence, wheel_licence
+from imagefactory.publish.attest.declared_licences import DeclaredLicence, deb_licence, wheel_licence
 from imagefactory.publish.attest.spdx import UNDECLARED, is_known
 from imagefactory.store.digests import Sha256
 from imagefactory.store.downloads import Downloader, Wanted
@@ -37,10 +37,10 @@ class Licences:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.files = _read(path)
+        recorded = LicenceLock.read(path).files if path.exists() else ()
+        self.files = {entry.sha256: entry for entry in recorded}
 
     def of(self, package: LockedWheel | LockedDeb) -> LicensedFile:
-        """Return the licence of a locked file; raise an error if it is not on record."""
         self.refuse_missing([package])
         return self.files[package.sha256]
 
@@ -65,7 +65,7 @@ def update_licences(project: Project, say: Say) -> tuple[Path, bool]:
     SPDX's list, the record of another release of it holds, if somebody found out there.
     """
     path = LicenceLock.path(project.locks)
-    known = _read(path)
+    known = Licences(path).files
     sources = LayerInputs(project, locked_cells(project))
     locked_wheels, base_locks = _locked(project)
     wheels = _unknown(locked_wheels, known)
@@ -100,7 +100,6 @@ def _carried_over(
 
 
 def check_licences(project: Project) -> None:
-    """Raise an error if the licence of a locked file is not on record."""
     wheels, base_locks = _locked(project)
     debs = [deb for lock in base_locks for deb in lock.debs]
     Licences(LicenceLock.path(project.locks)).refuse_missing([*wheels, *debs])
@@ -156,7 +155,7 @@ def _read_debs(
     with Downloader(project.store) as downloader:
         futures = [downloader.submit(sources.deb(lock, deb), lambda _: None) for deb in unknown]
         files = [future.result() for future in futures]
-    declared: dict[str, DeclaredLicence | SameAs] = {
+    declared: dict[str, DeclaredLicence | str] = {
         deb.name: DeclaredLicence(entry.licence, entry.says, entry.notices)
         for deb in lock.debs
         if (entry := known.get(deb.sha256))
@@ -165,13 +164,13 @@ def _read_debs(
     return [_entry(deb, _followed(deb.name, declared)) for deb in unknown]
 
 
-def _followed(name: str, declared: Mapping[str, DeclaredLicence | SameAs]) -> DeclaredLicence:
+def _followed(name: str, declared: Mapping[str, DeclaredLicence | str]) -> DeclaredLicence:
     """Find the package whose documentation a package shares."""
     for _ in range(len(declared)):  # two may point at each other
         found = declared.get(name)
         if isinstance(found, DeclaredLicence):
             return found
-        name = found.name if found else name
+        name = found or name
     return DeclaredLicence(UNDECLARED, "nothing")
 
 
@@ -189,7 +188,3 @@ def _file_name(package: LockedWheel | LockedDeb) -> str:
 
 def _package_name(file: str) -> str:
     return file.partition("_" if file.endswith(".deb") else "-")[0]
-
-
-def _read(path: Path) -> dict[Sha256, LicensedFile]:
-    return {entry.sha256: entry for entry in LicenceLock.read(path).files} if path.exists() else {}

@@ -41,7 +41,6 @@ class LicenceSummary:
 
 
 def summarise(project: Project, plan: Plan) -> LicenceSummary:
-    """Summarize the licences of a plan's parts."""
     return summarise_parts(plan.target, components_of(project, plan))
 
 

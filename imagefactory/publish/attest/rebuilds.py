@@ -56,7 +56,6 @@ class RebuildCount:
 
 
 def named(found: Mapping[str, str]) -> str:
-    """List rebuilders by name and signer."""
     return ", ".join(f"{name} ({signer})" for name, signer in sorted(found.items()))
 
 

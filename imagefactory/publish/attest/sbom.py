@@ -135,15 +135,13 @@ def _pedigree(graft: Graft) -> dict[str, Any]:
 
 def _dependencies(parts: Sequence[Component]) -> list[dict[str, Any]]:
     """Invert "needed by": CycloneDX lists what each component depends on."""
-    names = {part.name: part.reference for part in parts if part.kind in ("wheel", "deb")}
-    names |= {f"mod:{part.name}": part.reference for part in parts if part.kind == "mod"}
-    wheels = {part.name: part.reference for part in parts if part.kind == "wheel"}
-    debs = {part.name: part.reference for part in parts if part.kind == "deb"}
+    packages = {(part.kind, part.name): part.reference for part in parts}
+    mods = {f"mod:{part.name}": part.reference for part in parts if part.kind == "mod"}
     depends: dict[str, set[str]] = {ref: set() for ref in (ROOT, *(part.reference for part in parts))}
     for part in parts:
-        same = wheels if part.kind == "wheel" else debs if part.kind == "deb" else names
         for name in part.needed_by:
-            depends[same.get(name, ROOT)].add(part.reference)
+            needs = packages.get((part.kind, name)) if part.kind in ("wheel", "deb") else mods.get(name)
+            depends[needs or ROOT].add(part.reference)
     return [{"ref": ref, "dependsOn": sorted(needs)} for ref, needs in sorted(depends.items())]
 
 

@@ -14,7 +14,7 @@ from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import Payload
 from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.publish.github_packages import GitHubPackages
+from imagefactory.publish.github import GitHubPackages
 from imagefactory.publish.prune import Policy, prune, take_inventory
 from imagefactory.publish.records import SMOKE_TYPE, read_records
 from imagefactory.publish.stored_catalog import PREVIOUS

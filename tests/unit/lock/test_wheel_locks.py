@@ -238,7 +238,11 @@ def test_overrides_and_extras_change_what_is_required(lock: Locker) -> None:
     for extras, more in (([], {}), (["fast"], {"more": "1.0"})):
         made = lock.make_lock(replace(request(), overrides=["gone==1.0"], extras=extras))
         assert {wheel.name: wheel.version for wheel in made.wheels} == {"gone": "1.0", **more, "vllm": "1.0"}
-    assert [wheel.needed_by for wheel in made.wheels] == [("matrix.yaml", "vllm"), ("vllm",), ("matrix.yaml",)]
+    assert [wheel.needed_by for wheel in made.wheels] == [
+        ("matrix.yaml", "vllm"),
+        ("vllm",),
+        ("matrix.yaml",),
+    ]
 
 
 def test_override_of_the_server_itself_is_refused(lock: Locker) -> None:

@@ -8,9 +8,14 @@ import pytest
 import requests
 from requests.structures import CaseInsensitiveDict
 
-from imagefactory.oci.registry.answers import Answer, RegistryRequest, judge_answer, read_answer
+from imagefactory.oci.registry.answers import (
+    Answer,
+    RegistryRequest,
+    UnsafeRedirectError,
+    judge_answer,
+    read_answer,
+)
 from imagefactory.oci.registry.connection import Connection
-from imagefactory.oci.registry.failures import UnsafeRedirectError
 from imagefactory.oci.registry.reference import Reference
 from tests.fixtures.registries import HURRIED
 from tests.fixtures.servers import Answer as Served

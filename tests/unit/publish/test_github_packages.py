@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from imagefactory.oci.registry.reference import Reference
-from imagefactory.publish.github_packages import GitHubPackages
+from imagefactory.publish.github import GitHubPackages
 from imagefactory.store.digests import Digest
 from tests.fixtures.failures import raises
 from tests.fixtures.fake_github import TOKEN, serving_json

@@ -12,6 +12,7 @@ import pytest
 from imagefactory.project.matrix import load_matrix
 from imagefactory.site.documents import as_script
 from imagefactory.site.guides import inline, plain, read_guides, table_rows
+from imagefactory.site.model_page import badges
 from imagefactory.site.pictures import (
     WIDTH,
     Bar,
@@ -22,7 +23,6 @@ from imagefactory.site.pictures import (
     timeline_file,
 )
 from imagefactory.site.rendering import about, folded, simple
-from imagefactory.site.traits import badges
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.small_site import HOSTILE
 

@@ -14,8 +14,8 @@ import pytest
 from imagefactory.check.bench.endpoint import Endpoint, ServedAs
 from imagefactory.check.bench.measuring import (
     Course,
-    GpuWatch,
     fit,
+    gpus_in,
     kernels_of,
     measure,
     recording,
@@ -180,6 +180,6 @@ def test_gpus_are_summarised_and_missing_figures_stay_missing() -> None:
     lines = [
         f"0, NVIDIA GB10, 580.95, [N/A], {power}, {clock}" for power, clock in ((40.1, 2400), (44.1, 2600))
     ]
-    [gpu] = GpuWatch([*lines, "x"]).gpus()
+    [gpu] = gpus_in([*lines, "x"])
     assert (gpu.name, gpu.samples) == ("NVIDIA GB10", 2)
     assert (gpu.memory_mb, gpu.power_w, gpu.clock_mhz) == (None, 42.1, 2500)
