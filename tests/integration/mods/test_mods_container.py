@@ -34,6 +34,7 @@ def test_patched_classes_work_in_a_container() -> None:
 
 
 @pytest.mark.network
+@pytest.mark.slow
 def test_mods_are_applied_at_container_start(tiny_image: str, tmp_path: Path) -> None:
     """The tiny image has vLLM 0.32.0 and no mods."""
     mods = tmp_path / "mods"

@@ -169,7 +169,7 @@ def test_bytes_after_a_copied_stream_are_refused(tmp_path: Path) -> None:
 
 
 def test_bomb_is_refused_before_it_is_inflated(tmp_path: Path) -> None:
-    bomb = deflated(tmp_path, bytes(200 * 1024 * 1024), level=9)
+    bomb = deflated(tmp_path, bytes(20 * 1024 * 1024), level=9)
     blob = LayerBlob(io.BytesIO())
     with raises("damaged-file"):
         blob.add(replace(bomb, size=SPLICE_FROM), "bomb")

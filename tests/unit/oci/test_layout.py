@@ -108,30 +108,30 @@ def test_unwritable_folder_is_named(image: Image, store: Store, tmp_path: Path) 
     assert caught.value.where == str(tmp_path / "file" / "image")
 
 
-@pytest.mark.parametrize("step", range(12))
 def test_folder_has_one_of_two_images_when_stopped_at_any_step(
-    image: Image, other: Image, store: Store, layout: Layout, monkeypatch: pytest.MonkeyPatch, *, step: int
+    image: Image, other: Image, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = iter(range(100))
-
-    def stopping(real: object) -> object:
+    def stopping(real: object, steps: Iterator[int], last: int) -> object:
         def call(*args: object, **options: object) -> object:
-            if next(steps) >= step:
+            if next(steps) >= last:
                 raise KeyboardInterrupt
             return real(*args, **options)  # type: ignore[operator]
 
         return call
 
-    with monkeypatch.context() as patch:
-        for name in ("replace", "unlink", "write_bytes"):
-            patch.setattr(Path, name, stopping(getattr(Path, name)))
-        with suppress(KeyboardInterrupt):
-            write_layout(other, "name", store, layout.folder)
-    digest = layout.manifest_digest()
-    assert digest in {image.digest, other.digest}
-    for needed in (digest, layout.config_digest(), *layout.layer_digests()):
-        assert sha256_of(layout.blob(needed).read_bytes()) == needed.removeprefix("sha256:")
-    assert write_layout(other, "name", store, layout.folder).manifest_digest() == other.digest
+    for last in range(12):
+        layout = write_layout(image, "name", store, tmp_path / str(last))
+        steps = iter(range(100))
+        with monkeypatch.context() as patch:
+            for name in ("replace", "unlink", "write_bytes"):
+                patch.setattr(Path, name, stopping(getattr(Path, name), steps, last))
+            with suppress(KeyboardInterrupt):
+                write_layout(other, "name", store, layout.folder)
+        digest = layout.manifest_digest()
+        assert digest in {image.digest, other.digest}
+        for needed in (digest, layout.config_digest(), *layout.layer_digests()):
+            assert sha256_of(layout.blob(needed).read_bytes()) == needed.removeprefix("sha256:")
+        assert write_layout(other, "name", store, layout.folder).manifest_digest() == other.digest
 
 
 @pytest.mark.parametrize("index", ["{", "{}", '{"manifests": []}'])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
 import tarfile
 from zipfile import ZipFile
 
@@ -237,11 +236,7 @@ def test_the_summary_names_the_gpl_parts(gnu_factory: SmallFactory) -> None:
 
 def test_the_command_prints_tables_json_and_markdown(gnu_factory: SmallFactory) -> None:
     def run(*options: str) -> str:
-        command = gnu_factory.command("licences", "--target", "other", *options)
-        done = subprocess.run(
-            command, env=gnu_factory.environment(), capture_output=True, text=True, check=True
-        )
-        return done.stdout
+        return gnu_factory.invoke("licences", "--target", "other", *options).stdout
 
     table = run()
     assert "bash" in table
