@@ -1,8 +1,7 @@
-"""Measures assembling an image, beside a lower bound and beside Docker.
+"""Measures assembling an image, beside a lower bound.
 
-Run `.venv/bin/python -m tests.bench.assembly` once everything is downloaded. `--docker` compares with `docker build`
-and `docker push`, which takes many minutes and 20 GB of disk. Nothing is asserted; compare ratios within one run
-between machines.
+Run `.venv/bin/python -m tests.bench.assembly` once everything is downloaded. Nothing is asserted; compare ratios within
+one run between machines.
 """
 
 from __future__ import annotations
@@ -36,12 +35,10 @@ from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.store.cache import Store
 from tests.bench.measuring import Spent, middle, row, timed
-from tests.fixtures.engines import running_registry
 
 ROOT = Path(__file__).resolve().parents[2]
 GB10 = Cell("gemma4-31b", "0.32.0", "gb10", "linux/arm64")
 OTHER_MODEL = Cell("gemma4-26b-a4b", "0.32.0", "gb10", "linux/arm64")
-RTX5090 = Cell("gemma4-31b-nvfp4", "0.32.0", "rtx5090", "linux/amd64")
 _PIECE = 1024 * 1024
 _LOCAL_HEADER = 30
 
@@ -200,55 +197,18 @@ def reused(old: Plan, new: Plan, store: Store) -> tuple[int, int]:
     return sum(size for known, size in sizes if known), sum(size for _, size in sizes)
 
 
-# --- Docker --------------------------------------------------------------------------------------
-
-
-def with_docker(plan: Plan, base: Path, folder: Path) -> tuple[float, float]:
-    """Time `docker build` of the same wheels on the same base, and `docker push` to a local registry."""
-    context = folder / "context"
-    (context / "wheels").mkdir(parents=True)
-    store = Store()
-    for layer in plan.layers:
-        for item in layer.inputs:
-            if item.name.endswith(".whl"):
-                os.link(store.download(item.sha256).resolve(), context / "wheels" / item.name)
-    shutil.copy(Path(sys.executable).with_name("uv"), context / "uv")
-    (context / "Dockerfile").write_text(
-        "FROM bench-base\n"
-        "RUN --mount=type=bind,target=/context /context/uv pip install --no-cache --offline --no-index --no-deps "
-        "--no-compile-bytecode --link-mode copy --python /opt/venv/bin/python /context/wheels/*.whl\n"
-    )
-    subprocess.run(["docker", "import", str(base), "bench-base"], check=True, capture_output=True)
-    with running_registry(folder) as address:
-        name = f"{address}/bench:wheels"
-        try:
-            build = ["docker", "buildx", "build", "--load", "--no-cache", "--network", "none"]
-            build += ["--tag", name, str(context)]
-            built, pushed = (
-                timed(lambda: subprocess.run(words, check=True, capture_output=True))  # noqa: B023
-                for words in (build, ["docker", "push", name])
-            )
-            return built.seconds, pushed.seconds
-        finally:
-            subprocess.run(["docker", "rmi", "--force", name, "bench-base"], check=False, capture_output=True)
-
-
 # --- the table -----------------------------------------------------------------------------------
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--docker", action="store_true")
     options = parser.parse_args()
     project = Project(ROOT)
     with tempfile.TemporaryDirectory(dir=Store().root, prefix="bench-") as name:
         row("what", "time", "ratio", "processor", "ratio")
         row("---", *["---:"] * 4)
-        if options.rounds:
-            assembly_rows(project, Path(name), options.rounds)
-        if options.docker:
-            docker_rows(project, Path(name))
+        assembly_rows(project, Path(name), options.rounds)
 
 
 def assembly_rows(project: Project, folder: Path, rounds: int) -> None:
@@ -296,22 +256,6 @@ def assembly_rows(project: Project, folder: Path, rounds: int) -> None:
             share = f"{kept / total:.0%}"
             row(f"bytes of layers that {old} has already", f"{kept / 1e9:.2f} GB", share, columns=5)
     shutil.rmtree(folder / "cache")
-
-
-def docker_rows(project: Project, folder: Path) -> None:
-    plan = make_plan(project, RTX5090)
-    cache = Cache(folder / "docker-cache")
-    cold = cache.build(RTX5090).seconds
-    base = read_blob_record(plan.layers[0].key, Store(cache.folder))
-    assert base is not None
-    built, pushed = with_docker(plan, Store(cache.folder).blob(base.digest), folder)
-    row("cold assembly for rtx5090 (amd64)", f"{cold:.1f} s", "1.0", columns=5)
-    for name, seconds in {
-        "`docker build` of the same wheels": built,
-        "`docker push` of the result to a local registry": pushed,
-        "both": built + pushed,
-    }.items():
-        row(name, f"{seconds:.0f} s", f"{seconds / cold:.1f}", columns=5)
 
 
 if __name__ == "__main__":

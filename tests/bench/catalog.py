@@ -12,7 +12,7 @@ import io
 import multiprocessing
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -76,7 +76,7 @@ def fill(repository: Repository, catalog: Catalog) -> None:
 
 
 def steps(
-    project: Project, repository: Repository, cells: Sequence[Cell], count: int
+    project: Project, repository: Repository, cells: tuple[Cell, ...], count: int
 ) -> dict[str, Callable[[], object]]:
     """Return what is measured, by name."""
     cell, keep = cells[0], count // len(cells) * 9 // 10
@@ -109,7 +109,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         project = make_site_checkout(Path(folder) / "checkout")
-        cells = [*take_stock(project, RegistryRecords("")).planned]
+        cells = tuple(take_stock(project, RegistryRecords("")).planned)
         for count in options.images:
             catalog = big_catalog(count, cells)
             repository = StandIn(catalog).repository

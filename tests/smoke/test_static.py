@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import _imp
 import csv
 import io
 import json
 import re
 import struct
-from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from email.parser import HeaderParser
-from fnmatch import fnmatchcase
 from pathlib import Path
 from posixpath import dirname, join, normpath
 
@@ -25,26 +22,35 @@ from imagefactory.check.smoke.record import has_gpu
 from imagefactory.check.smoke.subject import Subject, plan_of
 from imagefactory.errors import FactoryError
 from imagefactory.lock.audit.auditing import judge_libraries
-from imagefactory.lock.audit.libraries import GpuLibrary, is_library
+from imagefactory.lock.audit.libraries import GpuLibrary
 from imagefactory.oci.format import MTIME, VENV
 from imagefactory.oci.image import Blob
 from imagefactory.oci.layout import Layout
-from imagefactory.oci.listing import LayerReading, ListedPath
-from imagefactory.plan.bytecode import listed_paths, module_lists
+from imagefactory.oci.listing import LayerReading
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Plan, WheelLayer, make_image
 from imagefactory.plan.serve.image_paths import CACHES, PROGRAM
 from imagefactory.project.project import Project
-from imagefactory.project.servers.known import SERVERS
 from imagefactory.publish.attest.declared_licences import SAID_ELSEWHERE
 from imagefactory.store.digests import Digest, digest_of
 from images.shipped.mods.checks import failing
 from images.shipped.mods.manifest import Mod
+from tests.smoke.image_files import (
+    OWN_FILES,
+    brings_nothing,
+    checked_files,
+    compiled_sources,
+    hash_of_source,
+    is_gpu_library,
+    is_text,
+    recorded_hash,
+    resolved,
+    site_of,
+    some,
+    source_of,
+)
 
 Applies = Callable[[bool, str], None]
-OWN_FILES = ("usr/share/imagefactory/", "opt/models/")
-PROGRAMS_AND_SETTINGS = (*(f"{VENV}/bin/{server}" for server in SERVERS), f"{VENV}/pyvenv.cfg")
-METADATA = re.compile(rf"{VENV}/lib/python[^/]+/site-packages/[^/]+\.dist-info/(RECORD|METADATA)")
 SHARED_FOLDERS = {"tmp", "var/tmp", "run/lock", CACHES.lstrip("/")}
 """World-writable folders with the sticky bit."""
 PRIVILEGED = {
@@ -114,52 +120,6 @@ def texts(contents: Contents, plan: Plan) -> dict[str, bytes]:
     texts = [*filter(is_text, contents.files)]
     sources = [source_of(path) for path in texts if path.endswith(".pyc")]
     return contents.read([*texts, *filter(contents.files.__contains__, sources), *checked_files(plan)])
-
-
-def is_text(path: str) -> bool:
-    return (
-        path.startswith(OWN_FILES)
-        or path.endswith(".pyc")
-        or path in PROGRAMS_AND_SETTINGS
-        or METADATA.fullmatch(path) is not None
-    )
-
-
-def is_gpu_library(path: str) -> bool:
-    return is_library(path.partition("/site-packages/")[2])
-
-
-def site_of(plan: Plan) -> str:
-    python = next(layer.settings.python for layer in plan.layers if layer.kind == "base")
-    return f"{VENV}/lib/python{python}/site-packages"
-
-
-def checked_files(plan: Plan) -> set[str]:
-    """The files that the checks of mods read."""
-    site = site_of(plan)
-    return {image_path(check.file, site) for mod in plan.mods for check in mod.manifest.variants[0].checks}
-
-
-def compiled_sources(root: Path, plan: Plan) -> Callable[[str], bool]:
-    """Return whether a path is a module whose bytecode the image has; mods' changes of others are few."""
-    python = next(layer.settings.python for layer in plan.layers if layer.kind == "base")
-    listed = set(listed_paths(root, python, VENV, module_lists(root, plan.cell.server)))
-    patterns = [path for path in listed if "*" in path]
-    return lambda path: path in listed or any(fnmatchcase(path, pattern) for pattern in patterns)
-
-
-def source_of(compiled: str) -> str:
-    """Return the path of the source of bytecode."""
-    return re.sub(r"(?:__pycache__/)?([^/]+?)(?:\.cpython-\d+)?(?:\.opt-\d)?\.pyc$", r"\1.py", compiled)
-
-
-def hash_of_source(magic: bytes, source: bytes) -> bytes:
-    """Return the hash of a source as bytecode of a version of Python has it (PEP 552)."""
-    return _imp.source_hash(int.from_bytes(magic, "little"), source)
-
-
-def some(found: list[str], limit: int = 5) -> str:
-    return ", ".join(found[:limit]) + (f" and {len(found) - limit} more" if len(found) > limit else "")
 
 
 def test_every_blob_matches_its_digest(
@@ -416,33 +376,3 @@ def test_licences_are_included(contents: Contents, texts: dict[str, bytes], plan
         if package and resolved(contents.files, f"usr/share/doc/{package[1]}/copyright") is None:
             wrong.append(package[1])
     assert not wrong, f"no licence: {some(wrong, 20)}"
-
-
-def brings_nothing(record: bytes) -> bool:
-    """Whether a package consists only of metadata."""
-    rows = csv.reader(io.StringIO(record.decode()))
-    return all(".dist-info/" in row[0] for row in rows if row)
-
-
-def recorded_hash(entry: ListedPath) -> str:
-    digest = urlsafe_b64encode(bytes.fromhex(entry.sha256)).rstrip(b"=").decode()
-    return f"sha256={digest}" if digest else ""
-
-
-def resolved(files: Mapping[str, ListedPath], path: str, depth: int = 0) -> ListedPath | None:
-    """Follow links, including links of parent folders."""
-    if depth > 20:
-        return None
-    done = ""
-    parts = path.strip("/").split("/")
-    for number, part in enumerate(parts, 1):
-        here = f"{done}/{part}".lstrip("/")
-        entry = files.get(here)
-        if entry is None:
-            return None
-        if entry.kind == "symlink":
-            rest = "/".join(parts[number:])
-            target = entry.target if entry.target.startswith("/") else join("/", dirname(here), entry.target)
-            return resolved(files, normpath(join(target, rest)).lstrip("/"), depth + 1)
-        done = here
-    return files.get(done)

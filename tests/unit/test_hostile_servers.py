@@ -117,7 +117,10 @@ def test_endless_answer_is_cut_off(client: str, tmp_path: Path, monkeypatch: pyt
     ],
     ids=["continue", "chunk", "trailers", "body", "redirect", "header"],
 )
-def test_nothing_that_http_allows_is_endless(head: bytes, piece: bytes, reason: type[Exception]) -> None:
+def test_nothing_that_http_allows_is_endless(
+    head: bytes, piece: bytes, reason: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http.PACE, "overhead", 65536)  # the default takes half a minute, line by line
     with endless(head, piece) as server, pytest.raises(requests.RequestException) as caught:
         http.get_bounded(new_session().get, server.url, timeout=(5, 5), limit=1_000_000)
     assert any(isinstance(cause, reason) for cause in causes(caught.value))

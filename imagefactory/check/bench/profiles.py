@@ -114,7 +114,7 @@ class PublishedFigures(Frozen):
         return [figure for figure in self.figures if model in figure.models]
 
 
-class ObservedStart(_Value):
+class ObservedStart(Frozen):
     """A start on a machine of ours, for the documentation."""
 
     about: str

@@ -101,7 +101,7 @@ class MeasuredStart(Frozen):
     """Where the time went, as the image reports it."""
     kernels: str = ""
     """Which modules of FlashInfer were in the image, in the cache or absent."""
-    compiled: dict[str, Amount] = {}
+    compiled: dict[str, Amount] = Field(default_factory=dict)
     """Seconds that those took which were compiled beside the start."""
 
 

@@ -67,15 +67,14 @@ def test_cleaning_is_refused_while_a_build_runs(tmp_path: Path, slow_index: Slow
     factory = SmallFactory(tmp_path)
     slow_index.add(*factory.links.glob("*.whl"))
     environment = {**factory.environment(), "PIP_INDEX_URL": slow_index.url, "PIP_FIND_LINKS": ""}
-    clean = factory.command("clean", "--everything")
     build = start(factory, "tiny", environment)
     assert slow_index.asked.wait(PATIENCE), "the build does not reach its downloads"
-    done = subprocess.run(clean, env=environment, capture_output=True, text=True, check=False)
+    done = factory.invoke("clean", "--everything")
     slow_index.go_on.set()
     digest, said = build.communicate(timeout=PATIENCE)
     assert refused(done, "cache-busy"), done.stderr
     assert "A build is running with this cache" in done.stderr
     assert build.returncode == 0, said
     assert_whole(factory, digest.strip())
-    subprocess.run(clean, env=environment, capture_output=True, check=True)
+    assert factory.invoke("clean", "--everything").returncode == 0
     assert not list(factory.cache.glob("blobs/sha256/*")), "after the build it works"

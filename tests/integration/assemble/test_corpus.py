@@ -174,7 +174,10 @@ def links(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("links")
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "shape",
+    [name if name == "console scripts" else pytest.param(name, marks=pytest.mark.slow) for name in SHAPES],
+)
 def test_real_wheels_are_installed_as_uv_does(shape: str, links: Path, tmp_path: Path) -> None:
     cell, names = SHAPES[shape]
     wheels = wheels_of(cell, names, links)

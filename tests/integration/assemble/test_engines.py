@@ -97,6 +97,7 @@ def test_docker_loads_the_archive(built: Built, tar: Path) -> None:
 
 @pytest.mark.engine
 @pytest.mark.network
+@pytest.mark.slow
 def test_base_is_a_working_debian(tiny_image: str) -> None:
     script = (
         "set -e; cc --version | head -1; ldconfig -p | grep -c libc.so.6; dpkg -l gcc | tail -1; locale charmap;"

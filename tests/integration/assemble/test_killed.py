@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
+import pytest
+
 from imagefactory.assemble import parallel
 from imagefactory.assemble.verify import verify
 from imagefactory.oci.layout import Layout
@@ -25,8 +27,8 @@ from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.fuse import Fuse
 from tests.fixtures.small_factory import CELL, RecordingWatcher, SmallFactory
 
-IN_PROCESS, WHOLE_PROGRAM = 16, 4
-"""Kills of a build that works in threads (quick), and of `./inv build` with its worker processes."""
+WHOLE_PROGRAM = 4
+"""Kills of `./inv build` with its worker processes."""
 
 
 def assert_whole(factory: SmallFactory, digest: str) -> None:
@@ -125,12 +127,13 @@ def kill_threads(factory: SmallFactory, rounds: int, seed: int) -> None:
         assert verify(factory.project, CELL, RecordingWatcher()) == built.image.digest
 
 
-def test_killed_build_is_completed_by_the_next(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [2, pytest.param(16, marks=pytest.mark.slow)])
+def test_killed_build_is_completed_by_the_next(tmp_path: Path, kills: int) -> None:
     seed = random.randrange(10**6)
     factory = SmallFactory(tmp_path / "factory")
     module = ("-m", "tests.integration.assemble.test_killed")
     result = subprocess.run(
-        [sys.executable, *module, str(factory.folder), str(IN_PROCESS), str(seed)],
+        [sys.executable, *module, str(factory.folder), str(kills), str(seed)],
         env={**os.environ, **factory.environment()},
         capture_output=True,
         text=True,
@@ -138,9 +141,10 @@ def test_killed_build_is_completed_by_the_next(tmp_path: Path) -> None:
         cwd=REPOSITORY,
     )
     assert result.returncode == 0, f"seed {seed}: {result.stderr}"
-    assert result.stdout.splitlines()[-1] == f"killed {IN_PROCESS} times"
+    assert result.stdout.splitlines()[-1] == f"killed {kills} times"
 
 
+@pytest.mark.slow
 def test_killed_program_is_completed_by_the_next(tmp_path: Path) -> None:
     factory = SmallFactory(tmp_path / "factory", big=1)
     seed = random.randrange(10**6)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -18,7 +16,7 @@ from imagefactory.check.smoke.subject import Subject, bring_into_daemon, subject
 from imagefactory.errors import CheckError
 from imagefactory.oci.layout import Layout
 from imagefactory.project.project import Project
-from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.engines import need
 from tests.fixtures.failures import refused
 from tests.fixtures.small_factory import SmallFactory
@@ -35,13 +33,8 @@ def factory(small_factory: SmallFactory) -> SmallFactory:
 
 
 def smoke(factory: SmallFactory, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        factory.command("smoke", *arguments),
-        env={**factory.environment(), "DOCKER_HOST": NOWHERE},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    # In a process of its own: a Docker client that reaches nobody leaves its socket to the collector.
+    return factory.run("smoke", *arguments, env={"DOCKER_HOST": NOWHERE})
 
 
 def record_at(done: subprocess.CompletedProcess[str]) -> tuple[SmokeRecord, Path]:
@@ -114,12 +107,6 @@ def other_checkout(tmp_path: Path) -> Path:
     return root
 
 
-def invoke(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "invoke", "--search-root", str(root), *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
-
 @pytest.mark.engine
 def test_an_image_in_the_daemon_has_the_contents_of_its_layout(factory: SmallFactory) -> None:
     project = factory.project
@@ -152,7 +139,7 @@ def test_a_pulled_image_passes_every_level(tiny: Subject, registry: str, other_c
     copy = ["skopeo", "copy", "--quiet", "--dest-tls-verify=false"]
     subprocess.run([*copy, f"oci:{tiny.layout}", f"docker://{repository}:latest"], check=True)
     reference = f"{repository}@{tiny.digest}"
-    done = invoke(other_checkout, "smoke", "--image", reference)
+    done = Checkout(other_checkout).run("smoke", "--image", reference)
     try:
         assert done.returncode == 0, done.stdout + done.stderr
         record, folder = record_at(done)
@@ -178,7 +165,7 @@ def test_a_broken_entrypoint_fails_with_its_reason_on_record(
     broken = with_config(
         Layout(tiny.layout), tmp_path / "broken", lambda config: config["config"].update(entrypoint)
     )
-    done = invoke(other_checkout, "smoke", "--image", str(broken.folder), "--level", "static,serve")
+    done = Checkout(other_checkout).run("smoke", "--image", str(broken.folder), "--level", "static,serve")
     assert refused(done, "smoke-failed"), done.stdout + done.stderr
     record, folder = record_at(done)
     assert leftovers(folder) == []

@@ -26,12 +26,23 @@ from tests.fixtures.small_factory import RecordingWatcher, SmallFactory
 Edit = Callable[[dict[str, Any]], None]
 
 
-@pytest.fixture
-def recorded(small_factory: SmallFactory) -> SmallFactory:
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build a factory with a mod, and commit the records."""
-    factory = ModdedFactory(small_factory.folder)
-    factory.build()
+    factory = ModdedFactory(tmp_path_factory.mktemp("recorded") / "small")
+    with pytest.MonkeyPatch.context() as patch:
+        factory.configure(patch)
+        factory.build()
     commit_all(factory.root)
+    return factory.folder
+
+
+@pytest.fixture
+def recorded(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallFactory:
+    """Copy the factory whose records are committed."""
+    shutil.copytree(template, tmp_path / "small", symlinks=True)
+    factory = SmallFactory(tmp_path / "small")
+    factory.configure(monkeypatch)
     return factory
 
 
@@ -61,12 +72,12 @@ def point_elsewhere(data: dict[str, Any]) -> None:
     model |= {name: other[name] for name in ("diff_id", "digest", "size", "unpacked")}
 
 
-def test_unchanged_records_are_not_rebuilt(recorded: SmallFactory) -> None:
-    shutil.rmtree(recorded.links)
+def test_unchanged_records_are_not_rebuilt_and_new_ones_that_a_build_gave_hold(
+    recorded: SmallFactory,
+) -> None:
+    aside = recorded.links.rename(recorded.links.with_name("aside"))
     assert check(recorded) == 0
-
-
-def test_new_records_that_a_build_gave_hold(recorded: SmallFactory) -> None:
+    aside.rename(recorded.links)
     right = recorded.project.known_layers.read_bytes()
     edit(recorded.project.known_layers, lambda data: data.update(layers=[]))
     commit_all(recorded.root)
@@ -106,13 +117,21 @@ def test_a_record_of_another_blob_is_refused_even_if_the_cache_agrees(recorded: 
     assert f"recorded {model['digest']}" in why
 
 
-def rename_key(data: dict[str, Any]) -> None:
-    data["layers"][0]["key"] = "0" * 64
-
-
-def test_a_record_that_nothing_gives_is_refused(recorded: SmallFactory) -> None:
-    edit(recorded.project.known_layers, rename_key)
+def test_records_that_nothing_gives_or_beside_the_committed_ones_are_refused(recorded: SmallFactory) -> None:
+    """A pull request might add the file that only the branch `records` should have."""
+    project = recorded.project
+    right = project.known_layers.read_bytes()
+    edit(project.known_layers, lambda data: data["layers"][0].update(key="0" * 64))
     assert "no locked target has it" in refusal(recorded)
+    project.known_layers.write_bytes(right)
+    shutil.copy(project.known_layers, project.handed_on_layers)
+    edit(project.handed_on_layers, point_elsewhere)
+
+    def without_the_model(data: dict[str, Any]) -> None:
+        data["layers"] = [layer for layer in data["layers"] if layer["name"] != "model tiny"]
+
+    edit(project.known_layers, without_the_model)
+    assert refusal(recorded).startswith("model tiny")
 
 
 def test_another_record_of_slimmed_libraries_is_refused(small_factory: SmallFactory) -> None:
@@ -127,19 +146,6 @@ def test_another_record_of_slimmed_libraries_is_refused(small_factory: SmallFact
     changed = lock.model_copy(update={"wheels": (wheel.model_copy(update={"untouched": (lie,)}),)})
     changed.write(SlimLock.path(small_factory.project.locks))
     assert f"{wheel.file}: slim.toml" in refusal(small_factory)
-
-
-def test_records_beside_the_committed_ones_are_rebuilt_too(recorded: SmallFactory) -> None:
-    """A pull request might add the file that only the branch `records` should have."""
-    project = recorded.project
-    shutil.copy(project.known_layers, project.handed_on_layers)
-    edit(project.handed_on_layers, point_elsewhere)
-
-    def without_the_model(data: dict[str, Any]) -> None:
-        data["layers"] = [layer for layer in data["layers"] if layer["name"] != "model tiny"]
-
-    edit(project.known_layers, without_the_model)
-    assert refusal(recorded).startswith("model tiny")
 
 
 def test_a_record_of_another_blob_would_be_pushed_and_the_command_refuses_it(publisher: Publisher) -> None:

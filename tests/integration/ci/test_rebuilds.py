@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from tests.fixtures.local_sigstore import Job, JobSigner, LocalSigstore
 from tests.fixtures.platforms import PLATFORM, machine_of
 from tests.fixtures.publishing import Publisher
 from tests.fixtures.registries import GuardedRegistry
+from tests.fixtures.servers import Answer, scripted
 from tests.fixtures.small_factory import CELL
 
 OTHER = Digest(f"sha256:{'2' * 64}")
@@ -122,13 +124,9 @@ def test_an_image_is_rebuilt_from_the_commit_in_its_provenance(published: Publis
     assert done == Rebuilds((published.result,), {})
     done.refuse_differences()
     assert git(published.root, "worktree", "list", "--porcelain").count("worktree ") == 1
-
-
-def test_an_image_that_its_commit_does_not_give_is_named(published: PublishedCommit) -> None:
-    """Publish and sign an image from changes that were never committed."""
-    publisher = published.publisher
-    other = publisher.push_tested()
-    assert publisher.promote().refused == []
+    # Publish and sign an image from changes that were never committed.
+    other = published.publisher.push_tested()
+    assert published.publisher.promote().refused == []
     done = published.rebuild()
     assert done.done == (replace(published.result, image=other.digest),)
     assert done.done[0].outcome == "other digest"
@@ -136,7 +134,9 @@ def test_an_image_that_its_commit_does_not_give_is_named(published: PublishedCom
         done.refuse_differences()
 
 
-def test_rebuilders_are_counted_by_name(published: PublishedCommit) -> None:
+def test_rebuilders_are_counted_by_name_and_who_got_another_digest_is_heard(
+    published: PublishedCommit,
+) -> None:
     one, two = published.signer("one"), published.signer("two")
     published.trust_rebuilders({name: {"key": f"rebuilders/{name}.pub"} for name in ("one", "two")})
     assert rebuilds(published.check()).state == "not checked"
@@ -150,12 +150,6 @@ def test_rebuilders_are_counted_by_name(published: PublishedCommit) -> None:
     assert finding.detail.startswith("rebuilt by 2 others, same digest: one (key ")
     assert "two (key " in finding.detail
     refuse_failing(published.check(2))
-
-
-def test_a_rebuilder_who_got_another_digest_is_heard(published: PublishedCommit) -> None:
-    one = published.signer("one")
-    published.trust_rebuilders({"one": {"key": "rebuilders/one.pub"}})
-    published.attach(one)
     published.attach(one, rebuilt=OTHER)
     finding = rebuilds(published.check())
     assert (finding.state, "another digest: one" in finding.detail) == ("failed", True)
@@ -196,27 +190,29 @@ def test_a_rebuilder_cannot_publish(published: PublishedCommit) -> None:
         refuse_failing(checked)
 
 
-def test_statements_can_be_in_a_registry_of_ones_own(
+def test_statements_can_be_in_a_registry_of_ones_own_and_one_that_fails_is_named(
     published: PublishedCommit, guarded_registry: GuardedRegistry
 ) -> None:
     one, project = published.signer("one"), published.publisher.project
     name = published.publisher.repository.reference.repository
-    with guarded_registry.repository(name, "reader") as theirs, guarded_registry.repository() as own:
+    with (
+        guarded_registry.repository(name, "reader") as theirs,
+        guarded_registry.repository() as own,
+        scripted(lambda _: Answer(status=HTTPStatus.FORBIDDEN)) as failing,
+    ):
         [(_, place)] = attach_rebuilds(project, theirs, own, [published.result], one)
         assert place.startswith(own.reference.name)
         with raises("access-denied"):
             attach_rebuilds(project, theirs, theirs, [published.result], one)
-        rebuilder = {"key": "rebuilders/one.pub", "statements": own.reference.name}
-        published.trust_rebuilders({"one": rebuilder})
-        assert rebuilds(published.check()).state == "ok"
-
-
-def test_a_registry_that_fails_is_named(published: PublishedCommit) -> None:
-    published.signer("one")
-    published.trust_rebuilders({"one": {"key": "rebuilders/one.pub", "statements": "127.0.0.1:9/one/own"}})
-    checked = published.check()
-    assert rebuilds(checked).state == "not checked"
-    assert any("127.0.0.1:9/one/own" in finding.detail for finding in checked.findings)
+        gone = f"{failing.address}/two/own"
+        published.signer("two")
+        places = {"one": own.reference.name, "two": gone}
+        published.trust_rebuilders(
+            {name: {"key": f"rebuilders/{name}.pub", "statements": at} for name, at in places.items()}
+        )
+        checked = published.check()
+    assert rebuilds(checked).state == "ok"
+    assert any(gone in finding.detail for finding in checked.findings)
 
 
 def test_workflows_of_other_repositories_are_counted_once_each(
@@ -234,16 +230,15 @@ def test_workflows_of_other_repositories_are_counted_once_each(
 
 
 def test_an_image_that_nobody_signed_is_not_rebuilt(published: PublishedCommit) -> None:
-    (published.root / "keys" / "signing.pub").unlink()
+    key = published.root / "keys" / "signing.pub"
+    aside = key.rename(key.with_suffix(".aside"))
     done = published.rebuild()
     assert done.done == ()
     assert "not signed by anybody who is trusted" in done.failed[published.staged.digest]
     with raises("rebuild-differs", match="1 of 1 images were not confirmed"):
         done.refuse_differences()
-
-
-def test_a_tag_that_was_moved_by_hand_is_followed(published: PublishedCommit) -> None:
-    """Point a tag at an image that nobody signed: users get it, whatever the catalog says."""
+    aside.rename(key)
+    # A tag that was moved by hand is followed: users get its image, whatever the catalog says.
     [other] = published.publisher.push()
     repository = published.publisher.repository
     repository.put_manifest(other.image.manifest, MANIFEST_TYPE, "latest")

@@ -35,6 +35,7 @@ def only(model: str) -> dict[str, list[str]]:
     return {need: [model] for need in NOTHING}
 
 
+@pytest.mark.slow
 def test_a_week(night_factory: NightFactory) -> None:
     factory = night_factory.factory
     monday = night_factory.night()

@@ -51,11 +51,6 @@ def test_a_plan_has_the_same_bytes_from_anywhere(clone: Path, tmp_path: Path) ->
     assert here.stderr == ""
 
 
-def test_the_committed_locks_match_the_committed_matrix(clone: Path) -> None:
-    done = inv(clone, "lock", "--check")
-    assert done.returncode == 0, done.stderr
-
-
 def test_inv_passes_on_messages_and_exit_codes(clone: Path) -> None:
     done = inv(clone, "plan", "--target", "gemma4-31b@0.18")
     assert "Did you mean" in check_failure(done, "unknown-name")

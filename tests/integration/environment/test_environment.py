@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,13 @@ pytestmark = pytest.mark.network
 GLIBC = 31  # of Debian 11 and Ubuntu 20.04, the oldest that are supported
 
 
-@pytest.mark.parametrize("python", PYTHONS)
-@pytest.mark.parametrize("machine", ["aarch64", "x86_64"])
+@pytest.mark.parametrize(
+    ("machine", "python"),
+    [
+        pytest.param(machine, python, marks=() if number == 0 else pytest.mark.slow)
+        for number, (machine, python) in enumerate(product(["aarch64", "x86_64"], PYTHONS))
+    ],
+)
 def test_committed_set_installs_from_wheels_alone(python: str, machine: str, tmp_path: Path) -> None:
     locked = LockedSet.of(REPOSITORY, "test")  # which includes the others
     done = subprocess.run(

@@ -18,7 +18,7 @@ from imagefactory.project.matrix import load_matrix
 from imagefactory.store.digests import Sha256, sha256_of
 from tests.fixtures.checkouts import REPOSITORY
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 
 BASES = load_matrix(REPOSITORY / "matrix.yaml").bases
@@ -37,7 +37,7 @@ def lock(debian: str, platform: str, *packages: str) -> BaseLock:
     )
 
 
-@pytest.mark.parametrize("platform", ["linux/arm64", pytest.param("linux/amd64", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("platform", ["linux/arm64", "linux/amd64"])
 def test_locking_the_archive_twice_gives_the_same_lock(platform: str) -> None:
     first, second = (lock("trixie", platform, "python3", "gcc", "ca-certificates") for _ in range(2))
     assert first == second
@@ -48,7 +48,6 @@ def test_locking_the_archive_twice_gives_the_same_lock(platform: str) -> None:
     assert deb_locations(first.debs[0], first.suites, mirrors)[0].endswith(first.debs[0].file)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("debian", sorted({base.debian for base in BASES.values()}))
 def test_declared_accounts_are_those_of_base_passwd(tmp_path: Path, debian: str) -> None:
     locked = lock(debian, "linux/arm64", "base-passwd")

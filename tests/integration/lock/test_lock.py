@@ -12,7 +12,7 @@ from imagefactory.project.targets import select
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import Checkout
 
-pytestmark = pytest.mark.network
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 
 def test_locking_again_with_an_empty_cache_changes_nothing(

@@ -39,7 +39,7 @@ class Machine:
     def __init__(self, folder: Path, registry: str, *, chip: bool = False) -> None:
         self.small = SmallFactory(folder)
         self.store = Store(self.small.cache)
-        self.environment = self.small.environment() | {"FACTORY_REGISTRY": registry}
+        self.registry = {"FACTORY_REGISTRY": registry}
         self.edit('{release: "1.0"}', '{release: "1.0", compile: whole}')
         if chip:
             self.edit("base: bookworm}}", f"base: bookworm, {CHIP}}}")
@@ -71,14 +71,7 @@ class Machine:
         tools.write(ToolLock.path(locks))
 
     def invoke(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.small.command(*arguments),
-            cwd=self.small.root,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return self.small.invoke(*arguments, env=self.registry)
 
     def run(self, *arguments: str) -> str:
         done = self.invoke(*arguments)
@@ -196,7 +189,10 @@ def test_wheel_with_kernels_for_the_gpu_is_adopted(
 
 
 @pytest.mark.network
-@pytest.mark.parametrize(("code", "name"), [("sm_120a", "audit-failed"), ("sm_90a", "wrong-wheel")])
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [("sm_120a", "audit-failed"), pytest.param("sm_90a", "wrong-wheel", marks=pytest.mark.slow)],
+)
 def test_wheel_with_kernels_for_another_gpu_is_refused(
     chip_builder: Machine, nvcc: Nvcc, tmp_path: Path, code: str, name: str
 ) -> None:
@@ -219,6 +215,18 @@ def test_pull_fetches_the_locked_wheels(compiler: Machine, builder: Machine, kep
     assert "present" in builder.invoke("wheels.pull").stderr
 
 
+def test_build_refuses_a_local_wheel_that_is_not_the_locked_one(
+    compiler: Machine, builder: Machine, kept: KeptWheel, tmp_path: Path
+) -> None:
+    compiler.run("wheels.push")
+    builder.make_lock()
+    builder.forget()
+    keep(builder.store, CPU, compiled_wheel(tmp_path, answer=43))
+    done = builder.invoke("build", "--target", "tiny")
+    assert refused(done, "bad-wheel-artifact")
+    assert kept.sha256[:16] in done.stderr
+
+
 def test_named_or_locked_wheel_is_preferred_to_a_local_one(
     compiler: Machine, builder: Machine, kept: KeptWheel, tmp_path: Path
 ) -> None:
@@ -232,25 +240,13 @@ def test_named_or_locked_wheel_is_preferred_to_a_local_one(
     assert builder.make_lock().compiled == kept.key
 
 
-def test_build_refuses_a_local_wheel_that_is_not_the_locked_one(
-    compiler: Machine, builder: Machine, kept: KeptWheel, tmp_path: Path
-) -> None:
-    compiler.run("wheels.push")
-    builder.make_lock()
-    builder.forget()
-    keep(builder.store, CPU, compiled_wheel(tmp_path, answer=43))
-    done = builder.invoke("build", "--target", "tiny")
-    assert refused(done, "bad-wheel-artifact")
-    assert kept.sha256[:16] in done.stderr
-
-
 @pytest.mark.usefixtures("kept")
 def test_push_without_the_wheel_or_a_registry_is_refused(compiler: Machine) -> None:
     done = compiler.invoke("wheels.push", "--key", "none")
     assert refused(done, "wheel-not-kept")
     assert "with the key none" in done.stderr
     compiler.edit("registry.example/factory/small", "ghcr.io/OWNER/small")
-    del compiler.environment["FACTORY_REGISTRY"]
+    compiler.registry.clear()
     done = compiler.invoke("wheels.push")
     assert refused(done, "no-registry")
     assert "FACTORY_REGISTRY" in done.stderr

@@ -63,6 +63,7 @@ def test_a_class_is_looked_at_in_a_fork_and_else_in_a_second_python(tiny_image: 
 
 
 @pytest.mark.network
+@pytest.mark.slow
 def test_mods_are_applied_at_container_start(tiny_image: str, tmp_path: Path) -> None:
     """The tiny image has vLLM 0.32.0."""
     mods = tmp_path / "mods"

@@ -32,13 +32,31 @@ from tests.fixtures.token_server import USERS
 LAYERS = [b"first" * 1000, b"second" * 2000, os.urandom(300_000)]
 
 
-def test_image_is_pushed_by_digest_and_not_tagged(repository: Repository) -> None:
-    pushed = push_image(repository, small_image(LAYERS))
+def test_image_is_pushed_by_digest_and_comes_back_byte_for_byte(
+    repository: Repository, tmp_path: Path
+) -> None:
+    image = small_image(LAYERS)
+    with raises("no-content", match="does not have that content"):
+        repository.put_manifest(image.manifest, MANIFEST_TYPE, "latest")
+    assert repository.manifest("latest") is None
+    with raises("no-content"):
+        repository.blob(digest_of(b"x"))
+    pushed = push_image(repository, image)
     assert set(pushed.outcomes.values()) == {"uploaded"}
     assert what_is_missing(repository, pushed.digest) == []
     # This registry does not distinguish a repository without tags from a missing one.
-    with raises("no-repository"):
+    with raises("no-repository", match=repository.reference.repository):
         repository.tags()
+    data, digest = LAYERS[2], digest_of(LAYERS[2])
+    assert repository.read(digest, 1000, 500) == data[1000:1500]
+    assert repository.read(digest, len(data) - 10, 500) == data[-10:]
+    assert repository.read(digest, len(data), 5) == repository.read(digest, 0, 0) == b""
+    with raises("wrong-digest", match="other content"):
+        repository.download(digest_of(LAYERS[0]), 17, tmp_path / "file")
+    assert list(tmp_path.iterdir()) == []
+    spaced = json.dumps(json.loads(image.manifest), indent=3).encode()
+    manifest = repository.require_manifest(repository.put_manifest(spaced, MANIFEST_TYPE))
+    assert (manifest.body, manifest.media_type) == (spaced, MANIFEST_TYPE)
 
 
 def test_second_push_only_looks_up(guarded_registry: GuardedRegistry, fault_proxy: FaultProxy) -> None:
@@ -67,22 +85,9 @@ def test_index_lists_images_of_several_platforms(repository: Repository) -> None
     assert index.document()["manifests"][0]["platform"] == {"architecture": MACHINE, "os": "linux"}
 
 
-def test_manifest_is_not_accepted_before_its_content(repository: Repository) -> None:
-    with raises("no-content", match="does not have that content"):
-        repository.put_manifest(small_image(LAYERS).manifest, MANIFEST_TYPE, "latest")
-    assert repository.manifest("latest") is None
-
-
-def test_ranges_of_a_blob_can_be_read(repository: Repository) -> None:
-    push_image(repository, small_image(LAYERS))
-    data, digest = LAYERS[2], digest_of(LAYERS[2])
-    assert repository.read(digest, 1000, 500) == data[1000:1500]
-    assert repository.read(digest, len(data) - 10, 500) == data[-10:]
-    assert repository.read(digest, len(data), 5) == b""
-    assert repository.read(digest, 0, 0) == b""
-
-
-def test_built_image_is_pushed_from_the_store(repository: Repository, small_factory: SmallFactory) -> None:
+def test_built_image_is_pushed_from_the_store_and_skopeo_copies_it(
+    repository: Repository, small_factory: SmallFactory, tmp_path: Path
+) -> None:
     [built] = small_factory.build()
     store = Store(small_factory.cache)
     labels: dict[Digest, str] = {}
@@ -94,17 +99,8 @@ def test_built_image_is_pushed_from_the_store(repository: Repository, small_fact
     assert next(iter(labels.values())).startswith("base ")
     assert states.count("uploaded") == len(labels)
     assert pushed.descriptor.platform == {"architecture": MACHINE, "os": "linux"}
-
-
-def test_skopeo_copies_what_was_pushed(
-    repository: Repository, small_factory: SmallFactory, tmp_path: Path
-) -> None:
     need("skopeo")
-    [built] = small_factory.build()
-    store = Store(small_factory.cache)
-    pushed = push_image(repository, Pushable.of_image(built.image, store.blob))
-    credentials = f"writer:{USERS['writer'].password}"
-    options = ["--src-tls-verify=false", f"--src-creds={credentials}"]
+    options = ["--src-tls-verify=false", f"--src-creds=writer:{USERS['writer'].password}"]
     source, target = f"docker://{repository.reference.at(pushed.digest)}", f"oci:{tmp_path}/copy"
     subprocess.run(["skopeo", "copy", *options, source, target], check=True, capture_output=True)
     assert Layout(tmp_path / "copy").manifest_digest() == pushed.digest
@@ -175,21 +171,6 @@ def test_token_is_replaced_before_it_expires(
 # --- other failures ------------------------------------------------------------------------------
 
 
-def test_missing_repository_is_named(repository: Repository) -> None:
-    with raises("no-repository", match=repository.reference.repository):
-        repository.tags()
-    assert repository.manifest("latest") is None
-    with raises("no-content"):
-        repository.blob(digest_of(b"x"))
-
-
-def test_wrong_download_leaves_no_file(repository: Repository, tmp_path: Path) -> None:
-    push_image(repository, small_image(LAYERS))
-    with raises("wrong-digest", match="other content"):
-        repository.download(digest_of(LAYERS[0]), 17, tmp_path / "file")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_full_disk_is_named_and_leaves_no_file(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,12 +196,3 @@ def test_first_failure_stops_the_push_before_the_tag(repository: Repository) -> 
         push_image(repository, spoiled, tag="latest")
     assert failure.value.why == f"{os.strerror(errno.EIO)}."
     assert repository.manifest("latest") is None
-
-
-def test_manifest_is_stored_byte_for_byte(repository: Repository) -> None:
-    image = small_image(LAYERS)
-    spaced = json.dumps(json.loads(image.manifest), indent=3).encode()
-    push_image(repository, image)
-    digest = repository.put_manifest(spaced, MANIFEST_TYPE)
-    manifest = repository.require_manifest(digest)
-    assert (manifest.body, manifest.media_type) == (spaced, MANIFEST_TYPE)

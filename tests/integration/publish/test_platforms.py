@@ -51,26 +51,14 @@ def test_moving_tags_are_an_index_and_each_image_keeps_a_tag_of_its_own(two_plat
     assert annotations["org.opencontainers.image.source"] == "https://git.example/factory"
 
 
-def test_publishing_for_one_platform_leaves_the_other_its_image(two_platforms: Publisher) -> None:
-    _, there = two_platforms.publish(CELL, OTHER)
+def test_publishing_and_rollback_on_one_platform_leave_the_other_its_image(two_platforms: Publisher) -> None:
+    first, there = two_platforms.publish(CELL, OTHER)
     [here] = two_platforms.publish_changed(2048)
     assert entries(two_platforms, "tiny") == images(here, there)
-
-
-def test_rollback_on_one_platform_leaves_the_other_its_image(two_platforms: Publisher) -> None:
-    first, _ = two_platforms.publish(CELL, OTHER)
-    two_platforms.change(2048)
-    _, there = two_platforms.publish(CELL, OTHER)
+    [there] = two_platforms.publish(OTHER)
     assert two_platforms.rollback().image.digest == first
     assert entries(two_platforms, "latest") == images(first, there)
-
-
-def test_publishing_for_the_other_platform_lifts_no_hold(two_platforms: Publisher) -> None:
-    two_platforms.publish(CELL, OTHER)
-    two_platforms.change(2048)
-    two_platforms.publish(CELL, OTHER)
-    two_platforms.rollback()
-    two_platforms.promote(OTHER, again=True)
+    two_platforms.promote(OTHER, again=True)  # lifts no hold of this platform
     assert is_failure(two_platforms.refusal(), "held-back")
 
 

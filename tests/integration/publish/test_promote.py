@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from imagefactory.publish.records import attach_record
 from imagefactory.publish.staging import Staged
 from imagefactory.publish.tags import fixed_tag, staging_tag
 from tests.fixtures.failures import is_failure, raises
-from tests.fixtures.publishing import Publisher, smoke_record
+from tests.fixtures.publishing import START, Publisher, smoke_record
 from tests.fixtures.small_factory import CELL, SECOND, RecordingWatcher
 
 
@@ -55,35 +56,24 @@ def test_a_layer_in_the_registry_is_not_built_again(publisher: Publisher) -> Non
     assert second.pushed.uploaded < 100_000
 
 
-@pytest.mark.parametrize(
-    ("record", "missing"),
-    [
-        (None, "no record"),
-        ({"levels": ["static", "container"]}, "serve: no result"),
-        ({"failing": ["container"]}, "container: failed (test_it: the entrypoint is broken)"),
-    ],
-)
-def test_an_image_that_did_not_pass_its_smoke_tests_gets_no_tag(
-    publisher: Publisher, record: dict[str, Any] | None, missing: str
-) -> None:
-    [staged] = publisher.push()
-    if record is not None:
-        publisher.vouch(staged, **record)
-    refusal = publisher.refusal()
-    assert is_failure(refusal, "not-promotable")
-    assert missing in refusal.why
-    assert publisher.tags() == {}
-
-
-def test_an_image_that_failed_the_audit_gets_no_tag(
+def test_an_image_that_did_not_pass_its_tests_or_the_audit_gets_no_tag(
     publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publisher.push_tested()
+    def refused(missing: str) -> None:
+        refusal = publisher.refusal()
+        assert is_failure(refusal, "not-promotable")
+        assert missing in refusal.why
+        assert publisher.tags() == {}
+
+    [staged] = publisher.push()
+    refused("no record")
+    publisher.vouch(staged, levels=["static", "container"])
+    refused("serve: no result")
+    publisher.vouch(staged, failing=["container"], started=START + timedelta(hours=1))
+    refused("container: failed (test_it: the entrypoint is broken)")
+    publisher.vouch(staged, started=START + timedelta(hours=2))
     monkeypatch.setattr(gate, "audit_verdict", lambda *_: ["vllm/_C.abi3.so: no code for 12.1"])
-    refusal = publisher.refusal()
-    assert is_failure(refusal, "not-promotable")
-    assert refusal.why == "audit: vllm/_C.abi3.so: no code for 12.1."
-    assert publisher.tags() == {}
+    refused("audit: vllm/_C.abi3.so: no code for 12.1.")
 
 
 def test_an_image_with_unlocked_files_is_not_promoted(publisher: Publisher) -> None:

@@ -225,6 +225,7 @@ def test_recipes_and_compose_files_hold_any_text_as_text(page: Page, sign: str) 
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 def test_the_image_itself_accepts_the_commands_of_the_picker(
     page: Page, picker: dict[str, Any], tiny_image: str, tmp_path: Path
 ) -> None:

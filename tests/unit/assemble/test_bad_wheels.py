@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefactory.errors import InputError
@@ -149,7 +149,6 @@ def test_member_with_unusual_compression_is_refused(wheel_factory: WheelFactory)
     assert "compressed in a way that wheels do not use" in refuse(wheel)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
 @given(changes=st.lists(st.tuples(st.floats(0, 1), st.integers(1, 255)), min_size=1, max_size=4))
 def test_damaged_wheel_is_harmless_or_an_error_with_a_remedy(
     full_wheel: Path, tmp_path: Path, changes: list[tuple[float, int]]

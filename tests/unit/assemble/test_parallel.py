@@ -94,7 +94,10 @@ def _sleep(_: LayerWork, store: Store, *__: object) -> None:
         time.sleep(60)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "how",
+    [signal.SIGKILL, *(pytest.param(how, marks=pytest.mark.slow) for how in (signal.SIGTERM, signal.SIGINT))],
+)
 def test_workers_do_not_outlive_the_build(small_factory: SmallFactory, how: signal.Signals) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", SLOW, str(small_factory.folder), str(REPOSITORY)],

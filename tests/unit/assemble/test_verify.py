@@ -100,7 +100,9 @@ def test_wrong_diff_id_on_record_is_found_by_verifying_and_by_smoke_tests(
     refused(small_factory)
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize(
+    "number", [0, 3, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 2))]
+)
 def test_changed_byte_is_found_and_its_layer_named(
     small_factory: SmallFactory, built: Built, number: int
 ) -> None:

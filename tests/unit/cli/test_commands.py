@@ -43,12 +43,12 @@ def test_a_plan_is_the_same_bytes_in_every_folder_and_environment(
     other = Checkout(tmp_path / "another folder" / "of the same")
     other.root.parent.mkdir()
     locked_checkout.root.rename(other.root)
-    first = other.invoke(*command, env={"TZ": "UTC", "PYTHONHASHSEED": "0"})
+    first = other.run(*command, env={"TZ": "UTC", "PYTHONHASHSEED": "0"})
     other.root.rename(locked_checkout.root)
     old = os.umask(0o077)
     try:
         env = {"TZ": "Pacific/Auckland", "PYTHONHASHSEED": "4711", "LC_ALL": "C", "FACTORY_CACHE": "/nowhere"}
-        second = locked_checkout.invoke(*command, cwd=tmp_path, env=env)
+        second = locked_checkout.run(*command, cwd=tmp_path, env=env)
     finally:
         os.umask(old)
     assert first.returncode == second.returncode == 0, second.stderr

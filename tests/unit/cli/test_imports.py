@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from http import HTTPStatus
 
 import pytest
 
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.inv import Inv
+from tests.fixtures.servers import Answer, scripted
 
 REPORT = """
 import runpy, sys
@@ -40,14 +42,15 @@ DATA = {"pydantic", "rich"}
 def test_quick_commands_import_little(
     locked_checkout: Checkout, line: list[str], most: int, without: set[str]
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", REPORT, *line],
-        cwd=locked_checkout.root,
-        env={"PYTHONPATH": str(REPOSITORY), "FACTORY_REGISTRY": "127.0.0.1:9/nobody/nothing", "PATH": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with scripted(lambda _: Answer(status=HTTPStatus.NOT_FOUND)) as registry:
+        done = subprocess.run(
+            [sys.executable, "-c", REPORT, *line],
+            cwd=locked_checkout.root,
+            env={"PYTHONPATH": str(REPOSITORY), "FACTORY_REGISTRY": f"{registry.address}/o/n", "PATH": ""},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     count, *modules = done.stderr.splitlines()[-1].split()
     assert without.isdisjoint(modules)
     assert int(count) <= most

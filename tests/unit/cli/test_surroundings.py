@@ -122,7 +122,7 @@ def test_plain_invoke_has_the_same_commands(root: Path) -> None:
     "env",
     [
         {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"},
-        {"TERM": "nosuchterminal", "COLUMNS": "-5"},
+        pytest.param({"TERM": "nosuchterminal", "COLUMNS": "-5"}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -163,7 +163,9 @@ def test_an_interrupt_of_the_start_or_of_work_ends_with_one_line(root: Path, pro
     assert (done.returncode, done.stdout, done.stderr) == (130, "", said)
 
 
-@pytest.mark.parametrize(("bits", "command"), [(0o555, "clean"), (0o000, "wheels.list")])
+@pytest.mark.parametrize(
+    ("bits", "command"), [(0o555, "clean"), pytest.param(0o000, "wheels.list", marks=pytest.mark.slow)]
+)
 def test_a_cache_without_permission_names_its_variable(
     root: Path, tmp_path: Path, bits: int, command: str
 ) -> None:
@@ -179,8 +181,8 @@ def test_a_cache_without_permission_names_its_variable(
     [
         ("bad-yaml", "matrix.yaml", ["plan"]),
         ("bad-lock", "locks/2.0/gpu-linux-arm64.toml", ["plan"]),
-        ("bad-lock", "locks/layers.toml", ["plan"]),
-        ("bad-yaml", "mods/a-mod/mod.yaml", ["plan"]),
+        pytest.param("bad-lock", "locks/layers.toml", ["plan"], marks=pytest.mark.slow),
+        pytest.param("bad-yaml", "mods/a-mod/mod.yaml", ["plan"], marks=pytest.mark.slow),
         ("not-permitted", "tree", ["mods.check", "--source", "tree"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -214,6 +214,7 @@ def test_remedy_names_packages_when_uv_and_pip_are_missing(
     assert "apt-get install python3-venv" in caught.value.fix
 
 
+@pytest.mark.slow
 def test_uv_is_installed_by_pip_with_its_locked_hash(small: Small) -> None:
     """Runs the real pip with the uv part of the lock, on a stand-in for uv."""
     small.pin()

@@ -102,12 +102,13 @@ def may_change(data: bytes) -> set[int]:
     return found
 
 
-def test_damaged_libraries_lose_no_byte_that_the_rule_does_not_name() -> None:
+@pytest.mark.parametrize("rounds", [300, pytest.param(2000, marks=pytest.mark.slow)])
+def test_damaged_libraries_lose_no_byte_that_the_rule_does_not_name(rounds: int) -> None:
     """Sizes, kinds, chips and flags are changed at random, and containers are put into each other."""
     chance = random.Random(170)
     names = ["compute_80", "sm_80", "sm_90a", "sm_100f", "sm_120", "sm_120a", "sm_120f", "sm_121a", "lto_75"]
     changes = refused = 0
-    for _ in range(2000):
+    for _ in range(rounds):
         parts = [
             container(*(Entry(name, chance.randbytes(chance.randrange(200))) for name in chosen))
             for chosen in (chance.sample(names, chance.randrange(1, 5)) for _ in range(3))
@@ -126,5 +127,5 @@ def test_damaged_libraries_lose_no_byte_that_the_rule_does_not_name() -> None:
         changed = {at for at, (old, new) in enumerate(zip(whole, result, strict=True)) if old != new}
         assert changed == {at for at in may_change(whole) if whole[at]}
         changes += bool(changed)
-    assert changes > 500
-    assert refused > 200
+    assert changes > rounds // 4
+    assert refused > rounds // 10

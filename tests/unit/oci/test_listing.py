@@ -8,7 +8,7 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefactory.errors import InputError
@@ -66,7 +66,6 @@ def test_listing_is_cached_by_digest_and_renewed_when_damaged(layer: Path, tmp_p
     assert cached_listing(layer, digest, store) == first
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=120, deadline=None)
 @given(where=st.floats(0, 1), change=st.integers(1, 255))
 def test_damage_is_reported_or_harmless(layer: Path, tmp_path: Path, where: float, change: int) -> None:
     data = bytearray(layer.read_bytes())

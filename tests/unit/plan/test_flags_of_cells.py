@@ -69,9 +69,10 @@ def refused(flags: FlagLock, command: Sequence[str], variables: Mapping[str, str
     yield from (name for name in variables if name.startswith(prefix) and name not in flags.variables)
 
 
-def test_every_cell_has_a_complete_command_that_its_server_accepts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_cell_has_a_complete_command_that_its_server_accepts(tmp_path: Path, step: int) -> None:
     cells, matrix, wrong = 0, PROJECT.matrix, []
-    for cell in buildable(matrix):
+    for cell in buildable(matrix)[::step]:
         command, variables = command_of(cell, tmp_path)
         model = matrix.models[cell.model]
         assert model.repo is None or model.repo in command, cell
@@ -84,7 +85,7 @@ def test_every_cell_has_a_complete_command_that_its_server_accepts(tmp_path: Pat
             wrong += [f"{cell}/{cell.machine}: {one}" for one in refused(flags, command, variables)]
             cells += 1
     assert wrong == []
-    assert cells > 100
+    assert cells > 100 // step
 
 
 def record_of(version: str) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
 import tarfile
 from zipfile import ZipFile
 
@@ -216,9 +215,7 @@ def test_the_summary_names_the_gpl_parts_as_table_json_and_markdown(gnu_factory:
     assert summary.elsewhere == ("somebody/other",)
 
     def run(*options: str) -> str:
-        command = gnu_factory.command("licences", "--target", "other", *options)
-        environment = gnu_factory.environment()
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        return gnu_factory.invoke("licences", "--target", "other", *options).stdout
 
     table = run()
     assert "bash" in table

@@ -48,7 +48,7 @@ def hashes(document: dict[str, Any]) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("cell", [VLLM, SGLANG], ids=str)
+@pytest.mark.parametrize("cell", [VLLM, pytest.param(SGLANG, marks=pytest.mark.slow)], ids=str)
 def test_the_sbom_of_a_committed_lock_is_valid_complete_and_small(cell: Cell) -> None:
     plan = make_plan(COMMITTED, cell)
     data = make_sbom(COMMITTED, plan)

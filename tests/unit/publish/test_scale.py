@@ -143,7 +143,7 @@ def test_what_nobody_could_read_is_not_written(
 
 
 def test_a_full_catalog_can_be_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = StandIn(big_catalog(2000, CELLS))
+    registry = StandIn(big_catalog(500, CELLS))
     size = sum(page.size for page in read_catalog(registry.repository).pages)
     monkeypatch.setattr(catalogs, "LARGEST", 2 * size)
     one = replace(registry.catalog.events[-1], id="one more")

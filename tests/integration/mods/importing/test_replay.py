@@ -176,6 +176,7 @@ def test_a_file_beside_the_server_is_added_with_its_flag(replay: Replayed) -> No
     assert [variant.versions for variant in imported.draft.manifest.variants] == [">=1.0"]
 
 
+@pytest.mark.slow
 def test_a_supplied_file_takes_the_place_of_a_download(replay: Replayed) -> None:
     script = "curl -fsSL https://git.example/pull/7.diff | patch -p1 -d $ROOT\n"
     with raises("download-not-supplied") as caught:

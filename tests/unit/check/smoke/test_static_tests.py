@@ -19,6 +19,7 @@ from imagefactory.oci.format import MTIME, VENV
 from imagefactory.oci.listing import ListedPath
 from imagefactory.plan.plan import Plan
 from tests.smoke import test_static as smoke
+from tests.smoke.image_files import resolved
 
 SITE = f"{VENV}/lib/python3.11/site-packages"
 
@@ -189,9 +190,9 @@ def test_debian_packages_without_copyright_are_found(image: Image, plan: Plan) -
 def test_broken_and_circular_links_lead_to_no_file(image: Image) -> None:
     image.add("a", kind="symlink", target="b")
     image.add("b", kind="symlink", target="/a")
-    assert smoke.resolved(image.files, "a") is None
+    assert resolved(image.files, "a") is None
     image.add("b", b"x")
-    assert smoke.resolved(image.files, "a") == image.files["b"]
+    assert resolved(image.files, "a") == image.files["b"]
 
 
 def test_a_wrong_label_of_mods_is_found(image: Image) -> None:

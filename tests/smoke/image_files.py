@@ -1,0 +1,101 @@
+"""Paths of an image: which of them tests read, where links lead, and what bytecode is compiled from."""
+
+from __future__ import annotations
+
+import _imp
+import csv
+import io
+import re
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from posixpath import dirname, join, normpath
+
+from imagefactory.assemble.applied_mods import image_path
+from imagefactory.lock.audit.libraries import is_library
+from imagefactory.oci.format import VENV
+from imagefactory.oci.listing import ListedPath
+from imagefactory.plan.bytecode import listed_paths, module_lists
+from imagefactory.plan.plan import Plan
+from imagefactory.project.servers.known import SERVERS
+
+OWN_FILES = ("usr/share/imagefactory/", "opt/models/")
+PROGRAMS_AND_SETTINGS = (*(f"{VENV}/bin/{server}" for server in SERVERS), f"{VENV}/pyvenv.cfg")
+METADATA = re.compile(rf"{VENV}/lib/python[^/]+/site-packages/[^/]+\.dist-info/(RECORD|METADATA)")
+
+
+def is_text(path: str) -> bool:
+    return (
+        path.startswith(OWN_FILES)
+        or path.endswith(".pyc")
+        or path in PROGRAMS_AND_SETTINGS
+        or METADATA.fullmatch(path) is not None
+    )
+
+
+def is_gpu_library(path: str) -> bool:
+    return is_library(path.partition("/site-packages/")[2])
+
+
+def site_of(plan: Plan) -> str:
+    python = next(layer.settings.python for layer in plan.layers if layer.kind == "base")
+    return f"{VENV}/lib/python{python}/site-packages"
+
+
+def checked_files(plan: Plan) -> set[str]:
+    """The files that the checks of mods read."""
+    site = site_of(plan)
+    return {image_path(check.file, site) for mod in plan.mods for check in mod.manifest.variants[0].checks}
+
+
+def compiled_sources(root: Path, plan: Plan) -> Callable[[str], bool]:
+    """Return whether a path is a module whose bytecode the image has; mods' changes of others are few."""
+    python = next(layer.settings.python for layer in plan.layers if layer.kind == "base")
+    listed = set(listed_paths(root, python, VENV, module_lists(root, plan.cell.server)))
+    patterns = [path for path in listed if "*" in path]
+    return lambda path: path in listed or any(fnmatchcase(path, pattern) for pattern in patterns)
+
+
+def source_of(compiled: str) -> str:
+    """Return the path of the source of bytecode."""
+    return re.sub(r"(?:__pycache__/)?([^/]+?)(?:\.cpython-\d+)?(?:\.opt-\d)?\.pyc$", r"\1.py", compiled)
+
+
+def hash_of_source(magic: bytes, source: bytes) -> bytes:
+    """Return the hash of a source as bytecode of a version of Python has it (PEP 552)."""
+    return _imp.source_hash(int.from_bytes(magic, "little"), source)
+
+
+def some(found: list[str], limit: int = 5) -> str:
+    return ", ".join(found[:limit]) + (f" and {len(found) - limit} more" if len(found) > limit else "")
+
+
+def brings_nothing(record: bytes) -> bool:
+    """Whether a package consists only of metadata."""
+    rows = csv.reader(io.StringIO(record.decode()))
+    return all(".dist-info/" in row[0] for row in rows if row)
+
+
+def recorded_hash(entry: ListedPath) -> str:
+    digest = urlsafe_b64encode(bytes.fromhex(entry.sha256)).rstrip(b"=").decode()
+    return f"sha256={digest}" if digest else ""
+
+
+def resolved(files: Mapping[str, ListedPath], path: str, depth: int = 0) -> ListedPath | None:
+    """Follow links, including links of parent folders."""
+    if depth > 20:
+        return None
+    done = ""
+    parts = path.strip("/").split("/")
+    for number, part in enumerate(parts, 1):
+        here = f"{done}/{part}".lstrip("/")
+        entry = files.get(here)
+        if entry is None:
+            return None
+        if entry.kind == "symlink":
+            rest = "/".join(parts[number:])
+            target = entry.target if entry.target.startswith("/") else join("/", dirname(here), entry.target)
+            return resolved(files, normpath(join(target, rest)).lstrip("/"), depth + 1)
+        done = here
+    return files.get(done)
