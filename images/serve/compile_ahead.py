@@ -14,6 +14,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
+from program.readings import memory
+
 EVERY = 30.0
 """Seconds between lines of progress."""
 
@@ -31,22 +34,13 @@ def end(reason: str) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def available() -> int:
-    """Return the bytes of memory that are available; a number larger than any if the kernel does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, ValueError, StopIteration):
-        return sys.maxsize
-
-
 def watch(floor: int, current: dict[str, Any]) -> None:
     """Report progress, and end everything if memory runs short."""
     said = time.monotonic()
     while True:
         time.sleep(1)
-        left = available()
-        if left < floor:
+        _, left = memory()
+        if left is not None and left < floor:
             end(
                 f"compiling {current['name']} ends: {left / 1e9:.1f} GB of memory are left; it continues at first use"
             )

@@ -55,7 +55,9 @@ def test_the_picker_works_from_a_folder(tabs: Tabs, picker_page: Path) -> None:
 
 def test_a_machine_without_an_image_is_named(tabs: Tabs, picker_page: Path) -> None:
     page = tabs(picker_page.as_uri() + START.replace("gb10", "rtx5090"))
-    expect(page.locator("#picker-verdict")).to_contain_text("gemma4-31b has no image for NVIDIA GeForce RTX 5090")
+    expect(page.locator("#picker-verdict")).to_contain_text(
+        "gemma4-31b has no image for NVIDIA GeForce RTX 5090"
+    )
     page.select_option("#picker-model", "qwen3.5-27b-nvfp4")
     expect(page.locator("#picker-verdict")).not_to_contain_text("has no image")
 

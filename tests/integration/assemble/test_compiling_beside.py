@@ -1,0 +1,188 @@
+"""What is compiled beside a start, in a container: killed and resumed, and without room, cores or memory.
+
+The image for GPUs, its compilers, FlashInfer and this checkout's serve program are real; the server is a stand-in that
+answers at once, and the driver, which only the linker wants, an empty library. The start goes on whatever happens.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from imagefactory.check.smoke.containers import Container, Containers
+from imagefactory.plan.serve.image_paths import CACHES, ENTRYPOINT, PROGRAM, program_folder
+from imagefactory.project.project import Project
+from imagefactory.project.targets import select_one
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.platforms import MACHINE
+from tests.fixtures.tiny_image import copied_checkout, invoke
+
+pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
+TARGET = {"amd64": "gemma4-31b@0.32.0/h100", "arm64": "gemma4-31b@0.32.0/gb10"}[MACHINE]
+BUSY_SPARK = REPOSITORY / "tests" / "fixtures" / "readings" / "gb10-busy.json"
+COMPILE_LIMIT = 1800
+STAND_IN = """#!/usr/bin/python3
+import http.server, os, signal
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/health" else 401)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+http.server.ThreadingHTTPServer(("127.0.0.1", 8000), Handler).serve_forever()
+"""
+WITH_DRIVER = f"mkdir /stub && echo | gcc -shared -x c -o /stub/libcuda.so - && exec {' '.join(ENTRYPOINT)}"
+VARIABLES = {
+    "FACTORY_VLLM": "/stand-in",
+    "FLASHINFER_CUDA_ARCH_LIST": "12.1a",
+    "LIBRARY_PATH": "/stub",
+    "SKIP_CHECKS": "gpu,driver,kernels,model,drafter,disk,memory,shm",
+    "VLLM_API_KEY": "key",
+    "WARMUP": "0",
+}
+COMPILERS = ("nvcc", "cicc", "ptxas", "cudafe++", "cc1plus")
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An image with a compiler, built from the locks and loaded into Docker."""
+    root = copied_checkout(tmp_path_factory.mktemp("gpu"))
+    invoke(root, "build", "--target", TARGET)
+    invoke(root, "load", "--target", TARGET)
+    return f"spark-vllm:{select_one(Project(root).matrix, TARGET).slug}"
+
+
+@pytest.fixture(scope="module")
+def containers() -> Iterator[Containers]:
+    started = Containers(f"test-{uuid4().hex[:12]}")
+    yield started
+    started.remove_all()
+
+
+Start = Callable[..., Container]
+
+
+@pytest.fixture
+def start(image: str, containers: Containers, tmp_path: Path) -> Iterator[Start]:
+    stand_in = tmp_path / "stand-in"
+    stand_in.write_text(STAND_IN)
+    stand_in.chmod(0o755)
+    running: list[Container] = []
+
+    def run(*options: str, **variables: str) -> Container:
+        mounts = (
+            *("--volume", f"{stand_in}:/stand-in:ro"),
+            *("--volume", f"{program_folder(REPOSITORY)}:/{PROGRAM}:ro"),
+        )
+        words = [w for name, value in (VARIABLES | variables).items() for w in ("--env", f"{name}={value}")]
+        entry = ("--network", "none", "--entrypoint", "/bin/sh")
+        container = containers.start(image, "-c", WITH_DRIVER, options=(*entry, *mounts, *words, *options))
+        running.append(container)
+        return container
+
+    yield run
+    for container in running:
+        container.remove()
+
+
+def processes(container: Container) -> list[tuple[int, int, str]]:
+    """List the process id, the parent and the command of what runs in a container, without what has ended."""
+    lines = container.execute("ps", "-eo", "pid,ppid,stat,args", "--no-headers").stdout.splitlines()
+    found = [line.split(None, 3) for line in lines]
+    return [(int(pid), int(parent), args) for pid, parent, state, args in found if not state.startswith("Z")]
+
+
+def compilers(container: Container) -> list[str]:
+    return [args for _, _, args in processes(container) if Path(args.split()[0]).name in COMPILERS]
+
+
+def wait_until(condition: Callable[[], object], container: Container, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, container.log[-3000:]
+        time.sleep(0.5)
+
+
+def said(container: Container, words: str, seconds: float = 300) -> None:
+    wait_until(lambda: words in container.log, container, seconds)
+
+
+def goes_on(container: Container) -> None:
+    """Check that the server is there and stops as it should."""
+    said(container, "[serve] ready: ", 60)
+    assert container.execute(*ENTRYPOINT, "health").stdout == "healthy\n", container.log[-3000:]
+    assert "Traceback" not in container.log
+    assert container.stop(10) < 9
+    assert container.exit_code == 0
+
+
+def objects(container: Container) -> dict[str, str]:
+    """Return the finished objects, with the moment that each was written."""
+    found = container.execute("find", CACHES, "-name", "*.o", "-printf", "%f %T@\n").stdout
+    return dict(line.split() for line in found.splitlines())
+
+
+def test_a_compile_that_was_killed_is_resumed_by_the_next_start(
+    start: Start, containers: Containers, image: str
+) -> None:
+    volume = containers.caches(image)
+    first = start(*volume)
+    log = f"{CACHES}/flashinfer"
+    done = lambda: first.execute("sh", "-c", f"grep -h '\\.o' $(find {log} -name .ninja_log)").stdout  # noqa: E731
+    wait_until(done, first, COMPILE_LIMIT)
+    finished = [re.split(r"\s", line)[3] for line in done().splitlines()]
+    kept = {name: at for name, at in objects(first).items() if any(name in path for path in finished)}
+    assert kept
+    assert compilers(first)
+    [companion] = [pid for pid, parent, args in processes(first) if parent == 1 and args.endswith(PROGRAM)]
+    first.execute("kill", "-KILL", str(companion))
+    wait_until(lambda: not compilers(first), first, 10)
+    goes_on(first)
+    second = start(*volume)
+    said(second, "[serve] compiled sampling in", COMPILE_LIMIT)
+    assert kept.items() <= objects(second).items()
+    goes_on(second)
+    third = start(*volume)
+    said(third, "kernels of FlashInfer: sampling in the volume")
+    goes_on(third)
+    assert "compiling" not in third.log
+
+
+def test_a_full_disk_ends_the_compile_and_not_the_start(start: Start) -> None:
+    container = start("--tmpfs", f"{CACHES}:size=256k")
+    said(container, "sampling could not be compiled beside the start, and is compiled at first use", 600)
+    goes_on(container)
+
+
+def test_with_one_core_one_compiler_runs(start: Start) -> None:
+    container = start("--cpuset-cpus", str(min(os.sched_getaffinity(0))))
+    said(container, "compiling sampling beside the start, 1 at a time")
+    wait_until(lambda: compilers(container), container, 120)
+    for _ in range(20):
+        running = compilers(container)
+        assert len([args for args in running if "nvcc" in args.split()[0]]) <= 1, running
+        time.sleep(0.5)
+    goes_on(container)
+
+
+@pytest.mark.parametrize("variables", [{"FACTORY_READINGS": "/readings.json"}, {"COMPILERS": "0"}])
+def test_nothing_is_compiled_without_memory_or_if_not_wanted(start: Start, variables: dict[str, str]) -> None:
+    container = start("--volume", f"{BUSY_SPARK}:/readings.json:ro", **variables)
+    said(container, "nothing is compiled beside the start: COMPILERS is 0, or memory is short")
+    assert not compilers(container)
+    goes_on(container)
+
+
+def test_compilers_end_first_where_memory_runs_out(start: Start) -> None:
+    container = start("--memory", "600m", "--memory-swap", "600m", COMPILERS="4")
+    said(container, "compiling sampling beside the start, 4 at a time")
+    wait_until(
+        lambda: not any("compile_ahead" in args for _, _, args in processes(container)), container, 600
+    )
+    goes_on(container)
