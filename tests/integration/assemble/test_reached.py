@@ -95,7 +95,7 @@ def reached_by(containers: Containers, image: Image, **variables: str) -> tuple[
 
 def check(containers: Containers, image: Image) -> None:
     """Start a server with a model of its own and with one of the hub."""
-    if image.name.startswith("spark-vllm"):
+    if "sglang" not in image.name:
         asked = containers.once(
             image.name, "-c", REPORTS_USE, options=("--entrypoint", "/opt/venv/bin/python")
         )
@@ -127,8 +127,7 @@ def built(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         invoke(root, "lock", "--target", target)
     invoke(root, "build", "--target", target)
     invoke(root, "load", "--target", target)
-    cell = select_one(Project(root).matrix, target)
-    name = f"spark-{cell.server}:{cell.slug}"
+    name = f"spark-vllm:{select_one(Project(root).matrix, target).slug}"
     yield name
     docker("rmi", name)
 

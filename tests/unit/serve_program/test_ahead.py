@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from images.serve.program import ahead
+from images.serve.program import ahead, readings
 from tests.fixtures.checkouts import REPOSITORY
 
 GB = 1_000_000_000
@@ -138,3 +138,17 @@ def test_compilers_end_with_it(tmp_path: Path, how: str) -> None:
     while compiler_process.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not compiler_process.exists()
+
+
+def test_the_limit_of_a_container_counts_without_pages_of_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readings, "CGROUP", str(tmp_path))
+    machine = readings.memory()[1]
+    (tmp_path / "memory.max").write_text("max\n")
+    assert readings.memory()[1] == pytest.approx(machine, rel=0.5)
+    (tmp_path / "memory.max").write_text("100000000\n")
+    (tmp_path / "memory.current").write_text("90000000\n")
+    assert readings.memory()[1] == 10_000_000
+    (tmp_path / "memory.stat").write_text("file 70\ninactive_file 60000000\nactive_file 5000000\n")
+    assert readings.memory()[1] == 75_000_000
