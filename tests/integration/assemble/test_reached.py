@@ -96,10 +96,10 @@ def reached_by(containers: Containers, image: Image, **variables: str) -> tuple[
 def check(containers: Containers, image: Image) -> None:
     """Start a server with a model of its own and with one of the hub."""
     if "sglang" not in image.name:
-        asked = containers.once(
+        told = containers.once(
             image.name, "-c", REPORTS_USE, options=("--entrypoint", "/opt/venv/bin/python")
         )
-        assert asked.stdout.endswith("False\n"), asked.stderr
+        assert told.stdout.endswith("False\n"), told.stderr
     log, reached = reached_by(containers, image, HF_HUB_OFFLINE="0")
     assert "warm-up 1 of 1: short" in log, log[-3000:]
     assert "got status" not in log
