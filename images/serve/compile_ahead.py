@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-from program.readings import memory
+from program.readings import memory  # type: ignore[import-not-found] # beside this file
 
 EVERY = 30.0
 """Seconds between lines of progress."""
