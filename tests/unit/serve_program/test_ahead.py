@@ -81,7 +81,7 @@ class Spec:
         self.lock_path, self.jit_library_path = self.build_dir.parent / f"{name}.lock", self.build_dir / f"{name}.so"
         self.sources = ["a", "b"]
     def build(self, verbose, need_lock):
-        subprocess.run([{compiler}], check=True)
+        subprocess.run([{compiler}], check=True, process_group=0)  # as ninja does
         self.jit_library_path.touch()
 def one(): return Spec("sampling")
 def two(): return Spec("moe")
@@ -101,7 +101,7 @@ def run_script(
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         stderr=subprocess.PIPE,
         text=True,
-        process_group=0,
+        start_new_session=True,
     )
 
 
