@@ -18,14 +18,9 @@ import pytest
 
 from imagefactory.check.smoke.containers import Container, Containers
 from imagefactory.plan.serve.image_paths import CACHES, ENTRYPOINT, PROGRAM, SETTINGS, program_folder
-from imagefactory.project.project import Project
-from imagefactory.project.targets import select_one
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.platforms import MACHINE
-from tests.fixtures.tiny_image import copied_checkout, invoke
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
-TARGET = {"amd64": "gemma4-31b@0.32.0/h100", "arm64": "gemma4-31b@0.32.0/gb10"}[MACHINE]
 BUSY_SPARK = REPOSITORY / "tests" / "fixtures" / "readings" / "gb10-busy.json"
 SAMPLING = {"sampling": "flashinfer.jit.sampling:gen_sampling_module"}
 SMALL = {"quantization": "flashinfer.jit.quantization:gen_quantization_module"}
@@ -53,15 +48,6 @@ COMPILERS = ("nvcc", "cicc", "ptxas", "cudafe++", "cc1plus")
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An image with a compiler, built from the locks and loaded into Docker."""
-    root = copied_checkout(tmp_path_factory.mktemp("gpu"))
-    invoke(root, "build", "--target", TARGET)
-    invoke(root, "load", "--target", TARGET)
-    return f"spark-vllm:{select_one(Project(root).matrix, TARGET).slug}"
-
-
-@pytest.fixture(scope="module")
 def containers() -> Iterator[Containers]:
     started = Containers(f"test-{uuid4().hex[:12]}")
     yield started
@@ -72,12 +58,12 @@ Start = Callable[..., Container]
 
 
 @pytest.fixture
-def start(image: str, containers: Containers, tmp_path: Path) -> Iterator[Start]:
+def start(gpu_image: str, containers: Containers, tmp_path: Path) -> Iterator[Start]:
     """Start a container whose model calls the small module, or another."""
     stand_in, settings = tmp_path / "stand-in", tmp_path / "settings.json"
     stand_in.write_text(STAND_IN)
     stand_in.chmod(0o755)
-    described = containers.once(image, f"/{SETTINGS}", options=("--entrypoint", "/bin/cat")).stdout
+    described = containers.once(gpu_image, f"/{SETTINGS}", options=("--entrypoint", "/bin/cat")).stdout
     running: list[Container] = []
 
     def run(*options: str, modules: dict[str, str] = SMALL, **variables: str) -> Container:
@@ -88,7 +74,7 @@ def start(image: str, containers: Containers, tmp_path: Path) -> Iterator[Start]
         words = [w for source, target in mounts.items() for w in ("--volume", f"{source}:/{target}:ro")]
         words += [w for name, value in (VARIABLES | variables).items() for w in ("--env", f"{name}={value}")]
         entry = ("--network", "none", "--entrypoint", "/bin/sh")
-        container = containers.start(image, "-c", WITH_DRIVER, options=(*entry, *words, *options))
+        container = containers.start(gpu_image, "-c", WITH_DRIVER, options=(*entry, *words, *options))
         running.append(container)
         return container
 

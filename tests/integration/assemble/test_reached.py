@@ -36,6 +36,16 @@ OWN_NAME = "name 0.0.0.0.in-addr.arpa"
 """SGLang asks the resolver of the machine what the address that it listens on is called."""
 REPORTS_USE = "from vllm.usage.usage_lib import is_usage_stats_enabled as on; print(on())"
 """Only the worker of a GPU does, if this is true."""
+CALLED_ON_GPUS = """
+from flashinfer.jit.cubin_loader import get_artifact
+from vllm.usage.usage_lib import is_usage_stats_enabled
+from vllm.utils.flashinfer import has_nvidia_artifactory
+assert not is_usage_stats_enabled() and not has_nvidia_artifactory()
+try:
+    get_artifact("kernel.cubin", "0" * 64)
+except RuntimeError:
+    print("no report, no server of kernels, no download")
+"""
 OLDER = ("0.20.2", "0.24.0", "0.28.0")
 SGLANG = ("sglang-0.5.21", "sglang-0.5.23")
 GPU = {"amd64": "rtx5090", "arm64": "gb10"}[MACHINE]
@@ -143,6 +153,17 @@ def test_earlier_versions_reach_nothing_but_the_hub(containers: Containers, buil
 def test_sglang_reaches_nothing_but_the_hub(containers: Containers, built: str, tmp_path: Path) -> None:
     options, arguments = on_cpu(REPOSITORY, tmp_path / "model", SERVERS["sglang"].on_cpu)
     check(containers, Image(built, (*options, "--env", "VLLM_API_KEY=key"), arguments))
+
+
+def test_what_only_a_gpu_calls_reaches_nothing(containers: Containers, gpu_image: str) -> None:
+    stub = REPOSITORY / "tests" / "container" / "with_driver_stub.sh"
+    with recorder(containers, gpu_image) as wire:
+        options = ("--network", f"container:{wire.name}", "--volume", f"{stub}:/stub.sh:ro")
+        words = ("/stub.sh", "-c", CALLED_ON_GPUS)
+        asking = containers.start(gpu_image, *words, options=(*options, "--entrypoint", "/bin/sh"))
+        wait_until(lambda: not asking.is_running, START_LIMIT)
+        assert "no report, no server of kernels, no download" in asking.log, asking.log[-3000:]
+        assert wire.log.split() == ["ready"]
 
 
 def test_every_locked_version_is_covered() -> None:
