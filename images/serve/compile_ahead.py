@@ -10,9 +10,13 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from program.readings import memory  # type: ignore[import-not-found] # beside this file
 
 EVERY = 30.0
 """Seconds between lines of progress."""
@@ -24,20 +28,26 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def end(reason: str) -> None:
-    """End this process and all of its compilers."""
-    if reason:
-        say(reason)
-    os.killpg(0, signal.SIGKILL)
+def end(*_: object) -> None:
+    """End this process and all of its compilers, each of which ninja gives a process group of its own."""
+    deadline = time.monotonic() + 5
+    while (others := session()) and time.monotonic() < deadline:
+        for process in others:
+            with suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-def available() -> int:
-    """Return the bytes of memory that are available; a number larger than any if the kernel does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, ValueError, StopIteration):
-        return sys.maxsize
+def session() -> list[int]:
+    """List the other processes of the session that this one leads, without those that have ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, _, leader = path.read_text("ascii", "replace").rpartition(")")[2].split()[:4]
+            if int(leader) == os.getpid() != int(path.parent.name) and state != "Z":
+                found.append(int(path.parent.name))
+    return found
 
 
 def watch(floor: int, current: dict[str, Any]) -> None:
@@ -45,11 +55,12 @@ def watch(floor: int, current: dict[str, Any]) -> None:
     said = time.monotonic()
     while True:
         time.sleep(1)
-        left = available()
-        if left < floor:
-            end(
-                f"compiling {current['name']} ends: {left / 1e9:.1f} GB of memory are left; it continues at first use"
-            )
+        _, left = memory()
+        if left is not None and left < floor:
+            left_over = f"{left / 1e9:.1f} GB of memory are left; it continues at first use"
+            say(f"compiling {current['name']} ends: {left_over}")
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
         if time.monotonic() - said > EVERY and current["spec"] is not None:
             said = time.monotonic()
             done = sum(
@@ -78,7 +89,7 @@ def compile_module(name: str, make: str, current: dict[str, Any]) -> str:
 
 def main(job: dict[str, Any]) -> int:
     """Compile every module of a job; return how many failed."""
-    signal.signal(signal.SIGTERM, lambda *_: end(""))
+    signal.signal(signal.SIGTERM, end)
     os.environ["MAX_JOBS"] = str(job["jobs"])
     current: dict[str, Any] = {"name": next(iter(job["modules"])), "spec": None, "began": time.time()}
     say(f"compiling {', '.join(job['modules'])} beside the start, {job['jobs']} at a time")

@@ -203,9 +203,9 @@ def test_a_prompt_that_is_too_long_is_refused(served: RunningServer) -> None:
 def test_the_image_warms_up(served: RunningServer) -> None:
     """The first user has to wait while the server compiles, tunes and allocates."""
     deadline = time.monotonic() + WARM_UP_LIMIT
-    while "warm-up request 1 of 1" not in served.container.log and time.monotonic() < deadline:
+    while "warm-up 1 of 1" not in served.container.log and time.monotonic() < deadline:
         time.sleep(0.5)
-    assert "warm-up request 1 of 1 answered" in served.container.log, served.last_words()
+    assert "warm-up 1 of 1: short" in served.container.log, served.last_words()
 
 
 def test_it_stops_when_asked(stop_seconds: float) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from imagefactory.mods.choose import Chosen
 from imagefactory.oci.format import VENV
-from imagefactory.plan.serve.image_paths import CUDA_HOME, MODS_AT_START, cache_environment
+from imagefactory.plan.serve.image_paths import CUDA_HOME, MODS_AT_START, OFFLINE, cache_environment
 from imagefactory.project.cells import (
     Cell,
     KernelOrigin,
@@ -162,7 +162,8 @@ class Served:
             # FlashInfer files its modules by this; without a GPU, as beside a start, it could not ask.
             fixed["FLASHINFER_CUDA_ARCH_LIST"] = called["archs"]
         server = SERVERS[self.model.get("server", VLLM)]
-        merged = fixed | cache_environment(server) | image_environment(self.description) | self.extra
+        fixed |= OFFLINE | cache_environment(server)
+        merged = fixed | image_environment(self.description) | self.extra
         return dict(sorted(merged.items()))
 
 

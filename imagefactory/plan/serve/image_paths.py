@@ -37,12 +37,20 @@ HEALTHCHECK: dict[str, object] = {
 }
 
 
+OFFLINE = {
+    # vLLM reports its use from every GPU; the hub's client says what it runs in.
+    "DO_NOT_TRACK": "1",
+    # Code comes from the lock or is compiled. FlashInfer would fetch it, and vLLM looks whether that can be done.
+    "FLASHINFER_CUBINS_REPOSITORY": "file:///nonexistent",
+    "FLASHINFER_NO_DOWNLOAD": "1",
+}
+"""Variables that keep servers from reaching anything but the model hub."""
+
+
 def cache_environment(server: Server) -> dict[str, str]:
     """Return the variables that put every run-time cache into CACHES, so that one volume makes restarts fast."""
     return {
         "CUDA_CACHE_PATH": f"{CACHES}/cuda",
-        # Code comes from the lock or is compiled; without this, FlashInfer fetches it from a server.
-        "FLASHINFER_NO_DOWNLOAD": "1",
         "FLASHINFER_WORKSPACE_BASE": f"{CACHES}/flashinfer",
         "HF_HOME": MODEL_CACHE,
         "TORCHINDUCTOR_CACHE_DIR": f"{CACHES}/inductor",

@@ -125,7 +125,7 @@ SCHEMA: tuple[Setting, ...] = (
     replace(whole("PORT", "Port to listen on.", 1, 65535, "8000"), passed=True, server_default="8000"),
     whole(
         "WARMUP",
-        "Requests to send once the server is ready, so that the first user does not wait for kernels; 0 for none.",
+        "Rounds of requests to send once the server is ready, so that users do not wait for kernels; 0 for none.",
         0,
         20,
         "1",

@@ -71,7 +71,7 @@ def begin(missing: Mapping[str, str], count: int) -> None:
     if os.fork():
         return
     try:
-        os.setpgid(0, 0)  # the script ends its compilers with their group
+        os.setsid()  # the script ends what is in its session
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
         if os.getppid() == parent:
             os.nice(19)

@@ -7,39 +7,25 @@ docs/serving.md lists the reasons. A failed check is named like the check.
 from __future__ import annotations
 
 _BY_CODE = {
-    64: (
-        "bad-option",
-        "bad-value",
-        "out-of-range",
-        "contradiction",
-        "not-in-this-server",
-        "settings",
-        "flags",
-        "combination",
-    ),
-    65: ("bad-key-file", "unprotected", "api-key"),
-    66: ("model", "drafter"),
-    67: ("gpu", "driver", "kernels", "memory", "shm", "disk", "port"),
-    68: ("broken-image", "mod-failed", "internal"),
+    64: "bad-option bad-value out-of-range contradiction not-in-this-server settings flags combination",
+    65: "bad-key-file unprotected api-key",
+    66: "model drafter",
+    67: "gpu driver kernels memory shm disk port",
+    68: "broken-image mod-failed internal",
 }
 """To correct: the settings, the key, the model, the machine, the image."""
-EXIT_CODES = {name: code for code, names in _BY_CODE.items() for name in names}
+EXIT_CODES = {name: code for code, names in _BY_CODE.items() for name in names.split()}
 
 
 class StartError(Exception):
     """The start is refused."""
 
     def __init__(
-        self, name: str, what: str, *, setting: str = "", value: str = "", allowed: str = "", remedy: str
+        self, name: str, what: str, setting: str = "", value: str = "", allowed: str = "", *, remedy: str
     ) -> None:
         super().__init__(what)
-        self.name = name
-        self.what = what
-        self.setting = setting
-        self.value = value
-        self.allowed = allowed
-        self.remedy = remedy
-        self.exit_code = EXIT_CODES[name]
+        self.name, self.what, self.exit_code = name, what, EXIT_CODES[name]
+        self.setting, self.value, self.allowed, self.remedy = setting, value, allowed, remedy
 
     def __str__(self) -> str:
         lines = [f"error[{self.name}]: {self.what}"]

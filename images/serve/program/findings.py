@@ -29,14 +29,8 @@ class Finding(NamedTuple):
 
     def refusal(self) -> StartError:
         """Return the error that refuses the start because of this finding."""
-        return StartError(
-            self.name,
-            self.detail,
-            setting=self.setting,
-            value=self.value,
-            allowed=self.allowed,
-            remedy=f"{self.remedy} (To start anyway: SKIP_CHECKS={self.name}.)",
-        )
+        name, _, *what, remedy = self
+        return StartError(name, *what, remedy=f"{remedy} (To start anyway: SKIP_CHECKS={name}.)")
 
 
 class Start(NamedTuple):

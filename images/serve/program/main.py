@@ -229,7 +229,7 @@ def _accompany(start: Start, where: health.Address, key_file: str, began: float 
         where,
         model=start.command.served_names[0],
         api_key=start.settings.api_key,
-        requests=start.settings.number("WARMUP") or 0,
+        rounds=start.settings.number("WARMUP") or 0,
         choices=choices,
         drafting=start.command.speculative is not None,
         key_file=key_file,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import partial
@@ -15,18 +16,7 @@ from .hiding import KEY_FLAG
 
 NEAR = 0.85
 """How similar a variable is to the setting that it is taken for."""
-FOREIGN = (
-    "VLLM_",
-    "SGLANG_",
-    "SGL_",
-    "HF_",
-    "TORCH",
-    "CUDA_",
-    "NCCL_",
-    "NVIDIA_",
-    "FACTORY_",
-    "IMAGEFACTORY_",
-)
+FOREIGN = re.compile("VLLM_|SGL(ANG)?_|HF_|TORCH|CUDA_|NCCL_|NVIDIA_|(IMAGE)?FACTORY_")
 """Beginnings of variables that others read; `keys` finds misspelt keys among them."""
 LOOPBACK = ("127.", "::1", "localhost")
 
@@ -68,10 +58,8 @@ def _context(start: Start) -> Iterator[Finding]:
     stretched = any(name in start.server.stretching for name in names)
     permitted = stretched or start.server.stretching_variable in os.environ
     if length and longest and length > longest and not permitted:
-        detail, remedy = (
-            f"the model's context is limited to {longest:,} tokens",
-            f"Set MAX_MODEL_LEN={longest} or lower.",
-        )
+        detail = f"the model's context is limited to {longest:,} tokens"
+        remedy = f"Set MAX_MODEL_LEN={longest} or lower."
         yield _failed(detail, "MAX_MODEL_LEN", str(length), f"up to {longest}", remedy)
 
 
@@ -161,10 +149,9 @@ def _misspelt(known: set[str]) -> Iterator[tuple[str, str]]:
     for name in os.environ:
         word = name.upper().replace("-", "_")
         near = get_close_matches(word, known, n=1, cutoff=NEAR)
-        near += [
-            setting for setting in known if sorted(setting) == sorted(word)
-        ]  # letters that changed places
-        if near and name not in known and not name.startswith(FOREIGN):
+        # Letters may have changed places.
+        near += [setting for setting in known if sorted(setting) == sorted(word)]
+        if near and name not in known and not FOREIGN.match(name):
             yield name, near[0]
 
 

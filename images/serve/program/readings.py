@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 from .errors import StartError
 
 DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")
+CGROUP = "/sys/fs/cgroup"
 _KIB = 1024
 
 
@@ -85,15 +87,18 @@ def memory() -> tuple[int | None, int | None]:
     except (OSError, ValueError):
         return None, None
     total, available = found.get("MemTotal"), found.get("MemAvailable")
-    limit, used = _number("/sys/fs/cgroup/memory.max"), _number("/sys/fs/cgroup/memory.current")
+    limit, used = _number("memory.max"), _number("memory.current")
     if limit is not None and available is not None:
+        with suppress(OSError):  # pages of files, which the kernel takes back
+            about = Path(CGROUP, "memory.stat").read_text("ascii")
+            used = (used or 0) - sum(map(int, re.findall(r"^(?:in)?active_file (\d+)", about, re.MULTILINE)))
         available = min(available, max(0, limit - (used or 0)))
     return total, available
 
 
-def _number(path: str) -> int | None:
+def _number(name: str) -> int | None:
     try:
-        return int(Path(path).read_text("ascii"))
+        return int(Path(CGROUP, name).read_text("ascii"))
     except (OSError, ValueError):  # "max" means no limit
         return None
 

@@ -15,14 +15,14 @@ from .settings import allowed
 
 HEADINGS = ("Setting", "Default", "Allowed", "What it does")
 MARKS = {OK: "ok", WARN: "WARN", FAIL: "FAIL", SKIPPED: "skip"}
-FIRST = (
+FIRST = [
     "MAX_MODEL_LEN",
     "MAX_NUM_SEQS",
     "GPU_MEMORY_UTILIZATION",
     "SERVED_MODEL_NAME",
     "PORT",
     "VLLM_API_KEY_FILE",
-)
+]
 """The settings that people change first."""
 HELP = """\
 {title}

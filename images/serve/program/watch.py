@@ -7,12 +7,15 @@ server.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +29,8 @@ REPORT_EVERY = 600
 """Seconds between reports of draft acceptance."""
 PAUSE = 2.0
 LOW_ACCEPTANCE = 0.1
+LONGEST, AT_ONCE = 4096, 8
+"""Of the warm-up: the words of its long prompt at most, each a token or two, and its parallel requests."""
 UNKNOWN_PATH, REFUSALS = "/imagefactory", (401, 403)
 """A path that no server has: one that is not guarded responds with 404."""
 
@@ -37,7 +42,8 @@ class Task(NamedTuple):
     address: health.Address
     model: str
     api_key: str
-    requests: int
+    rounds: int
+    """How often the warm-up requests are sent."""
     choices: str
     drafting: bool
     key_file: str
@@ -96,7 +102,7 @@ def _companion(task: Task, server: int) -> None:
         _say(line)
     warm = time.monotonic() if _warm_up(task) else None
     moments = timeline.Moments(task.began, became, ready=ready, warm=warm)
-    _say(timeline.describe(task.server.moments(lines, moments), warm_up=bool(task.requests)))
+    _say(timeline.describe(task.server.moments(lines, moments), warm_up=bool(task.rounds)))
     if any(task.kernels):
         _say(f"kernels of FlashInfer: {task.kernels}")
     if task.drafting:
@@ -104,25 +110,51 @@ def _companion(task: Task, server: int) -> None:
 
 
 def _warm_up(task: Task) -> bool:
-    """Send the warm-up requests; return whether all were answered."""
-    for number in range(1, task.requests + 1):
-        started = time.monotonic()
-        body = {
-            "model": task.model,
-            "messages": [{"role": "user", "content": "Count from one to ten."}],
-            "max_tokens": 16,
-            "temperature": 0,
-        }
+    """Send the rounds of warm-up requests; return whether all were answered."""
+    for number in range(1, task.rounds + 1):
+        took = []
         try:
-            answer = health.request(
-                task.address, "POST", "/v1/chat/completions", body=body, key=task.api_key, timeout=600
-            )
+            for name, bodies in _requests(task, number).items():
+                started = time.monotonic()
+                with ThreadPoolExecutor(len(bodies)) as pool:
+                    refused = {status for status in pool.map(partial(_ask, task), bodies) if status != 200}  # noqa: PLR2004
+                verdict = f"got status {min(refused)}" if refused else f"{time.monotonic() - started:.1f} s"
+                took.append(f"{name} {verdict}")
         except (OSError, ValueError) as error:
-            _say(f"warm-up request {number} of {task.requests} failed: {error}")
+            _say(f"warm-up {number} of {task.rounds} failed: {error}")
             return False
-        verdict = "answered" if answer.status == 200 else f"got status {answer.status}"  # noqa: PLR2004
-        _say(f"warm-up request {number} of {task.requests} {verdict} in {time.monotonic() - started:.1f} s")
+        _say(f"warm-up {number} of {task.rounds}: {', '.join(took)}")
     return True
+
+
+def _requests(task: Task, number: int) -> dict[str, list[dict[str, object]]]:
+    """Return requests that call for different kernels: those of a round differ from the last, which is in the cache."""
+
+    def chat(text: str, **more: object) -> dict[str, object]:
+        message = {"role": "user", "content": f"{number}. {text}"}
+        return {"model": task.model, "messages": [message], "max_tokens": 16, "temperature": 0, **more}
+
+    count = "Count from one to ten."
+    return {
+        "short": [chat(count)],
+        "log-probabilities": [chat(count, logprobs=True, top_logprobs=5)],
+        "long": [chat("a " * min(LONGEST, _context(task) // 4))],
+        f"{AT_ONCE} at once": [chat(f"{each}. {count}", temperature=1, top_p=0.9) for each in range(AT_ONCE)],
+    }
+
+
+def _context(task: Task) -> int:
+    """Return how many tokens a request may have, as the server says."""
+    answer = health.request(task.address, "GET", "/v1/models", key=task.api_key, timeout=60)
+    try:
+        return int(json.loads(answer.body)["data"][0]["max_model_len"])
+    except (ValueError, LookupError, TypeError):
+        return 0
+
+
+def _ask(task: Task, body: dict[str, object]) -> int:
+    path = "/v1/chat/completions"
+    return health.request(task.address, "POST", path, body=body, key=task.api_key, timeout=600).status
 
 
 def _report_acceptance(task: Task, server: int) -> None:

@@ -110,9 +110,11 @@ COPY model/ /
 # hadolint ignore=DL3064
 ENV CHECKS="enforce" \
     CUDA_CACHE_PATH="/var/cache/imagefactory/cuda" \
+    DO_NOT_TRACK="1" \
     DTYPE="float32" \
     ENABLE_TURBOQUANT="0" \
     ENFORCE_EAGER="1" \
+    FLASHINFER_CUBINS_REPOSITORY="file:///nonexistent" \
     FLASHINFER_NO_DOWNLOAD="1" \
     FLASHINFER_WORKSPACE_BASE="/var/cache/imagefactory/flashinfer" \
     HF_HOME="/root/.cache/huggingface" \

@@ -138,7 +138,7 @@ def serve_once(engine: Engine, use: Callable[[RunningServer, Path], None] = lamb
         processes = container.execute("ps", "-eo", "pid,stat,args").stdout.splitlines()[1:]
         assert any(line.split(None, 2)[0] == "1" and "vllm serve" in line for line in processes)
         assert not [line for line in processes if line.split(None, 2)[1].startswith("Z")]
-        wait_for_log(container, "warm-up request 1 of 1 answered")
+        wait_for_log(container, "warm-up 1 of 1: short")
         use(server, engine.folder)
         assert server.key not in container.log
         assert server.key not in docker("inspect", container.name).stdout

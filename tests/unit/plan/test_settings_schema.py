@@ -13,7 +13,7 @@ import yaml
 from imagefactory.cli.show.docs import defaults_by_model, model_table, replace_between
 from imagefactory.launch.docker_run import Launch, compose, docker_run, pinned, shell_line, write_key_file
 from imagefactory.launch.preview import Preview
-from imagefactory.plan.serve.description import image_environment
+from imagefactory.plan.serve.description import Served, describe_image, image_environment
 from imagefactory.plan.serve.image_paths import KEY_FILE, cache_environment, serve_files
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.served_model import Serve
@@ -23,7 +23,7 @@ from imagefactory.project.targets import select
 from images.serve.program.checks import CHECKS
 from images.serve.program.image import Setting
 from tests.fixtures.failures import raises
-from tests.fixtures.serving import REPOSITORY
+from tests.fixtures.serving import REPOSITORY, model_document
 
 NAMES = [setting.name for setting in SCHEMA]
 DIGEST = "sha256:" + "ab" * 32
@@ -105,8 +105,16 @@ def test_every_server_keeps_its_caches_in_the_volume() -> None:
         places = cache_environment(server)
         assert places[server.cache] == f"/var/cache/imagefactory/{name}"
         del places["HF_HOME"]
-        assert places.pop("FLASHINFER_NO_DOWNLOAD") == "1"
         assert all(path.startswith("/var/cache/imagefactory/") for path in places.values())
+
+
+def test_images_fetch_no_code_and_report_no_use(real_matrix: Matrix) -> None:
+    for target in ("gemma4-31b", "gemma4-31b@sglang-0.5.21", "tiny"):
+        cell = select(real_matrix, [target])[0]
+        model = model_document(real_matrix, cell)
+        variables = Served(model, describe_image(real_matrix, cell, model), {}).environment()
+        assert variables["DO_NOT_TRACK"] == variables["FLASHINFER_NO_DOWNLOAD"] == "1"
+        assert variables["FLASHINFER_CUBINS_REPOSITORY"].startswith("file:")
 
 
 def test_a_cpu_image_runs_without_gpu_options(served_image: Images, serving_matrix: Matrix) -> None:

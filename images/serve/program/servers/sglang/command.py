@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ... import command as commands
 from ... import rules
-from ...command import (
-    Command,
-    drafter_of,
-    flag_words,
-    model_of,
-    more_flags,
-    option,
-    refuse_second_drafter,
-    served_names,
-)
+from ...command import Command, option
 from ...errors import StartError
 from ...image import Image, Setting
 from ...settings import Settings, Value
@@ -45,8 +37,8 @@ def build(image: Image, settings: Settings) -> Command:
     """Build the recommended command."""
     _refuse_foreign(image, settings)
     keys.check(settings.extra, settings.secrets)
-    model, revision, own = model_of(image, settings)
-    names = served_names(settings, model)
+    model, revision, own = commands.model_of(image, settings)
+    names = commands.served_names(settings, model)
     words = ["--model-path", model]
     if revision:
         words += ["--revision", revision]
@@ -56,7 +48,7 @@ def build(image: Image, settings: Settings) -> Command:
         if setting.name not in SPECIAL:
             words += _words(setting, settings)
     if own:
-        words += more_flags(image, settings)
+        words += commands.more_flags(image, settings)
     speculative = _given_speculative(settings)
     described = _speculative(image, settings, own=own) if speculative is None else None
     _refuse(image, settings, names, described)
@@ -84,12 +76,14 @@ def _words(setting: Setting, settings: Settings) -> list[str]:
     if setting.name == "TOOL_CALL_PARSER" and settings.values.get("ENABLE_AUTO_TOOL_CHOICE") is False:
         return []
     return (
-        flag_words(setting.flag, spelled(setting.name, value), setting.server_default) if setting.flag else []
+        commands.flag_words(setting.flag, spelled(setting.name, value), setting.server_default)
+        if setting.flag
+        else []
     )
 
 
 def _speculative(image: Image, settings: Settings, *, own: bool) -> dict[str, Any] | None:
-    drafter = drafter_of(image, settings, own=own)
+    drafter = commands.drafter_of(image, settings, own=own)
     if drafter is None:
         return None
     return drafter | {"attention_backend": spelled("DRAFT_ATTENTION_BACKEND", drafter["attention_backend"])}
@@ -115,7 +109,7 @@ def _given_speculative(settings: Settings) -> dict[str, Any] | None:
     method = option(settings.extra, "--speculative-algorithm")
     if method is None:
         return None
-    refuse_second_drafter(settings, "--speculative-algorithm")
+    commands.refuse_second_drafter(settings, "--speculative-algorithm")
     model = option(settings.extra, "--speculative-draft-model-path", "--speculative-draft-model")
     backend = option(settings.extra, "--speculative-draft-attention-backend")
     return {"method": method.lower(), "model": model or "", "attention_backend": backend or "auto"}

@@ -5,17 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from ... import command as commands
 from ... import rules
-from ...command import (
-    Command,
-    drafter_of,
-    flag_words,
-    model_of,
-    more_flags,
-    option,
-    refuse_second_drafter,
-    served_names,
-)
+from ...command import Command, option
 from ...image import Image
 from ...settings import Settings
 
@@ -26,13 +18,13 @@ WITHOUT_EFFECT = ("TQ_RING_CAPACITY", "TQ_INITIAL_LAYERS")
 
 def build(image: Image, settings: Settings) -> Command:
     """Build the recommended command."""
-    model, revision, own = model_of(image, settings)
+    model, revision, own = commands.model_of(image, settings)
     cache, remarks = _turboquant(settings)
     cache = cache or settings.text("KV_CACHE_DTYPE")
     words: list[str] = [model]
     if revision:
         words += ["--revision", revision]
-    names = served_names(settings, model)
+    names = commands.served_names(settings, model)
     if names != (model,) and option(settings.extra, "--served-model-name") is None:
         words += ["--served-model-name", *names]
     done = set(SPECIAL)
@@ -43,9 +35,11 @@ def build(image: Image, settings: Settings) -> Command:
         done.add("ATTENTION_BACKEND")
     for setting in image.settings.values():
         if setting.flag and setting.name not in done:
-            words += flag_words(setting.flag, settings.values.get(setting.name), setting.server_default)
+            words += commands.flag_words(
+                setting.flag, settings.values.get(setting.name), setting.server_default
+            )
     if own:
-        words += more_flags(image, settings)
+        words += commands.more_flags(image, settings)
     if cache and cache != "auto":
         words += ["--kv-cache-dtype", cache]
     speculative = _given_speculative(settings)
@@ -86,7 +80,7 @@ def _turboquant(settings: Settings) -> tuple[str, list[str]]:
 
 
 def _speculative(image: Image, settings: Settings, cache: str, *, own: bool) -> dict[str, Any] | None:
-    drafter = drafter_of(image, settings, own=own)
+    drafter = commands.drafter_of(image, settings, own=own)
     if drafter is None:
         return None
     backend, revision, more = drafter.pop("attention_backend"), drafter.pop("revision"), drafter.pop("config")
@@ -105,7 +99,7 @@ def _given_speculative(settings: Settings) -> dict[str, Any] | None:
     text = option(settings.extra, "--speculative-config", "-sc")
     if text is None:
         return None
-    refuse_second_drafter(settings, "--speculative-config")
+    commands.refuse_second_drafter(settings, "--speculative-config")
     try:
         value = json.loads(text)
     except ValueError:
