@@ -29,9 +29,7 @@ def shortened(result: dict[str, Any]) -> dict[str, Any]:
     """Return a result without the time of every token."""
     between = result.pop("itls", [])
     if "latencies" not in result:
-        result["latencies"] = [
-            first + sum(rest) for first, rest in zip(result["ttfts"], between, strict=True)
-        ]
+        result["latencies"] = [first + sum(rest) for first, rest in zip(result["ttfts"], between, strict=True)]
     texts = [text[:LONGEST] for text in result.get("generated_texts", [])]
     return {**result, "generated_texts": texts}
 

@@ -48,9 +48,7 @@ pytest_plugins = (
 )
 
 UNIT = Path(__file__).parent / "unit"
-SURPRISES = re.compile(
-    r"(PIP|UV|HF|FACTORY|XDG|DOCKER|GITHUB|REGISTRY)_.*|VIRTUAL_ENV|COLUMNS|.*_proxy", re.IGNORECASE
-)
+SURPRISES = re.compile(r"(PIP|UV|HF|FACTORY|XDG|DOCKER|GITHUB|REGISTRY)_.*|VIRTUAL_ENV|COLUMNS|.*_proxy", re.IGNORECASE)
 
 EXAMPLES = {"quick": 20, "slow": 300}
 """How many examples of a property each profile of Hypothesis tries; a run without slow tests is quick."""
@@ -63,9 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Examples may share our fixtures, take their time, and often be no valid input.
     unfit = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much]
     for name, number in EXAMPLES.items():
-        hypothesis.settings.register_profile(
-            name, max_examples=number, deadline=None, suppress_health_check=unfit
-        )
+        hypothesis.settings.register_profile(name, max_examples=number, deadline=None, suppress_health_check=unfit)
     chosen = config.getoption("--hypothesis-profile", None)
     hypothesis.settings.load_profile(chosen or ("quick" if config.option.markexpr == "not slow" else "slow"))
 

@@ -44,9 +44,7 @@ def apply_mods(layers: Iterable[Layer], downloads: Downloads) -> AppliedMods:
     layers = list(layers)
     project, result = downloads.inputs.project, AppliedMods()
     mods = [layer for layer in layers if isinstance(layer, ModLayer)]
-    compiled = [
-        (layer.key, mod) for layer in layers if isinstance(layer, BytecodeLayer) and (mod := _mods_of(layer))
-    ]
+    compiled = [(layer.key, mod) for layer in layers if isinstance(layer, BytecodeLayer) and (mod := _mods_of(layer))]
     left = [*mods, *(mod for _, mod in compiled)]
     while left:
         top = max(left, key=lambda layer: len(layer.settings.chain))
@@ -152,8 +150,7 @@ class InstalledWheel:
         """Read the wheel's directory; `slimmer` knows the libraries as they are in the image."""
         self.site = f"{environment.venv}/lib/python{environment.python}/site-packages"
         self._entries = {
-            entry.path: entry
-            for entry in wheel_entries(wheel, file, environment, without=without, slimmer=slimmer)
+            entry.path: entry for entry in wheel_entries(wheel, file, environment, without=without, slimmer=slimmer)
         }
 
     @property
@@ -222,9 +219,7 @@ def mod_entries(applied: Sequence[Applied], trees: Mapping[str, InstalledWheel])
     last = applied[-1]
     distribution = last.mod.manifest.distribution
     tree = trees[distribution]
-    files = _brought_along(last.mod, last.variant) | {
-        path: text.encode() for path, text in last.files.items()
-    }
+    files = _brought_along(last.mod, last.variant) | {path: text.encode() for path, text in last.files.items()}
     changed = {
         path: text
         for result in applied

@@ -239,9 +239,7 @@ def confirm(known: KnownLayers, plans: Iterable[Plan], blobs: Mapping[Sha256, Bl
             raise
 
 
-def remember(
-    project: Project, known: KnownLayers, plans: Sequence[Plan], blobs: Mapping[Sha256, Blob]
-) -> None:
+def remember(project: Project, known: KnownLayers, plans: Sequence[Plan], blobs: Mapping[Sha256, Blob]) -> None:
     """Add the new layers of plans to the record, and what was taken out of their wheels."""
     found = {
         layer.key: (f"{layer.kind} {layer.name}", blobs[layer.key])
@@ -270,9 +268,7 @@ def drop_unneeded(project: Project) -> int:
     }
     with FileLock(project.store.root / ".recording"):
         dropped = KnownLayers(project.known_layers).keep({layer.key for layer in layers})
-        _write_slimmed(
-            project, [one for one in _slimmed(project) if (one.sha256, one.chip, one.rule) in needed]
-        )
+        _write_slimmed(project, [one for one in _slimmed(project) if (one.sha256, one.chip, one.rule) in needed])
     return dropped
 
 
@@ -288,9 +284,7 @@ def _write_slimmed(project: Project, records: Sequence[SlimmedWheel]) -> None:
         SlimLock(made_from={}, wheels=tuple(ordered)).write(SlimLock.path(project.locks))
 
 
-def built_layouts(
-    project: Project, targets: Sequence[str], *, one: bool = False
-) -> list[tuple[Cell, Layout, str]]:
+def built_layouts(project: Project, targets: Sequence[str], *, one: bool = False) -> list[tuple[Cell, Layout, str]]:
     """Find the images that were built for targets, each with its name in engines; one that is stale is refused."""
     cells = [select_one(project.matrix, "".join(targets[:1]))] if one else select(project.matrix, targets)
     repository = project.matrix.effective_registry.rpartition("/")[2].lower()

@@ -111,9 +111,7 @@ class LayerInputs:
 
 
 def _has_python(lock: BaseLock, layer: BytecodeLayer) -> bool:
-    return layer.settings.package in {
-        deb.version for deb in python_packages(layer.settings.python, lock.debs)[:1]
-    }
+    return layer.settings.package in {deb.version for deb in python_packages(layer.settings.python, lock.debs)[:1]}
 
 
 class Downloads:
@@ -126,9 +124,7 @@ class Downloads:
         self._downloader = Downloader(self._store)
         absent = {layer.key: self._absent(layer) for layer in layers}
         self._sizes = {key: sum(item.size for item in items) for key, items in absent.items()}
-        self._fetched = {
-            key: dict.fromkeys((item.sha256 for item in items), 0) for key, items in absent.items()
-        }
+        self._fetched = {key: dict.fromkeys((item.sha256 for item in items), 0) for key, items in absent.items()}
         self._coming: dict[Sha256, Future[Path]] = {}
         for item in (item for items in absent.values() for item in items):
             if item.sha256 not in self._coming:

@@ -37,9 +37,7 @@ def verify(project: Project, cell: Cell, watch: Watcher, *, digest: str | None =
             _compare(layout, rebuilt, project.store)
         if rebuilt.image.digest != expected:
             raise _not_the_same(str(cell), f"expected {expected}, the lock gives {rebuilt.image.digest}")
-        blobs = {
-            layer.key: blob for layer, blob in zip(rebuilt.plan.layers, rebuilt.image.layers, strict=True)
-        }
+        blobs = {layer.key: blob for layer, blob in zip(rebuilt.plan.layers, rebuilt.image.layers, strict=True)}
         confirm(KnownLayers(project.known_layers), [rebuilt.plan], blobs, project.store)
     return rebuilt.image.digest
 

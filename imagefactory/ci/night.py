@@ -157,9 +157,7 @@ def judge(
     return NightVerdict(needs, f"{why}; {state}")
 
 
-def _settled(
-    repository: Repository, catalog: Catalog, plan: Plan, tags: Sequence[str]
-) -> NightVerdict | None:
+def _settled(repository: Repository, catalog: Catalog, plan: Plan, tags: Sequence[str]) -> NightVerdict | None:
     """Judge an image that is published, or that a rollback holds back; None if it is neither."""
     current = catalog.current(tags, plan.platform)
     is_current = current is not None and current.plan_key == plan.key

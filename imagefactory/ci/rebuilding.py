@@ -68,9 +68,7 @@ class Rebuilds:
         other = [one for one in self.done if one.rebuilt != one.image]
         if not other and not self.failed:
             return
-        reasons = [
-            f"{one.target}: {one.commit} gives {one.rebuilt}, published is {one.image}" for one in other
-        ]
+        reasons = [f"{one.target}: {one.commit} gives {one.rebuilt}, published is {one.image}" for one in other]
         raise TrustError(
             "rebuild-differs",
             f"{len(other) + len(self.failed)} of {len(self.done) + len(self.failed)} images were not confirmed.",
@@ -150,11 +148,7 @@ def _rebuild(project: Project, checked: Checked, scratch: Path, say: Say) -> Reb
 
 def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what the programs of another commit get of an environment."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if _NEEDED.fullmatch(name) and not _SECRET.search(name)
-    }
+    return {name: value for name, value in environment.items() if _NEEDED.fullmatch(name) and not _SECRET.search(name)}
 
 
 def _fetch(project: Project, checked: Checked) -> str:

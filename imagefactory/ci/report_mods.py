@@ -72,10 +72,7 @@ def findings(results: Iterable[ModResult]) -> list[ModFinding]:
         if not result.holds:
             wrong.setdefault(result.mod, []).append(result)
     upstream = {mod for mod, found in wrong.items() if any(UPSTREAM in result.detail for result in found)}
-    return [
-        ModFinding(mod, "upstream" if mod in upstream else "broken", tuple(found))
-        for mod, found in wrong.items()
-    ]
+    return [ModFinding(mod, "upstream" if mod in upstream else "broken", tuple(found)) for mod, found in wrong.items()]
 
 
 def report(

@@ -117,9 +117,7 @@ def compare(
     from imagefactory.cli.show.bench_tables import comparison_table
 
     if first.endswith(".json") and second.endswith(".json"):
-        lefts, rights = (
-            [BenchResult.read(options.existing("RESULT", name, folder=False))] for name in (first, second)
-        )
+        lefts, rights = ([BenchResult.read(options.existing("RESULT", name, folder=False))] for name in (first, second))
         asked = {*by}
     else:
         left, right = (
@@ -169,9 +167,7 @@ def plot(project: Project, results: str, output: str = "") -> None:
         print(path)
 
 
-@command(
-    "bench", base="look for the images of results that are new since this commit (default: of all results)"
-)
+@command("bench", base="look for the images of results that are new since this commit (default: of all results)")
 def check(project: Project, base: str = "") -> None:
     """Check the results in benchmarks/results: format, plausibility, and that the images of new ones exist."""
     from imagefactory.check.bench.result import check_shared, unchanged_files

@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
 BASE = "the commit to compare with"
 TARGETS = "what to act on; repeatable, or several separated by spaces"
-NIGHTLY_TARGETS = (
-    f"{TARGETS} (default: everything locked, and every model on grafts and on the version `nightly`)"
-)
+NIGHTLY_TARGETS = f"{TARGETS} (default: everything locked, and every model on grafts and on the version `nightly`)"
 PUSHED = "a folder with what `ci.push` handed on; repeatable (default: build/pushed)"
 
 
@@ -102,9 +100,7 @@ def push(project: Project, target: list[str]) -> None:
     pushed=PUSHED,
     bench="also measure what passed; an image that became slower fails, and gets no tag",
 )
-def smoke(
-    project: Project, target: list[str], level: list[str], pushed: list[str], bench: bool = False
-) -> None:
+def smoke(project: Project, target: list[str], level: list[str], pushed: list[str], bench: bool = False) -> None:
     """Pull and smoke-test pushed images at the levels they have not passed yet; the records go to build/smoke."""
     from imagefactory.check.smoke.record import SmokeRecord, levels_named
     from imagefactory.check.smoke.runner import records_below
@@ -222,9 +218,7 @@ def check_records(project: Project, base: str) -> None:
     source="a checkout of vLLM's main branch",
     vllm="the version of the matrix that it counts as (default: nightly)",
 )
-def report_mods(
-    project: Project, name: list[str], source: str, vllm: str = "nightly", dry_run: bool = False
-) -> None:
+def report_mods(project: Project, name: list[str], source: str, vllm: str = "nightly", dry_run: bool = False) -> None:
     """Check mods against vLLM's main branch, and open or update an issue for each that fails."""
     from imagefactory.ci.report_mods import findings, report
     from imagefactory.mods.compatibility import check_mods, markdown
@@ -265,9 +259,7 @@ def adopt(project: Project, target: list[str], dry_run: bool = False) -> None:
     github.start_workflow("nightly.yml")  # finds the new locks
 
 
-@command(
-    "ci", upgrade=f"{options.UPGRADE} (default: all)", body="write the text of the pull request to this file"
-)
+@command("ci", upgrade=f"{options.UPGRADE} (default: all)", body="write the text of the pull request to this file")
 def refresh(project: Project, upgrade: list[str], body: str = "") -> None:
     """Update the locks to newer packages, and the matrix to a new vLLM release."""
     from imagefactory.ci.refresh import refresh

@@ -246,8 +246,7 @@ def _from_os(error: OSError, where: str, cache: Path | None) -> FactoryError:
 def _in_parser(error: BaseException) -> bool:
     """Whether text that came from elsewhere is at fault, not code of ours."""
     passed = [
-        frame.f_globals.get("__name__", "").partition(".")[0]
-        for frame, _ in traceback.walk_tb(error.__traceback__)
+        frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in traceback.walk_tb(error.__traceback__)
     ]
     if isinstance(error, RecursionError):
         return not _PARSERS.isdisjoint(passed)

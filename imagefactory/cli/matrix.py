@@ -83,9 +83,7 @@ def lock(
             say_written(project, path, changed=changed)
         return
     if toolchain:
-        results = make_toolchain_locks(
-            CompileProject(project.root), toolchain, upgrade="all" in upgrade, say=say
-        )
+        results = make_toolchain_locks(CompileProject(project.root), toolchain, upgrade="all" in upgrade, say=say)
     else:
         cells = select(project, target) if target else cells_to_lock(project) or select(project, [])
         results = make_locks(project, cells, upgrade=upgrade, wheels=wheel, models=models, say=say)
@@ -107,9 +105,7 @@ def lock(
     diff="show what changed since the last build on this machine",
     shared="also count the bytes that other locked targets share; this plans them all",
 )
-def plan(
-    project: Project, target: list[str], json: bool = False, diff: bool = False, shared: bool = False
-) -> None:
+def plan(project: Project, target: list[str], json: bool = False, diff: bool = False, shared: bool = False) -> None:
     """Show what would be built: the layers, their keys, and which of them are cached."""
     from imagefactory.cli.command import today
     from imagefactory.plan.make import locked_plans

@@ -40,9 +40,7 @@ HELP = {
 _SHOWN = 60
 
 
-def number(
-    option: str, text: str, *, least: int = 0, most: int = 1_000_000, whole: bool = False
-) -> float | None:
+def number(option: str, text: str, *, least: int = 0, most: int = 1_000_000, whole: bool = False) -> float | None:
     if not text.strip():
         return None
     # Python itself would also take 1_0, nan, and the digits of every script.

@@ -126,9 +126,7 @@ def _show(outcome: Promotion) -> None:
     exit_refused(outcome.refused)
 
 
-@command(
-    to="the digest of an image, the start of one, or a day such as 2026-11-05 (default: the previous image)"
-)
+@command(to="the digest of an image, the start of one, or a day such as 2026-11-05 (default: the previous image)")
 def rollback(project: Project, target: str = "", to: str = "") -> None:
     """Move a target's tags back to an image published earlier; no image changes."""
     from imagefactory.publish.rollback import rollback
@@ -216,10 +214,7 @@ def prune(
     with open_repository(project) as repository:
         found = prune(repository, policy, delete=delete)
     if found.deletions:
-        rows = (
-            (one.kind, short_digest(one.digest), size(one.size), "\n".join(one.tags))
-            for one in found.deletions
-        )
+        rows = ((one.kind, short_digest(one.digest), size(one.size), "\n".join(one.tags)) for one in found.deletions)
         show_rows(rows, "what", "digest", "bytes", "tags")
     for tag in found.undated:
         say(f"{tag} stays: its age is unknown")

@@ -58,10 +58,7 @@ def docs(project: Project) -> None:
 
     [plan] = plans_of(project, [])
     pictures = docs.pictures(project, plan, check_mods(project))
-    print(
-        docs.write_digest(project, plan, project.root / "README.md")
-        or f"build {plan.target} to know its digest"
-    )
+    print(docs.write_digest(project, plan, project.root / "README.md") or f"build {plan.target} to know its digest")
     for path in docs.write_changed({**docs.with_tables(project.root), **pictures}):
         print(path.relative_to(project.root))
 

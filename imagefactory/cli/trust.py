@@ -118,15 +118,11 @@ def check(project: Project, tag: list[str], key: list[str], image: str = "", res
     to="your own repository for the statements, if you may not write to the other (default: FACTORY_REGISTRY)",
     results=f"the results of `rebuilds.check` (default: {_RESULTS})",
 )
-def attest_rebuilds(
-    project: Project, image: str = "", to: str = "", results: str = "", key: str = ""
-) -> None:
+def attest_rebuilds(project: Project, image: str = "", to: str = "", results: str = "", key: str = "") -> None:
     """Sign the results of rebuilds, and attach them to the images or to a repository of your own."""
     from imagefactory.ci.rebuilding import attach_rebuilds, read_rebuilds
 
-    found = read_rebuilds(
-        options.existing("--results", results or str(project.root / _RESULTS), folder=False)
-    )
+    found = read_rebuilds(options.existing("--results", results or str(project.root / _RESULTS), folder=False))
     signer = find_signer(project, key, publisher=False)
     if signer is None:
         raise TrustError(

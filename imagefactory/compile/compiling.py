@@ -114,9 +114,7 @@ def _announce(job: Job, say: Say) -> None:
         say(f"with the mod {mod.name}: {mod.manifest.summary}")
     if sources.carried:
         names, wheel = " and ".join(sources.carried), sources.carried_from
-        taken = (
-            f"taken over from {wheel.file}, unchanged" if wheel else "left out, since no wheel was published"
-        )
+        taken = f"taken over from {wheel.file}, unchanged" if wheel else "left out, since no wheel was published"
         say(f"{taken}: {names}")
     if sources.left_out:
         say(f"left out, since no target needs them: {', '.join(sources.left_out)}")
@@ -137,9 +135,7 @@ def _alone(folder: Path) -> AbstractContextManager[object]:
         ) from None
 
 
-def _run(
-    project: CompileProject, job: Job, jobs: int, watch: CompileWatcher, run: Callable[..., Ended]
-) -> Ended:
+def _run(project: CompileProject, job: Job, jobs: int, watch: CompileWatcher, run: Callable[..., Ended]) -> Ended:
     folder = job.folder(project.store)
     ccache = project.store.root / "ccache" / job.inputs.toolchain.removeprefix("sha256:")[:16]
     shutil.rmtree(folder / "out", ignore_errors=True)

@@ -67,8 +67,7 @@ def run(
             network_mode=network,
             user=f"{os.getuid()}:{os.getgid()}",
             volumes={
-                str(mount.folder): {"bind": mount.place, "mode": "ro" if mount.read_only else "rw"}
-                for mount in mounts
+                str(mount.folder): {"bind": mount.place, "mode": "ro" if mount.read_only else "rw"} for mount in mounts
             },
             working_dir="/factory",
         )

@@ -70,12 +70,8 @@ def make_graft(
             interfaces = read_extension(before, f"{file}, {path}"), read_extension(after, library.name)
             left_out += refuse_other_interface(library.name, *interfaces, other_chips)
             replaced[path] = without_search_path(after)
-            entries.append(
-                ReplacedFile(path=path, published=sha256_of(before), sha256=sha256_of(replaced[path]))
-            )
-    graft = Graft(
-        file=file, sha256=Sha256(inputs.sources["published"].removeprefix("wheel:")), replaced=tuple(entries)
-    )
+            entries.append(ReplacedFile(path=path, published=sha256_of(before), sha256=sha256_of(replaced[path])))
+    graft = Graft(file=file, sha256=Sha256(inputs.sources["published"].removeprefix("wheel:")), replaced=tuple(entries))
     record = {
         "format": GRAFT_FORMAT,
         "graft": graft.model_dump(mode="json"),
@@ -125,9 +121,7 @@ def _place_of(archive: ZipFile, library: str, file: str) -> str:
 
 _SCHEMA: Final = re.compile(rb"\0\s*([A-Za-z_][\w.:]*\([ -~\s]*\)\s*->[ -~\s]+)(?=\0)")
 """An operator as it is registered with torch: name(arguments) -> results, in a text of its own."""
-_SYSTEM: Final = re.compile(
-    r"(libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+|ld-linux[\w-]*)\.so\.\d+"
-)
+_SYSTEM: Final = re.compile(r"(libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+|ld-linux[\w-]*)\.so\.\d+")
 """Parts of glibc and GCC, which is what differs between the systems that libraries are compiled on."""
 _SEARCH_PATHS: Final = ("DT_RPATH", "DT_RUNPATH")
 
@@ -146,9 +140,7 @@ def read_extension(data: bytes, name: str) -> Extension:
         elf = ELFFile(io.BytesIO(data))
         sections = list(elf.iter_sections())
         [symbols] = [
-            section
-            for section in sections
-            if isinstance(section, SymbolTableSection) and section.name == ".dynsym"
+            section for section in sections if isinstance(section, SymbolTableSection) and section.name == ".dynsym"
         ]
         dynamic = _dynamic(elf)
         defined = [symbol.name for symbol in symbols.iter_symbols() if symbol["st_shndx"] != "SHN_UNDEF"]
@@ -164,9 +156,7 @@ def read_extension(data: bytes, name: str) -> Extension:
         ) from None
     return Extension(
         modules=frozenset(symbol for symbol in defined if symbol.startswith("PyInit_")),
-        operators=frozenset(
-            " ".join(found.decode().split()) for found in _SCHEMA.findall(b"\0" + texts + b"\0")
-        ),
+        operators=frozenset(" ".join(found.decode().split()) for found in _SCHEMA.findall(b"\0" + texts + b"\0")),
         needed=frozenset(library for library in needed if not _SYSTEM.fullmatch(library)),
     )
 
@@ -178,9 +168,7 @@ def refuse_other_interface(
 
     Operators in `other_chips` may be missing, since they exist for other chips only; those that are get returned.
     """
-    missing = {
-        schema: schema.partition("(")[0] for schema in sorted(published.operators - compiled.operators)
-    }
+    missing = {schema: schema.partition("(")[0] for schema in sorted(published.operators - compiled.operators)}
     left_out = tuple(name for name in missing.values() if name in other_chips)
     lacking = [schema for schema, name in missing.items() if name not in other_chips]
     added = sorted(compiled.operators - published.operators)
@@ -303,9 +291,7 @@ def repack(
     info = f"{name}-{version}.dist-info"
     target = folder / f"{'-'.join([name, version, *build, tag])}.whl"
     with ZipFile(source) as archive, writing(target) as output:
-        old_info = next(
-            path for path in archive.namelist() if path.endswith(".dist-info/METADATA")
-        ).partition("/")[0]
+        old_info = next(path for path in archive.namelist() if path.endswith(".dist-info/METADATA")).partition("/")[0]
         new[f"{old_info}/METADATA"] = _with_version(archive.read(f"{old_info}/METADATA"), version)
         new[f"{old_info}/WHEEL"] = _with_tag(archive.read(f"{old_info}/WHEEL"), tag)
         made = _Archive(output)

@@ -164,15 +164,11 @@ def _vllm(project: CompileProject, request: Request, platform: str) -> JobSource
     version = project.matrix.vllm[request.vllm]
     replaced = read_replacements(request.sources)
     main = _folder("vllm", replaced) or _vllm_source(project, version)
-    dependencies, left_out = choose_sources(
-        project.settings, request.vllm, version, replaced, request.targets
-    )
+    dependencies, left_out = choose_sources(project.settings, request.vllm, version, replaced, request.targets)
     carried = () if request.targets else project.settings.carried_by(version)
     carried_from, number = None, version.release
     if carried and version.release is not None:
-        why = (
-            f"A whole compile takes {' and '.join(carried)} from it, which the toolchain has no compiler for"
-        )
+        why = f"A whole compile takes {' and '.join(carried)} from it, which the toolchain has no compiler for"
         carried_from = published_wheel(project, version.release, platform, why)
     if number is None:
         commit = _origin(main).rpartition("@")[2].rpartition(":")[2][:9]

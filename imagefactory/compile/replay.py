@@ -152,9 +152,7 @@ def _space(wheels: Iterable[Path]) -> int:
     total = 0
     for wheel in wheels:
         with ZipFile(wheel) as archive:
-            total += sum(
-                -(-item.file_size // 4096) * 4096 for item in archive.infolist() if item.file_size <= LARGEST
-            )
+            total += sum(-(-item.file_size // 4096) * 4096 for item in archive.infolist() if item.file_size <= LARGEST)
     return -(-total // _MIB)
 
 

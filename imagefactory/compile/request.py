@@ -58,9 +58,7 @@ def requests_of(
     _refuse_unknown("source", [text.partition("=")[0] for text in sources], known, "--source")
     parts = {item: _parts(project, item, vllm, arch) for item in wanted}
     _refuse_wrong_parts(_split(only), parts, vllm, arch)
-    chosen = {
-        item: tuple(part for part in parts[item] if not only or part in _split(only)) for item in wanted
-    }
+    chosen = {item: tuple(part for part in parts[item] if not only or part in _split(only)) for item in wanted}
     if not only:
         chosen["flashinfer"] = ()  # the whole wheel
     return [
@@ -107,9 +105,7 @@ def _parts(project: CompileProject, item: What, vllm: str, arch: str) -> tuple[s
     return listed
 
 
-def _refuse_wrong_parts(
-    only: Sequence[str], parts: Mapping[What, Sequence[str]], vllm: str, arch: str
-) -> None:
+def _refuse_wrong_parts(only: Sequence[str], parts: Mapping[What, Sequence[str]], vllm: str, arch: str) -> None:
     if not only:
         return
     known = [name for listed in parts.values() for name in listed]

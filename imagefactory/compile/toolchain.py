@@ -159,9 +159,7 @@ def provide(project: CompileProject, plan: Plan, watch: Watcher) -> str:
 def locked_toolchains(project: CompileProject) -> Iterator[Cell]:
     for vllm, version in project.matrix.vllm.items():
         if version.release is not None:
-            yield from (
-                cell for cell in toolchain_cells(project, vllm) if project.wheel_lock_path(cell).exists()
-            )
+            yield from (cell for cell in toolchain_cells(project, vllm) if project.wheel_lock_path(cell).exists())
 
 
 FLASHINFER = "flashinfer-python"

@@ -214,9 +214,7 @@ def write_key_file(folder: Path, key: str, where: str = "the environment") -> Pa
             file.write(key)
     except OSError as error:
         fix = "Make the folder writable, or start without a key."
-        raise _not_passed(
-            "The API key cannot be written to a file.", path, str(error.strerror), fix
-        ) from None
+        raise _not_passed("The API key cannot be written to a file.", path, str(error.strerror), fix) from None
     return path
 
 

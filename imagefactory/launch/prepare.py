@@ -236,9 +236,7 @@ def runtime_mods(
     folder = project.root / "mods"
     for mod, variant in picked.values():
         beside = [
-            change
-            for change in variant.changes
-            if isinstance(change, NewFile) and change.add.startswith(IMAGE_FILES)
+            change for change in variant.changes if isinstance(change, NewFile) and change.add.startswith(IMAGE_FILES)
         ]
         if len(beside) == len(variant.changes):
             # A server's options are checked before mods are applied, and may name these files.

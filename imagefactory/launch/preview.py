@@ -62,9 +62,7 @@ class Preview:
     def markdown(self) -> str:
         return self.run("settings", "--markdown").stdout
 
-    def run(
-        self, *arguments: str, variables: Mapping[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, variables: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         with tempfile.TemporaryDirectory(prefix="imagefactory-") as folder:
             Path(folder, "settings.json").write_bytes(settings_bytes(self.description))
             Path(folder, "model.json").write_text(json.dumps(self.model), "utf-8")

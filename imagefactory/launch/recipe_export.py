@@ -42,9 +42,7 @@ class Exported:
     account: list[str] = field(default_factory=list)
 
 
-def registry_of(
-    project: Project, cells: Sequence[Cell], known: Mapping[Cell, Digest | None] | None = None
-) -> Exported:
+def registry_of(project: Project, cells: Sequence[Cell], known: Mapping[Cell, Digest | None] | None = None) -> Exported:
     """Return the registry of all cells for a DGX Spark whose image is known by its digest.
 
     `known` has the digests, if the caller has looked them up already.

@@ -26,9 +26,7 @@ TEMPLATED = ("MAX_MODEL_LEN", "MAX_NUM_SEQS", "MAX_NUM_BATCHED_TOKENS", "GPU_MEM
 """The settings that a user of a recipe may override."""
 
 
-def recipe(
-    style: str, launch: Launch, model: Mapping[str, Any], command: Sequence[str], env: Mapping[str, str]
-) -> str:
+def recipe(style: str, launch: Launch, model: Mapping[str, Any], command: Sequence[str], env: Mapping[str, str]) -> str:
     """Return a recipe. `command` comes from `Preview.command`; `env` holds the model's own variables."""
     return recipe_text(recipe_document(style, launch, model, command, env))
 

@@ -281,9 +281,7 @@ Alternatives = tuple[Relation, ...]
 def parse_depends(text: str) -> Iterator[Alternatives]:
     """Parse a Depends field: every group is needed, and any alternative satisfies a group."""
     for group in PkgRelation.parse_relations(text) if text else ():
-        yield tuple(
-            Relation(one["name"], one["archqual"] or "", *(one["version"] or ("", ""))) for one in group
-        )
+        yield tuple(Relation(one["name"], one["archqual"] or "", *(one["version"] or ("", ""))) for one in group)
 
 
 class Choices:

@@ -118,9 +118,7 @@ def check_locks(project: Project, expected: Iterable[Expected]) -> list[Path]:
             why="; ".join(f"{path}: {what}" for path, what in drifts),
             fix="Run `./inv lock` and commit the result; delete locks that are no longer needed.",
         )
-    refuse_unmatched(
-        project.root / "matrix.yaml", (project.wheel_lock(cell) for cell in locked_cells(project))
-    )
+    refuse_unmatched(project.root / "matrix.yaml", (project.wheel_lock(cell) for cell in locked_cells(project)))
     return sorted(present)
 
 

@@ -43,9 +43,7 @@ def lock_archive(kind: str, project: str, release: str, indexes: Indexes, why: s
     offers = [
         offer
         for offer in indexes.files(project)
-        if offer.sha256
-        and fnmatchcase(offer.file, _PATTERNS[kind])
-        and _version_of(offer.file) == Version(release)
+        if offer.sha256 and fnmatchcase(offer.file, _PATTERNS[kind]) and _version_of(offer.file) == Version(release)
     ]
     if not offers:
         raise LockError(
@@ -58,9 +56,7 @@ def lock_archive(kind: str, project: str, release: str, indexes: Indexes, why: s
     offer = min(offers, key=lambda offer: offer.file)
     with new_session() as session:
         size = offer.local.stat().st_size if offer.local else RangeFile(offer.url, session).size
-    return LockedSource(
-        name=project, version=release, file=offer.file, sha256=Sha256(str(offer.sha256)), size=size
-    )
+    return LockedSource(name=project, version=release, file=offer.file, sha256=Sha256(str(offer.sha256)), size=size)
 
 
 def _version_of(file: str) -> Version | None:

@@ -159,9 +159,7 @@ def make_base_lock(project: Project, cell: Cell, upgrade: Sequence[str], say: Sa
     mirrors = DebianMirrors.discover(base.debian)
     locked = old.suites if old else ()
     index = read_index(debian=base.debian, platform=cell.platform, mirrors=mirrors, say=say, locked=locked)
-    lock = lock_base(
-        index, base=name, packages=base.packages, platform=cell.platform, made_from=made_from, say=say
-    )
+    lock = lock_base(index, base=name, packages=base.packages, platform=cell.platform, made_from=made_from, say=say)
     security = security_updates(old, lock, index) if old else ()
     return LockResult(path, changed=lock.write(path), security=security)
 

@@ -45,9 +45,7 @@ class DebianMirrors:
     keys: Path = KEYS
 
     @classmethod
-    def discover(
-        cls, debian: str, *, environ: Mapping[str, str] = os.environ, apt: Path = Path("/etc/apt")
-    ) -> Self:
+    def discover(cls, debian: str, *, environ: Mapping[str, str] = os.environ, apt: Path = Path("/etc/apt")) -> Self:
         """Return the mirrors that the user names, else those that the host's apt uses."""
         named = environ.get("FACTORY_DEBIAN_MIRROR", "").rstrip("/")
         if named:

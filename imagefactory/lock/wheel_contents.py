@@ -134,9 +134,7 @@ def console_scripts(entry_points: bytes) -> dict[str, str]:
     return {name: target for section in sections for name, target in parser.items(section)}
 
 
-def settle(
-    found: Sequence[tuple[LockedWheel, WheelContents]], conflicts: Sequence[Conflict]
-) -> list[LockedWheel]:
+def settle(found: Sequence[tuple[LockedWheel, WheelContents]], conflicts: Sequence[Conflict]) -> list[LockedWheel]:
     """Record for every wheel the paths that it yields to another one; raise an error for undecided conflicts."""
     owners: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for wheel, contents in found:
@@ -191,9 +189,7 @@ def leave_out(
             raise _cannot(matrix, whole[wheel.name], "distribution", why)
     left = _with_requirements({name: whole[name].reason for name in names if name in whole}, found)
     kept = [_without_files(item, entries, matrix) for item in found if item[0].name not in left]
-    wheels = [
-        LeftOutWheel(**dict(wheel), reason=left[wheel.name]) for wheel, _ in found if wheel.name in left
-    ]
+    wheels = [LeftOutWheel(**dict(wheel), reason=left[wheel.name]) for wheel, _ in found if wheel.name in left]
     return kept, tuple(sorted(wheels, key=lambda wheel: wheel.name))
 
 

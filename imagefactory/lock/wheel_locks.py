@@ -183,9 +183,7 @@ def _resolve(
             *_index_options(config, request.arch, Path(folder)),
         ]  # fmt: skip
         # Everything that matters is passed as options.
-        environment = {
-            name: value for name, value in environment_for_uv().items() if not _DECIDING.fullmatch(name)
-        }
+        environment = {name: value for name, value in environment_for_uv().items() if not _DECIDING.fullmatch(name)}
         done = subprocess.run(  # noqa: S603 - our own arguments
             command, capture_output=True, text=True, check=False, env=environment
         )

@@ -121,9 +121,7 @@ def _wanted(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> list[Mod]:
     if asked == "none":
         return []
     automatic = asked == "auto"
-    listed = (
-        list(mods.values()) if automatic else [find_mod(mods, name, _list_of_mods(cell)) for name in asked]
-    )
+    listed = list(mods.values()) if automatic else [find_mod(mods, name, _list_of_mods(cell)) for name in asked]
     of_server = [mod for mod in listed if mod.manifest.of_server == cell.server]
     return [mod for mod in of_server if not automatic or _needed(matrix, cell, mod)]
 

@@ -100,9 +100,7 @@ class ReleaseSource:
     def archive(self) -> Path:
         """Return the whole archive, which is downloaded and hashed if it is not here."""
         locked = self._locked
-        wanted = Wanted(
-            locked.file, locked.sha256, locked.size, lambda: [offer.url for offer in self._offers()]
-        )
+        wanted = Wanted(locked.file, locked.sha256, locked.size, lambda: [offer.url for offer in self._offers()])
         return fetch(wanted, self._store, self._session, lambda _: None)
 
     def _open_sdist(self) -> Callable[[str], str | None]:

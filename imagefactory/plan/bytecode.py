@@ -60,9 +60,7 @@ def listed_paths(root: Path, python: str, venv: str, lists: Iterable[str]) -> li
     roots = {STANDARD_LIBRARY: f"usr/lib/python{python}"}
     site = f"{venv}/lib/python{python}/site-packages"
     listed = _listed(root, lists)
-    return sorted(
-        f"{roots.get(distribution, site)}/{path}" for distribution, paths in listed.items() for path in paths
-    )
+    return sorted(f"{roots.get(distribution, site)}/{path}" for distribution, paths in listed.items() for path in paths)
 
 
 def listed_name(distribution: str) -> str:
@@ -77,9 +75,7 @@ def python_packages(python: str, debs: Iterable[LockedDeb]) -> list[LockedDeb]:
     return [by_name[name] for name in names] if by_name.keys() >= set(names) else []
 
 
-def module_bytecode(
-    root: Path, base: BaseLock, lock: WheelLock, wheels: Sequence[WheelLayer]
-) -> list[BytecodeLayer]:
+def module_bytecode(root: Path, base: BaseLock, lock: WheelLock, wheels: Sequence[WheelLayer]) -> list[BytecodeLayer]:
     """Plan the bytecode of wheels and the standard library; a base without Python has none."""
     packages = python_packages(lock.python, base.debs)
     if not packages:

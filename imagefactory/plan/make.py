@@ -68,9 +68,7 @@ def make_plan(project: Project, cell: Cell, *, fat: bool = False) -> Plan:
         serve,
         *mods,
         *own_bytecode(project.root, base, wheels.python, serve, mods),
-        ModelLayer.of(
-            "model", cell.model, (), ModelSettings(model=served.model, description=served.description)
-        ),
+        ModelLayer.of("model", cell.model, (), ModelSettings(model=served.model, description=served.description)),
     )
     if len(layers) > MAX_LAYERS:
         raise ConfigError(
@@ -164,9 +162,7 @@ def _left_paths(wheels: Iterable[LockedWheel]) -> LeftPaths:
     return {wheel.file: wheel.not_installed for wheel in wheels if wheel.not_installed}
 
 
-def _mod_layers(
-    lock: WheelLock, distribution: str, chosen: Chosen, slim: SlimSettings | None
-) -> Iterable[ModLayer]:
+def _mod_layers(lock: WheelLock, distribution: str, chosen: Chosen, slim: SlimSettings | None) -> Iterable[ModLayer]:
     """Plan a layer for each mod; its key also covers the mods applied before."""
     chain: list[ModLink] = []
     wheels: dict[str, LockedWheel] = {}
@@ -192,9 +188,7 @@ def _mod_layers(
             slim=None if all(wheel.pure for wheel in wheels.values()) else slim,
         )
         inputs = sorted({(wheel.file, wheel.sha256) for wheel in wheels.values()})
-        yield ModLayer.of(
-            "mod", mod.name, (Input(name=file, sha256=sha256) for file, sha256 in inputs), settings
-        )
+        yield ModLayer.of("mod", mod.name, (Input(name=file, sha256=sha256) for file, sha256 in inputs), settings)
 
 
 def _compiles(lock: WheelLock) -> bool:

@@ -269,9 +269,7 @@ def make_image(plan: Plan, blobs: Sequence[Blob]) -> Image:
         "config": {"mediaType": CONFIG_TYPE, "digest": f"sha256:{sha256_of(config)}", "size": len(config)},
         "layers": [{"mediaType": LAYER_TYPE, "digest": blob.digest, "size": blob.size} for blob in blobs],
         "annotations": {
-            key: value
-            for key, value in plan.config.labels.items()
-            if key.startswith("org.opencontainers.image.")
+            key: value for key, value in plan.config.labels.items() if key.startswith("org.opencontainers.image.")
         },
     }
     return Image(plan.platform, config, canonical_json(manifest), tuple(blobs))

@@ -95,9 +95,7 @@ def _why(old: Layer, new: Layer) -> list[str]:
     before, after = ({item.name: item.sha256 for item in layer.inputs} for layer in (old, new))
     reasons = [f"input removed: {name}" for name in sorted(before.keys() - after.keys())]
     reasons += [f"input added: {name}" for name in sorted(after.keys() - before.keys())]
-    reasons += [
-        f"input changed: {name}" for name in sorted(before.keys() & after) if before[name] != after[name]
-    ]
+    reasons += [f"input changed: {name}" for name in sorted(before.keys() & after) if before[name] != after[name]]
     if isinstance(old, ModLayer) and isinstance(new, ModLayer) and old.settings != new.settings:
         reasons += _differing_mods(old.settings, new.settings)
     elif old.settings != new.settings:

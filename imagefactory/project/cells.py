@@ -171,9 +171,7 @@ def condition_holds(condition: Condition, matrix: Matrix, cell: Cell) -> bool:
         return False
     for server in TITLES:
         wanted = getattr(condition, server)
-        if wanted is not None and not (
-            server == cell.server and matrix.versions[cell.version].within(wanted)
-        ):
+        if wanted is not None and not (server == cell.server and matrix.versions[cell.version].within(wanted)):
             return False
     if condition.capability is not None:
         capability = matrix.archs[cell.arch].capability
@@ -207,9 +205,7 @@ def intended_kernels(matrix: Matrix, cell: Cell) -> KernelOrigin:
     """Return where a cell's vLLM kernels have to come from, according to the matrix."""
     if "vllm" not in compiled_distributions(matrix, cell):
         return "upstream"
-    return (
-        "graft" if choice_for(matrix.versions[cell.version].compile, cell.arch)[0] == "graft" else "compiled"
-    )
+    return "graft" if choice_for(matrix.versions[cell.version].compile, cell.arch)[0] == "graft" else "compiled"
 
 
 def compiled_distributions(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
@@ -245,9 +241,7 @@ def arch_of(matrix: Matrix, cell: Cell) -> Arch:
     arch, version = matrix.archs[cell.arch], matrix.versions[cell.version]
     if arch.distribution != "vllm":
         return arch
-    return arch.model_copy(
-        update={name: [*getattr(arch, name), *getattr(version, name)] for name in VERSION_NEEDS}
-    )
+    return arch.model_copy(update={name: [*getattr(arch, name), *getattr(version, name)] for name in VERSION_NEEDS})
 
 
 def _out_of_range(matrix: Matrix, cell: Cell, what: str, wanted: str | None) -> str | None:

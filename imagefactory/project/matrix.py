@@ -160,9 +160,7 @@ class Matrix(_Model):
     registry: Registry
     source: Annotated[str, StringConstraints(pattern=r"^https://")]
     """The source repository of the factory, stored in an image label that GHCR uses to link the two."""
-    signers: Annotated[list[Workflow], Field(min_length=1)] = [
-        ".github/workflows/nightly.yml@refs/heads/main"
-    ]
+    signers: Annotated[list[Workflow], Field(min_length=1)] = [".github/workflows/nightly.yml@refs/heads/main"]
     """The workflows of `source` that may sign images, each on the one branch or tag where it may."""
     rebuilders: dict[Name, Rebuilder] = {}  # others who rebuild images; `verify --image` counts them
     defaults: Defaults
@@ -193,18 +191,14 @@ class Matrix(_Model):
     def _releases_only(cls, versions: dict[str, ServerVersion]) -> dict[str, ServerVersion]:
         for name, version in versions.items():
             if version.release is None or version.compile != "published":
-                raise PydanticCustomError(
-                    "origin", "{name}: only vLLM is compiled; give a `release`", {"name": name}
-                )
+                raise PydanticCustomError("origin", "{name}: only vLLM is compiled; give a `release`", {"name": name})
         return versions
 
     @cached_property
     def versions(self) -> dict[str, ServerVersion]:
         """The versions of all servers, by their names in targets."""
         return {
-            version_name(server, key): version
-            for server in TITLES
-            for key, version in getattr(self, server).items()
+            version_name(server, key): version for server in TITLES for key, version in getattr(self, server).items()
         }
 
     @property

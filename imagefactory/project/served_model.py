@@ -88,9 +88,7 @@ class Serve(_Model):
 
     def by_name(self, *, given: bool = False) -> dict[str, Any]:
         """Return the settings that differ from the defaults, or all that are given, and the flags."""
-        own = self.model_dump(
-            mode="json", exclude={"env", "flags"}, exclude_defaults=not given, exclude_unset=given
-        )
+        own = self.model_dump(mode="json", exclude={"env", "flags"}, exclude_defaults=not given, exclude_unset=given)
         return own | self.flags
 
 

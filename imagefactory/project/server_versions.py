@@ -129,9 +129,7 @@ class ServerVersion(_Model):
             raise PydanticCustomError("origin", "a `git` version needs `ref` and `counts_as`")
         archs = self.compile if isinstance(self.compile, dict) else {"": ""}
         if self.git and any(choice_for(self.compile, arch)[0] == "graft" for arch in archs):
-            raise PydanticCustomError(
-                "compile", "only a `release` has a published wheel to graft kernels into"
-            )
+            raise PydanticCustomError("compile", "only a `release` has a published wheel to graft kernels into")
         if self.extras and (self.git or self.compile != "published"):
             raise PydanticCustomError("extras", "only a published wheel has `extras`")
         return self

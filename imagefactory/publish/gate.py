@@ -71,16 +71,12 @@ def _untested(project: Project, plan: Plan, record: SmokeRecord | None) -> list[
     return [f"smoke {shorten(missing, _LONGEST, placeholder=' ...')}" for missing in record.missing(required)]
 
 
-def _unsigned(
-    repository: Repository, digest: Digest, attached: Sequence[Descriptor], trust: Verifier
-) -> list[str]:
+def _unsigned(repository: Repository, digest: Digest, attached: Sequence[Descriptor], trust: Verifier) -> list[str]:
     from imagefactory.publish.attest import attachments  # noqa: PLC0415 - with cryptography
 
     found = attachments.trusted_statements(attachments.bundles_among(repository, attached), trust)
     there = {statement.predicate_type for _, _, statement in found if statement.subject == digest}
-    return [
-        f"signed: no trusted {name}" for kind, name in attachments.STATEMENTS.items() if kind not in there
-    ]
+    return [f"signed: no trusted {name}" for kind, name in attachments.STATEMENTS.items() if kind not in there]
 
 
 def _describe(staged: Staged, record: SmokeRecord) -> Published:

@@ -106,8 +106,7 @@ class GitHub:
         parent = found["object"]["sha"] if found else None
         tree = self.get(f"git/commits/{parent}")["tree"]["sha"] if parent else None
         entries = [
-            {"path": path, "mode": "100644", "type": "blob", "content": text}
-            for path, text in sorted(files.items())
+            {"path": path, "mode": "100644", "type": "blob", "content": text} for path, text in sorted(files.items())
         ]
         wanted = self.post("git/trees", {"tree": entries} | ({"base_tree": tree} if tree else {}))["sha"]
         if wanted == tree:
@@ -120,9 +119,7 @@ class GitHub:
             self.post("git/refs", {"ref": f"refs/heads/{branch}", "sha": made["sha"]})
         return str(made["sha"])
 
-    def _ask(
-        self, method: str, path: str, data: Mapping[str, Any] | None = None, *, optional: bool = False
-    ) -> Any:  # noqa: ANN401 - JSON
+    def _ask(self, method: str, path: str, data: Mapping[str, Any] | None = None, *, optional: bool = False) -> Any:  # noqa: ANN401 - JSON
         """Return the JSON of an answer; None if there is none, or if what is optional does not exist."""
         url = f"{self.api}/{self.folder}/{path}".rstrip("/").replace("/?", "?")
         headers = {
@@ -133,9 +130,7 @@ class GitHub:
         try:
             answer = self.retry.run(
                 lambda: read_bounded(
-                    self._session.request(
-                        method, url, headers=headers, json=data, timeout=_TIMEOUT, stream=True
-                    ),
+                    self._session.request(method, url, headers=headers, json=data, timeout=_TIMEOUT, stream=True),
                     _LARGEST,
                 ),
                 # Only reads are retried: a write that got through must not happen twice.

@@ -97,9 +97,7 @@ def smoke_test(
     return record.with_earlier(here) if here else record
 
 
-def _not_passed(
-    levels: Sequence[Level], record: SmokeRecord | None, staged: Staged, say: Say
-) -> Sequence[Level]:
+def _not_passed(levels: Sequence[Level], record: SmokeRecord | None, staged: Staged, say: Say) -> Sequence[Level]:
     passed = [level for level in levels if record and level in record.passed]
     if record and passed:
         say(f"{staged.plan.target}: passed on {record.started:%Y-%m-%d}: {', '.join(passed)}")

@@ -324,9 +324,7 @@ def plan_pruning(inventory: Inventory, policy: Policy, moment: datetime) -> Prun
     )
 
 
-def prune(
-    repository: Repository, policy: Policy, *, delete: bool = False, moment: datetime | None = None
-) -> Pruning:
+def prune(repository: Repository, policy: Policy, *, delete: bool = False, moment: datetime | None = None) -> Pruning:
     """Find what no kept tag reaches, and delete it if asked to."""
     moment = moment or now()
     packages = GitHubPackages.of(repository.reference)
@@ -356,9 +354,7 @@ def prune(
     gone = {*pruning.announced, *before.deleting}
     swept = moment - _SETTLED if packages else None
     if gone or swept or before.without(pruning.forgotten) != before:
-        write_catalog(
-            repository, lambda catalog: catalog.without(pruning.forgotten).with_deleted(gone, swept)
-        )
+        write_catalog(repository, lambda catalog: catalog.without(pruning.forgotten).with_deleted(gone, swept))
     there = inventory.there - gone
     for subject, lost in inventory.unlisted.items():
         if subject in there:

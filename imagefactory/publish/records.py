@@ -37,9 +37,7 @@ def read_records(repository: Repository, digest: Digest, key: Sha256) -> SmokeRe
 
 def records_among(repository: Repository, attached: Iterable[Descriptor]) -> list[SmokeRecord]:
     return [
-        SmokeRecord.from_json(
-            repository.blob(item.digest), where=f"{repository.reference.name}@{referrer.digest}"
-        )
+        SmokeRecord.from_json(repository.blob(item.digest), where=f"{repository.reference.name}@{referrer.digest}")
         for referrer in attached
         if referrer.artifact_type == SMOKE_TYPE
         if (manifest := repository.manifest(referrer.digest))  # a list may name what was deleted

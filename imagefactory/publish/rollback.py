@@ -73,9 +73,7 @@ def rollback(project: Project, repository: Repository, cell: Cell, to: str = "")
     return _rolled_back(image, catalog.current(moved, cell.platform), own, moved)
 
 
-def _rolled_back(
-    image: Published, left: Published | None, own: Iterable[str], moved: Iterable[str]
-) -> RolledBack:
+def _rolled_back(image: Published, left: Published | None, own: Iterable[str], moved: Iterable[str]) -> RolledBack:
     return RolledBack(image, left, tuple(moved), tuple(tag for tag in own if tag not in moved))
 
 

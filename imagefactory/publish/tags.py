@@ -68,9 +68,7 @@ def tags_of(matrix: Matrix, cell: Cell, key: Sha256, day: date, *, nightly: bool
     dated = nightly or cell.version == NIGHTLY_VERSION
     return Tags(
         fixed=_checked(fixed_tag(cell, key), cell),
-        dated=(_checked(f"{NIGHTLY}{day:%Y%m%d}-{cell.model}", cell),)
-        if dated and is_home(matrix, cell)
-        else (),
+        dated=(_checked(f"{NIGHTLY}{day:%Y%m%d}-{cell.model}", cell),) if dated and is_home(matrix, cell) else (),
         moving=moving_tags(matrix, cell),
     )
 
@@ -110,9 +108,7 @@ def names_image(matrix: Matrix, tag: str, cell: Cell, key: Sha256) -> bool | Non
     if cell in cells and tag in moving_tags(matrix, cell):
         return True
     named, _, _ = tag.rpartition("-")
-    others = any(
-        named == f"{one.model_and_version}-{one.arch}" or tag in moving_tags(matrix, one) for one in cells
-    )
+    others = any(named == f"{one.model_and_version}-{one.arch}" or tag in moving_tags(matrix, one) for one in cells)
     return False if others or _RESERVED.fullmatch(tag) else None
 
 

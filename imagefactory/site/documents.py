@@ -53,9 +53,7 @@ def as_script(name: str, document: object) -> str:
 
 def page_documents(contents: SiteContents) -> dict[str, Document]:
     """Return the JSON document of each page, by the page's path without its ending."""
-    troubles = [
-        {"symptom": plain(one.symptom), "remedy": plain(one.remedy)} for one in contents.guides.troubles
-    ]
+    troubles = [{"symptom": plain(one.symptom), "remedy": plain(one.remedy)} for one in contents.guides.troubles]
     tasks = [{"task": one.task, "how": plain(one.how)} for one in contents.guides.tasks]
     documents: dict[str, Document] = {
         **{f"models/{model['name']}": model for model in contents.models},
@@ -96,9 +94,7 @@ def index_document(contents: SiteContents) -> Document:
 
 def search_entries(contents: SiteContents) -> list[list[str]]:
     """Return what the search looks through: kind, title, address, text, and other words for it."""
-    return [
-        [kind, title, path, text[:_LONGEST], *more] for kind, title, path, text, *more in _entries(contents)
-    ]
+    return [[kind, title, path, text[:_LONGEST], *more] for kind, title, path, text, *more in _entries(contents)]
 
 
 def _entries(contents: SiteContents) -> Iterator[tuple[str, ...]]:

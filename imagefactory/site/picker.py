@@ -88,9 +88,7 @@ def _server(server: Server) -> dict[str, Any]:
     }
 
 
-def _image(
-    matrix: Matrix, cell: Cell, served: Served, settings: list[dict[str, Any]], offer: Offer
-) -> dict[str, Any]:
+def _image(matrix: Matrix, cell: Cell, served: Served, settings: list[dict[str, Any]], offer: Offer) -> dict[str, Any]:
     """Describe an image; its defaults are those that differ from those of its server's first image."""
     digest = offer.digest
     name = f"{matrix.effective_registry}{f'@{digest}' if digest else f':{moving_tags(matrix, cell)[0]}'}"
@@ -109,9 +107,7 @@ def _image(
         "facts": served.description["image"],
         "document": served.model,
         "defaults": {name: default for name, default in own.items() if default != first[name]},
-        "options": [
-            f"{HUB_CACHE}:{MODEL_CACHE}" if word.endswith(f":{MODEL_CACHE}") else word for word in words
-        ],
+        "options": [f"{HUB_CACHE}:{MODEL_CACHE}" if word.endswith(f":{MODEL_CACHE}") else word for word in words],
         "compose": _compose(launch),
         "recipes": dict(_recipes(launch, served)) if digest else {},
     }

@@ -52,15 +52,11 @@ def layer_picture(parts: Sequence[PictureLayer]) -> Markup:
 
 def layer_file(parts: Sequence[PictureLayer]) -> str:
     """Draw layers as a file of its own, with its colours in it."""
-    rules = Markup("").join(
-        Markup(".{0} rect{{fill:{1}}}").format(kind, colour) for kind, colour in COLOURS.items()
+    rules = Markup("").join(Markup(".{0} rect{{fill:{1}}}").format(kind, colour) for kind, colour in COLOURS.items())
+    head = Markup('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
+        WIDTH, HEIGHT, _summary(parts)
     )
-    head = Markup(
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" role="img" aria-label="{}">'
-    ).format(WIDTH, HEIGHT, _summary(parts))
-    style = Markup(
-        "<style>text{{font:11px system-ui,sans-serif;fill:#fff;text-anchor:middle}}{}</style>"
-    ).format(rules)
+    style = Markup("<style>text{{font:11px system-ui,sans-serif;fill:#fff;text-anchor:middle}}{}</style>").format(rules)
     return f"{head}{style}{_drawn(parts)}</svg>\n"
 
 
@@ -118,9 +114,7 @@ STEPS: Final = {
 
 def timeline_file(starts: Mapping[str, Mapping[str, float]]) -> str:
     """Draw starts below each other as a file of its own: seconds by step, as long as they take."""
-    box = Markup(
-        '<rect class="{}" x="{:.1f}" y="{}" width="{:.1f}" height="20"><title>{}: {:.1f} s</title></rect>'
-    )
+    box = Markup('<rect class="{}" x="{:.1f}" y="{}" width="{:.1f}" height="20"><title>{}: {:.1f} s</title></rect>')
     text = Markup('<text class="{}" x="{:.1f}" y="{}">{}</text>')
     scale = (WIDTH - _LEFT - _RIGHT) / (max((sum(one.values()) for one in starts.values()), default=0) or 1)
     drawn = []
@@ -144,9 +138,9 @@ def timeline_file(starts: Mapping[str, Mapping[str, float]]) -> str:
         "<style>text{{font:12px system-ui,sans-serif;fill:#7d8590}}.name{{text-anchor:end}}"
         ".in{{fill:#fff;text-anchor:middle}}{}</style>"
     ).format(rules)
-    head = Markup(
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" role="img" aria-label="{}">'
-    ).format(WIDTH, below + 16, f"{len(starts)} starts by step, in seconds")
+    head = Markup('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
+        WIDTH, below + 16, f"{len(starts)} starts by step, in seconds"
+    )
     return f"{head}{style}{Markup('').join(drawn)}</svg>\n"
 
 

@@ -155,9 +155,7 @@ def _figures(model: Document) -> Markup | None:
         if one["tokens_per_second"]
     ]
     others = [
-        Bar(
-            f"{one.gpu}, {one.drafter}, {one.kind}, {users_text(one.users)}", one.tokens_per_second, own=False
-        )
+        Bar(f"{one.gpu}, {one.drafter}, {one.kind}, {users_text(one.users)}", one.tokens_per_second, own=False)
         for one in model["reported"]
     ]
     chosen = (own + others)[:_FIGURES]

@@ -40,8 +40,7 @@ class Wanted:
     size: int
     locations: Callable[[], Sequence[str]]
     remedy: str = (
-        "Check the network and the configured index (`./inv doctor`), or put the file into a folder in "
-        "PIP_FIND_LINKS."
+        "Check the network and the configured index (`./inv doctor`), or put the file into a folder in PIP_FIND_LINKS."
     )
 
 

@@ -114,9 +114,7 @@ def _parse_json(answer: requests.Response, index: str) -> list[WheelLocation]:
 
 # An index page (PEP 503) is a flat list of anchors. A real HTML parser takes half a minute of processor time for
 # the 200 pages of one lock; these expressions take a second. Quoted attributes may contain a bare ">".
-_ANCHOR = re.compile(
-    r"""<a\s((?:[^>"']|"[^"]*"|'[^']*')*)>\s*([^<\s]+\.(?:whl|tar\.gz))\s*</a>""", re.IGNORECASE
-)
+_ANCHOR = re.compile(r"""<a\s((?:[^>"']|"[^"]*"|'[^']*')*)>\s*([^<\s]+\.(?:whl|tar\.gz))\s*</a>""", re.IGNORECASE)
 _HREF = re.compile(r"""(?:^|\s)href\s*=\s*(?:"([^"]+)"|'([^']+)')""", re.IGNORECASE)
 
 

@@ -153,9 +153,7 @@ def _stop_all() -> list[str]:
 def _full() -> list[str]:
     states = {str(place): os.statvfs(place) for place in (PLACE, WORKSPACE, "/tmp")}  # noqa: S108
     return [
-        place
-        for place, state in states.items()
-        if state.f_bavail * state.f_bsize < 64 * 1024 or state.f_favail < 8
+        place for place, state in states.items() if state.f_bavail * state.f_bsize < 64 * 1024 or state.f_favail < 8
     ]
 
 
@@ -209,9 +207,7 @@ class _Found:
         where[path] = base64.b64encode(_bytes(file)).decode()
 
 
-def _compare(
-    found: _Found, file: Path, path: str, entry: os.stat_result, expected: dict[str, int | None]
-) -> None:
+def _compare(found: _Found, file: Path, path: str, entry: os.stat_result, expected: dict[str, int | None]) -> None:
     if not stat.S_ISREG(entry.st_mode):
         found.odd[path] = stat.filemode(entry.st_mode)[0]
         return

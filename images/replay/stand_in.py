@@ -23,9 +23,7 @@ LOCKED = Path("/run/factory/locked.json")
 _ADDRESS = re.compile(r"^(?:https?|ftp)://\S+$")
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?\s*(.*)$")
 _REVERSE = frozenset({"-R", "--reverse"})
-_FAILED = re.compile(
-    r"FAILED|malformed patch|can't find file|Only garbage|Assuming -R|hunks? fail", re.IGNORECASE
-)
+_FAILED = re.compile(r"FAILED|malformed patch|can't find file|Only garbage|Assuming -R|hunks? fail", re.IGNORECASE)
 
 
 def note(**entry: object) -> None:

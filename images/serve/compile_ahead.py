@@ -63,13 +63,9 @@ def watch(floor: int, current: dict[str, Any]) -> None:
             return
         if time.monotonic() - said > EVERY and current["spec"] is not None:
             said = time.monotonic()
-            done = sum(
-                path.stat().st_mtime >= current["began"] for path in current["spec"].build_dir.glob("*.o")
-            )
+            done = sum(path.stat().st_mtime >= current["began"] for path in current["spec"].build_dir.glob("*.o"))
             seconds = time.time() - current["began"]
-            say(
-                f"compiling {current['name']}: {done} of {len(current['spec'].sources)} objects, {seconds:.0f} s"
-            )
+            say(f"compiling {current['name']}: {done} of {len(current['spec'].sources)} objects, {seconds:.0f} s")
 
 
 def compile_module(name: str, make: str, current: dict[str, Any]) -> str:
@@ -101,9 +97,7 @@ def main(job: dict[str, Any]) -> int:
         except Exception as error:  # noqa: BLE001 - the server compiles it itself
             failed += 1
             last = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-            say(
-                f"{name} could not be compiled beside the start, and is compiled at first use: {last[0][:300]}"
-            )
+            say(f"{name} could not be compiled beside the start, and is compiled at first use: {last[0][:300]}")
     return failed
 
 

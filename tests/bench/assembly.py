@@ -143,9 +143,7 @@ class Cache:
         self.checkout = folder / "checkout"
         if not reuse:
             for name in ("imagefactory", "images", "locks", "mods"):
-                shutil.copytree(
-                    ROOT / name, self.checkout / name, ignore=shutil.ignore_patterns("__pycache__")
-                )
+                shutil.copytree(ROOT / name, self.checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
             for name in ("matrix.yaml", "tasks.py"):
                 shutil.copy(ROOT / name, self.checkout)
             if forget:
@@ -222,9 +220,9 @@ def assembly_rows(project: Project, folder: Path, rounds: int) -> None:
         "one process per core inflates, and hashes content and compressed bytes": bound,
         "... and hashes content once more, as RECORD wants": partial(bound, "record"),
         "... and compresses what is not copied": partial(bound, "record", "compress"),
-        "cold assembly, everything downloaded, no layer on record": lambda: Cache(
-            cache_folder, forget=True
-        ).build(GB10),
+        "cold assembly, everything downloaded, no layer on record": lambda: Cache(cache_folder, forget=True).build(
+            GB10
+        ),
         "cold assembly of a fat image, everything downloaded, digests on record": lambda: Cache(
             cache_folder, fat=True, record=fat_record
         ).build(GB10),

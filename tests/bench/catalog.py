@@ -96,9 +96,7 @@ def steps(
         "site": site,
         "prune, dry": lambda: prune(repository, Policy(), moment=LATER),
         "prune, a tenth goes": lambda: prune(repository, Policy(keep=keep), delete=True, moment=LATER),
-        "one more": lambda: write_catalog(
-            repository, lambda old: old.with_event(more.events[-1], more.images[-1])
-        ),
+        "one more": lambda: write_catalog(repository, lambda old: old.with_event(more.events[-1], more.images[-1])),
     }
 
 

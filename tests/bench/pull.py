@@ -99,8 +99,7 @@ def main() -> None:
             layout = Layout(Path(image)) if is_layout else build(image, folder / f"built{number}")
             layouts[name] = changed(layout, folder / f"changed{number}", number + 1)
         sizes = {
-            name: sum(layout.size_of(digest) for digest in layout.layer_digests())
-            for name, layout in layouts.items()
+            name: sum(layout.size_of(digest) for digest in layout.layer_digests()) for name, layout in layouts.items()
         }
         taken: dict[str, list[Spent]] = {name: [] for name in layouts}
         with registry(folder) as address:

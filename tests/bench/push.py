@@ -42,9 +42,7 @@ def registry(folder: Path) -> Iterator[str]:
 
 def build(target: str, folder: Path) -> Layout:
     """Lay out an image that is in the cache."""
-    subprocess.run(
-        [*INVOKE, "build", "--target", target, "--output", str(folder)], check=True, capture_output=True
-    )
+    subprocess.run([*INVOKE, "build", "--target", target, "--output", str(folder)], check=True, capture_output=True)
     return Layout(folder)
 
 
@@ -79,9 +77,7 @@ def docker_push(address: str) -> Spent:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", default="gemma4-31b-nvfp4@0.32.0/rtx5090")
-    parser.add_argument(
-        "--other", default="qwen3.6-27b-nvfp4@0.32.0/rtx5090", help="another model on the same vLLM"
-    )
+    parser.add_argument("--other", default="qwen3.6-27b-nvfp4@0.32.0/rtx5090", help="another model on the same vLLM")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--docker", action="store_true")
     options = parser.parse_args()

@@ -99,11 +99,7 @@ def prefill_capture(source: str) -> tuple[bool, str]:
 def graph_support(source: str) -> str:
     """Read which batches the backend offers to have captured whole."""
     for node in _class_body(source, "TurboQuantMetadataBuilder"):
-        if (
-            isinstance(node, ast.AnnAssign)
-            and ast.unparse(node.target) == "_cudagraph_support"
-            and node.value
-        ):
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "_cudagraph_support" and node.value:
             return ast.unparse(node.value).rpartition(".")[2]
     return "none"
 
@@ -121,29 +117,21 @@ def _is_fast_path(node: ast.stmt) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plugin", nargs=2, type=Path, metavar=("BEFORE", "AFTER"))
-    parser.add_argument(
-        "--vllm", nargs=2, type=Path, metavar=("BEFORE", "AFTER"), action="append", default=[]
-    )
+    parser.add_argument("--vllm", nargs=2, type=Path, metavar=("BEFORE", "AFTER"), action="append", default=[])
     options = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}")
     expected = True
     if options.plugin:
-        for label, folder, should_pass in zip(
-            ("before", "after"), options.plugin, (False, True), strict=True
-        ):
+        for label, folder, should_pass in zip(("before", "after"), options.plugin, (False, True), strict=True):
             passed, why = plugin_capture(folder)
             print(f"plugin sign tables, {label}: {'passes' if passed else 'FAILS'}: {why}")
             expected &= passed is should_pass
     for before, after in options.vllm:
         passed, why = prefill_capture(before.read_text("utf-8"))
         offered = graph_support(before.read_text("utf-8"))
-        print(
-            f"{before}: offers {offered}; capturing a verify batch {'passes' if passed else 'FAILS'}: {why}"
-        )
+        print(f"{before}: offers {offered}; capturing a verify batch {'passes' if passed else 'FAILS'}: {why}")
         expected &= offered == "UNIFORM_BATCH"
         offered = graph_support(after.read_text("utf-8"))
         print(f"{after}: offers {offered}; verify batches are not captured whole")

@@ -45,14 +45,10 @@ def main() -> None:
     slim_all(copied, chip)
     after, seconds = operations(folder)
     differing = sorted(name for name in steady if before[name] != after.get(name))
-    print(
-        f"slimmed: {len(steady) - len(differing)} of {len(steady)} the same bits; {seconds:.1f} s", flush=True
-    )
+    print(f"slimmed: {len(steady) - len(differing)} of {len(steady)} the same bits; {seconds:.1f} s", flush=True)
     print(f"differing: {differing}", flush=True)
     spoil_all(copied, chip)
-    failed = subprocess.run(
-        child(folder), env=environment(folder), capture_output=True, text=True, check=False
-    )
+    failed = subprocess.run(child(folder), env=environment(folder), capture_output=True, text=True, check=False)
     told = [line for line in failed.stderr.splitlines() if "Error" in line] or ["nothing"]
     print(f"control: ended with {failed.returncode}: {told[0][:200]}", flush=True)
     if differing or not failed.returncode:
@@ -115,9 +111,7 @@ def slim_all(libraries: list[Path], chip: tuple[int, int]) -> None:
         total.kept += tally.kept
         total.blanked += tally.blanked
         changed += bool(tally.blanked)
-    sizes = (
-        f"{total.blanked.total() / 1e6:.0f} MB overwritten, {total.kept.total() / 1e6:.0f} MB for the chip"
-    )
+    sizes = f"{total.blanked.total() / 1e6:.0f} MB overwritten, {total.kept.total() / 1e6:.0f} MB for the chip"
     print(f"slimmed: {changed} libraries, {sizes}; {time.monotonic() - started:.1f} s")
 
 
@@ -171,9 +165,7 @@ def run_operations() -> dict[str, str]:
 
     def fp8() -> torch.Tensor:
         left, right = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn)
-        return torch._scaled_mm(
-            left, right.T.contiguous().T, scale_a=one, scale_b=one, out_dtype=torch.bfloat16
-        )
+        return torch._scaled_mm(left, right.T.contiguous().T, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
 
     def attention(backend: SDPBackend) -> torch.Tensor:
         with sdpa_kernel(backend):
@@ -229,9 +221,7 @@ def run_operations() -> dict[str, str]:
         "conv1d": lambda: f.conv1d(sound, weight[:, :, 0]),
         "conv2d": lambda: f.conv2d(image, weight),
         "conv2d fp16": lambda: f.conv2d(image.half(), weight.half()),
-        "conv2d bf16 last": lambda: f.conv2d(
-            image.bfloat16().to(memory_format=torch.channels_last), weight.bfloat16()
-        ),
+        "conv2d bf16 last": lambda: f.conv2d(image.bfloat16().to(memory_format=torch.channels_last), weight.bfloat16()),
         "conv3d": lambda: f.conv3d(volume, torch.ones(4, 8, 3, 3, 3, device=device)),
         "conv transpose": lambda: f.conv_transpose2d(image, torch.ones(16, 4, 3, 3, device=device)),
         "flash attention": lambda: attention(SDPBackend.FLASH_ATTENTION),

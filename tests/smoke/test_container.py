@@ -29,9 +29,7 @@ Applies = Callable[[bool, str], None]
 Measure = Callable[[str, object], None]
 IN_CONTAINER = "/tmp/smoke"  # noqa: S108 - in a container of our own
 SLOWEST_IMPORT = 300
-DRIVERS_OWN = {
-    f"{name}.so.1" for name in ("libcuda", "libnvidia-ml", "libnvcuvid", "libnvidia-encode", "libnvoptix")
-}
+DRIVERS_OWN = {f"{name}.so.1" for name in ("libcuda", "libnvidia-ml", "libnvcuvid", "libnvidia-encode", "libnvoptix")}
 """Libraries of the GPU driver, which containers get from the host."""
 EXCUSED_LIBRARIES = (
     # (who needs it, what it needs, why it is not needed)
@@ -120,9 +118,7 @@ def help_text(run: Callable[..., Any], inside: Any, program: Server) -> tuple[st
         code, text = done.returncode, done.stdout
     else:
         # Not even its help works without a driver.
-        asked = inside.run(
-            f"sh {IN_CONTAINER}/with_driver_stub.sh /opt/venv/bin/{program.name} {' '.join(words[1:])}"
-        )
+        asked = inside.run(f"sh {IN_CONTAINER}/with_driver_stub.sh /opt/venv/bin/{program.name} {' '.join(words[1:])}")
         code, text = asked.rc, asked.stdout
     assert code == 0, f"it ended with code {code}: {text[-800:]}"
     return text, time.monotonic() - started
@@ -157,9 +153,7 @@ def unexplained(command: Sequence[str], text: str) -> list[str]:
     choices = {flag: set(values.split(",")) for flag, values in re.findall(r"(--[\w-]+) \{([^}\s]+)\}", text)}
     # `sglang serve` reads --model-type before the parser that explains itself.
     missing = [word for word in command if word.startswith("--") and word not in explained | {"--model-type"}]
-    return missing + [
-        f"{flag} {value}" for flag, value in pairwise(command) if value not in choices.get(flag, {value})
-    ]
+    return missing + [f"{flag} {value}" for flag, value in pairwise(command) if value not in choices.get(flag, {value})]
 
 
 def test_apt_knows_the_mirrors_of_debian(run: Callable[..., Any], plan: Plan, project: Project) -> None:

@@ -64,9 +64,7 @@ def test_the_model_serves(ready: tuple[RunningServer, float], model: str, record
     assert "paris" in str(answer["choices"]).lower(), f"it says {str(answer['choices'])[:400]}"
 
 
-def test_the_intended_backends_are_used(
-    served: RunningServer, plan: Plan, about: Server, applies: Applies
-) -> None:
+def test_the_intended_backends_are_used(served: RunningServer, plan: Plan, about: Server, applies: Applies) -> None:
     """The server uses other kernels than those that were measured: slower, or with other memory needs."""
     applies(about.logs_backends, f"{about.title} does not log its attention kernels")
     deadline = time.monotonic() + PATIENCE

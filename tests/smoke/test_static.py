@@ -122,9 +122,7 @@ def texts(contents: Contents, plan: Plan) -> dict[str, bytes]:
     return contents.read([*texts, *filter(contents.files.__contains__, sources), *checked_files(plan)])
 
 
-def test_every_blob_matches_its_digest(
-    subject: Subject, layers: dict[Digest, LayerReading], applies: Applies
-) -> None:
+def test_every_blob_matches_its_digest(subject: Subject, layers: dict[Digest, LayerReading], applies: Applies) -> None:
     """The image is damaged on this disk and cannot be pushed."""
     applies(subject.layout is not None, "the daemon checked the blobs when it pulled them")
     assert subject.layout is not None
@@ -175,9 +173,7 @@ def test_configuration_and_labels_match_the_plan(plan: Plan, contents: Contents)
     assert not wrong, "; ".join(wrong)
 
 
-def test_layers_match_their_records(
-    plan: Plan, contents: Contents, project: Project, applies: Applies
-) -> None:
+def test_layers_match_their_records(plan: Plan, contents: Contents, project: Project, applies: Applies) -> None:
     """A layer differs from its record in locks/layers.toml: a rebuild elsewhere gives another image."""
     known = KnownLayers(project.known_layers)
     on_record = [known.blob(layer.key) for layer in plan.layers]

@@ -84,9 +84,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.usefixtures("impatient")
-def test_who_sends_a_byte_at_a_time_is_given_up(
-    client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_sends_a_byte_at_a_time_is_given_up(client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use, name = CLIENTS[client]
     with endless(HALF, b"x", pause=0.01) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)

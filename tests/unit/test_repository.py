@@ -52,9 +52,7 @@ def test_no_file_names_the_host_of_a_package_registry_or_a_path_of_a_developers_
 
 
 def modules() -> list[Path]:
-    return sorted(
-        path for folder in ("imagefactory", "images") for path in (REPOSITORY / folder).rglob("*.py")
-    )
+    return sorted(path for folder in ("imagefactory", "images") for path in (REPOSITORY / folder).rglob("*.py"))
 
 
 def test_no_module_has_more_than_400_lines_or_a_vague_name() -> None:

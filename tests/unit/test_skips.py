@@ -24,13 +24,9 @@ def test_with_a_tool(target):
     pytest.skip("no tool on PATH")
 """
 GPU = '[[allowed]]\ntest = "tests/test_some.py::test_on_a_*"\nskip = "no GPU"\nbecause = "none has one"\n'
-TOOL = (
-    '[[allowed]]\ntest = "tests/test_some.py::test_with_a_tool"\nskip = "no tool"\nbecause = "it is rare"\n'
-)
+TOOL = '[[allowed]]\ntest = "tests/test_some.py::test_with_a_tool"\nskip = "no tool"\nbecause = "it is rare"\n'
 GONE = GPU.replace("on_a_*", "gone")
-STALE = (
-    "tests/allowed_skips.toml: 'tests/test_some.py::test_gone' matches no test any more; remove the entry."
-)
+STALE = "tests/allowed_skips.toml: 'tests/test_some.py::test_gone' matches no test any more; remove the entry."
 NO_MODULE = "import pytest\npytest.importorskip('no_such_module')\ndef test_it(): pass\n"
 SLOW = "import pytest\n@pytest.mark.slow\ndef test_long(): pass\n"
 LEFT_OUT = "1 slow tests were left out; `./inv test --all` runs them."

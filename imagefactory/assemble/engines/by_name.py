@@ -93,12 +93,9 @@ def build_images(
         suffix=FAT if options.fat else "",
     )
     built = [
-        BuiltImage(one.plan, one.image.digest, str(one.layout.folder), tuple(one.image.layers))
-        for one in assemble(run)
+        BuiltImage(one.plan, one.image.digest, str(one.layout.folder), tuple(one.image.layers)) for one in assemble(run)
     ]
     new = {layer.key for plan in run.plans for layer in plan.layers if known and not known.blob(layer.key)}
     if new:
-        say(
-            f"locks/{project.known_layers.name}: {len(new)} new layers recorded; commit it with what made them new"
-        )
+        say(f"locks/{project.known_layers.name}: {len(new)} new layers recorded; commit it with what made them new")
     return built

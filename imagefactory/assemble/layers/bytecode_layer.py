@@ -79,9 +79,7 @@ def _compile(
             printed, results = scratch / f"printed-{number}", scratch / f"results-{number}"
             outputs.append((printed, results))
             output = stack.enter_context(printed.open("w"))
-            processes.append(
-                stack.enter_context(python.start(program, sources, names, results, output=output))
-            )
+            processes.append(stack.enter_context(python.start(program, sources, names, results, output=output)))
             stack.callback(processes[-1].kill)
         for process in processes:
             _, complaint = process.communicate()
@@ -110,9 +108,7 @@ def _modules(
             yield from _installed(layer, item, files, listed)
 
 
-def _own_files(
-    layer: BytecodeLayer, files: Files, modded: Sequence[Entry] | None
-) -> Iterator[tuple[str, str, bytes]]:
+def _own_files(layer: BytecodeLayer, files: Files, modded: Sequence[Entry] | None) -> Iterator[tuple[str, str, bytes]]:
     for item in layer.inputs:
         place = layer.settings.files.get(item.name)
         if place is not None:

@@ -70,9 +70,7 @@ def build_layer(work: LayerWork, store: Store, progress: Progress) -> Blob:
     return blob
 
 
-def _make(
-    work: LayerWork, store: Store, progress: Progress
-) -> tuple[Blob, dict[str, str], list[SlimmedWheel]]:
+def _make(work: LayerWork, store: Store, progress: Progress) -> tuple[Blob, dict[str, str], list[SlimmedWheel]]:
     """Write a layer's blob; return it with the owner of each path and what was taken out of wheels."""
     slimmers: list[Slimmer] = []
     python = [(deb, store.download(deb.sha256)) for deb in work.python]
@@ -116,9 +114,7 @@ def layer_entries(  # noqa: PLR0911 - one for each kind
             return ((FACTORY, entry) for entry in toolkit_links(layer.settings))
 
 
-def _base_entries(
-    layer: BaseLayer, files: Mapping[Sha256, Path], scratch: Path
-) -> Iterable[tuple[str, Entry]]:
+def _base_entries(layer: BaseLayer, files: Mapping[Sha256, Path], scratch: Path) -> Iterable[tuple[str, Entry]]:
     from imagefactory.assemble.layers.base_layer import base_entries, environment_entries  # noqa: PLC0415 - slow
     from imagefactory.assemble.layers.debian.deb import NamedDeb  # noqa: PLC0415
 
@@ -128,9 +124,7 @@ def _base_entries(
     yield from ((FACTORY, entry) for entry in environment_entries(environment))
 
 
-def _wheel_entries(
-    layer: WheelLayer, work: LayerWork, slimmers: list[Slimmer]
-) -> Iterable[tuple[str, Entry]]:
+def _wheel_entries(layer: WheelLayer, work: LayerWork, slimmers: list[Slimmer]) -> Iterable[tuple[str, Entry]]:
     settings = layer.settings
     environment = Environment(settings.venv, settings.python)
     if settings.second_name is not None:
@@ -168,9 +162,7 @@ def _repeats(entry: Entry, seen: Mapping[str, Entry]) -> bool:
     return other.mode == entry.mode and other.content.sha256 == entry.content.sha256
 
 
-def _write(
-    entries: Iterable[Entry], store: Store, scratch: Path, progress: Progress, expected: Blob | None
-) -> Blob:
+def _write(entries: Iterable[Entry], store: Store, scratch: Path, progress: Progress, expected: Blob | None) -> Blob:
     temporary = scratch / "blob"
     with translating_disk_full(temporary), temporary.open("wb", buffering=0) as file:
         writer = LayerBlob(file, expected)

@@ -42,10 +42,7 @@ def toolkit_links(settings: ToolkitSettings) -> list[Entry]:
     wheels = f"{settings.venv}/lib/python{settings.python}/site-packages/nvidia/cu13"
     links = {CUDA_HOME: f"/{wheels}", f"{wheels}/lib64": "lib"}
     links |= {f"{wheels}/lib/lib{name}.so": f"lib{name}.so.{major}" for name, major in _LIBRARIES.items()}
-    return [
-        Entry(ImagePath(path), EntryKind.SYMLINK, 0o777, target=target)
-        for path, target in sorted(links.items())
-    ]
+    return [Entry(ImagePath(path), EntryKind.SYMLINK, 0o777, target=target) for path, target in sorted(links.items())]
 
 
 MODEL = f"{SHARE}/model.json"
@@ -57,9 +54,7 @@ def model_entries(settings: ModelSettings) -> list[Entry]:
     files = {MODEL: text.encode(), SETTINGS: settings_bytes(settings.description)}
     if settings.model.get("generated") == "tiny":
         files |= {f"{MODELS}/tiny/{name}": data for name, data in tiny_model().items()}
-    return [
-        Entry(ImagePath(path), EntryKind.FILE, 0o644, Bytes(data)) for path, data in sorted(files.items())
-    ]
+    return [Entry(ImagePath(path), EntryKind.FILE, 0o644, Bytes(data)) for path, data in sorted(files.items())]
 
 
 HIDDEN = 64
@@ -144,9 +139,7 @@ def tiny_model() -> dict[str, bytes]:
             "chat_template": _CHAT_TEMPLATE,
         },
     }
-    return {
-        name: (json.dumps(data, indent=1, sort_keys=True) + "\n").encode() for name, data in files.items()
-    }
+    return {name: (json.dumps(data, indent=1, sort_keys=True) + "\n").encode() for name, data in files.items()}
 
 
 def _byte_symbols() -> list[str]:

@@ -298,8 +298,7 @@ def metadata_entries(second_name: SecondName, environment: Environment) -> list[
     files["RECORD"] = record_text(rows, f"{folder}/RECORD")
     site = environment.root_of(Scheme("purelib"), name)
     return [
-        Entry(ImagePath(f"{site}/{folder}/{file}"), EntryKind.FILE, 0o644, Bytes(data))
-        for file, data in files.items()
+        Entry(ImagePath(f"{site}/{folder}/{file}"), EntryKind.FILE, 0o644, Bytes(data)) for file, data in files.items()
     ]
 
 
@@ -317,9 +316,7 @@ def _record_hash(digest: Sha256) -> str:
 def record_text(rows: Iterable[Sequence[object]], itself: str) -> bytes:
     """Return the text of RECORD: sorted, with RECORD itself last and without a hash."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(
-        [*sorted(rows, key=lambda row: str(row[0])), (itself, "", "")]
-    )
+    csv.writer(text, lineterminator="\n").writerows([*sorted(rows, key=lambda row: str(row[0])), (itself, "", "")])
     return text.getvalue().encode()
 
 

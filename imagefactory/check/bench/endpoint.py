@@ -182,8 +182,7 @@ def looks_broken(text: str) -> bool:
     if len(text) < _JUDGED:
         return False
     odd = sum(
-        character == "\ufffd"
-        or (unicodedata.category(character) in {"Cc", "Cn", "Co"} and character not in "\n\t\r")
+        character == "\ufffd" or (unicodedata.category(character) in {"Cc", "Cn", "Co"} and character not in "\n\t\r")
         for character in text
     )
     words = text.split()

@@ -186,9 +186,7 @@ def fit(endpoint: Endpoint, served: ServedAs, profile: Profile, prompts: Prompts
     return Fit(output, depths, ratio, tuple(left_out))
 
 
-def measure(
-    record: GrowingResult, endpoint: Endpoint, course: Course, command: Sequence[str], say: Say
-) -> None:
+def measure(record: GrowingResult, endpoint: Endpoint, course: Course, command: Sequence[str], say: Say) -> None:
     """Warm up and measure; every result is on disk before the next measurement begins."""
     served = endpoint.models()
     fitted = fit(endpoint, served, course.profile, course.prompts)

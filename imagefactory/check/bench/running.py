@@ -127,9 +127,7 @@ def _models() -> tuple[str, str]:
 
 
 @contextmanager
-def _running(
-    bench: Bench, subject: Subject, bound: BoundTo
-) -> Iterator[tuple[str, Containers, GrowingResult]]:
+def _running(bench: Bench, subject: Subject, bound: BoundTo) -> Iterator[tuple[str, Containers, GrowingResult]]:
     """Bring an image into the daemon and record a result; remove the containers, and the image if it was not there."""
     result = BenchResult(
         profile=bench.profile_name,
@@ -192,9 +190,7 @@ def _start_and_measure(
 ) -> None:
     seconds = server.wait_until_healthy(START_LIMIT)
     steps, (kernels, compiled) = _steps(server), kernels_of(server.container.log)
-    start = MeasuredStart(
-        cache=cache, seconds=round(seconds, 2), steps=steps, kernels=kernels, compiled=compiled
-    )
+    start = MeasuredStart(cache=cache, seconds=round(seconds, 2), steps=steps, kernels=kernels, compiled=compiled)
     record.add(starts=(*record.result.starts, start))
     say(f"ready after {seconds:.1f} s")
     if bench.profile.tool == "none":
@@ -227,9 +223,7 @@ class Side:
     subject: Subject
 
 
-def run_interleaved(
-    left: Side, right: Side, rounds: int, say: Say
-) -> tuple[list[BenchResult], list[BenchResult]]:
+def run_interleaved(left: Side, right: Side, rounds: int, say: Say) -> tuple[list[BenchResult], list[BenchResult]]:
     """Measure both sides in every round, each time with a fresh start; every second round begins with the right one."""
     results: dict[str, list[BenchResult]] = {"A": [], "B": []}
     for number in range(rounds):

@@ -65,9 +65,7 @@ class Containers:
         return container
 
     @contextmanager
-    def serve(
-        self, image: str, folder: Path, *arguments: str, options: Sequence[str] = ()
-    ) -> Iterator[RunningServer]:
+    def serve(self, image: str, folder: Path, *arguments: str, options: Sequence[str] = ()) -> Iterator[RunningServer]:
         """Run a server as documented: on the host's network, with its key in a file in `folder`."""
         key = secrets.token_hex(16)
         with socket.create_server(("127.0.0.1", 0)) as free:

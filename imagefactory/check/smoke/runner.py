@@ -117,9 +117,7 @@ def _run(assignment: Assignment, levels: Sequence[Level], folder: Path, say: Say
     return results
 
 
-def _level(
-    level: Level, assignment: Assignment, entries: list[dict[str, Any]], code: int, folder: Path
-) -> LevelResult:
+def _level(level: Level, assignment: Assignment, entries: list[dict[str, Any]], code: int, folder: Path) -> LevelResult:
     planned = {entry["name"]: entry for entry in entries if entry["kind"] == "planned"}
     ended = {entry["name"]: entry for entry in entries if entry["kind"] == "ended"}
     if not planned:

@@ -170,9 +170,7 @@ def _another(reference: str, why: str) -> EngineError:
     )
 
 
-def _subject(
-    project: Project, document: Mapping[str, Any], name: str, digest: Digest, config: Digest
-) -> Subject:
+def _subject(project: Project, document: Mapping[str, Any], name: str, digest: Digest, config: Digest) -> Subject:
     labels = (document.get("config") or {}).get("Labels") or {}
     platform = f"{document.get('os')}/{document.get('architecture')}"
     cell = Cell.of_labels(labels, platform)

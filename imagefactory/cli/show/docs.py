@@ -99,9 +99,7 @@ def model_table(root: Path, server: str = VLLM) -> str:
         cells = [select_one(matrix, name) for name in matrix.models]
     else:
         versions = matrix.versions
-        cells = [
-            cell for cell in buildable(matrix) if (cell.server, cell.arch) == (server, matrix.defaults.arch)
-        ]
+        cells = [cell for cell in buildable(matrix) if (cell.server, cell.arch) == (server, matrix.defaults.arch)]
         newest = max((versions[cell.version].version for cell in cells), default=None)
         cells = [cell for cell in cells if versions[cell.version].version == newest]
     described = {
@@ -294,17 +292,12 @@ def _svg(renderable: RenderableType, name: str, title: str) -> str:
 
 
 def schemas(folder: Path) -> dict[Path, str]:
-    return {
-        folder / name: json.dumps(model.model_json_schema(), indent=2) + "\n"
-        for name, model in SCHEMAS.items()
-    }
+    return {folder / name: json.dumps(model.model_json_schema(), indent=2) + "\n" for name, model in SCHEMAS.items()}
 
 
 def write_changed(texts: Mapping[Path, str], *, check: bool = False) -> list[Path]:
     """Write the files that do not hold these texts yet, or with `check` only return their paths."""
-    stale = {
-        path: text for path, text in texts.items() if not path.exists() or path.read_text("utf-8") != text
-    }
+    stale = {path: text for path, text in texts.items() if not path.exists() or path.read_text("utf-8") != text}
     for path, text in stale.items() if not check else ():
         write_text(path, text)
     return list(stale)

@@ -123,9 +123,7 @@ class PlainDisplay(_Rows):
             self._say(f"{state:<8} {self.rows[key].label} ({size(total)})")
         elif self._is_due():
             moving = (row for row in self.rows.values() if row.state in _MOVING)
-            self._say(
-                *(f"{row.state:<12} {row.label}: {size(row.done)} of {size(row.total)}" for row in moving)
-            )
+            self._say(*(f"{row.state:<12} {row.label}: {size(row.done)} of {size(row.total)}" for row in moving))
 
     def step(self, done: int, total: int) -> None:
         super().step(done, total)

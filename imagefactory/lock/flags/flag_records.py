@@ -160,9 +160,7 @@ def read_vllm(sources: Sources) -> Flags:
     return found
 
 
-def _configs(
-    function: ast.FunctionDef, sources: Sources, scope: NameScope
-) -> Mapping[str, Mapping[str, Field]]:
+def _configs(function: ast.FunctionDef, sources: Sources, scope: NameScope) -> Mapping[str, Mapping[str, Field]]:
     """Return the fields behind each `x_kwargs = get_kwargs(XConfig)` of a function."""
     found = {}
     for node in ast.walk(function):
@@ -177,9 +175,7 @@ def _configs(
     return found
 
 
-def _add_argument(
-    found: Flags, call: ast.Call, scope: NameScope, configs: Mapping[str, Mapping[str, Field]]
-) -> None:
+def _add_argument(found: Flags, call: ast.Call, scope: NameScope, configs: Mapping[str, Mapping[str, Field]]) -> None:
     spread: ast.AST | None = next((item.value for item in call.keywords if item.arg is None), None)
     if isinstance(spread, ast.Name):
         local = found.sources.find(spread.id, scope)
@@ -187,8 +183,8 @@ def _add_argument(
     # Some calls spread the keywords of a field together with others.
     for part in ast.walk(spread) if spread is not None else ():
         match part:
-            case ast.Subscript(value=ast.Name(id=kwargs), slice=ast.Constant(value=str() as key)) if (
-                key in configs.get(kwargs, {})
+            case ast.Subscript(value=ast.Name(id=kwargs), slice=ast.Constant(value=str() as key)) if key in configs.get(
+                kwargs, {}
             ):
                 names = [name for name in texts(call.args) if name.startswith("-")]
                 found.add_field(names, configs[kwargs][key].annotation, configs[kwargs][key].scope)

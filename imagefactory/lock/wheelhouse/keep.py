@@ -247,9 +247,7 @@ def read_graft(wheel: Path, inputs: CompileInputs) -> Graft:
             changed = (file for file in graft.replaced if sha256_of(archive.read(file.path)) != file.sha256)
             wrong = [file.path for file in changed]
     except (OSError, BadZipFile, KeyError, TypeError, ValueError) as error:
-        raise _no_graft(
-            wheel, f"It has no {GRAFT_RECORD} that can be read: {type(error).__name__}."
-        ) from None
+        raise _no_graft(wheel, f"It has no {GRAFT_RECORD} that can be read: {type(error).__name__}.") from None
     if wrong:
         raise _no_graft(wheel, f"{', '.join(wrong)} is not the file that its {GRAFT_RECORD} names.")
     of_published = published_source(graft.sha256).items() <= inputs.sources.items()

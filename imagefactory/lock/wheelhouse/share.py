@@ -182,9 +182,7 @@ def pull_all(project: Project, *, key: str = "") -> Iterator[tuple[str, str, str
     where = project.matrix.require_registry()
     with Repository.open(where) as repository:
         offers = [
-            wheel
-            for wheel in remote_wheels(repository)
-            if (wheel.key.startswith(key) if key else wheel.key in locked)
+            wheel for wheel in remote_wheels(repository) if (wheel.key.startswith(key) if key else wheel.key in locked)
         ]
         missing = locked - {wheel.key for wheel in offers} - {w.key for w in all_kept(project.store)}
         if missing or (key and not offers):
@@ -212,9 +210,7 @@ def compiled_locations(project: Project, wheel: LockedWheel) -> list[str]:
     where = shared_at(project.matrix)
     if not found and where is not None:
         with Repository.open(where) as repository:
-            offers = [
-                offer for offer in remote_wheels(repository, wheel.name) if offer.sha256 == wheel.sha256
-            ]
+            offers = [offer for offer in remote_wheels(repository, wheel.name) if offer.sha256 == wheel.sha256]
             found = [str(pull(repository, offer, project.store).path) for offer in offers[:1]]
     return found
 

@@ -152,9 +152,7 @@ def _no_diff(name: str, what: str, why: str) -> ModError:
     return ModError("bad-import-source", printable(what), where=printable(name), why=printable(why), fix=fix)
 
 
-def try_diffs(
-    version: str, stack: Sequence[tuple[str, list[Section]]], distributions: list[Distribution]
-) -> Attempt:
+def try_diffs(version: str, stack: Sequence[tuple[str, list[Section]]], distributions: list[Distribution]) -> Attempt:
     """Apply a stack of diffs to a version; one that is there already is passed over."""
     texts: dict[str, str | None] = {}
     notes: list[str] = []

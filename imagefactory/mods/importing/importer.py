@@ -126,9 +126,7 @@ class Importer:
             order = Order(
                 name=source.name,
                 mod=_tar(folder / "mod.tar", source.files),
-                supplied=_tar(
-                    folder / "supplied.tar", {names[key]: data for key, data in self.supplied.items()}
-                ),
+                supplied=_tar(folder / "supplied.tar", {names[key]: data for key, data in self.supplied.items()}),
                 names=names,
                 wheels=[one.release.archive() for one in distributions],
                 locked={wheel.name: wheel.version for wheel in self.trees.wheels(name)},

@@ -21,9 +21,7 @@ _GAVE_UP = re.compile(
     r"not applicable|killed|can't|cannot|could ?n[o']t|fail|not found|no such|warning|error|unsupported|skipping",
     re.IGNORECASE,
 )
-_CONTENT = re.compile(
-    r"already|previously applied|upstream|not needed|no longer|up to date|includes", re.IGNORECASE
-)
+_CONTENT = re.compile(r"already|previously applied|upstream|not needed|no longer|up to date|includes", re.IGNORECASE)
 _UNSURE = re.compile(r"may (already|have)|already \w+ or |upstream\?", re.IGNORECASE)
 _SHOWN = 200
 SECONDS: Final = 300  # the time that a script gets
@@ -89,9 +87,7 @@ class Order:
 
 
 def judge(version: str, report: Report, distributions: list[Distribution]) -> Attempt:
-    addresses = tuple(
-        dict.fromkeys(call.address for call in report.calls if call.address and not call.supplied)
-    )
+    addresses = tuple(dict.fromkeys(call.address for call in report.calls if call.address and not call.supplied))
     fault = next(_faults(report, addresses), None)
     if fault is not None:
         return Attempt(version, "fails", fault, addresses=addresses)

@@ -55,9 +55,7 @@ class Source:
 
     @cached_property
     def texts(self) -> dict[str, str]:
-        return {
-            name: data.decode("utf-8", "replace") for name, data in self.files.items() if b"\0" not in data
-        }
+        return {name: data.decode("utf-8", "replace") for name, data in self.files.items() if b"\0" not in data}
 
     @property
     def problem(self) -> str | None:

@@ -69,8 +69,7 @@ class Answer:
         try:
             found = parse_json(self.body)["errors"]
             return [
-                (str(error.get("code", "")), str(error.get("message") or error.get("detail") or ""))
-                for error in found
+                (str(error.get("code", "")), str(error.get("message") or error.get("detail") or "")) for error in found
             ]
         except (ValueError, KeyError, TypeError, AttributeError):
             return []

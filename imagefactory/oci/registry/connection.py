@@ -92,9 +92,7 @@ class Connection:
         with self.stream(request) as response:
             return response if isinstance(response, Answer) else read_answer(response)
 
-    def has_blob(
-        self, digest: Digest, access: Access = "pull", stopped: threading.Event | None = None
-    ) -> bool:
+    def has_blob(self, digest: Digest, access: Access = "pull", stopped: threading.Event | None = None) -> bool:
         answer = self.ask(RegistryRequest("HEAD", self.url(f"blobs/{digest}"), access, stopped=stopped))
         if answer.ok or answer.status == HTTPStatus.NOT_FOUND:
             return answer.ok

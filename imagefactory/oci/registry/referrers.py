@@ -67,9 +67,7 @@ def attach(
     return attached
 
 
-def attach_many(
-    repository: Repository, subject: Descriptor, attachments: Iterable[Attachment]
-) -> list[Descriptor]:
+def attach_many(repository: Repository, subject: Descriptor, attachments: Iterable[Attachment]) -> list[Descriptor]:
     """Attach several artifacts; where they have to be listed under the tag, all with one write, which takes a wait."""
     attached: list[Descriptor] = []
     unlisted: list[Descriptor] = []
@@ -86,9 +84,7 @@ def attach_many(
 def _push(
     repository: Repository, subject: Descriptor, one: Attachment, *, again: bool = True
 ) -> tuple[bytes, Digest, Mapping[str, str]]:
-    body = upload_artifact(
-        repository, one.artifact_type, one.payloads, annotations=one.annotations, subject=subject
-    )
+    body = upload_artifact(repository, one.artifact_type, one.payloads, annotations=one.annotations, subject=subject)
     try:
         return body, *repository.write_manifest(body, MANIFEST_TYPE)
     except RegistryError as error:

@@ -27,9 +27,7 @@ def claim() -> dict[str, str]:
     return {_CLAIM: uuid.uuid4().hex}
 
 
-def replace_tag(
-    repository: Repository, tag: str, seen: Digest | None, body: bytes, media_type: str
-) -> Digest | None:
+def replace_tag(repository: Repository, tag: str, seen: Digest | None, body: bytes, media_type: str) -> Digest | None:
     """Point a tag at a new document if it still names what was seen; None if somebody interfered, or may have.
 
     The caller has to read the tag again then: its document may be there, or not.

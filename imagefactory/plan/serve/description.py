@@ -49,8 +49,7 @@ def describe_image(
     if more := {name: value for name, value in sorted(serve.items()) if name not in covered}:
         facts["flags"] = more
     settings = [
-        _entry(setting, _default(setting, model, serve), f"{server.name}_default")
-        for setting in server.settings
+        _entry(setting, _default(setting, model, serve), f"{server.name}_default") for setting in server.settings
     ]
     refused = {"refused": dict(server.refused)} if server.refused else {}
     return {"format": FORMAT, "image": facts, "settings": settings, **refused}
@@ -179,9 +178,7 @@ def describe(
     """Describe how a cell starts, with the settings of the matrix and of its mods."""
     model = model_settings(matrix, cell, revisions, chosen)
     description = describe_image(matrix, cell, model, kernels=kernels)
-    mod_variables = {
-        name: value for mod, _ in chosen.mods for name, value in mod.manifest.settings.env.items()
-    }
+    mod_variables = {name: value for mod, _ in chosen.mods for name, value in mod.manifest.settings.env.items()}
     shapes = matrix.models[cell.model].shapes(cell.server, cell.arch)
     variables = {name: value for shape in shapes for name, value in shape.env.items()}
     return Served(model, description, mod_variables | variables, compiles)
@@ -194,8 +191,7 @@ def model_settings(matrix: Matrix, cell: Cell, revisions: ModelLock, chosen: Cho
     settings: dict[str, Any] = {
         "model": model.repo or f"{GENERATED_MODELS}/{model.generated}",
         "drafters": [
-            drafter.model_dump(mode="json", exclude_none=True, exclude=set(TITLES))
-            | _revision(revisions, drafter.repo)
+            drafter.model_dump(mode="json", exclude_none=True, exclude=set(TITLES)) | _revision(revisions, drafter.repo)
             for drafter in drafters
         ],
         "serve": serve_document(model, cell)

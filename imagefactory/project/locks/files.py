@@ -193,9 +193,7 @@ class LockedSuite(Frozen):
 class WheelLock(Lock):
     """Every wheel of one version of a server on one arch and platform."""
 
-    header: ClassVar[str] = (
-        "The wheels of one version of a server for one arch: names and hashes, found on any index."
-    )
+    header: ClassVar[str] = "The wheels of one version of a server for one arch: names and hashes, found on any index."
     file: ClassVar[str] = "{}/{}-{}.toml"
     named_by: ClassVar[tuple[str, ...]] = ("version", "arch", "platform")
 
@@ -248,9 +246,7 @@ class ToolLock(Lock):
     """The programs that the factory itself runs, for each machine architecture."""
 
     file: ClassVar[str] = "tools.toml"
-    header: ClassVar[str] = (
-        "The wheels of programs that the factory itself runs, for every machine it may run on."
-    )
+    header: ClassVar[str] = "The wheels of programs that the factory itself runs, for every machine it may run on."
 
     amd64: tuple[LockedSource, ...] = ()
     arm64: tuple[LockedSource, ...] = ()

@@ -23,9 +23,7 @@ def offers_of(locked: LockedWheel | LockedSource, indexes: Indexes) -> list[Whee
     ]
 
 
-def indexed_file(
-    locked: LockedWheel | LockedSource, indexes: Callable[[], Indexes] = configured_indexes
-) -> Wanted:
+def indexed_file(locked: LockedWheel | LockedSource, indexes: Callable[[], Indexes] = configured_indexes) -> Wanted:
     """Describe a locked file for download; the indexes are asked only if the store does not have it."""
 
     def locations() -> list[str]:

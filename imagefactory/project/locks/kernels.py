@@ -37,9 +37,7 @@ class KernelLock(Lock):
     """The GPU code in the locked wheels, recorded so that planning need not inspect any wheel."""
 
     file: ClassVar[str] = "kernels.toml"
-    header: ClassVar[str] = (
-        "For which chips the kernels of the locked wheels were compiled, read with cuobjdump."
-    )
+    header: ClassVar[str] = "For which chips the kernels of the locked wheels were compiled, read with cuobjdump."
 
     wheels: tuple[WheelKernels, ...] = ()
 
@@ -79,9 +77,7 @@ class SlimLock(Lock):
     """The libraries that builds slimmed, recorded so that their hashes are known before a build."""
 
     file: ClassVar[str] = "slim.toml"
-    header: ClassVar[str] = (
-        "The libraries without the GPU code that a chip cannot load: hashes, and bytes per target."
-    )
+    header: ClassVar[str] = "The libraries without the GPU code that a chip cannot load: hashes, and bytes per target."
     maker: ClassVar[str] = "build"
 
     wheels: tuple[SlimmedWheel, ...] = ()

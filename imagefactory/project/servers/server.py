@@ -16,9 +16,7 @@ from imagefactory.project.matrix import Arch
 from imagefactory.project.served_model import Drafter
 from imagefactory.project.server_versions import TITLES, ServerVersion
 
-SettingKind = Literal[
-    "text", "path", "whole", "fraction", "switch", "choice", "counts", "list", "flags", "secret"
-]
+SettingKind = Literal["text", "path", "whole", "fraction", "switch", "choice", "counts", "list", "flags", "secret"]
 MOST = 2**31 - 1
 KEY_SETTINGS = ("VLLM_API_KEY", "VLLM_API_KEY_FILE")
 """The API key of any server."""
@@ -78,9 +76,7 @@ def limit(name: str, description: str, maximum: int) -> Setting:
 def choice(name: str, description: str, others: str, since_of: dict[str, str] | None = None) -> Setting:
     """Declare one of several words, of which the server's default is `auto`."""
     choices, since = ("auto", *others.split()), since_of or {}
-    return Setting(
-        name, "choice", description, passed=True, choices=choices, server_default="auto", since_of=since
-    )
+    return Setting(name, "choice", description, passed=True, choices=choices, server_default="auto", since_of=since)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,7 @@ from imagefactory.project.servers.server import Server, Setting
 from imagefactory.project.servers.vllm import SCHEMA as VOCABULARY
 
 _BACKENDS = ("flash_attn", "triton_attn", "flashinfer", "fa3", "fa4", "triton", "trtllm_mha")
-_TURBOQUANT = (
-    "SGLang has no TurboQuant. Set KV_CACHE_DTYPE=fp8 for a smaller KV cache, or use an image with vLLM."
-)
+_TURBOQUANT = "SGLang has no TurboQuant. Set KV_CACHE_DTYPE=fp8 for a smaller KV cache, or use an image with vLLM."
 REFUSED: Final[Mapping[str, str]] = dict.fromkeys(
     (setting.name for setting in VOCABULARY if setting.name.startswith(("TQ_", "ENABLE_TURBOQUANT"))),
     _TURBOQUANT,

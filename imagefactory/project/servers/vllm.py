@@ -74,9 +74,7 @@ SCHEMA: tuple[Setting, ...] = (
         f"bfloat16 fp8 fp8_e4m3 fp8_e5m2 {' '.join(TURBOQUANT)}",
         dict.fromkeys(TURBOQUANT, "0.20.0"),
     ),
-    flag(
-        "ENFORCE_EAGER", "switch", "Skip compilation and CUDA graphs: the server is ready in half the time."
-    ),
+    flag("ENFORCE_EAGER", "switch", "Skip compilation and CUDA graphs: the server is ready in half the time."),
     flag(
         "ENABLE_PREFIX_CACHING",
         "switch",
@@ -89,9 +87,7 @@ SCHEMA: tuple[Setting, ...] = (
         {"instanttensor": "0.32.0", "fastsafetensors": "0.20.0"},
     ),
     flag("TRUST_REMOTE_CODE", "switch", "Run Python code from the model repository."),
-    flag(
-        "CHAT_TEMPLATE", "path", "A Jinja file in the container to use instead of the model's chat template."
-    ),
+    flag("CHAT_TEMPLATE", "path", "A Jinja file in the container to use instead of the model's chat template."),
     flag(
         "ENABLE_AUTO_TOOL_CHOICE",
         "switch",
@@ -110,9 +106,7 @@ SCHEMA: tuple[Setting, ...] = (
         "The API key that clients must send. Commands and logs never show it, but `docker inspect` does: "
         "prefer VLLM_API_KEY_FILE.",
     ),
-    Setting(
-        "VLLM_API_KEY_FILE", "path", "A file in the container with the API key, such as a mounted secret."
-    ),
+    Setting("VLLM_API_KEY_FILE", "path", "A file in the container with the API key, such as a mounted secret."),
     Setting("PROTECT_METRICS", "switch", "Require the API key for /metrics too.", default="0"),
     Setting(
         "HOST",
@@ -140,9 +134,7 @@ SCHEMA: tuple[Setting, ...] = (
         ),
         unset="auto",
     ),
-    Setting(
-        "MODS", "list", "Mods in MODS_PATH to apply at start-up. If one fails, the server does not start."
-    ),
+    Setting("MODS", "list", "Mods in MODS_PATH to apply at start-up. If one fails, the server does not start."),
     Setting("MODS_PATH", "path", "The folder where mods are mounted.", default="/mods"),
     Setting(
         "ENABLE_TURBOQUANT",

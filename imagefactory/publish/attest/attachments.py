@@ -182,9 +182,7 @@ def _says_the_same(old: Statement, new: Statement) -> bool:
     return bool(old.predicate.get("buildDefinition") == new.predicate["buildDefinition"])
 
 
-def attach_statement(
-    repository: Repository, subject: Descriptor, statement: Statement, signer: Signer
-) -> Digest:
+def attach_statement(repository: Repository, subject: Descriptor, statement: Statement, signer: Signer) -> Digest:
     [attached] = referrers.attach_many(repository, subject, [_attachment(statement, signer.sign(statement))])
     return attached.digest
 

@@ -118,9 +118,7 @@ def deb_purl(deb: LockedDeb, distribution: str) -> str:
     return f"pkg:deb/debian/{name}?arch={deb.architecture}&distro={distribution}"
 
 
-def _with_changes(
-    part: Component, wheel: LockedWheel, project: Project, layer: WheelLayer, python: str
-) -> Component:
+def _with_changes(part: Component, wheel: LockedWheel, project: Project, layer: WheelLayer, python: str) -> Component:
     """Add what an image has instead of a wheel's files, or leaves out."""
     settings = layer.settings.slim
     slim = project.slim_lock.find(wheel.sha256, settings.chip, settings.rule) if settings else None

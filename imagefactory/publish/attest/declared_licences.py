@@ -32,9 +32,7 @@ SAID_ELSEWHERE: Final[Mapping[str, str]] = {
 }
 """The licences of distributions whose metadata name none, and where they are declared."""
 DOCUMENTS: Final = "usr/share/doc"
-_LICENCE_FILE = re.compile(
-    r"[^/]+\.dist-info/(?:.*/)?[^/]*(LICEN[CS]E|COPYING|NOTICE|3RD|THIRD)[^/]*", re.IGNORECASE
-)
+_LICENCE_FILE = re.compile(r"[^/]+\.dist-info/(?:.*/)?[^/]*(LICEN[CS]E|COPYING|NOTICE|3RD|THIRD)[^/]*", re.IGNORECASE)
 _MAX_TEXT = 4_000_000
 
 

@@ -83,9 +83,7 @@ def update_licences(project: Project, say: Say) -> tuple[Path, bool]:
     return path, LicenceLock(made_from={}, files=tuple(kept)).write(path)
 
 
-def _carried_over(
-    found: Iterable[LicensedFile], known: Mapping[Sha256, LicensedFile]
-) -> dict[Sha256, LicensedFile]:
+def _carried_over(found: Iterable[LicensedFile], known: Mapping[Sha256, LicensedFile]) -> dict[Sha256, LicensedFile]:
     others = {
         _package_name(old.file): {"licence": old.licence, "says": old.says}
         for old in known.values()

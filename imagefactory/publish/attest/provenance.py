@@ -71,9 +71,7 @@ def make_provenance(project: Project, plan: Plan, *, source: CheckoutState, run:
         "runDetails": {
             "builder": {"id": run.builder},
             "metadata": {"invocationId": run.invocation} if run.invocation else {},
-            "byproducts": [
-                {"name": "SBOM", "mediaType": sbom.MEDIA_TYPE, "digest": {"sha256": sha256_of(made)}}
-            ],
+            "byproducts": [{"name": "SBOM", "mediaType": sbom.MEDIA_TYPE, "digest": {"sha256": sha256_of(made)}}],
         },
     }
 
@@ -107,11 +105,7 @@ def input_hashes(project: Project, plan: Plan) -> dict[str, Sha256]:
         SlimLock.path(project.locks),
         LicenceLock.path(project.locks),
     ]
-    return {
-        path.relative_to(project.root).as_posix(): sha256_of(path.read_bytes())
-        for path in paths
-        if path.exists()
-    }
+    return {path.relative_to(project.root).as_posix(): sha256_of(path.read_bytes()) for path in paths if path.exists()}
 
 
 def read_source(root: Path) -> CheckoutState:

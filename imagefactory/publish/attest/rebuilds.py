@@ -116,9 +116,7 @@ def _rebuilders(project: Project) -> tuple[Verifier, dict[str, str]]:
     return Verifier(tuple(public), identities), names
 
 
-def _attached_elsewhere(
-    project: Project, image: Digest, count: RebuildCount
-) -> Iterator[tuple[Digest, Bundle | str]]:
+def _attached_elsewhere(project: Project, image: Digest, count: RebuildCount) -> Iterator[tuple[Digest, Bundle | str]]:
     """Find statements about an image in the registries of rebuilders who may not write to the publisher's."""
     places = {one.statements for one in project.matrix.rebuilders.values() if one.statements}
     for place in sorted(places):

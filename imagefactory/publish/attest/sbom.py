@@ -53,8 +53,7 @@ def write_sbom(project: Project, plan: Plan, parts: Sequence[Component]) -> byte
                 "bom-ref": ROOT,
                 "name": plan.target,
                 "version": plan.version,
-                "properties": _properties(root | {"locked": "yes" if plan.locked else "no"})
-                + _left_out(absent),
+                "properties": _properties(root | {"locked": "yes" if plan.locked else "no"}) + _left_out(absent),
             },
         },
         "components": [_component(part) for part in parts],
@@ -101,8 +100,7 @@ def _component(part: Component) -> dict[str, Any]:
         component["pedigree"] = grafted | {"patches": patches, "notes": notes}
     if part.files:
         component["components"] = [
-            _file(path, sha256) | {"bom-ref": f"{part.reference}:{path}"}
-            for path, sha256 in sorted(part.files.items())
+            _file(path, sha256) | {"bom-ref": f"{part.reference}:{path}"} for path, sha256 in sorted(part.files.items())
         ]
     return component
 
@@ -147,17 +145,13 @@ def _dependencies(parts: Sequence[Component]) -> list[dict[str, Any]]:
 
 def _properties(values: Mapping[str, str | None]) -> list[dict[str, str]]:
     return [
-        {"name": f"imagefactory:{name}", "value": value}
-        for name, value in sorted(values.items())
-        if value is not None
+        {"name": f"imagefactory:{name}", "value": value} for name, value in sorted(values.items()) if value is not None
     ]
 
 
 def _left_out(reasons: Mapping[str, str]) -> list[dict[str, str]]:
     """Say what is not in the image although vLLM requires it or a wheel brings it."""
-    return [
-        {"name": "imagefactory:left-out", "value": f"{what}: {why}"} for what, why in sorted(reasons.items())
-    ]
+    return [{"name": "imagefactory:left-out", "value": f"{what}: {why}"} for what, why in sorted(reasons.items())]
 
 
 def first_difference(content: bytes, expected: bytes) -> str:

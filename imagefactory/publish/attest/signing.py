@@ -108,9 +108,7 @@ def _claim(certificate: x509.Certificate, number: int) -> str:
     try:
         extension = certificate.extensions.get_extension_for_oid(oid).value
     except x509.ExtensionNotFound:
-        raise NotTrustedError(
-            f"its certificate is not that of a workflow: it has no {oid.dotted_string}"
-        ) from None
+        raise NotTrustedError(f"its certificate is not that of a workflow: it has no {oid.dotted_string}") from None
     return asn1.decode_der(str, extension.public_bytes())
 
 

@@ -31,9 +31,7 @@ class _Finder:
     def __init__(self, key: str, without: Collection[str]) -> None:
         self.key, self.without = key, without
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, _target: object = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None = None, _target: object = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path) if name == MODULE else None
         if spec is None or spec.loader is None:
             return None

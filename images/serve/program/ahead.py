@@ -53,9 +53,7 @@ def find(facts: Mapping[str, Any], environment: Mapping[str, str], venv: str = V
         elif any(volume.glob(f"*/cached_ops/{name}/{name}.so")):
             kept.append(name)
     have = {*image, *kept}
-    return Kernels(
-        tuple(image), tuple(kept), {name: make for name, make in wanted.items() if name not in have}
-    )
+    return Kernels(tuple(image), tuple(kept), {name: make for name, make in wanted.items() if name not in have})
 
 
 def jobs(cores: int, available: int | None, reserved: int) -> int:

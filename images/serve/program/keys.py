@@ -105,17 +105,13 @@ def _refuse_lost(environment: Mapping[str, str]) -> None:
         raise _unprotected(f"There is no setting {name}", name)
     # Only the recommended command has these flags; there, the key has been found.
     if any(is_flag(word.strip("\"'"), KEY_FLAG) for word in environment.get("EXTRA_ARGS", "").split()):
-        raise _unprotected(
-            f"EXTRA_ARGS, with its {KEY_FLAG}, has no effect on a command of your own", "EXTRA_ARGS"
-        )
+        raise _unprotected(f"EXTRA_ARGS, with its {KEY_FLAG}, has no effect on a command of your own", "EXTRA_ARGS")
 
 
 def _refuse_unguarded(words: Iterable[str], environment: Mapping[str, str], key: str) -> None:
     """Refuse what serves beside the guarded API, and a key where only the server reads it."""
     other = next((word for word in words if _OTHER_SERVICE.match(word)), "")
-    other = other or next(
-        (name for name in OTHER_SERVICES if environment.get(name, "0") not in {"", "0"}), ""
-    )
+    other = other or next((name for name in OTHER_SERVICES if environment.get(name, "0") not in {"", "0"}), "")
     if key and other:
         raise _unprotected(f"{other} starts a service that does not ask for the key", other)
     for path in _take(list(words), "--config")[1] or ():

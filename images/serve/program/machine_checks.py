@@ -97,9 +97,7 @@ def memory(start: Start) -> Iterator[Finding]:
         yield Finding("memory", SKIPPED, "no GPU: only its memory is checked")
         return
     gpu = readings.gpus[0]
-    total, free = (
-        (readings.memory_total, readings.memory_available) if readings.unified else (gpu.total, gpu.free)
-    )
+    total, free = (readings.memory_total, readings.memory_available) if readings.unified else (gpu.total, gpu.free)
     if not total or free is None:
         yield Finding("memory", WARN, "the machine's memory is unknown", remedy="Check it with `free -g`.")
         return

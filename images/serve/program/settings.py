@@ -132,9 +132,7 @@ def _refused(
     # Flags that cannot be told apart may hold a secret.
     value = HIDDEN if setting.name in {keys.KEY, "EXTRA_ARGS"} else text
     what = f"{setting.name} {problem}."
-    return StartError(
-        name, what, setting=setting.name, value=value, allowed=only or allowed(setting), remedy=remedy
-    )
+    return StartError(name, what, setting=setting.name, value=value, allowed=only or allowed(setting), remedy=remedy)
 
 
 def _noun(setting: Setting) -> str:
@@ -156,9 +154,7 @@ def _number(setting: Setting, text: str) -> int | float:
     except ValueError:
         raise _refused(setting, text, f"is not {_noun(setting)}", remedy) from None
     low, high = setting.minimum, setting.maximum
-    if (low is not None and not low <= number) or (
-        high is not None and not number <= high
-    ):  # not a NaN either
+    if (low is not None and not low <= number) or (high is not None and not number <= high):  # not a NaN either
         raise _refused(setting, text, "is out of range", remedy, "out-of-range")
     return number
 

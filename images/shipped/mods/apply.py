@@ -99,15 +99,11 @@ def apply_mods(chosen: Sequence[tuple[Mod, Variant]], read: Reader) -> list[Appl
             done = {other.name for other in level[:number]}
             variant = variants[mod.name]
             files = {
-                path: apply_spans(
-                    base[path] or "", [span for span in spans if span.path == path and span.mod in done]
-                )
+                path: apply_spans(base[path] or "", [span for span in spans if span.path == path and span.mod in done])
                 for path in variant.paths
             }
             _refuse_broken(mod, variant, files)
-            before = {
-                path: None if (text := texts[path]) is None else sha256_of(text.encode()) for path in files
-            }
+            before = {path: None if (text := texts[path]) is None else sha256_of(text.encode()) for path in files}
             results.append(Applied(mod, variant, files, before))
             texts |= files
         for path in {span.path for span in spans}:

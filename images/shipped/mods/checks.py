@@ -43,9 +43,7 @@ def _failing_fact(check: Check, name: str, node: Definition, text: str) -> str |
         bases = [ast.unparse(base) for base in node.bases]
         return None if check.base in bases else f"{name} has the bases {', '.join(bases) or 'none'}"
     if check.returns is not None:
-        returned = [
-            ast.unparse(part.value) for part in _own(node) if isinstance(part, ast.Return) and part.value
-        ]
+        returned = [ast.unparse(part.value) for part in _own(node) if isinstance(part, ast.Return) and part.value]
         return None if check.returns in returned else f"{name} returns {'; '.join(returned) or 'nothing'}"
     return _failing_text(check, ast.get_source_segment(text, node) or "")
 

@@ -87,9 +87,7 @@ def moved(written: Sequence[Written], spans: Iterable[Span]) -> list[Written]:
     def now(offset: int) -> int:
         return offset + sum(len(span.text) - (span.end - span.start) for span in spans if span.end <= offset)
 
-    result = [
-        Written(piece.mod, now(piece.start), max(now(piece.start), now(piece.end))) for piece in written
-    ]
+    result = [Written(piece.mod, now(piece.start), max(now(piece.start), now(piece.end))) for piece in written]
     shift = 0
     for span in spans:
         start = span.start + shift

@@ -48,9 +48,7 @@ _PARTS: dict[str, type[BaseModel]] = {
 def load_mods(root: Path) -> dict[str, Mod]:
     """Load every mod in a folder, and check their references to each other."""
     folders = sorted(
-        path
-        for path in (root.iterdir() if root.is_dir() else ())
-        if path.is_dir() and path.name[0] not in "._"
+        path for path in (root.iterdir() if root.is_dir() else ()) if path.is_dir() and path.name[0] not in "._"
     )
     mods = {mod.name: mod for mod in map(load_mod, folders)}
     for mod in mods.values():

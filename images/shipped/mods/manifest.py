@@ -31,9 +31,7 @@ IMAGE_FILES = "/usr/share/imagefactory/mods/"  # the folder for files that belon
 UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 """What Python's parser and compiler raise, the last two if a text is nested too deeply."""
 
-Licence = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]*( (AND|OR|WITH) [A-Za-z0-9.+-]+)*$")
-]
+Licence = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]*( (AND|OR|WITH) [A-Za-z0-9.+-]+)*$")]
 """An SPDX expression, for the image's label."""
 
 _LONGEST = 255  # bytes that file systems allow for a name
@@ -51,8 +49,7 @@ def path_fault(path: str) -> str | None:
         "has characters that cannot be printed": not path.isprintable(),
         "has a name that is too long": any(len(part.encode(errors="replace")) > _LONGEST for part in parts),
         "would delete files of other layers": any(part.startswith(".wh.") for part in parts),
-        "would run whenever Python starts": path.endswith(".pth")
-        or parts[0].partition(".")[0] in _RUN_BY_PYTHON,
+        "would run whenever Python starts": path.endswith(".pth") or parts[0].partition(".")[0] in _RUN_BY_PYTHON,
         "would run in place of a source": "__pycache__" in parts or path.endswith((".so", ".pyc")),
         "is written by the factory": path.endswith(".dist-info/RECORD"),
     }
@@ -177,9 +174,7 @@ class Check(_Model):
     def _says_one_thing(self) -> Self:
         statements = (self.contains, self.lacks, self.base, self.returns)
         if sum(statement is not None for statement in statements) != 1:
-            raise PydanticCustomError(
-                "check", "give exactly one of `contains`, `lacks`, `base` and `returns`"
-            )
+            raise PydanticCustomError("check", "give exactly one of `contains`, `lacks`, `base` and `returns`")
         if self.class_ is not None and self.function is not None:
             raise PydanticCustomError("check", "give `class` or `function`; a method is `Class.method`")
         if self.base is not None and self.class_ is None:
@@ -228,9 +223,7 @@ class Variant(_Model):
             if not paths.isdisjoint(folders_above(path)):
                 raise PydanticCustomError("taken path", "{path} is below another file", {"path": repr(path)})
             if self.stage == "installed" and not self._may_hold(path):
-                raise PydanticCustomError(
-                    "path", "{path} is outside the distribution's packages", {"path": repr(path)}
-                )
+                raise PydanticCustomError("path", "{path} is outside the distribution's packages", {"path": repr(path)})
         return self
 
     def _may_hold(self, path: str) -> bool:
@@ -310,9 +303,7 @@ def _covers(entry: Variant | NotNeeded, version: Version) -> bool:
 class Mod:
     """A mod with the files next to its mod.yaml, from a folder or from a plan."""
 
-    def __init__(
-        self, manifest: Manifest, files: Mapping[str, bytes], source: YamlFile | None = None
-    ) -> None:
+    def __init__(self, manifest: Manifest, files: Mapping[str, bytes], source: YamlFile | None = None) -> None:
         self.manifest = manifest
         self._files = files
         self._source = source

@@ -12,9 +12,7 @@ from images.shipped.mods.manifest import Mod, Stage, Variant
 Picked = dict[str, tuple[Mod, Variant]]
 
 
-def with_requirements(
-    mod: Mod, mods: Mapping[str, Mod], version: Version, stage: Stage = "installed"
-) -> Picked:
+def with_requirements(mod: Mod, mods: Mapping[str, Mod], version: Version, stage: Stage = "installed") -> Picked:
     """Pick the variants of a mod and of its requirements for a version, requirements first."""
     variant = mod.variant(version, stage)
     if variant is None:

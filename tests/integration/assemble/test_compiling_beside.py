@@ -176,7 +176,5 @@ def test_nothing_is_compiled_without_memory_or_if_not_wanted(start: Start, varia
 def test_compilers_end_first_where_memory_runs_out(start: Start) -> None:
     container = start("--memory", "600m", "--memory-swap", "600m", COMPILERS="4")
     said(container, "compiling quantization beside the start, 4 at a time")
-    wait_until(
-        lambda: not any("compile_ahead" in args for _, _, args in processes(container)), container, 600
-    )
+    wait_until(lambda: not any("compile_ahead" in args for _, _, args in processes(container)), container, 600)
     goes_on(container)

@@ -19,9 +19,7 @@ PATIENCE = 120
 
 def start(factory: SmallFactory, target: str, environment: dict[str, str]) -> subprocess.Popen[str]:
     command = factory.command("build", "--target", target)
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def test_builds_at_the_same_time_do_not_disturb_each_other(tmp_path: Path, simple_index: SimpleIndex) -> None:

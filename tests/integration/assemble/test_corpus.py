@@ -153,9 +153,7 @@ def declared(  # noqa: PLR0911 - one for each declared difference
     assert uv is not None, f"only we install {path}"
     if name == "RECORD" and ".dist-info/" in path and uv.executable:
         return "RECORD is executable for uv when the wheel's own was"
-    assert our.executable == uv.executable, (
-        f"{path} is executable for {'us' if our.executable else 'uv'} only"
-    )
+    assert our.executable == uv.executable, f"{path} is executable for {'us' if our.executable else 'uv'} only"
     if our.sha256 == uv.sha256:
         return None
     if path.startswith("bin/"):

@@ -46,9 +46,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 def build_with_docker(project: Project) -> BuiltImage:
-    [built] = build_images(
-        project, [TINY], "docker", BuildOptions(), watch=RecordingWatcher(), say=lambda _: None
-    )
+    [built] = build_images(project, [TINY], "docker", BuildOptions(), watch=RecordingWatcher(), say=lambda _: None)
     return built
 
 

@@ -111,9 +111,7 @@ def test_golden_digests_hold_under_every_python(tmp_path: Path, version: str) ->
     make = [str(uv), "venv", "--quiet", "--no-python-downloads", "--clear", str(venv), "--python"]
     if all(subprocess.run([*make, name], capture_output=True, check=False).returncode for name in candidates):
         assert not own
-        pytest.skip(
-            f"no Python {version} on this machine; `uv python install {version}` fetches it from GitHub"
-        )
+        pytest.skip(f"no Python {version} on this machine; `uv python install {version}` fetches it from GitHub")
     python = str(venv / "bin" / "python")
     requirements = ("--requirements", str(REPOSITORY / "pyproject.toml"), "pytest")
     install = [str(uv), "pip", "install", "--quiet", "--python", python, *requirements]

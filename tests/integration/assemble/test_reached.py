@@ -108,9 +108,7 @@ def reached_by(containers: Containers, image: Image, **variables: str) -> tuple[
 def check(containers: Containers, image: Image) -> None:
     """Start a server with a model of its own and with one of the hub."""
     if "sglang" not in image.name:
-        told = containers.once(
-            image.name, "-c", REPORTS_USE, options=("--entrypoint", "/opt/venv/bin/python")
-        )
+        told = containers.once(image.name, "-c", REPORTS_USE, options=("--entrypoint", "/opt/venv/bin/python"))
         assert told.stdout.endswith("False\n"), told.stderr
     log, reached = reached_by(containers, image, HF_HUB_OFFLINE="0")
     assert "warm-up 1 of 1: short" in log, log[-3000:]
@@ -169,10 +167,6 @@ def test_what_only_a_gpu_calls_reaches_nothing(containers: Containers, gpu_image
 def test_every_locked_version_is_covered() -> None:
     """Variants of a version, with other kernels, run the same server."""
     matrix = Project(REPOSITORY).matrix
-    locks = (
-        path
-        for path in (REPOSITORY / "locks").glob("*/*-linux-*.toml")
-        if path.parent.name in matrix.versions
-    )
+    locks = (path for path in (REPOSITORY / "locks").glob("*/*-linux-*.toml") if path.parent.name in matrix.versions)
     locked = {path.parent.name for path in locks if not path.name.startswith("toolchain")}
     assert locked - {"0.32.0-b12x"} == {*OLDER, *SGLANG, select_one(matrix, TINY).version}

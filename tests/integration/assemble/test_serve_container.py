@@ -64,9 +64,7 @@ class Engine:
 
 
 @pytest.fixture(scope="module")
-def engine(
-    tmp_path_factory: pytest.TempPathFactory, real_matrix: Matrix, tiny_image: str
-) -> Iterator[Engine]:
+def engine(tmp_path_factory: pytest.TempPathFactory, real_matrix: Matrix, tiny_image: str) -> Iterator[Engine]:
     folder = tmp_path_factory.mktemp("serve")
     cell = select(real_matrix, ["tiny"])[0]
     description = describe_image(real_matrix, cell, model_document(real_matrix, cell))

@@ -82,9 +82,7 @@ def test_results_are_recorded_level_by_level(factory: SmallFactory) -> None:
         (["--image", "registry.example/none:1"], "neither an OCI layout"),
     ],
 )
-def test_an_unknown_target_or_image_is_refused(
-    factory: SmallFactory, arguments: list[str], words: str
-) -> None:
+def test_an_unknown_target_or_image_is_refused(factory: SmallFactory, arguments: list[str], words: str) -> None:
     done = smoke(factory, *arguments)
     assert done.returncode not in {0, 1, CheckError.exit_code}
     assert words in done.stderr
@@ -162,9 +160,7 @@ def test_a_broken_entrypoint_fails_with_its_reason_on_record(
 ) -> None:
     assert tiny.layout is not None
     entrypoint = {"Entrypoint": ["/usr/bin/python3", "/nowhere"]}
-    broken = with_config(
-        Layout(tiny.layout), tmp_path / "broken", lambda config: config["config"].update(entrypoint)
-    )
+    broken = with_config(Layout(tiny.layout), tmp_path / "broken", lambda config: config["config"].update(entrypoint))
     done = Checkout(other_checkout).run("smoke", "--image", str(broken.folder), "--level", "static,serve")
     assert refused(done, "smoke-failed"), done.stdout + done.stderr
     record, folder = record_at(done)

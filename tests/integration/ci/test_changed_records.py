@@ -107,9 +107,7 @@ def test_a_full_disk_is_noticed_before_anything_is_fetched(
 def test_a_record_of_another_blob_is_refused_even_if_the_cache_agrees(recorded: SmallFactory) -> None:
     record = recorded.project.known_layers
     edit(record, point_elsewhere)
-    [model] = [
-        layer for layer in tomllib.loads(record.read_text())["layers"] if layer["name"] == "model tiny"
-    ]
+    [model] = [layer for layer in tomllib.loads(record.read_text())["layers"] if layer["name"] == "model tiny"]
     cached = {name: model[name] for name in ("diff_id", "digest", "size", "unpacked")}
     recorded.project.store.layer(model["key"]).write_text(json.dumps(cached))
     why = refusal(recorded)

@@ -101,9 +101,7 @@ def rebuilds(checked: Checked) -> Finding:
 def published(publisher: Publisher, tmp_path: Path) -> PublishedCommit:
     """Publish an image from a commit, and then change the checkout so that it plans another one."""
     root, keys = publisher.factory.root, tmp_path / "keys"
-    program = (
-        f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m invoke --search-root "$(dirname "$0")" "$@"\n'
-    )
+    program = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m invoke --search-root "$(dirname "$0")" "$@"\n'
     (root / "inv").write_text(program)
     (root / "inv").chmod(0o755)
     (root / ".gitignore").write_text("/build/\n__pycache__/\n")

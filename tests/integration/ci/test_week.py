@@ -169,9 +169,7 @@ def test_the_plan_command_lists_exactly_the_jobs_that_an_edit_causes(night_facto
     night_factory.factory.write_mod("good day")
     output, summary = (night_factory.factory.folder / name for name in ("output", "summary"))
     edited = ask(night_factory, GITHUB_OUTPUT=str(output), GITHUB_STEP_SUMMARY=str(summary))
-    assert [(cell["target"], cell["reason"]) for cell in edited["cells"]] == [
-        (TARGET, "mod greeting changed")
-    ]
+    assert [(cell["target"], cell["reason"]) for cell in edited["cells"]] == [(TARGET, "mod greeting changed")]
     told = dict(line.split("=", 1) for line in output.read_text("utf-8").splitlines())
     [job] = json.loads(told["image"])
     assert (job["targets"], job["runner"]) == (TARGET, "ubuntu-24.04")
@@ -241,9 +239,7 @@ def test_the_commands_of_a_night_end_with_tags_and_a_history_page(
     project, repository = night_factory.project, night_factory.repository
     staged = find_staged(project, repository, plans(project, CELL)).finished[CELL]
     night_factory.tested(staged, REQUIRED)
-    shown = command(
-        night_factory, fake_github, "ci.promote", "--target", TARGET, "--subjects", "subjects.txt"
-    )
+    shown = command(night_factory, fake_github, "ci.promote", "--target", TARGET, "--subjects", "subjects.txt")
     assert f"| `{TARGET}` | `{digest}` |" in shown
     subjects = (night_factory.factory.root / "subjects.txt").read_text()
     assert subjects == f"{digest.removeprefix('sha256:')}  {night_factory.repository.reference.name}\n"

@@ -67,19 +67,13 @@ def act(night_factory: NightFactory, github: FakeGitHub, job: str, default_branc
     command = [
         *(str(ACT), "workflow_dispatch", "-W", ".github/workflows/nightly.yml", "-j", job),
         *(word for runner in RUNNERS for word in ("-P", f"{runner}=-self-hosted")),
-        *(
-            word
-            for name, _, ref in repositories
-            for word in ("--local-repository", f"{name}@{ref}={stand_in}")
-        ),
+        *(word for name, _, ref in repositories for word in ("--local-repository", f"{name}@{ref}={stand_in}")),
         *(word for item in given.items() if item[0] != "PATH" for word in ("--env", "=".join(item))),
         *("--var", f"FACTORY_REGISTRY={os.environ['FACTORY_REGISTRY']}", "-s", "GITHUB_TOKEN=a-token"),
         *("--action-offline-mode", "--no-cache-server", "--defaultbranch", default_branch),
     ]
     environment = {**night_factory.factory.environment(), "XDG_CACHE_HOME": str(folder / "act")}
-    done = subprocess.run(
-        command, cwd=root, env=environment, capture_output=True, text=True, timeout=240, check=False
-    )
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-2000:]}"
     return done.stdout
 
@@ -101,9 +95,7 @@ def test_act_runs_the_plan_and_the_images_that_come_out_of_it(
     assert night_factory.tags() == {}
 
 
-def test_act_ends_after_the_plan_when_nothing_changed(
-    night_factory: NightFactory, fake_github: FakeGitHub
-) -> None:
+def test_act_ends_after_the_plan_when_nothing_changed(night_factory: NightFactory, fake_github: FakeGitHub) -> None:
     night_factory.night()
     said = act(night_factory, fake_github, "image")
     assert "nightly/plan" in said

@@ -29,9 +29,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def inv(
     folder: Path, *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    environment = {
-        name: value for name, value in os.environ.items() if name not in {"VIRTUAL_ENV", "PYTHONPATH"}
-    }
+    environment = {name: value for name, value in os.environ.items() if name not in {"VIRTUAL_ENV", "PYTHONPATH"}}
     return subprocess.run(
         [str(folder / "inv"), *arguments],
         cwd=cwd or folder,

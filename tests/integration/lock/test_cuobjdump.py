@@ -45,9 +45,7 @@ def test_library_without_kernels_is_accepted(project: Project, tmp_path: Path) -
 
 def test_local_wheel_is_audited(project: Project, nvcc: Nvcc, tmp_path: Path) -> None:
     library = nvcc("sm_120a")
-    wheel = make_wheel(
-        tmp_path, "vllm", tag="cp38-abi3-linux_aarch64", files={"vllm/_C.abi3.so": library.read_bytes()}
-    )
+    wheel = make_wheel(tmp_path, "vllm", tag="cp38-abi3-linux_aarch64", files={"vllm/_C.abi3.so": library.read_bytes()})
     verdicts = audit(project, str(wheel), "gb10").verdicts
     with raises("audit-failed"):
         refuse_failing(wheel.name, verdicts)

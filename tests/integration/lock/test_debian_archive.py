@@ -60,9 +60,7 @@ def test_declared_accounts_are_those_of_base_passwd(tmp_path: Path, debian: str)
         assert sha256_of(data) == deb.sha256
         (tmp_path / deb.name).write_bytes(data)
         debs.append((deb, tmp_path / deb.name))
-    image = {
-        entry.path: read_content(entry.content) for _, entry in base_entries(debs=debs, scratch=tmp_path)
-    }
+    image = {entry.path: read_content(entry.content) for _, entry in base_entries(debs=debs, scratch=tmp_path)}
 
     masters = {name: image[f"usr/share/base-passwd/{name}.master"].decode() for name in ("passwd", "group")}  # type: ignore[index]
     declared = USERS.replace(":x:", ":*:").splitlines()

@@ -17,10 +17,7 @@ WHEELS = wheels_with_flags(PROJECT)
 @pytest.mark.network
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=() if name == PROJECT.matrix.defaults.vllm else pytest.mark.slow)
-        for name in WHEELS
-    ],
+    [pytest.param(name, marks=() if name == PROJECT.matrix.defaults.vllm else pytest.mark.slow) for name in WHEELS],
 )
 def test_record_is_what_the_wheel_defines(name: str) -> None:
     recorded = FlagLock.read(FlagLock.path(PROJECT.locks, name))

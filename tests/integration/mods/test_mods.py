@@ -91,9 +91,7 @@ def test_changed_mod_rebuilds_only_its_own_layer(factory: SmallFactory) -> None:
     assert done.stdout.endswith(": nothing changed since the last build\n")
     change(factory, "b-second", "# b-second", "# b-changed")
     diff = factory.invoke("plan", "--target", "tiny", "--diff").stdout
-    assert [line.split() for line in diff.splitlines()[2:]] == [
-        ["mod", "b-second", "mods/b-second", "changed"]
-    ]
+    assert [line.split() for line in diff.splitlines()[2:]] == [["mod", "b-second", "mods/b-second", "changed"]]
     factory.watch.told.clear()
     [after] = factory.build()
     path = "opt/venv/lib/python3.11/site-packages/vllm/x.py"
@@ -117,8 +115,7 @@ def test_other_words_a_new_mod_and_an_empty_cache_keep_the_layers_of_mods(
     write_mod(factory.root / "mods", one("z-last", "three = 3\n"))
     [after] = factory.build()
     old, new = (
-        {layer.name: layer.key for layer in built.plan.layers if layer.kind == "mod"}
-        for built in (before, after)
+        {layer.name: layer.key for layer in built.plan.layers if layer.kind == "mod"} for built in (before, after)
     )
     assert list(new) == ["a-first", "b-second", "z-last"]
     assert new.items() > old.items()
@@ -166,9 +163,7 @@ RELEASES = [*dict.fromkeys(vllm.release for vllm in MATRIX.vllm.values() if vllm
 def test_every_mod_holds_on_every_version_as_the_readme_shows(project: Project) -> None:
     """Entries of a plugin whose git source is not on this machine are not compared."""
     results = check_mods(project)
-    assert [(result.mod, result.version) for result in results] == list(
-        product(project.mods, [*RELEASES, *OF_SGLANG])
-    )
+    assert [(result.mod, result.version) for result in results] == list(product(project.mods, [*RELEASES, *OF_SGLANG]))
     assert [result for result in results if not result.holds] == []
     written = table_in(REPOSITORY / "mods" / "README.md").splitlines()
     fresh = [line for line in markdown(results).strip().splitlines() if "is not on this machine" not in line]
@@ -221,9 +216,7 @@ def test_the_example_in_the_readme_applies_to_the_default_version(project: Proje
 def test_mods_check_fails_and_names_the_place_of_a_wrong_claim(factory_checkout: Checkout) -> None:
     path = factory_checkout.root / "mods" / "eagle3-marker" / "mod.yaml"
     path.write_text(
-        path.read_text()
-        .replace('upstreamed_in: "0.24.0"', 'upstreamed_in: "0.28.0"')
-        .replace("<0.24", "<0.28")
+        path.read_text().replace('upstreamed_in: "0.24.0"', 'upstreamed_in: "0.28.0"').replace("<0.24", "<0.28")
     )
     bad = factory_checkout.invoke("mods.check", "--name", "eagle3-marker", "--markdown")
     assert refused(bad, "false-claim")
@@ -234,9 +227,7 @@ def test_mods_check_fails_and_names_the_place_of_a_wrong_claim(factory_checkout:
 
 @pytest.mark.network
 @pytest.mark.parametrize("vllm", [name for name in RELEASES if Version(name) >= Version("0.20")])
-def test_vllms_cmake_keeps_12_1a_only_with_the_mod(
-    project: Project, cmake: Path, tmp_path: Path, vllm: str
-) -> None:
+def test_vllms_cmake_keeps_12_1a_only_with_the_mod(project: Project, cmake: Path, tmp_path: Path, vllm: str) -> None:
     mod = project.mods["preserve-sm121a"]
     variant = mod.variant(Version(vllm), "source")
     assert variant is not None
@@ -300,9 +291,7 @@ def test_flash_attention_is_compiled_for_the_chips_and_installed_with_imports_th
 def chosen_archs(cmake: Path, cmake_lists: str, folder: Path, cuda: str) -> tuple[str, set[str]]:
     """Run vLLM's CMake functions for 12.1a; return the archs of general kernels, and those of FP8 and FP4 kernels."""
     at = cmake_lists.index("set(CUDA_SUPPORTED_ARCHS")
-    supported = cmake_lists[
-        cmake_lists.rindex("\nif(", 0, at) : cmake_lists.index("\nendif()", at) + len("\nendif()")
-    ]
+    supported = cmake_lists[cmake_lists.rindex("\nif(", 0, at) : cmake_lists.index("\nendif()", at) + len("\nendif()")]
     calls = re.findall(r'cuda_archs_loose_intersection\(\s*\w+\s+"([^"]*12\.0f[^"]*)"', cmake_lists)
     assert calls
     script = [
@@ -316,8 +305,6 @@ def chosen_archs(cmake: Path, cmake_lists: str, folder: Path, cuda: str) -> tupl
     for call in calls:
         script += [f'cuda_archs_loose_intersection(FOUND "{call}" "${{CUDA_ARCHS}}")', 'message("${FOUND}")']
     (folder / "script.cmake").write_text("\n".join(script))
-    done = subprocess.run(
-        [cmake, "-P", "script.cmake"], cwd=folder, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([cmake, "-P", "script.cmake"], cwd=folder, capture_output=True, text=True, check=True)
     general, *special = done.stderr.split()
     return general, set(special)

@@ -56,10 +56,7 @@ def test_a_class_is_looked_at_in_a_fork_and_else_in_a_second_python(tiny_image: 
     python = "/opt/venv/bin/python"
     done = docker("run", "--rm", "--network", "none", "--entrypoint", python, tiny_image, "-c", INSPECT)
     assert done.stdout.splitlines()[-1:] == ["True True"], done.stderr[-3000:]
-    assert (
-        done.stdout.count("looked at in a second Python") + done.stderr.count("looked at in a second Python")
-        == 1
-    )
+    assert done.stdout.count("looked at in a second Python") + done.stderr.count("looked at in a second Python") == 1
 
 
 @pytest.mark.network

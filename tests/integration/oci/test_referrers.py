@@ -31,9 +31,7 @@ def test_referrers_are_found_when_the_registry_has_no_api(
     sbom = referrers.attach(
         repository, image, "application/vnd.sbom", [Payload("application/json", b'{"a":1}')], {"a": "b"}
     )
-    signature = referrers.attach(
-        repository, image, "application/vnd.sig", [Payload("application/json", b'{"b":1}')]
-    )
+    signature = referrers.attach(repository, image, "application/vnd.sig", [Payload("application/json", b'{"b":1}')])
     assert referrers.find(repository, image.digest) == [sbom, signature]
     assert referrers.find(repository, image.digest, "application/vnd.sig") == [signature]
     manifest = repository.require_manifest(sbom.digest).document()
@@ -66,9 +64,7 @@ def test_parallel_attachments_are_all_listed(repository: Repository) -> None:
     image = push_image(repository, small_image(LAYERS)).descriptor
 
     def attach(number: int) -> None:
-        referrers.attach(
-            repository, image, "application/vnd.test", [Payload("text/plain", str(number).encode())]
-        )
+        referrers.attach(repository, image, "application/vnd.test", [Payload("text/plain", str(number).encode())])
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(attach, range(8)))
@@ -94,9 +90,7 @@ class Interrupted(Repository):
         return self._then("look", name, super().resolve(name))
 
     def write_manifest(self, body: bytes, media_type: str, tag: str | None = None, **options: Any) -> Any:
-        return self._then(
-            "write", tag or digest_of(body), super().write_manifest(body, media_type, tag, **options)
-        )
+        return self._then("write", tag or digest_of(body), super().write_manifest(body, media_type, tag, **options))
 
 
 @pytest.mark.usefixtures("rivals")

@@ -32,9 +32,7 @@ from tests.fixtures.token_server import USERS
 LAYERS = [b"first" * 1000, b"second" * 2000, os.urandom(300_000)]
 
 
-def test_image_is_pushed_by_digest_and_comes_back_byte_for_byte(
-    repository: Repository, tmp_path: Path
-) -> None:
+def test_image_is_pushed_by_digest_and_comes_back_byte_for_byte(repository: Repository, tmp_path: Path) -> None:
     image = small_image(LAYERS)
     with raises("no-content", match="does not have that content"):
         repository.put_manifest(image.manifest, MANIFEST_TYPE, "latest")
@@ -68,9 +66,7 @@ def test_second_push_only_looks_up(guarded_registry: GuardedRegistry, fault_prox
         raise AssertionError("a blob was opened")
 
     image = small_image(LAYERS)
-    again = push_image(
-        repository, replace(image, parts=[replace(part, open=unwanted) for part in image.parts])
-    )
+    again = push_image(repository, replace(image, parts=[replace(part, open=unwanted) for part in image.parts]))
     assert again.count("present") == len(again.outcomes) == 4
     assert again.uploaded == 0
     assert fault_proxy.account.requests == {"HEAD blob": 4, "HEAD manifest": 1}
@@ -116,9 +112,7 @@ def test_files_of_an_artifact_survive_a_round_trip(repository: Repository, tmp_p
     push_artifact(repository, "application/vnd.test.wheel", payloads, annotations={"a": "b"}, tag="wheel")
     held = contents(repository, repository.require_manifest("wheel"))
     assert [item.annotations[TITLE] for item in held] == ["one.whl", "two.json"]
-    assert all(
-        repository.blob(item.digest) == (tmp_path / item.annotations[TITLE]).read_bytes() for item in held
-    )
+    assert all(repository.blob(item.digest) == (tmp_path / item.annotations[TITLE]).read_bytes() for item in held)
 
 
 def push_to(repository: Repository) -> object:

@@ -83,9 +83,7 @@ def test_push_survives_any_single_fault(
     assert fault_proxy.account.needless == []
 
 
-def test_tag_stays_when_the_registry_rejects_a_manifest(
-    repository: Repository, fault_proxy: FaultProxy
-) -> None:
+def test_tag_stays_when_the_registry_rejects_a_manifest(repository: Repository, fault_proxy: FaultProxy) -> None:
     first = push_image(repository, small_image([LAYER], "first"), tag="latest")
     fault_proxy.choose = once("PUT manifest", Fault("unavailable", 500), times=99)
     with pytest.raises(RegistryError, match="failed to write a manifest") as failure:
@@ -99,9 +97,7 @@ def test_tag_stays_when_the_registry_rejects_a_manifest(
 
 
 @pytest.mark.parametrize("fault", [Fault("torn"), Fault("expired")])
-def test_download_continues_after_a_fault(
-    repository: Repository, fault_proxy: FaultProxy, fault: Fault
-) -> None:
+def test_download_continues_after_a_fault(repository: Repository, fault_proxy: FaultProxy, fault: Fault) -> None:
     push_image(repository, small_image([LAYER]))
     fault_proxy.choose = once("GET blob", fault)
     assert repository.blob(digest_of(LAYER)) == LAYER

@@ -39,9 +39,7 @@ def new_key(folder: Path) -> Path:
     return key
 
 
-def test_a_published_image_is_what_was_signed(
-    signed_image: SignedImage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_published_image_is_what_was_signed(signed_image: SignedImage, monkeypatch: pytest.MonkeyPatch) -> None:
     checked = signed_image.check(every_byte=True)
     assert set(states(checked).values()) == {"ok"}
     assert checked.plan == signed_image.built.plan
@@ -303,9 +301,7 @@ def test_a_tag_must_be_the_targets_and_point_where_the_catalog_says(
         stored = SimpleNamespace(catalog=catalog)
         monkeypatch.setattr(history, "read_catalog", lambda _, found=stored: found)
         checked = signed_image.check(at=f"{signed_image.address}:{tag}")
-        assert f"target {CELL} for {CELL.platform}" in [
-            f"{one.check} {one.detail}" for one in checked.findings
-        ]
+        assert f"target {CELL} for {CELL.platform}" in [f"{one.check} {one.detail}" for one in checked.findings]
         assert states(checked)["tag"] == state, (tag, listed)
         if state == "failed":
             with raises("wrong-tag"):

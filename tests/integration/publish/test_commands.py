@@ -187,9 +187,7 @@ def test_what_did_not_pass_on_this_machine_is_tested(
 def test_an_image_that_cannot_be_tested_does_not_keep_others_from_their_tags(publisher: Publisher) -> None:
     def run(staged: Staged, levels: Sequence[Level]) -> SmokeRecord:
         if staged.plan.cell == CELL:
-            raise EngineError(
-                "engine-failed", "Docker is gone.", where="here", why="It was stopped.", fix="Start it."
-            )
+            raise EngineError("engine-failed", "Docker is gone.", where="here", why="It was stopped.", fix="Start it.")
         return smoke_tests([], [])(staged, levels)
 
     outcome = publish_with(publisher, run, CELL, SECOND)

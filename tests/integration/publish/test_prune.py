@@ -97,9 +97,7 @@ def test_old_nightlies_go_on_request(publisher: Publisher) -> None:
     assert "nightly-20261103-tiny" in publisher.tags()
 
 
-def test_pruning_stops_when_somebody_publishes_meanwhile(
-    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pruning_stops_when_somebody_publishes_meanwhile(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
     publisher.publish_changed(1000, 1100, 1200)
     before = everything(publisher, catalogs=False)
 
@@ -147,9 +145,7 @@ def test_an_attachment_that_was_lost_from_its_list_stays_and_is_listed_again(
     assert referrers.find(repository, image, SMOKE_TYPE) == [lost]
 
 
-def test_nobody_promotes_what_a_prune_is_deleting(
-    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_promotes_what_a_prune_is_deleting(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
     publisher.publish()
     staged = publisher.push_tested(5000)
     refused: list[FactoryError] = []

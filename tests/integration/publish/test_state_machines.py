@@ -105,8 +105,7 @@ EACH = [
 def one_always(cases: Sequence[tuple[Any, Any]], always: int) -> list[Any]:
     """Run one case in every run, and all with --all."""
     return [
-        pytest.param(*case, marks=() if number == always else pytest.mark.slow)
-        for number, case in enumerate(cases)
+        pytest.param(*case, marks=() if number == always else pytest.mark.slow) for number, case in enumerate(cases)
     ]
 
 

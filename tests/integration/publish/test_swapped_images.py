@@ -43,9 +43,7 @@ def swap_a_layer(publisher: Publisher, staged: Staged) -> Digest:
     file = publisher.factory.folder / "evil"
     file.write_bytes(EVIL)
     store = publisher.project.store
-    pushable = Pushable.of_image(
-        image, lambda digest: file if digest == digest_of(EVIL) else store.blob(digest)
-    )
+    pushable = Pushable.of_image(image, lambda digest: file if digest == digest_of(EVIL) else store.blob(digest))
     push_image(publisher.repository, pushable, tag=staging_tag(staged.plan.key))
     attach_record(publisher.repository, smoke_record(image.digest, staged.plan.key))
     return image.digest

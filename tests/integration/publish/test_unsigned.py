@@ -88,9 +88,7 @@ def test_only_unsigned_promotes_what_nobody_signed(publisher: Publisher, tested:
 
 
 @pytest.mark.parametrize("command", ["publish", "ci.promote"])
-def test_publishing_without_a_key_is_refused_before_anything_is_pushed(
-    publisher: Publisher, command: str
-) -> None:
+def test_publishing_without_a_key_is_refused_before_anything_is_pushed(publisher: Publisher, command: str) -> None:
     default_key_path().unlink()
     done = publisher.invoke(command, "--target", f"tiny/cpu/{MACHINE}")
     assert refused(done, "cannot-sign"), done.stderr

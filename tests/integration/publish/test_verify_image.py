@@ -87,12 +87,8 @@ CASES = {
         "record-disagrees",
         spoil=swap_a_layer,
     ),
-    "an edited record": Case(
-        "record +failed +layer model tiny is sha256:", "record-disagrees", spoil=edit_the_record
-    ),
-    "a poisoned cache": Case(
-        "rebuild +failed +tiny@1.0/cpu: ", "", spoil=poison_the_cache, options=("--rebuild",)
-    ),
+    "an edited record": Case("record +failed +layer model tiny is sha256:", "record-disagrees", spoil=edit_the_record),
+    "a poisoned cache": Case("rebuild +failed +tiny@1.0/cpu: ", "", spoil=poison_the_cache, options=("--rebuild",)),
 }
 
 

@@ -37,9 +37,7 @@ def colour(page: Page) -> str:
 
 
 def open_details(page: Page) -> None:
-    page.evaluate(
-        "document.querySelectorAll('details').forEach((one) => { one.name = ''; one.open = true; })"
-    )
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.name = ''; one.open = true; })")
 
 
 @pytest.mark.parametrize(

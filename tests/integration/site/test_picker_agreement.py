@@ -207,9 +207,7 @@ def test_no_setting_holds_what_may_end_a_line(page: Page, sign: str) -> None:
         assert judged["refusal"]["error"] == "bad-value", name
 
 
-@pytest.mark.parametrize(
-    "sign", [*LINE_ENDS[:-3], "\N{NO-BREAK SPACE}", "é", "\U0001f600", '"', "'", "\\", "{", "#"]
-)
+@pytest.mark.parametrize("sign", [*LINE_ENDS[:-3], "\N{NO-BREAK SPACE}", "é", "\U0001f600", '"', "'", "\\", "{", "#"])
 def test_recipes_and_compose_files_hold_any_text_as_text(page: Page, sign: str) -> None:
     evil = f"a{sign}container: evil"
     written = page.evaluate(RECIPE, evil)
@@ -217,9 +215,7 @@ def test_recipes_and_compose_files_hold_any_text_as_text(page: Page, sign: str) 
         for read in (yaml.safe_load, ruamel.yaml.YAML(typ="safe", pure=True).load):
             document = read(written[style])
             assert document["container"].endswith(DIGEST)
-            assert evil in shlex.split(
-                document["command"].replace("{{", "{").replace("}}", "}").replace("\\\n", " ")
-            )
+            assert evil in shlex.split(document["command"].replace("{{", "{").replace("}}", "}").replace("\\\n", " "))
     environment = yaml.safe_load(written["compose"])["services"]["vllm"]["environment"]
     assert evil in environment["SERVED_MODEL_NAME"]
 

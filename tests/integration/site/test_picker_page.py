@@ -55,9 +55,7 @@ def test_the_picker_works_from_a_folder(tabs: Tabs, picker_page: Path) -> None:
 
 def test_a_machine_without_an_image_is_named(tabs: Tabs, picker_page: Path) -> None:
     page = tabs(picker_page.as_uri() + START.replace("gb10", "rtx5090"))
-    expect(page.locator("#picker-verdict")).to_contain_text(
-        "gemma4-31b has no image for NVIDIA GeForce RTX 5090"
-    )
+    expect(page.locator("#picker-verdict")).to_contain_text("gemma4-31b has no image for NVIDIA GeForce RTX 5090")
     page.select_option("#picker-model", "qwen3.5-27b-nvfp4")
     expect(page.locator("#picker-verdict")).not_to_contain_text("has no image")
 
@@ -203,9 +201,7 @@ def test_the_keyboard_is_enough(tabs: Tabs, picker_page: Path) -> None:
 
 def test_hostile_addresses_are_text(tabs: Tabs, picker_page: Path) -> None:
     evil = "%3Cimg src=x onerror=alert(1)%3E"
-    page = tabs(
-        f"{picker_page.as_uri()}#model={evil}&tab=__proto__&DTYPE={evil}&SERVED_MODEL_NAME={evil}&{evil}=1"
-    )
+    page = tabs(f"{picker_page.as_uri()}#model={evil}&tab=__proto__&DTYPE={evil}&SERVED_MODEL_NAME={evil}&{evil}=1")
     assert page.locator("#picker-model").input_value() == "gemma4-31b"
     expect(page.locator("#picker-verdict")).to_contain_text("DTYPE does not accept '<img src=x")
     page.locator("#picker-set-DTYPE").select_option("")

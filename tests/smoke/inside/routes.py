@@ -13,6 +13,4 @@ ROUTE = re.compile(
 
 package = Path(sysconfig.get_path("purelib"), sys.argv[1])
 files = (path for path in package.rglob("*.py") if "entrypoints" in path.parts)
-sys.stdout.write(
-    json.dumps(sorted({route for path in files for route in ROUTE.findall(path.read_text("utf-8"))}))
-)
+sys.stdout.write(json.dumps(sorted({route for path in files for route in ROUTE.findall(path.read_text("utf-8"))})))

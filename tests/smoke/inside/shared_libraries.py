@@ -19,9 +19,7 @@ def is_elf(path: Path) -> bool:
 
 
 root = Path(sys.prefix)
-libraries = sorted(
-    path for path in root.rglob("*.so*") if path.is_file() and not path.is_symlink() and is_elf(path)
-)
+libraries = sorted(path for path in root.rglob("*.so*") if path.is_file() and not path.is_symlink() and is_elf(path))
 there = {path.name for path in root.rglob("*.so*")}
 missing: dict[str, list[str]] = {}
 for start in range(0, len(libraries), AT_ONCE):

@@ -61,9 +61,7 @@ import certifi  # noqa: E402 - the authorities of requests and the client of the
 
 found = {
     "authorities": ssl.create_default_context().cert_store_stats()["x509_ca"],
-    "authorities_of_packages": ssl.create_default_context(cafile=certifi.where()).cert_store_stats()[
-        "x509_ca"
-    ],
+    "authorities_of_packages": ssl.create_default_context(cafile=certifi.where()).cert_store_stats()["x509_ca"],
     "trusted": asked(ssl.create_default_context(cafile=str(certificate))),
     "not_trusted": asked(ssl.create_default_context()),
     "curl_trusted": curl("--cacert", str(certificate)),

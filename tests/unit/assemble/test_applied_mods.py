@@ -47,9 +47,7 @@ def test_a_chain_is_applied_once_and_a_cached_layer_needs_no_mod(
     assert chains == [2], "cached layers need no mod"
 
 
-def test_a_mod_that_does_not_fit_stops_the_build_before_any_layer(
-    small_factory: SmallFactory, mods: Path
-) -> None:
+def test_a_mod_that_does_not_fit_stops_the_build_before_any_layer(small_factory: SmallFactory, mods: Path) -> None:
     change = edit("pure/absent.py", "VALUE", replace="1")
     checks = [has("pure/absent.py", "1")]
     write_mod(mods, manifest("unfit", change, checks=checks, distribution="pure"))

@@ -42,9 +42,7 @@ def test_the_output_can_be_chosen(small_factory: SmallFactory, tmp_path: Path) -
     [built] = small_factory.build(CELL, output=tmp_path / "one")
     assert built.layout.folder == tmp_path / "one"
     several = small_factory.build(CELL, SECOND, output=tmp_path / "several")
-    assert [built.layout.folder for built in several] == [
-        tmp_path / "several" / cell.slug for cell in (CELL, SECOND)
-    ]
+    assert [built.layout.folder for built in several] == [tmp_path / "several" / cell.slug for cell in (CELL, SECOND)]
 
 
 def images_of(factory: SmallFactory) -> list[Path]:

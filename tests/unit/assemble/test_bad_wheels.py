@@ -56,9 +56,7 @@ def test_unsafe_path_is_refused(wheel_factory: WheelFactory, path: str) -> None:
     assert "path" in refuse(rename(wheel, "placeholder.py", path), "unsafe-wheel")
 
 
-@pytest.mark.parametrize(
-    "kind", [stat.S_IFLNK, stat.S_IFCHR, stat.S_IFIFO], ids=["symlink", "device", "pipe"]
-)
+@pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFCHR, stat.S_IFIFO], ids=["symlink", "device", "pipe"])
 def test_member_that_is_no_file_is_refused(wheel_factory: WheelFactory, kind: int) -> None:
     wheel = rename(wheel_factory("odd", files={"thing": "/etc/passwd"}), "thing", "thing", kind | 0o777)
     assert "thing is a link or a device" in refuse(wheel, "unsafe-wheel")
@@ -131,9 +129,7 @@ def test_broken_record_is_refused(wheel_factory: WheelFactory, record: Callable[
         pytest.param(lambda _: b"<html>not found</html>", id="not a zip"),
     ],
 )
-def test_file_that_is_no_wheel_is_refused(
-    wheel_factory: WheelFactory, spoil: Callable[[bytes], bytes]
-) -> None:
+def test_file_that_is_no_wheel_is_refused(wheel_factory: WheelFactory, spoil: Callable[[bytes], bytes]) -> None:
     wheel = wheel_factory("spoiled")
     wheel.write_bytes(spoil(wheel.read_bytes()))
     assert refuse(wheel)

@@ -188,9 +188,7 @@ URIs: http://mirror.example/debian-security
 Suites: trixie-security
 Components: main contrib
 """
-MAIN_ONLY = "\n".join(
-    line.replace(" contrib", "") for line in STANZAS.decode().split("\n") if not line.startswith("#")
-)
+MAIN_ONLY = "\n".join(line.replace(" contrib", "") for line in STANZAS.decode().split("\n") if not line.startswith("#"))
 SHELLS = "usr/share/debianutils/shells"
 
 
@@ -256,9 +254,7 @@ def test_certificates_are_bundled_in_the_order_of_their_names(base: Base) -> Non
 
 
 def listing(entries: Iterable[Entry]) -> list[tuple[object, ...]]:
-    return [
-        (e.path, e.kind.value, oct(e.mode), e.uid, e.gid, e.target, read_content(e.content)) for e in entries
-    ]
+    return [(e.path, e.kind.value, oct(e.mode), e.uid, e.gid, e.target, read_content(e.content)) for e in entries]
 
 
 @pytest.fixture

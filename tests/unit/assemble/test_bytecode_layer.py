@@ -91,9 +91,7 @@ def test_packed_sources_give_the_same_bytecode(tmp_path: Path) -> None:
     texts = {**SOURCES, "broken.py": "def (\n"}
     offsets = [sum(map(len, list(texts.values())[:number])) for number in range(len(texts))]
     (tmp_path / "sources").write_text("".join(texts.values()))
-    lines = [
-        f"{offset} {len(text)} {name}" for offset, (name, text) in zip(offsets, texts.items(), strict=True)
-    ]
+    lines = [f"{offset} {len(text)} {name}" for offset, (name, text) in zip(offsets, texts.items(), strict=True)]
     (tmp_path / "list").write_text("\n".join(lines))
     words = [str(tmp_path / name) for name in ("sources", "list", "results")]
     command = [sys.executable, "-B", str(REPOSITORY / COMPILER), *words]

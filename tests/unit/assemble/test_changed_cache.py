@@ -67,9 +67,7 @@ def refused(step: Callable[[], object], file: Path) -> FactoryError:
 
 
 @pytest.mark.parametrize("recorded", [True, False])
-def test_changed_deb_stops_a_build(
-    small_factory: SmallFactory, built: Built, store: Store, *, recorded: bool
-) -> None:
+def test_changed_deb_stops_a_build(small_factory: SmallFactory, built: Built, store: Store, *, recorded: bool) -> None:
     forget(built.plan.layers, store)
     known = small_factory.project.known_layers
     if not recorded:
@@ -94,9 +92,7 @@ def test_verifying_hashes_every_input(small_factory: SmallFactory, built: Built,
 
 
 @pytest.mark.parametrize("number", LAYERS)
-def test_changed_layer_stops_a_build(
-    small_factory: SmallFactory, built: Built, store: Store, number: int
-) -> None:
+def test_changed_layer_stops_a_build(small_factory: SmallFactory, built: Built, store: Store, number: int) -> None:
     blob = store.blob(built.image.layers[number].digest)
     poison(blob)
     refused(small_factory.build, blob)
@@ -181,9 +177,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return files
 
 
-def test_unchanged_layers_are_not_hashed_again(
-    small_factory: SmallFactory, read: list[Path], tmp_path: Path
-) -> None:
+def test_unchanged_layers_are_not_hashed_again(small_factory: SmallFactory, read: list[Path], tmp_path: Path) -> None:
     [built] = small_factory.build()
     read.clear()
     small_factory.build()

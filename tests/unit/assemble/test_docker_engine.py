@@ -33,9 +33,7 @@ from tests.fixtures.small_factory import CELL, RecordingWatcher, SmallFactory
 AMD64 = "linux/amd64"
 
 
-@pytest.mark.parametrize(
-    ("program", "says"), [(None, "no docker command"), ("exit 1", "no buildx"), ("exit 0", "")]
-)
+@pytest.mark.parametrize(("program", "says"), [(None, "no docker command"), ("exit 1", "no buildx"), ("exit 0", "")])
 def test_docker_without_buildx_is_refused(
     program: str | None, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,9 +116,7 @@ def test_foreign_platform_is_refused_before_anything_is_fetched(
 @pytest.mark.parametrize("step", ["[ 2/13]", "[stage-0  2/13]"])  # an old BuildKit, and a newer one
 def test_failed_build_shows_its_last_lines_and_logs_all_of_them(step: str, tmp_path: Path) -> None:
     said: list[str] = []
-    script = (
-        f"echo '#5 {step} RUN --mount=type=bind,source=wheels/01-torch,target=/srv x'; echo 'uv: no'; exit 3"
-    )
+    script = f"echo '#5 {step} RUN --mount=type=bind,source=wheels/01-torch,target=/srv x'; echo 'uv: no'; exit 3"
     with raises("docker-build-failed") as caught:
         _run(["sh", "-c", script], tmp_path / "log", said.append)
     assert caught.value.why.endswith("uv: no")
@@ -128,9 +124,7 @@ def test_failed_build_shows_its_last_lines_and_logs_all_of_them(step: str, tmp_p
     assert said[1:] == ["step 2/13: wheels/01-torch"]
 
 
-def test_copied_files_have_the_modes_and_times_of_the_image(
-    small_factory: SmallFactory, tmp_path: Path
-) -> None:
+def test_copied_files_have_the_modes_and_times_of_the_image(small_factory: SmallFactory, tmp_path: Path) -> None:
     project = small_factory.project
     os.umask(0o077)
     for _, piece in copied_layers(make_plan(project, CELL).layers, project.root):

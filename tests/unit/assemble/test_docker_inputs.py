@@ -33,15 +33,11 @@ class DockerFactory:
         self.loaded: list[str] = []
         self.received = factory.folder / "received"
         uv = make_wheel(factory.links, "uv", "1.0", files={"uv-1.0.data/scripts/uv": "#!/bin/sh\n"})
-        tool = LockedSource(
-            name="uv", version="1.0", file=uv.name, sha256=file_sha256(uv), size=uv.stat().st_size
-        )
+        tool = LockedSource(name="uv", version="1.0", file=uv.name, sha256=file_sha256(uv), size=uv.stat().st_size)
         self.uv = Sha256(tool.sha256)
         ToolLock(made_from={}, amd64=(tool,), arm64=(tool,)).write(ToolLock.path(factory.locks))
         docker = factory.folder / "docker"
-        docker.write_text(
-            f'#!/bin/sh\nfor last; do :; done\ncp -RL "$last" {shlex.quote(str(self.received))}\n'
-        )
+        docker.write_text(f'#!/bin/sh\nfor last; do :; done\ncp -RL "$last" {shlex.quote(str(self.received))}\n')
         docker.chmod(0o755)
         monkeypatch.setenv("PATH", str(docker.parent), prepend=os.pathsep)
         monkeypatch.setattr(engine, "refuse_missing_buildx", lambda: None)

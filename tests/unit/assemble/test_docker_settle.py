@@ -77,23 +77,17 @@ def image(tmp_path: Path) -> Image:
 def expected(*wheels: tuple[Path, tuple[str, ...]]) -> dict[str, bytes]:
     environment = Environment(venv="venv", python=PYTHON)
     entries = [
-        entry
-        for wheel, without in wheels
-        for entry in wheel_entries(wheel, wheel.name, environment, without=without)
+        entry for wheel, without in wheels for entry in wheel_entries(wheel, wheel.name, environment, without=without)
     ]
     return {
-        entry.path.removeprefix("venv/"): read_content(entry.content)
-        for entry in entries
-        if entry.content is not None
+        entry.path.removeprefix("venv/"): read_content(entry.content) for entry in entries if entry.content is not None
     }
 
 
 def content(files: dict[str, bytes]) -> dict[str, bytes]:
     """Leave out what the engines write in their own words."""
     own = ("RECORD", "INSTALLER", "direct_url.json")
-    return {
-        path: data for path, data in files.items() if not path.endswith(own) and not path.startswith("bin/")
-    }
+    return {path: data for path, data in files.items() if not path.endswith(own) and not path.startswith("bin/")}
 
 
 def test_uv_and_the_embedded_engine_install_the_same(image: Image, wheel_factory: WheelFactory) -> None:

@@ -83,9 +83,7 @@ def test_requirements_name_every_locked_wheel_by_hash(name: str, tmp_path: Path)
             piece.put(tmp_path, project.store, {})
     lines = [line for file in tmp_path.rglob("*.txt") for line in file.read_text().splitlines()]
     wheels = project.wheel_lock(cell).wheels
-    assert sorted(lines) == sorted(
-        f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in wheels
-    )
+    assert sorted(lines) == sorted(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in wheels)
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,7 @@ def test_a_file_or_folder_that_a_distribution_installs_stays_as_it_is(
     write_mod(mods, adding(path, distribution), {"new": "new\n"})
     with raises("taken-path", match=f"may not add, hide or change {taken}") as caught:
         small_factory.build()
-    assert caught.value.why == (
-        "sharing installs it." if distribution == "namespaced" else "pure installs it."
-    )
+    assert caught.value.why == ("sharing installs it." if distribution == "namespaced" else "pure installs it.")
     assert caught.value.where.startswith("mods/m/mod.yaml:")
 
 
@@ -84,9 +82,7 @@ def test_a_package_that_a_mod_brings_along_replaces_none_and_has_safe_names(
     assert f"{brought.get('package', '')}/" in f"{caught.value.what}/"
 
 
-def test_two_mods_of_different_distributions_do_not_add_the_same_file(
-    small_factory: SmallFactory, mods: Path
-) -> None:
+def test_two_mods_of_different_distributions_do_not_add_the_same_file(small_factory: SmallFactory, mods: Path) -> None:
     path = "/usr/share/imagefactory/mods/t"
     for name, distribution in (("a", "pure"), ("b", "platform")):
         write_mod(mods, adding(path, distribution) | {"name": name}, {"new": "new\n"})

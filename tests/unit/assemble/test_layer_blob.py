@@ -31,9 +31,7 @@ KEY = Sha256("ab" * 32)
 def layer_of(wheels: Iterable[Path], **settings: Any) -> WheelLayer:
     inputs = tuple(Input(name=wheel.name, sha256=sha256_of(wheel.read_bytes())) for wheel in wheels)
     given = WheelSettings(venv="opt/venv", python="3.11", **settings)
-    return WheelLayer.of("pure-bundle", f"{len(inputs)} wheels", inputs, given).model_copy(
-        update={"key": KEY}
-    )
+    return WheelLayer.of("pure-bundle", f"{len(inputs)} wheels", inputs, given).model_copy(update={"key": KEY})
 
 
 def build(store: Store, *wheels: Path, expected: Blob | None = None, **settings: Any) -> Blob:
@@ -124,9 +122,7 @@ def test_failed_build_leaves_no_blob(
 @pytest.fixture
 def mixed_wheel(wheel_factory: WheelFactory) -> Path:
     """A wheel of which one file is copied and others are not."""
-    return wheel_factory(
-        "mixed", files={"small.py": "x = 1\n", "large.bin": LARGE, "zeros.bin": bytes(90_000)}
-    )
+    return wheel_factory("mixed", files={"small.py": "x = 1\n", "large.bin": LARGE, "zeros.bin": bytes(90_000)})
 
 
 def test_known_layer_is_copied_without_inflating_it(

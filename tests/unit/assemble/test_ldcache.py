@@ -35,9 +35,7 @@ def shared_object(soname: str | None, architecture: str = "arm64") -> bytes:
         *(3, MACHINE[architecture], 1, 0, 64, 0, 0, 64, 56, 2, 64, 0, 0),
     )
     load = struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, size, size, 4096)
-    segment = struct.pack(
-        "<IIQQQQQQ", 2, 6, dynamic_at, dynamic_at, dynamic_at, len(dynamic), len(dynamic), 8
-    )
+    segment = struct.pack("<IIQQQQQQ", 2, 6, dynamic_at, dynamic_at, dynamic_at, len(dynamic), len(dynamic), 8)
     assert len(header + load + segment) == head
     return header + load + segment + dynamic + strings
 

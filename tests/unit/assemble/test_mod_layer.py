@@ -75,8 +75,7 @@ def entries(layer: ModLayer, wheels: dict[str, Path]) -> dict[str, Entry]:
     # As in a plan that was written and read again.
     settings = ModSettings.model_validate_json(layer.settings.model_dump_json())
     trees = {
-        distribution: InstalledWheel(wheels[file], file, ENVIRONMENT)
-        for distribution, file in settings.wheels.items()
+        distribution: InstalledWheel(wheels[file], file, ENVIRONMENT) for distribution, file in settings.wheels.items()
     }
     applied = apply_chain([(mod, mod.manifest.variants[0]) for mod in settings.mods], trees)
     return {entry.path: entry for entry in mod_entries(applied, trees)}
@@ -84,9 +83,7 @@ def entries(layer: ModLayer, wheels: dict[str, Path]) -> dict[str, Entry]:
 
 def contents(layer: ModLayer, wheels: dict[str, Path]) -> dict[str, bytes]:
     return {
-        path: read_content(entry.content)
-        for path, entry in entries(layer, wheels).items()
-        if entry.content is not None
+        path: read_content(entry.content) for path, entry in entries(layer, wheels).items() if entry.content is not None
     }
 
 
@@ -165,9 +162,7 @@ def test_two_mods_on_one_file_make_a_chain(wheels: dict[str, Path], mods: Path) 
         assert_record_is_true(stacked(chain[:number], wheels), "vllm-1.5")
 
 
-def test_a_key_changes_with_its_mod_and_with_those_before_it_alone(
-    wheels: dict[str, Path], mods: Path
-) -> None:
+def test_a_key_changes_with_its_mod_and_with_those_before_it_alone(wheels: dict[str, Path], mods: Path) -> None:
     def keys(folder: str, **texts: str) -> list[str]:
         chosen = []
         for name, anchor in (("a", "one = 1\n"), ("b", "two = 2\n"), ("c", "three = 3\n")):

@@ -42,9 +42,7 @@ def gone(pids: list[int], patience: float = 5) -> bool:
     return not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
-def test_an_error_in_a_worker_arrives_whole(
-    small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_in_a_worker_arrives_whole(small_factory: SmallFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     small_factory.lock_wheels([solid(make_wheel(small_factory.links, "bad", "1", files={"a/.wh.b": ""}))])
     monkeypatch.setattr(parallel, "SMALL_WORK", 0)
     with raises("unsafe-wheel", match=r"bad-1-py3-none-any\.whl") as caught:

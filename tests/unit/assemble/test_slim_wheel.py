@@ -52,9 +52,7 @@ class Bench:
     item: Input
 
     def layer(self, slim: SlimSettings | None = SETTINGS) -> WheelLayer:
-        return WheelLayer.of(
-            "wheel", "gpu", [self.item], WheelSettings(python="3.13", venv="opt/venv", slim=slim)
-        )
+        return WheelLayer.of("wheel", "gpu", [self.item], WheelSettings(python="3.13", venv="opt/venv", slim=slim))
 
     def build(self, *, slimmed: tuple[SlimmedWheel, ...] = (), expected: Blob | None = None) -> Blob:
         files = {self.item.sha256: self.store.download(self.item.sha256)}
@@ -88,9 +86,7 @@ def test_only_code_for_other_chips_is_overwritten_and_a_note_tells_what(bench: B
     for untouched in ("gpu/libodd.so.1", "gpu/small.so", "gpu/data.bin"):
         expected = FILES[untouched]
         assert files[f"{SITE}/{untouched}"] == expected, untouched
-    rows = {
-        row[0]: row[1] for row in csv.reader(io.StringIO(files[f"{SITE}/gpu-1.0.dist-info/RECORD"].decode()))
-    }
+    rows = {row[0]: row[1] for row in csv.reader(io.StringIO(files[f"{SITE}/gpu-1.0.dist-info/RECORD"].decode()))}
     note = json.loads(files[f"{SITE}/gpu-1.0.dist-info/{NOTE}"])
     assert f"gpu-1.0.dist-info/{NOTE}" in rows
     assert note == bench.record.model_dump(mode="json")

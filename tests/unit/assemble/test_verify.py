@@ -51,13 +51,9 @@ def change_mode(data: bytes) -> bytes:
     return data[:at] + header + data[at + 512 :]
 
 
-def test_untouched_image_verifies_and_nothing_is_left_behind(
-    small_factory: SmallFactory, built: Built
-) -> None:
+def test_untouched_image_verifies_and_nothing_is_left_behind(small_factory: SmallFactory, built: Built) -> None:
     def files() -> set[Path]:
-        return {
-            path for path in small_factory.cache.glob("**/*") if path.is_file() and path.suffix != ".lock"
-        }
+        return {path for path in small_factory.cache.glob("**/*") if path.is_file() and path.suffix != ".lock"}
 
     before = files()
     assert run(small_factory) == built.image.digest
@@ -100,12 +96,8 @@ def test_wrong_diff_id_on_record_is_found_by_verifying_and_by_smoke_tests(
     refused(small_factory)
 
 
-@pytest.mark.parametrize(
-    "number", [0, 3, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 2))]
-)
-def test_changed_byte_is_found_and_its_layer_named(
-    small_factory: SmallFactory, built: Built, number: int
-) -> None:
+@pytest.mark.parametrize("number", [0, 3, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 2))])
+def test_changed_byte_is_found_and_its_layer_named(small_factory: SmallFactory, built: Built, number: int) -> None:
     layer, blob = built.plan.layers[number], built.image.layers[number]
     path = built.layout.blob(blob.digest)
     path.write_bytes(flip(path.read_bytes()))
@@ -147,9 +139,7 @@ def test_missing_layer_is_found(small_factory: SmallFactory, built: Built) -> No
     assert "it is missing" in refused(small_factory).why
 
 
-def test_an_image_of_an_earlier_plan_is_stale_and_not_tampered_with(
-    small_factory: SmallFactory, built: Built
-) -> None:
+def test_an_image_of_an_earlier_plan_is_stale_and_not_tampered_with(small_factory: SmallFactory, built: Built) -> None:
     small_factory.build(SECOND, output=built.layout.folder)
     with raises("stale-build", match="is not up to date"):
         run(small_factory)

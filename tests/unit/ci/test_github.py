@@ -14,9 +14,7 @@ from tests.fixtures.fake_github import REPOSITORY as GITHUB
 from tests.fixtures.fake_github import TOKEN, FakeGitHub
 from tests.fixtures.servers import Answer, scripted
 
-BROKEN = ModResult(
-    "greeting", "nightly", "conflict", "An anchor occurs 0 times | in a.py (mods/greeting/mod.yaml:7)"
-)
+BROKEN = ModResult("greeting", "nightly", "conflict", "An anchor occurs 0 times | in a.py (mods/greeting/mod.yaml:7)")
 HOLDS = ModResult("greeting", "nightly", "applies", ">=0 (installed)")
 UPSTREAM = ModResult("greeting", "nightly", "conflict", "The checks of the mod greeting hold without it. (…)")
 

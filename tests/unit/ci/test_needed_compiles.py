@@ -77,9 +77,7 @@ def test_a_branch_is_compiled_once_for_all_models_and_a_release_with_wheels_is_n
     assert find_compiles(branch.project, Repository.open("127.0.0.1:9/a/b"), cells).jobs == []
 
 
-def test_a_graft_is_compiled_by_one_job_before_it_is_ever_locked(
-    branch: Branch, locked_checkout: Checkout
-) -> None:
+def test_a_graft_is_compiled_by_one_job_before_it_is_ever_locked(branch: Branch, locked_checkout: Checkout) -> None:
     arch = branch.cells[0].arch
     grafted = f'  "1.0-graft": {{release: "1.0", compile: {{{arch}: graft}}}}\n'
     locked_checkout.edit_matrix("models:\n", f"{grafted}models:\n")
@@ -121,9 +119,7 @@ def test_the_branch_is_looked_up_on_the_configured_host(
     assert job.reason == f"some/where main is at {head[:12]}"
 
 
-def test_cells_with_the_same_wheels_are_locked_together(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_cells_with_the_same_wheels_are_locked_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[tuple[list[Cell], tuple[str, ...]]] = []
     project = Project(tmp_path)
 

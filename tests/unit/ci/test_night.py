@@ -47,9 +47,7 @@ def plan_first(factory: SmallFactory) -> Night:
 
 
 def test_cells_of_one_lock_share_a_job_and_others_do_not() -> None:
-    night = Night(
-        "r", works=(work("b"), work("a"), work("a", arch="gb10", machine="arm64"), work("a", vllm="2.0"))
-    )
+    night = Night("r", works=(work("b"), work("a"), work("a", arch="gb10", machine="arm64"), work("a", vllm="2.0")))
     jobs = night.jobs()
     assert [job["targets"] for job in jobs["image"]] == [
         "a@1.0/cpu/amd64 b@1.0/cpu/amd64",

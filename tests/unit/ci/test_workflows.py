@@ -90,9 +90,7 @@ class Runner:
         own = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "RUNNER_TEMP": str(self.folder)}
         environment = {**os.environ, **own, "GITHUB_OUTPUT": str(self.folder / "output"), **env}
         shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
-        done = subprocess.run(
-            shell, cwd=self.checkout, env=environment, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(shell, cwd=self.checkout, env=environment, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout + done.stderr
 
 

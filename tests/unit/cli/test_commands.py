@@ -36,9 +36,7 @@ def test_targets_are_listed_as_json_and_as_a_table(inv: Inv) -> None:
     assert len(inv("targets").stdout.splitlines()) == len(rows) + 1
 
 
-def test_a_plan_is_the_same_bytes_in_every_folder_and_environment(
-    locked_checkout: Checkout, tmp_path: Path
-) -> None:
+def test_a_plan_is_the_same_bytes_in_every_folder_and_environment(locked_checkout: Checkout, tmp_path: Path) -> None:
     command = ("plan", "--target", "big", "--json")
     other = Checkout(tmp_path / "another folder" / "of the same")
     other.root.parent.mkdir()

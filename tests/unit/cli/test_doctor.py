@@ -36,9 +36,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def index(
-    simple_index: SimpleIndex, wheel_factory: WheelFactory, monkeypatch: pytest.MonkeyPatch
-) -> SimpleIndex:
+def index(simple_index: SimpleIndex, wheel_factory: WheelFactory, monkeypatch: pytest.MonkeyPatch) -> SimpleIndex:
     simple_index.add(wheel_factory("vllm"))
     monkeypatch.setenv("PIP_INDEX_URL", simple_index.url.replace("//", "//user:secret@"))
     return simple_index
@@ -101,9 +99,7 @@ def test_docker_that_is_missing_fails_or_hangs_is_a_warning(
     assert look()["container engine"].health == "warning"
 
 
-def test_broken_uv_fails_and_an_untested_machine_is_a_warning(
-    look: Look, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broken_uv_fails_and_an_untested_machine_is_a_warning(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*command: str) -> str:
         raise subprocess.CalledProcessError(1, command)
 
@@ -135,9 +131,7 @@ def test_environment_is_compared_with_its_lock(
     assert look()["environment"].health == "failed"
 
 
-def test_missing_test_programs_are_listed_with_their_packages(
-    look: Look, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_test_programs_are_listed_with_their_packages(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None if name == "skopeo" else f"/bin/{name}")
     found = look()["test programs"]
     assert found.health == "warning"

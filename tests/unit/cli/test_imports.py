@@ -20,9 +20,7 @@ except SystemExit:
     pass
 print(len(sys.modules), *sys.modules, file=sys.stderr)
 """
-SLOW = {
-    *("requests", "docker", "pypi_simple", "jinja2", "debian", "elftools", "cryptography", "pysequoia", "uv")
-}
+SLOW = {*("requests", "docker", "pypi_simple", "jinja2", "debian", "elftools", "cryptography", "pysequoia", "uv")}
 OWN = {"imagefactory.compile", "imagefactory.lock", "imagefactory.check.smoke", "imagefactory.site"}
 DATA = {"pydantic", "rich"}
 
@@ -39,9 +37,7 @@ DATA = {"pydantic", "rich"}
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_quick_commands_import_little(
-    locked_checkout: Checkout, line: list[str], most: int, without: set[str]
-) -> None:
+def test_quick_commands_import_little(locked_checkout: Checkout, line: list[str], most: int, without: set[str]) -> None:
     with scripted(lambda _: Answer(status=HTTPStatus.NOT_FOUND)) as registry:
         done = subprocess.run(
             [sys.executable, "-c", REPORT, *line],
@@ -56,9 +52,7 @@ def test_quick_commands_import_little(
     assert int(count) <= most
 
 
-def test_commands_may_write_the_bytecode_of_our_own_modules(
-    inv: Inv, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_may_write_the_bytecode_of_our_own_modules(inv: Inv, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     inv("targets")
     assert not sys.dont_write_bytecode

@@ -75,9 +75,7 @@ def filled(text: str, places: Path) -> str:
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else value,
 )
-def test_options_are_checked_before_any_work_starts(
-    inv: Inv, places: Path, kind: str, line: list[str]
-) -> None:
+def test_options_are_checked_before_any_work_starts(inv: Inv, places: Path, kind: str, line: list[str]) -> None:
     inv.fails(kind, *(filled(word, places) for word in line))
     assert not (places / "missing").exists(), "nothing is written"
 
@@ -96,9 +94,7 @@ def test_options_are_checked_before_any_work_starts(
     ],
     ids=lambda case: repr(case[1:])[:60],
 )
-def test_unusable_variables_are_refused(
-    inv: Inv, places: Path, case: tuple[str, str, str, list[str]]
-) -> None:
+def test_unusable_variables_are_refused(inv: Inv, places: Path, case: tuple[str, str, str, list[str]]) -> None:
     kind, name, value, line = case
     said = inv.fails(kind, *line, **{name: filled(value, places)})
     assert name in said

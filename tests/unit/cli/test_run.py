@@ -81,9 +81,7 @@ def test_docker_gets_the_key_as_a_file_only(locked_checkout: Checkout, tmp_path:
     docker.chmod(0o700)
     command = [sys.executable, "tasks.py", "run", IMAGE, "--set", f"VLLM_API_KEY={KEY}"]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PATH": f"{tmp_path}:{os.defpath}"}
-    ran = subprocess.run(
-        command, cwd=locked_checkout.root, env=environment, text=True, capture_output=True, check=True
-    )
+    ran = subprocess.run(command, cwd=locked_checkout.root, env=environment, text=True, capture_output=True, check=True)
     words = json.loads(record.read_text())
     assert mounted(" ".join(words), compose=False).read_text() == KEY
     assert "host" in words
@@ -110,9 +108,7 @@ def test_a_compose_file_without_a_key_hands_on_the_variables_of_its_user(own_inv
     ],
     ids=str,
 )
-def test_a_key_that_would_be_lost_or_shown_is_refused(
-    inv: Inv, options: list[str], variables: dict[str, str]
-) -> None:
+def test_a_key_that_would_be_lost_or_shown_is_refused(inv: Inv, options: list[str], variables: dict[str, str]) -> None:
     assert KEY not in inv.fails("key-not-passed", "run", "--print", IMAGE, *options, **variables)
 
 
@@ -128,18 +124,14 @@ def test_a_recipe_is_refused_if_its_server_would_be_open_despite_a_key(own_inv: 
     assert KEY not in own_inv.fails("key-not-passed", *line, VLLM_API_KEY=KEY)
 
 
-@pytest.mark.parametrize(
-    "setting", [f"vllm_api_key={KEY}", f"HF_TOKEN={KEY}", f"EXTRA_ARGS=--hf-token {KEY} 'x"]
-)
+@pytest.mark.parametrize("setting", [f"vllm_api_key={KEY}", f"HF_TOKEN={KEY}", f"EXTRA_ARGS=--hf-token {KEY} 'x"])
 def test_a_refused_setting_is_named_without_its_value(inv: Inv, setting: str) -> None:
     said = inv.fails("bad-setting", "run", "--print", IMAGE, "--set", setting)
     assert setting.partition("=")[0] in said
     assert KEY not in said
 
 
-@pytest.mark.parametrize(
-    "options", [["--set", f"EXTRA_ARGS=--hf-token {KEY}"], [f"--set=VLLM_API_KEY={KEY}"]]
-)
+@pytest.mark.parametrize("options", [["--set", f"EXTRA_ARGS=--hf-token {KEY}"], [f"--set=VLLM_API_KEY={KEY}"]])
 def test_a_bug_is_reported_without_the_secrets_of_the_command(
     inv: Inv, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: list[str]
 ) -> None:

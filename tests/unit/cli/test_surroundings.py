@@ -126,9 +126,7 @@ def test_plain_invoke_has_the_same_commands(root: Path) -> None:
     ],
     ids=str,
 )
-def test_every_character_is_printed_in_every_locale(
-    locked_checkout: Checkout, env: Mapping[str, str | None]
-) -> None:
+def test_every_character_is_printed_in_every_locale(locked_checkout: Checkout, env: Mapping[str, str | None]) -> None:
     rule = "exclude:\n  - when: {model: tiny, arch: gpu}\n    reason: 模型 needs no GPU\n"
     locked_checkout.edit_matrix("conflicts:", f"{rule}conflicts:")
     root = locked_checkout.root
@@ -166,9 +164,7 @@ def test_an_interrupt_of_the_start_or_of_work_ends_with_one_line(root: Path, pro
 @pytest.mark.parametrize(
     ("bits", "command"), [(0o555, "clean"), pytest.param(0o000, "wheels.list", marks=pytest.mark.slow)]
 )
-def test_a_cache_without_permission_names_its_variable(
-    root: Path, tmp_path: Path, bits: int, command: str
-) -> None:
+def test_a_cache_without_permission_names_its_variable(root: Path, tmp_path: Path, bits: int, command: str) -> None:
     cache = tmp_path / "theirs"
     (cache / "wheelhouse").mkdir(parents=True)
     with mode(cache, bits):

@@ -18,9 +18,7 @@ COST = Cost(job_gb=5, disk_gb=40)
     ("cores", "memory", "asked", "jobs"),
     [(2, 24, 0, 2), (64, 24, 0, 4), (20, 119, 0, 20), (1, 500, 0, 1), (8, 5.0, 0, 1), (2, 24, 4, 4)],
 )
-def test_jobs_depend_on_cores_memory_and_the_request(
-    cores: int, memory: float, asked: int, jobs: int
-) -> None:
+def test_jobs_depend_on_cores_memory_and_the_request(cores: int, memory: float, asked: int, jobs: int) -> None:
     assert jobs_for(BuildMachine(cores, memory), COST, asked) == jobs
 
 

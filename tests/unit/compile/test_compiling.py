@@ -66,9 +66,7 @@ def test_wheel_is_kept_and_never_compiled_twice(project: CompileProject, whole: 
     assert left == {".lock", "log"}, "the tree is of no use once there is a wheel"
 
 
-def test_wheel_that_names_no_glibc_gets_that_of_its_compilers(
-    project: CompileProject, whole: Request
-) -> None:
+def test_wheel_that_names_no_glibc_gets_that_of_its_compilers(project: CompileProject, whole: Request) -> None:
     def unnamed(_: Path, out: Path) -> int:
         code = f"Fatbin elf code:\n=====\narch = {FITTING}\n"
         files: dict[str, bytes | str] = {"flashinfer_jit_cache/norm.so": code}

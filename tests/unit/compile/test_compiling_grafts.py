@@ -26,9 +26,7 @@ from tests.fixtures.wheels import make_wheel
 def graft(project: CompileProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
     """A request for a graft of two extensions, and the published wheel in the store."""
     names = ("_C_stable_libtorch", "_qutlass_C")
-    files: dict[str, bytes | str] = {
-        f"vllm/{name}.abi3.so": extension(name, code=container("sm_80")) for name in names
-    }
+    files: dict[str, bytes | str] = {f"vllm/{name}.abi3.so": extension(name, code=container("sm_80")) for name in names}
     tag = wheel_tag(tag="cp38-abi3-manylinux_2_28")
     wheel = make_wheel(tmp_path / "published", "vllm", "0.28.0", files=files, tag=tag)
     published = LockedSource(
@@ -42,9 +40,7 @@ def graft(project: CompileProject, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     sources = [source(tmp_path, name, marker) for name, marker in {"vllm": "vllm/envs.py", **markers}.items()]
     (tmp_path / "vllm" / "cmake" / "external_projects").mkdir(parents=True)
     only, mods = ",".join(names), list(project.mods)
-    [request] = requests_of(
-        project, vllm="0.28.0-graft", arch="gb10", only=only, sources=sources, without_mods=mods
-    )
+    [request] = requests_of(project, vllm="0.28.0-graft", arch="gb10", only=only, sources=sources, without_mods=mods)
     return request
 
 
@@ -55,9 +51,7 @@ def libraries(out: Path, names: Sequence[str], chip: str = FITTING) -> int:
     return 0
 
 
-def test_grafted_wheel_is_kept_and_shares_the_objects_of_an_inspection(
-    project: CompileProject, graft: Request
-) -> None:
+def test_grafted_wheel_is_kept_and_shares_the_objects_of_an_inspection(project: CompileProject, graft: Request) -> None:
     compiler = FakeCompiler(lambda _, out: libraries(out, [*graft.targets, "_C_stable_libtorch_other"]))
     inspected = compile_it(project, replace(graft, inspects=True), compiler)
     made = compile_it(project, graft, compiler)

@@ -128,9 +128,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
 
 
 def fetched(digest: str, **more: object) -> CompileSource:
-    settings = SourceSettings.model_validate(
-        {"git": "o/cutlass", "variable": "X", "marker": "a.h", "refs": {}, **more}
-    )
+    settings = SourceSettings.model_validate({"git": "o/cutlass", "variable": "X", "marker": "a.h", "refs": {}, **more})
     return CompileSource("cutlass", digest, None, settings)
 
 

@@ -129,9 +129,7 @@ def test_graft_says_which_files_are_whose(bench: Bench) -> None:
     assert said["operators_for_other_chips"] == REASONS
 
 
-def test_same_inputs_give_the_same_bytes_whenever_and_wherever(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_same_inputs_give_the_same_bytes_whenever_and_wherever(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     one = bench.graft().read_bytes()
     monkeypatch.setenv("TZ", "Asia/Kathmandu")
     time.tzset()

@@ -91,9 +91,7 @@ def test_launcher_seeds_each_output_with_its_name(tmp_path: Path) -> None:
 def test_targets_and_objects_of_cmake_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Objects of a target may be chosen by the names of their files."""
     build = imported("vllm_build", monkeypatch)
-    objects = [
-        f"CMakeFiles/{name}.cu.o" for name in ("_a_C.dir/csrc/x_128", "_a_C.dir/x_256", "_b_C.dir/x_128")
-    ]
+    objects = [f"CMakeFiles/{name}.cu.o" for name in ("_a_C.dir/csrc/x_128", "_a_C.dir/x_256", "_b_C.dir/x_128")]
     write_project(tmp_path, objects, "_a_C.abi3.so")
     with (tmp_path / "build.ninja").open("a") as file:
         file.write("build _a_C: phony _a_C.abi3.so\nbuild csrc/all: phony\n")

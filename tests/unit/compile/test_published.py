@@ -31,9 +31,7 @@ def found(project: CompileProject, vllm: str, platform: str, targets: tuple[str,
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_programs_in_rust_come_from_the_published_wheel_of_the_platform(
-    project: CompileProject, platform: str
-) -> None:
+def test_programs_in_rust_come_from_the_published_wheel_of_the_platform(project: CompileProject, platform: str) -> None:
     sources = found(project, "0.32.0", platform)
     machine = {"linux/amd64": "x86_64", "linux/arm64": "aarch64"}[platform]
     assert sources.carried_from is not None

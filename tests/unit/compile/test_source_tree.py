@@ -59,9 +59,7 @@ def test_sdist_is_unpacked_without_its_top_folder_and_a_damaged_one_is_an_error(
         ("link", tarfile.LNKTYPE, "vllm-1/../../out"),
     ],
 )
-def test_sdist_cannot_write_outside_of_its_folder(
-    tmp_path: Path, name: str, kind: bytes, target: str
-) -> None:
+def test_sdist_cannot_write_outside_of_its_folder(tmp_path: Path, name: str, kind: bytes, target: str) -> None:
     with tarfile.open(tmp_path / "x.tar.gz", "w:gz") as tar:
         member = tarfile.TarInfo(f"vllm-1/{name}")
         member.type, member.linkname = kind, target

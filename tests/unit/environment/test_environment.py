@@ -203,9 +203,7 @@ def test_unwritable_folder_and_unreachable_index_are_named_without_a_password(
     assert "secret" not in str(caught.value)
 
 
-def test_remedy_names_packages_when_uv_and_pip_are_missing(
-    small: Small, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_remedy_names_packages_when_uv_and_pip_are_missing(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     small.pin()
     monkeypatch.setattr("shutil.which", lambda *_args, **_kwargs: None)
     monkeypatch.setattr(setup, "_succeeds", lambda command: "-c" in command)
@@ -240,9 +238,7 @@ def test_only_our_own_environment_is_changed(small: Small, monkeypatch: pytest.M
     assert any("smoke tests of images" in line for line in small.said)
 
 
-def test_uv_uses_indexes_of_pip_unless_it_has_its_own(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_uv_uses_indexes_of_pip_unless_it_has_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     assert options_for_uv() == []
     monkeypatch.setenv("PIP_INDEX_URL", "https://one.example/simple")

@@ -37,9 +37,7 @@ def test_magic_in_other_data_is_passed_over_and_a_library_without_gpu_code_has_n
     assert targets(library(container())) == [[]]
 
 
-UNKNOWN = (
-    struct.pack("<HHIQIIIIIIQ", 64, 0x101, 64, 8, 0, 0x40, 0, 120, 0, 0, 0).ljust(64, b"\0") + b"newcode!"
-)
+UNKNOWN = struct.pack("<HHIQIIIIIIQ", 64, 0x101, 64, 8, 0, 0x40, 0, 120, 0, 0, 0).ljust(64, b"\0") + b"newcode!"
 BOTH = bytearray(container("sm_120a"))
 BOTH[16 + 40 : 16 + 48] = struct.pack("<Q", 0x30_8011)
 

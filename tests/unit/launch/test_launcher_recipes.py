@@ -43,9 +43,7 @@ def test_eugr_recipe_renders_to_our_command(served_image: Images, real_matrix: M
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_sparkrun_recipe_pins_image_and_revision(
-    served_image: Images, real_matrix: Matrix, target: str
-) -> None:
+def test_sparkrun_recipe_pins_image_and_revision(served_image: Images, real_matrix: Matrix, target: str) -> None:
     preview = served_image(target, revision="0" * 40)
     document = export("sparkrun", preview, real_matrix)
     assert document["recipe_version"] == "2"
@@ -58,9 +56,7 @@ def test_sparkrun_recipe_pins_image_and_revision(
     assert document["metadata"]["model_vram"] == 24.0
 
 
-def test_a_recipe_for_sglang_names_its_runtime_and_its_flags(
-    served_image: Images, serving_matrix: Matrix
-) -> None:
+def test_a_recipe_for_sglang_names_its_runtime_and_its_flags(served_image: Images, serving_matrix: Matrix) -> None:
     preview = served_image("gemma4-31b@sglang-0.5.21")
     document = export("sparkrun", preview, serving_matrix)
     assert (document["runtime"], document["runtime_version"]) == ("sglang", "0.5.21")

@@ -134,9 +134,7 @@ def fake_docker(folder: Path, monkeypatch: pytest.MonkeyPatch, state: str) -> Pa
     return record
 
 
-@pytest.mark.parametrize(
-    ("state", "removed"), [("exited a-plan", True), ("created a-plan", True), ("exited ", False)]
-)
+@pytest.mark.parametrize(("state", "removed"), [("exited a-plan", True), ("created a-plan", True), ("exited ", False)])
 def test_only_a_container_of_ours_that_ended_makes_room(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -49,9 +49,7 @@ def verdict(kernels: GpuCode, library: str = C) -> KernelVerdict:
         (FA, GpuCode({"sm_90a": 1}, {"sm_130": 1}), "other chips", "sm_90a, sm_130"),
     ],
 )
-def test_policy_judges_a_library_by_its_gpu_targets(
-    library: str, kernels: GpuCode, outcome: str, why: str
-) -> None:
+def test_policy_judges_a_library_by_its_gpu_targets(library: str, kernels: GpuCode, outcome: str, why: str) -> None:
     found = verdict(kernels, library)
     assert (found.outcome, found.passes) == (outcome, outcome != "fails")
     assert why in found.why

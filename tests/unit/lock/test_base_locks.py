@@ -146,14 +146,10 @@ def test_index_that_holds_updates_back_is_refused_unless_that_is_wanted(
     else:
         archive.signed = "Fri, 10 Jul 2026 10:16:37 UTC"
     archive.publish()
-    with raises(
-        "outdated-index", match="it expired on" if held_back == "expired" else "before that of the lock"
-    ):
+    with raises("outdated-index", match="it expired on" if held_back == "expired" else "before that of the lock"):
         archive.index(locked=known)
     main, security = (str(fresh / name) for name in ("debian", "debian-security"))
-    both = replace(
-        archive.mirrors, main=(*archive.mirrors.main, main), security=(*archive.mirrors.security, security)
-    )
+    both = replace(archive.mirrors, main=(*archive.mirrors.main, main), security=(*archive.mirrors.security, security))
     assert archive.index(both, locked=known).suites == known, "the next mirror is asked"
     monkeypatch.setenv("FACTORY_DEBIAN_OLD", "yes")
     archive.index(locked=known)
@@ -183,9 +179,7 @@ def test_mirror_without_the_platform_is_skipped(archive: DebianArchive) -> None:
     assert list(index.packages) == ["bash"]
 
 
-def test_mirror_that_fails_halfway_is_skipped(
-    archive: DebianArchive, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mirror_that_fails_halfway_is_skipped(archive: DebianArchive, monkeypatch: pytest.MonkeyPatch) -> None:
     archive.suites["bookworm"] = [stanza("bash")]
     archive.publish()
 

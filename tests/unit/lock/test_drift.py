@@ -93,9 +93,7 @@ def test_edited_lock_and_lock_of_another_kind_are_told_from_drift(locked_checkou
 
 
 def test_a_new_version_without_a_lock_is_drift_and_is_locked_next(locked_checkout: Checkout) -> None:
-    locked_checkout.edit_matrix(
-        '  "2.0": {release: "2.0"}', '  "2.0": {release: "2.0"}\n  "2.1": {release: "2.1"}'
-    )
+    locked_checkout.edit_matrix('  "2.0": {release: "2.0"}', '  "2.0": {release: "2.0"}\n  "2.1": {release: "2.1"}')
     assert "locks/2.1/gpu-linux-arm64.toml: is missing" in drift(locked_checkout).why
     project = Project(locked_checkout.root)
     assert {str(cell) for cell in cells_to_lock(project) if cell.version == "2.1"} == {

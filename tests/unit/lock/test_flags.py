@@ -137,9 +137,7 @@ def test_vllm_flags_come_from_the_fields_of_its_configuration_if_it_has_them() -
         "--speculative-config.method": ("dspark", "mtp"),
         "--speculative-config.tokens": (),
     }
-    assert found.switches == {
-        *("--eager", "-e", "--headless", "--lora", "--caching", "--enable-auto-tool-choice")
-    }
+    assert found.switches == {*("--eager", "-e", "--headless", "--lora", "--caching", "--enable-auto-tool-choice")}
     assert found.variables == {"VLLM_ONE"}
     for read in (read_vllm, read_sglang):
         assert set(read(Sources(lambda _: None)).flags) <= {"--model-type"}

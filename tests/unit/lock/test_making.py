@@ -21,9 +21,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture
-def index(
-    simple_index: SimpleIndex, wheel_factory: WheelFactory, monkeypatch: pytest.MonkeyPatch
-) -> SimpleIndex:
+def index(simple_index: SimpleIndex, wheel_factory: WheelFactory, monkeypatch: pytest.MonkeyPatch) -> SimpleIndex:
     """Serve a vLLM that needs two more packages."""
     simple_index.add(
         wheel_factory("vllm", "2.0", requires=["torch==2.0", "small>=1"]),
@@ -101,9 +99,7 @@ def test_new_lock_of_another_server_keeps_what_the_default_vllm_has(
     assert {"sglang.0.5", "archs.gpu"} <= made.made_from.keys()
 
 
-def test_upgrade_base_means_every_debian_package(
-    locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_upgrade_base_means_every_debian_package(locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
     """Error messages advise `lock --upgrade base`, whatever the base is called."""
     monkeypatch.setattr("imagefactory.lock.making.read_index", lambda **_: pytest.fail("resolved again"))
     lock(locked_checkout)
@@ -116,9 +112,7 @@ def test_upgrade_of_an_unknown_package_suggests_the_nearest(locked_checkout: Che
         lock(locked_checkout, upgrade=("torhc",))
 
 
-@pytest.mark.parametrize(
-    "failure", ["index-unreachable", "path-conflict", "hub-unreachable", "download-failed"]
-)
+@pytest.mark.parametrize("failure", ["index-unreachable", "path-conflict", "hub-unreachable", "download-failed"])
 def test_failed_lock_leaves_all_locks_unchanged(
     locked_checkout: Checkout,
     index: SimpleIndex,

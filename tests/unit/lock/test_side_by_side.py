@@ -54,9 +54,7 @@ def test_published_and_grafted_wheel_stand_side_by_side(project: Project, tmp_pa
 
 
 @pytest.mark.parametrize("record", ["", '{"graft": {"file": 3}}'])
-def test_wheel_with_an_unreadable_record_counts_as_published(
-    project: Project, tmp_path: Path, record: str
-) -> None:
+def test_wheel_with_an_unreadable_record_counts_as_published(project: Project, tmp_path: Path, record: str) -> None:
     assert open_subject(project, str(wheel(tmp_path, "odd", "sm_121a", record))).grafted == frozenset()
 
 

@@ -87,9 +87,7 @@ def test_data_folder_is_installed_by_scheme_and_scripts_keep_their_case() -> Non
     assert path("a-1.data/data/share/a/x") == "share/a/x"
 
 
-def test_server_that_refuses_ranges_is_reported_with_a_remedy(
-    read: Reader, wheel_factory: WheelFactory
-) -> None:
+def test_server_that_refuses_ranges_is_reported_with_a_remedy(read: Reader, wheel_factory: WheelFactory) -> None:
     read.index.ranges = False
     wheel = wheel_factory("big", files={"big.bin": bytes(3_000_000)}, stored=True)
     with raises("download-failed", match="PIP_FIND_LINKS") as failure:

@@ -83,10 +83,7 @@ def test_lock_has_files_for_the_images_platform(lock: Locker, style: str) -> Non
 
 def test_conflict_between_large_wheels_is_found_without_downloading_them(lock: Locker) -> None:
     load = bytes(range(256)) * 20_000
-    wheels = [
-        lock.add(name, files={"shared/a.py": name, f"{name}.bin": load}, stored=True)
-        for name in ("one", "two")
-    ]
+    wheels = [lock.add(name, files={"shared/a.py": name, f"{name}.bin": load}, stored=True) for name in ("one", "two")]
     lock.add("vllm", requires=["one", "two"])
     with raises("path-conflict", match="one and two both install"):
         lock()
@@ -130,9 +127,7 @@ def test_lock_says_what_was_left_out_and_keeps_its_version(lock: Locker) -> None
     assert lock.make_lock(wanted, keep=[*made.wheels, *made.left_out]).left_out == made.left_out
 
 
-def test_local_version_is_used_only_where_the_arch_accepts_it(
-    lock: Locker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_local_version_is_used_only_where_the_arch_accepts_it(lock: Locker, monkeypatch: pytest.MonkeyPatch) -> None:
     lock.add("vllm", requires=["torch==2.0"])
     lock.add("torch", "2.0")
     cpu = lock.make("torch", "2.0+cpu")

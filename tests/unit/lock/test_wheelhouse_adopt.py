@@ -261,9 +261,7 @@ def fetch_locked(wheelhouse: Wheelhouse) -> Path:
     project = wheelhouse.project
     inputs = LayerInputs(project, [wheelhouse.cell])
     with requests.Session() as session:
-        return fetch(
-            inputs.wheel(find(WheelLock.read(wheelhouse.path))), project.store, session, lambda _: None
-        )
+        return fetch(inputs.wheel(find(WheelLock.read(wheelhouse.path))), project.store, session, lambda _: None)
 
 
 def test_build_finds_the_compiled_wheel_or_says_how_to_get_it(

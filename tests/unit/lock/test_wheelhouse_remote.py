@@ -153,12 +153,8 @@ def change_manifest(shelf: Any, change: Change) -> str:
     [
         lambda document: document.update(artifactType="application/something"),
         lambda document: document["annotations"].update({INPUTS_ANNOTATION: "{}"}),
-        lambda document: document["annotations"].update(
-            {INPUTS_ANNOTATION: canonical_json(INPUTS.as_json()).decode()}
-        ),
-        lambda document: document["layers"][0]["annotations"].update(
-            {TITLE: "../../vllm-1-py3-none-any.whl"}
-        ),
+        lambda document: document["annotations"].update({INPUTS_ANNOTATION: canonical_json(INPUTS.as_json()).decode()}),
+        lambda document: document["layers"][0]["annotations"].update({TITLE: "../../vllm-1-py3-none-any.whl"}),
     ],
 )
 def test_inconsistent_artifact_is_refused(shelf: Any, kept: KeptWheel, change: Change) -> None:

@@ -38,9 +38,7 @@ models:
 
 
 def one(name: str, versions: str = ">=1,<2", **more: Any) -> Data:
-    return manifest(
-        name, edit("vllm/x.py", name, after="!"), checks=[has("vllm/x.py", "!")], versions=versions, **more
-    )
+    return manifest(name, edit("vllm/x.py", name, after="!"), checks=[has("vllm/x.py", "!")], versions=versions, **more)
 
 
 @pytest.fixture
@@ -48,9 +46,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "mods"
 
 
-def choose(
-    root: Path, model: str = "big", vllm: str = "1.5", arch: str = "gpu", *, mods: str = "auto"
-) -> Chosen:
+def choose(root: Path, model: str = "big", vllm: str = "1.5", arch: str = "gpu", *, mods: str = "auto") -> Chosen:
     matrix = root.parent / "matrix.yaml"
     matrix.write_text(MATRIX.replace("MODS", mods))
     platform = "linux/arm64" if arch == "gpu" else "linux/amd64"

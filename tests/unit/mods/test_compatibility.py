@@ -60,9 +60,7 @@ def project(
         for path in (wheel_factory("vllm", version, files=files), sdist):
             simple_index.add(path)
             digest, size = Sha256(sha256_of_file(path)), path.stat().st_size
-            sources.append(
-                LockedSource(name="vllm", version=version, file=path.name, sha256=digest, size=size)
-            )
+            sources.append(LockedSource(name="vllm", version=version, file=path.name, sha256=digest, size=size))
     SourceLock(made_from=MADE_FROM, sources=tuple(sources)).write(SourceLock.path(locks))
     other = wheel_factory("flash-thing", "7.0", files={"flash/x.py": "SLOW = 1\n"})
     simple_index.add(other)
@@ -191,9 +189,7 @@ def test_plugin_is_out_of_reach_until_its_sources_are_on_this_machine(
     assert cells(project, versions=["1.0"]) == {"1.0": "applies"}
 
 
-def test_mod_applies_or_is_upstream_as_the_sources_show_and_the_table_says_so(
-    project: Project, tmp_path: Path
-) -> None:
+def test_mod_applies_or_is_upstream_as_the_sources_show_and_the_table_says_so(project: Project, tmp_path: Path) -> None:
     add(project, marker())
     results = check_mods(project)
     assert [str(result) for result in results] == ["applies", "upstream since 2.0"]
@@ -245,9 +241,7 @@ def test_entries_that_cannot_be_checked_stay_in_the_table(project: Project, tmp_
         ("version", "3.0", "Did you mean 2.0 or 1.0?"),
     ],
 )
-def test_a_mod_for_what_the_matrix_does_not_have_is_refused(
-    project: Project, key: str, name: str, fix: str
-) -> None:
+def test_a_mod_for_what_the_matrix_does_not_have_is_refused(project: Project, key: str, name: str, fix: str) -> None:
     add(project, marker(needed_when=[{"model": "t*"}, {key: name}]))
     with raises("bad-mod", match=f"is for the {key} {name!r}, which does not exist") as caught:
         check_mods(project)

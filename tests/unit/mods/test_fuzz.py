@@ -100,9 +100,7 @@ def spoiled_text(chance: random.Random, text: str) -> bytes:
     lines = text.splitlines(keepends=True)
     for _ in range(chance.randrange(4)):
         at = chance.randrange(len(lines))
-        lines[at : at + chance.randrange(3)] = [
-            chance.choice([*WORDS, *lines]) for _ in range(chance.randrange(3))
-        ]
+        lines[at : at + chance.randrange(3)] = [chance.choice([*WORDS, *lines]) for _ in range(chance.randrange(3))]
         lines = lines or [""]
     data = bytearray("".join(lines).encode("utf-8", "surrogatepass"))
     for _ in range(chance.randrange(3)):

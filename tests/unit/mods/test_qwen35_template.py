@@ -121,9 +121,7 @@ def test_reasoning_is_kept_only_for_the_current_turn() -> None:
     assert "<|im_start|>assistant\n<think>\nThey greet me.\n</think>\n\nHi\n<tool_call>" in text
 
 
-@pytest.mark.parametrize(
-    "message", [{"role": "wizard", "content": "x"}, {"role": "system", "content": "late"}]
-)
+@pytest.mark.parametrize("message", [{"role": "wizard", "content": "x"}, {"role": "system", "content": "late"}])
 def test_unexpected_message_is_refused(message: dict[str, str]) -> None:
     with pytest.raises(TemplateError, match="Unexpected message role"):
         render(USER, message)

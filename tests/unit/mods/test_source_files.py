@@ -122,9 +122,7 @@ def test_wheel_is_read_by_ranges_and_sdist_is_downloaded(release: Release) -> No
 
 
 @pytest.mark.parametrize("quirk", ["ranges", "hashes"])
-def test_wheel_is_downloaded_and_verified_when_the_index_lacks_ranges_or_hashes(
-    release: Release, quirk: str
-) -> None:
+def test_wheel_is_downloaded_and_verified_when_the_index_lacks_ranges_or_hashes(release: Release, quirk: str) -> None:
     wheel = release.locked[0]
     setattr(release.index, quirk, False)
     assert release.open(wheel).read("vllm/x.py") is not None

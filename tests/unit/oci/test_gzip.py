@@ -96,11 +96,7 @@ def test_blob_is_read_by_other_programs(tmp_path: Path) -> None:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(["bytes", "raw", "deflated"]), st.integers(0, 3 * SPLICE_FROM)), max_size=8
-    )
-)
+@given(st.lists(st.tuples(st.sampled_from(["bytes", "raw", "deflated"]), st.integers(0, 3 * SPLICE_FROM)), max_size=8))
 def test_content_survives_from_any_mix_of_sources(tmp_path: Path, parts: list[tuple[str, int]]) -> None:
     contents: list[Content] = []
     expected = b""
@@ -137,9 +133,7 @@ WRONG: dict[str, Spoil] = {
     "another checksum in the zip directory": lambda content: replace(content, crc32=content.crc32 ^ 1),
     "a size that is too small: a bomb": lambda content: replace(content, size=content.size - 1000),
     "a size that is too large": lambda content: replace(content, size=content.size + 1),
-    "a stream that goes on in the next member": lambda content: replace(
-        content, deflated=content.deflated - 9
-    ),
+    "a stream that goes on in the next member": lambda content: replace(content, deflated=content.deflated - 9),
     "a file that ends too early": cut,
     "a stream of other bytes": garble,
     "a RECORD that lies": lambda content: replace(content, sha256=Sha256("0" * 64)),

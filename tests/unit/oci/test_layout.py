@@ -166,9 +166,7 @@ def failing_with(error: BaseException, layout: Layout) -> Iterator[bytes]:
     raise error
 
 
-def test_archive_that_cannot_be_written_leaves_the_old_one_and_nothing_else(
-    layout: Layout, tmp_path: Path
-) -> None:
+def test_archive_that_cannot_be_written_leaves_the_old_one_and_nothing_else(layout: Layout, tmp_path: Path) -> None:
     file = tmp_path / "image.tar"
     file.write_text("the old one")
     with pytest.raises(KeyboardInterrupt):

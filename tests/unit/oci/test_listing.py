@@ -84,9 +84,7 @@ def test_damage_is_reported_or_harmless(layer: Path, tmp_path: Path, where: floa
 def test_one_pass_finds_digests_listing_and_files(tmp_path: Path) -> None:
     layer, kept = tmp_path / "layer", BytesIO()
     files = {"a": b"small", "big": bytes(range(256)) * 9000}
-    blob = write(
-        layer, *(Entry(ImagePath(path), EntryKind.FILE, 0o644, Bytes(data)) for path, data in files.items())
-    )
+    blob = write(layer, *(Entry(ImagePath(path), EntryKind.FILE, 0o644, Bytes(data)) for path, data in files.items()))
     reading = read_layer(layer, {"big": kept}.get)
     assert (reading.digest, reading.diff_id, reading.fault) == (blob.digest, blob.diff_id, "")
     assert list(reading.listing) == list(read_listing(layer))

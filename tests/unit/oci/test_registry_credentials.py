@@ -83,9 +83,7 @@ def test_store_is_asked_when_a_login_has_no_secret_and_may_have_none(
     ("script", "why"),
     [("echo the keychain is locked; exit 1", "locked"), ("echo hello", "not JSON"), ("exit 3", "status 3")],
 )
-def test_failing_helper_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
-) -> None:
+def test_failing_helper_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str) -> None:
     helper(tmp_path / "bin", "bad", script, monkeypatch)
     with raises("credentials-refused") as failure:
         find_credentials("ghcr.io", log_in(tmp_path, {"credsStore": "bad"}))

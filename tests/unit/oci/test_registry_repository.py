@@ -148,9 +148,7 @@ def test_endless_download_is_cut_off(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "headers", [{"Content-Length": "9" * 5000}, {"Content-Range": f"bytes {'9' * 5000}-"}]
-)
+@pytest.mark.parametrize("headers", [{"Content-Length": "9" * 5000}, {"Content-Range": f"bytes {'9' * 5000}-"}])
 def test_absurd_length_of_a_download_is_refused(tmp_path: Path, headers: dict[str, str]) -> None:
     status = 206 if "Content-Range" in headers else 200
     with scripted(lambda _: Answer(DATA[:5], status, headers)) as server, pytest.raises(FactoryError):

@@ -188,9 +188,7 @@ def test_upload_is_not_repeated_when_it_exceeds_the_time_limit(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("seconds", ["86400", "9" * 400, "Fri, 31 Dec 9999 23:59:59 GMT"])
-def test_upload_does_not_wait_as_long_as_a_registry_pleases(
-    seconds: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_upload_does_not_wait_as_long_as_a_registry_pleases(seconds: str, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr(Retry, "wait", lambda _, __, again, ___: waits.append(again.after))
     uploads = Uploads(lambda _: Answer(status=503, headers={"Retry-After": seconds}))

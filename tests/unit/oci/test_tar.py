@@ -41,9 +41,7 @@ def test_file_survives_a_round_trip(path: str, mode: int, owner: int) -> None:
     assert (member.mtime, member.uname, member.gname) == (MTIME, "", "")
 
 
-@given(
-    path=PATHS, target=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
-)
+@given(path=PATHS, target=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1))
 def test_links_and_folders_survive_a_round_trip(path: str, target: str) -> None:
     symlink = only(Entry(ImagePath(path), EntryKind.SYMLINK, 0o644, target=target))
     assert (symlink.name, symlink.linkname, symlink.issym(), symlink.mode) == (path, target, True, 0o777)

@@ -95,10 +95,7 @@ def record_of(version: str) -> Path:
 def test_every_locked_image_for_the_spark_has_the_loader_that_it_loads_with(tmp_path: Path) -> None:
     found: dict[str, set[str]] = {}
     for cell in buildable(PROJECT.matrix):
-        if (
-            cell.arch != "gb10"
-            or not (PROJECT.root / "locks" / cell.version / "gb10-linux-arm64.toml").exists()
-        ):
+        if cell.arch != "gb10" or not (PROJECT.root / "locks" / cell.version / "gb10-linux-arm64.toml").exists():
             continue
         command, _ = command_of(cell, tmp_path)
         loader = command[command.index("--load-format") + 1] if "--load-format" in command else "auto"

@@ -39,9 +39,7 @@ def keys(made: Plan) -> list[str]:
 
 def test_layers_are_ordered_from_the_slowest_to_the_fastest_changing(small_factory: SmallFactory) -> None:
     small, large = BIG_WHEEL, BIG_WHEEL + 1
-    edit_wheels(
-        small_factory, lambda all_: (changed(all_[0], size=small), changed(all_[3], size=large), *all_[1:3])
-    )
+    edit_wheels(small_factory, lambda all_: (changed(all_[0], size=small), changed(all_[3], size=large), *all_[1:3]))
     layers = plan(small_factory).layers
     assert [layer.kind for layer in layers] == ["base", "wheel", "wheel", "pure-bundle", "serve", "model"]
     assert [layer.download for layer in layers[1:3]] == [large, small]
@@ -75,9 +73,7 @@ def test_neither_the_folder_of_a_checkout_nor_the_order_of_a_lock_matters(
 
 
 @pytest.mark.parametrize("update", [{"sha256": Sha256("1" * 64)}, {"without": ("left/to/another.py",)}])
-def test_a_changed_wheel_changes_only_its_layer(
-    small_factory: SmallFactory, update: dict[str, object]
-) -> None:
+def test_a_changed_wheel_changes_only_its_layer(small_factory: SmallFactory, update: dict[str, object]) -> None:
     before = plan(small_factory)
     edit_wheels(small_factory, lambda wheels: (changed(wheels[0], **update), *wheels[1:]))
     after = plan(small_factory)
@@ -130,9 +126,7 @@ def test_the_first_drafter_that_the_version_supports_is_used(small_factory: Smal
 
 def test_an_unlocked_cell_or_too_many_layers_cannot_be_planned(small_factory: SmallFactory) -> None:
     names = [f"big{number}" for number in range(MAX_LAYERS)]
-    edit_wheels(
-        small_factory, lambda wheels: (changed(wheels[0], name=name, size=BIG_WHEEL) for name in names)
-    )
+    edit_wheels(small_factory, lambda wheels: (changed(wheels[0], name=name, size=BIG_WHEEL) for name in names))
     with raises("too-many-layers", match=f"{MAX_LAYERS} are allowed"):
         plan(small_factory)
     small_factory.project.wheel_lock_path(CELL).unlink()

@@ -90,9 +90,7 @@ def test_docker_run_has_digest_gpu_caches_and_key_file_but_no_key(
     assert shlex.split(shell_line(words).replace("\\\n", " ")) == words
 
 
-def test_containers_and_services_are_named_after_their_server(
-    served_image: Images, serving_matrix: Matrix
-) -> None:
+def test_containers_and_services_are_named_after_their_server(served_image: Images, serving_matrix: Matrix) -> None:
     start = launch(served_image("gemma4-31b@sglang-0.5.21"), serving_matrix)
     assert "sglang-gemma4-31b" in docker_run(start)
     service = yaml.safe_load(compose(start))["services"]["sglang"]
@@ -123,9 +121,7 @@ def test_a_cpu_image_runs_without_gpu_options(served_image: Images, serving_matr
     assert "deploy" not in yaml.safe_load(compose(start))["services"]["vllm"]
 
 
-def test_compose_has_the_same_settings_and_the_key_as_a_file(
-    served_image: Images, serving_matrix: Matrix
-) -> None:
+def test_compose_has_the_same_settings_and_the_key_as_a_file(served_image: Images, serving_matrix: Matrix) -> None:
     preview = served_image("gemma4-31b")
     document = yaml.safe_load(compose(launch(preview, serving_matrix, key_file=Path("/x"))))
     service = document["services"]["vllm"]

@@ -37,9 +37,7 @@ def test_changed_inputs_are_listed(plan: Plan) -> None:
     assert diff_plans(plan, plan) == []
     first, *rest = plan.layers[0].inputs
     other = Input(name=first.name, sha256=NEW.sha256)
-    assert changes(plan, replace(plan, 0, inputs=(other, *rest))) == {
-        "base": [f"input changed: {first.name}"]
-    }
+    assert changes(plan, replace(plan, 0, inputs=(other, *rest))) == {"base": [f"input changed: {first.name}"]}
     both = [f"input removed: {first.name}", "input added: new.deb"]
     assert changes(plan, replace(plan, 0, inputs=(*rest, NEW))) == {"base": both}
     shuffled = replace(plan, 0, inputs=plan.layers[0].inputs[::-1])
@@ -54,9 +52,7 @@ def test_a_changed_setting_is_listed_with_both_values(plan: Plan) -> None:
 def test_long_settings_that_differ_where_they_are_cut_are_called_changed(plan: Plan) -> None:
     settings = plan.layers[0].settings
     long = [settings.model_copy(update={"python": "3" * 90 + end}) for end in "12"]
-    before, after = (
-        replace(plan, 0, key=Sha256(end * 64), settings=one) for end, one in zip("12", long, strict=True)
-    )
+    before, after = (replace(plan, 0, key=Sha256(end * 64), settings=one) for end, one in zip("12", long, strict=True))
     assert changes(before, after) == {"base": ["settings: python changed"]}
 
 

@@ -15,8 +15,7 @@ from tests.fixtures.inv import Inv
 
 REGULAR, LONG_TERM = date(2026, 6, 10), date(2028, 6, 30)
 BETWEEN = (
-    f"Debian old has had no regular security support since {REGULAR}; "
-    f"the LTS team still fixes it until {LONG_TERM}"
+    f"Debian old has had no regular security support since {REGULAR}; the LTS team still fixes it until {LONG_TERM}"
 )
 OVER = "Debian old has had no security updates since"
 MATRIX = load_matrix(REPOSITORY / "matrix.yaml")
@@ -24,9 +23,7 @@ MATRIX = load_matrix(REPOSITORY / "matrix.yaml")
 
 def base(supported: str | None, long_term: str | None = None) -> Base:
     given = {"supported_until": supported, "long_term_support_until": long_term}
-    return Base.model_validate(
-        {"debian": "old", "python": "3.11", "glibc": "2.36", "packages": ["base"], **given}
-    )
+    return Base.model_validate({"debian": "old", "python": "3.11", "glibc": "2.36", "packages": ["base"], **given})
 
 
 @pytest.mark.parametrize(

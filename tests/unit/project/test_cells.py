@@ -45,9 +45,7 @@ def test_every_combination_is_built_or_excluded_with_a_reason(matrix: Matrix) ->
         (cell("tiny", "nightly", "cpu"), "releases only"),
     ],
 )
-def test_impossible_combination_is_excluded_with_its_reason(
-    matrix: Matrix, impossible: Cell, reason: str
-) -> None:
+def test_impossible_combination_is_excluded_with_its_reason(matrix: Matrix, impossible: Cell, reason: str) -> None:
     assert reason in (reason_excluded(matrix, impossible) or "")
 
 
@@ -73,9 +71,7 @@ def test_choice_of_kernels_is_made_per_arch(small_matrix: Checkout) -> None:
         '  "3.0": {release: "3.0"}\n'
         '  3.0-own: {release: "3.0", compile: {spark: [graft, flashinfer-jit-cache], server: whole}}\n',
     )
-    small_matrix.edit_matrix(
-        '"2.0": {release: "2.0"', '"2.0": {release: "2.0", compile: [FlashInfer_jit_cache]'
-    )
+    small_matrix.edit_matrix('"2.0": {release: "2.0"', '"2.0": {release: "2.0", compile: [FlashInfer_jit_cache]')
     matrix = load_matrix(small_matrix.matrix)
     single = cell("large", "2.0")
     assert compiled_distributions(matrix, single) == ("flashinfer-jit-cache",)

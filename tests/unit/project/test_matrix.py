@@ -61,9 +61,7 @@ MISTAKES: list[tuple[str, str, str, str]] = [
 
 
 @pytest.mark.parametrize(("old", "new", "kind", "word"), MISTAKES)
-def test_mistake_is_reported_with_its_line(
-    small_matrix: Checkout, old: str, new: str, kind: str, word: str
-) -> None:
+def test_mistake_is_reported_with_its_line(small_matrix: Checkout, old: str, new: str, kind: str, word: str) -> None:
     line = small_matrix.edit_matrix(old, new)
     with pytest.raises(FactoryError) as failure:
         load_matrix(small_matrix.matrix)

@@ -106,17 +106,13 @@ def test_rules_tell_servers_apart(both: Matrix, when: dict[str, str], *, holds: 
     ("ranges", "applies"),
     [({}, True), ({"vllm": ">=0"}, False), ({"sglang": ">=0.5.20"}, True), ({"sglang": "<0.5"}, False)],
 )
-def test_what_is_left_out_may_depend_on_the_server(
-    both: Matrix, ranges: dict[str, str], *, applies: bool
-) -> None:
+def test_what_is_left_out_may_depend_on_the_server(both: Matrix, ranges: dict[str, str], *, applies: bool) -> None:
     entry = LeaveOut(distribution="big", reason="nothing opens it", **ranges)  # type: ignore[arg-type]
     assert (leave_out_of(both.model_copy(update={"leave_out": [entry]}), SPARK) == [entry]) is applies
 
 
 def test_other_server_takes_its_shape_from_its_own_entries(checkout: Checkout) -> None:
-    shapes = (
-        "serve_on: {spark: {max_num_seqs: 1}, sglang: {max_num_seqs: 2}, sglang/spark: {max_num_seqs: 3}}"
-    )
+    shapes = "serve_on: {spark: {max_num_seqs: 1}, sglang: {max_num_seqs: 2}, sglang/spark: {max_num_seqs: 3}}"
     checkout.edit_matrix("  large:\n", f"  large:\n    {shapes}\n")
     model = load_matrix(checkout.matrix).models["large"]
 
@@ -143,9 +139,7 @@ def test_shape_for_something_unknown_is_refused(checkout: Checkout, key: str) ->
         ("requirement: gone==1.0", "requirement: gone=1.0", "not a requirement"),
     ],
 )
-def test_version_that_cannot_be_resolved_is_refused(
-    checkout: Checkout, old: str, new: str, message: str
-) -> None:
+def test_version_that_cannot_be_resolved_is_refused(checkout: Checkout, old: str, new: str, message: str) -> None:
     checkout.edit_matrix(old, new)
     with raises("bad-matrix") as refused:
         load_matrix(checkout.matrix)

@@ -62,9 +62,7 @@ def test_one_blob_that_is_listed_many_times_is_read_once() -> None:
 @pytest.mark.parametrize(
     "garbage", [DEEP, b"[]", b"{}", json.dumps({"dsseEnvelope": {"payload": 1}}).encode(), b"x" * 5000]
 )
-def test_garbage_does_not_spoil_what_else_is_attached(
-    garbage: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_garbage_does_not_spoil_what_else_is_attached(garbage: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attachments, "_LARGEST_BUNDLE", 4000)
     registry = Attached()
     registry.add(garbage)

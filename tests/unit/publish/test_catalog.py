@@ -75,9 +75,7 @@ def three() -> Catalog:
         *((digest("b"), "b"), (digest("b")[7:], "b")),
     ],
 )
-def test_rollback_goes_to_the_image_before_or_to_a_day_or_a_digest(
-    three: Catalog, to: str, expected: str
-) -> None:
+def test_rollback_goes_to_the_image_before_or_to_a_day_or_a_digest(three: Catalog, to: str, expected: str) -> None:
     assert choose(three, TAGS, CELL, to).digest == digest(expected)
 
 

@@ -31,9 +31,7 @@ from tests.fixtures.small_factory import CELL, SECOND, SmallFactory, make_deb
 def wheel(metadata: str, *, of: str = "a", **texts: str) -> ZipFile:
     data = io.BytesIO()
     with ZipFile(data, "w") as archive:
-        archive.writestr(
-            "a-1.dist-info/METADATA", f"Metadata-Version: 2.4\nName: {of}\nVersion: 1\n{metadata}"
-        )
+        archive.writestr("a-1.dist-info/METADATA", f"Metadata-Version: 2.4\nName: {of}\nVersion: 1\n{metadata}")
         for name, text in texts.items():
             archive.writestr(f"a-1.dist-info/licenses/{name}", text)
     return ZipFile(data)
@@ -78,18 +76,14 @@ def test_a_wheel_declares_its_licence_in_its_metadata(metadata: str, expected: s
 def test_a_licence_that_is_declared_elsewhere_and_a_gpl_library_in_the_notices_are_found() -> None:
     assert wheel_licence(wheel("", of="kernels-data")) == DeclaredLicence("Apache-2.0", "elsewhere")
     assert wheel_licence(wheel("License-Expression: MIT\n", of="kernels-data")).licence == "MIT"
-    notices = (
-        "libgfortran is under the GNU General Public License, version 3 with an exception; FFmpeg: LGPL-2.1"
-    )
+    notices = "libgfortran is under the GNU General Public License, version 3 with an exception; FFmpeg: LGPL-2.1"
     found = wheel_licence(wheel("License-Expression: BSD-3-Clause\n", NOTICE=notices))
     assert found.licence == "BSD-3-Clause"
     assert found.notices == ("GPL-3.0", "LGPL-2.1")
 
 
 def test_a_licence_that_only_mentions_the_gpl_does_not_count() -> None:
-    mozilla = (
-        '"Secondary License" means the GNU General Public License, Version 2.0, or others of those licenses.'
-    )
+    mozilla = '"Secondary License" means the GNU General Public License, Version 2.0, or others of those licenses.'
     assert gnu_licences(mozilla) == set()
     whole = "GNU GENERAL PUBLIC LICENSE\nVersion 3, 29 June 2007\n" + "text " * 300
     whole += "the GNU Affero General Public License ... END OF TERMS AND CONDITIONS"

@@ -118,9 +118,7 @@ def test_a_change_rewrites_only_the_pages_that_it_touches() -> None:
     registry = StandIn(catalog)
     before = {page.descriptor.digest for page in read_catalog(registry.repository).pages}
     more = big_catalog(3001, CELLS)
-    written = write_catalog(
-        registry.repository, lambda catalog: catalog.with_event(more.events[-1], more.images[-1])
-    )
+    written = write_catalog(registry.repository, lambda catalog: catalog.with_event(more.events[-1], more.images[-1]))
     assert len({page.descriptor.digest for page in written.pages} - before) == 1
     forgotten = catalog.images[1000].digest
     shorter = write_catalog(registry.repository, lambda catalog: catalog.without([forgotten]))
@@ -130,9 +128,7 @@ def test_a_change_rewrites_only_the_pages_that_it_touches() -> None:
 
 
 @pytest.mark.parametrize("limit", [("LARGEST", 200_000), ("LARGEST_PAGE", 100_000), ("MOST_PAGES", 2)])
-def test_what_nobody_could_read_is_not_written(
-    limit: tuple[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_nobody_could_read_is_not_written(limit: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     registry = StandIn(Catalog())
     before = registry.written["catalog"]
     monkeypatch.setattr(catalogs, *limit)
@@ -166,9 +162,7 @@ def test_a_catalog_of_format_1_is_read_and_converted() -> None:
     catalog = big_catalog(20, CELLS)
     document = json.loads(catalog.to_json())
     for image, published in zip(document["images"], catalog.images, strict=True):
-        image["made_of"] = {
-            part.name: {"key": part.key, "version": part.version} for part in published.made_of
-        }
+        image["made_of"] = {part.name: {"key": part.key, "version": part.version} for part in published.made_of}
     old = {name: document[name] for name in ("images", "events", "deleting", "pruned")} | {"format": 1}
     registry = StandIn(Catalog())
     payload = Payload(CATALOG_TYPE, json.dumps(old, indent=1).encode())

@@ -108,9 +108,7 @@ def test_a_change_of_any_part_is_noticed(key: Path, path: list[str | int], value
         read_trusted(bundle, trusting(key))
 
 
-def test_another_key_does_not_count_and_a_hint_at_a_trusted_one_proves_nothing(
-    key: Path, tmp_path: Path
-) -> None:
+def test_another_key_does_not_count_and_a_hint_at_a_trusted_one_proves_nothing(key: Path, tmp_path: Path) -> None:
     other = pem(ec.generate_private_key(ec.SECP256R1()), tmp_path)
     bundle = Bundle.read(signer_of(other).sign(STATEMENT))
     with pytest.raises(NotTrustedError, match="another key"):
@@ -156,9 +154,7 @@ NOT_TRUSTED = {
 
 
 @pytest.mark.parametrize(("job", "reason"), NOT_TRUSTED.values(), ids=NOT_TRUSTED)
-def test_no_other_job_may_sign(
-    sigstore: LocalSigstore, small_factory: SmallFactory, job: Job, reason: str
-) -> None:
+def test_no_other_job_may_sign(sigstore: LocalSigstore, small_factory: SmallFactory, job: Job, reason: str) -> None:
     """Refuse a signature that sigstore itself finds valid in every respect."""
     bundle = Bundle.read(sigstore.sign(STATEMENT, job))
     with pytest.raises(NotTrustedError, match=reason):
@@ -261,9 +257,7 @@ def test_unusable_keys_are_refused(tmp_path: Path, key: Path) -> None:
             read_public_key(other.with_suffix(".pub"))
 
 
-def test_signers_are_found_in_order(
-    small_factory: SmallFactory, key: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signers_are_found_in_order(small_factory: SmallFactory, key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = small_factory.project
     monkeypatch.delenv(GITHUB_IDENTITY, raising=False)
     assert find_signer(project) is None

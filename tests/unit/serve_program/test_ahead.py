@@ -16,9 +16,7 @@ from images.serve.program import ahead, readings
 from tests.fixtures.checkouts import REPOSITORY
 
 GB = 1_000_000_000
-FACTS = {
-    "flashinfer": {"archs": "12.1a", "modules": {"sampling": "flashinfer.a:one", "moe": "flashinfer.b:two"}}
-}
+FACTS = {"flashinfer": {"archs": "12.1a", "modules": {"sampling": "flashinfer.a:one", "moe": "flashinfer.b:two"}}}
 SCRIPT = REPOSITORY / "images" / "serve" / "compile_ahead.py"
 
 
@@ -60,9 +58,7 @@ def test_modules_in_the_image_or_in_the_volume_are_not_compiled(venv: Path, tmp_
         (20, None, 0, 1),
     ],
 )
-def test_compilers_take_what_the_server_leaves(
-    cores: int, available: int | None, reserved: int, expected: int
-) -> None:
+def test_compilers_take_what_the_server_leaves(cores: int, available: int | None, reserved: int, expected: int) -> None:
     assert ahead.jobs(cores, available, reserved) == expected
 
 
@@ -115,11 +111,7 @@ def test_compilers_end_with_it(tmp_path: Path, how: str) -> None:
     compiler = f'"sh", "-c", "echo $$ > {mark}; sleep 60; exit 0"'
     process = run_script(tmp_path, compiler, floor=0 if how == "its parent ends" else sys.maxsize)
     deadline = time.monotonic() + 30
-    while (
-        not (mark.exists() and mark.read_text().strip())
-        and process.poll() is None
-        and time.monotonic() < deadline
-    ):
+    while not (mark.exists() and mark.read_text().strip()) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
     if how == "its parent ends":
         process.send_signal(signal.SIGTERM)

@@ -86,9 +86,7 @@ def test_a_context_longer_than_the_models_is_refused(checks: Checks) -> None:
     assert checks(QWEN, "gb10", stretched)["model"]["result"] == "ok"
 
 
-def test_dockers_default_shared_memory_is_refused_where_it_is_needed(
-    served_image: Images, tmp_path: Path
-) -> None:
+def test_dockers_default_shared_memory_is_refused_where_it_is_needed(served_image: Images, tmp_path: Path) -> None:
     recorded = json.loads((READINGS / "gb10.json").read_text()) | {"shared_memory": 67_108_864}
     small = tmp_path / "small.json"
     small.write_text(json.dumps(recorded))

@@ -29,9 +29,7 @@ def started(script: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-B", "-c", PROGRAM.format(script=script)], cwd=REPOSITORY)
 
 
-@pytest.mark.parametrize(
-    ("script", "code"), [("exit 3", 3), ("kill -KILL $$", 137), ("(exit 5) & wait; exit 4", 4)]
-)
+@pytest.mark.parametrize(("script", "code"), [("exit 3", 3), ("kill -KILL $$", 137), ("(exit 5) & wait; exit 4", 4)])
 def test_the_exit_code_is_the_servers(script: str, code: int) -> None:
     assert started(script).wait(20) == code
 

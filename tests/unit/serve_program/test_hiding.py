@@ -86,9 +86,7 @@ def test_what_is_no_secret_is_shown() -> None:
     assert hiding.hide(f"cannot load {HF_SHAPE}.") == "cannot load (hidden)."
 
 
-@pytest.mark.parametrize(
-    "text", ["x" * 200_000, "key" * 70_000, "a-" * 100_000, "://" * 70_000, "sk-" * 70_000]
-)
+@pytest.mark.parametrize("text", ["x" * 200_000, "key" * 70_000, "a-" * 100_000, "://" * 70_000, "sk-" * 70_000])
 def test_long_texts_are_searched_in_linear_time(text: str) -> None:
     started = time.monotonic()
     hiding.hide(text)

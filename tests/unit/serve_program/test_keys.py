@@ -44,9 +44,7 @@ def test_the_key_reaches_the_process_of_vllm(start: Start, tmp_path: Path, key_f
         assert KEY not in " ".join(record["arguments"]) + ran.stdout + ran.stderr
 
 
-@pytest.mark.parametrize(
-    "flag", [["--api-key", KEY], [f"--api-key={KEY}"], ["--api_key", KEY], ["--api-k", KEY]]
-)
+@pytest.mark.parametrize("flag", [["--api-key", KEY], [f"--api-key={KEY}"], ["--api_key", KEY], ["--api-k", KEY]])
 def test_a_key_among_the_arguments_reaches_vllm_where_it_is_not_logged(
     quick_start: QuickStart, flag: list[str]
 ) -> None:
@@ -65,9 +63,7 @@ def test_a_token_among_the_arguments_reaches_vllm_where_it_is_not_logged(quick_s
 
 
 @pytest.mark.parametrize("keys", [[KEY, f"{KEY}-2"], [f"{KEY} two"], ["schlüssel"]], ids=str)
-def test_a_key_that_no_header_or_variable_could_hold_is_refused(
-    quick_start: QuickStart, keys: list[str]
-) -> None:
+def test_a_key_that_no_header_or_variable_could_hold_is_refused(quick_start: QuickStart, keys: list[str]) -> None:
     ran = quick_start(MODEL, "--api-key", *keys, "--seed", "7")
     assert refused(ran, "bad-value"), ran.stderr
     assert KEY not in ran.stdout + ran.stderr
@@ -136,9 +132,7 @@ def test_a_server_that_would_not_require_its_key_is_refused(
     assert KEY not in ran.stdout + ran.stderr
 
 
-def test_a_container_that_waits_for_docker_exec_needs_the_key_itself(
-    quick_start: QuickStart, key_file: str
-) -> None:
+def test_a_container_that_waits_for_docker_exec_needs_the_key_itself(quick_start: QuickStart, key_file: str) -> None:
     for command in (["sleep", "0"], ["tail", "/dev/null"]):
         ran = quick_start(*command, VLLM_API_KEY_FILE=key_file)
         assert refused(ran, "unprotected")

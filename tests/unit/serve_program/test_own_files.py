@@ -83,9 +83,7 @@ def answering(answer: bytes) -> Iterator[health.Address]:
         thread.join(timeout=10)
 
 
-@pytest.mark.parametrize(
-    "answer", [b"", b"HTTP/1.1\r\n\r\n", b"HTTP/1.1 OK\r\n\r\n", b"HTTP/1.1 " + b"2" * 5000]
-)
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1\r\n\r\n", b"HTTP/1.1 OK\r\n\r\n", b"HTTP/1.1 " + b"2" * 5000])
 def test_an_answer_without_a_status_is_not_healthy(answer: bytes) -> None:
     with answering(answer) as address:
         assert not health.is_well(address)

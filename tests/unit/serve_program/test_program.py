@@ -70,9 +70,7 @@ def test_the_companion_reports_the_steps_of_a_start(start: Start) -> None:
     assert out == ""  # standard output is vLLM's
 
 
-def test_arguments_are_added_to_the_recommended_command_or_replace_it(
-    quick_start: QuickStart, tmp_path: Path
-) -> None:
+def test_arguments_are_added_to_the_recommended_command_or_replace_it(quick_start: QuickStart, tmp_path: Path) -> None:
     own = ["some/model", "--max-model-len", "99", "--odd=1 2"]
     assert quick_start(*own, MAX_MODEL_LEN="nonsense").became[1:] == ["serve", *own]
     assert quick_start("--help=all").became[1:] == ["serve", "--help=all"]

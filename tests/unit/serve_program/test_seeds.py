@@ -154,9 +154,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_the_default_command_is_the_published_one_with_the_listed_differences(
-    real_image: Images, name: str
-) -> None:
+def test_the_default_command_is_the_published_one_with_the_listed_differences(real_image: Images, name: str) -> None:
     shape = SHAPES[name]
     expected = {flag: value for flag, value in shape.published.items() if flag not in shape.left_out}
     assert flags_of(real_image(shape.target).command(shape.given)) == expected | LOADER | shape.ours

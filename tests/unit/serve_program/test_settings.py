@@ -85,9 +85,7 @@ def test_a_setting_or_value_of_a_newer_vllm_is_refused(program_image: Images) ->
 
 
 @pytest.mark.parametrize("content", [b"", b"two words", b"\xff\xfe"])
-def test_a_key_file_without_exactly_one_word_is_refused(
-    program_image: Images, tmp_path: Path, content: bytes
-) -> None:
+def test_a_key_file_without_exactly_one_word_is_refused(program_image: Images, tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "key"
     file.write_bytes(content)
     with refuses("bad-key-file"):

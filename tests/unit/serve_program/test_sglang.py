@@ -104,9 +104,7 @@ def test_a_setting_that_sglang_lacks_is_refused_by_name(program_image: Images) -
         ("--hf-token", "HF_TOKEN"),
     ],
 )
-def test_a_flag_of_vllm_is_refused_by_name_with_what_to_use(
-    program_image: Images, flag: str, instead: str
-) -> None:
+def test_a_flag_of_vllm_is_refused_by_name_with_what_to_use(program_image: Images, flag: str, instead: str) -> None:
     with refuses("not-in-this-server", match="is a flag of vLLM") as caught:
         build(program_image(QWEN), EXTRA_ARGS=flag)
     assert instead in caught.value.remedy
@@ -132,9 +130,7 @@ def test_a_flag_of_vllm_is_refused_by_name_with_what_to_use(
     ],
     ids=str,
 )
-def test_bad_input_is_refused(
-    program_image: Images, environment: dict[str, str], name: str, setting: str
-) -> None:
+def test_bad_input_is_refused(program_image: Images, environment: dict[str, str], name: str, setting: str) -> None:
     with pytest.raises(errors.StartError) as caught:
         build(program_image(QWEN), **environment)
     assert (caught.value.name, caught.value.setting) == (name, setting)
@@ -205,12 +201,8 @@ def test_combinations_that_are_known_to_fail_are_refused(served_image: Previews)
 def test_the_flags_of_sglang_are_read_from_its_sources(tmp_path: Path) -> None:
     fields = tmp_path / "srt" / "arg_groups" / "fields"
     fields.mkdir(parents=True)
-    (fields / "schedule.py").write_text(
-        "class Schedule:\n    mem_fraction_static: A[\n        float,\n    ] = None\n"
-    )
-    (fields / "parallel.py").write_text(
-        'class P:\n    tp_size: A[int, Arg(aliases=["--tensor-parallel-size"])] = 1\n'
-    )
+    (fields / "schedule.py").write_text("class Schedule:\n    mem_fraction_static: A[\n        float,\n    ] = None\n")
+    (fields / "parallel.py").write_text('class P:\n    tp_size: A[int, Arg(aliases=["--tensor-parallel-size"])] = 1\n')
     (tmp_path / "cli").mkdir()
     (tmp_path / "cli" / "serve.py").write_text('if arg == "--model-type":\n')
     known = flags.known(str(tmp_path), SERVER.argument_files)

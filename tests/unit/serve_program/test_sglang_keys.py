@@ -34,9 +34,7 @@ http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Healthy).serve_fo
 """
 
 
-@pytest.mark.parametrize(
-    "command", [[], ["sglang", "serve", "m"], ["org/model", "--page-size", "1"]], ids=" ".join
-)
+@pytest.mark.parametrize("command", [[], ["sglang", "serve", "m"], ["org/model", "--page-size", "1"]], ids=" ".join)
 def test_the_key_travels_in_a_file_and_is_hidden_in_the_log(
     sglang_start: Start, tmp_path: Path, command: list[str]
 ) -> None:
@@ -72,9 +70,7 @@ def test_the_file_is_removed_once_the_server_is_ready(sglang_start: Start, tmp_p
         process.communicate(timeout=20)
 
 
-@pytest.mark.parametrize(
-    "command", [["bash", "-c", "true"], ["sleep", "0"], ["sglang", "version"]], ids=" ".join
-)
+@pytest.mark.parametrize("command", [["bash", "-c", "true"], ["sleep", "0"], ["sglang", "version"]], ids=" ".join)
 def test_a_program_whose_server_would_not_know_the_key_is_refused(
     sglang_start: Start, tmp_path: Path, command: list[str]
 ) -> None:

@@ -33,13 +33,9 @@ def warm_up(port: int, rounds: int = 1) -> bool:
     )
 
 
-def answered(
-    asked: Asked, models: bytes = b'{"data": [{"max_model_len": 800}]}', *, refuse: str = "nothing"
-) -> Answer:
+def answered(asked: Asked, models: bytes = b'{"data": [{"max_model_len": 800}]}', *, refuse: str = "nothing") -> Answer:
     assert asked.headers["authorization"] == "Bearer key"
-    return (
-        Answer(models) if asked.path != CHAT else Answer(status=400 if refuse in asked.body.decode() else 200)
-    )
+    return Answer(models) if asked.path != CHAT else Answer(status=400 if refuse in asked.body.decode() else 200)
 
 
 def words(body: dict[str, Any]) -> int:
@@ -66,9 +62,7 @@ def test_a_round_asks_in_four_ways(capfd: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "models", [b"", b"{}", b'{"data": []}', b'{"data": [{"max_model_len": null}]}', b"[1]"]
-)
+@pytest.mark.parametrize("models", [b"", b"{}", b'{"data": []}', b'{"data": [{"max_model_len": null}]}', b"[1]"])
 def test_a_server_that_does_not_tell_its_context_gets_a_short_prompt(models: bytes) -> None:
     with scripted(lambda asked: answered(asked, models)) as server:
         assert warm_up(int(server.address.split(":")[1]))

@@ -59,9 +59,7 @@ def test_draft_acceptance_is_computed_from_the_metrics() -> None:
 
 def with_hook(program: str, note: Path | str, **variables: str) -> subprocess.CompletedProcess[bytes]:
     environment = os.environ | hook_variables(SERVER.name, SERVER.log, str(note), {}) | variables
-    return subprocess.run(
-        [sys.executable, "-B", "-c", program], env=environment, check=True, capture_output=True
-    )
+    return subprocess.run([sys.executable, "-B", "-c", program], env=environment, check=True, capture_output=True)
 
 
 def test_the_hook_notes_vllms_kernels_and_steps_without_their_arguments(tmp_path: Path) -> None:

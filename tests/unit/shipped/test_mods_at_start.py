@@ -198,9 +198,7 @@ MANY = 60
 def test_a_start_that_is_killed_between_any_two_writes_is_finished_by_the_next(
     here: Installation, mods: Path, tmp_path: Path, step: int
 ) -> None:
-    data = manifest(
-        "m", edit("vllm/x.py", "one = 1\n", after="one += 1\n"), checks=[has("vllm/y.py", "y = 10")]
-    )
+    data = manifest("m", edit("vllm/x.py", "one = 1\n", after="one += 1\n"), checks=[has("vllm/y.py", "y = 10")])
     data["variants"][0]["changes"] += [
         edit("vllm/y.py", "y = 1", after="0"),
         {"add": "vllm/new.py", "source": "new.py"},
@@ -271,9 +269,7 @@ def test_a_mod_with_sources_of_its_own_is_refused(here: Installation, mods: Path
 def test_a_mod_changes_only_packages_of_its_distribution(
     here: Installation, mods: Path, change: dict[str, str], said: str
 ) -> None:
-    install(
-        here.site, "third-1.0", {"other/__init__.py": "o = 1\n", "vllm/guest.py": "", "vllm/folder/x.py": ""}
-    )
+    install(here.site, "third-1.0", {"other/__init__.py": "o = 1\n", "vllm/guest.py": "", "vllm/folder/x.py": ""})
     path = change.get("edit") or change["add"]
     write_mod(mods, manifest("m", change, checks=[has(path, "!")]), {"new": "new = '!'\n"})
     before = snapshot(here)

@@ -86,9 +86,7 @@ def test_diffs_of_difflib_convert_the_old_text_to_the_new_one(old: str, new: str
 DIFF = f"--- a/{FILE}\n+++ b/{FILE}\n@@ -1,3 +1,4 @@\n one = 1\n two = 2\n+half = 1\n three = 3\n"
 
 
-def applied(
-    root: Path, text: str | None, diff: str, *, name: str = FILE, check: str = "half", **more: object
-) -> str:
+def applied(root: Path, text: str | None, diff: str, *, name: str = FILE, check: str = "half", **more: object) -> str:
     """Apply a diff as the only change of a mod; return the changed file."""
     data = manifest("m", {"patch": "x.diff", "files": [name], **more}, checks=[has(name, check)])
     tree = {"vllm/__init__.py": ""} | ({} if text is None else {name: text})
@@ -121,9 +119,7 @@ def test_a_diff_fits_elsewhere_only_within_its_declared_offset(
 
 
 def test_a_diff_may_add_a_file_without_a_final_newline(tmp_path: Path) -> None:
-    diff = (
-        f"--- /dev/null\n+++ b/{FILE}\n@@ -0,0 +1,2 @@\n+half = 1\n+end = 2\n\\ No newline at end of file\n"
-    )
+    diff = f"--- /dev/null\n+++ b/{FILE}\n@@ -0,0 +1,2 @@\n+half = 1\n+end = 2\n\\ No newline at end of file\n"
     assert applied(tmp_path / "free", None, diff) == "half = 1\nend = 2"
     with raises("mod-file", match="already exists"):
         applied(tmp_path / "taken", TEXT, diff)
@@ -150,9 +146,7 @@ def misapplied(case: str, name: str) -> str:
         ("wrong-hunk", "attn_backend=FlashAttentionBackend"),
     ],
 )
-def test_a_diff_that_gnu_patch_puts_into_the_wrong_place_is_refused(
-    tmp_path: Path, case: str, inserted: str
-) -> None:
+def test_a_diff_that_gnu_patch_puts_into_the_wrong_place_is_refused(tmp_path: Path, case: str, inserted: str) -> None:
     """Three changes of vLLM that GNU patch silently misapplies to a later release."""
     need("patch")
     earlier, later, diff = (misapplied(case, name) for name in ("earlier.txt", "later.txt", "change.diff"))

@@ -18,9 +18,7 @@ from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.picker import DIGEST, PROJECT, settings_document
 
 
-def test_images_have_the_settings_that_they_are_built_with(
-    picker_cells: list[Cell], picker: dict[str, Any]
-) -> None:
+def test_images_have_the_settings_that_they_are_built_with(picker_cells: list[Cell], picker: dict[str, Any]) -> None:
     assert [image["target"] for image in picker["images"]] == [str(cell) for cell in picker_cells]
     for cell, image in list(zip(picker_cells, picker["images"], strict=True))[::9]:
         plan = make_plan(PROJECT, cell)
@@ -54,9 +52,7 @@ def test_every_image_starts_on_an_idle_machine_with_its_own_defaults() -> None:
         chosen = choose_mods(matrix, cell, PROJECT.mods)
         served = describe(matrix, cell, PROJECT.model_lock, chosen, intended_kernels(matrix, cell))
         defaults, facts = image_environment(served.description), served.description["image"]["memory"]
-        rules = json.loads(
-            (program_folder(REPOSITORY) / f"program/servers/{cell.server}/rules.json").read_text()
-        )
+        rules = json.loads((program_folder(REPOSITORY) / f"program/servers/{cell.server}/rules.json").read_text())
         share = memory.Share(**rules["share"])
         needs = memory.Needs(
             facts["weights"],
@@ -79,9 +75,7 @@ def test_the_picker_of_a_checkout_without_locks_has_no_images() -> None:
 
 def test_secrets_and_files_of_the_user_are_not_offered(picker: dict[str, Any]) -> None:
     assert picker["not_offered"] == list(NOT_OFFERED)
-    kinds = {
-        entry["name"]: entry["kind"] for server in picker["servers"].values() for entry in server["settings"]
-    }
+    kinds = {entry["name"]: entry["kind"] for server in picker["servers"].values() for entry in server["settings"]}
     assert {name for name, kind in kinds.items() if kind in {"secret", "path", "flags"}} <= set(NOT_OFFERED)
 
 

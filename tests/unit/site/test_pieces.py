@@ -54,9 +54,7 @@ def test_a_timeline_is_as_long_as_its_steps() -> None:
     assert "<script" not in text
     picture = ET.fromstring(text)  # noqa: S314 - our own
     steps = [box for box in picture.iter() if box.tag.endswith("rect") and box.attrib["height"] == "20"]
-    assert [box.attrib["class"] for box in steps] == ["imports", "weights", "imports"], (
-        "in the order of a start"
-    )
+    assert [box.attrib["class"] for box in steps] == ["imports", "weights", "imports"], "in the order of a start"
     widths = [float(box.attrib["width"]) for box in steps]
     assert widths == pytest.approx([widths[0], 3 * widths[0], 2 * widths[0]], abs=0.2)
     assert ">40 s<" in text
@@ -96,9 +94,7 @@ def test_there_is_the_advice_that_the_site_needs_and_none_without_documentation(
 def test_data_in_a_script_cannot_end_it() -> None:
     text = as_script("found", {"a": "</script>\u2028<!--"})
     assert not re.search("[<>\u2028]", text)
-    assert json.loads(text.removeprefix("window.found = ").removesuffix(";\n")) == {
-        "a": "</script>\u2028<!--"
-    }
+    assert json.loads(text.removeprefix("window.found = ").removesuffix(";\n")) == {"a": "</script>\u2028<!--"}
 
 
 def test_folded_command_has_the_same_words() -> None:
@@ -113,8 +109,6 @@ def test_licences_of_one_line_come_first_and_few() -> None:
     assert simple(licences, most=2) == {"MIT": 9, "ISC": 7}
 
 
-@pytest.mark.parametrize(
-    ("count", "text"), [(33_000_000_000, "33 GB"), (900_000_000, "0.9 GB"), (3600, "3.6 kB")]
-)
+@pytest.mark.parametrize(("count", "text"), [(33_000_000_000, "33 GB"), (900_000_000, "0.9 GB"), (3600, "3.6 kB")])
 def test_sizes_that_are_estimates_have_few_figures(count: int, text: str) -> None:
     assert about(count) == text

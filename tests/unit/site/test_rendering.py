@@ -84,9 +84,7 @@ def test_same_inputs_give_the_same_bytes_anywhere_and_none_names_the_machine(
         assert b"/home/" not in data, path
 
 
-def test_every_link_leads_to_a_file_and_an_anchor_that_exist(
-    files: dict[str, bytes], pages: dict[str, Page]
-) -> None:
+def test_every_link_leads_to_a_file_and_an_anchor_that_exist(files: dict[str, bytes], pages: dict[str, Page]) -> None:
     checked = 0
     for path, page in pages.items():
         for link in (*page.links, *page.loaded):
@@ -104,9 +102,7 @@ def test_every_link_leads_to_a_file_and_an_anchor_that_exist(
     assert checked > 200
 
 
-def test_ids_are_unique_and_the_policy_forbids_inline_code(
-    files: dict[str, bytes], pages: dict[str, Page]
-) -> None:
+def test_ids_are_unique_and_the_policy_forbids_inline_code(files: dict[str, bytes], pages: dict[str, Page]) -> None:
     for path, page in pages.items():
         assert len(page.ids) == len(set(page.ids)), path
         assert b"default-src 'none'; style-src 'self'; script-src 'self'" in files[path], path
@@ -133,9 +129,7 @@ def test_every_page_has_its_data_beside_it(files: dict[str, bytes], pages: dict[
         assert entry["json"] in files
 
 
-def test_published_image_is_current_with_its_evidence(
-    pages: dict[str, Page], files: dict[str, bytes]
-) -> None:
+def test_published_image_is_current_with_its_evidence(pages: dict[str, Page], files: dict[str, bytes]) -> None:
     page = pages[f"images/{TINY}.html"].text
     document = json.loads(files[f"images/{TINY}.json"])
     assert document["state"] == "current"

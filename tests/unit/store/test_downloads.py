@@ -112,18 +112,14 @@ def test_wrong_beginning_is_discarded(store: Store, session: requests.Session, l
         assert len(server.log) == 2
 
 
-def test_download_restarts_when_the_server_does_not_support_ranges(
-    store: Store, session: requests.Session
-) -> None:
+def test_download_restarts_when_the_server_does_not_support_ranges(store: Store, session: requests.Session) -> None:
     leave_part(store, DATA[:2_000_000])
     with serving(lambda *_: Answer(DATA)) as server:
         assert get(store, session, f"{server.url}/thing").read_bytes() == DATA
 
 
 @pytest.mark.parametrize("content", [DATA[:-1] + b"!", DATA[:1000]], ids=["other bytes", "shorter"])
-def test_wrong_file_is_refused_after_one_attempt(
-    store: Store, session: requests.Session, content: bytes
-) -> None:
+def test_wrong_file_is_refused_after_one_attempt(store: Store, session: requests.Session, content: bytes) -> None:
     with serving(lambda *_: Answer(content)) as server:
         with raises("wrong-digest", match=r"thing\.whl is not the file that was locked") as caught:
             get(store, session, f"{server.url}/thing")

@@ -53,9 +53,7 @@ def test_configuration_of_pip_is_read(home: Path) -> None:
     assert "/srv/wheels" in config.find_links
 
 
-def test_pip_config_file_replaces_that_of_the_user(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pip_config_file_replaces_that_of_the_user(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / ".config/pip/pip.conf").write_text("[global]\nextra-index-url = https://user.example/simple\n")
     named = tmp_path / "named.conf"
     named.write_text("[global]\nindex-url = https://named.example/simple\n")
@@ -180,9 +178,7 @@ def test_unreachable_index_is_named_without_its_password(url: str) -> None:
         (Answer(b"x" * 300_000), "more than"),
     ],
 )
-def test_index_with_a_bad_or_absurd_answer_is_named(
-    answer: Answer, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_index_with_a_bad_or_absurd_answer_is_named(answer: Answer, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("imagefactory.store.indexes.get_bounded", partial(get_bounded, limit=200_000))
     with serving(lambda *_: answer) as server:
         assert reachable(server.url)

@@ -29,9 +29,7 @@ def session() -> Iterator[requests.Session]:
         yield session
 
 
-def test_remote_file_reads_like_a_local_one(
-    remote: tuple[SimpleIndex, str], session: requests.Session
-) -> None:
+def test_remote_file_reads_like_a_local_one(remote: tuple[SimpleIndex, str], session: requests.Session) -> None:
     file, local = RangeFile(remote[1], session), io.BytesIO(CONTENT)
     assert file.size == len(CONTENT)
     assert file.readable()
@@ -82,9 +80,7 @@ def test_large_file_is_refused_from_a_server_without_ranges(
 
 
 @pytest.mark.parametrize("headers", [{}, {"Content-Range": "bytes 0-3/*"}])
-def test_range_is_refused_without_a_valid_content_range(
-    session: requests.Session, headers: dict[str, str]
-) -> None:
+def test_range_is_refused_without_a_valid_content_range(session: requests.Session, headers: dict[str, str]) -> None:
     with (
         serving(lambda *_: Answer(b"abcd", 206, headers)) as server,
         pytest.raises(RangesRefusedError, match="which range"),

@@ -88,16 +88,13 @@ class BuildContext:
             piece.put(folder, store, mod_files)
 
     def described_files(self) -> list[Mapping[str, Any]]:
-        return sorted(
-            (file for piece in self.pieces for file in piece.files), key=lambda file: str(file["path"])
-        )
+        return sorted((file for piece in self.pieces for file in piece.files), key=lambda file: str(file["path"]))
 
 
 def plan_context(project: Project, plan: Plan) -> BuildContext:
     lock = project.wheel_lock_path(plan.cell).relative_to(project.root).as_posix()
     programs = [
-        _file(f"{TOOLS}/{Path(name).name}", name, (project.root / name).read_bytes())
-        for name in (SETTLE, COMPILER)
+        _file(f"{TOOLS}/{Path(name).name}", name, (project.root / name).read_bytes()) for name in (SETTLE, COMPILER)
     ]
     steps: list[Step] = []
     pieces = [_uv(project, plan), *programs]

@@ -135,9 +135,7 @@ def open_saved(chunks: Iterator[bytes], name: str) -> Opened:
         ) from None
 
 
-def _take(
-    name: str, content: IO[bytes], documents: dict[str, Any], layers: dict[str, list[ListedPath]]
-) -> None:
+def _take(name: str, content: IO[bytes], documents: dict[str, Any], layers: dict[str, list[ListedPath]]) -> None:
     """Keep a JSON document, list a layer, skip the rest."""
     buffered = io.BufferedReader(content, _PEEK)  # type: ignore[type-var]
     head = buffered.peek(_PEEK)

@@ -237,9 +237,7 @@ def _entry(
     if member.islnk():
         target = merged(_safe_path(member.linkname, deb), architecture)
         if target not in shipped or shipped[target].kind is not EntryKind.FILE:
-            raise _unsafe(
-                deb, path, f"it is a hard link to /{target}, which is no file of the package before it"
-            )
+            raise _unsafe(deb, path, f"it is a hard link to /{target}, which is no file of the package before it")
         return replace(shipped[target], path=path)
     if member.isreg() and not member.issparse():
         content = RawSlice(deb.data, member.offset_data, member.size)

@@ -45,9 +45,7 @@ users:100 nogroup:65534 rdma:101 vllm:1000
 """
 
 GROUPS: Mapping[str, int] = {name: int(gid) for name, gid in (word.split(":") for word in _GROUPS.split())}
-UIDS: Mapping[str, int] = {
-    name: int(uid) for name, _, uid, *_ in (line.split(":") for line in USERS.splitlines())
-}
+UIDS: Mapping[str, int] = {name: int(uid) for name, _, uid, *_ in (line.split(":") for line in USERS.splitlines())}
 
 
 def account_entries() -> Iterator[Entry]:

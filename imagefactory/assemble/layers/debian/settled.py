@@ -23,9 +23,7 @@ APT = ImagePath("usr/bin/apt-get")
 APT_EXAMPLES: Mapping[ImagePath, ImagePath] = {
     # until Debian 12, and since
     ImagePath("usr/share/doc/apt/examples/sources.list"): ImagePath("etc/apt/sources.list"),
-    ImagePath("usr/share/doc/apt/examples/debian.sources"): ImagePath(
-        "etc/apt/sources.list.d/debian.sources"
-    ),
+    ImagePath("usr/share/doc/apt/examples/debian.sources"): ImagePath("etc/apt/sources.list.d/debian.sources"),
 }
 """The examples of sources that apt ships, and where they take effect."""
 
@@ -154,9 +152,7 @@ def _add_pam(tree: FileTree) -> None:
 
 def _add_shells(tree: FileTree) -> None:
     """Write the list of login shells, each under both of its names, as update-shells does."""
-    files = sorted(
-        entry.path for entry in tree if posixpath.dirname(entry.path) == "usr/share/debianutils/shells.d"
-    )
+    files = sorted(entry.path for entry in tree if posixpath.dirname(entry.path) == "usr/share/debianutils/shells.d")
     if "usr/share/debianutils/shells" not in tree:
         return
     template = tree.read("usr/share/debianutils/shells").decode().splitlines()

@@ -124,9 +124,7 @@ def outcomes(imported: Imported) -> list[str]:
 
 
 def test_a_patch_becomes_a_mod_and_is_upstream_where_it_is_there_already(replay: Replayed) -> None:
-    imported = replay(
-        "patch -p1 --forward -d $ROOT < a.patch || echo 'already applied, skipping'", a_patch=PATCH
-    )
+    imported = replay("patch -p1 --forward -d $ROOT < a.patch || echo 'already applied, skipping'", a_patch=PATCH)
     assert outcomes(imported) == ["changes", "nothing"]
     fresh = Project(replay.project.root, replay.project.store)
     assert [str(result) for result in check_mods(fresh)] == ["applies", "upstream since 2.0"]
@@ -213,9 +211,7 @@ patch -p1 < <(wget -qO- https://git.example/b/fix.diff)
         "patch -p1 --forward -d $ROOT -i $PWD/a.patch",
     ],
 )
-def test_a_patch_that_is_there_already_is_upstream_whatever_the_script_says(
-    replay: Replayed, apply: str
-) -> None:
+def test_a_patch_that_is_there_already_is_upstream_whatever_the_script_says(replay: Replayed, apply: str) -> None:
     imported = replay(f"{apply} || echo 'cannot be applied, skipping'", a_patch=PATCH)
     assert outcomes(imported) == ["changes", "nothing"]
     assert imported.draft.manifest.upstreamed_in == "2.0"
@@ -292,23 +288,17 @@ def test_fuzz_is_not_allowed(replay: Replayed) -> None:
         pytest.param("bomb() { bomb | bomb & }; bomb; sleep 60", "", id="fork-bomb"),
         pytest.param("trap '' TERM; sleep 1000", "it does not end in time", id="hangs"),
         pytest.param("yes", "it does not end in time", id="floods-its-output"),
-        pytest.param(
-            "cat /dev/zero > $ROOT/vllm/big || true", "it fills the space that it gets", id="fills-the-disk"
-        ),
+        pytest.param("cat /dev/zero > $ROOT/vllm/big || true", "it fills the space that it gets", id="fills-the-disk"),
         pytest.param(
             "python3 -c \"import os\nfor n in range(10**6): open(f'$ROOT/vllm/{n}', 'w')\" 2>/dev/null || true",
             "it fills the space that it gets",
             id="fills-the-inodes",
         ),
         pytest.param("python3 -c \"x = [' ' * 10**8 for _ in range(99)]\" || true", "", id="eats-the-memory"),
-        pytest.param(
-            "[ $(ulimit -t) = unlimited ] || exit 3", "it ends with code 3", id="asks-for-its-processor-time"
-        ),
+        pytest.param("[ $(ulimit -t) = unlimited ] || exit 3", "it ends with code 3", id="asks-for-its-processor-time"),
         pytest.param("rm -rf $ROOT/vllm", "it deletes vllm/__init__.py", id="deletes-the-tree"),
         pytest.param("ln -sf /etc/passwd $ROOT/vllm/y.py", "it makes a link of vllm/y.py", id="links-out"),
-        pytest.param(
-            "ln -s /etc $WORKSPACE_DIR/etc", "it makes a link of /workspace/etc", id="links-in-the-workspace"
-        ),
+        pytest.param("ln -s /etc $WORKSPACE_DIR/etc", "it makes a link of /workspace/etc", id="links-in-the-workspace"),
         pytest.param("mkfifo $ROOT/vllm/pipe", "it makes a pipe of vllm/pipe", id="makes-a-pipe"),
         pytest.param("chmod -R 000 $ROOT/vllm; exit 3", "it ends with code 3", id="takes-permissions"),
         pytest.param(
@@ -319,9 +309,7 @@ def test_fuzz_is_not_allowed(replay: Replayed) -> None:
         pytest.param("echo x > /etc/motd", "Read-only file system", id="writes-to-the-system"),
         pytest.param("echo '{}' > /proc/1/fd/1", "Permission denied", id="forges-the-report"),
         pytest.param("kill -9 1; echo x > /proc/1/mem", "Permission denied", id="attacks-process-1"),
-        pytest.param(
-            "(while true; do sleep 1; done) & disown", "it starts a process that outlives it", id="stays"
-        ),
+        pytest.param("(while true; do sleep 1; done) & disown", "it starts a process that outlives it", id="stays"),
         pytest.param(
             "python3 -c \"import socket; socket.create_connection(('1.1.1.1', 80), 5)\"",
             "Network is unreachable",
@@ -329,9 +317,7 @@ def test_fuzz_is_not_allowed(replay: Replayed) -> None:
         ),
         pytest.param("mount -t tmpfs none /mnt", "ends with code", id="mounts"),
         pytest.param("echo import os > $ROOT/evil.pth", "it brings evil.pth", id="hooks-into-python"),
-        pytest.param(
-            "echo 1 > \"$ROOT/vllm/$(printf 'a\\033[2J')\"", "cannot be printed", id="a-name-for-terminals"
-        ),
+        pytest.param("echo 1 > \"$ROOT/vllm/$(printf 'a\\033[2J')\"", "cannot be printed", id="a-name-for-terminals"),
         pytest.param("head -c 99 /dev/urandom > $ROOT/vllm/y.py", "which is not text", id="writes-binary"),
     ],
 )
@@ -341,9 +327,7 @@ def test_a_hostile_script_is_bounded_and_leaves_nothing(replay: Replayed, script
 
 @pytest.mark.slow
 def test_changed_permissions_are_accounted_for(replay: Replayed) -> None:
-    imported = replay(
-        "echo 'more = function(7)' >> $ROOT/vllm/y.py; chmod 000 $ROOT/vllm/y.py; chmod 000 $ROOT/vllm"
-    )
+    imported = replay("echo 'more = function(7)' >> $ROOT/vllm/y.py; chmod 000 $ROOT/vllm/y.py; chmod 000 $ROOT/vllm")
     assert outcomes(imported) == ["changes", "changes"]
     assert imported.draft.notes == ("it also changes the permissions of vllm/y.py",)
 

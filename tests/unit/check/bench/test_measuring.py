@@ -64,9 +64,7 @@ def serve() -> Iterator[Serve]:
 
 def tool(results: list[Any], ending: str = "") -> list[str]:
     """Return a program that prints results in the tool's place."""
-    lines = "".join(
-        f"print(json.dumps({line!r}), flush=True)\n" for line in [{"tool": "vllm bench serve 1"}, *results]
-    )
+    lines = "".join(f"print(json.dumps({line!r}), flush=True)\n" for line in [{"tool": "vllm bench serve 1"}, *results])
     return [sys.executable, "-c", f"import json, sys\njson.load(sys.stdin)\n{lines}{ending}"]
 
 
@@ -177,9 +175,7 @@ def test_the_steps_of_a_start_come_from_the_log() -> None:
 
 
 def test_gpus_are_summarised_and_missing_figures_stay_missing() -> None:
-    lines = [
-        f"0, NVIDIA GB10, 580.95, [N/A], {power}, {clock}" for power, clock in ((40.1, 2400), (44.1, 2600))
-    ]
+    lines = [f"0, NVIDIA GB10, 580.95, [N/A], {power}, {clock}" for power, clock in ((40.1, 2400), (44.1, 2600))]
     [gpu] = gpus_in([*lines, "x"])
     assert (gpu.name, gpu.samples) == ("NVIDIA GB10", 2)
     assert (gpu.memory_mb, gpu.power_w, gpu.clock_mhz) == (None, 42.1, 2500)

@@ -83,9 +83,7 @@ def test_only_what_was_measured_is_drawn(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("light")
 def test_throughput_is_over_all_kinds(tmp_path: Path) -> None:
     ones = [
-        at_speed(speed, users=users, kind=kind)
-        for users in (1, 2)
-        for kind, speed in (("code", 100), ("prose", 50))
+        at_speed(speed, users=users, kind=kind) for users in (1, 2) for kind, speed in (("code", 100), ("prose", 50))
     ]
     plot([result(measurements=tuple(ones))], tmp_path)
     found = (tmp_path / "throughput-light.svg").read_text("utf-8")

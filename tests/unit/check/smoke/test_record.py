@@ -61,9 +61,7 @@ PASSED = LevelResult.of([result("one", "passed")])
         ([result("one", "not-applicable", "no compiler")], "not-run", "it has no test for this image"),
     ],
 )
-def test_a_level_passes_when_every_test_ran_and_passed(
-    tests: list[TestResult], outcome: TestOutcome, why: str
-) -> None:
+def test_a_level_passes_when_every_test_ran_and_passed(tests: list[TestResult], outcome: TestOutcome, why: str) -> None:
     found = LevelResult.of(tests)
     assert (found.outcome, found.why) == (outcome, why)
 

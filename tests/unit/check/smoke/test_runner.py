@@ -62,9 +62,7 @@ def hindrances(project: Project, tested: Subject, *levels: Level) -> dict[Level,
         return assignment.hindered
 
 
-def test_without_an_engine_only_the_static_level_can_run(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_an_engine_only_the_static_level_can_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     silent = EngineError("engine-failed", "It does not answer.", where="here", why="No\nsocket.", fix="x")
     monkeypatch.setattr(daemon, "ask", Mock(side_effect=silent))
     found = hindrances(project, subject(), *LEVELS)
@@ -87,9 +85,7 @@ FOREIGN = "the image is for linux/arm64 and the engine runs on linux/amd64"
         ("gpu", {"model": "tiny", "arch": "cpu"}, "cpu has no GPU"),
     ],
 )
-def test_a_level_that_cannot_run_says_why(
-    project: Project, level: Level, cell: dict[str, str], why: str
-) -> None:
+def test_a_level_that_cannot_run_says_why(project: Project, level: Level, cell: dict[str, str], why: str) -> None:
     assert hindrances(project, subject(**cell), level) == {level: why}
 
 

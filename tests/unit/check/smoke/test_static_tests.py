@@ -28,9 +28,7 @@ class Image(Contents):
     """An image in memory; files are valid by default."""
 
     def __init__(self) -> None:
-        self.document: dict[str, Any] = {
-            "config": {"Env": ["PATH=/bin"], "Labels": {"imagefactory.mods": "none"}}
-        }
+        self.document: dict[str, Any] = {"config": {"Env": ["PATH=/bin"], "Labels": {"imagefactory.mods": "none"}}}
         self.listed: dict[str, ListedPath] = {}
         self.data: dict[str, bytes] = {}
         for folder in smoke.SHARED_FOLDERS:

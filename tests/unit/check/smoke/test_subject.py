@@ -96,9 +96,7 @@ def test_a_changed_image_has_another_digest_and_one_without_labels_is_refused(
         subject_of_image(small_factory.project, str(other.folder))
 
 
-def test_a_pulled_image_has_the_requested_digest(
-    small_factory: SmallFactory, built: Built, docker: Daemon
-) -> None:
+def test_a_pulled_image_has_the_requested_digest(small_factory: SmallFactory, built: Built, docker: Daemon) -> None:
     reference = f"registry.example/small@{built.image.digest}"
     docker.published(built)
     docker.has(built, reference, reference)

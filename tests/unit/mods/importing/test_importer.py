@@ -80,9 +80,7 @@ def no_container(*_: object) -> Report:
 
 
 def run(project: Project, source: Path | str, *versions: str, name: str = "") -> Imported:
-    return Importer(project, no_container, lambda _: None, {}, {}).run(
-        read_source(str(source), name), versions
-    )
+    return Importer(project, no_container, lambda _: None, {}, {}).run(read_source(str(source), name), versions)
 
 
 def write(folder: Path, files: Mapping[str, str | bytes]) -> Path:
@@ -125,9 +123,7 @@ def test_a_diff_becomes_a_mod_that_knows_where_it_holds_and_where_it_is_upstream
     assert "Review before merging: summary, needed_when (which models get it), the checks, licence." in text
 
 
-def test_a_stack_is_applied_in_order_and_what_is_there_already_is_passed_over(
-    tmp_path: Path, project: Project
-) -> None:
+def test_a_stack_is_applied_in_order_and_what_is_there_already_is_passed_over(tmp_path: Path, project: Project) -> None:
     second = DIFF[DIFF.index("diff --git") : DIFF.index("diff --git a/tests")]
     second = second.replace("@@ -5,3 +5,4 @@", "@@ -6,3 +6,4 @@").replace(" step_4 = function(4)\n", "")
     second = second.replace("+step_5 +=", " step_5 +=").replace(" step_6", "+step_5 -= something\n step_6")
@@ -135,19 +131,13 @@ def test_a_stack_is_applied_in_order_and_what_is_there_already_is_passed_over(
     imported = run(project, folder)
     assert outcomes(imported) == {"1.0": "changes", "2.0": "changes", "3.0": "fails", "4.0": "changes"}
     assert "01-one.patch is in 4.0 already" in imported.manifest.read_text("utf-8")
-    backwards = write(
-        tmp_path / "wrong", {"01.patch": second, "02.patch": DIFF, "series": "01.patch\n02.patch\n"}
-    )
+    backwards = write(tmp_path / "wrong", {"01.patch": second, "02.patch": DIFF, "series": "01.patch\n02.patch\n"})
     with raises("not-importable", match="wrong cannot become a mod"):
         run(project, backwards)
 
 
-def test_a_range_of_commits_becomes_a_mod_with_its_licence_and_origin(
-    tmp_path: Path, project: Project
-) -> None:
-    folder = write(
-        tmp_path / "repo", {"vllm/x.py": BODY, "LICENSE": "Apache License\n Version 2.0, January 2004"}
-    )
+def test_a_range_of_commits_becomes_a_mod_with_its_licence_and_origin(tmp_path: Path, project: Project) -> None:
+    folder = write(tmp_path / "repo", {"vllm/x.py": BODY, "LICENSE": "Apache License\n Version 2.0, January 2004"})
 
     def git(*words: str) -> None:
         identity = ("-c", "user.name=a", "-c", "user.email=a@b.example")
@@ -203,9 +193,7 @@ def test_a_file_is_added_with_the_flag_that_uses_it(
         (FAST + edit("vllm/__init__.py", "VERSION = 1", "VERSION = 2"), "it changes several distributions"),
     ],
 )
-def test_what_no_mod_can_do_says_why_and_leaves_nothing(
-    tmp_path: Path, project: Project, diff: str, why: str
-) -> None:
+def test_what_no_mod_can_do_says_why_and_leaves_nothing(tmp_path: Path, project: Project, diff: str, why: str) -> None:
     file = write(tmp_path, {"wrong.diff": diff}) / "wrong.diff"
     with raises("not-importable") as caught:
         run(project, file, "1.0")
@@ -241,9 +229,7 @@ def test_links_binaries_and_broken_diffs_are_refused(tmp_path: Path, project: Pr
         run(project, write(tmp_path, {"cut.diff": DIFF[: DIFF.index(" step_6")]}) / "cut.diff")
 
 
-def test_another_distribution_can_be_changed_and_a_taken_name_is_refused(
-    tmp_path: Path, project: Project
-) -> None:
+def test_another_distribution_can_be_changed_and_a_taken_name_is_refused(tmp_path: Path, project: Project) -> None:
     imported = run(project, write(tmp_path, {"fast.patch": FAST}) / "fast.patch")
     assert imported.draft.manifest.distribution == "flash-thing"
     file = write(tmp_path, {"77.diff": DIFF}) / "77.diff"
@@ -261,9 +247,7 @@ def test_versions_that_were_not_tried_are_not_claimed(tmp_path: Path, project: P
     assert {entry.reason for entry in manifest.not_needed} == {"it was not tried there when it was imported"}
 
 
-def test_names_of_files_and_what_a_diff_says_stay_in_one_line_of_comments(
-    tmp_path: Path, project: Project
-) -> None:
+def test_names_of_files_and_what_a_diff_says_stay_in_one_line_of_comments(tmp_path: Path, project: Project) -> None:
     name = "a\nsettings:\n  env: {VLLM_MOE_X: '1'}\r\u2028\x1b[31m#.patch"
     imported = run(project, write(tmp_path / "folder", {name: DIFF}), "1.0", name="escaped")
     text = imported.manifest.read_text("utf-8")

@@ -93,9 +93,7 @@ def test_missing_or_unreadable_lock_is_reported(path: Path) -> None:
         WheelLock.read(path)
 
 
-def test_failed_write_leaves_the_old_file_and_nothing_else(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_leaves_the_old_file_and_nothing_else(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = path.read_bytes()
 
     def full(_handle: int) -> None:

@@ -76,9 +76,7 @@ def _words(setting: Setting, settings: Settings) -> list[str]:
     if setting.name == "TOOL_CALL_PARSER" and settings.values.get("ENABLE_AUTO_TOOL_CHOICE") is False:
         return []
     return (
-        commands.flag_words(setting.flag, spelled(setting.name, value), setting.server_default)
-        if setting.flag
-        else []
+        commands.flag_words(setting.flag, spelled(setting.name, value), setting.server_default) if setting.flag else []
     )
 
 

@@ -62,9 +62,7 @@ def hand_over(words: Sequence[str], secrets: Secrets, variables: Mapping[str, st
     if not secrets.api_key:
         return Handover(tuple(words), environment)
     try:
-        file = own_files.write(
-            f"key.{os.getpid()}.yaml", json.dumps({"api-key": secrets.api_key}, ensure_ascii=False)
-        )
+        file = own_files.write(f"key.{os.getpid()}.yaml", json.dumps({"api-key": secrets.api_key}, ensure_ascii=False))
     except OSError as error:
         raise StartError(
             "bad-key-file",

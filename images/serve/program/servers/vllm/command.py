@@ -35,9 +35,7 @@ def build(image: Image, settings: Settings) -> Command:
         done.add("ATTENTION_BACKEND")
     for setting in image.settings.values():
         if setting.flag and setting.name not in done:
-            words += commands.flag_words(
-                setting.flag, settings.values.get(setting.name), setting.server_default
-            )
+            words += commands.flag_words(setting.flag, settings.values.get(setting.name), setting.server_default)
     if own:
         words += commands.more_flags(image, settings)
     if cache and cache != "auto":
@@ -61,9 +59,7 @@ def _turboquant(settings: Settings) -> tuple[str, list[str]]:
     if mode in {"off", "capture_only"}:
         return "", [f"TQ_MODE={mode}: the KV cache is not compressed"]
     keys, values = settings.number("TQ_KEY_BITS") or 4, settings.number("TQ_VALUE_BITS") or 4
-    known = {
-        tuple(map(int, bits.split("/"))): name for bits, name in rules.of_server("vllm")["turboquant"].items()
-    }
+    known = {tuple(map(int, bits.split("/"))): name for bits, name in rules.of_server("vllm")["turboquant"].items()}
     enough = [bits for bits in known if bits[0] >= keys and bits[1] >= values]
     chosen = known[min(enough, key=sum, default=(8, 4))]
     remarks = []
