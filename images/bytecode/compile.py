@@ -96,7 +96,9 @@ def compile_packed(sources: str, names: str, results: str) -> None:
                 data = bytecode(source.read(int(size)), f"/{path}")
             except (SyntaxError, ValueError):
                 continue
-            sys.stdout.write(f"{result.tell()} {len(data)} {path} {cache_from_source(path, optimization='')}\n")
+            sys.stdout.write(
+                f"{result.tell()} {len(data)} {path} {cache_from_source(path, optimization='')}\n"
+            )
             result.write(data)
 
 
