@@ -135,7 +135,12 @@ def built(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     target: str = request.param
     root = copied_checkout(tmp_path)
     if target.startswith("tiny@"):
-        invoke(root, "lock", "--target", target)
+        try:
+            invoke(root, "lock", "--target", target)
+        except AssertionError as error:
+            if "no version of torch" not in str(error):
+                raise
+            pytest.skip("no configured index has the CPU build of torch that this version wants")
     invoke(root, "build", "--target", target)
     invoke(root, "load", "--target", target)
     name = f"spark-vllm:{select_one(Project(root).matrix, target).slug}"
