@@ -190,7 +190,7 @@ def find_signer(project: Project, key: str, *, publisher: bool = True) -> Signer
 
 def find_publisher(project: Project, key: str, *, unsigned: bool) -> tuple[Signer | None, Verifier | None]:
     """Find who signs what is published, and whose signatures count; raise if nobody signs and nobody said so."""
-    from imagefactory.publish.attest.signing import find_trust
+    from imagefactory.publish.attest.signing import KeySigner, find_trust
 
     signer = find_signer(project, key)
     if unsigned:
@@ -203,6 +203,8 @@ def find_publisher(project: Project, key: str, *, unsigned: bool) -> tuple[Signe
             why="There is no key, and this is not a CI job with an identity of its own.",
             fix="Make a key with `./inv keys.new`. A private registry may go without: --unsigned.",
         )
+    if isinstance(signer, KeySigner) and signer.hint not in {known.hint for known in find_trust(project).keys}:
+        say(f"- {signer.name} is not in keys/: nobody trusts what it signs until its public key is committed there")
     return signer, find_trust(project, signer=signer)
 
 

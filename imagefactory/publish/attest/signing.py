@@ -135,12 +135,13 @@ class KeySigner:
         self._key = key
         self._public = PublicKey(key.public_key(), origin)
         self.name = f"key {origin}"
+        self.hint = self._public.hint
         self.verifier = Verifier(keys=(self._public,))
 
     def sign(self, statement: Statement) -> bytes:
         payload = statement.payload()
         signature = keys.sign(self._key, pre_authentication(PAYLOAD_TYPE, payload))
-        return write_bundle(payload, signature, self._public.hint)
+        return write_bundle(payload, signature, self.hint)
 
 
 class IdentitySigner:

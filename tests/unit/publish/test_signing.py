@@ -14,6 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
+from imagefactory.cli.command import find_publisher
 from imagefactory.publish.attest.bundles import (
     PAYLOAD_TYPE,
     BadBundleError,
@@ -33,6 +34,7 @@ from imagefactory.publish.attest.keys import (
 )
 from imagefactory.publish.attest.signing import (
     GITHUB_IDENTITY,
+    TRUSTED,
     KeySigner,
     NotTrustedError,
     Verifier,
@@ -204,6 +206,18 @@ def test_a_job_that_nobody_would_trust_does_not_publish(
 def test_malformed_bundles_are_refused(data: bytes) -> None:
     with pytest.raises(BadBundleError):
         Bundle.read(data)
+
+
+def test_a_key_that_the_checkout_does_not_trust_is_named_before_it_signs(
+    small_factory: SmallFactory, key: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find_publisher(small_factory.project, str(key), unsigned=False)
+    assert "is not in keys/: nobody trusts what it signs" in capsys.readouterr().err
+    trusted = small_factory.root / TRUSTED / "signing.pub"
+    trusted.parent.mkdir(exist_ok=True)
+    trusted.write_bytes(key.with_suffix(".pub").read_bytes())
+    find_publisher(small_factory.project, str(key), unsigned=False)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("payload", [b"{}", b"[]", b'{"subject": []}', b'{"subject": [{"digest": 1}]}'])
