@@ -33,7 +33,7 @@ HEALTHCHECK: dict[str, object] = {
     "Timeout": 10 * SECOND,
     # A first start downloads, compiles and tunes.
     "StartPeriod": 3600 * SECOND,
-    "Retries": 4,
+    "Retries": 2,
 }
 
 

@@ -134,6 +134,21 @@ SCHEMA: tuple[Setting, ...] = (
         ),
         unset="auto",
     ),
+    whole(
+        "HANG_LIMIT",
+        "Seconds after which a server whose engine is stuck is ended, so that Docker starts it again; 0 for never.",
+        0,
+        86400,
+        "300",
+    ),
+    whole(
+        "MEMORY_FLOOR",
+        "GB that the host keeps where it shares its memory with the GPU: with less, the server is ended, not the "
+        "host; 0 for never.",
+        0,
+        64,
+        "2",
+    ),
     Setting("MODS", "list", "Mods in MODS_PATH to apply at start-up. If one fails, the server does not start."),
     Setting("MODS_PATH", "path", "The folder where mods are mounted.", default="/mods"),
     Setting(

@@ -9,7 +9,7 @@
     ENABLE_PREFIX_CACHING: "Prefix caching", LOAD_FORMAT: "How weights are loaded", TRUST_REMOTE_CODE: "Trust the model’s code",
     ENABLE_AUTO_TOOL_CHOICE: "Tool calls", TOOL_CALL_PARSER: "Parser for tool calls", REASONING_PARSER: "Parser for reasoning",
     LIMIT_MM_PER_PROMPT: "Images and videos per prompt", PROTECT_METRICS: "Key for /metrics too",
-    HOST: "Address", PORT: "Port", WARMUP: "Warm-up rounds", COMPILERS: "Compilers at once",
+    HOST: "Address", PORT: "Port", WARMUP: "Warm-up rounds", COMPILERS: "Compilers at once", HANG_LIMIT: "End a stuck server after, s", MEMORY_FLOOR: "Memory the host keeps, GB",
     ENABLE_TURBOQUANT: "Compress the KV cache", TQ_MODE: "TurboQuant mode", TQ_KEY_BITS: "Bits per key",
     TQ_VALUE_BITS: "Bits per value", TQ_RING_CAPACITY: "TurboQuant ring", TQ_INITIAL_LAYERS: "TurboQuant first layers",
     CHECKS: "When a check fails", SKIP_CHECKS: "Checks to skip",

@@ -1,6 +1,7 @@
-"""Stays process 1 of a container, for a server that ends by killing itself, whether it was stopped or has failed.
+"""Stays process 1 of a container, so that its server can be ended, and the reason becomes the exit code.
 
-The kernel protects process 1 from signals of its own container, so such a server would end with code 0 in either case.
+The kernel protects process 1 from signals of its own container: a server that hangs there could not be killed, and one
+that ends by killing itself would end with code 0 whether it was stopped or has failed.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
+
+from . import own_files, pulse
 
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 FORWARDED = (*STOPPING, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -39,6 +42,8 @@ def _wait_for(server: int) -> int:
     ended = 0
     while ended != server:
         ended, status = os.wait()  # process 1 also gets the orphans of others
+    with suppress(OSError, ValueError):
+        return int(own_files.read(pulse.ENDING))
     code = os.waitstatus_to_exitcode(status)
     if stopped and code == -signal.SIGKILL:
         return 0

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +23,7 @@ from . import (
     keys,
     loading,
     own_files,
+    pulse,
     readings,
     show,
     timeline,
@@ -105,7 +107,7 @@ def _run_program(arguments: list[str]) -> NoReturn:
     handover = server.hand_over(secrets.words, secrets, os.environ)
     environment = _help_environment(server, arguments) | handover.environment
     if serves:
-        _stay_first(server)
+        _stay_first()
     os.execvpe(arguments[0], [*arguments[:own], *handover.arguments], environment)  # noqa: S606 - the user's command
 
 
@@ -206,15 +208,16 @@ def _start(start: Start, findings: list[Finding]) -> int:
     where = _address(start)
     health.leave_note(where)
     began = timeline.process_start()
-    _stay_first(start.server)
+    _stay_first()
     if where.port:
         environment |= _accompany(start, where, key_file, began)
     return _become(start.server, arguments, environment)
 
 
-def _stay_first(server: Server) -> None:
-    """Go on as a child of process 1, if this is process 1 and the server would end itself by a signal."""
-    if server.kills_itself and os.getpid() == 1:
+def _stay_first() -> None:
+    """Go on as a child of process 1, if this is process 1."""
+    own_files.forget(pulse.NOTE, pulse.ENDING)  # of an earlier start in the same container
+    if os.getpid() == 1:
         first_process.stay()
 
 
@@ -236,6 +239,8 @@ def _accompany(start: Start, where: health.Address, key_file: str, began: float 
         began=began,
         kernels=ahead.find(start.image.facts, os.environ),
         compilers=_compilers(start),
+        hang_limit=start.settings.number("HANG_LIMIT") or 0,
+        memory_floor=(start.settings.number("MEMORY_FLOOR") or 0) * pulse.GB if start.readings.unified else 0,
     )
     watch.accompany(task)
     kept = {"MAX_JOBS": str(max(1, task.compilers))} if any(task.kernels) else {}
@@ -325,7 +330,10 @@ def _health(options: list[str]) -> int:
     _only(options, ("",), "health")
     where = health.address()
     well = where.port == 0 or health.is_well(where)
-    _print("healthy" if well else f"{where.host}:{where.port} is not healthy")
+    told = "healthy" if well else f"{where.host}:{where.port} is not healthy"
+    with suppress(OSError):
+        told, well = own_files.read(pulse.NOTE), False
+    _print(told)
     return 0 if well else 1
 
 

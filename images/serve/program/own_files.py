@@ -37,6 +37,20 @@ def read(name: str) -> str:
         return open_file.read(LONGEST)
 
 
+def exists(name: str) -> bool:
+    return Path(f"{PLACE}/imagefactory-{os.getuid()}", name).exists()
+
+
+def forget(*names: str) -> None:
+    """Remove files, if they are there."""
+    with suppress(OSError):
+        folder = _open_folder(f"{PLACE}/imagefactory-{os.getuid()}")
+        for name in names:
+            with suppress(OSError):
+                os.unlink(name, dir_fd=folder)
+        os.close(folder)
+
+
 def _open_folder(path: str) -> int:
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     found = os.fstat(folder)

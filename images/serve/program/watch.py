@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from . import ahead, health, timeline
+from . import ahead, health, own_files, pulse, readings, timeline
 from .hiding import hide
 from .servers.server import Choices, Server
 
@@ -28,6 +28,8 @@ START_LIMIT = 2 * 3600
 REPORT_EVERY = 600
 """Seconds between reports of draft acceptance."""
 PAUSE = 2.0
+LOOK, LOOK_AT_MEMORY, WARN_EVERY = 5.0, 1.0, 60.0
+"""Seconds between looks at the server and at the host's memory, and between warnings."""
 LOW_ACCEPTANCE = 0.1
 LONGEST, AT_ONCE = 4096, 8
 """Of the warm-up: the words of its long prompt at most, each a token or two, and its parallel requests."""
@@ -53,6 +55,10 @@ class Task(NamedTuple):
     kernels: ahead.Kernels
     compilers: int
     """How many compilers may run at once."""
+    hang_limit: int = 0
+    """Seconds after which a stuck server is ended; 0 for never."""
+    memory_floor: int = 0
+    """Bytes that the host keeps; 0 if the server has memory of its own."""
 
 
 def accompany(task: Task) -> None:
@@ -105,8 +111,7 @@ def _companion(task: Task, server: int) -> None:
     _say(timeline.describe(task.server.moments(lines, moments), warm_up=bool(task.rounds)))
     if any(task.kernels):
         _say(f"kernels of FlashInfer: {task.kernels}")
-    if task.drafting:
-        _report_acceptance(task, server)
+    _watch_over(task, server)
 
 
 def _warm_up(task: Task) -> bool:
@@ -157,20 +162,76 @@ def _ask(task: Task, body: dict[str, object]) -> int:
     return health.request(task.address, "POST", path, body=body, key=task.api_key, timeout=600).status
 
 
-def _report_acceptance(task: Task, server: int) -> None:
-    before = (0.0, 0.0, 0.0)
+def _watch_over(task: Task, server: int) -> None:
+    """See to it that the server moves and the host has memory, and report draft acceptance, until the server ends."""
+    watched, drafts, looked, reported, warned = pulse.Pulse(time.monotonic()), (0.0, 0.0, 0.0), 0.0, 0.0, 0.0
+    asked: list[bool] = []
     while os.getppid() == server:
-        try:
-            now = task.server.drafted(
-                health.request(task.address, "GET", "/metrics", key=task.api_key, timeout=10).body
-            )
-        except (OSError, ValueError):
-            now = before
-        line = acceptance(before, now)
-        if line:
-            _say(line)
-            before = now
-        time.sleep(REPORT_EVERY)
+        time.sleep(LOOK_AT_MEMORY)
+        now = time.monotonic()
+        warned = _guard_memory(task, server, now, warned)
+        if now - looked < LOOK:
+            continue
+        looked, metrics = now, _metrics(task)
+        done, requests = task.server.work(metrics) if metrics else (None, 1.0)
+        watched.see(now, done, alive=asked == [True] or pulse.compiling())
+        waiting = requests + pulse.connections(task.address.port)
+        if watched.asks(now, waiting=waiting > 0) or asked == [False]:
+            asked = pulse.ask(task.address, task.model, task.api_key)
+        elif asked == [True]:
+            asked = []
+        _judge(task, server, watched, now, int(waiting))
+        if task.drafting and metrics and now - reported > REPORT_EVERY:
+            line, reported = acceptance(drafts, task.server.drafted(metrics)), now
+            if line:
+                _say(line)
+                drafts = task.server.drafted(metrics)
+
+
+def _metrics(task: Task) -> bytes:
+    try:
+        return health.request(task.address, "GET", "/metrics", key=task.api_key, timeout=5).body
+    except (OSError, ValueError):
+        return b""
+
+
+def _judge(task: Task, server: int, watched: pulse.Pulse, now: float, waiting: int) -> None:
+    noted = own_files.exists(pulse.NOTE)
+    if not watched.stuck(now):
+        if noted:
+            own_files.forget(pulse.NOTE)
+            _say("the engine moves again")
+        return
+    since = time.strftime("%H:%M:%S UTC", time.gmtime(time.time() - now + watched.moved))
+    ago = f"{now - watched.moved:.0f} s ago"
+    text = f"the engine is stuck: nothing moved since {since}, {ago}, and a request for one token is not answered"
+    text += f"; requests that wait: {waiting}" if waiting else ""
+    if not noted:
+        _say(text)
+    with suppress(OSError):
+        own_files.write(pulse.NOTE, text)
+    if task.hang_limit and now - watched.moved >= task.hang_limit:
+        _say(f"{text}. The server is ended with code {pulse.STUCK}, after HANG_LIMIT={task.hang_limit} s")
+        pulse.end(server, pulse.STUCK)
+
+
+def _guard_memory(task: Task, server: int, now: float, warned: float) -> float:
+    """Warn about little memory, and end the server before the host freezes; return when the last warning was."""
+    available, waits = readings.memory()[1], pulse.pressure()
+    verdict = pulse.short_of_memory(available, waits, task.memory_floor)
+    if not verdict or (verdict == "warn" and now - warned < WARN_EVERY):
+        return warned
+    left, floor = (available or 0) / pulse.GB, task.memory_floor // pulse.GB
+    text = (
+        f"{left:.1f} GB of the host's memory are left (MEMORY_FLOOR is {floor}), and everything waited for memory in "
+        f"{waits:.0f} % of the last 10 s"
+    )
+    if verdict == "warn":
+        _say(f"WARNING: {text}: lower GPU_MEMORY_UTILIZATION, or end other programs")
+        return now
+    _say(f"{text}: the server is ended with code {pulse.MEMORY}, before the host freezes")
+    pulse.end(server, pulse.MEMORY)
+    return now
 
 
 def acceptance(before: tuple[float, float, float], now: tuple[float, float, float]) -> str:

@@ -9,6 +9,8 @@ import json
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -34,6 +36,7 @@ from imagefactory.plan.serve.image_paths import (
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.servers.known import SERVERS
 from imagefactory.project.targets import select
+from images.serve.program.pulse import STUCK
 from tests.fixtures.benchmarks import result
 from tests.fixtures.failures import refused
 from tests.fixtures.serving import REPOSITORY, model_document
@@ -126,7 +129,7 @@ def test_server_needs_its_key_is_measured_fills_its_volume_and_stops_cleanly(eng
         assert server.post(chat, body).status_code == 200
         assert container.execute(*ENTRYPOINT, "health").stdout == "healthy\n"
         processes = container.execute("ps", "-eo", "pid,stat,args").stdout.splitlines()[1:]
-        assert any(line.split(None, 2)[0] == "1" and "vllm serve" in line for line in processes)
+        assert any(line.split(None, 2)[0] == "1" and PROGRAM in line for line in processes)
         assert not [line for line in processes if line.split(None, 2)[1].startswith("Z")]
         wait_for_log(container, "warm-up 1 of 1: short")
         # What the next start need not find out again.
@@ -136,6 +139,39 @@ def test_server_needs_its_key_is_measured_fills_its_volume_and_stops_cleanly(eng
         assert server.key not in docker("inspect", container.name).stdout
         assert container.stop(10) < 9
         assert container.exit_code == 0
+
+
+@pytest.mark.slow
+def test_an_engine_that_hangs_is_told_and_ended(engine: Engine) -> None:
+    """All health checks of vLLM itself stay green."""
+    options = (*engine.options, "--env", "HANG_LIMIT=100")
+    with engine.containers.serve(engine.image, engine.folder, options=options) as server:
+        server.wait_until_healthy(START_LIMIT)
+        container = server.container
+        wait_for_log(container, "start in seconds")
+        processes = container.execute("ps", "-eo", "pid,args").stdout.splitlines()
+        [number] = [line.split()[0] for line in processes if "VLLM::EngineCore" in line]
+        container.execute("kill", "-STOP", number)
+        with suppress(requests.RequestException):
+            requests.get(f"{server.address}/v1/models", timeout=5)
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(ask_in_vain, server)
+            wait_for_log(container, "the engine is stuck: nothing moved since", 200)
+            assert requests.get(f"{server.address}/health", timeout=5).status_code == 200
+            assert "the engine is stuck" in container.execute(*ENTRYPOINT, "health").stdout
+            assert "is ended with code 69, after HANG_LIMIT=100 s" in waiting.result()
+        assert container.exit_code == STUCK
+
+
+def ask_in_vain(server: RunningServer) -> str:
+    """Send a request that nobody answers; return the log once the server has ended."""
+    body: dict[str, object] = {"model": "tiny", "prompt": "a", "max_tokens": 1}
+    with suppress(requests.RequestException):
+        server.post("/v1/completions", body)
+    deadline = time.monotonic() + 200
+    while server.container.is_running and time.monotonic() < deadline:
+        time.sleep(1)
+    return server.container.log
 
 
 def measure_once(server: RunningServer, folder: Path) -> None:
@@ -155,8 +191,8 @@ def measure_once(server: RunningServer, folder: Path) -> None:
     assert found.peak_memory > 0
 
 
-def wait_for_log(container: Container, words: str) -> None:
-    deadline = time.monotonic() + 60
+def wait_for_log(container: Container, words: str, seconds: float = 300) -> None:
+    deadline = time.monotonic() + seconds
     while words not in container.log:
         assert time.monotonic() < deadline, f"the log never said {words!r}"
         time.sleep(0.5)

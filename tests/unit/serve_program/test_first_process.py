@@ -11,9 +11,6 @@ from pathlib import Path
 import pytest
 
 from images.serve.program import main
-from images.serve.program.servers.server import Server
-from images.serve.program.servers.sglang.server import SERVER as SGLANG
-from images.serve.program.servers.vllm.server import SERVER as VLLM
 from tests.fixtures.serve_process import wait_for
 from tests.fixtures.serving import REPOSITORY
 
@@ -63,12 +60,10 @@ def test_the_server_gets_a_group_of_its_own_and_no_blocked_signals(tmp_path: Pat
     assert int(group) not in (os.getpgid(0), process.pid)
 
 
-@pytest.mark.parametrize(("server", "first", "forks"), [(SGLANG, 1, 1), (SGLANG, 7, 0), (VLLM, 1, 0)])
-def test_only_process_1_of_a_server_that_kills_itself_stays(
-    monkeypatch: pytest.MonkeyPatch, server: Server, first: int, forks: int
-) -> None:
+@pytest.mark.parametrize(("first", "forks"), [(1, 1), (7, 0)])
+def test_only_process_1_stays(monkeypatch: pytest.MonkeyPatch, first: int, forks: int) -> None:
     calls: list[str] = []
     monkeypatch.setattr("os.getpid", lambda: first)
     monkeypatch.setattr("images.serve.program.first_process.stay", lambda: calls.append("stayed"))
-    main._stay_first(server)
+    main._stay_first()
     assert len(calls) == forks

@@ -69,8 +69,6 @@ class Server:
     log: LogLines
     reads_key: bool
     """Whether it takes its API key from VLLM_API_KEY."""
-    kills_itself: bool
-    """Whether it ends by a signal to itself, which process 1 of a container cannot get."""
     help_environment: Mapping[str, str]
     """The variables that its help needs on a machine without a GPU."""
     build: Callable[[Image, Settings], Command]
@@ -85,6 +83,8 @@ class Server:
     """Adds what its log tells about a start; of several processes, the first to begin and the last to end count."""
     choices: Callable[[Iterable[str]], Choices]
     """Finds the backends and kernels in lines of its log."""
+    work: Callable[[bytes], tuple[float, float]]
+    """Reads from its metrics a number that grows as its engine works, and how many requests run or wait."""
     drafted: Callable[[bytes], tuple[float, float, float]]
     """Reads the numbers of drafts, drafted tokens and accepted tokens from its metrics."""
 

@@ -15,6 +15,10 @@ LINES = LogLines(
 )
 _MODEL = re.compile(r"Use (\w+) (?:backend by default|as default attention backend)")
 _DRAFT = re.compile(r"draft attention backend to (\w+)")
+_WORK = re.compile(
+    rb"^sglang:(?:((?:prompt|generation)_tokens_total)|num_(?:running|queue)_reqs)(?:\{[^}]*\})? ([0-9.e+]+)",
+    re.MULTILINE,
+)
 _METRIC = re.compile(
     rb"^sglang:(spec_verify_calls_total|spec_num_draft_tokens|generation_tokens_total)(?:\{[^}]*\})? ([0-9.e+]+)",
     re.MULTILINE,
@@ -56,3 +60,11 @@ def drafted(metrics: bytes) -> tuple[float, float, float]:
         else:
             block = max(block, float(value))
     return calls, calls * max(0.0, block - 1), max(0.0, generated - calls)
+
+
+def work(metrics: bytes) -> tuple[float, float]:
+    """Read how many tokens the engine has worked on, and how many requests it has."""
+    tokens = requests = 0.0
+    for counter, value in _WORK.findall(metrics):
+        tokens, requests = (tokens + float(value), requests) if counter else (tokens, requests + float(value))
+    return tokens, requests

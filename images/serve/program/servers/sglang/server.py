@@ -34,7 +34,6 @@ SERVER = Server(
     shared_memory=64 * 1024 * 1024,
     log=log.LINES,
     reads_key=False,
-    kills_itself=True,
     help_environment={},  # without a driver its kernels cannot even be imported
     build=command.build,
     facts=_facts,
@@ -42,5 +41,6 @@ SERVER = Server(
     hand_over=keys.hand_over,
     moments=log.moments,
     choices=log.choices,
+    work=log.work,
     drafted=log.drafted,
 )

@@ -20,6 +20,11 @@ _ATTENTION = re.compile(
 _GEMM = re.compile(r"Using (\w+) for (\w+) GEMM")
 _MOE = re.compile(r"Using '?(\w+)'? (\w+) MoE backend")
 _SLOW = re.compile(r"does not have native support for (FP4|FP8)")
+_WORK = re.compile(
+    rb"^vllm:(?:(iteration_tokens_total_sum|(?:prompt|generation)_tokens_total)|num_requests_(?:running|waiting))"
+    rb"(?:\{[^}]*\})? ([0-9.e+]+)",
+    re.MULTILINE,
+)
 _METRIC = re.compile(
     rb"^vllm:spec_decode_num_(drafts|draft_tokens|accepted_tokens)(?:_total)?(?:\{[^}]*\})? ([0-9.e+]+)",
     re.MULTILINE,
@@ -66,3 +71,11 @@ def counters(metrics: bytes) -> tuple[float, float, float]:
     for name, value in _METRIC.findall(metrics):
         found[name] += float(value)
     return found[b"drafts"], found[b"draft_tokens"], found[b"accepted_tokens"]
+
+
+def work(metrics: bytes) -> tuple[float, float]:
+    """Read how many tokens the engine has worked on, and how many requests it has."""
+    tokens = requests = 0.0
+    for counter, value in _WORK.findall(metrics):
+        tokens, requests = (tokens + float(value), requests) if counter else (tokens, requests + float(value))
+    return tokens, requests

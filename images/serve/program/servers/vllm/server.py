@@ -49,7 +49,6 @@ SERVER = Server(
     shared_memory=256 * 1024 * 1024,
     log=log.LINES,
     reads_key=True,
-    kills_itself=False,
     # Without a GPU it has no help but that for a CPU.
     help_environment={"VLLM_TARGET_DEVICE": "cpu"},
     build=command.build,
@@ -58,5 +57,6 @@ SERVER = Server(
     hand_over=_hand_over,
     moments=log.moments,
     choices=log.choices,
+    work=log.work,
     drafted=log.counters,
 )

@@ -1,0 +1,123 @@
+"""The companion tells a stuck server from one that works, waits or compiles, and sees the host's memory run out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from images.serve.program import pulse
+from images.serve.program.pulse import IDLE, PATIENCE, QUIET, Pulse
+from images.serve.program.servers.sglang.server import SERVER as SGLANG
+from images.serve.program.servers.vllm.server import SERVER as VLLM
+from tests.fixtures.checkouts import REPOSITORY
+
+
+def test_a_server_that_does_not_move_while_somebody_waits_is_asked_and_then_stuck() -> None:
+    seen = Pulse(0)
+    seen.see(1, 100)
+    assert not seen.asks(QUIET, waiting=True)
+    assert seen.asks(1 + QUIET, waiting=True)
+    assert not seen.asks(2 + QUIET, waiting=True), "one request at a time"
+    assert not seen.stuck(QUIET + PATIENCE)
+    assert seen.stuck(1 + QUIET + PATIENCE)
+    seen.see(200, 101)
+    assert not seen.stuck(200), "it moves again"
+
+
+@pytest.mark.parametrize("how", ["work", "an answer or a compiler"])
+def test_whatever_moves_is_not_stuck(how: str) -> None:
+    """A long prefill works on tokens step by step, however long the request takes."""
+    seen = Pulse(0)
+    for now in range(0, 10_000, 5):
+        seen.see(now, now if how == "work" else None, alive=how != "work")
+        seen.asks(now, waiting=True)
+        assert not seen.stuck(now)
+
+
+def test_an_idle_server_is_asked_rarely_and_one_without_metrics_as_if_somebody_waited() -> None:
+    seen = Pulse(0)
+    seen.see(0, 7)
+    asked = [now for now in range(0, 3000, 5) if seen.asks(now, waiting=False) and not seen.see(now, None, alive=True)]
+    assert asked == [600, 1200, 1800, 2400]
+    assert asked[0] == IDLE
+
+
+def test_metrics_tell_work_and_requests() -> None:
+    text = (
+        b'vllm:iteration_tokens_total_sum{engine="0"} 1.5e+03\nvllm:iteration_tokens_total_bucket{le="8"} 9.0\n'
+        b'vllm:generation_tokens_total{engine="0"} 20.0\nvllm:num_requests_running{engine="0"} 2.0\n'
+        b'vllm:num_requests_waiting{engine="0"} 1.0\nvllm:num_requests_waiting_by_reason{reason="x"} 5.0\n'
+    )
+    assert VLLM.work(text) == (1520, 3)
+    text = b'sglang:prompt_tokens_total{a="b"} 5.0\nsglang:num_running_reqs{a="b"} 1.0\nsglang:num_queue_reqs 2.0\n'
+    assert SGLANG.work(text) == (5, 3)
+
+
+def test_connections_of_clients_are_counted_by_port(tmp_path: Path) -> None:
+    table = tmp_path / "tcp"
+    rows = ["0100007F:1F40 0100007F:A1B2 01", "00000000:1F40 00000000:0000 0A", "0100007F:1F41 0100007F:A1B3 01", "x"]
+    table.write_text("header\n" + "".join(f" 0: {row} 0 0\n" for row in rows))
+    assert pulse.connections(8000, (str(table), str(tmp_path / "none"))) == 1
+
+
+def test_compilers_and_pressure_are_read_from_proc(tmp_path: Path) -> None:
+    assert not pulse.compiling(str(tmp_path))
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "comm").write_text("cicc\n")
+    assert pulse.compiling(str(tmp_path))
+    told = tmp_path / "memory"
+    assert pulse.pressure(str(told)) == 0
+    told.write_text("some avg10=9.00 avg60=0 avg300=0 total=1\nfull avg10=42.50 avg60=0 avg300=0 total=1\n")
+    assert pulse.pressure(str(told)) == 42.5
+
+
+@pytest.mark.parametrize(
+    ("available", "waits", "floor", "verdict"),
+    [
+        (9, 0, 2, ""),
+        (3, 0, 2, "warn"),
+        (3, 50, 2, "end"),
+        (9, 90, 2, ""),
+        (1, 0, 2, "end"),
+        (1, 99, 0, ""),
+        (None, 99, 2, ""),
+    ],
+)
+def test_the_host_keeps_its_memory(available: int | None, waits: float, floor: int, verdict: str) -> None:
+    assert pulse.short_of_memory(available, waits, floor) == verdict
+
+
+SERVER = """
+import os, signal, subprocess, sys, time
+from images.serve.program import first_process, own_files, pulse
+own_files.PLACE = sys.argv[1]
+first_process.stay()
+if not os.fork():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    child = subprocess.Popen(["sleep", "600"])
+    os.kill(child.pid, signal.SIGSTOP)
+    open(sys.argv[1] + "/child", "w").write(str(child.pid))
+    pulse.time.sleep = lambda _: None
+    pulse.end(os.getppid(), pulse.STUCK)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+while True:
+    time.sleep(1)
+"""
+
+
+def test_a_server_that_ignores_everything_is_ended_with_its_children_and_its_code(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", SERVER, str(tmp_path)], cwd=REPOSITORY, timeout=30, check=False)
+    assert done.returncode == pulse.STUCK
+    child = int((tmp_path / "child").read_text())
+    for _ in range(100):
+        if not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split(")")[1]:
+            return
+        time.sleep(0.1)
+    os.kill(child, signal.SIGKILL)
+    pytest.fail("its child goes on")
