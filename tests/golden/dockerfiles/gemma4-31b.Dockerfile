@@ -257,6 +257,7 @@ ENV ATTENTION_BACKEND="triton_attn" \
     FLASHINFER_NO_DOWNLOAD="1" \
     FLASHINFER_WORKSPACE_BASE="/var/cache/imagefactory/flashinfer" \
     GPU_MEMORY_UTILIZATION="0.8" \
+    HANG_LIMIT="300" \
     HF_HOME="/root/.cache/huggingface" \
     HOST="0.0.0.0" \
     LANG="C.UTF-8" \
@@ -264,6 +265,7 @@ ENV ATTENTION_BACKEND="triton_attn" \
     LOAD_FORMAT="instanttensor" \
     MAX_MODEL_LEN="16384" \
     MAX_NUM_BATCHED_TOKENS="16384" \
+    MEMORY_FLOOR="2" \
     MODEL="google/gemma-4-31B-it" \
     MODS_PATH="/mods" \
     PATH="/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/cuda/bin" \
@@ -299,7 +301,7 @@ LABEL imagefactory.arch="gb10" \
 EXPOSE 8000/tcp
 WORKDIR /
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=15s --timeout=10s --start-period=3600s --retries=4 \
+HEALTHCHECK --interval=15s --timeout=10s --start-period=3600s --retries=2 \
     CMD ["/usr/bin/python3", "-I", "-S", "/usr/share/imagefactory/serve", "health"]
 # vLLM's caches and mounted model folders belong to root; `docker run --user` changes that where it matters.
 # By name, as the embedded engine writes it.

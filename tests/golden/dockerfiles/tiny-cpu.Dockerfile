@@ -117,6 +117,7 @@ ENV CHECKS="enforce" \
     FLASHINFER_CUBINS_REPOSITORY="file:///nonexistent" \
     FLASHINFER_NO_DOWNLOAD="1" \
     FLASHINFER_WORKSPACE_BASE="/var/cache/imagefactory/flashinfer" \
+    HANG_LIMIT="300" \
     HF_HOME="/root/.cache/huggingface" \
     HF_HUB_OFFLINE="1" \
     HOST="0.0.0.0" \
@@ -124,6 +125,7 @@ ENV CHECKS="enforce" \
     LOAD_FORMAT="dummy" \
     MAX_MODEL_LEN="256" \
     MAX_NUM_SEQS="4" \
+    MEMORY_FLOOR="2" \
     MODEL="/opt/models/tiny" \
     MODS_PATH="/mods" \
     PATH="/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
@@ -159,7 +161,7 @@ LABEL imagefactory.arch="cpu" \
 EXPOSE 8000/tcp
 WORKDIR /
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=15s --timeout=10s --start-period=3600s --retries=4 \
+HEALTHCHECK --interval=15s --timeout=10s --start-period=3600s --retries=2 \
     CMD ["/usr/bin/python3", "-I", "-S", "/usr/share/imagefactory/serve", "health"]
 # vLLM's caches and mounted model folders belong to root; `docker run --user` changes that where it matters.
 # By name, as the embedded engine writes it.
