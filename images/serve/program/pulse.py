@@ -12,7 +12,6 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from . import health, own_files
 
@@ -29,13 +28,6 @@ ESTABLISHED = "01"
 PRESSURE = 40.0
 """Per cent of the last ten seconds in which all processes waited for memory."""
 GB = 1_000_000_000
-
-
-class Asked(NamedTuple):
-    """A request for one token."""
-
-    since: float
-    answer: list[bool]
 
 
 class Pulse:

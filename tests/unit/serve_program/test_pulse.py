@@ -109,6 +109,7 @@ if not os.fork():
     open(sys.argv[1] + "/child", "w").write(str(child.pid))
     pulse.time.sleep = lambda _: None
     pulse.end(os.getppid(), pulse.STUCK)
+    os._exit(0)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 while True:
     time.sleep(1)
