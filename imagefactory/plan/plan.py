@@ -110,10 +110,11 @@ class ModSettings(_Value):
 
 
 class ServeSettings(_Value):
-    """Settings of the serve layer: the paths of its files, and the CUDA compiler if the image has one."""
+    """Settings of the serve layer: the paths of its files and links, and the CUDA compiler if the image has one."""
 
     files: dict[str, str]
     toolkit: Annotated[ToolkitSettings | None, _OMIT_WHEN_EMPTY] = None
+    links: Annotated[dict[str, str], _OMIT_WHEN_EMPTY] = {}
 
 
 class BytecodeSettings(_Value):

@@ -216,6 +216,13 @@ def test_the_compiler_supports_the_arch(
     record_property("arch", int(number.rstrip("af")))
 
 
+def test_the_cuda_runtime_is_found_by_name(inside: Any, plan: Plan, applies: Applies) -> None:
+    """The server does not start: fastsafetensors asks for it so, and says that there is no GPU."""
+    applies("CUDA_HOME" in plan.config.env, "the image has no CUDA toolkit")
+    found = inside.run("python3 -c %s", "import ctypes; ctypes.CDLL('libcudart.so').cudaGetDeviceCount")
+    assert found.rc == 0, complaint(found)
+
+
 def complaint(compiled: Any) -> str:
     lines = str(compiled.stderr or compiled.stdout).strip().splitlines() or ["no output"]
     return next((line for line in lines if "error" in line), lines[-1])

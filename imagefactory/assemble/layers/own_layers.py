@@ -22,6 +22,7 @@ def serve_entries(layer: ServeLayer, files: Mapping[Sha256, Path]) -> Iterable[E
     yield Entry(ImagePath(CACHES.lstrip("/")), EntryKind.DIRECTORY, 0o1777)
     if layer.settings.toolkit is not None:
         yield from toolkit_links(layer.settings.toolkit)
+    yield from _links(layer.settings.links)
 
 
 _LIBRARIES = {
@@ -42,7 +43,11 @@ def toolkit_links(settings: ToolkitSettings) -> list[Entry]:
     wheels = f"{settings.venv}/lib/python{settings.python}/site-packages/nvidia/cu13"
     links = {CUDA_HOME: f"/{wheels}", f"{wheels}/lib64": "lib"}
     links |= {f"{wheels}/lib/lib{name}.so": f"lib{name}.so.{major}" for name, major in _LIBRARIES.items()}
-    return [Entry(ImagePath(path), EntryKind.SYMLINK, 0o777, target=target) for path, target in sorted(links.items())]
+    return _links(links)
+
+
+def _links(targets: Mapping[str, str]) -> list[Entry]:
+    return [Entry(ImagePath(path), EntryKind.SYMLINK, 0o777, target=target) for path, target in sorted(targets.items())]
 
 
 MODEL = f"{SHARE}/model.json"
