@@ -33,6 +33,7 @@ EVERY = 10.0
 """Seconds between two lines about the progress."""
 PATIENCE = 30.0
 """Seconds without a byte that count as a stall; HF_HUB_DOWNLOAD_TIMEOUT overrides, as in huggingface_hub."""
+LONGEST = 86400
 RETRIES = 4
 """Attempts without a new byte before a download fails."""
 PAUSE = 2.0
@@ -40,7 +41,8 @@ PAUSE = 2.0
 AT_ONCE = 8
 """Files that are fetched at the same time."""
 BLOCK = 1 << 20
-LOCK = ".imagefactory.lock"
+LOCKS = ".locks"
+"""The folder of huggingface_hub's locks."""
 _COMMIT = re.compile("[0-9a-f]{40}")
 _DIGEST = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 _TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
@@ -93,10 +95,10 @@ def source(environment: dict[str, str] | os._Environ[str], token: str) -> Source
         with suppress(OSError, ValueError):
             token = Path(path).read_text("utf-8")
     endpoint = environment.get("HF_ENDPOINT") or "https://huggingface.co"
-    patience = PATIENCE
+    patience = 0.0
     with suppress(ValueError):
         patience = float(environment.get("HF_HUB_DOWNLOAD_TIMEOUT") or PATIENCE)
-    return Source(endpoint.rstrip("/"), token.strip(), patience)
+    return Source(endpoint.rstrip("/"), token.strip(), patience if 0 < patience < LONGEST else PATIENCE)
 
 
 def download(wants: Sequence[Wanted], cache: str, server: str, hub: Source, say: Say) -> list[str]:
@@ -113,8 +115,8 @@ def download(wants: Sequence[Wanted], cache: str, server: str, hub: Source, say:
 @contextmanager
 def _alone(cache: Path, what: str, say: Say) -> Iterator[None]:
     """Wait until no other container downloads into the same folder; the lock of one that was killed is free."""
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / LOCK).open("a+", encoding="utf-8") as file:
+    (cache / LOCKS).mkdir(parents=True, exist_ok=True)
+    with (cache / LOCKS / "imagefactory.lock").open("a+", encoding="utf-8") as file:
         tell = 0.0
         while not _try_lock(file):
             if time.monotonic() >= tell:
@@ -332,7 +334,7 @@ class _Download:
         for folder in (blob.parent, link.parent):
             folder.mkdir(parents=True, exist_ok=True)
         # The servers' own downloads take this lock, too.
-        lock = Path(self.cache, ".locks", lookup.repository.name, f"{file.digest}.lock")
+        lock = Path(self.cache, LOCKS, lookup.repository.name, f"{file.digest}.lock")
         lock.parent.mkdir(parents=True, exist_ok=True)
         with lock.open("a") as held:
             while not _try_lock(held):
@@ -346,6 +348,8 @@ class _Download:
                 for path in (link, blob):
                     path.unlink(missing_ok=True)
                 self._fetch(lookup, file, blob)
+            for rest in blob.parent.glob(f"{file.digest}.*.incomplete"):
+                rest.unlink(missing_ok=True)  # huggingface_hub, killed, leaves them and never looks at them again
             if not link.exists():
                 link.unlink(missing_ok=True)
                 link.symlink_to(os.path.relpath(blob, link.parent))

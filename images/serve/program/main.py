@@ -348,6 +348,8 @@ def _download(options: list[str]) -> int:
     wants = weights.wanted(start)
     if checkpoint.is_path(start.command.model):
         _print(f"{start.command.model} is a folder: it is not downloaded")
+    if not wants:
+        return 0
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     source = hub.source(os.environ, start.settings.secrets.token)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -85,8 +86,10 @@ def listed(call: Call, **variables: str) -> dict[str, Any]:
 
 
 def test_download_fetches_what_the_server_reads_once_and_says_where_it_is(
-    call: Call, model_hub: ModelHub, repository: Path
+    call: Call, model_hub: ModelHub, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(hub, "EVERY", 0.2)
+    model_hub.mishap = stall(0.6)
     model_hub.gated = "hf_token"
     variables = {"HF_TOKEN": model_hub.gated}
     ran = call("download", **variables)
@@ -94,6 +97,7 @@ def test_download_fetches_what_the_server_reads_once_and_says_where_it_is(
     folder = repository / "snapshots" / COMMIT
     assert f"{MODEL}@{COMMIT}: complete and verified, in {folder}" in ran.stdout
     assert f"drafter {DRAFTER}@{COMMIT}: 3 files" in ran.stderr
+    assert re.search(r"^\[download\] \d+ B of 3.0 MB \(0 %\), \S+ \S+/s", ran.stderr, re.MULTILINE)
     files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert files == {*SMALL, "model.safetensors", "sub/code.py"}
     assert (folder / "model.safetensors").read_bytes() == WEIGHTS
@@ -128,7 +132,7 @@ def test_a_cut_connection_is_resumed(call: Call, model_hub: ModelHub) -> None:
 
 
 def test_a_stall_is_named_and_the_next_download_goes_on(call: Call, model_hub: ModelHub) -> None:
-    model_hub.mishap = stall
+    model_hub.mishap = stall(20)
     ran = call("download", DFLASH_DRAFTER="off", HF_HUB_DOWNLOAD_TIMEOUT="0.3")
     assert refused(ran, "stalled")
     assert "no byte in 0.3 s" in ran.stderr
@@ -140,7 +144,7 @@ def test_other_bytes_are_refused_and_not_kept(call: Call, model_hub: ModelHub, r
     model_hub.mishap = change
     assert refused(call("download", DFLASH_DRAFTER="off"), "damaged")
     assert not [path for path in repository.rglob("*") if path.is_file() and path.stat().st_size == len(WEIGHTS)]
-    assert listed(call)[MODEL]["missing"] == ["model.safetensors"]
+    assert "model.safetensors" in listed(call)[MODEL]["missing"]
 
 
 def test_damage_on_the_disk_is_found_and_repaired(call: Call, model_hub: ModelHub, repository: Path) -> None:
@@ -148,12 +152,15 @@ def test_damage_on_the_disk_is_found_and_repaired(call: Call, model_hub: ModelHu
     variables = {"DFLASH_DRAFTER": "off"}
     assert call("download", **variables).returncode == 0
     [blob] = [path for path in (repository / "blobs").iterdir() if path.stat().st_size == len(WEIGHTS)]
+    left = blob.with_name(f"{blob.name}.0123abcd.incomplete")
+    left.write_bytes(b"left by huggingface_hub")
     for name, content in ((blob.name, bytes(len(WEIGHTS))), (f"{blob.name}.incomplete", bytes(1_000))):
         blob.unlink(missing_ok=True)
         blob.with_name(name).write_bytes(content)
         (repository / "imagefactory" / f"{COMMIT}.json").unlink()
         assert call("download", **variables).returncode == 0
         assert blob.read_bytes() == WEIGHTS
+    assert not left.exists()
 
 
 def test_too_little_space_is_named_before_and_during_a_download(
@@ -168,13 +175,13 @@ def test_too_little_space_is_named_before_and_during_a_download(
     ran2 = ended(process(environment, "download", before="ulimit -f 1000;"))
     assert refused(ran2, "disk")
     assert "Traceback" not in ran2.stderr
-    [part] = (repository / "blobs").glob("*.incomplete")
-    assert 0 < part.stat().st_size < len(WEIGHTS)
+    parts = [part.stat().st_size for part in (repository / "blobs").glob("*.incomplete")]
+    assert 0 < max(parts) < len(WEIGHTS)
     assert call("download").returncode == 0
 
 
 def test_two_downloads_at_once_fetch_each_byte_once(environment: dict[str, str], model_hub: ModelHub) -> None:
-    model_hub.mishap = stall
+    model_hub.mishap = stall(0.6)
     both = [process(environment, "download") for _ in range(2)]
     ran = [ended(one) for one in both]
     assert [one.returncode for one in ran] == [0, 0], ran
