@@ -181,14 +181,26 @@ def test_too_little_space_is_named_before_and_during_a_download(
 
 
 def test_two_downloads_at_once_fetch_each_byte_once(environment: dict[str, str], model_hub: ModelHub) -> None:
-    model_hub.mishap = stall(0.6)
-    both = [process(environment, "download") for _ in range(2)]
-    ran = [ended(one) for one in both]
-    assert [one.returncode for one in ran] == [0, 0], ran
-    assert model_hub.served() == len(WEIGHTS) + len(b"drafter")
-    told = ran[0].stderr + ran[1].stderr
+    asked, waited = Event(), Event()
+
+    def hold(request: Asked, answer: Answer) -> Answer:
+        if request.path.startswith("/blobs/"):
+            asked.set()
+            waited.wait(20)
+        return answer
+
+    model_hub.mishap = hold
+    first = process(environment, "download")
+    assert asked.wait(20)
+    second = process(environment, "download")
+    assert second.stderr is not None
+    told = second.stderr.readline()
+    waited.set()
     assert f"waits for another download into {environment['HF_HOME']}/hub: {MODEL} and {DRAFTER}, by " in told
-    assert "goes on: the other download has ended" in told
+    ran = [ended(one) for one in (first, second)]
+    assert [one.returncode for one in ran] == [0, 0], ran
+    assert "goes on: the other download has ended" in ran[1].stderr
+    assert model_hub.served() == len(WEIGHTS) + len(b"drafter")
 
 
 def test_a_killed_download_frees_its_lock_and_is_resumed(
