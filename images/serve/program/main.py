@@ -341,24 +341,16 @@ def _health(options: list[str]) -> int:
 
 
 def _download(options: list[str]) -> int:
-    from . import hub  # noqa: PLC0415 - a start does not wait for TLS to load
+    from . import downloading  # noqa: PLC0415 - a start does not wait for TLS to load
 
     _only(options, ("",), "download")
-    start = _prepare([])
-    wants = weights.wanted(start)
-    if checkpoint.is_path(start.command.model):
-        _print(f"{start.command.model} is a folder: it is not downloaded")
-    if not wants:
-        return 0
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
-    source = hub.source(os.environ, start.settings.secrets.token)
     try:
-        done = hub.download(wants, start.cache, start.server.name, source, lambda text: _report(f"[download] {text}"))
+        lines = downloading.download(_prepare([]), os.environ, lambda text: _report(f"[download] {text}"))
     except KeyboardInterrupt:
         os._exit(128 + signal.SIGINT)
-    for line in done:
-        _print(line)
+    _print("\n".join(lines))
     return 0
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from imagefactory.plan.serve.image_paths import program_folder
-from images.serve.program import hub, own_files
+from images.serve.program import downloading, hub, own_files
 from images.serve.program.weights import File, amount, needed
 from tests.fixtures.failures import refused
 from tests.fixtures.model_hub import COMMIT, ModelHub, change, cut_at, stall
@@ -88,7 +88,7 @@ def listed(call: Call, **variables: str) -> dict[str, Any]:
 def test_download_fetches_what_the_server_reads_once_and_says_where_it_is(
     call: Call, model_hub: ModelHub, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "EVERY", 0.2)
+    monkeypatch.setattr(downloading, "EVERY", 0.2)
     model_hub.mishap = stall(0.6)
     model_hub.gated = "hf_token"
     variables = {"HF_TOKEN": model_hub.gated}
