@@ -180,7 +180,7 @@ def test_a_downloaded_model_is_served_without_a_network(engine: Engine, model_hu
     container = engine.containers.start(engine.image, options=alone)
     try:
         wait_for_log(container, "the hub is not asked")
-        wait_for_log(container, "start in seconds")
+        wait_for_log(container, "Application startup complete", 2 * START_LIMIT)
         assert container.execute(*ENTRYPOINT, "health").stdout == "healthy\n"
     finally:
         container.remove()
