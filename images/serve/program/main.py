@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +29,7 @@ from . import (
     show,
     timeline,
     watch,
+    weights,
 )
 from . import command as commands
 from . import image as images
@@ -186,7 +188,7 @@ def _prepare(arguments: list[str]) -> Start:
     cache = checkpoint.hub_cache(environment)
     package = flags.find_package(server.name)
     start = Start(server, image, chosen, command, readings.read(cache), cache, package)
-    return start if _whole(arguments) else loading.fitting(start)
+    return start if _whole(arguments) else weights.settled(loading.fitting(start), environment)
 
 
 def _start(start: Start, findings: list[Finding]) -> int:
@@ -204,6 +206,7 @@ def _start(start: Start, findings: list[Finding]) -> int:
     arguments, environment, key_file = start.server.hand_over(
         start.command.arguments, start.settings.secrets, os.environ
     )
+    environment |= {"HF_HUB_OFFLINE": "1"} if start.offline else {}
     _report(f"[serve] {commands.shown((*start.server.command, *arguments))}")
     where = _address(start)
     health.leave_note(where)
@@ -337,6 +340,27 @@ def _health(options: list[str]) -> int:
     return 0 if well else 1
 
 
+def _download(options: list[str]) -> int:
+    from . import downloading  # noqa: PLC0415 - a start does not wait for TLS to load
+
+    _only(options, ("",), "download")
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
+    try:
+        lines = downloading.download(_prepare([]), os.environ, lambda text: _report(f"[download] {text}"))
+    except KeyboardInterrupt:
+        os._exit(128 + signal.SIGINT)
+    _print("\n".join(lines))
+    return 0
+
+
+def _weights(options: list[str]) -> int:
+    way = _only(options, ("--json", ""), "weights")
+    start = _prepare([])
+    _print(json.dumps(weights.as_value(start), indent=2) if way else weights.as_text(start))
+    return 0
+
+
 def _only(options: list[str], known: Sequence[str] | Mapping[str, object], command: str) -> str:
     if len(options) > 1 or (options and options[0] not in known):
         raise StartError(
@@ -348,7 +372,14 @@ def _only(options: list[str], known: Sequence[str] | Mapping[str, object], comma
     return options[0] if options else ""
 
 
-COMMANDS = {"help": _help, "settings": _settings, "check": _check, "health": _health}
+COMMANDS = {
+    "help": _help,
+    "settings": _settings,
+    "check": _check,
+    "health": _health,
+    "download": _download,
+    "weights": _weights,
+}
 
 
 def _print(text: str) -> None:

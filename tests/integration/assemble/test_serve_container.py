@@ -18,6 +18,7 @@ from uuid import uuid4
 import pytest
 import requests
 
+from imagefactory.assemble.layers.own_layers import tiny_model
 from imagefactory.check.bench.endpoint import Endpoint
 from imagefactory.check.bench.measuring import Course, measure, recording
 from imagefactory.check.bench.profiles import load_profiles, load_prompts
@@ -28,6 +29,7 @@ from imagefactory.plan.serve.description import describe_image, image_environmen
 from imagefactory.plan.serve.image_paths import (
     CACHES,
     ENTRYPOINT,
+    MODEL_CACHE,
     PROGRAM,
     SETTINGS,
     cache_environment,
@@ -39,6 +41,7 @@ from imagefactory.project.targets import select
 from images.serve.program.pulse import STUCK
 from tests.fixtures.benchmarks import result
 from tests.fixtures.failures import refused
+from tests.fixtures.model_hub import ModelHub
 from tests.fixtures.serving import REPOSITORY, model_document
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
@@ -161,6 +164,26 @@ def test_an_engine_that_hangs_is_told_and_ended(engine: Engine) -> None:
             assert "the engine is stuck" in container.execute(*ENTRYPOINT, "health").stdout
             assert "is ended with code 69, after HANG_LIMIT=100 s" in waiting.result()
         assert container.exit_code == STUCK
+
+
+@pytest.mark.slow
+def test_a_downloaded_model_is_served_without_a_network(engine: Engine, model_hub: ModelHub, tmp_path: Path) -> None:
+    model_hub.repositories["some/tiny"] = {Path(name).name: content for name, content in tiny_model().items()}
+    variables = {"MODEL": "some/tiny", "HF_ENDPOINT": model_hub.url, "HF_HUB_OFFLINE": "", "HOST": "127.0.0.1"}
+    own = tuple(word for name, value in variables.items() for word in ("--env", f"{name}={value}"))
+    volume = ("--volume", f"{tmp_path}:{MODEL_CACHE}")
+    small = engine.run("download", options=(*own, "--tmpfs", f"{MODEL_CACHE}:size=4k"))
+    assert refused(small, "disk")
+    downloaded = engine.run("download", options=(*own, *volume))
+    assert downloaded.returncode == 0, downloaded.stderr
+    alone = (*engine.options, *own, *volume, "--network", "none", "--hostname", "localhost", "--ipc", "host")
+    container = engine.containers.start(engine.image, options=alone)
+    try:
+        wait_for_log(container, "the hub is not asked")
+        wait_for_log(container, "Application startup complete", 2 * START_LIMIT)
+        assert container.execute(*ENTRYPOINT, "health").stdout == "healthy\n"
+    finally:
+        container.remove()
 
 
 def ask_in_vain(server: RunningServer) -> str:
