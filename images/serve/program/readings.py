@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from .errors import StartError
 
 DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")
-CGROUP = "/sys/fs/cgroup"
+MEMINFO, CGROUP = "/proc/meminfo", "/sys/fs/cgroup"
 _KIB = 1024
 
 
@@ -80,7 +80,7 @@ def memory() -> tuple[int | None, int | None]:
     """Return the host's total memory, and how much is available within the container's limit."""
     found: dict[str, int] = {}
     try:
-        for line in Path("/proc/meminfo").read_text("ascii").splitlines():
+        for line in Path(MEMINFO).read_text("ascii").splitlines():
             name, _, rest = line.partition(":")
             if name in {"MemTotal", "MemAvailable"}:
                 found[name] = int(rest.split()[0]) * _KIB

@@ -16,9 +16,9 @@ LINES = LogLines(
 _MODEL = re.compile(r"Use (\w+) (?:backend by default|as default attention backend)")
 _DRAFT = re.compile(r"draft attention backend to (\w+)")
 _WORK = re.compile(
-    rb"^sglang:(?:((?:prompt|generation)_tokens_total)|num_(?:running|queue)_reqs)(?:\{[^}]*\})? ([0-9.e+]+)",
-    re.MULTILINE,
+    rb"^sglang:(?:(realtime_tokens_total)|num_(?:running|queue)_reqs)(?:\{[^}]*\})? ([0-9.e+]+)", re.MULTILINE
 )
+"""Its other counters of tokens grow only as requests end, which a batch of long ones may not do for an hour."""
 _METRIC = re.compile(
     rb"^sglang:(spec_verify_calls_total|spec_num_draft_tokens|generation_tokens_total)(?:\{[^}]*\})? ([0-9.e+]+)",
     re.MULTILINE,
