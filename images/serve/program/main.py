@@ -109,7 +109,7 @@ def _run_program(arguments: list[str]) -> NoReturn:
     _refuse_unread(server, arguments[0], serves=serves)
     handover = server.hand_over(secrets.words, secrets, os.environ)
     environment = _help_environment(server, arguments) | handover.environment
-    if serves:
+    if serves and not _asks_for_help(arguments):
         _stay_first()
     os.execvpe(arguments[0], [*arguments[:own], *handover.arguments], environment)  # noqa: S606 - the user's command
 
@@ -246,7 +246,7 @@ def _accompany(start: Start, where: health.Address, key_file: str, began: float 
         memory_floor=_memory_floor(start),
     )
     watch.accompany(task)
-    kept = {"MAX_JOBS": str(max(1, task.compilers))} if any(task.kernels) else {}
+    kept = {**start.server.watched, **({"MAX_JOBS": str(max(1, task.compilers))} if any(task.kernels) else {})}
     hooked = hook_variables(start.server.name, start.server.log, choices, os.environ) if choices else {}
     if choices and task.memory_floor:
         hooked["IMAGEFACTORY_SHORT"] = str(Path(choices).with_name(pulse.SHORT))

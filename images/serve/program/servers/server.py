@@ -71,6 +71,8 @@ class Server:
     """Whether it takes its API key from VLLM_API_KEY."""
     help_environment: Mapping[str, str]
     """The variables that its help needs on a machine without a GPU."""
+    watched: Mapping[str, str]
+    """The variables of a server that the companion watches."""
     build: Callable[[Image, Settings], Command]
     """Builds the recommended command."""
     facts: Callable[[Settings, Command], dict[str, object]]
