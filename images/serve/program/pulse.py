@@ -42,12 +42,12 @@ class Pulse:
 
     def __init__(self, now: float) -> None:
         self.moved = now
-        self.work: float | None = None
+        self.work: object = None
         self.asked: float | None = None
         """Since when an answer is awaited."""
 
-    def see(self, now: float, work: float | None, *, alive: bool = False) -> None:
-        """Take in the work that the server has done, if known; `alive` if it answered or waits for a compiler."""
+    def see(self, now: float, work: object, *, alive: bool = False) -> None:
+        """Take in figures that change as the server works, if known; `alive` if it answered or waits for a compiler."""
         if alive or (work is not None and work != self.work):
             self.moved, self.asked = now, None
         self.work = self.work if work is None else work

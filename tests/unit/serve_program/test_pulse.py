@@ -56,15 +56,15 @@ def test_an_idle_server_is_asked_rarely_and_one_without_metrics_as_if_somebody_w
 def test_metrics_tell_work_and_requests() -> None:
     text = (
         b'vllm:iteration_tokens_total_sum{engine="0"} 1.5e+03\nvllm:iteration_tokens_total_bucket{le="8"} 9.0\n'
-        b'vllm:generation_tokens_total{engine="0"} 20.0\nvllm:num_requests_running{engine="0"} 2.0\n'
+        b'vllm:kv_cache_usage_perc{engine="0"} 2.5e-01\nvllm:num_requests_running{engine="0"} 2.0\n'
         b'vllm:num_requests_waiting{engine="0"} 1.0\nvllm:num_requests_waiting_by_reason{reason="x"} 5.0\n'
     )
-    assert VLLM.work(text) == (1520, 3)
+    assert VLLM.work(text) == ((1500, 0.25), 3)
     text = (
         b'sglang:realtime_tokens_total{mode="decode"} 5.0\nsglang:prompt_tokens_total 9.0\n'
         b'sglang:num_running_reqs{a="b"} 1.0\nsglang:num_queue_reqs 2.0\n'
     )
-    assert SGLANG.work(text) == (5, 3)
+    assert SGLANG.work(text) == ((5,), 3)
 
 
 def test_connections_of_clients_are_counted_by_port(tmp_path: Path) -> None:
