@@ -96,6 +96,21 @@ def test_three_paths_and_a_preflight_of_a_browser_need_no_key(tmp_path: Path) ->
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("key", ["", KEY])
+def test_without_memory_all_but_questions_about_the_server_are_refused(tmp_path: Path, key: str) -> None:
+    paths = ("/v1/completions", "/health", "/metrics")
+    headers = [("authorization", f"Bearer {key}")]
+    requests = [{"path": path, "headers": headers} for path in paths]
+    socket = {"path": "/v1/realtime", "type": "websocket", "headers": headers}
+    short = tmp_path / "short"
+    variables = {"IMAGEFACTORY_SHORT": str(short), "VLLM_API_KEY": key}
+    assert ask(tmp_path, *requests, socket, **variables) == [*paths, "/v1/realtime"]
+    short.write_text("2.9 GB of memory are left.")
+    assert ask(tmp_path, *requests, socket, **variables) == [503, "/health", "/metrics", 1013]
+    if key:
+        assert ask(tmp_path, {"path": "/v1/completions"}, **variables) == [401]
+
+
 def test_a_server_that_cannot_be_guarded_does_not_run(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_bytes((HOOK / "sitecustomize.py").read_bytes())
     environment = {"PYTHONPATH": str(tmp_path), "VLLM_API_KEY": KEY}

@@ -51,6 +51,7 @@ SERVER = Server(
     reads_key=True,
     # Without a GPU it has no help but that for a CPU.
     help_environment={"VLLM_TARGET_DEVICE": "cpu"},
+    watched={},
     build=command.build,
     facts=_facts,
     without_api=_without_api,
