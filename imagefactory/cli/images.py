@@ -21,6 +21,7 @@ from imagefactory.cli.command import (
     show_rows,
     watching,
 )
+from imagefactory.errors import UsageError
 from imagefactory.store.progress import size
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def load(project: Project, target: list[str]) -> None:
     models="keep downloaded models in this folder of the host (default: ~/.cache/huggingface)",
     print="only print the docker run command",
     compose="only print a compose file",
+    with_="with --compose: also webui, litellm or metrics (docs/house.md), separated by commas",
     recipe="only print a recipe for another launcher: eugr or sparkrun",
     detach="run in the background, and start again after a reboot",
     no_ulimits="leave the limits of memory and stack alone, as a rootless Docker must",
@@ -98,6 +100,7 @@ def run(
     models: str = "",
     print_: bool = False,
     compose: bool = False,
+    with_: str = "",
     recipe: str = "",
     detach: bool = False,
     no_ulimits: bool = False,
@@ -107,11 +110,21 @@ def run(
     VLLM_API_KEY or VLLM_API_KEY_FILE sets the server's key, HF_TOKEN the token for gated models.
     """
     from imagefactory.launch import prepare
+    from imagefactory.launch.companions import chosen_profiles
     from imagefactory.launch.docker_run import HUB_CACHE
 
     cell = select_one(project, target)
     options.at_most_one(print=print_, compose=compose, recipe=recipe)
     options.at_most_one(recipe=recipe, mod=mod)
+    profiles = chosen_profiles(with_)
+    if profiles and not compose:
+        raise UsageError(
+            "bad-option",
+            "--with needs --compose.",
+            where="the --with option",
+            why="Only a compose file can start other programs beside the server.",
+            fix="Add --compose.",
+        )
     find = prepare.image_to_show if print_ or compose else prepare.image_to_run
     find = prepare.published_reference if recipe else find
     start = prepare.prepare(
@@ -127,7 +140,7 @@ def run(
     if recipe:
         print(start.recipe(recipe))
     elif compose:
-        print(start.compose())
+        print(start.compose(profiles, project.companion), end="")
     elif print_:
         print(start.shell(detach=detach))
     else:
