@@ -142,7 +142,7 @@ def _open_webui(launch: Launch) -> _Made:
 
 
 def _litellm(launch: Launch) -> _Made:
-    """Make the proxy ask for the server's key: it would be a way around it otherwise."""
+    """Make the proxy ask for the server's key: it would be a way around it otherwise. Without one, both are open."""
     place, port = "/etc/litellm.yaml", "${LITELLM_PORT:-4000}"
     service = _with_key(launch, "VLLM_API_KEY", f"litellm --config {place} --port {port}")
     if launch.key_file is None:
@@ -157,8 +157,10 @@ def _litellm(launch: Launch) -> _Made:
             }
             for name in launch.names
         ],
-        # Compose puts the user's key here, if there is one.
-        "general_settings": {"master_key": key if launch.key_file else "${VLLM_API_KEY:-}"},
+        # Compose puts the user's key here, if there is one; else LiteLLM does not start without the second setting.
+        "general_settings": {"master_key": key}
+        if launch.key_file
+        else {"master_key": "${VLLM_API_KEY:-}", "dangerously_permit_weak_or_unset_master_key": True},
     }
     return service, {place: yaml.safe_dump(config, sort_keys=False, width=120)}
 

@@ -51,6 +51,8 @@ def guard(application: type, key: str, without: Collection[str]) -> None:
     digest = sha256(key.encode()).digest()
 
     async def guarded(self: object, scope: Scope, receive: object, send: Send) -> None:
+        if scope["type"] != "lifespan":
+            scope["headers"] = with_bearer(list(scope["headers"]))
         if scope["type"] == "lifespan" or PASSED in scope or admits(scope, digest, without):
             scope[PASSED] = True
             await call(self, scope, receive, send)
@@ -62,6 +64,14 @@ def guard(application: type, key: str, without: Collection[str]) -> None:
             await send({"type": "websocket.close", "code": 1008})
 
     application.__call__ = guarded  # type: ignore[method-assign]
+
+
+def with_bearer(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return headers with the key where the servers look for it: clients of Anthropic's API send it as x-api-key."""
+    names = [name for name, _ in headers]
+    if b"authorization" in names or b"x-api-key" not in names:
+        return headers
+    return [*headers, (b"authorization", b"Bearer " + headers[names.index(b"x-api-key")][1])]
 
 
 def admits(scope: Scope, digest: bytes, without: Collection[str]) -> bool:
