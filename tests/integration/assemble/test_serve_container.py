@@ -6,17 +6,21 @@ The program of this checkout is mounted over the image's own, so a change is tes
 from __future__ import annotations
 
 import json
+import shlex
+import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 import requests
+import yaml
 
 from imagefactory.check.bench.endpoint import Endpoint
 from imagefactory.check.bench.measuring import Course, measure, recording
@@ -24,6 +28,8 @@ from imagefactory.check.bench.profiles import load_profiles, load_prompts
 from imagefactory.check.bench.result import BenchResult
 from imagefactory.check.bench.tool import command_in
 from imagefactory.check.smoke.containers import Container, Containers, RunningServer, docker
+from imagefactory.launch.docker_run import Launch
+from imagefactory.launch.launchers import llama_swap
 from imagefactory.plan.serve.description import describe_image, image_environment, settings_bytes
 from imagefactory.plan.serve.image_paths import (
     CACHES,
@@ -36,6 +42,7 @@ from imagefactory.plan.serve.image_paths import (
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.servers.known import SERVERS
 from imagefactory.project.targets import select
+from imagefactory.store.index_config import environment_for_uv
 from images.serve.program.pulse import STUCK
 from tests.fixtures.benchmarks import result
 from tests.fixtures.failures import refused
@@ -43,6 +50,7 @@ from tests.fixtures.serving import REPOSITORY, model_document
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 START_LIMIT = 300
+SDKS = ("anthropic==2.8.0", "openai==3.49.0")
 
 
 @dataclass
@@ -161,6 +169,64 @@ def test_an_engine_that_hangs_is_told_and_ended(engine: Engine) -> None:
             assert "the engine is stuck" in container.execute(*ENTRYPOINT, "health").stdout
             assert "is ended with code 69, after HANG_LIMIT=100 s" in waiting.result()
         assert container.exit_code == STUCK
+
+
+@pytest.mark.slow
+def test_the_sdks_of_openai_and_anthropic_chat_stream_and_call_tools(engine: Engine, tmp_path: Path) -> None:
+    uv, python = str(Path(sys.executable).with_name("uv")), str(tmp_path / "bin" / "python")
+    subprocess.run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(tmp_path)], check=True)
+    subprocess.run([uv, "pip", "install", "--quiet", "--python", python, *SDKS], env=environment_for_uv(), check=True)
+    options = (*engine.options, "--env", "ENABLE_AUTO_TOOL_CHOICE=1", "--env", "TOOL_CALL_PARSER=hermes")
+    with engine.containers.serve(engine.image, engine.folder, options=options) as server:
+        server.wait_until_healthy(START_LIMIT)
+        program = REPOSITORY / "tests" / "container" / "sdks.py"
+        subprocess.run([python, program, server.address, server.key], check=True)
+
+
+@pytest.mark.slow
+def test_the_configuration_of_llama_swap_swaps_models_by_request(
+    engine: Engine, real_matrix: Matrix, tmp_path: Path
+) -> None:
+    """A stand-in does what llama-swap does with each field."""
+    cell = select(real_matrix, ["tiny"])[0]
+    description = describe_image(real_matrix, cell, model_document(real_matrix, cell))
+    mounts = {str(program_folder(REPOSITORY)): f"/{PROGRAM}", str(engine.folder / "settings.json"): f"/{SETTINGS}"}
+    launches = [
+        Launch(replace(cell, model=name), engine.image, description, {"SERVED_MODEL_NAME": f"{name}-served"}, None,
+               str(tmp_path), mounts)
+        for name in ("swapped-1", "swapped-2")
+    ]  # fmt: skip
+    config = yaml.safe_load(llama_swap(launches))
+    stopped_by = ""
+    try:
+        for name in config["models"]:
+            model = config["models"][name]
+            subprocess.run(shlex.split(stopped_by or "true"), check=True, stdout=subprocess.DEVNULL)
+            started = time.monotonic()
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                port = str(free.getsockname()[1])
+            command = shlex.split(model["cmd"].replace("\\\n", " ").replace("${PORT}", port))
+            with (tmp_path / "log").open("ab") as log:
+                process = subprocess.Popen(command, stdout=log, stderr=log)
+            stopped_by = model["cmdStop"]
+            address = model["proxy"].replace("${PORT}", port)
+            while not is_healthy(address + model["checkEndpoint"]):
+                assert process.poll() is None, (tmp_path / "log").read_text()
+                assert time.monotonic() - started < config["healthCheckTimeout"]
+                time.sleep(0.5)
+            body = {"model": model["useModelName"], "prompt": "a", "max_tokens": 1}
+            assert requests.post(f"{address}/v1/completions", json=body, timeout=60).json()["model"] == f"{name}-served"
+        subprocess.run(shlex.split(stopped_by), check=True)
+        assert process.wait(60) == 0
+    finally:
+        docker("rm", "--force", *(launch.container for launch in launches))
+        docker("volume", "rm", "--force", *{launch.cache_volume for launch in launches})
+
+
+def is_healthy(url: str) -> bool:
+    with suppress(requests.RequestException):
+        return requests.get(url, timeout=5).ok
+    return False
 
 
 def ask_in_vain(server: RunningServer) -> str:
