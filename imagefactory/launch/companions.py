@@ -97,8 +97,14 @@ def add_companions(
     document: dict[str, Any], launch: Launch, profiles: Iterable[str], image_of: Callable[[str], str]
 ) -> None:
     """Add the services of profiles to a compose file; `image_of` returns an image of others by name."""
-    made = {"open-webui": _open_webui, "litellm": _litellm, "prometheus": _prometheus, "grafana": _grafana}
-    made |= {"node-exporter": _node_exporter, "dcgm-exporter": _dcgm_exporter}
+    made: dict[str, Callable[[Launch], _Made]] = {
+        "open-webui": _open_webui,
+        "litellm": _litellm,
+        "prometheus": _prometheus,
+        "node-exporter": _node_exporter,
+        "dcgm-exporter": _dcgm_exporter,
+        "grafana": _grafana,
+    }
     for profile in profiles:
         for name in PROFILES[profile]:
             if name == "dcgm-exporter" and not launch.on_gpu:

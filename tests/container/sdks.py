@@ -2,8 +2,8 @@
 
 import sys
 
-from anthropic import Anthropic
-from openai import OpenAI
+from anthropic import Anthropic  # type: ignore[import-not-found]
+from openai import OpenAI  # type: ignore[import-not-found]
 
 TRIES = 20
 """Calls of tools: the model is random, and may fill its answer with blanks before it ends one."""

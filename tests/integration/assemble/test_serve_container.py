@@ -199,8 +199,7 @@ def test_the_configuration_of_llama_swap_swaps_models_by_request(
     config = yaml.safe_load(llama_swap(launches))
     stopped_by = ""
     try:
-        for name in config["models"]:
-            model = config["models"][name]
+        for name, model in config["models"].items():
             subprocess.run(shlex.split(stopped_by or "true"), check=True, stdout=subprocess.DEVNULL)
             started = time.monotonic()
             with socket.create_server(("127.0.0.1", 0)) as free:

@@ -85,8 +85,8 @@ def test_an_image_of_others_is_named_by_its_digest_once_that_is_locked(tmp_path:
     (tmp_path / "matrix.yaml").symlink_to(REPOSITORY / "matrix.yaml")
     assert Project(tmp_path).companion("litellm") == "ghcr.io/berriai/litellm:main-stable"
     digest = "sha256:" + "ab" * 32
-    entries = (LockedCompanion(name="litellm", tag="main-stable", digest=digest),)
-    entries += (LockedCompanion(name="grafana", tag="an-older-one", digest=digest),)
+    tags = {"litellm": "main-stable", "grafana": "an-older-one"}
+    entries = tuple(LockedCompanion(name=name, tag=tag, digest=digest) for name, tag in tags.items())
     CompanionLock(made_from={}, images=entries).write(tmp_path / "locks" / "companions.toml")
     project = Project(tmp_path)
     assert project.companion("litellm") == f"ghcr.io/berriai/litellm@{digest}"
