@@ -197,17 +197,14 @@ def test_the_configuration_of_llama_swap_swaps_models_by_request(
         for name in ("swapped-1", "swapped-2")
     ]  # fmt: skip
     config = yaml.safe_load(llama_swap(launches))
-    stopped_by = ""
     try:
         for name, model in config["models"].items():
-            subprocess.run(shlex.split(stopped_by or "true"), check=True, stdout=subprocess.DEVNULL)
             started = time.monotonic()
             with socket.create_server(("127.0.0.1", 0)) as free:
                 port = str(free.getsockname()[1])
             command = shlex.split(model["cmd"].replace("\\\n", " ").replace("${PORT}", port))
             with (tmp_path / "log").open("ab") as log:
                 process = subprocess.Popen(command, stdout=log, stderr=log)
-            stopped_by = model["cmdStop"]
             address = model["proxy"].replace("${PORT}", port)
             while not is_healthy(address + model["checkEndpoint"]):
                 assert process.poll() is None, (tmp_path / "log").read_text()
@@ -215,8 +212,8 @@ def test_the_configuration_of_llama_swap_swaps_models_by_request(
                 time.sleep(0.5)
             body = {"model": model["useModelName"], "prompt": "a", "max_tokens": 1}
             assert requests.post(f"{address}/v1/completions", json=body, timeout=60).json()["model"] == f"{name}-served"
-        subprocess.run(shlex.split(stopped_by), check=True)
-        assert process.wait(60) == 0
+            subprocess.run(shlex.split(model["cmdStop"]), check=True)
+            assert process.wait(60) == 0
     finally:
         docker("rm", "--force", *(launch.container for launch in launches))
         docker("volume", "rm", "--force", *{launch.cache_volume for launch in launches})
