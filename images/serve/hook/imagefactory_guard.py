@@ -61,6 +61,8 @@ def guard(application: type, key: str, without: Collection[str], short: str = ""
     digest = sha256(key.encode()).digest()
 
     async def guarded(self: object, scope: Scope, receive: object, send: Send) -> None:
+        if scope["type"] != "lifespan":
+            scope["headers"] = with_bearer(list(scope["headers"]))
         if scope["type"] == "lifespan" or PASSED in scope:
             await call(self, scope, receive, send)
         elif key and not admits(scope, digest, without):
@@ -92,6 +94,14 @@ def _reason(scope: Scope, short: str) -> str:
         return Path(short).read_text("utf-8")
     except OSError:
         return ""
+
+
+def with_bearer(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return headers with the key where the servers look for it: clients of Anthropic's API send it as x-api-key."""
+    names = [name for name, _ in headers]
+    if b"authorization" in names or b"x-api-key" not in names:
+        return headers
+    return [*headers, (b"authorization", b"Bearer " + headers[names.index(b"x-api-key")][1])]
 
 
 def admits(scope: Scope, digest: bytes, without: Collection[str]) -> bool:

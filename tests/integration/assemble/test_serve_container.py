@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
+import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 import requests
+import yaml
 
 from imagefactory.assemble.layers.own_layers import tiny_model
 from imagefactory.check.bench.endpoint import Endpoint
@@ -27,6 +31,8 @@ from imagefactory.check.bench.profiles import load_profiles, load_prompts
 from imagefactory.check.bench.result import BenchResult
 from imagefactory.check.bench.tool import command_in
 from imagefactory.check.smoke.containers import Container, Containers, RunningServer, docker
+from imagefactory.launch.docker_run import Launch
+from imagefactory.launch.launchers import llama_swap
 from imagefactory.plan.serve.description import describe_image, image_environment, settings_bytes
 from imagefactory.plan.serve.image_paths import (
     CACHES,
@@ -40,6 +46,7 @@ from imagefactory.plan.serve.image_paths import (
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.servers.known import SERVERS
 from imagefactory.project.targets import select
+from imagefactory.store.index_config import environment_for_uv
 from images.serve.program.pulse import GB, MEMORY, STUCK
 from tests.fixtures.benchmarks import result
 from tests.fixtures.failures import refused
@@ -48,6 +55,7 @@ from tests.fixtures.serving import READINGS, REPOSITORY, model_document
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 START_LIMIT = 300
+SDKS = ("anthropic==2.8.0", "openai==3.49.0")
 
 
 @dataclass
@@ -257,6 +265,60 @@ def make():
         build=build, build_dir=folder, sources=["a"], jit_library_path=folder / "slow.so", lock_path="/tmp/slow.lock"
     )
 """
+
+
+@pytest.mark.slow
+def test_the_sdks_of_openai_and_anthropic_chat_stream_and_call_tools(engine: Engine, tmp_path: Path) -> None:
+    uv, python = str(Path(sys.executable).with_name("uv")), str(tmp_path / "bin" / "python")
+    subprocess.run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(tmp_path)], check=True)
+    subprocess.run([uv, "pip", "install", "--quiet", "--python", python, *SDKS], env=environment_for_uv(), check=True)
+    options = (*engine.options, "--env", "ENABLE_AUTO_TOOL_CHOICE=1", "--env", "TOOL_CALL_PARSER=hermes")
+    with engine.containers.serve(engine.image, engine.folder, options=options) as server:
+        server.wait_until_healthy(START_LIMIT)
+        program = REPOSITORY / "tests" / "container" / "sdks.py"
+        subprocess.run([python, program, server.address, server.key], check=True)
+
+
+@pytest.mark.slow
+def test_the_configuration_of_llama_swap_swaps_models_by_request(
+    engine: Engine, real_matrix: Matrix, tmp_path: Path
+) -> None:
+    """A stand-in does what llama-swap does with each field."""
+    cell = select(real_matrix, ["tiny"])[0]
+    description = describe_image(real_matrix, cell, model_document(real_matrix, cell))
+    mounts = {str(program_folder(REPOSITORY)): f"/{PROGRAM}", str(engine.folder / "settings.json"): f"/{SETTINGS}"}
+    launches = [
+        Launch(replace(cell, model=name), engine.image, description, {"SERVED_MODEL_NAME": f"{name}-served"}, None,
+               str(tmp_path), mounts)
+        for name in ("swapped-1", "swapped-2")
+    ]  # fmt: skip
+    config = yaml.safe_load(llama_swap(launches))
+    try:
+        for name, model in config["models"].items():
+            started = time.monotonic()
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                port = str(free.getsockname()[1])
+            command = shlex.split(model["cmd"].replace("\\\n", " ").replace("${PORT}", port))
+            with (tmp_path / "log").open("ab") as log:
+                process = subprocess.Popen(command, stdout=log, stderr=log)
+            address = model["proxy"].replace("${PORT}", port)
+            while not is_healthy(address + model["checkEndpoint"]):
+                assert process.poll() is None, (tmp_path / "log").read_text()
+                assert time.monotonic() - started < config["healthCheckTimeout"]
+                time.sleep(0.5)
+            body = {"model": model["useModelName"], "prompt": "a", "max_tokens": 1}
+            assert requests.post(f"{address}/v1/completions", json=body, timeout=60).json()["model"] == f"{name}-served"
+            subprocess.run(shlex.split(model["cmdStop"]), check=True)
+            assert process.wait(60) == 0
+    finally:
+        docker("rm", "--force", *(launch.container for launch in launches))
+        docker("volume", "rm", "--force", *{launch.cache_volume for launch in launches})
+
+
+def is_healthy(url: str) -> bool:
+    with suppress(requests.RequestException):
+        return requests.get(url, timeout=5).ok
+    return False
 
 
 def ask_in_vain(server: RunningServer) -> str:

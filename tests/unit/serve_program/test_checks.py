@@ -161,6 +161,7 @@ def test_kernels_for_120a_do_not_load_on_a_gb10(checks: Checks) -> None:
         ("qwen3.5-35b-a3b-int4", {}, "warn", "INT4-AutoRound"),
         ("gemma4-31b@0.24.0", {"DFLASH_DRAFTER": "z-lab/gemma-4-31B-it-DFlash"}, "fail", "0.26.0"),
         ("gemma4-31b@0.19.1", {"DFLASH_DRAFTER": "some/drafter"}, "fail", "0.20.0"),
+        ("gemma4-31b", {"EXTRA_ARGS": "--enable_sleep_mode"}, "fail", "from its sleep"),
     ],
 )
 def test_known_bad_combinations_are_reported(

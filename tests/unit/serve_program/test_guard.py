@@ -70,8 +70,12 @@ def test_only_a_request_with_the_key_reaches_the_server(tmp_path: Path, kind: st
     requests = [{"type": kind, "path": "/invocations", "headers": [("authorization", key)]} for key in keys]
     two = [("authorization", "Bearer wrong"), ("authorization", f"Bearer {KEY}")]
     requests += [{"type": kind, "path": "/x", "headers": headers} for headers in ([], two)]
+    anthropic, wrong = ("x-api-key", KEY), ("x-api-key", f"{KEY}x")
+    mixed = [[anthropic], [wrong], [wrong, anthropic], [("authorization", "Bearer wrong"), anthropic]]
+    requests += [{"type": kind, "path": "/x", "headers": headers} for headers in mixed]
     refusal = 401 if kind == "http" else 1008
     expected = ["/invocations" if good else refusal for good in keys.values()] + [refusal, refusal]
+    expected += ["/x", refusal, refusal, refusal]
     assert ask(tmp_path, *requests) == expected
     assert set(ask(tmp_path, *requests, VLLM_API_KEY="")) == {"/invocations", "/x"}
 
