@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from . import checkpoint, memory, rules
+from . import checkpoint, memory, pulse, rules
 from .command import Command, option
 from .errors import StartError
 from .image import Image, Json
@@ -46,6 +46,11 @@ class Start(NamedTuple):
     """The folder of the server's package; None outside an image."""
     offline: bool = False
     """Whether the server need not ask the model hub."""
+
+    @property
+    def memory_floor(self) -> int:
+        """The bytes that the host keeps; 0 where the GPU has memory of its own."""
+        return (self.settings.number("MEMORY_FLOOR") or 0) * pulse.GB if self.readings.unified else 0
 
     @property
     def on_gpu(self) -> bool:

@@ -246,7 +246,7 @@ def _accompany(start: Start, where: health.Address, key_file: str, began: float 
         kernels=ahead.find(start.image.facts, os.environ),
         compilers=_compilers(start),
         hang_limit=start.settings.number("HANG_LIMIT") or 0,
-        memory_floor=_memory_floor(start),
+        memory_floor=start.memory_floor,
     )
     watch.accompany(task)
     kept = {**start.server.watched, **({"MAX_JOBS": str(max(1, task.compilers))} if any(task.kernels) else {})}
@@ -263,13 +263,8 @@ def _compilers(start: Start) -> int:
         return chosen
     share = start.settings.fraction("GPU_MEMORY_UTILIZATION") or start.server.share.default
     reserved = int(share * (machine.memory_total or 0)) if machine.unified else 0
-    reserved += ahead.floor(_memory_floor(start))
+    reserved += ahead.floor(start.memory_floor)
     return ahead.jobs(len(os.sched_getaffinity(0)), machine.memory_available, reserved)
-
-
-def _memory_floor(start: Start) -> int:
-    """Return the bytes that the host keeps; 0 where the GPU has memory of its own."""
-    return (start.settings.number("MEMORY_FLOOR") or 0) * pulse.GB if start.readings.unified else 0
 
 
 def _address(start: Start) -> health.Address:
