@@ -62,8 +62,14 @@ def norms(model: Any) -> list[Any]:
     return [module for module in model.modules() if hasattr(module, "variance_epsilon")]
 
 
-def linears(model: Any) -> list[Any]:
-    return [value for name, value in model.named_parameters() if name.endswith("proj.weight")]
+def rounded(model: Any) -> Callable[[], None]:
+    """Have the MLPs read numbers of eight bits."""
+
+    def narrow(_: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (arguments[0].to(torch.float8_e4m3fn).to(arguments[0].dtype), *arguments[1:])
+
+    hooks = [layer.mlp.register_forward_pre_hook(narrow) for layer in model.model.layers]
+    return lambda: [hook.remove() for hook in hooks] and None
 
 
 def truncated(model: Any) -> Callable[[], None]:
@@ -98,11 +104,9 @@ FAULTS: dict[str, Callable[[Any], Callable[[], None]]] = {
     "swapped halves of RoPE": lambda m: of_all(
         [one.rotary_emb for one in attention(m)], "is_neox_style", lambda x: not x
     ),
-    "a mask of 32 tokens": lambda m: of_all(
-        [one.attn.impl for one in attention(m)], "sliding_window", lambda _: (31, 0)
-    ),
+    "a mask of 32 tokens": lambda m: of_all([one.attn.impl for one in attention(m)], "sliding_window", lambda _: 31),
     "a dropped bias": lambda m: weights([one.qkv_proj.bias for one in attention(m)], torch.zeros_like),
-    "weights in fp8": lambda m: weights(linears(m), lambda x: x.to(torch.float8_e4m3fn).to(x.dtype)),
+    "activations in fp8": rounded,
     "a truncated vocabulary": truncated,
     "a stale KV block": stale,
     "an epsilon of 1e-5": lambda m: of_all(norms(m), "variance_epsilon", lambda _: 1e-5),

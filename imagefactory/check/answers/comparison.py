@@ -30,6 +30,8 @@ KERNELS: Final = ("ATTENTION_BACKEND", "ENFORCE_EAGER", "EXTRA_ARGS")
 NOISE: Final = 3.0
 """How many times the noise a difference may be."""
 LEAST: Final = 1e-12
+MOST: Final = 700.0
+"""The least probability that counts, and the largest exponent."""
 
 
 class Floor(NamedTuple):
@@ -79,7 +81,7 @@ def figures(left: AnswersResult, right: AnswersResult) -> Figures:
         divergences[min(places - 1, int(0.99 * places))],
         agree / places,
         sum(map(abs, apart)) / places,
-        math.exp(-sum(apart) / places),
+        math.exp(min(MOST, -sum(apart) / places)),
         not (left.chat and right.chat) or left.chat == right.chat,
     )
 
