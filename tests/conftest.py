@@ -29,6 +29,7 @@ pytest_plugins = (
     "tests.fixtures.small_images",
     "tests.fixtures.serving",
     "tests.fixtures.serve_process",
+    "tests.fixtures.model_hub",
     "tests.fixtures.debs",
     "tests.fixtures.debian_archive",
     "tests.fixtures.small_factory",

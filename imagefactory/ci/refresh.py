@@ -14,9 +14,10 @@ from packaging.version import Version
 from imagefactory.environment.locks import lock_environment
 from imagefactory.environment.setup import FOLDER, LockedSet
 from imagefactory.errors import ConfigError
-from imagefactory.lock.making import make_locks
+from imagefactory.lock.making import UPGRADE_ALL, UPGRADE_COMPANIONS, make_locks
 from imagefactory.mods.compatibility import ModResult, markdown
 from imagefactory.project.cells import reason_excluded
+from imagefactory.project.locks.files import CompanionLock
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project, locked_cells
 from imagefactory.publish.attest.licence_record import update_licences
@@ -115,6 +116,7 @@ def refresh(project: Project, indexes: Indexes, upgrade: Sequence[str], say: Say
     newest = max(releases, key=lambda name: releases[name].version)
     release = newest_release(project.matrix, indexes)
     cells = locked_cells(project)
+    upgrade = [*upgrade, UPGRADE_COMPANIONS] if UPGRADE_ALL in upgrade else upgrade
     made = list(make_locks(project, cells, upgrade=upgrade, say=say))
     security = {result.path.relative_to(project.locks).as_posix(): result.security for result in made}
     if release is not None:
@@ -137,6 +139,10 @@ def _versions(locks: Path) -> dict[str, dict[str, str]]:
         data = tomllib.loads(path.read_text("utf-8"))
         entries = [*data.get("wheels", ()), *data.get("debs", ())]
         found[path.relative_to(locks).as_posix()] = {entry["name"]: entry["version"] for entry in entries}
+    companions = CompanionLock.path(locks)
+    if companions.exists():
+        digests = {entry.name: f"{entry.tag}@{entry.digest[:19]}" for entry in CompanionLock.read(companions).images}
+        found[companions.name] = digests
     own = LockedSet("test", locks / FOLDER.name / "test.txt")  # it holds what the smaller sets hold
     if own.path.exists():
         found[own.path.relative_to(locks).as_posix()] = own.pins()

@@ -24,6 +24,7 @@ from imagefactory.project.bases import Base
 from imagefactory.project.project import Project
 from imagefactory.store.index_config import IndexConfig, redact
 from imagefactory.store.indexes import Indexes
+from images.serve.program import heat
 
 Health = Literal["ok", "warning", "failed"]
 PATIENCE = 20  # seconds to wait for a program to print its version
@@ -167,7 +168,7 @@ def _engine() -> Result:
 
 
 def _gpu() -> Result:
-    """Look for a GPU, and compare its driver with what images need."""
+    """Look for a GPU that is neither slowed down nor stuck, and compare its driver with what images need."""
     remedy = "Building does not need it. Where images with a GPU are to run, install NVIDIA's driver."
     smi = shutil.which("nvidia-smi")
     if smi is None:
@@ -178,10 +179,15 @@ def _gpu() -> Result:
         return "warning", "nvidia-smi shows no GPU", remedy
     driver, _, _ = lines[0].partition(", ")
     names = ", ".join(line.partition(", ")[2] for line in lines)
-    detail = f"{names}, driver {driver}; images need {CUDA_13_DRIVER} or newer"
+    state = _said(smi, *heat.QUERY)
+    detail = ", ".join(
+        filter(None, [names, heat.describe(state), f"driver {driver}; images need {CUDA_13_DRIVER} or newer"])
+    )
     major = re.match(r"\d+", driver)
     if major and int(major[0]) < int(CUDA_13_DRIVER.partition(".")[0]):
         return "warning", detail, "Update NVIDIA's driver on this machine; containers use the host's."
+    for what, remedy in heat.problems(state):
+        return "warning", f"{what}; {detail}", remedy
     return "ok", detail, ""
 
 

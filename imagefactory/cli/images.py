@@ -21,6 +21,7 @@ from imagefactory.cli.command import (
     show_rows,
     watching,
 )
+from imagefactory.errors import UsageError
 from imagefactory.store.progress import size
 
 if TYPE_CHECKING:
@@ -85,7 +86,9 @@ def load(project: Project, target: list[str]) -> None:
     models="keep downloaded models in this folder of the host (default: ~/.cache/huggingface)",
     print="only print the docker run command",
     compose="only print a compose file",
-    recipe="only print a recipe for another launcher: eugr or sparkrun",
+    with_="with --compose: also webui, litellm or metrics (docs/house.md), separated by commas",
+    recipe="only print a file for another launcher: quadlet (Podman), llama-swap, eugr or sparkrun",
+    target="which image: MODEL[@VERSION][/ARCH[/MACHINE]] (default: the first model); repeatable for llama-swap",
     detach="run in the background, and start again after a reboot",
     no_ulimits="leave the limits of memory and stack alone, as a rootless Docker must",
 )
@@ -93,11 +96,12 @@ def run(
     project: Project,
     set: list[str],
     mod: list[str],
-    target: str = "",
+    target: list[str],
     image: str = "",
     models: str = "",
     print_: bool = False,
     compose: bool = False,
+    with_: str = "",
     recipe: str = "",
     detach: bool = False,
     no_ulimits: bool = False,
@@ -106,28 +110,55 @@ def run(
 
     VLLM_API_KEY or VLLM_API_KEY_FILE sets the server's key, HF_TOKEN the token for gated models.
     """
-    from imagefactory.launch import prepare
+    from imagefactory.launch import launchers, prepare
+    from imagefactory.launch.companions import chosen_profiles
     from imagefactory.launch.docker_run import HUB_CACHE
 
-    cell = select_one(project, target)
+    cells = [select_one(project, one) for one in target or [""]]
     options.at_most_one(print=print_, compose=compose, recipe=recipe)
-    options.at_most_one(recipe=recipe, mod=mod)
-    find = prepare.image_to_show if print_ or compose else prepare.image_to_run
-    find = prepare.published_reference if recipe else find
-    start = prepare.prepare(
-        project,
-        cell,
-        image or find(project, cell),
-        given=prepare.settings_from(set),
-        environment=os.environ,
-        models=models or HUB_CACHE,
-        mods=mod,
-        limits=not no_ulimits,
-    )
-    if recipe:
+    swapped, unit = recipe == launchers.LLAMA_SWAP, recipe == launchers.QUADLET
+    options.at_most_one(recipe=recipe and not (swapped or unit), mod=mod)
+    if len(cells) > 1 and (not swapped or image):
+        raise UsageError(
+            "bad-option",
+            "Only `--recipe llama-swap` takes several targets, and then no --image.",
+            where="the --target option",
+            why="Everything else starts one image.",
+            fix="Name one target.",
+        )
+    profiles = chosen_profiles(with_)
+    if profiles and not compose:
+        raise UsageError(
+            "bad-option",
+            "--with needs --compose.",
+            where="the --with option",
+            why="Only a compose file can start other programs beside the server.",
+            fix="Add --compose.",
+        )
+    find = prepare.image_to_show if print_ or compose or swapped else prepare.image_to_run
+    find = prepare.published_reference if recipe and not swapped else find
+    starts = [
+        prepare.prepare(
+            project,
+            cell,
+            image or find(project, cell),
+            given=prepare.settings_from(set),
+            environment=os.environ,
+            models=models or HUB_CACHE,
+            mods=mod,
+            limits=not no_ulimits,
+        )
+        for cell in cells
+    ]
+    start = starts[0]
+    if swapped:
+        print(launchers.llama_swap([start.launch for start in starts]), end="")
+    elif unit:
+        print(launchers.quadlet(start.launch), end="")
+    elif recipe:
         print(start.recipe(recipe))
     elif compose:
-        print(start.compose())
+        print(start.compose(profiles, project.companion), end="")
     elif print_:
         print(start.shell(detach=detach))
     else:

@@ -22,6 +22,8 @@ from images.serve.program.keys import SIMILAR
 
 STOP_SECONDS = 30  # how long a server may take to finish its requests when it is stopped
 STACK = 64 * 1024 * 1024
+GPU = {"resources": {"reservations": {"devices": [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]}}}
+"""What a service of a compose file deploys to use the GPUs."""
 HUB_CACHE = "~/.cache/huggingface"
 TOKEN = "HF_TOKEN"  # noqa: S105 - the name of a variable
 """Containers get it from the user's environment, by name: no command or file of ours has its value."""
@@ -49,6 +51,13 @@ class Launch:
     @property
     def on_gpu(self) -> bool:
         return bool(self.description["image"]["capability"])
+
+    @property
+    def names(self) -> list[str]:
+        """The names by which clients may ask for the model."""
+        found = image_environment(self.description) | dict(self.given)
+        names = [name for name in found.get("SERVED_MODEL_NAME", "").split(",") if name]
+        return names or [found.get("MODEL_PATH") or found["MODEL"]]
 
     @property
     def limits(self) -> dict[str, int]:
@@ -91,15 +100,29 @@ def shell_line(words: list[str]) -> str:
 
 
 def compose(launch: Launch) -> str:
-    """Return a compose file. Its .env file can change settings, and set a key if there is no key file."""
     return compose_text(compose_document(launch))
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines, which are files of ours, as blocks, and repeats parts instead of naming them."""
+
+    def ignore_aliases(self, _data: object) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
 def compose_text(document: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(document, sort_keys=False, width=120)
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=120)
 
 
 def compose_document(launch: Launch) -> dict[str, Any]:
+    """Return a compose file. Its .env file can change settings, and set a key if there is no key file."""
     service: dict[str, Any] = {
         "image": launch.image,
         "container_name": launch.container,
@@ -116,8 +139,7 @@ def compose_document(launch: Launch) -> dict[str, Any]:
         ],
     }
     if launch.on_gpu:
-        devices = [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]
-        service["deploy"] = {"resources": {"reservations": {"devices": devices}}}
+        service["deploy"] = GPU
     document: dict[str, Any] = {
         "services": {launch.cell.server: service},
         "volumes": {"kernels": {"name": launch.cache_volume}},

@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from imagefactory.assemble.assemble import built_layouts
 from imagefactory.assemble.engines.docker.daemon import image_id, load
 from imagefactory.errors import BuildError, EngineError, TrustError, UsageError
+from imagefactory.launch.companions import add_companions
 from imagefactory.launch.docker_run import (
     HUB_CACHE,
     TOKEN,
     Launch,
-    compose,
+    compose_document,
+    compose_text,
     docker_run,
     find_key_file,
     pinned,
@@ -50,8 +52,11 @@ class Start:
     def shell(self, *, detach: bool = True) -> str:
         return shell_line(self.line(detach=detach))
 
-    def compose(self) -> str:
-        return compose(self.launch)
+    def compose(self, profiles: Sequence[str] = (), image_of: Callable[[str], str] = str) -> str:
+        """Return a compose file, with the services of profiles; `image_of` returns an image of others by name."""
+        document = compose_document(self.launch)
+        add_companions(document, self.launch, profiles, image_of)
+        return compose_text(document)
 
     def recipe(self, style: str) -> str:
         return recipe(style, self.launch, self.served.model, self.command, self.served.extra)

@@ -55,7 +55,7 @@ def recipe_document(
             f"There is no recipe of the format {style!r} for {server.title}.",
             where="the --recipe option",
             why=f"No launcher of that name is known to start {server.title}.",
-            fix=f"Use {' or '.join(server.recipes)}.",
+            fix=f"Use {', '.join(server.recipes)}, quadlet or llama-swap.",
         )
     defaults: dict[str, object] = {"host": "0.0.0.0", "port": 8000, "tensor_parallel": 1}  # noqa: S104
     words = _template(server, command, defaults)

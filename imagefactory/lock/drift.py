@@ -14,6 +14,7 @@ from imagefactory.lock.wheel_contents import refuse_unmatched
 from imagefactory.project.cells import Cell, buildable, compiled_distributions, leave_out_of
 from imagefactory.project.locks.files import (
     BaseLock,
+    CompanionLock,
     LicenceLock,
     Lock,
     LockedWheel,
@@ -96,9 +97,9 @@ def without_lock(project: Project) -> dict[str, list[str]]:
 def check_locks(project: Project, expected: Iterable[Expected]) -> list[Path]:
     """Compare every lock of the checkout with what is expected, and return their paths; raise an error for drift."""
     known = {entry.path: entry for entry in expected}
-    # Layer digests, slimmed libraries and licences are records; nothing in the matrix determines them.
+    # The matrix does not determine these records: layers, slimmed libraries, licences, digests of others' images.
     records = {project.known_layers, project.handed_on_layers}
-    records |= {kind.path(project.locks) for kind in (SlimLock, LicenceLock)}
+    records |= {kind.path(project.locks) for kind in (SlimLock, LicenceLock, CompanionLock)}
     present = {*project.locks.glob("**/*.toml")} - records
     required = {entry.path for entry in known.values() if entry.required}
     drifts: list[tuple[Path, str]] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from http import HTTPStatus
@@ -17,12 +18,14 @@ from packaging.utils import (
 )
 from packaging.version import Version
 
-from imagefactory.errors import LockError, NetworkError, clean
-from imagefactory.project.locks.files import LockedRevision, LockedSource
+from imagefactory.errors import LockError, NetworkError, RegistryError, clean
+from imagefactory.oci.registry.repository import Repository
+from imagefactory.project.locks.files import CompanionLock, LockedCompanion, LockedRevision, LockedSource
 from imagefactory.store.digests import Sha256, parse_json
 from imagefactory.store.http import RangeFile, get_bounded, new_session, short_reason
 from imagefactory.store.index_config import redact
 from imagefactory.store.indexes import Indexes
+from imagefactory.store.progress import Say
 
 _BOTH = ("wheel", "sdist")
 _PATTERNS = {
@@ -64,6 +67,26 @@ def _version_of(file: str) -> Version | None:
         return parse_wheel_filename(file)[1] if file.endswith(".whl") else parse_sdist_filename(file)[1]
     except (InvalidWheelFilename, InvalidSdistFilename):
         return None
+
+
+def lock_companions(images: Mapping[str, str], old: CompanionLock, say: Say) -> CompanionLock:
+    """Pin what the tags of images name now; where a registry does not say, the old digest stays."""
+    found = []
+    digest: str | None
+    for name, image in images.items():
+        tag = image.rpartition(":")[2]
+        digest, why = None, "The registry has no such tag."
+        try:
+            with Repository.open(image) as repository:
+                digest = repository.resolve(tag)
+        except (RegistryError, NetworkError) as error:
+            why = error.what
+        if digest is None:
+            digest = old.digest_of(name, tag)
+            say(f"- {image} keeps {digest or 'its tag'}: {why}")
+        if digest:
+            found.append(LockedCompanion(name=name, tag=tag, digest=digest))
+    return CompanionLock(made_from={}, images=tuple(found))
 
 
 TIMEOUT = (10.0, 30.0)

@@ -18,7 +18,7 @@ from imagefactory.lock.drift import (
     wheels_made_from,
     wheels_to_audit,
 )
-from imagefactory.lock.lookups import lock_archive, lock_revision, lock_sources
+from imagefactory.lock.lookups import lock_archive, lock_companions, lock_revision, lock_sources
 from imagefactory.lock.mirrors import DebianMirrors
 from imagefactory.lock.wheel_locks import WheelRequest, lock_wheels
 from imagefactory.lock.wheelhouse.adopt import choose_compiled, refuse_unfit_kernels, refuse_unknown
@@ -31,7 +31,7 @@ from imagefactory.project.cells import (
     intended_kernels,
     leave_out_of,
 )
-from imagefactory.project.locks.files import BaseLock, ModelLock, SourceLock, ToolLock, WheelLock
+from imagefactory.project.locks.files import BaseLock, CompanionLock, ModelLock, SourceLock, ToolLock, WheelLock
 from imagefactory.project.locks.indexed_files import configured_indexes
 from imagefactory.project.locks.kernels import KernelLock, WheelKernels
 from imagefactory.project.project import Project
@@ -42,6 +42,7 @@ from imagefactory.store.progress import Say
 
 UPGRADE_ALL = "all"
 UPGRADE_BASE = "base"  # every Debian package, whatever the base is called
+UPGRADE_COMPANIONS = "companions"  # the images of others
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,11 @@ def make_locks(
     yield _make_source_lock(project, say)
     yield _make_tool_lock(project, say)
     yield _make_model_lock(project, look_up=models, say=say)
+    if UPGRADE_COMPANIONS in upgrade:
+        say(f"Asking for the digests of {len(project.matrix.companions)} images of others")
+        lock = lock_companions(project.matrix.companions, project.companion_lock, say)
+        path = CompanionLock.path(project.locks)
+        yield LockResult(path, changed=lock.write(path))
 
 
 def _make_wheel_lock(
@@ -201,7 +207,7 @@ def _make_model_lock(project: Project, *, look_up: bool, say: Say) -> LockResult
 
 
 def _check_upgrade_names(project: Project, cells: Sequence[Cell], upgrade: Sequence[str]) -> None:
-    known = {UPGRADE_ALL, UPGRADE_BASE, *project.matrix.bases}
+    known = {UPGRADE_ALL, UPGRADE_BASE, UPGRADE_COMPANIONS, *project.matrix.bases}
     for cell in cells if upgrade else ():
         if project.wheel_lock_path(cell).exists():
             known |= {wheel.name for wheel in project.wheel_lock(cell).wheels}

@@ -42,6 +42,7 @@ Workflow = Annotated[str, StringConstraints(pattern=rf"^{_WORKFLOW}")]
 PLACEHOLDER: Final = "OWNER"  # in `registry`, until a fork sets it
 _ON_GITHUB = re.compile(r"(?:\w+://)?(?:[^@/]+@)?github\.com(?::\d+)?[:/]([A-Za-z0-9-]+)/[\w.-]+/?")
 Registry = Annotated[str, StringConstraints(pattern=r"^[\w.:-]+(/[\w.-]+)+$")]
+TaggedImage = Annotated[str, StringConstraints(pattern=r"^[a-z0-9.-]+(:[0-9]+)?(/[a-z0-9._-]+)+:[\w.-]+$")]
 
 
 class _Model(BaseModel):
@@ -174,6 +175,7 @@ class Matrix(_Model):
     loaders: list[LoaderRule] = []
     """How images load weights: the first rule that holds decides, unless the model itself says it."""
     tools: dict[Name, Tool] = {}
+    companions: dict[Name, TaggedImage] = {}  # images of others for compose files; locks/companions.toml has digests
     conflicts: list[Conflict] = []
     leave_out: list[LeaveOut] = []
     broken_records: list[BrokenRecord] = []

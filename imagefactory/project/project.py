@@ -7,9 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
-from imagefactory.errors import LockError
+from imagefactory.errors import ConfigError, LockError
 from imagefactory.project.cells import Cell, buildable, intended_kernels
-from imagefactory.project.locks.files import BaseLock, Lock, ModelLock, SourceLock, ToolLock, WheelLock
+from imagefactory.project.locks.files import BaseLock, CompanionLock, Lock, ModelLock, SourceLock, ToolLock, WheelLock
 from imagefactory.project.locks.kernels import KernelLock, SlimLock
 from imagefactory.project.matrix import Matrix, load_matrix
 from imagefactory.store.cache import Store
@@ -85,6 +85,26 @@ class Project:
     def model_lock(self) -> ModelLock:
         """The pinned model revisions; empty if none were looked up."""
         return self._read(ModelLock, ModelLock.path(self.locks), ModelLock(made_from={}))
+
+    @property
+    def companion_lock(self) -> CompanionLock:
+        """The digests of images of others; empty if none were looked up."""
+        return self._read(CompanionLock, CompanionLock.path(self.locks), CompanionLock(made_from={}))
+
+    def companion(self, name: str) -> str:
+        """Return an image of others by digest, or by tag if its digest was never looked up."""
+        if name not in self.matrix.companions:
+            raise ConfigError(
+                "unknown-name",
+                f"No image is known for {name}.",
+                where="`companions` in matrix.yaml",
+                why="A compose file with it needs one.",
+                fix=f"Add `{name}: REGISTRY/NAME:TAG` there.",
+            )
+        image = self.matrix.companions[name]
+        repository, _, tag = image.rpartition(":")
+        digest = self.companion_lock.digest_of(name, tag)
+        return f"{repository}@{digest}" if digest else image
 
     def _read(self, kind: type[_Lock], path: Path, missing: _Lock | None = None) -> _Lock:
         if path not in self._known:

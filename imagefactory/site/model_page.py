@@ -65,6 +65,7 @@ def model_page(
         "settings": list(_settings(stock, home)) if home else [],
         "memory": _memory(model),
         "serves": _served_context(served, model),
+        "client": _client(served) if served else None,
         "drafters": drafters,
         "servers": [title for title in TITLES.values() if title in runs],
         "versions": versions,
@@ -100,6 +101,14 @@ def _served_context(served: Served | None, model: ServedModel) -> int | None:
     longest = model.memory.context if model.memory else None
     length = image_environment(served.description).get("MAX_MODEL_LEN", "") if served else ""
     return int(length) if length.isdigit() else longest
+
+
+def _client(served: Served) -> Document:
+    """Return what clients have to know: the model's name, and the parsers of tool calls and reasoning, if any."""
+    found = {name: value for name, value in image_environment(served.description).items() if value != "off"}
+    tools = found.get("TOOL_CALL_PARSER", "") if found.get("ENABLE_AUTO_TOOL_CHOICE") == "1" else ""
+    name = (found.get("SERVED_MODEL_NAME") or found["MODEL"]).partition(",")[0]
+    return {"model": name, "tools": tools, "reasoning": found.get("REASONING_PARSER", "")}
 
 
 def _speed(reported: Sequence[PublishedFigure], *, drafted: bool) -> Document | None:

@@ -284,6 +284,27 @@ class ModelLock(Lock):
         return next((entry.commit for entry in self.revisions if entry.repo == repo), None)
 
 
+class LockedCompanion(Frozen):
+    """An image of others: its name and tag in matrix.yaml, and what the tag named when it was looked up."""
+
+    name: str
+    tag: str
+    digest: Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+
+
+class CompanionLock(Lock):
+    """The digests of the images that compose files start beside a server, where they were looked up."""
+
+    file: ClassVar[str] = "companions.toml"
+    maker: ClassVar[str] = "lock --upgrade companions"
+    header: ClassVar[str] = "The digests of images of others that compose files start beside a server."
+
+    images: tuple[LockedCompanion, ...] = ()
+
+    def digest_of(self, name: str, tag: str) -> str | None:
+        return next((entry.digest for entry in self.images if (entry.name, entry.tag) == (name, tag)), None)
+
+
 class LicensedFile(Frozen):
     """A locked file and the licence that its package declares."""
 

@@ -145,6 +145,7 @@
       drafter: drafter?.method === "dflash" ? drafter.model : "",
       draft_backend: drafter?.attention_backend ?? "auto",
       draft_cache: drafter?.kv_cache_dtype || cache,
+      sleeps: false,
     }),
     sglang: (settings, { spelled, speculative: drafter }) => ({
       attention: spelled("ATTENTION_BACKEND", settings.text("ATTENTION_BACKEND")),

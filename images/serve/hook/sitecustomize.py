@@ -1,5 +1,7 @@
 """Guards a server with its key, hides the key in its log, and copies log lines about its kernels and start to a file.
 
+The guard also refuses requests while the host is short of memory, which a file in IMAGEFACTORY_SHORT tells.
+
 Python runs this file when a process of the server starts. IMAGEFACTORY_LOG describes the server and the file. No error
 about the log may reach the server; without its guard it must not run.
 """  # noqa: INP001 - found by PYTHONPATH
@@ -65,13 +67,13 @@ def _watch(task: dict[str, Any], key: str) -> None:
     logging.setLogRecordFactory(making)
 
 
-if os.environ.get("VLLM_API_KEY"):
+if os.environ.get("VLLM_API_KEY") or "IMAGEFACTORY_SHORT" in os.environ:
     try:
         import imagefactory_guard  # type: ignore[import-not-found] # found by PYTHONPATH
 
         imagefactory_guard.install(os.environ)
     except BaseException as error:  # noqa: BLE001 - Python would go on
-        sys.stderr.write(f"[serve] the server cannot be guarded with its key: {type(error).__name__}\n")
+        sys.stderr.write(f"[serve] the server cannot be guarded: {type(error).__name__}\n")
         os._exit(68)
 if "IMAGEFACTORY_LOG" in os.environ:
     with suppress(Exception):

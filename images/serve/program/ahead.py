@@ -16,12 +16,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from . import pulse
+
 VENV = "/opt/venv"
 SCRIPT = str(Path(__file__).absolute().parents[1] / "compile_ahead.py")
 JOB_MEMORY = 4_000_000_000
 """Bytes for one compiler; few objects take more, and those end by the floor."""
 FLOOR = 2_000_000_000
-"""Bytes of memory that must stay available while compilers run."""
+"""Bytes of memory that must stay available while compilers run, at least."""
 SPARE_CORES = 2
 
 
@@ -56,14 +58,22 @@ def find(facts: Mapping[str, Any], environment: Mapping[str, str], venv: str = V
     return Kernels(tuple(image), tuple(kept), {name: make for name, make in wanted.items() if name not in have})
 
 
+def floor(kept: int) -> int:
+    """Return the memory that must stay available while compilers run, where the host keeps so much."""
+    return max(FLOOR, int(pulse.COMPILING * kept))
+
+
 def jobs(cores: int, available: int | None, reserved: int) -> int:
-    """Return how many compilers may run: none if the memory beside what the server will take is too small."""
+    """Return how many compilers may run: none if the memory beside what the server will take is too small.
+
+    `reserved` is what the server will take, and the floor.
+    """
     if available is None:
         return 1
-    return max(0, min(max(1, cores - SPARE_CORES), (available - reserved - FLOOR) // JOB_MEMORY))
+    return max(0, min(max(1, cores - SPARE_CORES), (available - reserved) // JOB_MEMORY))
 
 
-def begin(missing: Mapping[str, str], count: int) -> None:
+def begin(missing: Mapping[str, str], count: int, least: int) -> None:
     """Start compiling in a process that ends with this one."""
     parent = os.getpid()
     if os.fork():
@@ -75,7 +85,7 @@ def begin(missing: Mapping[str, str], count: int) -> None:
             os.nice(19)
             # If memory runs out after all, the kernel takes a compiler and not the server.
             Path("/proc/self/oom_score_adj").write_text("1000", "ascii")
-            job = json.dumps({"modules": dict(missing), "jobs": count, "floor": FLOOR})
+            job = json.dumps({"modules": dict(missing), "jobs": count, "floor": least})
             python = f"{VENV}/bin/python"
             os.execv(python, [python, "-I", SCRIPT, job])  # noqa: S606 - the image's own program
     except OSError as error:

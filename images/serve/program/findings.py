@@ -44,6 +44,8 @@ class Start(NamedTuple):
     cache: str
     package: str | None
     """The folder of the server's package; None outside an image."""
+    offline: bool = False
+    """Whether the server need not ask the model hub."""
 
     @property
     def on_gpu(self) -> bool:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from contextlib import suppress
 
 from . import own_files, pulse
 
 STOPPING = (signal.SIGTERM, signal.SIGINT)
+UNASKED = 1
+"""The exit code of a server that ended as if it had been stopped."""
 FORWARDED = (*STOPPING, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -47,4 +50,7 @@ def _wait_for(server: int) -> int:
     code = os.waitstatus_to_exitcode(status)
     if stopped and code == -signal.SIGKILL:
         return 0
+    if not stopped and code == 0:  # vLLM, if its engine died
+        sys.stderr.write(f"[serve] the server ended by itself: code {UNASKED}\n")
+        return UNASKED
     return code if code >= 0 else 128 - code

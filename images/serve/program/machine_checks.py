@@ -6,6 +6,7 @@ import errno
 import socket
 from collections.abc import Iterator
 
+from . import heat
 from . import memory as budget
 from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
 
@@ -13,7 +14,7 @@ ADDRESS = "an address of this machine"
 
 
 def gpu(start: Start) -> Iterator[Finding]:
-    """Compare the GPU with the image's."""
+    """Compare the GPU with the image's, and see that it is neither slowed down nor stuck."""
     if not start.on_gpu:
         yield Finding("gpu", OK, "not needed by this image")
         return
@@ -21,9 +22,11 @@ def gpu(start: Start) -> Iterator[Finding]:
         remedy = "Install the NVIDIA Container Toolkit on the host; start with `docker run --gpus all`."
         yield Finding("gpu", FAIL, "no NVIDIA GPU is visible in the container", remedy=remedy)
         return
+    yield from (Finding("gpu", WARN, what, remedy=remedy) for what, remedy in heat.problems(start.readings.state))
     gpu, wanted = start.readings.gpus[0], start.image.capability
     if gpu.capability == wanted:
-        yield Finding("gpu", OK, f"{gpu.name}, compute capability {gpu.capability}")
+        state = heat.describe(start.readings.state)
+        yield Finding("gpu", OK, f"{gpu.name}, compute capability {gpu.capability}" + (f"; {state}" if state else ""))
         return
     # Kernels for the family 12.0 also run on 12.1; kernels compiled for a single capability do not.
     kin = gpu.capability.partition(".")[0] == wanted.partition(".")[0]

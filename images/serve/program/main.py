@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +29,7 @@ from . import (
     show,
     timeline,
     watch,
+    weights,
 )
 from . import command as commands
 from . import image as images
@@ -40,7 +42,10 @@ from .servers.server import Server, hook_variables
 
 MACHINE_CHECKS = ("gpu", "driver", "kernels", "flags")
 """The checks of a command that the user wrote."""
-KEPT_SETTINGS = ("WARMUP", "COMPILERS", "SKIP_CHECKS", "CHECKS", "MODS", "MODS_PATH", "PROTECT_METRICS")
+KEPT_SETTINGS = (
+    *("WARMUP", "COMPILERS", "HANG_LIMIT", "MEMORY_FLOOR", "SKIP_CHECKS", "CHECKS"),
+    *("MODS", "MODS_PATH", "PROTECT_METRICS"),
+)
 """Settings that also apply to a command that the user wrote."""
 SHELL_COMMANDS = ("bash", "sh", "sleep", "tail")
 """Programs to run instead of the server, beside its own; recipe runners start containers with `sleep infinity`."""
@@ -106,7 +111,7 @@ def _run_program(arguments: list[str]) -> NoReturn:
     _refuse_unread(server, arguments[0], serves=serves)
     handover = server.hand_over(secrets.words, secrets, os.environ)
     environment = _help_environment(server, arguments) | handover.environment
-    if serves:
+    if serves and not _asks_for_help(arguments):
         _stay_first()
     os.execvpe(arguments[0], [*arguments[:own], *handover.arguments], environment)  # noqa: S606 - the user's command
 
@@ -186,7 +191,7 @@ def _prepare(arguments: list[str]) -> Start:
     cache = checkpoint.hub_cache(environment)
     package = flags.find_package(server.name)
     start = Start(server, image, chosen, command, readings.read(cache), cache, package)
-    return start if _whole(arguments) else loading.fitting(start)
+    return start if _whole(arguments) else weights.settled(loading.fitting(start), environment)
 
 
 def _start(start: Start, findings: list[Finding]) -> int:
@@ -204,6 +209,7 @@ def _start(start: Start, findings: list[Finding]) -> int:
     arguments, environment, key_file = start.server.hand_over(
         start.command.arguments, start.settings.secrets, os.environ
     )
+    environment |= {"HF_HUB_OFFLINE": "1"} if start.offline else {}
     _report(f"[serve] {commands.shown((*start.server.command, *arguments))}")
     where = _address(start)
     health.leave_note(where)
@@ -216,7 +222,7 @@ def _start(start: Start, findings: list[Finding]) -> int:
 
 def _stay_first() -> None:
     """Go on as a child of process 1, if this is process 1."""
-    own_files.forget(pulse.NOTE, pulse.ENDING)  # of an earlier start in the same container
+    own_files.forget(pulse.NOTE, pulse.SHORT, pulse.ENDING)  # of an earlier start in the same container
     if os.getpid() == 1:
         first_process.stay()
 
@@ -240,11 +246,13 @@ def _accompany(start: Start, where: health.Address, key_file: str, began: float 
         kernels=ahead.find(start.image.facts, os.environ),
         compilers=_compilers(start),
         hang_limit=start.settings.number("HANG_LIMIT") or 0,
-        memory_floor=(start.settings.number("MEMORY_FLOOR") or 0) * pulse.GB if start.readings.unified else 0,
+        memory_floor=_memory_floor(start),
     )
     watch.accompany(task)
-    kept = {"MAX_JOBS": str(max(1, task.compilers))} if any(task.kernels) else {}
+    kept = {**start.server.watched, **({"MAX_JOBS": str(max(1, task.compilers))} if any(task.kernels) else {})}
     hooked = hook_variables(start.server.name, start.server.log, choices, os.environ) if choices else {}
+    if choices and task.memory_floor:
+        hooked["IMAGEFACTORY_SHORT"] = str(Path(choices).with_name(pulse.SHORT))
     return hooked | {name: value for name, value in kept.items() if name not in os.environ}
 
 
@@ -255,7 +263,13 @@ def _compilers(start: Start) -> int:
         return chosen
     share = start.settings.fraction("GPU_MEMORY_UTILIZATION") or start.server.share.default
     reserved = int(share * (machine.memory_total or 0)) if machine.unified else 0
+    reserved += ahead.floor(_memory_floor(start))
     return ahead.jobs(len(os.sched_getaffinity(0)), machine.memory_available, reserved)
+
+
+def _memory_floor(start: Start) -> int:
+    """Return the bytes that the host keeps; 0 where the GPU has memory of its own."""
+    return (start.settings.number("MEMORY_FLOOR") or 0) * pulse.GB if start.readings.unified else 0
 
 
 def _address(start: Start) -> health.Address:
@@ -331,10 +345,32 @@ def _health(options: list[str]) -> int:
     where = health.address()
     well = where.port == 0 or health.is_well(where)
     told = "healthy" if well else f"{where.host}:{where.port} is not healthy"
-    with suppress(OSError):
-        told, well = own_files.read(pulse.NOTE), False
+    for note in (pulse.SHORT, pulse.NOTE):
+        with suppress(OSError):
+            told, well = own_files.read(note), False
     _print(told)
     return 0 if well else 1
+
+
+def _download(options: list[str]) -> int:
+    from . import downloading  # noqa: PLC0415 - a start does not wait for TLS to load
+
+    _only(options, ("",), "download")
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
+    try:
+        lines = downloading.download(_prepare([]), os.environ, lambda text: _report(f"[download] {text}"))
+    except KeyboardInterrupt:
+        os._exit(128 + signal.SIGINT)
+    _print("\n".join(lines))
+    return 0
+
+
+def _weights(options: list[str]) -> int:
+    way = _only(options, ("--json", ""), "weights")
+    start = _prepare([])
+    _print(json.dumps(weights.as_value(start), indent=2) if way else weights.as_text(start))
+    return 0
 
 
 def _only(options: list[str], known: Sequence[str] | Mapping[str, object], command: str) -> str:
@@ -348,7 +384,14 @@ def _only(options: list[str], known: Sequence[str] | Mapping[str, object], comma
     return options[0] if options else ""
 
 
-COMMANDS = {"help": _help, "settings": _settings, "check": _check, "health": _health}
+COMMANDS = {
+    "help": _help,
+    "settings": _settings,
+    "check": _check,
+    "health": _health,
+    "download": _download,
+    "weights": _weights,
+}
 
 
 def _print(text: str) -> None:

@@ -15,18 +15,25 @@ from pathlib import Path
 
 from . import health, own_files
 
-QUIET, IDLE = 20.0, 600.0
-"""Seconds without a movement after which the server is asked: while somebody waits, and else."""
+QUIET, IDLE = 20.0, 120.0
+"""Seconds without a movement after which the server is asked: while somebody waits, and else.
+
+With 120, HANG_LIMIT's default of 300 holds for an idle server too. One token takes a GPU about 0.1 s, so it is busy for
+0.1 % of the time; nothing keeps it from idling in between.
+"""
 PATIENCE = 60.0
 """Seconds without an answer and without any movement after which the server is stuck."""
 STUCK, MEMORY = 69, 70
 """The exit codes of a server that was ended because it was stuck, or because the host ran out of memory."""
-NOTE, ENDING = "stuck", "ending"
+NOTE, SHORT, ENDING = "stuck", "short", "ending"
+"""Files that say: the engine is stuck; new requests are refused, for want of memory; the code to end with."""
 COMPILERS = frozenset({"nvcc", "cicc", "ptxas", "cc1plus", "ninja"})
 """While one of them runs, the server may wait for it."""
 ESTABLISHED = "01"
 PRESSURE = 40.0
 """Per cent of the last ten seconds in which all processes waited for memory."""
+COMPILING, WARNING, REFUSING = 3.0, 2.0, 1.5
+"""Multiples of MEMORY_FLOOR: with less, compiling beside the server ends, there is a warning, requests are refused."""
 GB = 1_000_000_000
 
 
@@ -35,12 +42,12 @@ class Pulse:
 
     def __init__(self, now: float) -> None:
         self.moved = now
-        self.work: float | None = None
+        self.work: object = None
         self.asked: float | None = None
         """Since when an answer is awaited."""
 
-    def see(self, now: float, work: float | None, *, alive: bool = False) -> None:
-        """Take in the work that the server has done, if known; `alive` if it answered or waits for a compiler."""
+    def see(self, now: float, work: object, *, alive: bool = False) -> None:
+        """Take in figures that change as the server works, if known; `alive` if it answered or waits for a compiler."""
         if alive or (work is not None and work != self.work):
             self.moved, self.asked = now, None
         self.work = self.work if work is None else work
@@ -101,12 +108,12 @@ def pressure(path: str = "/proc/pressure/memory") -> float:
 
 
 def short_of_memory(available: int | None, waits: float, floor: int) -> str:
-    """Return what to do about the host's memory: nothing, `warn` or `end`."""
-    if not floor or available is None:
+    """Return what to do about the host's memory: nothing, `warn`, `refuse` new requests or `end` the server."""
+    if not floor or available is None or available >= WARNING * floor:
         return ""
-    if available < floor or (available < 2 * floor and waits >= PRESSURE):
+    if available < floor or waits >= PRESSURE:
         return "end"
-    return "warn" if available < 2 * floor else ""
+    return "refuse" if available < REFUSING * floor else "warn"
 
 
 def end(server: int, code: int) -> None:

@@ -14,10 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from . import heat
 from .errors import StartError
 
 DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")
-CGROUP = "/sys/fs/cgroup"
+MEMINFO, CGROUP = "/proc/meminfo", "/sys/fs/cgroup"
 _KIB = 1024
 
 
@@ -40,6 +41,8 @@ class Readings(NamedTuple):
     disk_free: int | None = None
     shared_memory: int | None = None
     """The size of /dev/shm, 64 MB by default in Docker."""
+    state: str = ""
+    """What nvidia-smi says about heat, power and clocks."""
 
     @property
     def unified(self) -> bool:
@@ -56,7 +59,7 @@ def read(cache: str) -> Readings:
     gpus, driver = _nvml() if any(Path(device).exists() for device in DEVICES) else ((), "")
     _, free = _space(Path(cache), *Path(cache).parents)
     shared, _ = _space(Path("/dev/shm"))  # noqa: S108 - not a file of ours
-    return Readings(gpus, driver, total, available, free, shared)
+    return Readings(gpus, driver, total, available, free, shared, heat.said() if gpus else "")
 
 
 def _recorded(path: str) -> Readings:
@@ -80,7 +83,7 @@ def memory() -> tuple[int | None, int | None]:
     """Return the host's total memory, and how much is available within the container's limit."""
     found: dict[str, int] = {}
     try:
-        for line in Path("/proc/meminfo").read_text("ascii").splitlines():
+        for line in Path(MEMINFO).read_text("ascii").splitlines():
             name, _, rest = line.partition(":")
             if name in {"MemTotal", "MemAvailable"}:
                 found[name] = int(rest.split()[0]) * _KIB

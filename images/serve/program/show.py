@@ -37,6 +37,8 @@ Arguments of IMAGE:
   check [--json]         run the checks
   settings [--json|--markdown]
                          list all settings, with their defaults
+  download               fetch the model and its drafter, verify them; goes on where it stopped
+  weights [--json]       list what is downloaded, what is missing, and what nothing here uses
   health                 ask the running server (`docker exec`)
   OWNER/MODEL --FLAG …   serve another model, with these flags alone
   {command:20} … a command of your own; also bash, sh, sleep, tail

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -85,9 +86,11 @@ def _companion(task: Task, server: int) -> None:
     became = time.monotonic()
     started = became if task.began is None else task.began
     if task.kernels.missing and task.compilers:
-        ahead.begin(task.kernels.missing, task.compilers)
+        ahead.begin(task.kernels.missing, task.compilers, ahead.floor(task.memory_floor))
     elif task.kernels.missing:
         _say("nothing is compiled beside the start: COMPILERS is 0, or memory is short")
+    if task.memory_floor:
+        threading.Thread(target=_guard_memory, args=(task, server), daemon=True).start()
     while not health.is_well(task.address):
         if os.getppid() != server or time.monotonic() - started > START_LIMIT:
             return
@@ -163,19 +166,17 @@ def _ask(task: Task, body: dict[str, object]) -> int:
 
 
 def _watch_over(task: Task, server: int) -> None:
-    """See to it that the server moves and the host has memory, and report draft acceptance, until the server ends."""
-    watched, drafts, looked, reported, warned = pulse.Pulse(time.monotonic()), (0.0, 0.0, 0.0), 0.0, 0.0, 0.0
+    """See to it that the server moves, and report draft acceptance, until the server ends."""
+    watched, drafts, reported = pulse.Pulse(time.monotonic()), (0.0, 0.0, 0.0), 0.0
     asked: list[bool] = []
     while os.getppid() == server:
-        time.sleep(LOOK_AT_MEMORY)
-        now = time.monotonic()
-        warned = _guard_memory(task, server, now, warned)
-        if now - looked < LOOK:
-            continue
-        looked, metrics = now, _metrics(task)
+        time.sleep(LOOK)
+        now, metrics = time.monotonic(), _metrics(task)
         done, requests = task.server.work(metrics) if metrics else (None, 1.0)
-        watched.see(now, done, alive=asked == [True] or pulse.compiling())
-        waiting = requests + pulse.connections(task.address.port)
+        # A server that refuses requests refuses to be asked, too.
+        watched.see(now, done, alive=asked == [True] or pulse.compiling() or own_files.exists(pulse.SHORT))
+        own = watched.asked is not None and not asked
+        waiting = max(requests, pulse.connections(task.address.port) - own)
         if watched.asks(now, waiting=waiting > 0) or asked == [False]:
             asked = pulse.ask(task.address, task.model, task.api_key)
         elif asked == [True]:
@@ -215,23 +216,41 @@ def _judge(task: Task, server: int, watched: pulse.Pulse, now: float, waiting: i
         pulse.end(server, pulse.STUCK)
 
 
-def _guard_memory(task: Task, server: int, now: float, warned: float) -> float:
-    """Warn about little memory, and end the server before the host freezes; return when the last warning was."""
+def _guard_memory(task: Task, server: int) -> None:
+    """Look at the host's memory until the server ends."""
+    warned = -WARN_EVERY
+    while os.getppid() == server:
+        time.sleep(LOOK_AT_MEMORY)
+        warned = look_at_memory(task, server, time.monotonic(), warned)
+
+
+def look_at_memory(task: Task, server: int, now: float, warned: float) -> float:
+    """Warn, refuse requests or end the server before the host freezes; return when the last warning was."""
     available, waits = readings.memory()[1], pulse.pressure()
-    verdict = pulse.short_of_memory(available, waits, task.memory_floor)
-    if not verdict or (verdict == "warn" and now - warned < WARN_EVERY):
+    verdict, refusing = pulse.short_of_memory(available, waits, task.memory_floor), own_files.exists(pulse.SHORT)
+    if not verdict:
+        if refusing:
+            own_files.forget(pulse.SHORT)
+            _say(f"{(available or 0) / pulse.GB:.1f} GB of memory are left: requests are taken again")
         return warned
-    left, floor = (available or 0) / pulse.GB, task.memory_floor // pulse.GB
     text = (
-        f"{left:.1f} GB of the host's memory are left (MEMORY_FLOOR is {floor}), and everything waited for memory in "
-        f"{waits:.0f} % of the last 10 s"
+        f"{(available or 0) / pulse.GB:.1f} GB of memory are left (MEMORY_FLOOR is "
+        f"{task.memory_floor // pulse.GB}), and everything waited for memory in {waits:.0f} % of the last 10 s"
     )
-    if verdict == "warn":
-        _say(f"WARNING: {text}: lower GPU_MEMORY_UTILIZATION, or end other programs")
+    if verdict == "end":
+        _say(f"{text}: the server is ended with code {pulse.MEMORY}, before the host freezes")
+        pulse.end(server, pulse.MEMORY)
         return now
-    _say(f"{text}: the server is ended with code {pulse.MEMORY}, before the host freezes")
-    pulse.end(server, pulse.MEMORY)
-    return now
+    if now - warned >= WARN_EVERY:
+        _say(f"WARNING: {text}: lower GPU_MEMORY_UTILIZATION, or end other programs")
+        warned = now
+    if verdict == "refuse" and not refusing:
+        with suppress(OSError):
+            own_files.write(pulse.SHORT, f"The server takes no new requests: {text}.")
+            _say(
+                f"{text}: new requests are refused until {pulse.WARNING * task.memory_floor / pulse.GB:.0f} GB are left"
+            )
+    return warned
 
 
 def acceptance(before: tuple[float, float, float], now: tuple[float, float, float]) -> str:

@@ -95,6 +95,10 @@ COPY serve/ /
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 COPY mods/01-inspect-in-fork/ /
 
+# --- mod short-spin
+# layer key 0000000000000000000000000000000000000000000000000000000000000000
+COPY mods/02-short-spin/ /
+
 # --- bytecode of start-up and mods
 # layer key 0000000000000000000000000000000000000000000000000000000000000000
 RUN --mount=type=bind,source=tools,target=/mnt \
@@ -150,7 +154,7 @@ LABEL imagefactory.arch="cpu" \
       imagefactory.kernels="upstream" \
       imagefactory.locked="yes" \
       imagefactory.model="tiny" \
-      imagefactory.mods="inspect-in-fork" \
+      imagefactory.mods="inspect-in-fork short-spin" \
       imagefactory.plan="0000000000000000000000000000000000000000000000000000000000000000" \
       imagefactory.vllm="0.32.0" \
       org.opencontainers.image.base.name="bookworm" \

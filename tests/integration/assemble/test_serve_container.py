@@ -6,28 +6,38 @@ The program of this checkout is mounted over the image's own, so a change is tes
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import shutil
+import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 import requests
+import yaml
 
+from imagefactory.assemble.layers.own_layers import tiny_model
 from imagefactory.check.bench.endpoint import Endpoint
 from imagefactory.check.bench.measuring import Course, measure, recording
 from imagefactory.check.bench.profiles import load_profiles, load_prompts
 from imagefactory.check.bench.result import BenchResult
 from imagefactory.check.bench.tool import command_in
 from imagefactory.check.smoke.containers import Container, Containers, RunningServer, docker
+from imagefactory.launch.docker_run import Launch
+from imagefactory.launch.launchers import llama_swap
 from imagefactory.plan.serve.description import describe_image, image_environment, settings_bytes
 from imagefactory.plan.serve.image_paths import (
     CACHES,
     ENTRYPOINT,
+    MODEL_CACHE,
     PROGRAM,
     SETTINGS,
     cache_environment,
@@ -36,13 +46,16 @@ from imagefactory.plan.serve.image_paths import (
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.servers.known import SERVERS
 from imagefactory.project.targets import select
-from images.serve.program.pulse import STUCK
+from imagefactory.store.index_config import environment_for_uv
+from images.serve.program.pulse import GB, MEMORY, STUCK
 from tests.fixtures.benchmarks import result
 from tests.fixtures.failures import refused
-from tests.fixtures.serving import REPOSITORY, model_document
+from tests.fixtures.model_hub import ModelHub
+from tests.fixtures.serving import READINGS, REPOSITORY, model_document
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 START_LIMIT = 300
+SDKS = ("anthropic==2.8.0", "openai==3.49.0")
 
 
 @dataclass
@@ -161,6 +174,151 @@ def test_an_engine_that_hangs_is_told_and_ended(engine: Engine) -> None:
             assert "the engine is stuck" in container.execute(*ENTRYPOINT, "health").stdout
             assert "is ended with code 69, after HANG_LIMIT=100 s" in waiting.result()
         assert container.exit_code == STUCK
+
+
+@pytest.mark.slow
+def test_a_downloaded_model_is_served_without_a_network(engine: Engine, model_hub: ModelHub, tmp_path: Path) -> None:
+    model_hub.repositories["some/tiny"] = {Path(name).name: content for name, content in tiny_model().items()}
+    variables = {"MODEL": "some/tiny", "HF_ENDPOINT": model_hub.url, "HF_HUB_OFFLINE": "", "HOST": "127.0.0.1"}
+    own = tuple(word for name, value in variables.items() for word in ("--env", f"{name}={value}"))
+    volume = ("--volume", f"{tmp_path}:{MODEL_CACHE}")
+    small = engine.run("download", options=(*own, "--tmpfs", f"{MODEL_CACHE}:size=4k"))
+    assert refused(small, "disk")
+    downloaded = engine.run("download", options=(*own, *volume))
+    assert downloaded.returncode == 0, downloaded.stderr
+    alone = (*engine.options, *own, *volume, "--network", "none", "--hostname", "localhost", "--ipc", "host")
+    container = engine.containers.start(engine.image, options=alone)
+    try:
+        wait_for_log(container, "the hub is not asked")
+        wait_for_log(container, "Application startup complete", 2 * START_LIMIT)
+        assert container.execute(*ENTRYPOINT, "health").stdout == "healthy\n"
+    finally:
+        container.remove()
+
+
+@pytest.mark.slow
+def test_memory_that_runs_out_ends_compilers_then_requests_then_the_server(engine: Engine, tmp_path: Path) -> None:
+    """The machine is said to be a Spark, and what it has left is a file."""
+    described = json.loads((engine.folder / "settings.json").read_bytes())
+    described["image"]["flashinfer"] = {"modules": {"slow": "slow_compiler:make"}}
+    (tmp_path / "settings.json").write_text(json.dumps(described))
+    program = shutil.copytree(program_folder(REPOSITORY), tmp_path / "serve")
+    (program / "slow_compiler.py").write_text(SLOW_COMPILER)
+    meminfo = tmp_path / "meminfo"
+
+    def leave(gigabytes: float) -> None:
+        kilobytes = f"MemAvailable: {gigabytes * GB / 1024:.0f} kB"
+        meminfo.write_text(re.sub("MemAvailable:.*", kilobytes, Path("/proc/meminfo").read_text()))
+
+    leave(9)
+    mounts = {
+        program: f"/{PROGRAM}",
+        tmp_path / "settings.json": f"/{SETTINGS}",
+        meminfo: "/proc/meminfo",
+        READINGS / "gb10.json": "/gb10.json",
+    }
+    volumes = [word for source, target in mounts.items() for word in ("--volume", f"{source}:{target}:ro")]
+    variables = ("--env", "FACTORY_READINGS=/gb10.json", "--env", "COMPILERS=1")
+    options = ("--env-file", str(engine.folder / "env"), *volumes, *variables)
+    with engine.containers.serve(engine.image, engine.folder, options=options) as server:
+        server.wait_until_healthy(START_LIMIT)
+        container = server.container
+        wait_for_log(container, "start in seconds")
+        body: dict[str, object] = {"model": "tiny", "prompt": "a", "max_tokens": 1}
+        assert "sleep 987" in container.execute("ps", "-eo", "args").stdout
+        leave(5)
+        wait_for_log(container, "compiling slow ends: 5.0 GB of memory are left", 20)
+        leave(3.5)
+        wait_for_log(container, "WARNING: 3.5 GB of memory are left (MEMORY_FLOOR is 2)", 20)
+        assert server.post("/v1/completions", body).status_code == 200
+        leave(2.5)
+        wait_for_log(container, "2.5 GB of memory are left (MEMORY_FLOOR is 2), and everything waited", 20)
+        wait_for_log(container, "new requests are refused until 4 GB are left", 20)
+        refusal = server.post("/v1/completions", body)
+        assert (refusal.status_code, refusal.headers["retry-after"]) == (503, "30")
+        assert refusal.json()["error"].startswith("The server takes no new requests: 2.5 GB of memory are left")
+        assert container.execute(*ENTRYPOINT, "health").stdout == f"{refusal.json()['error']}\n"
+        assert {requests.get(f"{server.address}/{path}", timeout=5).status_code for path in ("health", "metrics")} == {
+            200
+        }
+        leave(4.5)
+        wait_for_log(container, "4.5 GB of memory are left: requests are taken again", 20)
+        assert server.post("/v1/completions", body).status_code == 200
+        assert "sleep 987" not in container.execute("ps", "-eo", "args").stdout
+        leave(1.5)
+        wait_for_log(container, "1.5 GB of memory are left", 20)
+        deadline = time.monotonic() + 60
+        while container.is_running and time.monotonic() < deadline:
+            time.sleep(0.5)
+        assert container.exit_code == MEMORY
+        assert "the server is ended with code 70, before the host freezes" in container.log
+
+
+SLOW_COMPILER = """
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+folder = Path("/tmp/slow")
+def build(verbose, need_lock): subprocess.run(["sleep", "987"], process_group=0, check=True)
+def make():
+    return SimpleNamespace(
+        build=build, build_dir=folder, sources=["a"], jit_library_path=folder / "slow.so", lock_path="/tmp/slow.lock"
+    )
+"""
+
+
+@pytest.mark.slow
+def test_the_sdks_of_openai_and_anthropic_chat_stream_and_call_tools(engine: Engine, tmp_path: Path) -> None:
+    uv, python = str(Path(sys.executable).with_name("uv")), str(tmp_path / "bin" / "python")
+    subprocess.run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(tmp_path)], check=True)
+    subprocess.run([uv, "pip", "install", "--quiet", "--python", python, *SDKS], env=environment_for_uv(), check=True)
+    options = (*engine.options, "--env", "ENABLE_AUTO_TOOL_CHOICE=1", "--env", "TOOL_CALL_PARSER=hermes")
+    with engine.containers.serve(engine.image, engine.folder, options=options) as server:
+        server.wait_until_healthy(START_LIMIT)
+        program = REPOSITORY / "tests" / "container" / "sdks.py"
+        subprocess.run([python, program, server.address, server.key], check=True)
+
+
+@pytest.mark.slow
+def test_the_configuration_of_llama_swap_swaps_models_by_request(
+    engine: Engine, real_matrix: Matrix, tmp_path: Path
+) -> None:
+    """A stand-in does what llama-swap does with each field."""
+    cell = select(real_matrix, ["tiny"])[0]
+    description = describe_image(real_matrix, cell, model_document(real_matrix, cell))
+    mounts = {str(program_folder(REPOSITORY)): f"/{PROGRAM}", str(engine.folder / "settings.json"): f"/{SETTINGS}"}
+    launches = [
+        Launch(replace(cell, model=name), engine.image, description, {"SERVED_MODEL_NAME": f"{name}-served"}, None,
+               str(tmp_path), mounts)
+        for name in ("swapped-1", "swapped-2")
+    ]  # fmt: skip
+    config = yaml.safe_load(llama_swap(launches))
+    try:
+        for name, model in config["models"].items():
+            started = time.monotonic()
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                port = str(free.getsockname()[1])
+            command = shlex.split(model["cmd"].replace("\\\n", " ").replace("${PORT}", port))
+            with (tmp_path / "log").open("ab") as log:
+                process = subprocess.Popen(command, stdout=log, stderr=log)
+            address = model["proxy"].replace("${PORT}", port)
+            while not is_healthy(address + model["checkEndpoint"]):
+                assert process.poll() is None, (tmp_path / "log").read_text()
+                assert time.monotonic() - started < config["healthCheckTimeout"]
+                time.sleep(0.5)
+            body = {"model": model["useModelName"], "prompt": "a", "max_tokens": 1}
+            assert requests.post(f"{address}/v1/completions", json=body, timeout=60).json()["model"] == f"{name}-served"
+            subprocess.run(shlex.split(model["cmdStop"]), check=True)
+            assert process.wait(60) == 0
+    finally:
+        docker("rm", "--force", *(launch.container for launch in launches))
+        docker("volume", "rm", "--force", *{launch.cache_volume for launch in launches})
+
+
+def is_healthy(url: str) -> bool:
+    with suppress(requests.RequestException):
+        return requests.get(url, timeout=5).ok
+    return False
 
 
 def ask_in_vain(server: RunningServer) -> str:

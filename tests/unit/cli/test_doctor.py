@@ -139,16 +139,22 @@ def test_missing_test_programs_are_listed_with_their_packages(look: Look, monkey
 
 
 @pytest.mark.parametrize(
-    ("driver", "health"),
-    [("580.95.05", ("ok", "ok")), ("575.1", ("warning", "warning")), ("", ("warning", "ok"))],
+    ("driver", "health", "reasons"),
+    [
+        ("580.95.05", ("ok", "ok"), "0x0"),
+        ("580.95.05", ("warning", "ok"), "0x20"),
+        ("575.1", ("warning", "warning"), "0x0"),
+        ("", ("warning", "ok"), ""),
+    ],
 )
 def test_gpu_driver_and_toolkit_are_looked_at(
-    look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: str, health: tuple[str, str]
+    look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, driver: str, health: tuple[str, str], reasons: str
 ) -> None:
-    runtime = "nvidia" if health == ("ok", "ok") else "runc"
+    runtime = "nvidia" if health[1] == "ok" else "runc"
     programs = {"docker": f"echo '{{\"{runtime}\": 1}}'"}
     if driver:
-        programs["nvidia-smi"] = f"echo '{driver}, NVIDIA GB10'"
+        state = f"NVIDIA GB10, 91, 44.10, 96, 1800, {reasons}"
+        programs["nvidia-smi"] = f"case $1 in *power*) echo '{state}';; *) echo '{driver}, NVIDIA GB10';; esac"
     for name, line in programs.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
         (tmp_path / name).chmod(0o755)
@@ -157,4 +163,5 @@ def test_gpu_driver_and_toolkit_are_looked_at(
     found = look()
     assert (found["GPU"].health, found["container toolkit"].health) == health
     if driver:
-        assert f"NVIDIA GB10, driver {driver}; images need 580 or newer" in found["GPU"].detail
+        assert f"NVIDIA GB10, 91 °C, 44 W, 96 % busy, 1800 MHz, driver {driver}; images need" in found["GPU"].detail
+        assert found["GPU"].detail.startswith("NVIDIA GB10 is slowed down to 1800 MHz by heat") == (reasons == "0x20")

@@ -176,3 +176,14 @@ def test_without_a_registry_nothing_names_the_placeholder(inv: Inv, monkeypatch:
     assert "OWNER@" not in inv.fails("no-registry", "run", "--recipe=sparkrun")
     for way in ([], ["--print"], ["--compose"]):
         assert "./inv build --target big@2.0/gpu/arm64" in inv.fails("no-image", "run", *way)
+
+
+def test_other_launchers_get_the_key_as_a_file_and_only_llama_swap_several_targets(own_inv: Inv) -> None:
+    for style in ("quadlet", "llama-swap"):
+        done = own_inv("run", f"--recipe={style}", IMAGE, VLLM_API_KEY=KEY)
+        assert f":{MOUNTED}:ro" in done.stdout
+        assert KEY not in done.stdout + done.stderr
+    both = ("run", "--target=big", "--target=tiny/cpu")
+    assert "Only `--recipe llama-swap`" in own_inv.fails("bad-option", *both, "--print")
+    assert "Only `--recipe llama-swap`" in own_inv.fails("bad-option", *both, "--recipe=llama-swap", IMAGE)
+    assert "--with needs --compose" in own_inv.fails("bad-option", "run", "--print", IMAGE, "--with=webui")

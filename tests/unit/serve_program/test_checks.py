@@ -54,6 +54,19 @@ def test_every_check_reports_a_fact(checks: Checks) -> None:
     assert found["kernels"]["detail"].endswith("for 12.1, GPU is 12.1")
 
 
+def test_a_gpu_that_is_too_hot_is_a_warning(checks: Checks, tmp_path: Path) -> None:
+    recorded = json.loads((READINGS / "gb10.json").read_text())
+    for reasons, result, words in (
+        ("0x20", "warn", "by heat, at 91 °C"),
+        ("0x0", "ok", "12.1; 91 °C, 44 W, 96 % busy"),
+    ):
+        recorded["state"] = f"NVIDIA GB10, 91, 44.10, 96, 1800, {reasons}\n"
+        (tmp_path / "hot.json").write_text(json.dumps(recorded))
+        found = checks("gemma4-31b", str(tmp_path / "hot"))["gpu"]
+        assert found["result"] == result
+        assert words in found["detail"]
+
+
 def test_a_share_that_would_freeze_a_gb10_is_refused_with_one_that_fits(checks: Checks) -> None:
     found = checks(QWEN, "gb10", {"MAX_MODEL_LEN": "262144", "GPU_MEMORY_UTILIZATION": "0.95"})["memory"]
     assert found["result"] == "fail"
@@ -148,6 +161,7 @@ def test_kernels_for_120a_do_not_load_on_a_gb10(checks: Checks) -> None:
         ("qwen3.5-35b-a3b-int4", {}, "warn", "INT4-AutoRound"),
         ("gemma4-31b@0.24.0", {"DFLASH_DRAFTER": "z-lab/gemma-4-31B-it-DFlash"}, "fail", "0.26.0"),
         ("gemma4-31b@0.19.1", {"DFLASH_DRAFTER": "some/drafter"}, "fail", "0.20.0"),
+        ("gemma4-31b", {"EXTRA_ARGS": "--enable_sleep_mode"}, "fail", "from its sleep"),
     ],
 )
 def test_known_bad_combinations_are_reported(

@@ -70,8 +70,12 @@ def test_only_a_request_with_the_key_reaches_the_server(tmp_path: Path, kind: st
     requests = [{"type": kind, "path": "/invocations", "headers": [("authorization", key)]} for key in keys]
     two = [("authorization", "Bearer wrong"), ("authorization", f"Bearer {KEY}")]
     requests += [{"type": kind, "path": "/x", "headers": headers} for headers in ([], two)]
+    anthropic, wrong = ("x-api-key", KEY), ("x-api-key", f"{KEY}x")
+    mixed = [[anthropic], [wrong], [wrong, anthropic], [("authorization", "Bearer wrong"), anthropic]]
+    requests += [{"type": kind, "path": "/x", "headers": headers} for headers in mixed]
     refusal = 401 if kind == "http" else 1008
     expected = ["/invocations" if good else refusal for good in keys.values()] + [refusal, refusal]
+    expected += ["/x", refusal, refusal, refusal]
     assert ask(tmp_path, *requests) == expected
     assert set(ask(tmp_path, *requests, VLLM_API_KEY="")) == {"/invocations", "/x"}
 
@@ -94,6 +98,21 @@ def test_three_paths_and_a_preflight_of_a_browser_need_no_key(tmp_path: Path) ->
     assert ask(tmp_path, request | {"headers": asked}, request, {"path": "/x", "headers": asked}) == [
         "/v1/models", 401, 401,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["", KEY])
+def test_without_memory_all_but_questions_about_the_server_are_refused(tmp_path: Path, key: str) -> None:
+    paths = ("/v1/completions", "/health", "/metrics")
+    headers = [("authorization", f"Bearer {key}")]
+    requests = [{"path": path, "headers": headers} for path in paths]
+    socket = {"path": "/v1/realtime", "type": "websocket", "headers": headers}
+    short = tmp_path / "short"
+    variables = {"IMAGEFACTORY_SHORT": str(short), "VLLM_API_KEY": key}
+    assert ask(tmp_path, *requests, socket, **variables) == [*paths, "/v1/realtime"]
+    short.write_text("2.9 GB of memory are left.")
+    assert ask(tmp_path, *requests, socket, **variables) == [503, "/health", "/metrics", 1013]
+    if key:
+        assert ask(tmp_path, {"path": "/v1/completions"}, **variables) == [401]
 
 
 def test_a_server_that_cannot_be_guarded_does_not_run(tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from images.serve.program import pulse
+from images.serve.program import ahead, own_files, pulse, readings, watch
+from images.serve.program.health import Address
 from images.serve.program.pulse import IDLE, PATIENCE, QUIET, Pulse
 from images.serve.program.servers.sglang.server import SERVER as SGLANG
 from images.serve.program.servers.vllm.server import SERVER as VLLM
@@ -48,19 +50,21 @@ def test_an_idle_server_is_asked_rarely_and_one_without_metrics_as_if_somebody_w
         if seen.asks(now, waiting=False):
             asked.append(now)
             seen.see(now, None, alive=True)
-    assert asked == [600, 1200, 1800, 2400]
-    assert asked[0] == IDLE
+    assert asked[:3] == [IDLE, 2 * IDLE, 3 * IDLE]
 
 
 def test_metrics_tell_work_and_requests() -> None:
     text = (
         b'vllm:iteration_tokens_total_sum{engine="0"} 1.5e+03\nvllm:iteration_tokens_total_bucket{le="8"} 9.0\n'
-        b'vllm:generation_tokens_total{engine="0"} 20.0\nvllm:num_requests_running{engine="0"} 2.0\n'
+        b'vllm:kv_cache_usage_perc{engine="0"} 2.5e-01\nvllm:num_requests_running{engine="0"} 2.0\n'
         b'vllm:num_requests_waiting{engine="0"} 1.0\nvllm:num_requests_waiting_by_reason{reason="x"} 5.0\n'
     )
-    assert VLLM.work(text) == (1520, 3)
-    text = b'sglang:prompt_tokens_total{a="b"} 5.0\nsglang:num_running_reqs{a="b"} 1.0\nsglang:num_queue_reqs 2.0\n'
-    assert SGLANG.work(text) == (5, 3)
+    assert VLLM.work(text) == ((1500, 0.25), 3)
+    text = (
+        b'sglang:realtime_tokens_total{mode="decode"} 5.0\nsglang:prompt_tokens_total 9.0\n'
+        b'sglang:num_running_reqs{a="b"} 1.0\nsglang:num_queue_reqs 2.0\n'
+    )
+    assert SGLANG.work(text) == ((5,), 3)
 
 
 def test_connections_of_clients_are_counted_by_port(tmp_path: Path) -> None:
@@ -86,6 +90,7 @@ def test_compilers_and_pressure_are_read_from_proc(tmp_path: Path) -> None:
     [
         (9, 0, 2, ""),
         (3, 0, 2, "warn"),
+        (2.9, 0, 2, "refuse"),
         (3, 50, 2, "end"),
         (9, 90, 2, ""),
         (1, 0, 2, "end"),
@@ -95,6 +100,57 @@ def test_compilers_and_pressure_are_read_from_proc(tmp_path: Path) -> None:
 )
 def test_the_host_keeps_its_memory(available: int | None, waits: float, floor: int, verdict: str) -> None:
     assert pulse.short_of_memory(available, waits, floor) == verdict
+
+
+def test_memory_that_runs_out_stops_compilers_then_warns_refuses_and_ends_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    meminfo, waits, ended = tmp_path / "meminfo", tmp_path / "memory", list[tuple[int, int]]()
+    monkeypatch.setattr(readings, "MEMINFO", str(meminfo))
+    monkeypatch.setattr(readings, "CGROUP", str(tmp_path / "none"))
+    monkeypatch.setattr(own_files, "PLACE", str(tmp_path))
+    monkeypatch.setattr(pulse, "pressure", partial(pulse.pressure, str(waits)))
+    monkeypatch.setattr(pulse, "end", lambda *call: ended.append(call))
+    nothing = ahead.Kernels((), (), {})
+    task = watch.Task(
+        VLLM, Address("", 0), "m", "", 0, "", drafting=False, key_file="", began=None, kernels=nothing, compilers=0
+    )._replace(memory_floor=2 * pulse.GB)
+    warned = -watch.WARN_EVERY
+
+    def left(gigabytes: float, now: float, full: float = 0) -> list[str]:
+        nonlocal warned
+        meminfo.write_text(f"MemTotal: 125000000 kB\nMemAvailable: {gigabytes * pulse.GB / 1024:.0f} kB\n")
+        waits.write_text(f"some avg10=0.00 total=0\nfull avg10={full:.2f} avg60=0.00 avg300=0.00 total=1\n")
+        warned = watch.look_at_memory(task, 7, now, warned)
+        return capsys.readouterr().err.splitlines()
+
+    assert ahead.floor(task.memory_floor) == 6 * pulse.GB, "compilers end by themselves"
+    assert left(5.9, 0) == []
+    [said] = left(3.9, 1)
+    assert said.startswith("[serve] WARNING: 3.9 GB of memory are left (MEMORY_FLOOR is 2), and everything waited")
+    assert left(3.5, 2) == [], "a warning a minute"
+    [said] = left(2.9, 3, full=12)
+    assert said.endswith("in 12 % of the last 10 s: new requests are refused until 4 GB are left")
+    assert own_files.read(pulse.SHORT).startswith("The server takes no new requests: 2.9 GB of memory are left")
+    assert (left(2.8, 4), left(3.5, 5)) == ([], []), "still refused"
+    assert own_files.exists(pulse.SHORT)
+    assert left(4.1, 6) == ["[serve] 4.1 GB of memory are left: requests are taken again"]
+    assert not own_files.exists(pulse.SHORT)
+    assert not ended
+    [said] = left(1.9, 7)
+    assert said.endswith("the server is ended with code 70, before the host freezes")
+    assert left(3.9, 8, full=45)
+    assert ended == [(7, pulse.MEMORY)] * 2
+
+
+def test_a_hundred_long_prefills_are_no_hang() -> None:
+    """One step of the engine takes a minute, and the request for a token waits behind all others."""
+    seen, asked = Pulse(0), 0
+    for now in range(0, 3 * 3600, 5):
+        seen.see(now, now // 60 * 8192)
+        asked += seen.asks(now, waiting=True)
+        assert not seen.stuck(now)
+    assert asked > 100
 
 
 SERVER = """

@@ -160,6 +160,7 @@ def test_neighbours_say_what_is_left_to_pull(files: dict[str, bytes]) -> None:
         ("models/big.html", "but are not locked"),
         ("models/big.html", "This project has not measured this model yet."),
         ("models/tiny.html", "matrix.yaml has no memory figures"),
+        ("models/big.html", "Tools are off: coding agents need"),
         ("status.html", "broken.json: The benchmark result cannot be read."),
         ("packages/vllm-2.0-cpu-arm64.html", "not on record"),
     ],

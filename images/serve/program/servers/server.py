@@ -71,6 +71,8 @@ class Server:
     """Whether it takes its API key from VLLM_API_KEY."""
     help_environment: Mapping[str, str]
     """The variables that its help needs on a machine without a GPU."""
+    watched: Mapping[str, str]
+    """The variables of a server that the companion watches."""
     build: Callable[[Image, Settings], Command]
     """Builds the recommended command."""
     facts: Callable[[Settings, Command], dict[str, object]]
@@ -83,8 +85,8 @@ class Server:
     """Adds what its log tells about a start; of several processes, the first to begin and the last to end count."""
     choices: Callable[[Iterable[str]], Choices]
     """Finds the backends and kernels in lines of its log."""
-    work: Callable[[bytes], tuple[float, float]]
-    """Reads from its metrics a number that grows as its engine works, and how many requests run or wait."""
+    work: Callable[[bytes], tuple[tuple[float, ...], float]]
+    """Reads from its metrics numbers that change as its engine works, and how many requests run or wait."""
     drafted: Callable[[bytes], tuple[float, float, float]]
     """Reads the numbers of drafts, drafted tokens and accepted tokens from its metrics."""
 

@@ -16,9 +16,9 @@ LINES = LogLines(
 _MODEL = re.compile(r"Use (\w+) (?:backend by default|as default attention backend)")
 _DRAFT = re.compile(r"draft attention backend to (\w+)")
 _WORK = re.compile(
-    rb"^sglang:(?:((?:prompt|generation)_tokens_total)|num_(?:running|queue)_reqs)(?:\{[^}]*\})? ([0-9.e+]+)",
-    re.MULTILINE,
+    rb"^sglang:(?:(realtime_tokens_total)|num_(?:running|queue)_reqs)(?:\{[^}]*\})? ([0-9.e+-]+)", re.MULTILINE
 )
+"""Its other counters of tokens grow only as requests end, which a batch of long ones may not do for an hour."""
 _METRIC = re.compile(
     rb"^sglang:(spec_verify_calls_total|spec_num_draft_tokens|generation_tokens_total)(?:\{[^}]*\})? ([0-9.e+]+)",
     re.MULTILINE,
@@ -62,9 +62,7 @@ def drafted(metrics: bytes) -> tuple[float, float, float]:
     return calls, calls * max(0.0, block - 1), max(0.0, generated - calls)
 
 
-def work(metrics: bytes) -> tuple[float, float]:
-    """Read how many tokens the engine has worked on, and how many requests it has."""
-    tokens = requests = 0.0
-    for counter, value in _WORK.findall(metrics):
-        tokens, requests = (tokens + float(value), requests) if counter else (tokens, requests + float(value))
-    return tokens, requests
+def work(metrics: bytes) -> tuple[tuple[float, ...], float]:
+    """Read numbers that change with every step of the engine, and how many requests it has."""
+    found = [(bool(worked), float(value)) for worked, value in _WORK.findall(metrics)]
+    return tuple(value for worked, value in found if worked), sum(value for worked, value in found if not worked)

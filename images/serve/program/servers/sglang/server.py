@@ -35,6 +35,8 @@ SERVER = Server(
     log=log.LINES,
     reads_key=False,
     help_environment={},  # without a driver its kernels cannot even be imported
+    # Its /health asks the engine for a token: it would call a step of some seconds unhealthy, and keep the GPU awake.
+    watched={"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0"},
     build=command.build,
     facts=_facts,
     without_api=lambda words: (option(words, "--node-rank") or "0") != "0",

@@ -21,10 +21,11 @@ _GEMM = re.compile(r"Using (\w+) for (\w+) GEMM")
 _MOE = re.compile(r"Using '?(\w+)'? (\w+) MoE backend")
 _SLOW = re.compile(r"does not have native support for (FP4|FP8)")
 _WORK = re.compile(
-    rb"^vllm:(?:(iteration_tokens_total_sum|(?:prompt|generation)_tokens_total)|num_requests_(?:running|waiting))"
-    rb"(?:\{[^}]*\})? ([0-9.e+]+)",
+    rb"^vllm:(?:(iteration_tokens_total_sum|kv_cache_usage_perc)|num_requests_(?:running|waiting))"
+    rb"(?:\{[^}]*\})? ([0-9.e+-]+)",
     re.MULTILINE,
 )
+"""It counts the tokens of a prompt only once it has read all of it; until then the share of the cache grows."""
 _METRIC = re.compile(
     rb"^vllm:spec_decode_num_(drafts|draft_tokens|accepted_tokens)(?:_total)?(?:\{[^}]*\})? ([0-9.e+]+)",
     re.MULTILINE,
@@ -73,9 +74,7 @@ def counters(metrics: bytes) -> tuple[float, float, float]:
     return found[b"drafts"], found[b"draft_tokens"], found[b"accepted_tokens"]
 
 
-def work(metrics: bytes) -> tuple[float, float]:
-    """Read how many tokens the engine has worked on, and how many requests it has."""
-    tokens = requests = 0.0
-    for counter, value in _WORK.findall(metrics):
-        tokens, requests = (tokens + float(value), requests) if counter else (tokens, requests + float(value))
-    return tokens, requests
+def work(metrics: bytes) -> tuple[tuple[float, ...], float]:
+    """Read numbers that change with every step of the engine, and how many requests it has."""
+    found = [(bool(worked), float(value)) for worked, value in _WORK.findall(metrics)]
+    return tuple(value for worked, value in found if worked), sum(value for worked, value in found if not worked)

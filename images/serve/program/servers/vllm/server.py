@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...command import Command, option
+from ...hiding import is_flag
 from ...keys import Secrets
 from ...settings import Settings
 from ..server import Handover, Server, hook_variables
 from . import command, log
 
 
-def _facts(_: Settings, built: Command) -> dict[str, object]:
+def _facts(settings: Settings, built: Command) -> dict[str, object]:
     cache, drafter = built.cache_dtype, built.speculative or {}
     return {
         "cache": cache if cache != "auto" else "",
         "drafter": str(drafter.get("model", "")) if drafter.get("method") == "dflash" else "",
         "draft_backend": str(drafter.get("attention_backend", "auto")),
         "draft_cache": str(drafter.get("kv_cache_dtype") or cache),
+        "sleeps": any(is_flag(word, "--enable-sleep-mode") for word in settings.extra),
     }
 
 
@@ -51,6 +53,7 @@ SERVER = Server(
     reads_key=True,
     # Without a GPU it has no help but that for a CPU.
     help_environment={"VLLM_TARGET_DEVICE": "cpu"},
+    watched={},
     build=command.build,
     facts=_facts,
     without_api=_without_api,

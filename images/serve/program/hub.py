@@ -1,0 +1,196 @@
+"""Asks the model hub for revisions and files, with patience, and names what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, TypeVar
+from urllib.error import HTTPError
+from urllib.parse import quote, urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from . import weights
+from .errors import StartError
+from .hiding import hide
+from .weights import File, Wanted
+
+PATIENCE = 30.0
+"""Seconds without a byte that count as a stall; HF_HUB_DOWNLOAD_TIMEOUT overrides, as in huggingface_hub."""
+LONGEST = 86400
+RETRIES = 4
+"""Attempts without a new byte before a download fails."""
+PAUSE = 2.0
+"""Seconds before the first of them; each later pause is longer by as much."""
+_COMMIT = re.compile("[0-9a-f]{40}")
+_DIGEST = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+_TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
+
+Say = Callable[[str], None]
+T = TypeVar("T")
+
+
+class Source(NamedTuple):
+    """The hub, and the token for it."""
+
+    endpoint: str
+    token: str
+    patience: float
+
+
+class Lookup(NamedTuple):
+    """A revision of a repository, and its files."""
+
+    want: Wanted
+    repository: Path
+    commit: str
+    entries: dict[str, Any]
+    """All files, in the format of huggingface_hub's list."""
+    files: list[File]
+    """Those to have."""
+    verified: bool
+
+
+class _Redirect(HTTPRedirectHandler):
+    """Keeps the token from the hosts that the hub sends clients to."""
+
+    def redirect_request(self, req: Request, *arguments: Any) -> Request | None:  # noqa: ANN401 - handed on
+        new = super().redirect_request(req, *arguments)
+        if new is not None and urlsplit(new.full_url).netloc != urlsplit(req.full_url).netloc:
+            new.headers.pop("Authorization", None)
+        return new
+
+
+def find_hub(environment: Mapping[str, str], token: str) -> Source:
+    """Find the hub and the token where huggingface_hub looks for them."""
+    home = environment.get("HF_HOME") or Path("~/.cache/huggingface").expanduser()
+    path = environment.get("HF_TOKEN_PATH") or Path(home, "token")
+    token = token or environment.get("HF_TOKEN") or environment.get("HUGGING_FACE_HUB_TOKEN") or ""
+    if not token:
+        with suppress(OSError, ValueError):
+            token = Path(path).read_text("utf-8")
+    endpoint = environment.get("HF_ENDPOINT") or "https://huggingface.co"
+    patience = 0.0
+    with suppress(ValueError):
+        patience = float(environment.get("HF_HUB_DOWNLOAD_TIMEOUT") or PATIENCE)
+    return Source(endpoint.rstrip("/"), token.strip(), patience if 0 < patience < LONGEST else PATIENCE)
+
+
+def look_up(want: Wanted, cache: str, server: str, hub: Source, say: Say) -> Lookup:
+    """Ask the hub for the files of a revision, unless it is pinned and its list is here."""
+    repository = want.folder(cache)
+    known = weights.read_list(repository, want.revision) if _COMMIT.fullmatch(want.revision) else None
+    if known is not None and known[1]:
+        return Lookup(want, repository, want.revision, {}, weights.needed(known[0], server), verified=True)
+    url = f"{hub.endpoint}/api/models/{quote(want.repo)}/revision/{quote(want.revision or 'main', '')}?blobs=true"
+    value = retried(lambda: _ask(url, hub), lambda: False, want, hub, say)
+    try:
+        commit = str(value["sha"])
+        entries = {str(entry["rfilename"]): _entry(entry) for entry in value["siblings"]}
+        files = [weights.file_of(path, entry) for path, entry in entries.items()]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise _no_hub(hub, "its answer is not that of a model hub") from None
+    names = [file for file in files if ".." in file.path.split("/") or file.path.startswith("/")]
+    if names or not _COMMIT.fullmatch(commit) or not all(_DIGEST.fullmatch(file.digest) for file in files):
+        raise _no_hub(hub, "its answer is not that of a model hub")
+    known = weights.read_list(repository, commit)
+    verified = known is not None and known[1]
+    return Lookup(want, repository, commit, entries, weights.needed(files, server), verified)
+
+
+def _entry(sibling: dict[str, Any]) -> dict[str, Any]:
+    large = sibling.get("lfs")
+    entry = {"size": int(sibling["size"]), "blob_id": str(sibling["blobId"])}
+    return entry | ({"lfs_sha256": str(large["sha256"]), "lfs_size": int(large["size"])} if large else {})
+
+
+def _ask(url: str, hub: Source) -> dict[str, Any]:
+    with open_file(url, hub) as response:
+        value = json.loads(response.read())
+    return value if isinstance(value, dict) else {}
+
+
+def open_file(url: str, hub: Source, first: int = 0) -> HTTPResponse:
+    """Request a file from a byte on."""
+    request = Request(url, headers={"User-Agent": "imagefactory"})  # noqa: S310 - HF_ENDPOINT is the user's choice
+    if hub.token:
+        request.add_header("Authorization", f"Bearer {hub.token}")
+    if first:
+        request.add_header("Range", f"bytes={first}-")
+    response: HTTPResponse = build_opener(_Redirect).open(request, timeout=hub.patience)
+    return response
+
+
+def retried(work: Callable[[], T], moved: Callable[[], bool], want: Wanted, hub: Source, say: Say) -> T:
+    """Do work that may fail; `moved` tells whether the failed attempt brought anything."""
+    failures = 0
+    while True:
+        try:
+            return work()
+        except HTTPError as error:
+            error.close()
+            if error.code not in _TEMPORARY:
+                _refuse(error, want, hub)
+            failure: Exception = error
+        except (OSError, HTTPException, ValueError) as error:
+            failure = error
+        failures = 1 if moved() else failures + 1
+        reason = failure if isinstance(failure, HTTPError) else getattr(failure, "reason", failure)
+        stalled = isinstance(reason, TimeoutError)
+        why = f"no byte in {hub.patience:g} s" if stalled else hide(str(reason) or type(reason).__name__)
+        if failures > RETRIES:
+            if stalled:
+                raise StartError(
+                    "stalled",
+                    f"The download of {want.repo} stalled {failures} times: {why}.",
+                    remedy="Look at the network, and run it again: it goes on where it stopped.",
+                )
+            raise _no_hub(hub, why)
+        say(f"{want.repo}: {why}; attempt {failures + 1} of {RETRIES + 1}")
+        time.sleep(PAUSE * failures)
+
+
+def _refuse(error: HTTPError, want: Wanted, hub: Source) -> NoReturn:
+    """Name the reason of a refusal."""
+    code = error.headers.get("X-Error-Code", "")
+    setting = "MODEL" if want.role == "model" else "DFLASH_DRAFTER"
+    if code == "RevisionNotFound":
+        raise StartError(
+            "unknown-revision",
+            f"{want.repo} has no revision {want.revision or 'main'}.",
+            setting=setting,
+            value=want.repo,
+            remedy="Use a newer image: the owner of the model has removed this revision.",
+        ) from None
+    if code == "GatedRepo" or (error.code in {401, 403} and code != "RepoNotFound"):
+        problem = "this token has no access to it" if hub.token else "there is no token"
+        raise StartError(
+            "gated",
+            f"{want.repo} is gated or private, and {problem}.",
+            setting="HF_TOKEN",
+            allowed="a read token of an account with access",
+            remedy=f"Accept the terms on {hide(hub.endpoint)}/{want.repo}, and hand the token on with -e HF_TOKEN.",
+        ) from None
+    if code == "RepoNotFound" or error.code == 404:  # noqa: PLR2004
+        raise StartError(
+            "unknown-model",
+            f"The hub has no {want.repo}, or does not show it to {'this account' if hub.token else 'strangers'}.",
+            setting=setting,
+            value=want.repo,
+            remedy="Correct the name; for a private model, hand a token on with -e HF_TOKEN.",
+        ) from None
+    raise _no_hub(hub, f"it answers {error.code} {error.reason}") from None
+
+
+def _no_hub(hub: Source, why: str) -> StartError:
+    return StartError(
+        "no-hub",
+        f"The model hub cannot be used: {why}.",
+        setting="HF_ENDPOINT",
+        value=hide(hub.endpoint),
+        remedy="Look at the container's network, DNS and HTTPS_PROXY, or copy the model into the cache from elsewhere.",
+    )
