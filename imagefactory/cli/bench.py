@@ -12,7 +12,6 @@ from imagefactory.cli.command import command, print_json, say, select_one, show
 if TYPE_CHECKING:
     from imagefactory.check.bench.result import BenchResult
     from imagefactory.check.bench.running import Bench
-    from imagefactory.check.smoke.subject import Subject
     from imagefactory.project.project import Project
 
 
@@ -114,6 +113,7 @@ def compare(
     from imagefactory.check.bench.comparison import compare, refuse_incomparable
     from imagefactory.check.bench.result import BenchResult
     from imagefactory.check.bench.running import Side, asked_differences, run_interleaved
+    from imagefactory.check.smoke.subject import subject_named
     from imagefactory.cli.show.bench_tables import comparison_table
 
     if first.endswith(".json") and second.endswith(".json"):
@@ -121,7 +121,7 @@ def compare(
         asked = {*by}
     else:
         left, right = (
-            Side(_bench(project, profile, [*set, *own], users, repeats, limit), _subject(project, name))
+            Side(_bench(project, profile, [*set, *own], users, repeats, limit), subject_named(project, name))
             for name, own in ((first, set_first), (second, set_second))
         )
         asked = {*by, *asked_differences(left, right)}
@@ -139,13 +139,6 @@ def compare(
 def _side(name: str, own: BenchResult, other: BenchResult) -> str:
     apart = own.bound.settings.items() - other.bound.settings.items()
     return " ".join([name, *(f"{setting}={value}" for setting, value in sorted(apart))])
-
-
-def _subject(project: Project, name: str) -> Subject:
-    from imagefactory.check.smoke.subject import subject_of_image, subject_of_target
-
-    is_image = "sha256:" in name or Path(name, "index.json").exists()
-    return subject_of_image(project, name) if is_image else subject_of_target(project, name)
 
 
 @command(

@@ -17,7 +17,7 @@ from invoke.parser.context import ParserContext
 from invoke.program import Program
 from invoke.util import helpline
 
-from imagefactory.cli import bench, ci, images, kernels, matrix, mods, publishing, repository, trust  # noqa: F401 - their commands register
+from imagefactory.cli import answers, bench, ci, images, kernels, matrix, mods, publishing, repository, trust  # noqa: F401 - their commands register
 from imagefactory.cli.command import COMMANDS
 from imagefactory.cli.failures import in_words, prepare_streams
 from imagefactory.errors import UsageError, did_you_mean
@@ -28,6 +28,7 @@ GROUPS: Final = {
     "mods": "Mods",
     "publishing": "Publishing",
     "bench": "Benchmarks",
+    "answers": "The same answers",
     "kernels": "Kernels and compiled wheels",
     "trust": "Licences, keys and attestations",
     "repository": "This checkout",

@@ -34,7 +34,7 @@ class Endpoint:
     """The container of the server, if this run started it."""
 
     def models(self) -> ServedAs:
-        found = self._json("GET", "/v1/models")
+        found = self.json("GET", "/v1/models")
         try:
             first = found["data"][0]
             name, context = first["id"], _tokens(first.get("max_model_len") or 0)
@@ -45,7 +45,7 @@ class Endpoint:
     def version(self) -> str:
         """Return the server's version, or an empty text if it does not say."""
         try:
-            found = self._json("GET", "/version")
+            found = self.json("GET", "/version")
         except CheckError:
             return ""
         return clean(str(found.get("version", ""))[:_LONGEST_WORD]) if isinstance(found, dict) else ""
@@ -53,14 +53,14 @@ class Endpoint:
     def count_tokens(self, model: str, prompt: str) -> int | None:
         """Return the tokens of a chat with one message, or None if the server does not count them."""
         try:
-            found = self._json("POST", "/tokenize", _chat(model, prompt))
+            found = self.json("POST", "/tokenize", _chat(model, prompt))
             return _tokens(found["count"])
         except (CheckError, KeyError, TypeError, ValueError):
             return None
 
     def answer(self, model: str, prompt: str, tokens: int) -> str:
         path = "/v1/chat/completions"
-        found = self._json("POST", path, _chat(model, prompt) | {"max_tokens": tokens, "temperature": 0})
+        found = self.json("POST", path, _chat(model, prompt) | {"max_tokens": tokens, "temperature": 0})
         try:
             message = found["choices"][0]["message"]
             parts = (message.get(name) for name in ("reasoning_content", "reasoning", "content"))
@@ -75,7 +75,7 @@ class Endpoint:
         last = " | ".join(self.container.log.strip().splitlines()[-3:])
         return f". The server ended with code {self.container.exit_code}: {last[-400:]}"
 
-    def _json(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
+    def json(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         try:
             with new_session() as session:

@@ -85,7 +85,7 @@ def bench_image(bench: Bench, subject: Subject, say: Say) -> tuple[BenchResult, 
     refuse_other_servers(bench, subject.cell)
     gpus = ("--gpus", "all") if has_gpu(bench.project.matrix, subject.arch) else ()
     given = [word for name, value in bench.settings.items() for word in ("--env", f"{name}={value}")]
-    options = (*gpus, *given, *_models())
+    options = (*gpus, *given, *models_volume())
     bound = bound_to(bench.project, subject, bench.settings)
     with _running(bench, subject, bound) as (image, containers, record):
         for cache in bench.profile.starts or ("cold",):
@@ -116,13 +116,13 @@ def bench_url(bench: Bench, endpoint: Endpoint, tool: Subject, say: Say) -> tupl
         generated=bench.project.matrix.models[tool.model].generated is not None,
     )
     with _running(bench, tool, bound) as (image, containers, record):
-        options = ("--network", "host", *_models())
+        options = ("--network", "host", *models_volume())
         beside = containers.start(image, "sleep", "infinity", options=options)
         _measure(bench, record, endpoint, beside, say)
     return record.result, record.path
 
 
-def _models() -> tuple[str, str]:
+def models_volume() -> tuple[str, str]:
     return ("--volume", f"{expand_home(HUB_CACHE, 'HOME')}:{MODEL_CACHE}")
 
 

@@ -92,6 +92,12 @@ def subject_of_image(project: Project, name: str, *, auth: Mapping[str, str] | N
     )
 
 
+def subject_named(project: Project, name: str) -> Subject:
+    """Return an image by its own name, or that of its target."""
+    is_image = "sha256:" in name or Path(name, "index.json").exists()
+    return subject_of_image(project, name) if is_image else subject_of_target(project, name)
+
+
 def plan_of(project: Project, subject: Subject) -> Plan | None:
     """Return the plan of an image if it is this checkout's or that of the last build here."""
     plans = [make_plan(project, subject.cell), last_plan(project.build_folder(subject.cell))]

@@ -1,0 +1,1 @@
+"""Whether two images of a model give the same answers."""

@@ -1,0 +1,147 @@
+"""Judges whether two measurements of the panel agree: by the noise between two starts of one image, and by floors.
+
+KL is the divergence of the second side from the first over the likeliest tokens that both know, with the rest as one
+token. That is a lower bound: what a server does not report cannot differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from imagefactory.check.answers.result import AnswersResult, Window
+from imagefactory.errors import UsageError
+
+Verdict = Literal["same", "changed", "cannot tell"]
+Change = Literal["nothing", "code", "kernels", "formats"]
+FORMATS: Final = (
+    "QUANTIZATION",
+    "KV_CACHE_DTYPE",
+    "DTYPE",
+    "ENABLE_TURBOQUANT",
+    "TQ_MODE",
+    "TQ_KEY_BITS",
+    "TQ_VALUE_BITS",
+)
+"""Settings that change how numbers are kept."""
+KERNELS: Final = ("ATTENTION_BACKEND", "ENFORCE_EAGER", "EXTRA_ARGS")
+NOISE: Final = 3.0
+"""How many times the noise a difference may be."""
+LEAST: Final = 1e-12
+MOST: Final = 700.0
+"""The least probability that counts, and the largest exponent."""
+
+
+class Floor(NamedTuple):
+    """Differences that are no change, whatever the noise: the mean KL, and how often first choices differ."""
+
+    divergence: float
+    other_choices: float
+
+
+FLOORS: Final[dict[Change, Floor]] = {
+    # Rounding: the same kernels give the same bits, or nearly.
+    "nothing": Floor(1e-8, 0.0005),
+    "code": Floor(1e-8, 0.0005),
+    "kernels": Floor(5e-3, 0.015),
+    "formats": Floor(0, 0),
+}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """How far one measurement is from another."""
+
+    places: int
+    divergence: float
+    """The mean KL in nats."""
+    divergence_p99: float
+    same_choice: float
+    """The share of places with the same likeliest token."""
+    difference: float
+    """The mean absolute difference of the log-probability of the text's own token."""
+    perplexity: float
+    """The second side's perplexity, divided by the first's."""
+    same_chat: bool = True
+    """Whether a chat becomes the same tokens, as far as both servers say."""
+
+
+def figures(left: AnswersResult, right: AnswersResult) -> Figures:
+    _refuse_other_panels(left, right)
+    pairs = list(zip(left.windows, right.windows, strict=True))
+    divergences = sorted(max(0.0, value) for pair in pairs for value in _divergences(*pair))
+    places = len(divergences)
+    agree = sum(_first(a) == _first(b) for one, other in pairs for a, b in zip(one.top, other.top, strict=True))
+    apart = [b - a for one, other in pairs for a, b in zip(one.own, other.own, strict=True)]
+    return Figures(
+        places,
+        sum(divergences) / places,
+        divergences[min(places - 1, int(0.99 * places))],
+        agree / places,
+        sum(map(abs, apart)) / places,
+        math.exp(min(MOST, -sum(apart) / places)),
+        not (left.chat and right.chat) or left.chat == right.chat,
+    )
+
+
+def _first(place: dict[int, float]) -> int:
+    return max(place, key=lambda token: (place[token], -token))
+
+
+def _divergences(left: Window, right: Window) -> Iterator[float]:
+    for one, other in zip(left.top, right.top, strict=True):
+        both = one.keys() & other.keys()
+        known = [(math.exp(one[token]), math.exp(other[token])) for token in both]
+        rest = [max(LEAST, 1 - sum(values)) for values in zip(*known, strict=True)] if known else [1.0, 1.0]
+        if not known:
+            yield math.log(1 / LEAST)  # no likely token in common
+            continue
+        yield sum(p * math.log(p / max(q, LEAST)) for p, q in (*known, (rest[0], rest[1])) if p > 0)
+
+
+def change(left: AnswersResult, right: AnswersResult) -> Change:
+    """Return what differs most between two sides: how numbers are kept, the kernels, or code alone."""
+    one, other = left.bound, right.bound
+
+    def settings(names: tuple[str, ...]) -> bool:
+        return any(one.settings.get(name) != other.settings.get(name) for name in names)
+
+    if settings(FORMATS) or (one.model, one.model_revision) != (other.model, other.model_revision):
+        return "formats"
+    machines = [{gpu.name for gpu in side.machine.gpus} or {side.machine.platform} for side in (left, right)]
+    if settings(KERNELS) or (one.server, one.server_version) != (other.server, other.server_version):
+        return "kernels"
+    if machines[0] != machines[1] or one.target.partition("/")[2] != other.target.partition("/")[2]:
+        return "kernels"
+    return "nothing" if one.digest == other.digest and one.settings == other.settings else "code"
+
+
+def judge(what: Change, found: Figures, noise: Figures | None) -> tuple[Verdict, str]:
+    """Return the verdict, and why."""
+    if noise is None or noise.divergence > FLOORS["kernels"].divergence:
+        differ = f"two starts of one image differ by KL {noise.divergence:.1e}" if noise else "the noise is not known"
+        return "cannot tell", f"{differ}: measure the first side twice, on a quiet machine"
+    most = max(NOISE * noise.divergence, FLOORS[what].divergence)
+    often = max(NOISE * (1 - noise.same_choice), FLOORS[what].other_choices)
+    other = 1 - found.same_choice
+    reasons = {
+        "numbers are kept in another way, or the model is another: that is never the same": what == "formats",
+        "a chat becomes other tokens: the chat template differs": not found.same_chat,
+        f"KL {found.divergence:.1e} is above {most:.1e}": found.divergence > most,
+        f"{other:.2%} of the first choices differ, more than {often:.2%}": other > often,
+    }
+    why = next((reason for reason, holds in reasons.items() if holds), "")
+    return ("changed", why) if why else ("same", f"KL {found.divergence:.1e} is within {most:.1e}")
+
+
+def _refuse_other_panels(left: AnswersResult, right: AnswersResult) -> None:
+    why = ""
+    if left.panel != right.panel:
+        why = f"They are of the panel's versions {left.panel} and {right.panel}."
+    elif [window.tokens for window in left.windows] != [window.tokens for window in right.windows]:
+        why = "The same texts became other tokens: tokenizer or context length differ."
+    if why:
+        what, fix = "These answers cannot be compared.", "Measure both with one panel, model and MAX_MODEL_LEN."
+        raise UsageError("incomparable", what, where="the two sides", why=why, fix=fix)

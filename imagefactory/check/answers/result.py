@@ -1,0 +1,114 @@
+"""What a server makes of the panel: the log-probabilities of fixed tokens, and everything that they are bound to."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from imagefactory.check.bench.profiles import FOLDER
+from imagefactory.check.bench.result import BenchMachine, BoundTo
+from imagefactory.errors import InputError
+from imagefactory.project.locks.files import Frozen, first_problem
+from imagefactory.store.atomic import write_text
+
+PANEL: Final = Path(FOLDER, "panel.yaml")
+TOP: Final = 20
+"""The likeliest tokens of each place that are compared."""
+
+
+class PanelText(Frozen):
+    """A text of the panel."""
+
+    kind: str
+    text: str
+
+
+class Panel(Frozen):
+    """Texts of several kinds, under a version."""
+
+    version: int
+    chat: tuple[dict[str, str], ...]
+    """Messages, for the chat template."""
+    windows: tuple[PanelText, ...]
+
+    @classmethod
+    def of(cls, root: Path) -> Self:
+        return cls.model_validate(yaml.safe_load((root / PANEL).read_text("utf-8")))
+
+
+class Window(Frozen):
+    """The tokens of a text, and what the server thinks of all but the first."""
+
+    kind: str
+    tokens: tuple[int, ...]
+    own: tuple[float, ...]
+    """The log-probability of each token after the first."""
+    top: tuple[dict[int, float], ...]
+    """The log-probabilities of the likeliest tokens in its place."""
+
+    @model_validator(mode="after")
+    def _counts_agree(self) -> Self:
+        if not len(self.tokens) - 1 == len(self.own) == len(self.top):
+            raise ValueError("a window needs a log-probability for every token but the first")
+        return self
+
+
+class AnswersResult(Frozen):
+    """A measurement of the panel."""
+
+    format: Literal[1] = 1
+    panel: int
+    """The version of the panel."""
+    started: datetime
+    bound: BoundTo
+    machine: BenchMachine
+    chat: tuple[int, ...] = ()
+    """The tokens of the panel's chat; empty if the server does not say."""
+    windows: tuple[Window, ...] = Field(min_length=1)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except OSError as error:
+            why, fix = f"{error.strerror or error}.", "Name a file that `./inv answers` wrote."
+        except ValidationError as error:
+            why, fix = f"{first_problem(error)}.", "Measure again."
+        raise InputError("bad-answers", "The answers cannot be read.", where=path, why=why, fix=fix)
+
+    def write(self, path: Path) -> None:
+        write_text(path, self.model_dump_json() + "\n")
+
+
+def window_of(kind: str, tokens: list[int], places: list[dict[int, float]]) -> Window:
+    """Return the window of what a server said about every token but the first; raise ValueError if it lacks one."""
+    if len(places) != len(tokens) - 1 or any(
+        token not in place for token, place in zip(tokens[1:], places, strict=False)
+    ):
+        raise ValueError("the server left out log-probabilities of the prompt")
+    own = [place[token] for token, place in zip(tokens[1:], places, strict=True)]
+    likeliest: list[dict[int, float]] = []
+    for place in places:
+        chosen = sorted(place, key=lambda token: (-place[token], token))[:TOP]
+        likeliest.append({token: place[token] for token in chosen})
+    return Window(kind=kind, tokens=tuple(tokens), own=tuple(own), top=tuple(likeliest))
+
+
+def vllm_places(answer: Any) -> list[dict[int, float]]:  # noqa: ANN401 - JSON
+    """Read the log-probabilities of a prompt as vLLM returns them."""
+    places = answer["choices"][0]["prompt_logprobs"][1:]
+    return [{int(token): float(one["logprob"]) for token, one in place.items()} for place in places]
+
+
+def sglang_places(answer: Any) -> list[dict[int, float]]:  # noqa: ANN401 - JSON
+    """Read the log-probabilities of a prompt as SGLang returns them."""
+    about = answer["meta_info"]
+    own, likeliest = about["input_token_logprobs"][1:], about["input_top_logprobs"][1:]
+    return [
+        {int(token): float(value) for value, token, *_ in (*(more or ()), one)}
+        for one, more in zip(own, likeliest, strict=True)
+    ]

@@ -1,0 +1,88 @@
+"""Commands for answers: measure them, and judge whether two images give the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from imagefactory.cli import options
+from imagefactory.cli.command import command, print_json, say, show
+
+if TYPE_CHECKING:
+    from imagefactory.check.answers.result import AnswersResult
+    from imagefactory.project.project import Project
+
+
+@command(
+    "answers",
+    default=True,
+    target="measure the image built for this target (default: the first model)",
+    image="measure this image instead: a reference by digest (pulled), or an OCI layout",
+)
+def measure(project: Project, set: list[str], target: str = "", image: str = "") -> None:
+    """Measure what an image makes of a fixed panel of texts: the log-probabilities of every token, in a JSON file."""
+    from imagefactory.check.answers.measuring import measure_image
+    from imagefactory.check.smoke.subject import subject_of_image, subject_of_target
+    from imagefactory.launch.prepare import settings_from
+
+    options.at_most_one(target=target, image=image)
+    settings = settings_from(set)
+    subject = subject_of_image(project, image) if image else subject_of_target(project, target)
+    _, path = measure_image(project, subject, settings, say)
+    print(path.relative_to(project.root))
+
+
+@command(
+    "answers",
+    positional=["first", "second"],
+    first="a result file, or a target or image to measure, twice",
+    second="another of the same",
+    again="a second measurement of the first side, after a restart: the noise. Needed with result files",
+    set_first=f"first only: {options.SET}",
+    set_second=f"second only: {options.SET}",
+    set=f"both: {options.SET}",
+)
+def compare(
+    project: Project,
+    first: str,
+    second: str,
+    set_first: list[str],
+    set_second: list[str],
+    set: list[str],
+    again: str = "",
+    json: bool = False,
+) -> None:
+    """Judge whether two results, images or settings give the same answers; the exit code is 1 if they changed."""
+    from dataclasses import asdict
+
+    from imagefactory.check.answers.comparison import change, figures, judge
+    from imagefactory.cli.show.answers_table import figures_table
+
+    left = _measured(project, first, [*set, *set_first])
+    right = _measured(project, second, [*set, *set_second])
+    repeated = None
+    if again or not first.endswith(".json"):
+        repeated = _measured(project, again or first, [*set, *set_first])
+    found, what = figures(left, right), change(left, right)
+    noise = figures(left, repeated) if repeated else None
+    verdict, why = judge(what, found, noise)
+    if json:
+        print_json(
+            {"verdict": verdict, "why": why, "change": what, "figures": asdict(found), "noise": noise and asdict(noise)}
+        )
+    else:
+        show(figures_table(found, noise))
+        print(f"{verdict}: {why} (what differs: {what})")
+    if verdict != "same":
+        raise SystemExit(1)
+
+
+def _measured(project: Project, name: str, settings: list[str]) -> AnswersResult:
+    from imagefactory.check.answers.measuring import measure_image
+    from imagefactory.check.answers.result import AnswersResult
+    from imagefactory.check.smoke.subject import subject_named
+    from imagefactory.launch.prepare import settings_from
+
+    if name.endswith(".json"):
+        return AnswersResult.read(options.existing("RESULT", name, folder=Path(name).is_dir()))
+    return measure_image(project, subject_named(project, name), settings_from(settings), say)[0]

@@ -1,0 +1,28 @@
+"""The table of a comparison of answers."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from imagefactory.check.answers.comparison import Figures
+from imagefactory.cli.show.tables import table
+
+
+def figures_table(found: Figures, noise: Figures | None) -> Table:
+    """Show how far two sides are apart, beside two starts of the first."""
+    rows = [("between the sides", found), *([("between two starts of the first", noise)] if noise else [])]
+    return table(
+        (
+            (
+                name,
+                str(one.places),
+                f"{one.divergence:.1e}",
+                f"{one.divergence_p99:.1e}",
+                f"{one.same_choice:.2%}",
+                f"{one.difference:.1e}",
+                f"{one.perplexity:.5f}",
+            )
+            for name, one in rows
+        ),
+        *("", ">tokens", ">KL", ">KL p99", ">same first choice", ">|Δ log p|", ">perplexity ratio"),
+    )

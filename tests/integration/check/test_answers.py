@@ -1,0 +1,86 @@
+"""Answers of a small trained model: equal ones are called the same, and each deliberate fault is found."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from imagefactory.assemble.layers.own_layers import tiny_model
+from imagefactory.check.answers.comparison import change, figures, judge
+from imagefactory.check.answers.measuring import measure_image
+from imagefactory.check.answers.result import AnswersResult, window_of
+from imagefactory.check.smoke.containers import docker
+from imagefactory.check.smoke.subject import subject_of_target
+from imagefactory.project.project import Project
+from tests.fixtures.checkouts import REPOSITORY
+
+pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
+IN_CONTAINER = "/models/trained"
+SETTINGS = {"MODEL_PATH": IN_CONTAINER, "LOAD_FORMAT": "auto", "MAX_MODEL_LEN": "512"}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    for name, data in tiny_model().items():
+        (folder / name).write_bytes(data)
+    config = json.loads((folder / "config.json").read_text("utf-8")) | {"attention_bias": True}
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    shutil.copy(REPOSITORY / "tests" / "trained" / "model.safetensors", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(trained: Path, tiny_checkout: Path) -> AnswersResult:
+    project = Project(tiny_checkout)
+    subject = subject_of_target(project, "tiny")
+    volume = ("--volume", f"{trained}:{IN_CONTAINER}:ro")
+    return measure_image(project, subject, SETTINGS, lambda _: None, volume)[0]
+
+
+@pytest.fixture(scope="module")
+def faults(trained: Path, tiny_image: str, served: AnswersResult) -> dict[str, AnswersResult]:
+    """The same panel from one process, whole (under an empty name) and with each fault."""
+    mounts = (
+        "-v",
+        f"{REPOSITORY}:/repo:ro",
+        "-v",
+        f"{trained}:{IN_CONTAINER}:ro",
+        "--entrypoint",
+        "/opt/venv/bin/python3",
+    )
+    done = docker("run", "--rm", "--ipc", "host", *mounts, tiny_image, "/repo/tests/trained/faults.py", timeout=1200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+
+    def result(texts: list[list[dict[str, float]]]) -> AnswersResult:
+        kinds = [window.kind for window in served.windows]
+        places = [[{int(token): value for token, value in place.items()} for place in text] for text in texts]
+        windows = map(window_of, kinds, found["texts"], places)
+        return served.model_copy(update={"chat": (), "windows": tuple(windows)})
+
+    return {name: result(texts) for name, texts in found["results"].items()}
+
+
+def test_a_server_says_what_the_model_says_in_one_process(
+    served: AnswersResult, faults: dict[str, AnswersResult]
+) -> None:
+    found = figures(served, faults[""])
+    assert judge(change(served, faults[""]), found, figures(faults[""], faults["nothing"]))[0] == "same", found
+    assert found.places > 5000
+    # A trained model prefers some tokens; a uniform one would have 384.
+    assert found.same_choice > 0.999
+    certain = [max(place.values()) for window in served.windows for place in window.top]
+    assert sum(value > -1 for value in certain) > len(certain) / 4
+
+
+def test_every_deliberate_fault_is_found(faults: dict[str, AnswersResult]) -> None:
+    whole = faults.pop("")
+    noise = figures(whole, faults.pop("nothing"))
+    found = {name: figures(whole, other) for name, other in faults.items()}
+    assert len(found) == 8
+    missed = {name: one for name, one in found.items() if judge("code", one, noise)[0] != "changed"}
+    assert not missed, (missed, noise)

@@ -1,0 +1,116 @@
+"""Answers are judged by how far they are apart, beside the noise of two starts."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+import pytest
+
+from imagefactory.check.answers.comparison import FLOORS, Figures, change, figures, judge
+from imagefactory.check.answers.result import AnswersResult, Window, sglang_places, vllm_places, window_of
+from imagefactory.check.bench.result import BenchMachine, BoundTo
+from tests.fixtures.failures import raises
+
+TOKENS = [5, 6, 7]
+PLACES = [{6: math.log(0.5), 7: math.log(0.25)}, {7: math.log(0.75), 5: math.log(0.2)}]
+
+
+def measured(places: list[dict[int, float]] = PLACES, **bound: object) -> AnswersResult:
+    known = {"target": "m@0.32.0/cpu/amd64", "server": "vllm", "server_version": "0.32.0", "model": "m"}
+    return AnswersResult(
+        panel=1,
+        started=datetime(2026, 1, 1, tzinfo=UTC),
+        bound=BoundTo.model_validate(known | bound),
+        machine=BenchMachine(platform="linux/amd64", kernel="6", cpus=2, memory=1),
+        windows=(window_of("code", TOKENS, places),),
+    )
+
+
+def test_equal_answers_are_nowhere_apart() -> None:
+    assert figures(measured(), measured()) == Figures(2, 0.0, 0.0, 1.0, 0.0, 1.0)
+
+
+def test_figures_are_those_of_the_definition() -> None:
+    other = [{6: math.log(0.25), 7: math.log(0.5)}, PLACES[1]]
+    found = figures(measured(), measured(other))
+    # 0.5 log(0.5 / 0.25) + 0.25 log(0.25 / 0.5) + 0.25 log(0.25 / 0.25), at one of two places
+    assert found.divergence == pytest.approx(0.25 * math.log(2) / 2)
+    assert found.same_choice == 0.5
+    assert found.difference == pytest.approx(math.log(2) / 2)
+    assert found.perplexity == pytest.approx(math.sqrt(2))
+
+
+def test_sides_without_a_likely_token_in_common_are_far_apart() -> None:
+    other = [{6: -30.0, 9: math.log(0.9)}, PLACES[1]]
+    ours = [{6: math.log(0.5)}, PLACES[1]]
+    assert figures(measured(ours), measured(other)).divergence > 1
+
+
+@pytest.mark.parametrize(
+    ("bound", "expected"),
+    [
+        ({}, "nothing"),
+        ({"digest": f"sha256:{'1' * 64}"}, "code"),
+        ({"server_version": "0.28.0"}, "kernels"),
+        ({"settings": {"ATTENTION_BACKEND": "flashinfer"}}, "kernels"),
+        ({"target": "m@0.32.0/h100/amd64"}, "kernels"),
+        ({"settings": {"QUANTIZATION": "fp8"}}, "formats"),
+        ({"model_revision": "b"}, "formats"),
+    ],
+)
+def test_what_changed_decides_how_far_apart_is_too_far(bound: dict[str, object], expected: str) -> None:
+    assert change(measured(), measured(**bound)) == expected
+
+
+def apart(divergence: float, other: float = 0.0) -> Figures:
+    return Figures(100, divergence, divergence, 1 - other, 0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("what", "found", "noise", "verdict"),
+    [
+        ("code", apart(0), apart(0), "same"),
+        ("code", apart(5e-8), apart(0), "changed"),
+        ("code", apart(5e-6), apart(2e-6), "same"),
+        ("code", apart(0, 0.01), apart(0), "changed"),
+        ("code", apart(1e-2), apart(1e-2), "cannot tell"),
+        ("kernels", apart(1e-3), apart(0), "same"),
+        ("kernels", apart(1e-2), apart(0), "changed"),
+        ("kernels", apart(0), None, "cannot tell"),
+        ("formats", apart(0), apart(0), "changed"),
+    ],
+)
+def test_the_verdict_follows_noise_and_floor(what: str, found: Figures, noise: Figures | None, verdict: str) -> None:
+    assert what in FLOORS
+    assert judge(what, found, noise)[0] == verdict  # type: ignore[arg-type]
+
+
+def test_another_chat_template_is_a_change() -> None:
+    one, other = (measured().model_copy(update={"chat": chat}) for chat in ((1, 2), (1, 3)))
+    assert judge("code", figures(one, other), apart(0)) == (
+        "changed",
+        "a chat becomes other tokens: the chat template differs",
+    )
+    assert figures(one, measured()).same_chat  # one of them does not say
+
+
+def test_other_tokens_are_not_compared() -> None:
+    other = measured().model_copy(
+        update={"windows": (Window(kind="code", tokens=(5, 6), own=(-1.0,), top=({6: -1.0},)),)}
+    )
+    with raises("incomparable", "other tokens"):
+        figures(measured(), other)
+
+
+def test_both_servers_are_read_alike() -> None:
+    ours = {"choices": [{"prompt_logprobs": [None, {"6": {"logprob": -1.0}, "7": {"logprob": -2.0}}]}]}
+    theirs = {
+        "meta_info": {
+            "input_token_logprobs": [[None, 5, None], [-1.0, 6, None]],
+            "input_top_logprobs": [None, [[-2.0, 7, None]]],
+        }
+    }
+    assert vllm_places(ours) == sglang_places(theirs) == [{6: -1.0, 7: -2.0}]
+    with pytest.raises(ValueError, match="left out"):
+        window_of("code", [5, 9], vllm_places(ours))
