@@ -95,7 +95,7 @@ class Project:
         """Return an image of others by digest, or by tag if its digest was never looked up."""
         if name not in self.matrix.companions:
             raise ConfigError(
-                "unknown-name",
+                "bad-matrix",
                 f"No image is known for {name}.",
                 where="`companions` in matrix.yaml",
                 why="A compose file with it needs one.",

@@ -91,5 +91,5 @@ def test_an_image_of_others_is_named_by_its_digest_once_that_is_locked(tmp_path:
     project = Project(tmp_path)
     assert project.companion("litellm") == f"ghcr.io/berriai/litellm@{digest}"
     assert project.companion("grafana") == "docker.io/grafana/grafana:latest"
-    with raises("unknown-name", match="No image is known for nothing"):
+    with raises("bad-matrix", match="No image is known for nothing"):
         project.companion("nothing")
