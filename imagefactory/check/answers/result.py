@@ -6,10 +6,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from imagefactory.check.bench.profiles import FOLDER
+from imagefactory.check.bench.profiles import FOLDER, load_data
 from imagefactory.check.bench.result import BenchMachine, BoundTo
 from imagefactory.errors import InputError
 from imagefactory.project.locks.files import Frozen, first_problem
@@ -37,7 +36,7 @@ class Panel(Frozen):
 
     @classmethod
     def of(cls, root: Path) -> Self:
-        return cls.model_validate(yaml.safe_load((root / PANEL).read_text("utf-8")))
+        return load_data(root / PANEL, cls)
 
 
 class Window(Frozen):

@@ -11,7 +11,7 @@ import pytest
 from imagefactory.assemble.layers.own_layers import tiny_model
 from imagefactory.check.answers.comparison import change, figures, judge
 from imagefactory.check.answers.measuring import measure_image
-from imagefactory.check.answers.result import AnswersResult, window_of
+from imagefactory.check.answers.result import PANEL, AnswersResult, window_of
 from imagefactory.check.smoke.containers import docker
 from imagefactory.check.smoke.subject import subject_of_target
 from imagefactory.project.project import Project
@@ -36,6 +36,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def served(trained: Path, tiny_checkout: Path) -> AnswersResult:
     project = Project(tiny_checkout)
+    (tiny_checkout / "benchmarks").mkdir(exist_ok=True)
+    shutil.copy(REPOSITORY / PANEL, tiny_checkout / PANEL)
     subject = subject_of_target(project, "tiny")
     volume = ("--volume", f"{trained}:{IN_CONTAINER}:ro")
     return measure_image(project, subject, SETTINGS, lambda _: None, volume)[0]
