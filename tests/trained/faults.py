@@ -69,7 +69,12 @@ def rounded(model: Any) -> Callable[[], None]:
         return (arguments[0].to(torch.float8_e4m3fn).to(arguments[0].dtype), *arguments[1:])
 
     hooks = [layer.mlp.register_forward_pre_hook(narrow) for layer in model.model.layers]
-    return lambda: [hook.remove() for hook in hooks] and None
+
+    def back() -> None:
+        for hook in hooks:
+            hook.remove()
+
+    return back
 
 
 def truncated(model: Any) -> Callable[[], None]:
