@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.forkserver
+import multiprocessing.resource_tracker
 import os
 import signal
 import threading
@@ -142,6 +143,7 @@ class _Builders:
 def _start_forkserver() -> None:
     """Start the parent of the processes so that they all ignore Ctrl-C: stopping them is up to us."""
     _CONTEXT.set_forkserver_preload(["__main__", build_layer.__module__])
+    multiprocessing.resource_tracker.ensure_running()  # its own start would allow the signal again
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         multiprocessing.forkserver.ensure_running()

@@ -108,6 +108,10 @@ def test_workers_do_not_outlive_the_build(small_factory: SmallFactory, how: sign
     while not list(scratch.glob("*/work")) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert list(scratch.glob("*/work")), "no worker has begun"
+    for worker in filter(None, (work.read_text() for work in scratch.glob("*/work"))):
+        status = Path("/proc", worker, "status").read_text()
+        blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
+        assert blocked >> (signal.SIGINT - 1) & 1, "Ctrl-C would reach a worker"
     below = children(process.pid)
     assert below
     process.send_signal(how)
