@@ -18,7 +18,7 @@ KEY = "only the wheel whose key starts with this"
 @command(
     called="compile",
     arch="the arch to compile for (default: as in matrix.yaml)",
-    what="vllm, flashinfer, or both separated by a comma (default: both; for a graft, what matrix.yaml names)",
+    what="vllm, flashinfer, or both separated by a comma (default: what matrix.yaml names, else both)",
     targets=(
         "compile only these, separated by commas: CMake targets of vLLM such as _qutlass_C, objects of one "
         "such as '_vllm_fa2_C/*hdim256*', or modules of FlashInfer such as norm; the results go to build/kernels/, not "

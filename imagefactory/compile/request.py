@@ -81,8 +81,11 @@ def _projects(project: CompileProject, what: str, vllm: str, arch: str) -> list[
     named = _split(what)
     _refuse_unknown("project to compile", named, WHAT, "--what")
     kind, packages = choice_for(project.matrix.vllm[vllm].compile, arch)
-    if not named and kind == "graft" and not any(name.startswith("flashinfer") for name in packages):
+    flashinfer = any(name.startswith("flashinfer") for name in packages)
+    if not named and kind == "graft" and not flashinfer:
         return ["vllm"]
+    if not named and kind == "published" and flashinfer:
+        return ["flashinfer"]
     return [item for item in WHAT if not named or item in named]
 
 

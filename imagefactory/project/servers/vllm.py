@@ -75,10 +75,13 @@ SCHEMA: tuple[Setting, ...] = (
         dict.fromkeys(TURBOQUANT, "0.20.0"),
     ),
     flag("ENFORCE_EAGER", "switch", "Skip compilation and CUDA graphs: the server is ready in half the time."),
-    flag(
-        "ENABLE_PREFIX_CACHING",
-        "switch",
-        "Reuse the KV cache of common prompt prefixes. If unset, vLLM decides.",
+    replace(
+        flag(
+            "ENABLE_PREFIX_CACHING",
+            "switch",
+            "Reuse the KV cache of common prompt prefixes. If unset, vLLM decides.",
+        ),
+        server_default="None",
     ),
     choice(
         "LOAD_FORMAT",

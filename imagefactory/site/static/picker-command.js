@@ -9,7 +9,7 @@
     const words = kind === "fraction" && value !== null ? python.float(value) : python.str(value);
     if (value === null || value === undefined || (!isObject && words === assumed)) return [];
     if (value === true) return [flag];
-    if (value === false) return assumed === "True" ? [`--no-${flag.slice(2)}`] : [];
+    if (value === false) return ["True", "None"].includes(assumed) ? [`--no-${flag.slice(2)}`] : [];
     return [flag, isObject ? python.json(value) : words];
   }
 

@@ -77,8 +77,8 @@ def flag_words(flag: str, value: object, default: str) -> list[str]:
     if value is True:
         return [flag]
     if value is False:
-        # Off needs no flag unless the server's default is on.
-        return [f"--no-{flag[2:]}"] if default == "True" else []
+        # Off needs no flag unless the server's default is on, or depends on the model.
+        return [f"--no-{flag[2:]}"] if default in {"True", "None"} else []
     return [flag, json.dumps(value) if isinstance(value, dict) else str(value)]
 
 

@@ -41,6 +41,8 @@ def test_graft_replaces_the_extensions_of_its_version_or_those_named(project: Co
     assert (looked_at.targets, looked_at.graft, looked_at.inspects) == (("_qutlass_C",), False, True)
     with raises("bad-option", match="is not grafted for gb10"):
         requests_of(project, vllm="0.28.0", what="vllm", only="_qutlass_C")
+    [alone] = requests_of(project, vllm="0.32.0-native", arch="h100")
+    assert alone.what == "flashinfer", "the published wheel is not compiled"
 
 
 def test_wheel_of_flashinfer_has_the_modules_of_its_arch_or_those_named(project: CompileProject) -> None:

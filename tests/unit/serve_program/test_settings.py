@@ -107,6 +107,12 @@ def test_a_flag_in_extra_args_changes_its_setting_and_the_default_counts_as_not_
     assert "MAX_MODEL_LEN" not in read_settings.read(image, {"MAX_MODEL_LEN": default}).given
 
 
+def test_a_switch_that_vllm_decides_can_be_switched_off(program_image: Images) -> None:
+    image = program_image(TARGET)
+    chosen = read_settings.read(image, {"ENABLE_PREFIX_CACHING": "0"})
+    assert "--no-enable-prefix-caching" in server_of(image).build(image, chosen).arguments
+
+
 def test_another_model_is_served_without_the_drafter(program_image: Images) -> None:
     image = program_image(TARGET)
     built = server_of(image).build(image, read_settings.read(image, {"MODEL": "Qwen/Qwen3-0.6B"}))
