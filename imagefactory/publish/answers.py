@@ -80,7 +80,7 @@ def measure_answers(
         plan_key=plan.key,
         target=f"{plan.cell}/{plan.cell.machine}",
         panel=panel,
-        started=datetime.now(UTC).replace(microsecond=0),
+        started=datetime.now(UTC),
         verdict="cannot tell",
         why="it was not measured",
         base=before,

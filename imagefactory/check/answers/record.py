@@ -95,7 +95,7 @@ def judged(
 
     Results do not say whether two images have other wheels: `other_kernels` does.
     """
-    found: dict[str, object] = {"panel": result.panel, "started": result.started, "machine": result.machine}
+    found: dict[str, object] = {"panel": result.panel, "machine": result.machine}
     if base is None:
         found |= {"verdict": "first", "why": "there was no image to compare with"}
         return record.model_copy(update=found)
