@@ -6,7 +6,7 @@ same steps, one per job, and finds in the registry what an earlier job staged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -163,11 +163,17 @@ def _pulled(project: Project, repository: Repository, digest: Digest) -> Subject
     return subject_of_image(project, f"{reference.name}@{digest}", auth=auth)
 
 
-def measuring(project: Project, repository: Repository, say: Say) -> Measure:
+def measuring(
+    project: Project,
+    repository: Repository,
+    say: Say,
+    settings: Mapping[str, str] | None = None,
+    volume: tuple[str, ...] = (),
+) -> Measure:
     """Make a function that pulls an image by its digest, and measures its answers."""
     from imagefactory.check.answers.measuring import measure_image  # noqa: PLC0415 - with Docker's client
 
-    return lambda digest: measure_image(project, _pulled(project, repository, digest), {}, say)[0]
+    return lambda digest: measure_image(project, _pulled(project, repository, digest), settings or {}, say, volume)[0]
 
 
 def bench_pulled(project: Project, repository: Repository, staged: Staged, say: Say) -> SmokeRecord:

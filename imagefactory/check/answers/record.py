@@ -104,7 +104,8 @@ def judged(
     try:
         apart = figures(base, result)
     except UsageError as error:
-        return record.model_copy(update=found | {"verdict": "changed", "why": error.why.rstrip(".")})
+        why = error.why[:1].lower() + error.why[1:].rstrip(".")
+        return record.model_copy(update=found | {"verdict": "changed", "why": why})
     noise = figures(result, again) if again else None
     verdict, why = judge(what, apart, noise)
     found |= {"verdict": verdict, "why": why, "figures": apart, "noise": noise}

@@ -371,7 +371,8 @@ class _Check:
             told = record.line if record else NOT_MEASURED
         except FactoryError as error:
             record, told = None, f"{error.what} {error.why}"
-        self._add("answers", "ok" if record and record.verdict == "same" else "not counted", told)
+        state: FindingState = "ok" if record and record.verdict == "same" else "not counted"
+        self._add("answers", state, told.removeprefix("answers "))
 
 
 def _other_layers(plan: Plan, expected: bytes, manifest: StoredManifest) -> str:

@@ -90,8 +90,10 @@ def test_an_image_is_compared_with_the_one_that_its_tag_names(servers: Servers) 
     assert servers.started == [fourth, third, fourth]  # nothing is attached to the third
     found = publisher.invoke("verify", "--image", f"{publisher.repository.reference.name}@{fourth}")
     assert f"answers       ok          same answers as {third[:19]}, {where}" in found.stderr
-    image = json.loads(files_of(publisher)[f"images/{CELL.slug}.json"])
-    assert image["answers"] == f"same answers as {third[:19]}, {where}"
+    files, told = files_of(publisher), f"same answers as {third[:19]}, {where}"
+    assert json.loads(files[f"images/{CELL.slug}.json"])["answers"] == told
+    pages = (f"images/{CELL.slug}.html", "models/tiny.html", "picker-data.js")
+    assert [name for name in pages if told[1:] not in files[name].decode()] == []
 
 
 def test_an_image_whose_answers_changed_gets_no_tag_until_somebody_gives_a_reason(servers: Servers) -> None:

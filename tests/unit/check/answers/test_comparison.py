@@ -18,7 +18,9 @@ PLACES = [{6: math.log(0.5), 7: math.log(0.25)}, {7: math.log(0.75), 5: math.log
 
 
 def measured(places: list[dict[int, float]] = PLACES, bound: Mapping[str, object] | None = None) -> AnswersResult:
-    known = {"target": "m@0.32.0/cpu/amd64", "server": "vllm", "server_version": "0.32.0", "model": "m"} | {"model_revision": "a"}
+    known = {"target": "m@0.32.0/cpu/amd64", "server": "vllm", "server_version": "0.32.0", "model": "m"} | {
+        "model_revision": "a"
+    }
     return AnswersResult(
         panel=1,
         started=datetime(2026, 1, 1, tzinfo=UTC),
