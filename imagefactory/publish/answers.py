@@ -137,9 +137,9 @@ def answers_among(repository: Repository, attached: Iterable[Descriptor]) -> lis
 
 
 def newest(records: Iterable[AnswersRecord], digest: Digest, key: Sha256) -> AnswersRecord | None:
-    """Return the newest record about an image, whatever it is attached to; one that was accepted goes before others."""
+    """Return the newest record about an image, whatever it is attached to; a failed attempt does not undo a verdict."""
     own = [one for one in records if (one.digest, one.plan_key) == (digest, key)]
-    return max(own, key=lambda one: (one.started, one.accepted != ""), default=None)
+    return max(own, key=lambda one: (one.verdict != "cannot tell", one.started, one.accepted != ""), default=None)
 
 
 def unaccepted(repository: Repository, digest: Digest, key: Sha256) -> str:

@@ -107,6 +107,8 @@ def test_an_image_whose_answers_changed_gets_no_tag_until_somebody_gives_a_reaso
     assert '--answers-changed "REASON"' in refusal.fix
     assert publisher.tags()["tiny"] == first
 
+    again = servers.publish(measure=failing(ContainerError("the server ended")), retest=True)
+    assert is_failure(again.refused[0], "answers-changed")  # it is known already
     night = plan_night(publisher.project, publisher.repository, [CELL])
     assert [(one.what, one.why[:15]) for one in night.held] == [("gives other answers", "answers changed")]
     assert plan_night(publisher.project, publisher.repository, [CELL], retry=True).works[0].needs == ("promote",)

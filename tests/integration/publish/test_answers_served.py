@@ -31,7 +31,7 @@ SCALE = "self.scaling = self.head_dim**-0.5"
 MOD = {
     "name": "wrong-scale",
     "summary": "Scales attention by 1 % too much",
-    "why": "A test",
+    "why": "https://example.org/1",
     "licence": "Apache-2.0",
     "distribution": "vllm",
     "needed_when": [{"arch": "cpu"}],
@@ -81,7 +81,6 @@ def test_a_mod_that_scales_attention_wrongly_is_not_promoted(
         [second] = published("the scale was wrong before").promoted
         assert sum("ready after" in line for line in said) == starts == 3  # what is known is not measured again
         told = Checkout(root).invoke("history", "--target", TARGET)
-        print("\n".join(said), refusal, told.stdout, sep="\n")
         assert second.image.mods == (*first.image.mods, "wrong-scale")
         assert "the scale was wrong before" in " ".join(told.stdout.split())
     finally:
