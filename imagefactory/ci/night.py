@@ -24,6 +24,7 @@ from imagefactory.project.cells import Cell, buildable
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import choice_for
 from imagefactory.project.servers.known import server_of
+from imagefactory.publish.answers import unaccepted
 from imagefactory.publish.catalog import Catalog, ImagePart, Published
 from imagefactory.publish.gate import made_of
 from imagefactory.publish.history import change_of, misplaced_tags
@@ -148,6 +149,8 @@ def judge(
     failed = [f"{level}: {result.why}" for level, result in levels if result.outcome == "failed"]
     if failed and not retry:
         return NightVerdict(reason="; ".join(failed), held="failed its smoke tests")
+    if not retry and (changed := unaccepted(repository, staged, plan.key)):
+        return NightVerdict(reason=changed, held="gives other answers")
     if recorded is None:
         needs, state = everything, "pushed, but not on record"
     elif record is None or record.missing(required_levels(project.matrix, plan.arch)):

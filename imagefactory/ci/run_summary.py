@@ -78,7 +78,7 @@ def history_page(catalog: Catalog, registry: str) -> str:
         target = (image.model, image.arch, image.platform)
         last, before[target] = before.get(target), image
         if (catalog.events[-1].time.date() - event.time.date()).days <= HISTORY_DAYS:
-            changed = ", ".join(changes(last, image)[:4])
+            changed = ", ".join([*changes(last, image)[:4], *filter(None, [event.answers])])
             when, name = f"{event.time:%Y-%m-%d %H:%M}", f"`{image.cell}/{image.cell.machine}`"
             tags = codes([*event.named, *event.moved])
             rows.append((when, event.kind, name, f"`{image.digest}`", size(image.size), tags, cell(changed)))

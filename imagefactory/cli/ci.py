@@ -23,6 +23,7 @@ from imagefactory.cli.command import (
     watching,
 )
 from imagefactory.cli.failures import exit_refused
+from imagefactory.cli.publishing import ANSWERS
 from imagefactory.errors import UsageError
 
 if TYPE_CHECKING:
@@ -99,14 +100,23 @@ def push(project: Project, target: list[str]) -> None:
     level="static, container, serve or gpu (default: what the arch requires)",
     pushed=PUSHED,
     bench="also measure what passed; an image that became slower fails, and gets no tag",
+    answers=ANSWERS,
 )
-def smoke(project: Project, target: list[str], level: list[str], pushed: list[str], bench: bool = False) -> None:
+def smoke(
+    project: Project,
+    target: list[str],
+    level: list[str],
+    pushed: list[str],
+    bench: bool = False,
+    answers: bool = False,
+) -> None:
     """Pull and smoke-test pushed images at the levels they have not passed yet; the records go to build/smoke."""
     from imagefactory.check.smoke.record import SmokeRecord, levels_named
     from imagefactory.check.smoke.runner import records_below
     from imagefactory.ci.jobs import refuse_full, space_needed
     from imagefactory.ci.run_summary import smoke_summary
-    from imagefactory.publish.pipeline import bench_pulled, smoke_test
+    from imagefactory.publish.answers import measure_answers
+    from imagefactory.publish.pipeline import bench_pulled, measuring, smoke_test
     from imagefactory.publish.staging import Staged, find_staged
 
     plans = _plan_each(project, target)
@@ -116,6 +126,8 @@ def smoke(project: Project, target: list[str], level: list[str], pushed: list[st
 
     def test(staged: Staged) -> SmokeRecord | None:
         record = smoke_test(project, repository, staged, say, levels=levels, must_pass=True)
+        if answers or (record and "gpu" in record.passed):
+            measure_answers(project, repository, staged, measuring(project, repository, say), say)
         return bench_pulled(project, repository, staged, say) if bench and record else record
 
     with open_repository(project) as repository:
@@ -141,6 +153,7 @@ def promote(
     pushed: list[str],
     subjects: str = "",
     key: str = "",
+    answers_changed: str = "",
     unsigned: bool = False,
 ) -> None:
     """Attach smoke records to images, sign them, and promote those that passed."""
@@ -152,13 +165,16 @@ def promote(
 
     folders = [Path(folder) for folder in records] or [project.root / "build" / "smoke"]
     checksum_file = options.new_file("--subjects", subjects) if subjects else None
+    reason = options.reason("--answers-changed", answers_changed)
     signer, trust = find_publisher(project, key, unsigned=unsigned)
     plans = _plan_each(project, target)
     with open_repository(project) as repository:
         attested = find_staged(project, repository, plans, _pushed_folders(project, pushed)).then(
-            lambda staged: attest(project, repository, staged, records_below(folders, staged.digest), signer)
+            lambda staged: attest(
+                project, repository, staged, records_below(folders, staged.digest), signer, folders=folders
+            )
         )
-        outcome = promote(project, repository, attested, trust)
+        outcome = promote(project, repository, attested, trust, answers_changed=reason)
     _write_outputs({"promoted": str(len(outcome.promoted))})
     if checksum_file:
         checksum_file.write_text(run_summary.subjects(outcome, repository.reference.name), "utf-8")

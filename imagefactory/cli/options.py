@@ -26,6 +26,7 @@ HELP = {
     "upgrade: list[str]": UPGRADE,
     "key: str": "sign with this key (default: FACTORY_SIGNING_KEY, your own key, or the CI job's identity)",
     "key: list[str]": "a public key to trust; repeatable (default: keys/*.pub and the workflows that may sign)",
+    "answers_changed: str": "promote images although their answers changed, for this reason; it stays in the history",
     "unsigned: bool": "also promote unsigned images, for a private registry",
     "set: list[str]": SET,
     "profile: str": "what to measure: quick, chat, users, long or start (see docs/benchmarks.md)",
@@ -38,6 +39,7 @@ HELP = {
 }
 """What options mean unless a command says otherwise."""
 _SHOWN = 60
+_LONGEST_REASON = 200
 
 
 def number(option: str, text: str, *, least: int = 0, most: int = 1_000_000, whole: bool = False) -> float | None:
@@ -144,6 +146,19 @@ def filled(option: str, text: str) -> str:
         where=option,
         why="It needs a value; a variable may be unset.",
         fix="Give it a value, or leave the option out.",
+    )
+
+
+def reason(option: str, text: str) -> str:
+    """Check a reason that others are going to read: a line of ASCII."""
+    if len(text) <= _LONGEST_REASON and text.isascii() and text.isprintable():
+        return text.strip()
+    raise UsageError(
+        "bad-option",
+        f"{option} cannot be {text[:_SHOWN]!r}.",
+        where=f"the {option} option",
+        why=f"The catalog keeps a line of up to {_LONGEST_REASON} letters, digits and signs of ASCII.",
+        fix="Say it in one shorter line, without other letters.",
     )
 
 

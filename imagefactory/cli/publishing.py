@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 NIGHTLY = "also set the tag nightly-DATE-MODEL (images of the version `nightly` always get it)"
 AGAIN = "promote an image even if it was rolled back"
+ANSWERS = "also compare its answers with those of the image that its tag names (default: if the level gpu ran)"
 
 
 @command()
@@ -56,24 +57,27 @@ def promote(
     key: list[str],
     nightly: bool = False,
     again: bool = False,
+    answers_changed: str = "",
     unsigned: bool = False,
 ) -> None:
     """Move tags to pushed images that are locked, audited, signed, and passed the smoke tests of their arch."""
     from imagefactory.publish.promote import promote
     from imagefactory.publish.staging import find_staged
 
+    reason = options.reason("--answers-changed", answers_changed)
     trust = None if unsigned else find_trust(project, key)
     plans = _planned(project, target)
     with open_repository(project) as repository:
         staged = find_staged(project, repository, plans)
-        _show(promote(project, repository, staged, trust, nightly=nightly, again=again))
+        _show(promote(project, repository, staged, trust, nightly=nightly, again=again, answers_changed=reason))
 
 
 @command(
     needs="smoke",
     nightly=NIGHTLY,
     again=AGAIN,
-    retest="run the smoke tests even if this very image has passed them",
+    retest="run the smoke tests even if this very image has passed them, and measure its answers again",
+    answers=ANSWERS,
 )
 def publish(
     project: Project,
@@ -81,12 +85,15 @@ def publish(
     nightly: bool = False,
     again: bool = False,
     retest: bool = False,
+    answers: bool = False,
+    answers_changed: str = "",
     key: str = "",
     unsigned: bool = False,
 ) -> None:
     """Push, smoke-test and sign images, and promote those that pass; an image is not tested twice."""
     from imagefactory.publish.pipeline import publish
 
+    reason = options.reason("--answers-changed", answers_changed)
     project.matrix.require_registry()  # before it asks for a key
     signer, trust = find_publisher(project, key, unsigned=unsigned)
     plans = _planned(project, target)
@@ -100,6 +107,8 @@ def publish(
                 nightly=nightly,
                 again=again,
                 retest=retest,
+                answers=answers,
+                answers_changed=reason,
             )
         _show(outcome)
 

@@ -108,6 +108,8 @@ class Event:
     """Tags that never move again."""
     left: _Digest | None = None
     """The image that a rollback moved users away from."""
+    answers: _Text = ""
+    """What is known about the answers of a promoted image; empty if they were not measured."""
 
 
 @dataclasses.dataclass(frozen=True)

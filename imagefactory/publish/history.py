@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from imagefactory.check.answers.record import NOT_MEASURED
 from imagefactory.errors import UsageError
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell
@@ -33,6 +34,8 @@ class Line:
     """How it differs from the image that users had before."""
     held: bool
     """Whether it is held back from these tags today: a rollback took it off."""
+    answers: str
+    """What is known about its answers, and why they were allowed to change."""
 
     def as_json(self) -> dict[str, object]:
         image = self.image
@@ -48,6 +51,7 @@ class Line:
             "now": list(self.now),
             "changed": list(self.changed),
             "held": self.held,
+            "answers": self.answers,
         }
 
 
@@ -91,11 +95,14 @@ def history(catalog: Catalog, tags: Sequence[str], platform: str) -> list[Line]:
     """List what users of these tags got, oldest first."""
     lines: list[Line] = []
     held = catalog.holds(tags)
+    answers: dict[Digest, str] = {}
     before: Published | None = None
     for event in catalog.moves(tags):
         image = catalog.image(event.image)
         if image is None or image.platform != platform:
             continue
+        if event.answers:
+            answers[image.digest] = event.answers  # a rollback returns to what was known
         lines.append(
             Line(
                 time=event.time,
@@ -105,6 +112,7 @@ def history(catalog: Catalog, tags: Sequence[str], platform: str) -> list[Line]:
                 now=tuple(tag for tag in event.moved if catalog.current([tag], platform) == image),
                 changed=changes(before, image),
                 held=image.digest in held,
+                answers=answers.get(image.digest, NOT_MEASURED),
             )
         )
         before = image

@@ -6,7 +6,7 @@ same steps, one per job, and finds in the registry what an earlier job staged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,10 +20,12 @@ from imagefactory.oci.registry.image_push import PushWatcher
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.plan import Plan
 from imagefactory.project.project import Project
+from imagefactory.publish.answers import Measure, answers_in, attach_answers, measure_answers
 from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.promote import Promotion, promotable, promote
 from imagefactory.publish.records import attach_record, read_records
 from imagefactory.publish.staging import Staged, stage
+from imagefactory.store.digests import Digest
 from imagefactory.store.progress import Say
 
 if TYPE_CHECKING:
@@ -46,20 +48,31 @@ def publish(
     nightly: bool = False,
     again: bool = False,
     retest: bool = False,
+    answers: bool = False,
+    answers_changed: str = "",
     run: SmokeTest | None = None,
+    measure: Measure | None = None,
 ) -> Promotion:
-    """Take every step. An image that fails its smoke tests gets no tag; its record goes to the registry."""
+    """Take every step. An image that fails its smoke tests gets no tag; its record goes to the registry.
+
+    `answers` also measures answers if the level `gpu` does not run; `answers_changed` is why they may change.
+    """
 
     def test_and_attest(one: Staged) -> Staged:
         say(f"{one.plan.target}: {one.digest}")
         lay_out_if_here(project, one.plan, one.image)
         record = smoke_test(project, repository, one, say, retest=retest, run=run)
-        return attest(project, repository, one, [record] if record else [], signer)
+        failed = record is not None and record.missing(())
+        if not failed and (answers or (record and "gpu" in record.passed)):
+            measured = measure or measuring(project, repository, say)
+            measure_answers(project, repository, one, measured, say, retest=retest)
+        folders = [project.root / "build" / "smoke"]
+        return attest(project, repository, one, [record] if record else [], signer, folders=folders)
 
     plans = plans.then(promotable(project, repository, again=again), say)
     staged = stage(project, repository, plans, watch, say, pushing=pushing)
     attested = staged.then(test_and_attest, say)
-    return promote(project, repository, attested, trust, nightly=nightly, again=again)
+    return promote(project, repository, attested, trust, nightly=nightly, again=again, answers_changed=answers_changed)
 
 
 def smoke_test(
@@ -90,7 +103,7 @@ def smoke_test(
         return here
     from imagefactory.check.smoke.runner import refuse_failed, results_folder, smoke  # noqa: PLC0415 - Docker's client
 
-    test = run or (lambda one, levels: smoke(project, _pulled(project, repository, one), levels, say))
+    test = run or (lambda one, levels: smoke(project, _pulled(project, repository, one.digest), levels, say))
     record = test(staged, left)
     if must_pass:
         refuse_failed(record, left, by_name=True, folder=results_folder(project, staged.digest))
@@ -122,24 +135,45 @@ def attest(
     staged: Staged,
     records: Iterable[SmokeRecord],
     signer: Signer | None,
+    *,
+    folders: Iterable[Path] = (),
 ) -> Staged:
-    """Attach smoke records, whether passed or not, and the SBOM, provenance and signature of an image."""
+    """Attach smoke records, whether passed or not, and the SBOM, provenance and signature of an image.
+
+    `folders` are the build/smoke of machines that may have measured its answers.
+    """
     from imagefactory.publish.attest.attachments import attach_all  # noqa: PLC0415 - with cryptography
 
     for record in records:
         attach_record(repository, record)
+    for folder in (one / staged.digest.removeprefix("sha256:") for one in folders):
+        for answers in answers_in([folder]):
+            attach_answers(repository, answers, folder)
     attach_all(repository, project, staged.plan, staged.pushed.descriptor, signer)
     return staged
 
 
-def _pulled(project: Project, repository: Repository, staged: Staged) -> Subject:
+def _pulled(project: Project, repository: Repository, digest: Digest) -> Subject:
     """Pull an image by digest, as users get it."""
     from imagefactory.check.smoke.subject import subject_of_image  # noqa: PLC0415 - with Docker's client
 
     reference = repository.reference
     found = find_credentials(reference.registry)
     auth = {"username": found.username, "password": found.secret} if found else None
-    return subject_of_image(project, f"{reference.name}@{staged.digest}", auth=auth)
+    return subject_of_image(project, f"{reference.name}@{digest}", auth=auth)
+
+
+def measuring(
+    project: Project,
+    repository: Repository,
+    say: Say,
+    settings: Mapping[str, str] | None = None,
+    volume: tuple[str, ...] = (),
+) -> Measure:
+    """Make a function that pulls an image by its digest, and measures its answers."""
+    from imagefactory.check.answers.measuring import measure_image  # noqa: PLC0415 - with Docker's client
+
+    return lambda digest: measure_image(project, _pulled(project, repository, digest), settings or {}, say, volume)[0]
 
 
 def bench_pulled(project: Project, repository: Repository, staged: Staged, say: Say) -> SmokeRecord:
@@ -150,7 +184,7 @@ def bench_pulled(project: Project, repository: Repository, staged: Staged, say: 
     from imagefactory.publish.records import judged, with_throughput  # noqa: PLC0415
 
     bench = Bench(project, "quick", {})
-    subject = _pulled(project, repository, staged)
+    subject = _pulled(project, repository, staged.digest)
     test = judged(project, lambda: bench_image(bench, subject, say)[0], load_profiles(project.root).hold)
     record = with_throughput(recorded(project, staged.digest), test)
     record.write(results_folder(project, staged.digest) / RECORD)

@@ -11,9 +11,10 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
-from imagefactory.errors import FactoryError, RegistryError, TrustError
+from imagefactory.errors import FactoryError, RegistryError, TrustError, clean
 from imagefactory.oci.image import INDEX_TYPE
 from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.reference import Descriptor
@@ -21,6 +22,7 @@ from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.plan.plan import Plan
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
+from imagefactory.publish.answers import LONGEST, pass_answers
 from imagefactory.publish.catalog import Catalog, Event, Pointer, Published, now, pointed_at
 from imagefactory.publish.gate import pass_gate
 from imagefactory.publish.history import misplaced_tags
@@ -41,6 +43,8 @@ class _Ready:
     staged: Staged
     image: Published
     tags: Tags
+    answers: str
+    """What is known about its answers."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +72,13 @@ def promote(
     *,
     nightly: bool = False,
     again: bool = False,
+    answers_changed: str = "",
     moment: datetime | None = None,
 ) -> Promotion:
     """Move tags to staged images; one that is refused does not stop the others.
 
-    `trust` says whose signatures count; without it, unsigned images are promoted too.
+    `trust` says whose signatures count; without it, unsigned images are promoted too. `answers_changed` is why images
+    are promoted although their answers changed.
     """
     refuse_ambiguous(project.matrix)
     time = moment or now()
@@ -97,7 +103,9 @@ def promote(
             )
         if not again:
             refuse_held(repository, snapshot, image.plan_key, tags)
-        return _Ready(staged, image, replace(tags, dated=free))
+        answers = pass_answers(project, repository, staged, answers_changed)
+        told = shorten(clean(answers.line), LONGEST, placeholder=" ...") if answers else ""
+        return _Ready(staged, image, replace(tags, dated=free), told.encode("ascii", "replace").decode())
 
     checked = staged.then(check)
     ready = list(checked.finished.values())
@@ -169,6 +177,7 @@ def _promote(
                 image=one.image.digest,
                 named=(one.tags.fixed, *dated),
                 moved=pointers(matrix, manifests, catalog, one.image, one.tags.moving),
+                answers=one.answers,
             )
             catalog = catalog.with_event(event, one.image)
         return catalog

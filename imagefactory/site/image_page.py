@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from imagefactory.check.answers.record import NOT_MEASURED
 from imagefactory.check.smoke.record import LEVELS
 from imagefactory.launch.docker_run import Launch, docker_run, shell_line
 from imagefactory.project.cells import Cell
@@ -87,6 +88,7 @@ def image_page(stock: Stock, planned: Planned, packages: Document, shared: Mappi
                 "changed": line.changed,
                 "now": line.now,
                 "held": line.held,
+                "answers": line.answers,
             }
             for line in lines[: -HISTORY - 1 : -1]
         ],
@@ -100,6 +102,7 @@ def image_page(stock: Stock, planned: Planned, packages: Document, shared: Mappi
         "reference": reference,
         "state": _state(published, planned.digest),
         "tested": _tested(smoke),
+        "answers": lines[-1].answers if lines else NOT_MEASURED,
     }
 
 

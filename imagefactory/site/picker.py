@@ -39,15 +39,16 @@ MEMORY: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 class Offer(NamedTuple):
-    """An image to offer: its digest, None if it has never been built, and whether it is published."""
+    """An image to offer: its digest, None if it has never been built, whether it is published, and its answers."""
 
     digest: Digest | None
     state: str
+    answers: str = ""
 
     @classmethod
     def of(cls, image: Document) -> Self:
         """Offer what the page of an image offers."""
-        return cls(image["published_digest"] or image["digest"], image["state"])
+        return cls(image["published_digest"] or image["digest"], image["state"], image["answers"])
 
 
 def picker_data(project: Project, offers: Mapping[Cell, Offer]) -> dict[str, Any]:
@@ -104,6 +105,7 @@ def _image(matrix: Matrix, cell: Cell, served: Served, settings: list[dict[str, 
         "server": cell.server,
         "reference": name,
         "state": offer.state,
+        "answers": offer.answers,
         "facts": served.description["image"],
         "document": served.model,
         "defaults": {name: default for name, default in own.items() if default != first[name]},

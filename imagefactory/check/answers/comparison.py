@@ -108,7 +108,9 @@ def change(left: AnswersResult, right: AnswersResult) -> Change:
     def settings(names: tuple[str, ...]) -> bool:
         return any(one.settings.get(name) != other.settings.get(name) for name in names)
 
-    if settings(FORMATS) or (one.model, one.model_revision) != (other.model, other.model_revision):
+    # An image of another checkout does not say its revision.
+    revisions = {one.model_revision, other.model_revision} - {""}
+    if settings(FORMATS) or one.model != other.model or len(revisions) > 1:
         return "formats"
     machines = [{gpu.name for gpu in side.machine.gpus} or {side.machine.platform} for side in (left, right)]
     if settings(KERNELS) or (one.server, one.server_version) != (other.server, other.server_version):

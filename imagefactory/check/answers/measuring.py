@@ -104,6 +104,7 @@ def measure_image(
             ):
                 say(f"ready after {server.wait_until_healthy(START_LIMIT):.1f} s")
                 endpoint = Endpoint(server.address, server.key, server.container)
+                machine = this_machine(server.container)
                 chat, windows = read_chat(endpoint, panel), read_panel(endpoint, subject.cell.server, panel, say)
         finally:
             containers.remove_all()
@@ -111,7 +112,7 @@ def measure_image(
                 daemon.remove_name(loaded)
     bound = bound_to(project, subject, settings)
     result = AnswersResult(
-        panel=panel.version, started=started, bound=bound, machine=this_machine(), chat=chat, windows=windows
+        panel=panel.version, started=started, bound=bound, machine=machine, chat=chat, windows=windows
     )
     name = bound.target.replace("/", "-").replace("@", "-")
     path = project.root / "build" / "answers" / f"{started:%Y%m%dT%H%M%S}-{uuid4().hex[:4]}-{name}.json"

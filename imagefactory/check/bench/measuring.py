@@ -238,8 +238,8 @@ def kernels_of(log: str) -> tuple[str, dict[str, float]]:
     return told[-1] if told else "", {name: float(seconds) for name, seconds in compiled}
 
 
-def this_machine() -> BenchMachine:
-    """Describe this machine, which is the Docker daemon's too."""
+def this_machine(container: Container | None = None) -> BenchMachine:
+    """Describe this machine, which is the Docker daemon's too, with the GPUs that a container sees."""
     asked = daemon.ask()
     described = Path("/proc/cpuinfo").read_text("utf-8", "replace")
     cpu = re.search(r"^(model name|CPU part)\s*:\s*(.+)$", described, re.MULTILINE)
@@ -250,4 +250,5 @@ def this_machine() -> BenchMachine:
         cpus=os.cpu_count() or 0,
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         engine=f"Docker {asked.version}",
+        gpus=gpus_in(container.execute("nvidia-smi", *_QUERY[:2], timeout=60).stdout.splitlines()) if container else (),
     )

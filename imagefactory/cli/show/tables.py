@@ -227,7 +227,7 @@ def history_table(lines: Iterable[Line]) -> Table:
             line.image.version,
             " ".join(line.image.mods) or "none",
             "held back" if line.held else "\n".join(line.now) or "-",
-            "\n".join([*line.changed[:_SHOWN_CHANGES], *rest]),
+            "\n".join([*line.changed[:_SHOWN_CHANGES], *rest, line.answers]),
         )
         rows.append(row)
     return table(rows, "when (UTC)", "what", "image", "version", "mods", "tags today", "changed")

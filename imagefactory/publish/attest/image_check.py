@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from imagefactory.check.answers.record import NOT_MEASURED
 from imagefactory.errors import FactoryError, InputError, RegistryError, TrustError, clean
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import contents
@@ -18,6 +19,7 @@ from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.project.cells import Cell, buildable
 from imagefactory.project.project import Project
+from imagefactory.publish.answers import answers_among, newest
 from imagefactory.publish.attest import provenance, rebuilds, sbom
 from imagefactory.publish.attest.attachments import STATEMENTS, bundles_among, contents_among
 from imagefactory.publish.attest.bundles import Bundle, Statement
@@ -174,6 +176,7 @@ class _Check:
         self._check_record()
         self._check_layers(every_byte=every_byte)
         self._check_rebuilds(attached, least)
+        self._show_answers(listed)
         reference = str(self.repository.reference.at(self.manifest.digest))
         return Checked(reference, self.manifest.digest, tuple(self.findings), self.plan, commit, self.cell)
 
@@ -359,6 +362,17 @@ class _Check:
             self._add("rebuilds", "failed", f"{same}; {least} are required")
         elif count.same or self.project.matrix.rebuilders:
             self._add("rebuilds", "ok" if count.same else "not checked", same)
+
+    def _show_answers(self, listed: Sequence[Descriptor]) -> None:
+        """Show what the newest record says about the answers; nobody signs it, so it proves nothing."""
+        planned = Sha256(self.config.get("config", {}).get("Labels", {}).get("imagefactory.plan", ""))
+        try:
+            record = newest(answers_among(self.repository, listed), self.manifest.digest, planned)
+            told = record.line if record else NOT_MEASURED
+        except FactoryError as error:
+            record, told = None, f"{error.what} {error.why}"
+        state: FindingState = "ok" if record and record.verdict == "same" else "not counted"
+        self._add("answers", state, told.removeprefix("answers "))
 
 
 def _other_layers(plan: Plan, expected: bytes, manifest: StoredManifest) -> str:

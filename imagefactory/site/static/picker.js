@@ -150,6 +150,7 @@ document.addEventListener("DOMContentLoaded", () => {
     if (sequences && users > sequences) {
       yield problem("note", "Users:", `${sequences} fit at once; ${users - sequences} would wait, if each needs the whole context.`, "");
     }
+    if (image.answers && PUBLISHED.includes(image.state)) yield problem("note", "Answers:", image.answers.replace(/^answers /, ""), "");
     if (!PUBLISHED.includes(image.state)) {
       yield problem("note", "Image:", "nobody has published it, as far as this site knows.", `Build it: ./inv build --target ${image.target}`);
     } else if (image.state !== "current") {

@@ -18,7 +18,9 @@ PLACES = [{6: math.log(0.5), 7: math.log(0.25)}, {7: math.log(0.75), 5: math.log
 
 
 def measured(places: list[dict[int, float]] = PLACES, bound: Mapping[str, object] | None = None) -> AnswersResult:
-    known = {"target": "m@0.32.0/cpu/amd64", "server": "vllm", "server_version": "0.32.0", "model": "m"}
+    known = {"target": "m@0.32.0/cpu/amd64", "server": "vllm", "server_version": "0.32.0", "model": "m"} | {
+        "model_revision": "a"
+    }
     return AnswersResult(
         panel=1,
         started=datetime(2026, 1, 1, tzinfo=UTC),
@@ -58,6 +60,7 @@ def test_sides_without_a_likely_token_in_common_are_far_apart() -> None:
         ({"target": "m@0.32.0/h100/amd64"}, "kernels"),
         ({"settings": {"QUANTIZATION": "fp8"}}, "formats"),
         ({"model_revision": "b"}, "formats"),
+        ({"model_revision": ""}, "nothing"),
     ],
 )
 def test_what_changed_decides_how_far_apart_is_too_far(bound: dict[str, object], expected: str) -> None:

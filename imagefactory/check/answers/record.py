@@ -1,0 +1,117 @@
+"""What became of an image's answers: a record for its digest, beside the image that users had before."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Field, ValidationError
+
+from imagefactory.check.answers.comparison import Change, Figures, Verdict, change, figures, judge
+from imagefactory.check.answers.result import AnswersResult
+from imagefactory.check.bench.result import BenchMachine
+from imagefactory.errors import CheckError, UsageError
+from imagefactory.project.locks.files import Frozen, first_problem
+from imagefactory.store.atomic import write_text
+from imagefactory.store.digests import Digest, Sha256
+
+NOT_MEASURED: Final = "answers not measured"
+_SHORT: Final = len("sha256:") + 12
+_Digest = Annotated[Digest, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+
+
+class AnswersRecord(Frozen):
+    """The verdict about an image, with its figures."""
+
+    format: Literal[1] = 1
+    digest: _Digest
+    plan_key: Annotated[Sha256, Field(pattern=r"^[0-9a-f]{64}$")]
+    target: str
+    panel: int
+    """The version of the panel."""
+    started: datetime
+    machine: BenchMachine | None = None
+    """None if its answers could not be measured."""
+    verdict: Verdict | Literal["first"]
+    """`first`: there was no image to compare with."""
+    why: str
+    base: _Digest | None = None
+    """The image that its tag named when it was measured."""
+    change: Change | None = None
+    """What differs between the two."""
+    figures: Figures | None = None
+    noise: Figures | None = None
+    """Between two starts of this image."""
+    accepted: str = ""
+    """Why it was published although its answers changed."""
+
+    @property
+    def line(self) -> str:
+        """The verdict in one line, for people."""
+        machine, day = self.machine, f"{self.started:%Y-%m-%d}"
+        chips = {gpu.name for gpu in machine.gpus} or {machine.platform} if machine else set()
+        measured = f"measured on {', '.join(sorted(chips))}, {day}" if chips else f"tried on {day}"
+        base = (self.base or "nothing")[:_SHORT]
+        if self.verdict == "first":
+            return f"answers {measured}; there was nothing to compare with"
+        if self.verdict == "same":
+            return f"same answers as {base}, {measured}"
+        if self.verdict == "changed":
+            told = f"{self.accepted} ({self.why})" if self.accepted else self.why
+            return f"answers changed: {told}; compared with {base}, {measured}"
+        return f"cannot tell whether answers changed: {self.why}; compared with {base}, {measured}"
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        try:
+            return cls.from_json(path.read_bytes(), path)
+        except OSError as error:
+            raise _unreadable(path, f"{error.strerror or error}.") from None
+
+    @classmethod
+    def from_json(cls, text: bytes, where: Path | str) -> Self:
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise _unreadable(where, f"{first_problem(error)}.") from None
+
+    def to_json(self) -> str:
+        return self.model_dump_json(indent=1) + "\n"
+
+    def write(self, path: Path) -> None:
+        write_text(path, self.to_json())
+
+
+def judged(
+    record: AnswersRecord,
+    result: AnswersResult,
+    *,
+    base: AnswersResult | None,
+    again: AnswersResult | None,
+    other_kernels: bool = False,
+) -> AnswersRecord:
+    """Complete a record: compare a result with that of the image before it, beside `again`, another start.
+
+    Results do not say whether two images have other wheels: `other_kernels` does.
+    """
+    found: dict[str, object] = {"panel": result.panel, "machine": result.machine}
+    if base is None:
+        found |= {"verdict": "first", "why": "there was no image to compare with"}
+        return record.model_copy(update=found)
+    what = change(base, result)
+    found["change"] = what = "kernels" if what == "code" and other_kernels else what
+    try:
+        apart = figures(base, result)
+    except UsageError as error:
+        why = error.why[:1].lower() + error.why[1:].rstrip(".")
+        return record.model_copy(update=found | {"verdict": "changed", "why": why})
+    noise = figures(result, again) if again else None
+    verdict, why = judge(what, apart, noise)
+    found |= {"verdict": verdict, "why": why, "figures": apart, "noise": noise}
+    return record.model_copy(update=found)
+
+
+def _unreadable(where: Path | str, why: str) -> CheckError:
+    what, fix = "The record of an image's answers cannot be read.", "Measure again: `./inv publish --answers --retest`."
+    return CheckError("bad-answers-record", what, where=where, why=why, fix=fix)

@@ -1,0 +1,155 @@
+"""Answers in a real registry: what is attached, what is compared, and who decides that they may change."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from imagefactory.check.answers.result import PANEL, AnswersResult
+from imagefactory.check.smoke.containers import ContainerError
+from imagefactory.check.smoke.record import Level, SmokeRecord
+from imagefactory.ci.night import plan_night
+from imagefactory.oci.registry import referrers
+from imagefactory.publish.answers import ANSWERS_TYPE, Measure
+from imagefactory.publish.pipeline import publish
+from imagefactory.publish.promote import Promotion
+from imagefactory.publish.staging import Staged
+from imagefactory.store.digests import Digest
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.failures import is_failure, refused
+from tests.fixtures.publishing import REQUIRED, Publisher, plans, smoke_record
+from tests.fixtures.small_factory import CELL, RecordingWatcher
+from tests.integration.site.test_registry import files_of
+from tests.unit.check.answers.test_comparison import PLACES, measured
+
+OTHER = [{6: math.log(0.25), 7: math.log(0.5)}, PLACES[1]]
+"""Another first choice at one of two places: a mask or a scale that is wrong looks so."""
+Places = list[dict[int, float]]
+
+
+class Servers:
+    """Stands in for starts of images: says what each makes of the panel, and counts the starts."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self.publisher = publisher
+        self.started: list[str] = []
+        (publisher.factory.root / PANEL).parent.mkdir(exist_ok=True)
+        shutil.copy(REPOSITORY / PANEL, publisher.factory.root / PANEL)
+
+    def publish(self, says: Places = PLACES, measure: Measure | None = None, **options: Any) -> Promotion:
+        def run(staged: Staged, levels: Sequence[Level]) -> SmokeRecord:
+            return smoke_record(staged.digest, staged.plan.key, levels=levels)
+
+        def answer(digest: Digest) -> AnswersResult:
+            self.started.append(digest)
+            return measured(says, {"digest": digest})
+
+        publisher, self.started = self.publisher, []
+        return publish(
+            publisher.project, publisher.repository, plans(publisher.project, CELL), RecordingWatcher(),
+            publisher.factory.said.append, signer=publisher.signer, trust=publisher.signer.verifier,
+            run=run, measure=measure or answer, **({"answers": True} | options),
+        )  # fmt: skip
+
+    def publish_changed(self, number: int, says: Places = PLACES, **options: Any) -> Digest:
+        self.publisher.change(number)
+        [promoted] = self.publish(says, **options).promoted
+        return promoted.image.digest
+
+    def history(self) -> list[str]:
+        told = self.publisher.invoke("history", "--target", "tiny", "--json")
+        return [line["answers"] for line in json.loads(told.stdout)]
+
+
+@pytest.fixture
+def servers(publisher: Publisher) -> Servers:
+    return Servers(publisher)
+
+
+def test_an_image_is_compared_with_the_one_that_its_tag_names(servers: Servers) -> None:
+    publisher = servers.publisher
+    first = servers.publish_changed(1000)
+    assert servers.started == [first]
+    second = servers.publish_changed(1100)
+    assert servers.started == [second, second]  # what the first says is attached to it
+    servers.publish()
+    assert servers.started == []
+    where = f"measured on linux/amd64, {datetime.now(UTC):%Y-%m-%d}"
+    same = f"same answers as {first[:19]}, {where}"
+    assert servers.history() == [f"answers {where}; there was nothing to compare with", same, same]
+    third = servers.publish_changed(1200, answers=False)
+    assert servers.started == []
+    assert servers.history()[-1] == "answers not measured"
+    fourth = servers.publish_changed(1300)
+    assert servers.started == [fourth, third, fourth]  # nothing is attached to the third
+    found = publisher.invoke("verify", "--image", f"{publisher.repository.reference.name}@{fourth}")
+    assert f"answers       ok          same answers as {third[:19]}, {where}" in found.stderr
+    files, told = files_of(publisher), f"same answers as {third[:19]}, {where}"
+    assert json.loads(files[f"images/{CELL.slug}.json"])["answers"] == told
+    pages = (f"images/{CELL.slug}.html", "models/tiny.html", "picker-data.js")
+    assert [name for name in pages if told[1:] not in files[name].decode()] == []
+
+
+def test_an_image_whose_answers_changed_gets_no_tag_until_somebody_gives_a_reason(servers: Servers) -> None:
+    publisher = servers.publisher
+    first = servers.publish_changed(1000)
+    publisher.change(1100)
+    [refusal] = servers.publish(OTHER).refused
+    assert is_failure(refusal, "answers-changed")
+    assert f"compared with {first[:19]}" in refusal.why
+    assert "KL 8.7e-02, 50.00% of first choices agree; between two starts of it: KL 0.0e+00" in refusal.why
+    assert '--answers-changed "REASON"' in refusal.fix
+    assert publisher.tags()["tiny"] == first
+
+    again = servers.publish(measure=failing(ContainerError("the server ended")), retest=True)
+    assert is_failure(again.refused[0], "answers-changed")  # it is known already
+    night = plan_night(publisher.project, publisher.repository, [CELL])
+    assert [(one.what, one.why[:15]) for one in night.held] == [("gives other answers", "answers changed")]
+    assert plan_night(publisher.project, publisher.repository, [CELL], retry=True).works[0].needs == ("promote",)
+
+    assert refused(publisher.invoke("promote", "--target", "tiny"), "answers-changed")
+    unreadable = publisher.invoke("promote", "--target", "tiny", "--answers-changed", "schärfer")
+    assert refused(unreadable, "bad-option")
+    done = publisher.invoke("promote", "--target", "tiny", "--answers-changed", "the mask was wrong before")
+    assert done.returncode == 0, done.stderr
+    changed = servers.history()[-1]
+    assert changed.startswith("answers changed: the mask was wrong before (KL 8.7e-02 is above 1.0e-08); compared with")
+    assert "the mask was wrong before" in publisher.invoke("history", "--target", "tiny").stdout.replace("\n", " ")
+    # It is decided for this image, and not for the next one.
+    assert servers.publish(OTHER).refused == []
+    publisher.change(1200)
+    assert is_failure(servers.publish(PLACES).refused[0], "answers-changed")
+
+
+def failing(error: Exception) -> Measure:
+    def measure(_: Digest) -> AnswersResult:
+        raise error
+
+    return measure
+
+
+def test_what_cannot_be_told_holds_an_image_only_where_the_gpu_level_is_required(servers: Servers) -> None:
+    publisher = servers.publisher
+    servers.publish_changed(1000)
+    publisher.change(1100)
+    broken = failing(ContainerError("the server ended with code 1: no memory"))
+    assert servers.publish(measure=broken).refused == []
+    assert servers.history()[-1].startswith("cannot tell whether answers changed: the server ended with code 1")
+    matrix = publisher.factory.root / "matrix.yaml"
+    text = matrix.read_text("utf-8").replace(
+        "base: bookworm", f"base: bookworm, smoke: [{', '.join(REQUIRED)}, gpu]", 1
+    )
+    matrix.write_text(text, "utf-8")
+    publisher.change(1200)
+    [refusal] = servers.publish(measure=broken, answers=False).refused
+    assert is_failure(refusal, "answers-changed")
+    assert "may give other answers" in refusal.what
+    [promoted] = servers.publish(answers=False, retest=True).promoted  # the level gpu ran
+    attached = referrers.find(publisher.repository, promoted.image.digest, ANSWERS_TYPE)
+    assert len(attached) == 2

@@ -1,0 +1,88 @@
+"""A mod that spoils the answers, from its image to the history: real servers, a trained model and a real registry."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+
+from imagefactory.check.answers.result import PANEL
+from imagefactory.check.smoke.containers import docker
+from imagefactory.check.smoke.record import Level, SmokeRecord
+from imagefactory.oci.registry.repository import Repository
+from imagefactory.project.project import Project
+from imagefactory.project.targets import select_one
+from imagefactory.publish.pipeline import measuring, publish
+from imagefactory.publish.promote import Promotion
+from imagefactory.publish.staging import Staged
+from tests.fixtures.checkouts import REPOSITORY, Checkout
+from tests.fixtures.failures import is_failure
+from tests.fixtures.publishing import plans, smoke_record
+from tests.fixtures.small_factory import RecordingWatcher
+from tests.fixtures.tiny_image import TARGET, copied_checkout
+from tests.integration.check.test_answers import IN_CONTAINER, SETTINGS, trained  # noqa: F401 - a fixture
+
+pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
+FILE = "vllm/model_executor/models/qwen3.py"
+SCALE = "self.scaling = self.head_dim**-0.5"
+MOD = {
+    "name": "wrong-scale",
+    "summary": "Scales attention by 1 % too much",
+    "why": "https://example.org/1",
+    "licence": "Apache-2.0",
+    "distribution": "vllm",
+    "needed_when": [{"arch": "cpu"}],
+    "variants": [
+        {
+            "versions": ">=0.32",
+            "changes": [{"edit": FILE, "anchor": SCALE, "replace": f"{SCALE} * 1.01"}],
+            "checks": [{"file": FILE, "contains": f"{SCALE} * 1.01"}],
+        }
+    ],
+}
+
+
+def test_a_mod_that_scales_attention_wrongly_is_not_promoted(
+    trained: Path,  # noqa: F811
+    tmp_path: Path,
+    own_repository: Repository,
+) -> None:
+    root, said = copied_checkout(tmp_path), list[str]()
+    (root / "mods").unlink()
+    shutil.copytree(REPOSITORY / "mods", root / "mods")
+    (root / PANEL).parent.mkdir()
+    shutil.copy(REPOSITORY / PANEL, root / PANEL)
+
+    def run(staged: Staged, levels: Sequence[Level]) -> SmokeRecord:
+        return smoke_record(staged.digest, staged.plan.key, levels=levels)
+
+    def published(reason: str = "") -> Promotion:
+        project = Project(root)
+        volume = ("--volume", f"{trained}:{IN_CONTAINER}:ro")
+        return publish(
+            project, own_repository, plans(project, select_one(project.matrix, TARGET)), RecordingWatcher(),
+            said.append, signer=None, trust=None, answers=True, answers_changed=reason, run=run,
+            measure=measuring(project, own_repository, said.append, SETTINGS, volume),
+        )  # fmt: skip
+
+    name = own_repository.reference.name
+    try:
+        [first] = published().promoted
+        (root / "mods" / "wrong-scale").mkdir()
+        (root / "mods" / "wrong-scale" / "mod.yaml").write_text(yaml.safe_dump(MOD), "utf-8")
+        [refusal] = published().refused
+        assert is_failure(refusal, "answers-changed")
+        assert f"compared with {first.image.digest[:19]}" in refusal.why
+        assert own_repository.resolve("tiny") == first.image.digest
+        starts = sum("ready after" in line for line in said)
+        [second] = published("the scale was wrong before").promoted
+        assert sum("ready after" in line for line in said) == starts == 3  # what is known is not measured again
+        told = Checkout(root).invoke("history", "--target", TARGET)
+        assert second.image.mods == (*first.image.mods, "wrong-scale")
+        assert "the scale was wrong before" in " ".join(told.stdout.split())
+    finally:
+        for image in docker("images", "--quiet", "--digests", name).stdout.split():
+            docker("rmi", "--force", image)
