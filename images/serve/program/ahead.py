@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import pulse
+from . import own_files, pulse
 
 VENV = "/opt/venv"
 SCRIPT = str(Path(__file__).absolute().parents[1] / "compile_ahead.py")
@@ -25,6 +25,10 @@ JOB_MEMORY = 4_000_000_000
 FLOOR = 2_000_000_000
 """Bytes of memory that must stay available while compilers run, at least."""
 SPARE_CORES = 2
+
+
+DRIVER_PLACES = ("/usr/local/nvidia/lib64", "/usr/lib/wsl/lib")
+LINKER_PLACES = ("/usr/local/cuda/lib64", "/usr/local/cuda/lib64/stubs", "/usr/lib")
 
 
 class Kernels(NamedTuple):
@@ -38,6 +42,28 @@ class Kernels(NamedTuple):
     def __str__(self) -> str:
         places = {"in the image": self.in_image, "in the volume": self.in_volume, "absent": self.missing}
         return "; ".join(f"{', '.join(names)} {place}" for place, names in places.items() if names)
+
+
+def linker_path(environment: Mapping[str, str], root: str = "/") -> dict[str, str]:
+    """Return the variable by which compilers find the driver where only the loader does, as on Kubernetes and WSL.
+
+    Without it, what is compiled at run time is not linked, and the engine ends with its first sampled token.
+    """
+    top = Path(root)
+    system = tuple(top.glob("usr/lib/*-linux-gnu"))
+    linked = (*(top / place.lstrip("/") for place in LINKER_PLACES), *system)
+    if any((folder / "libcuda.so").exists() for folder in linked):
+        return {}
+    given = (*environment.get("LD_LIBRARY_PATH", "").split(":"), *DRIVER_PLACES)
+    loaded = (*(top / place.lstrip("/") for place in given if place), *system)
+    driver = next((path for folder in loaded if (path := folder / "libcuda.so.1").exists()), None)
+    if driver is None:
+        return {}
+    try:
+        folder = str(Path(own_files.write("libcuda.so", f"INPUT({driver})\n")).parent)
+    except OSError:
+        return {}
+    return {"LIBRARY_PATH": ":".join(filter(None, (folder, environment.get("LIBRARY_PATH", ""))))}
 
 
 def find(facts: Mapping[str, Any], environment: Mapping[str, str], venv: str = VENV) -> Kernels:

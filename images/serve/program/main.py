@@ -206,6 +206,7 @@ def _start(start: Start, findings: list[Finding]) -> int:
     for remark in start.command.remarks:
         _report(f"[serve] {remark}")
     apply_mods(start, start.settings.words("MODS"), start.settings.text("MODS_PATH"))
+    os.environ.update(ahead.linker_path(os.environ))
     arguments, environment, key_file = start.server.hand_over(
         start.command.arguments, start.settings.secrets, os.environ
     )

@@ -35,6 +35,22 @@ def compiled(folder: Path, name: str) -> None:
     path.touch()
 
 
+def test_compilers_find_a_driver_that_only_the_loader_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("images.serve.program.own_files.PLACE", str(tmp_path))
+    root, system = tmp_path / "root", tmp_path / "root" / "usr" / "lib" / "aarch64-linux-gnu"
+    driver = root / "opt" / "driver" / "libcuda.so.1"
+    system.mkdir(parents=True)
+    assert not ahead.linker_path({}, str(root))
+    driver.parent.mkdir(parents=True)
+    driver.touch()
+    given = {"LD_LIBRARY_PATH": ":/opt/driver", "LIBRARY_PATH": "/mine"}
+    folder, mine = ahead.linker_path(given, str(root))["LIBRARY_PATH"].split(":")
+    assert mine == "/mine"
+    assert Path(folder, "libcuda.so").read_text("ascii") == f"INPUT({driver})\n", "a script for the linker"
+    (system / "libcuda.so").touch()
+    assert not ahead.linker_path(given, str(root))
+
+
 def test_modules_in_the_image_or_in_the_volume_are_not_compiled(venv: Path, tmp_path: Path) -> None:
     environment = {"FLASHINFER_WORKSPACE_BASE": str(tmp_path / "volume")}
     cached = tmp_path / "volume" / ".cache" / "flashinfer"
