@@ -1,4 +1,4 @@
-"""Two containers as two machines: a cable between them, and each with a Wi-Fi that has the default route, to nowhere."""
+"""Two containers as two machines: a cable between them, and a Wi-Fi each, with the default route and to nowhere."""
 
 from __future__ import annotations
 
