@@ -169,7 +169,7 @@ def test_when_either_dies_the_other_ends_and_they_meet_again(nodes: tuple[Node, 
         os.kill(victim.server, signal.SIGKILL)
         assert victim.ends() == 128 + signal.SIGKILL
         assert other.ends() == pulse.PARTED
-        other.says(f"the other node, {ADDRESSES[rank]}, has ended or is cut off (closed): the server is ended")
+        other.says(f"the other node, {ADDRESSES[rank]}, has ended or is cut off: the server is ended")
 
 
 def test_a_node_that_is_silent_counts_as_dead_and_one_that_is_stopped_ends_well(nodes: tuple[Node, Node]) -> None:
