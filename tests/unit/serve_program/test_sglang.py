@@ -11,7 +11,7 @@ import pytest
 
 from imagefactory.launch.preview import Preview
 from imagefactory.project.servers.known import SERVERS
-from images.serve.program import companion, errors, flags, main
+from images.serve.program import companion, errors, flags
 from images.serve.program import settings as read_settings
 from images.serve.program.command import Command
 from images.serve.program.findings import Start
