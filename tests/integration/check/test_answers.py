@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from imagefactory.assemble.layers.own_layers import tiny_model
+from imagefactory.check.answers.behaviour import BEHAVIOUR
 from imagefactory.check.answers.comparison import change, figures, judge
 from imagefactory.check.answers.measuring import measure_image
-from imagefactory.check.answers.result import PANEL, AnswersResult, window_of
+from imagefactory.check.answers.result import PANEL, AnswersResult, Continuation, window_of
 from imagefactory.check.smoke.containers import docker
 from imagefactory.check.smoke.subject import subject_of_target
 from imagefactory.project.project import Project
@@ -19,7 +20,12 @@ from tests.fixtures.checkouts import REPOSITORY
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 IN_CONTAINER = "/models/trained"
+Place = dict[str, float]
 SETTINGS = {"MODEL_PATH": IN_CONTAINER, "LOAD_FORMAT": "auto", "MAX_MODEL_LEN": "512"}
+
+
+def by_token(place: Place) -> dict[int, float]:
+    return {int(token): value for token, value in place.items()}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +43,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def served(trained: Path, tiny_checkout: Path) -> AnswersResult:
     project = Project(tiny_checkout)
     (tiny_checkout / "benchmarks").mkdir(exist_ok=True)
-    shutil.copy(REPOSITORY / PANEL, tiny_checkout / PANEL)
+    for path in (PANEL, BEHAVIOUR):
+        shutil.copy(REPOSITORY / path, tiny_checkout / path)
     subject = subject_of_target(project, "tiny")
     volume = ("--volume", f"{trained}:{IN_CONTAINER}:ro")
     return measure_image(project, subject, SETTINGS, lambda _: None, volume)[0]
@@ -58,13 +65,29 @@ def faults(trained: Path, tiny_image: str, served: AnswersResult) -> dict[str, A
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
 
-    def result(texts: list[list[dict[str, float]]]) -> AnswersResult:
-        kinds = [window.kind for window in served.windows]
-        places = [[{int(token): value for token, value in place.items()} for place in text] for text in texts]
-        windows = map(window_of, kinds, found["texts"], places)
-        return served.model_copy(update={"chat": (), "windows": tuple(windows)})
+    kinds = [window.kind for window in served.windows]
 
-    return {name: result(texts) for name, texts in found["results"].items()}
+    def windows(texts: list[list[Place]]) -> dict[str, object]:
+        return {
+            "windows": tuple(
+                map(window_of, kinds, found["texts"], [[by_token(place) for place in text] for text in texts])
+            )
+        }
+
+    def continuations(texts: list[tuple[list[int], list[Place]]]) -> dict[str, object]:
+        return {
+            "continuations": tuple(
+                Continuation(kind=kind, tokens=tuple(tokens), top=tuple(by_token(place) for place in top))
+                for kind, (tokens, top) in zip(kinds[::2], texts, strict=True)
+            )
+        }
+
+    whole = served.model_copy(
+        update={"chat": ()} | windows(found["results"][""]) | continuations(found["continued"][""])
+    )
+    updates = {name: windows(texts) for name, texts in found["results"].items()}
+    updates |= {name: continuations(texts) for name, texts in found["continued"].items()}
+    return {name: whole.model_copy(update=update) for name, update in updates.items()}
 
 
 def test_a_server_says_what_the_model_says_in_one_process(
@@ -80,9 +103,11 @@ def test_a_server_says_what_the_model_says_in_one_process(
 
 
 def test_every_deliberate_fault_is_found(faults: dict[str, AnswersResult]) -> None:
-    whole = faults.pop("")
-    noise = figures(whole, faults.pop("nothing"))
+    whole = faults[""]
+    noise = figures(whole, faults["nothing"])
     found = {name: figures(whole, other) for name, other in faults.items()}
-    assert len(found) == 8
-    missed = {name: one for name, one in found.items() if judge("code", one, noise)[0] != "changed"}
-    assert not missed, (missed, noise)
+    verdicts = {name: judge("drafter" if "drafter" in name else "code", one, noise)[0] for name, one in found.items()}
+    same = {name for name, verdict in verdicts.items() if verdict == "same"}
+    assert same == {"", "nothing", "a drafter"}, found
+    assert len(verdicts) == 9 + len(same)
+    assert found["a drafter"].continuations == 8
