@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CPU_KVCACHE_SPACE": "1"}
-# So small a model gains nothing from threads, which would wait for each other, nor from compiled code.
-os.environ |= {"OMP_NUM_THREADS": "1", "TORCH_COMPILE_DISABLE": "1"}
 import torch
 import yaml
 from vllm import LLM, SamplingParams

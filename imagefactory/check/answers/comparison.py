@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from imagefactory.check.answers.result import AnswersResult, Continuation, Window
+from imagefactory.check.bench.result import BoundTo
 from imagefactory.errors import UsageError
 
 Verdict = Literal["same", "changed", "cannot tell"]
@@ -164,7 +165,7 @@ def change(left: AnswersResult, right: AnswersResult) -> Change:
 
     flags = [_flags(side.settings.get("EXTRA_ARGS", "")) for side in (one, other)]
 
-    if settings(FORMATS) or (one.model, one.model_revision) != (other.model, other.model_revision):
+    if settings(FORMATS) or _model(one) != _model(other):
         return "formats"
     machines = [{gpu.name for gpu in side.machine.gpus} or {side.machine.platform} for side in (left, right)]
     if (
@@ -178,6 +179,12 @@ def change(left: AnswersResult, right: AnswersResult) -> Change:
     if settings(DRAFT_SETTINGS) or flags[0][1] != flags[1][1]:
         return "drafter"
     return "nothing" if one.digest == other.digest and one.settings == other.settings else "code"
+
+
+def _model(bound: BoundTo) -> tuple[str, ...]:
+    """Return the model's name and revision, or the folder that was served instead."""
+    path = bound.settings.get("MODEL_PATH", "")
+    return (path,) if path else (bound.model, bound.model_revision)
 
 
 def _listed(names: tuple[str, ...]) -> str:

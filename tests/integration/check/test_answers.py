@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
-from imagefactory.assemble.layers.own_layers import tiny_model
-from imagefactory.check.answers.behaviour import BEHAVIOUR
 from imagefactory.check.answers.comparison import change, figures, judge
-from imagefactory.check.answers.measuring import measure_image
-from imagefactory.check.answers.result import PANEL, AnswersResult, Continuation, window_of
+from imagefactory.check.answers.result import AnswersResult, Continuation, window_of
 from imagefactory.check.smoke.containers import docker
-from imagefactory.check.smoke.subject import subject_of_target
-from imagefactory.project.project import Project
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.trained import mounted
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
-IN_CONTAINER = "/models/trained"
 Place = dict[str, float]
-SETTINGS = {"MODEL_PATH": IN_CONTAINER, "LOAD_FORMAT": "auto", "MAX_MODEL_LEN": "512"}
 
 
 def by_token(place: Place) -> dict[int, float]:
@@ -29,39 +22,10 @@ def by_token(place: Place) -> dict[int, float]:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("trained")
-    for name, data in tiny_model().items():
-        (folder / name).write_bytes(data)
-    config = json.loads((folder / "config.json").read_text("utf-8")) | {"attention_bias": True}
-    (folder / "config.json").write_text(json.dumps(config), "utf-8")
-    shutil.copy(REPOSITORY / "tests" / "trained" / "model.safetensors", folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def served(trained: Path, tiny_checkout: Path) -> AnswersResult:
-    project = Project(tiny_checkout)
-    (tiny_checkout / "benchmarks").mkdir(exist_ok=True)
-    for path in (PANEL, BEHAVIOUR):
-        shutil.copy(REPOSITORY / path, tiny_checkout / path)
-    subject = subject_of_target(project, "tiny")
-    volume = ("--volume", f"{trained}:{IN_CONTAINER}:ro")
-    return measure_image(project, subject, SETTINGS, lambda _: None, volume)[0]
-
-
-@pytest.fixture(scope="module")
 def faults(trained: Path, tiny_image: str, served: AnswersResult) -> dict[str, AnswersResult]:
     """The same panel from one process, whole (under an empty name) and with each fault."""
-    mounts = (
-        "-v",
-        f"{REPOSITORY}:/repo:ro",
-        "-v",
-        f"{trained}:{IN_CONTAINER}:ro",
-        "--entrypoint",
-        "/opt/venv/bin/python3",
-    )
-    done = docker("run", "--rm", "--ipc", "host", *mounts, tiny_image, "/repo/tests/trained/faults.py", timeout=1200)
+    options = (*mounted(trained), "--volume", f"{REPOSITORY}:/repo:ro", "--entrypoint", "/opt/venv/bin/python3")
+    done = docker("run", "--rm", "--ipc", "host", *options, tiny_image, "/repo/tests/trained/faults.py", timeout=1200)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
 

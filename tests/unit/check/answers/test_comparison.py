@@ -73,10 +73,16 @@ def test_sides_without_a_likely_token_in_common_are_far_apart() -> None:
         ({"settings": {"DFLASH_DRAFTER": "z-lab/draft"}}, "drafter"),
         ({"settings": {"QUANTIZATION": "fp8"}}, "formats"),
         ({"model_revision": "b"}, "formats"),
+        ({"settings": {"MODEL_PATH": "/models/other"}}, "formats"),
     ],
 )
 def test_what_changed_decides_how_far_apart_is_too_far(bound: dict[str, object], expected: str) -> None:
     assert change(measured(), measured(bound=bound)) == expected
+
+
+def test_a_folder_is_the_model_whatever_the_image_was_made_for() -> None:
+    first, second = (measured(bound={"model": name, "settings": {"MODEL_PATH": "/models/m"}}) for name in "ab")
+    assert change(first, second) == "nothing"
 
 
 def apart(divergence: float, other: float = 0.0) -> Figures:
