@@ -44,6 +44,7 @@ pytest_plugins = (
     "tests.fixtures.local_sigstore",
     "tests.fixtures.signed_image",
     "tests.fixtures.tiny_image",
+    "tests.fixtures.trained",
     "tests.fixtures.buildx",
     "tests.fixtures.picker",
 )

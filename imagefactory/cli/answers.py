@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     image="measure this image instead: a reference by digest (pulled), or an OCI layout",
 )
 def measure(project: Project, set: list[str], target: str = "", image: str = "") -> None:
-    """Measure what an image makes of a fixed panel of texts: the log-probabilities of every token, in a JSON file."""
+    """Measure what an image makes of fixed texts and scenarios: log-probabilities, tokens, calls; in a JSON file."""
     from imagefactory.check.answers.measuring import measure_image
     from imagefactory.check.smoke.subject import subject_of_image, subject_of_target
     from imagefactory.launch.prepare import settings_from
@@ -56,7 +56,7 @@ def compare(
     from dataclasses import asdict
 
     from imagefactory.check.answers.comparison import change, figures, judge
-    from imagefactory.cli.show.answers_table import figures_table
+    from imagefactory.cli.show.answers_table import behaviour_line, figures_table
 
     left = _measured(project, first, [*set, *set_first])
     right = _measured(project, second, [*set, *set_second])
@@ -72,6 +72,8 @@ def compare(
         )
     else:
         show(figures_table(found, noise))
+        if found.scenarios:
+            print(behaviour_line(found))
         print(f"{verdict}: {why} (what differs: {what})")
     if verdict != "same":
         raise SystemExit(1)

@@ -15,6 +15,7 @@ os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERR
 import torch
 import yaml
 from vllm import LLM, SamplingParams
+from vllm.v1.sample import rejection_sampler
 
 MODEL = "/models/trained"
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,8 +135,29 @@ def read(llm: Any, texts: list[list[int]]) -> list[Any]:
     ]
 
 
-def main() -> None:
-    llm = LLM(
+def written(llm: Any, texts: list[list[int]]) -> list[Any]:
+    """Continue what read_continuations does, by as many tokens."""
+    wanted = SamplingParams(temperature=0, max_tokens=64, logprobs=20, ignore_eos=True)
+    halves = [{"prompt_token_ids": tokens[: len(tokens) // 2]} for tokens in texts[::2]]
+    found = [output.outputs[0] for output in llm.generate(halves, wanted, use_tqdm=False)]
+    tops = [[{token: each.logprob for token, each in place.items()} for place in one.logprobs] for one in found]
+    return [[list(one.token_ids), top] for one, top in zip(found, tops, strict=True)]
+
+
+def accept_everything() -> None:
+    """Have the sampler see a model that wants what was drafted."""
+    whole = rejection_sampler.rejection_sample
+
+    def sample(drafted: Any, *given: Any, **named: Any) -> Any:
+        *before, logits, bonus, metadata = given
+        agreeing = torch.nn.functional.one_hot(drafted.long(), logits.shape[-1]).float()
+        return whole(drafted, *before, agreeing, bonus, metadata, **named)
+
+    rejection_sampler.rejection_sample = sample
+
+
+def model(**more: Any) -> Any:
+    return LLM(
         MODEL,
         dtype="float32",
         enforce_eager=True,
@@ -143,7 +165,12 @@ def main() -> None:
         max_num_seqs=1,
         max_num_batched_tokens=256,
         enable_prefix_caching=False,
+        **more,
     )
+
+
+def main() -> None:
+    llm = model()
     tokenizer = llm.get_tokenizer()
     texts = [tokenizer.encode(one["text"], add_special_tokens=False)[:504] for one in PANEL["windows"]]
     results = {}
@@ -151,7 +178,13 @@ def main() -> None:
         with fault(llm, name if name in FAULTS else ""):
             results[name] = read(llm, texts)
         sys.stderr.write(f"{name or 'whole'}\n")
-    json.dump({"texts": texts, "results": results}, sys.stdout)
+    continued = {"": written(llm, texts)}
+    drafter = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+    drafting = model(speculative_config=drafter)
+    continued["a drafter"] = written(drafting, texts)
+    accept_everything()
+    continued["a drafter that accepts everything"] = written(drafting, texts)
+    json.dump({"texts": texts, "results": results, "continued": continued}, sys.stdout)
 
 
 main()

@@ -7,15 +7,17 @@ token. That is a lower bound: what a server does not report cannot differ.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from imagefactory.check.answers.result import AnswersResult, Window
+from imagefactory.check.answers.result import AnswersResult, Continuation, Window
+from imagefactory.check.bench.result import BoundTo
 from imagefactory.errors import UsageError
 
 Verdict = Literal["same", "changed", "cannot tell"]
-Change = Literal["nothing", "code", "kernels", "formats"]
+Change = Literal["nothing", "code", "drafter", "kernels", "formats"]
 FORMATS: Final = (
     "QUANTIZATION",
     "KV_CACHE_DTYPE",
@@ -26,27 +28,39 @@ FORMATS: Final = (
     "TQ_VALUE_BITS",
 )
 """Settings that change how numbers are kept."""
-KERNELS: Final = ("ATTENTION_BACKEND", "ENFORCE_EAGER", "EXTRA_ARGS")
+KERNELS: Final = ("ATTENTION_BACKEND", "ENFORCE_EAGER")
+DRAFT_SETTINGS: Final = ("DFLASH_DRAFTER", "DFLASH_NUM_SPEC_TOKENS", "DRAFT_ATTENTION_BACKEND")
+SPECULATIVE: Final = "--speculative"
+"""How the flags of both servers begin that describe a drafter."""
 NOISE: Final = 3.0
 """How many times the noise a difference may be."""
+SIGNIFICANT: Final = 0.05
 LEAST: Final = 1e-12
 MOST: Final = 700.0
 """The least probability that counts, and the largest exponent."""
 
 
 class Floor(NamedTuple):
-    """Differences that are no change, whatever the noise: the mean KL, and how often first choices differ."""
+    """Differences that are no change, whatever the noise."""
 
     divergence: float
+    """The mean KL."""
     other_choices: float
+    """How often first choices differ."""
+    tie: float
+    """How far apart, in nats, the two tokens may be where continuations part."""
 
 
+# Between 16 and 32, where logits lie, numbers of 16 bits (bf16) are 0.125 apart: two steps are rounding.
+ROUNDING: Final = 0.25
 FLOORS: Final[dict[Change, Floor]] = {
     # Rounding: the same kernels give the same bits, or nearly.
-    "nothing": Floor(1e-8, 0.0005),
-    "code": Floor(1e-8, 0.0005),
-    "kernels": Floor(5e-3, 0.015),
-    "formats": Floor(0, 0),
+    "nothing": Floor(1e-8, 0.0005, ROUNDING),
+    "code": Floor(1e-8, 0.0005, ROUNDING),
+    # The model checks several tokens at once, by other kernels; what it then accepts is exact.
+    "drafter": Floor(5e-3, 0.015, ROUNDING),
+    "kernels": Floor(5e-3, 0.015, 1.0),
+    "formats": Floor(0, 0, 0),
 }
 
 
@@ -66,6 +80,18 @@ class Figures:
     """The second side's perplexity, divided by the first's."""
     same_chat: bool = True
     """Whether a chat becomes the same tokens, as far as both servers say."""
+    continuations: int = 0
+    partings: int = 0
+    """Continuations that differ."""
+    widest: float = 0.0
+    """Of the pairs of tokens where they part, the largest difference of the log-probabilities of the two."""
+    scenarios: int = 0
+    """How many were compared."""
+    only_first: tuple[str, ...] = ()
+    """Scenarios that only the first side passed."""
+    only_second: tuple[str, ...] = ()
+    chance: float = 1.0
+    """The probability of so uneven a split if neither side were better: McNemar's exact test."""
 
 
 def figures(left: AnswersResult, right: AnswersResult) -> Figures:
@@ -75,6 +101,8 @@ def figures(left: AnswersResult, right: AnswersResult) -> Figures:
     places = len(divergences)
     agree = sum(_first(a) == _first(b) for one, other in pairs for a, b in zip(one.top, other.top, strict=True))
     apart = [b - a for one, other in pairs for a, b in zip(one.own, other.own, strict=True)]
+    continued = list(zip(left.continuations, right.continuations, strict=False))
+    gaps = [gap for one, other in continued if (gap := _parting(one, other)) is not None]
     return Figures(
         places,
         sum(divergences) / places,
@@ -83,6 +111,10 @@ def figures(left: AnswersResult, right: AnswersResult) -> Figures:
         sum(map(abs, apart)) / places,
         math.exp(min(MOST, -sum(apart) / places)),
         not (left.chat and right.chat) or left.chat == right.chat,
+        len(continued),
+        len(gaps),
+        max(gaps, default=0.0),
+        *_paired(left, right),
     )
 
 
@@ -101,23 +133,72 @@ def _divergences(left: Window, right: Window) -> Iterator[float]:
         yield sum(p * math.log(p / max(q, LEAST)) for p, q in (*known, (rest[0], rest[1])) if p > 0)
 
 
+def _paired(left: AnswersResult, right: AnswersResult) -> tuple[int, tuple[str, ...], tuple[str, ...], float]:
+    if left.behaviour != right.behaviour:
+        return 0, (), (), 1.0
+    pairs = list(zip(left.outcomes, right.outcomes, strict=True))
+    only_first = tuple(one.name for one, other in pairs if one.passed and not other.passed)
+    only_second = tuple(one.name for one, other in pairs if other.passed and not one.passed)
+    fewer, both = min(len(only_first), len(only_second)), len(only_first) + len(only_second)
+    chance = 2 * sum(math.comb(both, count) for count in range(fewer + 1)) / 2**both
+    return len(pairs), only_first, only_second, min(1.0, chance)
+
+
+def _parting(left: Continuation, right: Continuation) -> float | None:
+    """Return how far apart two continuations' first different tokens are to either side; None if they are equal.
+
+    Until there both sides saw the same. A token that a side does not list is one that it finds impossible.
+    """
+    for mine, other, *tops in zip(left.tokens, right.tokens, left.top, right.top, strict=False):
+        if mine != other:
+            values = [[place.get(token, math.log(LEAST)) for token in (mine, other)] for place in tops]
+            return max(abs(one - two) for one, two in values)
+    return None if len(left.tokens) == len(right.tokens) else -math.log(LEAST)
+
+
 def change(left: AnswersResult, right: AnswersResult) -> Change:
     """Return what differs most between two sides: how numbers are kept, the kernels, or code alone."""
     one, other = left.bound, right.bound
 
-    def settings(names: tuple[str, ...]) -> bool:
+    def settings(names: Iterable[str]) -> bool:
         return any(one.settings.get(name) != other.settings.get(name) for name in names)
 
-    # An image of another checkout does not say its revision.
-    revisions = {one.model_revision, other.model_revision} - {""}
-    if settings(FORMATS) or one.model != other.model or len(revisions) > 1:
+    flags = [_flags(side.settings.get("EXTRA_ARGS", "")) for side in (one, other)]
+
+    if settings((*FORMATS, "MODEL_PATH")) or not (one.settings.get("MODEL_PATH") or _same_model(one, other)):
         return "formats"
     machines = [{gpu.name for gpu in side.machine.gpus} or {side.machine.platform} for side in (left, right)]
-    if settings(KERNELS) or (one.server, one.server_version) != (other.server, other.server_version):
+    if (
+        settings(KERNELS)
+        or flags[0][0] != flags[1][0]
+        or (one.server, one.server_version) != (other.server, other.server_version)
+    ):
         return "kernels"
     if machines[0] != machines[1] or one.target.partition("/")[2] != other.target.partition("/")[2]:
         return "kernels"
+    if settings(DRAFT_SETTINGS) or flags[0][1] != flags[1][1]:
+        return "drafter"
     return "nothing" if one.digest == other.digest and one.settings == other.settings else "code"
+
+
+def _same_model(one: BoundTo, other: BoundTo) -> bool:
+    # An image of another checkout does not say its revision.
+    revisions = one.model_revision, other.model_revision
+    return one.model == other.model and (revisions[0] == revisions[1] or "" in revisions)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _flags(text: str) -> tuple[list[str], list[str]]:
+    """Split flags of a server into those about a drafter, which come second, and all others, each with its values."""
+    found: tuple[list[str], list[str]] = ([], [])
+    drafts = False
+    for word in shlex.split(text):
+        drafts = word.startswith(SPECULATIVE) if word.startswith("--") else drafts
+        found[drafts].append(word)
+    return found
 
 
 def judge(what: Change, found: Figures, noise: Figures | None) -> tuple[Verdict, str]:
@@ -127,12 +208,17 @@ def judge(what: Change, found: Figures, noise: Figures | None) -> tuple[Verdict,
         return "cannot tell", f"{differ}: measure the first side twice, on a quiet machine"
     most = max(NOISE * noise.divergence, FLOORS[what].divergence)
     often = max(NOISE * (1 - noise.same_choice), FLOORS[what].other_choices)
+    tie = max(NOISE * noise.widest, FLOORS[what].tie)
     other = 1 - found.same_choice
     reasons = {
         "numbers are kept in another way, or the model is another: that is never the same": what == "formats",
         "a chat becomes other tokens: the chat template differs": not found.same_chat,
         f"KL {found.divergence:.1e} is above {most:.1e}": found.divergence > most,
         f"{other:.2%} of the first choices differ, more than {often:.2%}": other > often,
+        f"{found.partings} of {found.continuations} continuations part, one where the two tokens are "
+        f"{found.widest:.2g} nats apart, more than {tie:.2g}": found.widest > tie,
+        f"behaviour differs (p = {found.chance:.2g}): only the first side passes {_listed(found.only_first)}, "
+        f"only the second {_listed(found.only_second)}": found.chance < SIGNIFICANT,
     }
     why = next((reason for reason, holds in reasons.items() if holds), "")
     return ("changed", why) if why else ("same", f"KL {found.divergence:.1e} is within {most:.1e}")

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
 from imagefactory.assemble.engines.docker import daemon
+from imagefactory.check.answers.behaviour import Behaviour, observe
+from imagefactory.check.answers.comparison import SPECULATIVE
 from imagefactory.check.answers.result import (
     TOP,
     AnswersResult,
+    Continuation,
     Panel,
     Window,
     sglang_places,
+    sglang_written,
     vllm_places,
+    vllm_written,
     window_of,
 )
 from imagefactory.check.bench.endpoint import Endpoint
 from imagefactory.check.bench.measuring import this_machine
+from imagefactory.check.bench.result import BoundTo
 from imagefactory.check.bench.running import DRAFTER, START_LIMIT, bound_to, models_volume
 from imagefactory.check.smoke.containers import Containers
 from imagefactory.check.smoke.record import has_gpu
@@ -34,6 +42,8 @@ ALONE: Final = {DRAFTER: "off", "ENABLE_PREFIX_CACHING": "0", "WARMUP": "0"}
 """Nothing between the model and its answers."""
 ROOM: Final = 8
 """Tokens of the context that are left free."""
+WRITTEN: Final = 64
+"""Tokens that continue a text."""
 
 
 def read_panel(endpoint: Endpoint, server: str, panel: Panel, say: Say) -> tuple[Window, ...]:
@@ -45,17 +55,36 @@ def read_panel(endpoint: Endpoint, server: str, panel: Panel, say: Say) -> tuple
         tokens = [int(token) for token in endpoint.json("POST", "/tokenize", asked)["tokens"]]
         tokens = tokens[: served.context - ROOM] if served.context else tokens
         say(f"{number} of {len(panel.windows)}: {one.kind}, {len(tokens)} tokens")
-        try:
+        with _understood(endpoint):
             windows.append(window_of(one.kind, tokens, _places(endpoint, server, served.name, tokens)))
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise CheckError(
-                "answers-incomplete",
-                "The server's answers cannot be measured.",
-                where=endpoint.address,
-                why=f"It does not report the log-probabilities of a prompt as its version should: {error}.",
-                fix="Check that it is the server of one of our images, without a drafter.",
-            ) from None
     return tuple(windows)
+
+
+def read_continuations(
+    endpoint: Endpoint, server: str, windows: Sequence[Window], say: Say
+) -> tuple[Continuation, ...]:
+    """Return what a server writes after the first half of every second text."""
+    model, found = endpoint.models().name, []
+    for number, one in enumerate(windows[::2], 1):
+        say(f"continuation {number} of {len(windows[::2])}")
+        with _understood(endpoint):
+            tokens, top = _written(endpoint, server, model, one.tokens[: len(one.tokens) // 2])
+            found.append(Continuation(kind=one.kind, tokens=tuple(tokens), top=tuple(top)))
+    return tuple(found)
+
+
+@contextmanager
+def _understood(endpoint: Endpoint) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise CheckError(
+            "answers-incomplete",
+            "The server's answers cannot be measured.",
+            where=endpoint.address,
+            why=f"It does not report log-probabilities as its version should: {error}.",
+            fix="Check that it is the server of one of our images.",
+        ) from None
 
 
 def read_chat(endpoint: Endpoint, panel: Panel) -> tuple[int, ...]:
@@ -67,31 +96,66 @@ def read_chat(endpoint: Endpoint, panel: Panel) -> tuple[int, ...]:
         return ()
 
 
-def _places(endpoint: Endpoint, server: str, model: str, tokens: list[int]) -> list[dict[int, float]]:
+def _places(endpoint: Endpoint, server: str, model: str, tokens: Sequence[int]) -> list[dict[int, float]]:
     if server == "sglang":
-        asked: dict[str, Any] = {
-            "input_ids": tokens,
-            "sampling_params": {"max_new_tokens": 1, "temperature": 0},
-            "return_logprob": True,
-            "logprob_start_len": 0,
-            "top_logprobs_num": TOP,
-        }
-        return sglang_places(endpoint.json("POST", "/generate", asked))
-    asked = {"model": model, "prompt": tokens, "max_tokens": 1, "temperature": 0, "prompt_logprobs": TOP}
-    return vllm_places(endpoint.json("POST", "/v1/completions", asked))
+        return sglang_places(_from_sglang(endpoint, tokens, 1, logprob_start_len=0))
+    return vllm_places(_from_vllm(endpoint, model, tokens, 1, prompt_logprobs=TOP))
+
+
+def _written(
+    endpoint: Endpoint, server: str, model: str, tokens: Sequence[int]
+) -> tuple[list[int], list[dict[int, float]]]:
+    if server == "sglang":
+        return sglang_written(_from_sglang(endpoint, tokens, WRITTEN))
+    named = {"logprobs": TOP, "return_token_ids": True, "return_tokens_as_token_ids": True}
+    return vllm_written(_from_vllm(endpoint, model, tokens, WRITTEN, ignore_eos=True, **named))
+
+
+def _from_sglang(endpoint: Endpoint, tokens: Sequence[int], count: int, **more: object) -> Any:  # noqa: ANN401 - JSON
+    sampling = {"max_new_tokens": count, "temperature": 0, "ignore_eos": True}
+    asked = {"input_ids": list(tokens), "sampling_params": sampling, "return_logprob": True, "top_logprobs_num": TOP}
+    return endpoint.json("POST", "/generate", asked | more)
+
+
+def _from_vllm(endpoint: Endpoint, model: str, tokens: Sequence[int], count: int, **more: object) -> Any:  # noqa: ANN401 - JSON
+    asked = {"model": model, "prompt": list(tokens), "max_tokens": count, "temperature": 0}
+    return endpoint.json("POST", "/v1/completions", asked | more)
+
+
+def _alone(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return all settings; a drafter comes from DFLASH_DRAFTER or from the server's own flags, never from both."""
+    flagged = any(word.startswith(SPECULATIVE) for word in shlex.split(settings.get("EXTRA_ARGS", "")))
+    return {name: value for name, value in ALONE.items() if name != DRAFTER or not flagged} | dict(settings)
+
+
+def measure_endpoint(root: Path, endpoint: Endpoint, bound: BoundTo, say: Say) -> AnswersResult:
+    """Read everything from a running server."""
+    panel, behaviour = Panel.of(root), Behaviour.of(root)
+    started = datetime.now(UTC).replace(microsecond=0)
+    windows = read_panel(endpoint, bound.server, panel, say)
+    return AnswersResult(
+        panel=panel.version,
+        started=started,
+        bound=bound,
+        machine=this_machine(endpoint.container),
+        chat=read_chat(endpoint, panel),
+        windows=windows,
+        continuations=read_continuations(endpoint, bound.server, windows, say),
+        behaviour=behaviour.version,
+        outcomes=observe(endpoint, behaviour, say),
+    )
 
 
 def measure_image(
     project: Project, subject: Subject, settings: Mapping[str, str], say: Say, volume: tuple[str, ...] = ()
 ) -> tuple[AnswersResult, Path]:
-    """Start an image, read the panel from it, and remove its containers; return the result and its file.
+    """Start an image, measure it, and remove its containers; return the result and its file.
 
     `volume` mounts more than the folder of models.
     """
-    panel, chosen = Panel.of(project.root), ALONE | dict(settings)
     gpus = ("--gpus", "all") if has_gpu(project.matrix, subject.arch) else ()
-    given = [word for name, value in chosen.items() for word in ("--env", f"{name}={value}")]
-    started = datetime.now(UTC).replace(microsecond=0)
+    given = [word for name, value in _alone(settings).items() for word in ("--env", f"{name}={value}")]
+    bound = bound_to(project, subject, settings)
     with ending_in_order():
         image, loaded = bring_into_daemon(subject)
         containers = Containers(uuid4().hex[:12])
@@ -104,17 +168,12 @@ def measure_image(
             ):
                 say(f"ready after {server.wait_until_healthy(START_LIMIT):.1f} s")
                 endpoint = Endpoint(server.address, server.key, server.container)
-                machine = this_machine(server.container)
-                chat, windows = read_chat(endpoint, panel), read_panel(endpoint, subject.cell.server, panel, say)
+                result = measure_endpoint(project.root, endpoint, bound, say)
         finally:
             containers.remove_all()
             if loaded:
                 daemon.remove_name(loaded)
-    bound = bound_to(project, subject, settings)
-    result = AnswersResult(
-        panel=panel.version, started=started, bound=bound, machine=machine, chat=chat, windows=windows
-    )
     name = bound.target.replace("/", "-").replace("@", "-")
-    path = project.root / "build" / "answers" / f"{started:%Y%m%dT%H%M%S}-{uuid4().hex[:4]}-{name}.json"
+    path = project.root / "build" / "answers" / f"{result.started:%Y%m%dT%H%M%S}-{uuid4().hex[:4]}-{name}.json"
     result.write(path)
     return result, path

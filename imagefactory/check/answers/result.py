@@ -56,6 +56,30 @@ class Window(Frozen):
         return self
 
 
+class Continuation(Frozen):
+    """What the server writes after the first half of a text, always choosing the likeliest token."""
+
+    kind: str
+    tokens: tuple[int, ...]
+    top: tuple[dict[int, float], ...]
+    """The log-probabilities of the likeliest tokens in the place of each."""
+
+    @model_validator(mode="after")
+    def _counts_agree(self) -> Self:
+        if len(self.tokens) != len(self.top):
+            raise ValueError("a continuation needs log-probabilities for every token")
+        return self
+
+
+class Outcome(Frozen):
+    """Whether a scenario passed."""
+
+    name: str
+    passed: bool
+    why: str = ""
+    """What the answer lacked."""
+
+
 class AnswersResult(Frozen):
     """A measurement of the panel."""
 
@@ -68,6 +92,10 @@ class AnswersResult(Frozen):
     chat: tuple[int, ...] = ()
     """The tokens of the panel's chat; empty if the server does not say."""
     windows: tuple[Window, ...] = Field(min_length=1)
+    continuations: tuple[Continuation, ...] = ()
+    behaviour: int = 0
+    """The version of the scenarios; 0 without any."""
+    outcomes: tuple[Outcome, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -90,17 +118,28 @@ def window_of(kind: str, tokens: list[int], places: list[dict[int, float]]) -> W
     ):
         raise ValueError("the server left out log-probabilities of the prompt")
     own = [place[token] for token, place in zip(tokens[1:], places, strict=True)]
-    likeliest: list[dict[int, float]] = []
-    for place in places:
-        chosen = sorted(place, key=lambda token: (-place[token], token))[:TOP]
-        likeliest.append({token: place[token] for token in chosen})
-    return Window(kind=kind, tokens=tuple(tokens), own=tuple(own), top=tuple(likeliest))
+    return Window(kind=kind, tokens=tuple(tokens), own=tuple(own), top=tuple(map(_likeliest, places)))
+
+
+def _likeliest(place: dict[int, float]) -> dict[int, float]:
+    return {token: place[token] for token in sorted(place, key=lambda token: (-place[token], token))[:TOP]}
 
 
 def vllm_places(answer: Any) -> list[dict[int, float]]:  # noqa: ANN401 - JSON
     """Read the log-probabilities of a prompt as vLLM returns them."""
     places = answer["choices"][0]["prompt_logprobs"][1:]
     return [{int(token): float(one["logprob"]) for token, one in place.items()} for place in places]
+
+
+def vllm_written(answer: Any) -> tuple[list[int], list[dict[int, float]]]:  # noqa: ANN401 - JSON
+    """Read the tokens that vLLM wrote, with the log-probabilities in their places."""
+    choice = answer["choices"][0]
+    # Asked to, vLLM names a token by its number: token_id:17.
+    places = [
+        {int(token.partition(":")[2]): float(value) for token, value in place.items()}
+        for place in choice["logprobs"]["top_logprobs"]
+    ]
+    return [int(token) for token in choice["token_ids"]], places
 
 
 def sglang_places(answer: Any) -> list[dict[int, float]]:  # noqa: ANN401 - JSON
@@ -110,4 +149,13 @@ def sglang_places(answer: Any) -> list[dict[int, float]]:  # noqa: ANN401 - JSON
     return [
         {int(token): float(value) for value, token, *_ in (*(more or ()), one)}
         for one, more in zip(own, likeliest, strict=True)
+    ]
+
+
+def sglang_written(answer: Any) -> tuple[list[int], list[dict[int, float]]]:  # noqa: ANN401 - JSON
+    """Read the tokens that SGLang wrote, with the log-probabilities in their places."""
+    about = answer["meta_info"]
+    tokens = [int(token) for _, token, *_ in about["output_token_logprobs"]]
+    return tokens, [
+        {int(token): float(value) for value, token, *_ in place or ()} for place in about["output_top_logprobs"]
     ]

@@ -21,8 +21,17 @@ def figures_table(found: Figures, noise: Figures | None) -> Table:
                 f"{one.same_choice:.2%}",
                 f"{one.difference:.1e}",
                 f"{one.perplexity:.5f}",
+                f"{one.continuations - one.partings} of {one.continuations}",
             )
             for name, one in rows
         ),
-        *("", ">tokens", ">KL", ">KL p99", ">same first choice", ">|Δ log p|", ">perplexity ratio"),
+        *("", ">tokens", ">KL", ">KL p99", ">same choice", ">|Δ log p|", ">perplexity ratio", ">same continuations"),
     )
+
+
+def behaviour_line(found: Figures) -> str:
+    """Say how many scenarios only one side passed, and which."""
+    sides = {"first": found.only_first, "second": found.only_second}
+    told = [f"only the {side}: {', '.join(names)}" for side, names in sides.items() if names]
+    apart = len(found.only_first) + len(found.only_second)
+    return "; ".join([f"{apart} of {found.scenarios} scenarios differ (p = {found.chance:.2g})", *told])

@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from . import (
     agreement,
+    ahead,
     checkpoint,
     checks,
     companion,

@@ -24,7 +24,7 @@ from tests.container.reached import RESOLVER
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.tiny_image import TARGET as TINY
-from tests.fixtures.tiny_image import copied_checkout, invoke
+from tests.fixtures.tiny_image import copied_checkout, invoke, lock_or_skip
 from tests.smoke.test_serve import on_cpu
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
@@ -135,12 +135,7 @@ def built(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     target: str = request.param
     root = copied_checkout(tmp_path)
     if target.startswith("tiny@"):
-        try:
-            invoke(root, "lock", "--target", target)
-        except AssertionError as error:
-            if "no version of torch" not in str(error):
-                raise
-            pytest.skip("no configured index has the CPU build of torch that this version wants")
+        lock_or_skip(root, target)
     invoke(root, "build", "--target", target)
     invoke(root, "load", "--target", target)
     name = f"spark-vllm:{select_one(Project(root).matrix, target).slug}"

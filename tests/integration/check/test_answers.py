@@ -3,68 +3,55 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
-from imagefactory.assemble.layers.own_layers import tiny_model
 from imagefactory.check.answers.comparison import change, figures, judge
-from imagefactory.check.answers.measuring import measure_image
-from imagefactory.check.answers.result import PANEL, AnswersResult, window_of
+from imagefactory.check.answers.result import AnswersResult, Continuation, window_of
 from imagefactory.check.smoke.containers import docker
-from imagefactory.check.smoke.subject import subject_of_target
-from imagefactory.project.project import Project
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.trained import mounted
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
-IN_CONTAINER = "/models/trained"
-SETTINGS = {"MODEL_PATH": IN_CONTAINER, "LOAD_FORMAT": "auto", "MAX_MODEL_LEN": "512"}
+Place = dict[str, float]
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("trained")
-    for name, data in tiny_model().items():
-        (folder / name).write_bytes(data)
-    config = json.loads((folder / "config.json").read_text("utf-8")) | {"attention_bias": True}
-    (folder / "config.json").write_text(json.dumps(config), "utf-8")
-    shutil.copy(REPOSITORY / "tests" / "trained" / "model.safetensors", folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def served(trained: Path, tiny_checkout: Path) -> AnswersResult:
-    project = Project(tiny_checkout)
-    (tiny_checkout / "benchmarks").mkdir(exist_ok=True)
-    shutil.copy(REPOSITORY / PANEL, tiny_checkout / PANEL)
-    subject = subject_of_target(project, "tiny")
-    volume = ("--volume", f"{trained}:{IN_CONTAINER}:ro")
-    return measure_image(project, subject, SETTINGS, lambda _: None, volume)[0]
+def by_token(place: Place) -> dict[int, float]:
+    return {int(token): value for token, value in place.items()}
 
 
 @pytest.fixture(scope="module")
 def faults(trained: Path, tiny_image: str, served: AnswersResult) -> dict[str, AnswersResult]:
     """The same panel from one process, whole (under an empty name) and with each fault."""
-    mounts = (
-        "-v",
-        f"{REPOSITORY}:/repo:ro",
-        "-v",
-        f"{trained}:{IN_CONTAINER}:ro",
-        "--entrypoint",
-        "/opt/venv/bin/python3",
-    )
-    done = docker("run", "--rm", "--ipc", "host", *mounts, tiny_image, "/repo/tests/trained/faults.py", timeout=1200)
+    options = (*mounted(trained), "--volume", f"{REPOSITORY}:/repo:ro", "--entrypoint", "/opt/venv/bin/python3")
+    done = docker("run", "--rm", "--ipc", "host", *options, tiny_image, "/repo/tests/trained/faults.py", timeout=1200)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
 
-    def result(texts: list[list[dict[str, float]]]) -> AnswersResult:
-        kinds = [window.kind for window in served.windows]
-        places = [[{int(token): value for token, value in place.items()} for place in text] for text in texts]
-        windows = map(window_of, kinds, found["texts"], places)
-        return served.model_copy(update={"chat": (), "windows": tuple(windows)})
+    kinds = [window.kind for window in served.windows]
 
-    return {name: result(texts) for name, texts in found["results"].items()}
+    def windows(texts: list[list[Place]]) -> dict[str, object]:
+        return {
+            "windows": tuple(
+                map(window_of, kinds, found["texts"], [[by_token(place) for place in text] for text in texts])
+            )
+        }
+
+    def continuations(texts: list[tuple[list[int], list[Place]]]) -> dict[str, object]:
+        return {
+            "continuations": tuple(
+                Continuation(kind=kind, tokens=tuple(tokens), top=tuple(by_token(place) for place in top))
+                for kind, (tokens, top) in zip(kinds[::2], texts, strict=True)
+            )
+        }
+
+    whole = served.model_copy(
+        update={"chat": ()} | windows(found["results"][""]) | continuations(found["continued"][""])
+    )
+    updates = {name: windows(texts) for name, texts in found["results"].items()}
+    updates |= {name: continuations(texts) for name, texts in found["continued"].items()}
+    return {name: whole.model_copy(update=update) for name, update in updates.items()}
 
 
 def test_a_server_says_what_the_model_says_in_one_process(
@@ -80,9 +67,11 @@ def test_a_server_says_what_the_model_says_in_one_process(
 
 
 def test_every_deliberate_fault_is_found(faults: dict[str, AnswersResult]) -> None:
-    whole = faults.pop("")
-    noise = figures(whole, faults.pop("nothing"))
+    whole = faults[""]
+    noise = figures(whole, faults["nothing"])
     found = {name: figures(whole, other) for name, other in faults.items()}
-    assert len(found) == 8
-    missed = {name: one for name, one in found.items() if judge("code", one, noise)[0] != "changed"}
-    assert not missed, (missed, noise)
+    verdicts = {name: judge("drafter" if "drafter" in name else "code", one, noise)[0] for name, one in found.items()}
+    same = {name for name, verdict in verdicts.items() if verdict == "same"}
+    assert same == {"", "nothing", "a drafter"}, found
+    assert len(verdicts) == 9 + len(same)
+    assert found["a drafter"].continuations == 8

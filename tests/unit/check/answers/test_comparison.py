@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from imagefactory.check.answers.comparison import Change, Figures, change, figures, judge
-from imagefactory.check.answers.result import AnswersResult, Window, sglang_places, vllm_places, window_of
+from imagefactory.check.answers.result import (
+    AnswersResult,
+    Continuation,
+    Outcome,
+    Window,
+    sglang_places,
+    sglang_written,
+    vllm_places,
+    vllm_written,
+    window_of,
+)
 from imagefactory.check.bench.result import BenchMachine, BoundTo
 from tests.fixtures.failures import raises
 
@@ -58,13 +69,23 @@ def test_sides_without_a_likely_token_in_common_are_far_apart() -> None:
         ({"server_version": "0.28.0"}, "kernels"),
         ({"settings": {"ATTENTION_BACKEND": "flashinfer"}}, "kernels"),
         ({"target": "m@0.32.0/h100/amd64"}, "kernels"),
+        ({"settings": {"EXTRA_ARGS": "--moe-backend triton"}}, "kernels"),
+        ({"settings": {"EXTRA_ARGS": """--speculative-config '{"method": "ngram"}'"""}}, "drafter"),
+        ({"settings": {"EXTRA_ARGS": "--speculative-config {} --moe-backend triton"}}, "kernels"),
+        ({"settings": {"DFLASH_DRAFTER": "z-lab/draft"}}, "drafter"),
         ({"settings": {"QUANTIZATION": "fp8"}}, "formats"),
         ({"model_revision": "b"}, "formats"),
         ({"model_revision": ""}, "nothing"),
+        ({"settings": {"MODEL_PATH": "/models/other"}}, "formats"),
     ],
 )
 def test_what_changed_decides_how_far_apart_is_too_far(bound: dict[str, object], expected: str) -> None:
     assert change(measured(), measured(bound=bound)) == expected
+
+
+def test_a_folder_is_the_model_whatever_the_image_was_made_for() -> None:
+    first, second = (measured(bound={"model": name, "settings": {"MODEL_PATH": "/models/m"}}) for name in "ab")
+    assert change(first, second) == "nothing"
 
 
 def apart(divergence: float, other: float = 0.0) -> Figures:
@@ -83,6 +104,11 @@ def apart(divergence: float, other: float = 0.0) -> Figures:
         ("kernels", apart(1e-2), apart(0), "changed"),
         ("kernels", apart(0), None, "cannot tell"),
         ("formats", apart(0), apart(0), "changed"),
+        ("drafter", replace(apart(0), partings=1, widest=0.2), apart(0), "same"),
+        ("drafter", replace(apart(0), partings=1, widest=0.5), apart(0), "changed"),
+        ("drafter", replace(apart(0), partings=1, widest=0.5), replace(apart(0), widest=0.2), "same"),
+        ("kernels", replace(apart(0), partings=1, widest=0.5), apart(0), "same"),
+        ("code", replace(apart(0), chance=0.03), apart(0), "changed"),
     ],
 )
 def test_the_verdict_follows_noise_and_floor(what: Change, found: Figures, noise: Figures | None, verdict: str) -> None:
@@ -96,6 +122,49 @@ def test_another_chat_template_is_a_change() -> None:
         "a chat becomes other tokens: the chat template differs",
     )
     assert figures(one, measured()).same_chat  # one of them does not say
+
+
+def written(tokens: list[int], *places: dict[int, float]) -> AnswersResult:
+    one = Continuation(kind="code", tokens=tuple(tokens), top=places)
+    return measured().model_copy(update={"continuations": (one,)})
+
+
+@pytest.mark.parametrize(
+    ("tokens", "places", "partings", "widest"),
+    [
+        ([5, 6], [{5: -0.1}, {6: -0.9, 7: -1.0}], 0, 0.0),
+        # They part at the first token, and what follows does not count.
+        ([4, 7], [{4: -0.2, 5: -0.3}, {7: -0.1}], 1, 0.4),
+        ([5, 7], [{5: -0.1}, {7: -0.9, 6: -1.0}], 1, 0.1),
+        # What the first side finds likely is not among the second's.
+        ([5, 7], [{5: -0.1}, {7: -0.9}], 1, math.log(1e12) - 0.9),
+        ([5], [{5: -0.1}], 1, math.log(1e12)),
+    ],
+)
+def test_continuations_are_compared_until_they_part(
+    tokens: list[int], places: list[dict[int, float]], partings: int, widest: float
+) -> None:
+    first = written([5, 6], {5: -0.1, 4: -0.5}, {6: -0.9, 7: -1.0})
+    found = figures(first, written(tokens, *places))
+    assert (found.continuations, found.partings) == (1, partings)
+    assert found.widest == pytest.approx(widest)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "chance"),
+    [("111111", "000000", 1 / 32), ("11111", "00000", 1 / 16), ("1110", "0001", 0.625), ("10", "10", 1.0)],
+)
+def test_scenarios_are_paired(first: str, second: str, chance: float) -> None:
+    def outcomes(passed: str) -> AnswersResult:
+        listed = tuple(Outcome(name=str(number), passed=one == "1") for number, one in enumerate(passed))
+        return measured().model_copy(update={"behaviour": 1, "outcomes": listed})
+
+    found = figures(outcomes(first), outcomes(second))
+    assert found.chance == pytest.approx(chance)
+    assert found.only_first == tuple(
+        str(n) for n, pair in enumerate(zip(first, second, strict=True)) if pair == ("1", "0")
+    )
+    assert figures(outcomes(first), measured()).scenarios == 0
 
 
 def test_other_tokens_are_not_compared() -> None:
@@ -115,5 +184,12 @@ def test_both_servers_are_read_alike() -> None:
         }
     }
     assert vllm_places(ours) == sglang_places(theirs) == [{6: -1.0, 7: -2.0}]
+    top = {"token_id:6": -1.0, "token_id:7": -2.0}
+    wrote = {"choices": [{"token_ids": [6], "logprobs": {"top_logprobs": [top]}}]}
+    written = {"output_token_logprobs": [[-1.0, 6, None]], "output_top_logprobs": [[[-1.0, 6, None], [-2.0, 7, None]]]}
+    assert vllm_written(wrote) == sglang_written({"meta_info": written}) == ([6], [{6: -1.0, 7: -2.0}])
+
+
+def test_a_server_that_leaves_something_out_is_not_measured() -> None:
     with pytest.raises(ValueError, match="left out"):
-        window_of("code", [5, 9], vllm_places(ours))
+        window_of("code", [5, 9], [{6: -1.0}])
