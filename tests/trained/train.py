@@ -22,6 +22,8 @@ config = AutoConfig.from_pretrained("/opt/models/tiny", attention_bias=True)
 tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()  # the tokenizer's tokens are bytes
 
 model = AutoModelForCausalLM.from_config(config).float()
+for layer in model.model.layers:
+    torch.nn.init.zeros_(layer.self_attn.o_proj.bias).requires_grad_(False)  # noqa: FBT003 - vLLM leaves it out, SGLang does not
 optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.1)
 schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, STEPS)
 for step in range(STEPS):

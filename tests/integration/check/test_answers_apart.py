@@ -1,4 +1,4 @@
-"""Another version, a mod and a drafter leave the answers of the trained model as they are."""
+"""Another version, another server, mods and a drafter leave the answers of the trained model as they are."""
 
 from __future__ import annotations
 
@@ -6,16 +6,28 @@ from pathlib import Path
 
 import pytest
 
+from imagefactory.assemble.engines.docker import daemon
 from imagefactory.check.answers.comparison import change, figures, judge
+from imagefactory.check.answers.measuring import ALONE, measure_endpoint
 from imagefactory.check.answers.result import AnswersResult
+from imagefactory.check.bench.endpoint import Endpoint
+from imagefactory.check.bench.running import bound_to
+from imagefactory.check.smoke.containers import Containers
+from imagefactory.check.smoke.subject import bring_into_daemon, subject_of_target
+from imagefactory.project.project import Project
+from imagefactory.project.servers.sglang import SERVER
+from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.mods import edit, has, manifest, write_mod
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.tiny_image import copied_checkout, invoke, lock_or_skip
-from tests.fixtures.trained import measured
+from tests.fixtures.trained import SETTINGS, measured, mounted
+from tests.smoke.test_serve import on_cpu
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 NGRAM = """--speculative-config '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}'"""
 LAYER = "vllm/model_executor/models/qwen3.py"
+GPU = {"amd64": "rtx5090", "arm64": "gb10"}[MACHINE]
+SGLANG = f"qwen3.5-27b-nvfp4@sglang-0.5.23/{GPU}"
 
 
 def verdict(first: AnswersResult, second: AnswersResult) -> tuple[str, str]:
@@ -42,5 +54,28 @@ def test_an_older_version_says_the_same(served: AnswersResult, trained: Path, tm
     lock_or_skip(root, target)
     invoke(root, "build", "--target", target)
     what, told = verdict(measured(root, trained, target), served)
+    assert what == "kernels"
+    assert told.startswith("same"), told
+
+
+def test_sglang_says_the_same(served: AnswersResult, trained: Path, tmp_path: Path) -> None:
+    root = copied_checkout(tmp_path)
+    invoke(root, "build", "--target", SGLANG)
+    project = Project(root)
+    subject = subject_of_target(project, SGLANG)
+    image, loaded = bring_into_daemon(subject)
+    containers = Containers("answers")
+    options, arguments = on_cpu(REPOSITORY, tmp_path, SERVER.on_cpu)
+    given = (word for name, value in (ALONE | SETTINGS).items() for word in ("--env", f"{name}={value}"))
+    try:
+        with containers.serve(image, tmp_path, *arguments, options=(*options, *given, *mounted(trained))) as server:
+            server.wait_until_healthy(1200)
+            endpoint = Endpoint(server.address, server.key, server.container)
+            found = measure_endpoint(root, endpoint, bound_to(project, subject, SETTINGS), lambda _: None)
+    finally:
+        containers.remove_all()
+        if loaded:
+            daemon.remove_name(loaded)
+    what, told = verdict(served, found)
     assert what == "kernels"
     assert told.startswith("same"), told

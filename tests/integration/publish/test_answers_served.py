@@ -23,7 +23,7 @@ from tests.fixtures.failures import is_failure
 from tests.fixtures.publishing import plans, smoke_record
 from tests.fixtures.small_factory import RecordingWatcher
 from tests.fixtures.tiny_image import TARGET, copied_checkout
-from tests.integration.check.test_answers import IN_CONTAINER, SETTINGS, trained  # noqa: F401 - a fixture
+from tests.fixtures.trained import IN_CONTAINER, SETTINGS, trained  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 FILE = "vllm/model_executor/models/qwen3.py"
