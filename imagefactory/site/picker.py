@@ -129,7 +129,8 @@ def _recipes(launch: Launch, served: Served) -> Iterator[tuple[str, str]]:
 
 
 def _machine_name(matrix: Matrix, cell: Cell) -> str:
-    return cell.arch if len(matrix.archs[cell.arch].platforms) == 1 else f"{cell.arch}-{cell.machine}"
+    pair = "-pair" if matrix.models[cell.model].sparks > 1 else ""
+    return cell.arch + pair if len(matrix.archs[cell.arch].platforms) == 1 else f"{cell.arch}-{cell.machine}"
 
 
 def _machines(matrix: Matrix, cells: list[Cell]) -> Iterator[dict[str, Any]]:
@@ -138,4 +139,6 @@ def _machines(matrix: Matrix, cells: list[Cell]) -> Iterator[dict[str, Any]]:
     for name, cell in sorted(names.items(), key=lambda item: (order.index(item[1].arch), item[0])):
         arch = matrix.archs[cell.arch]
         title = arch.gpu or f"any CPU ({cell.machine})"
+        if matrix.models[cell.model].sparks > 1:
+            title = f"two of {title}, joined by a cable"
         yield {"name": name, "title": title, "capability": arch.capability or "", **MEMORY.get(cell.arch, {})}
