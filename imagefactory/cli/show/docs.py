@@ -200,8 +200,8 @@ class Glance:
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """Where it stands in a list to choose from."""
-        return self.tools != "on", -max(self.rates, default=0)
+        """Where it stands in a list to choose from; of several speeds the slowest counts."""
+        return self.tools != "on", -min(self.rates, default=0)
 
     def rank_for(self, use: str, uses: Sequence[str]) -> tuple[bool, bool, float]:
         """Where it stands among the models for a use: first those whose main use it is."""
