@@ -46,7 +46,7 @@ def describe_image(
     serve.setdefault("load_format", loader_of(matrix, cell))
     serve = server.in_words_of(matrix.versions[cell.version], serve, matrix.models[cell.model].weights)
     covered = {setting.key for setting in server.settings}
-    if matrix.models[cell.model].sparks > 1 and "nodes" in covered:
+    if matrix.models[cell.model].sparks > 1:
         serve["nodes"] = matrix.models[cell.model].sparks
     if more := {name: value for name, value in sorted(serve.items()) if name not in covered}:
         facts["flags"] = more

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from . import ahead, health, own_files, pulse, readings, timeline
+from . import link as links
 from .hiding import hide
 from .servers.server import Choices, Server
 
@@ -60,6 +61,8 @@ class Task(NamedTuple):
     """Seconds after which a stuck server is ended; 0 for never."""
     memory_floor: int = 0
     """Bytes that the host keeps; 0 if the server has memory of its own."""
+    link: links.Link | None = None
+    """The connection to the other node of a pair."""
 
 
 def accompany(task: Task) -> None:
@@ -91,10 +94,10 @@ def _companion(task: Task, server: int) -> None:
         _say("nothing is compiled beside the start: COMPILERS is 0, or memory is short")
     if task.memory_floor:
         threading.Thread(target=_guard_memory, args=(task, server), daemon=True).start()
-    while not health.is_well(task.address):
-        if os.getppid() != server or time.monotonic() - started > START_LIMIT:
-            return
-        time.sleep(PAUSE)
+    if task.link:
+        threading.Thread(target=links.keep, args=(task.link, server, task.address.port), daemon=True).start()
+    if not task.address.port or not _gets_ready(task, server, started):
+        return
     ready = time.monotonic()
     _say(f"ready: {task.address.url}/v1, model {task.model}, after {ready - started:.0f} s")
     if task.key_file:
@@ -115,6 +118,22 @@ def _companion(task: Task, server: int) -> None:
     if any(task.kernels):
         _say(f"kernels of FlashInfer: {task.kernels}")
     _watch_over(task, server)
+
+
+def _gets_ready(task: Task, server: int, started: float) -> bool:
+    """Wait until the server takes requests; return whether it does."""
+    said = time.monotonic()
+    while not health.is_well(task.address):
+        now = time.monotonic()
+        if os.getppid() != server or now - started > START_LIMIT:
+            return False
+        if task.link and now - said >= WARN_EVERY:
+            said = now
+            _say(f"not ready after {now - started:.0f} s; the other node, {task.link.other}, is alive")
+        time.sleep(PAUSE)
+    if task.link:
+        task.link.state = links.READY
+    return True
 
 
 def _warm_up(task: Task) -> bool:
@@ -174,7 +193,8 @@ def _watch_over(task: Task, server: int) -> None:
         now, metrics = time.monotonic(), _metrics(task)
         done, requests = task.server.work(metrics) if metrics else (None, 1.0)
         # A server that refuses requests refuses to be asked, too.
-        watched.see(now, done, alive=asked == [True] or pulse.compiling() or own_files.exists(pulse.SHORT))
+        compiles = pulse.compiling() or (task.link is not None and task.link.compiles)
+        watched.see(now, done, alive=asked == [True] or compiles or own_files.exists(pulse.SHORT))
         own = watched.asked is not None and not asked
         waiting = max(requests, pulse.connections(task.address.port) - own)
         if watched.asks(now, waiting=waiting > 0) or asked == [False]:
@@ -198,6 +218,10 @@ def _metrics(task: Task) -> bytes:
 
 def _judge(task: Task, server: int, watched: pulse.Pulse, now: float, waiting: int) -> None:
     noted = own_files.exists(pulse.NOTE)
+    if task.link and watched.late(now):
+        _say(
+            f"the engine has not moved for {now - watched.moved:.0f} s, and does not answer; this may be the other node"
+        )
     if not watched.stuck(now):
         if noted:
             own_files.forget(pulse.NOTE)

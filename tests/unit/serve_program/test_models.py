@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from imagefactory.project.cells import usable_drafters
 from imagefactory.project.matrix import Matrix
+from imagefactory.project.targets import select_one
 from tests.fixtures.serving import READINGS, Images
 
 
@@ -21,9 +23,14 @@ def speculative(command: list[str]) -> dict[str, Any]:
 
 def test_every_model_passes_all_checks_on_an_idle_spark(real_image: Images, real_matrix: Matrix) -> None:
     for name, model in real_matrix.models.items():
-        if model.repo is not None:
-            shown = real_image(name).dry_run({"PORT": "18999"}, readings=READINGS / "gb10.json")
+        if model.memory is not None:
+            # The readings have no cable; what a pair's cable needs is tested by itself.
+            node = {"NODE_RANK": "0", "HEAD_ADDRESS": "10.0.0.1", "SKIP_CHECKS": "pair"} if model.sparks > 1 else {}
+            shown = real_image(name).dry_run({"PORT": "18999", **node}, readings=READINGS / "gb10.json")
             assert [check for check in shown["checks"] if check["result"] == "fail"] == [], name
+            [told] = [check["detail"] for check in shown["checks"] if check["name"] == "memory"]
+            drafter = model.memory.drafter_gb if usable_drafters(real_matrix, select_one(real_matrix, name)) else 0
+            assert f"weights {model.memory.weights_gb / model.sparks + drafter:.1f} GB" in told, name
             assert model.repo in shown["command"]
 
 

@@ -139,9 +139,20 @@ def test_bad_input_is_refused(program_image: Images, environment: dict[str, str]
 
 
 def test_a_drafter_method_that_sglang_lacks_is_refused(program_image: Images) -> None:
-    image = program_image(QWEN, drafters=[{"repo": "z-lab/Qwen3.5-27B-DFlash", "method": "mtp", "tokens": 3}])
-    with refuses("not-in-this-server", match="does not draft by the method 'mtp'"):
+    image = program_image(QWEN, drafters=[{"repo": "z-lab/Qwen3.5-27B-DFlash", "method": "eagle3", "tokens": 3}])
+    with refuses("not-in-this-server", match="does not draft by the method 'eagle3'"):
         build(image)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_models_own_layers_draft_a_chain(program_image: Images, own: bool) -> None:
+    plain = program_image(QWEN)
+    repo = str(plain.model["model"]) if own else "a/b"
+    image = program_image(QWEN, drafters=[{"repo": repo, "method": "mtp", "tokens": 3}])
+    words = build(image, DFLASH_DRAFTER=repo).arguments
+    path = [] if own else ["--speculative-draft-model-path", repo]
+    chain = ["--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4"]
+    assert " ".join(["--speculative-algorithm", "NEXTN", *path, *chain]) in " ".join(words)
 
 
 def test_every_setting_is_known_or_refused_by_every_server() -> None:
