@@ -164,4 +164,6 @@ class ServedModel(_OfServers):
 
     @property
     def repositories(self) -> list[str]:
-        return [*([self.repo] if self.repo else []), *(drafter.repo for drafter in self.drafters)]
+        """Its own first, each once: a model may draft for itself."""
+        named = [self.repo, *(drafter.repo for drafter in self.drafters)]
+        return [*dict.fromkeys(repo for repo in named if repo)]
