@@ -6,7 +6,7 @@ import io
 import json
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from imagefactory.store.digests import Digest
 from images.shipped.mods.manifest import Manifest
 
 DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$", re.MULTILINE)
+HARD = "GPQA"  # the test that orders models for hard questions
 USES = ("coding", "agents", "chat", "vision", "documents", "many users")
 SHARED = ("MODEL", "HOST", "PORT", "WARMUP", "MODS_PATH", "CHECKS")
 SCHEMAS: dict[str, type[BaseModel]] = {
@@ -135,15 +136,18 @@ def _exit_codes() -> str:
 def best_by_use(matrix: Matrix, published: PublishedFigures, most: int) -> str:
     """Return the table of the first models to try for each use; what needs two Sparks stands by itself."""
     found = {name: glance(matrix, name, published) for name in matrix.models}
-    uses = {use: [name for name, one in matrix.models.items() if use in one.good_for] for use in USES}
+    alone = {name: model for name, model in matrix.models.items() if model.sparks == 1}
+    score = {name: next((one.score for one in published.quality(name) if one.test == HARD), 0) for name in alone}
+    ranked: dict[str, list[str]] = {}
+    for use in USES:
+        mainly = {name: use in model.good_for[:1] for name, model in alone.items() if use in model.good_for}
+        ranked[use] = sorted(sorted(mainly, key=lambda name: found[name].rank), key=lambda name: not mainly[name])
+    ranked["hard questions"] = sorted((name for name in alone if score[name]), key=lambda name: -score[name])
+    ranked["two Sparks"] = sorted(found.keys() - alone.keys(), key=lambda name: found[name].rank)
     rows = []
-    for use, names in {**uses, "two Sparks": list(matrix.models)}.items():
-        pairs = use not in uses
-        fitting = [name for name in names if (matrix.models[name].sparks > 1) is pairs]
-        best = sorted(fitting, key=lambda name: found[name].rank_for(use, matrix.models[name].good_for))[:most]
-        for name in best:
-            one = found[name]
-            rows.append((use if name == best[0] else "", one.tag, one.speed, one.memory, one.quality))
+    for use, names in ranked.items():
+        for place, one in enumerate(found[name] for name in names[:most]):
+            rows.append(("" if place else use, one.tag, one.speed, one.memory, one.quality))
     return markdown_table(rows, "for", "tag", "tokens/s", "memory", "quality")
 
 
@@ -202,10 +206,6 @@ class Glance:
     def rank(self) -> tuple[bool, float]:
         """Where it stands in a list to choose from; of several speeds the slowest counts."""
         return self.tools != "on", -min(self.rates, default=0)
-
-    def rank_for(self, use: str, uses: Sequence[str]) -> tuple[bool, bool, float]:
-        """Where it stands among the models for a use: first those whose main use it is."""
-        return use in uses[1:], *self.rank
 
     @property
     def each(self) -> str:

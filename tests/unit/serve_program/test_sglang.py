@@ -144,15 +144,13 @@ def test_a_drafter_method_that_sglang_lacks_is_refused(program_image: Images) ->
         build(image)
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_a_models_own_layers_draft_a_chain(program_image: Images, own: bool) -> None:
-    plain = program_image(QWEN)
-    repo = str(plain.model["model"]) if own else "a/b"
-    image = program_image(QWEN, drafters=[{"repo": repo, "method": "mtp", "tokens": 3}])
-    words = build(image, DFLASH_DRAFTER=repo).arguments
-    path = [] if own else ["--speculative-draft-model-path", repo]
-    chain = ["--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4"]
-    assert " ".join(["--speculative-algorithm", "NEXTN", *path, *chain]) in " ".join(words)
+def test_a_models_own_layers_draft_a_chain(program_image: Images) -> None:
+    own = str(program_image(QWEN).model["model"])
+    for repo, path in ((own, ""), ("a/b", " --speculative-draft-model-path a/b")):
+        image = program_image(QWEN, drafters=[{"repo": repo, "method": "mtp", "tokens": 3}])
+        words = " ".join(build(image, DFLASH_DRAFTER=repo).arguments)
+        chain = "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4"
+        assert f"--speculative-algorithm NEXTN{path} {chain}" in words
 
 
 def test_every_setting_is_known_or_refused_by_every_server() -> None:
