@@ -34,6 +34,13 @@ def test_every_model_passes_all_checks_on_an_idle_spark(real_image: Images, real
             assert model.repo in shown["command"]
 
 
+def test_a_table_on_the_disk_is_counted_there_and_not_in_memory(real_image: Images) -> None:
+    shown = real_image("qwen3.8-flash-next").dry_run({"PORT": "18999"}, readings=READINGS / "gb10.json")
+    found = {check["name"]: check["detail"] for check in shown["checks"]}
+    assert "needs 186 GB, 51 GB of it for a table" in found["disk"]
+    assert "weights 85.9 GB" in found["memory"]
+
+
 def test_model_that_drafts_by_itself_keeps_its_cache_type_and_a_users_flag_wins(real_image: Images) -> None:
     command = real_image("qwen3.6-35b-a3b-nvfp4").command({"EXTRA_ARGS": "--moe-backend b12x"})
     assert command.count("--moe-backend") == 1
