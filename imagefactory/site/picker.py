@@ -110,7 +110,8 @@ def _image(matrix: Matrix, cell: Cell, served: Served, settings: list[dict[str, 
         "defaults": {name: default for name, default in own.items() if default != first[name]},
         "options": [f"{HUB_CACHE}:{MODEL_CACHE}" if word.endswith(f":{MODEL_CACHE}") else word for word in words],
         "compose": _compose(launch),
-        "recipes": dict(_recipes(launch, served)) if digest else {},
+        # Recipes start one machine; docs/two-sparks.md has the commands for two.
+        "recipes": dict(_recipes(launch, served)) if digest and matrix.models[cell.model].sparks == 1 else {},
     }
 
 
