@@ -125,6 +125,8 @@ def plan(project: Project, target: list[str], json: bool = False, diff: bool = F
             from imagefactory.cli.show.tables import plan_table
 
             show(plan_table(plan_status(project, plan, others)))
+            if note := project.matrix.models[plan.model].shared_memory:
+                print(note)
         elif (last := last_plan(project.build_folder(plan.cell))) is None:
             print(f"{plan.target}: never built here, so there is nothing to compare with")
         elif changes := diff_plans(last, plan):

@@ -30,6 +30,7 @@ KernelOrigin = Literal["upstream", "graft", "compiled"]
 or a compile of the whole."""
 
 AUTO: Final = "auto"  # the load format with which the server decides
+SPARK: Final = "12.1"  # the compute capability of a DGX Spark
 VERSION_NEEDS: Final = ("also", "indexes", "local_versions")  # what a version can add to its arch
 
 
@@ -113,7 +114,10 @@ def exclusions(matrix: Matrix) -> list[Exclusion]:
 
 def reason_excluded(matrix: Matrix, cell: Cell) -> str | None:
     model, version, arch = matrix.models[cell.model], matrix.versions[cell.version], matrix.archs[cell.arch]
-    if why := _out_of_range(matrix, cell, cell.model, model.range_of(cell.server)):
+    why = _out_of_range(matrix, cell, cell.model, model.range_of(cell.server))
+    if why is None and model.sparks > 1 and arch.capability != SPARK:
+        why = f"{cell.model} is described for two DGX Sparks only"
+    if why:
         return why
     if arch.distribution != "vllm" and (version.release is None or version.extras):
         return f"{arch.distribution} {'has no extras' if version.extras else 'exists for releases only'}"
@@ -126,6 +130,16 @@ def reason_excluded(matrix: Matrix, cell: Cell) -> str | None:
     if model.drafters and model.draft == "required" and not usable_drafters(matrix, cell):
         return drafter_exclusions(matrix, cell)[0][1]
     return None
+
+
+def default_version(matrix: Matrix, name: str) -> str:
+    """Return the version that serves a model if none is named: the default one, else the newest release that can."""
+    arch = matrix.models[name].arch or matrix.defaults.arch
+    platform = matrix.archs[arch].platforms[0]
+    releases = (version for version in reversed(matrix.versions) if matrix.versions[version].release)
+    known = (matrix.defaults.vllm, *releases)
+    fitting = (one for one in known if reason_excluded(matrix, Cell(name, one, arch, platform)) is None)
+    return next(fitting, matrix.defaults.vllm)
 
 
 def support_warnings(matrix: Matrix, cells: Iterable[Cell], today: date) -> list[str]:

@@ -136,6 +136,7 @@ def target_status(project: Project, cell: Cell) -> dict[str, str]:
     pinned = all(project.model_lock.commit_of(repository) for repository in model.repositories)
     return {
         **asdict(cell),
+        "sparks": str(model.sparks),
         "mods": model.mods if isinstance(model.mods, str) else " ".join(model.mods),
         "kernels": project.wheel_lock(cell).kernels if locked else intended_kernels(project.matrix, cell),
         "locked": "yes" if locked else "no",

@@ -103,15 +103,20 @@ class Memory(_Model):
     """Cache that does not grow with the context: sliding windows, linear attention states."""
     context: Count  # the longest context of the model
     hybrid: bool = False  # whether some layers use linear attention
+    latent: bool = False  # whether each of two nodes holds the whole cache, as with latent attention
+    table_gb: Annotated[float, Field(ge=0)] = 0
+    """Tables that the server writes to the disk, beside the download, and reads from there; not in `weights_gb`."""
 
 
 class ServedModel(_OfServers):
-    """A model, the vLLM versions that can serve it, and its tuned settings."""
+    """A model, the versions of servers that can serve it, and its tuned settings."""
 
     repo: HubRepo | None = None
     generated: Literal["tiny"] | None = None
-    vllm: Specifier
+    vllm: Specifier | None = None  # the versions of vLLM that can serve it. Absent: none
     sglang: Specifier | None = None  # the versions of SGLang that can serve it. Absent: none
+    sparks: Literal[1, 2] = 1
+    """How many DGX Sparks serve it together; what `memory` says is shared by them."""
     weights: Literal["bf16", "fp8", "nvfp4", "mxfp4", "int4-autoround", "awq", "dummy"]
     good_for: Annotated[list[Use], AfterValidator(unique)] = []
     """What to use it for, the main use first; `documents` are long ones. Only tables show it."""
@@ -119,6 +124,9 @@ class ServedModel(_OfServers):
     """Whether the model can read images; absent if unknown. `limit_mm_per_prompt` may still turn them off."""
     remark: Annotated[str, Field(min_length=5, max_length=60)] | None = None
     """What to know before choosing it, shown beside its tag."""
+    licence: Annotated[str, Field(min_length=3, max_length=40)] | None = None  # absent if unknown
+    languages: Annotated[str, Field(min_length=5, max_length=60)] | None = None
+    """The languages that its makers name; absent if they name none."""
     arch: str | None = None  # the default arch of this model, if it differs from that of the matrix
     drafters: list[Drafter] = []  # in order of preference; the first that works with a version is its default
     draft: Literal["required", "optional"] = "required"
@@ -134,6 +142,10 @@ class ServedModel(_OfServers):
     def _one_origin(self) -> Self:
         if (self.repo is None) == (self.generated is None):
             raise PydanticCustomError("origin", "give either `repo` or `generated`")
+        if self.vllm is None and self.sglang is None:
+            raise PydanticCustomError("origin", "give the versions that serve it: `vllm`, `sglang` or both")
+        if self.sparks > 1 and self.memory is None:
+            raise PydanticCustomError("memory", "a model for two Sparks needs `memory`: each holds a part")
         return self
 
     def shapes(self, server: str, arch: str) -> list[Serve]:
@@ -143,5 +155,15 @@ class ServedModel(_OfServers):
         return own + [self.serve_on[key] for key in keys if key in self.serve_on]
 
     @property
+    def shared_memory(self) -> str:
+        """What each of two Sparks holds; empty for a model on one."""
+        if self.sparks == 1 or self.memory is None:
+            return ""
+        cache = "all of the KV cache" if self.memory.latent else "half of the KV cache"
+        return f"for two DGX Sparks: {self.memory.weights_gb / self.sparks:.0f} GB of weights and {cache} on each"
+
+    @property
     def repositories(self) -> list[str]:
-        return [*([self.repo] if self.repo else []), *(drafter.repo for drafter in self.drafters)]
+        """Its own first, each once: a model may draft for itself."""
+        named = [self.repo, *(drafter.repo for drafter in self.drafters)]
+        return [*dict.fromkeys(repo for repo in named if repo)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from imagefactory.errors import UsageError, did_you_mean
-from imagefactory.project.cells import Cell, all_combinations, reason_excluded
+from imagefactory.project.cells import Cell, all_combinations, default_version, reason_excluded
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.server_versions import TITLES, server_name
 
@@ -83,7 +83,7 @@ def _cells_of(matrix: Matrix, selector: Selector) -> list[Cell]:
     cells: list[Cell] = []
     excluded: list[tuple[Cell, str]] = []
     for model in _matching(selector.text, "model", selector.model, matrix.models):
-        wanted = selector.version or matrix.defaults.vllm
+        wanted = selector.version or default_version(matrix, model)
         arch = selector.arch or matrix.models[model].arch or matrix.defaults.arch
         what = f"{TITLES[server_name(wanted)]} version"
         for version in _matching(selector.text, what, wanted, matrix.versions):

@@ -11,7 +11,7 @@ from imagefactory.check.bench.profiles import PublishedFigure, PublishedFigures
 from imagefactory.check.bench.result import BenchResult, pooled_acceptance
 from imagefactory.launch.preview import Preview
 from imagefactory.plan.serve.description import Served, image_environment
-from imagefactory.project.cells import Cell, drafter_exclusions
+from imagefactory.project.cells import Cell, default_version, drafter_exclusions
 from imagefactory.project.served_model import ServedModel
 from imagefactory.project.server_versions import TITLES
 from imagefactory.project.servers.server import MOST
@@ -21,7 +21,7 @@ from imagefactory.site.stock import Document, Stock
 CONTEXTS: Final = (8_192, 16_384, 32_768, 65_536, 131_072, 262_144)
 SESSIONS: Final = (1, 4, 16)
 SPARK: Final = "GB10"
-"""What published figures call the GPU of a DGX Spark."""
+"""What published figures call the GPU of a DGX Spark; two of them are `2x GB10`."""
 _NO_LIMIT: Final = re.compile(rf"from (\d+) to {MOST}")
 _LONG_NUMBER: Final = re.compile(r"(?<![\w.])\d{5,}(?!\w)")
 SYNONYMS: Final = {
@@ -72,7 +72,12 @@ def model_page(
         "not_built": _not_built(stock, name),
         "measured": [_measured(one) for one in sorted(results, key=lambda one: one.started, reverse=True)],
         "reported": [one.model_copy(update={"source": published.sources[one.source]}) for one in reported],
-        "speed": _speed(reported, drafted=any(one["default"] for one in drafters)),
+        "speed": _speed(model, reported, drafted=any(one["default"] for one in drafters)),
+        "quality": [f"{one} ({published.sources[one.source]})" for one in published.quality(name)],
+        "scores": [str(one) for one in published.quality(name)],
+        "sparks": model.sparks,
+        "licence": model.licence,
+        "languages": model.languages,
         "environment": served.extra if served else {},
         "flags": [f"--{flag.replace('_', '-')} {value}" for flag, value in flags.items()],
     }
@@ -82,7 +87,7 @@ def _home(stock: Stock, name: str) -> Cell | None:
     """Return the cell that stands for a model; the machine that makes the site does not matter."""
     matrix = stock.project.matrix
     arch = matrix.models[name].arch or matrix.defaults.arch
-    wanted = Cell(name, matrix.defaults.vllm, arch, matrix.archs[arch].platforms[0])
+    wanted = Cell(name, default_version(matrix, name), arch, matrix.archs[arch].platforms[0])
     return wanted if wanted in stock.planned or wanted in stock.missing else None
 
 
@@ -111,14 +116,15 @@ def _client(served: Served) -> Document:
     return {"model": name, "tools": tools, "reasoning": found.get("REASONING_PARSER", "")}
 
 
-def _speed(reported: Sequence[PublishedFigure], *, drafted: bool) -> Document | None:
-    """Return what others measured for one user on a DGX Spark, drafted as the image does: the slowest, the fastest."""
+def _speed(model: ServedModel, reported: Sequence[PublishedFigure], *, drafted: bool) -> Document | None:
+    """Return what others measured for one user on the Sparks that it needs, drafted as the image does."""
+    gpu = SPARK if model.sparks == 1 else f"{model.sparks}x {SPARK}"
     alone = [
         one.tokens_per_second
         for one in reported
-        if one.users == 1 and one.gpu == SPARK and (one.drafter != "none") == drafted
+        if one.users == 1 and one.gpu == gpu and (one.drafter != "none") == drafted
     ]
-    return {"slowest": min(alone), "fastest": max(alone), "gpu": SPARK} if alone else None
+    return {"slowest": min(alone), "fastest": max(alone), "gpu": gpu} if alone else None
 
 
 def _memory(model: ServedModel) -> Document | None:
@@ -132,6 +138,7 @@ def _memory(model: ServedModel) -> Document | None:
         "weights": round(memory.weights_gb * 1e9),
         "download": round((memory.download_gb or memory.weights_gb) * 1e9),
         "drafter": round(memory.drafter_gb * 1e9),
+        "on_disk": round(memory.table_gb * 1e9),
         "kv_per_token": memory.kv_bytes_per_token,
         "kv_per_sequence": memory.kv_bytes_per_sequence,
         "context": memory.context,
@@ -215,10 +222,12 @@ def _measured(result: BenchResult) -> Document:
 def badges(model: ServedModel) -> list[str]:
     """Return what pages and the search say about the uses of a model, as its image serves it by default."""
     found: dict[str, bool] = dict.fromkeys(model.good_for, True)
+    serve = model.shapes(next(name for name in TITLES if model.range_of(name) is not None), "")[0]
     found |= {
-        "tools": model.serve.enable_auto_tool_choice and model.serve.tool_call_parser is not None,
-        "reasoning": model.serve.reasoning_parser is not None,
-        "vision": bool(model.reads_images) and (model.serve.limit_mm_per_prompt or {}).get("image") != 0,
+        "tools": serve.enable_auto_tool_choice and serve.tool_call_parser is not None,
+        "reasoning": serve.reasoning_parser is not None,
+        "vision": bool(model.reads_images) and (serve.limit_mm_per_prompt or {}).get("image") != 0,
+        "two Sparks": model.sparks > 1,
         model.remark or "": bool(model.remark),
     }
     return [name for name, holds in found.items() if holds]

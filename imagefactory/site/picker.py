@@ -112,7 +112,8 @@ def _image(matrix: Matrix, cell: Cell, served: Served, settings: list[dict[str, 
         "defaults": {name: default for name, default in own.items() if default != first[name]},
         "options": [f"{HUB_CACHE}:{MODEL_CACHE}" if word.endswith(f":{MODEL_CACHE}") else word for word in words],
         "compose": _compose(launch),
-        "recipes": dict(_recipes(launch, served)) if digest else {},
+        # Recipes start one machine; docs/two-sparks.md has the commands for two.
+        "recipes": dict(_recipes(launch, served)) if digest and matrix.models[cell.model].sparks == 1 else {},
     }
 
 
@@ -132,7 +133,8 @@ def _recipes(launch: Launch, served: Served) -> Iterator[tuple[str, str]]:
 
 
 def _machine_name(matrix: Matrix, cell: Cell) -> str:
-    return cell.arch if len(matrix.archs[cell.arch].platforms) == 1 else f"{cell.arch}-{cell.machine}"
+    pair = "-pair" if matrix.models[cell.model].sparks > 1 else ""
+    return cell.arch + pair if len(matrix.archs[cell.arch].platforms) == 1 else f"{cell.arch}-{cell.machine}"
 
 
 def _machines(matrix: Matrix, cells: list[Cell]) -> Iterator[dict[str, Any]]:
@@ -141,4 +143,6 @@ def _machines(matrix: Matrix, cells: list[Cell]) -> Iterator[dict[str, Any]]:
     for name, cell in sorted(names.items(), key=lambda item: (order.index(item[1].arch), item[0])):
         arch = matrix.archs[cell.arch]
         title = arch.gpu or f"any CPU ({cell.machine})"
+        if matrix.models[cell.model].sparks > 1:
+            title = f"two of {title}, joined by a cable"
         yield {"name": name, "title": title, "capability": arch.capability or "", **MEMORY.get(cell.arch, {})}

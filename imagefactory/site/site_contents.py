@@ -73,7 +73,7 @@ def gather(stock: Stock) -> SiteContents:
     figures = _figures(stock, problems)
 
     def rank(model: Document) -> tuple[bool, float]:
-        return "tools" not in model["badges"], -model["speed"]["fastest"] if model["speed"] else 0
+        return "tools" not in model["badges"], -model["speed"]["slowest"] if model["speed"] else 0
 
     def model(name: str) -> Document:
         own = [one for one in results if one.bound.matrix_model == name]

@@ -97,21 +97,37 @@ class PublishedFigure(Frozen):
         return "no drafter" if self.drafter == "none" else self.drafter
 
 
+class PublishedScore(Frozen):
+    """How well a model did in somebody's test."""
+
+    source: str
+    models: tuple[str, ...]
+    test: str
+    score: Figure
+
+    def __str__(self) -> str:
+        return f"{self.test} {self.score:g}"
+
+
 class PublishedFigures(Frozen):
     """All published figures."""
 
     sources: dict[str, str]
     figures: tuple[PublishedFigure, ...]
+    scores: tuple[PublishedScore, ...] = ()
 
     @model_validator(mode="after")
     def _has_sources(self) -> Self:
-        used = {figure.source for figure in self.figures}
+        used = {one.source for one in self.figures} | {one.source for one in self.scores}
         if used != self.sources.keys():
             raise ValueError(f"sources and figures do not match: {sorted(used ^ self.sources.keys())}")
         return self
 
     def about(self, model: str) -> list[PublishedFigure]:
         return [figure for figure in self.figures if model in figure.models]
+
+    def quality(self, model: str) -> list[PublishedScore]:
+        return [score for score in self.scores if model in score.models]
 
 
 class ObservedStart(Frozen):

@@ -31,7 +31,7 @@ from imagefactory.project.matrix import Matrix, load_matrix
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import TITLES, VLLM
 from imagefactory.project.servers.known import SERVERS
-from imagefactory.project.targets import default_target, select_one
+from imagefactory.project.targets import select_one
 from imagefactory.site.guides import read_guides
 from imagefactory.site.picker import MEMORY
 from imagefactory.site.pictures import STEPS, PictureLayer, layer_file, timeline_file
@@ -41,6 +41,8 @@ from imagefactory.store.digests import Digest
 from images.shipped.mods.manifest import Manifest
 
 DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$", re.MULTILINE)
+HARD = "GPQA"  # the test that orders models for hard questions
+USES = ("coding", "agents", "chat", "vision", "documents", "many users")
 SHARED = ("MODEL", "HOST", "PORT", "WARMUP", "MODS_PATH", "CHECKS")
 SCHEMAS: dict[str, type[BaseModel]] = {
     "bench.schema.json": BenchResult,
@@ -80,8 +82,12 @@ def with_tables(root: Path) -> dict[Path, str]:
             "troubles": markdown_table(troubles, "symptom", "reason and remedy"),
         },
         "docs/errors.md": {"exit codes": _exit_codes()},
-        "docs/models.md": {"uses": models_by_use(matrix, published), "facts": model_facts(matrix, published)},
-        "README.md": {"tags": models_by_use(matrix, published, measured=True)},
+        "docs/models.md": {
+            "choice": best_by_use(matrix, published, 3),
+            "uses": models_by_use(matrix, published),
+            "facts": model_facts(matrix, published),
+        },
+        "README.md": {"tags": best_by_use(matrix, published, 1)},
     }
     found = {}
     for name, parts in tables.items():
@@ -96,7 +102,7 @@ def model_table(root: Path, server: str = VLLM) -> str:
     """Return the table of each model's defaults with a server on the default arch; empty if it serves none."""
     matrix = load_matrix(root / "matrix.yaml")
     if server == VLLM:
-        cells = [select_one(matrix, name) for name in matrix.models]
+        cells = [cell for cell in (select_one(matrix, name) for name in matrix.models) if cell.server == VLLM]
     else:
         versions = matrix.versions
         cells = [cell for cell in buildable(matrix) if (cell.server, cell.arch) == (server, matrix.defaults.arch)]
@@ -127,21 +133,33 @@ def _exit_codes() -> str:
     return markdown_table(rows, "code", "meaning")
 
 
-def models_by_use(matrix: Matrix, published: PublishedFigures, *, measured: bool = False) -> str:
-    """Return the table of tags to choose from: what calls tools first, then by published speed.
-
-    With `measured`, only the default and the models that somebody has measured on their arch.
-    """
+def best_by_use(matrix: Matrix, published: PublishedFigures, most: int) -> str:
+    """Return the table of the first models to try for each use; what needs two Sparks stands by itself."""
     found = {name: glance(matrix, name, published) for name in matrix.models}
+    alone = {name: model for name, model in matrix.models.items() if model.sparks == 1}
+    score = {name: next((one.score for one in published.quality(name) if one.test == HARD), 0) for name in alone}
+    ranked: dict[str, list[str]] = {}
+    for use in USES:
+        mainly = {name: use in model.good_for[:1] for name, model in alone.items() if use in model.good_for}
+        ranked[use] = sorted(sorted(mainly, key=lambda name: found[name].rank), key=lambda name: not mainly[name])
+    ranked["hard questions"] = sorted((name for name in alone if score[name]), key=lambda name: -score[name])
+    ranked["two Sparks"] = sorted(found.keys() - alone.keys(), key=lambda name: found[name].rank)
+    rows = []
+    for use, names in ranked.items():
+        for place, one in enumerate(found[name] for name in names[:most]):
+            rows.append(("" if place else use, one.tag, one.speed, one.memory, one.quality))
+    return markdown_table(rows, "for", "tag", "tokens/s", "memory", "quality")
+
+
+def models_by_use(matrix: Matrix, published: PublishedFigures) -> str:
+    """Return the table of tags to choose from: what calls tools first, then by published speed."""
+    found = [glance(matrix, name, published) for name in matrix.models]
     rows = (
-        (
-            *(one.tag, one.uses, one.tools, one.images, one.context),
-            *(f"{one.takes:.0f} GB" if one.takes else "-", one.speed),
-        )
-        for name, one in sorted(found.items(), key=lambda item: item[1].rank)
-        if not measured or one.rates or name == default_target(matrix)
+        (*(one.tag, one.uses, one.tools, one.images, one.context, one.memory, one.speed, one.quality), one.languages)
+        for one in sorted(found, key=lambda one: one.rank)
     )
-    return markdown_table(rows, "tag", "good for", "tools", "images", "context", "memory", "tokens/s")
+    columns = "tag", "good for", "tools", "images", "context", "memory", "tokens/s", "quality", "languages"
+    return markdown_table(rows, *columns)
 
 
 def model_facts(matrix: Matrix, published: PublishedFigures) -> str:
@@ -150,19 +168,21 @@ def model_facts(matrix: Matrix, published: PublishedFigures) -> str:
     for name, model in matrix.models.items():
         one, drafters = glance(matrix, name, published), usable_drafters(matrix, select_one(matrix, name))
         size = model.memory and (model.memory.download_gb or model.memory.weights_gb)
+        table = f" + {model.memory.table_gb:.0f} GB on the disk" if model.memory and model.memory.table_gb else ""
         servers = ((TITLES[server], model.range_of(server)) for server in TITLES)
         row = (
             one.tag,
             model.repo or "a random model, without a GPU",
             model.weights,
-            f"{size:.0f} GB" if size else "none",
-            f"{one.takes:.0f} / {one.leaves:.0f} GB" if one.takes else "-",
+            f"{size:.0f} GB{table}" if size else "none",
+            f"{one.takes:.0f} / {one.leaves:.0f} GB{one.each}" if one.takes else "-",
             f"{one.context} of {_thousands(model.memory.context)}" if model.memory else one.context,
             f"{drafters[0].method}, {drafters[0].tokens} tokens" if drafters else "none",
             ", ".join(f"{title} {versions}" for title, versions in servers if versions),
+            model.licence or "see its card" if model.repo else "-",
         )
         rows.append(row)
-    columns = "tag", "serves", "weights", "download", "takes / leaves", "context", "drafter", "versions"
+    columns = "tag", "serves", "weights", "download", "takes / leaves", "context", "drafter", "versions", "licence"
     return markdown_table(rows, *columns)
 
 
@@ -178,11 +198,26 @@ class Glance:
     takes: float  # gigabytes of a machine's memory, as the memory check of the images counts; 0 without a GPU
     leaves: float
     rates: tuple[float, ...]  # tokens per second for one user on the model's own arch
+    sparks: int
+    scores: str
+    languages: str
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """Where it stands in a list to choose from."""
-        return self.tools != "on", -max(self.rates, default=0)
+        """Where it stands in a list to choose from; of several speeds the slowest counts."""
+        return self.tools != "on", -min(self.rates, default=0)
+
+    @property
+    def each(self) -> str:
+        return " each" if self.sparks > 1 else ""
+
+    @property
+    def memory(self) -> str:
+        return f"{self.takes:.0f} GB{self.each}" if self.takes else "-"
+
+    @property
+    def quality(self) -> str:
+        return self.scores or "not measured"
 
     @property
     def speed(self) -> str:
@@ -203,7 +238,8 @@ def glance(matrix: Matrix, name: str, published: PublishedFigures) -> Glance:
     takes = total * float(settings.get("GPU_MEMORY_UTILIZATION", 0))
     longest = model.memory.context if model.memory else 0
     drafted = bool(usable_drafters(matrix, cell))
-    figures = [one for one in published.about(name) if one.users == 1 and one.gpu.lower() == cell.arch]
+    gpu = f"{model.sparks}x {cell.arch}" if model.sparks > 1 else cell.arch
+    figures = [one for one in published.about(name) if one.users == 1 and one.gpu.lower() == gpu]
     return Glance(
         f"`{name}`" + (f" ({model.remark})" if model.remark else ""),
         ", ".join(model.good_for),
@@ -213,6 +249,9 @@ def glance(matrix: Matrix, name: str, published: PublishedFigures) -> Glance:
         takes,
         total - takes,
         tuple(one.tokens_per_second for one in figures if (one.drafter != "none") == drafted),
+        model.sparks,
+        ", ".join(map(str, published.quality(name))),
+        model.languages or "not said",
     )
 
 

@@ -46,6 +46,8 @@ def describe_image(
     serve.setdefault("load_format", loader_of(matrix, cell))
     serve = server.in_words_of(matrix.versions[cell.version], serve, matrix.models[cell.model].weights)
     covered = {setting.key for setting in server.settings}
+    if matrix.models[cell.model].sparks > 1:
+        serve["nodes"] = matrix.models[cell.model].sparks
     if more := {name: value for name, value in sorted(serve.items()) if name not in covered}:
         facts["flags"] = more
     settings = [
@@ -127,6 +129,8 @@ def _image_facts(matrix: Matrix, cell: Cell, kernels: KernelOrigin | None) -> di
             "kv_per_sequence": memory.kv_bytes_per_sequence,
             "context": memory.context,
             "hybrid": memory.hybrid,
+            **({"latent": True} if memory.latent else {}),
+            **({"table": round(memory.table_gb * GB)} if memory.table_gb else {}),
         }
     return facts
 

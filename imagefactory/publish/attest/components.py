@@ -208,7 +208,7 @@ def _models(layer: ModelLayer) -> Iterator[Component]:
         yield _own("model", str(model["generated"]), layer)
     else:
         named.insert(0, (model["model"], model.get("revision")))
-    for repo, revision in named:
+    for repo, revision in dict.fromkeys(named):  # a model may draft for itself
         yield Component(
             kind="model",
             name=str(repo),

@@ -12,15 +12,17 @@
   const hundredths = (share) => Math.ceil(share * 100) / 100;
 
   /** Return the memory that a model needs, in bytes; null where unknown. */
-  function needs({ image, command }) {
+  function needs({ image, command, settings }) {
     const facts = image.facts.memory ?? {};
+    const nodes = settings.values.NODES || 1;
+    const share = (bytes, whole) => (whole ? bytes : Math.floor(bytes / nodes));
     const sizes = Object.entries(image.common.memory.compression);
     const factor = sizes.find(([name]) => command.cache.startsWith(name))?.[1] ?? 1;
     return {
-      weights: facts.weights || null,
+      weights: facts.weights ? share(facts.weights) : null,
       drafter: command.speculative ? (facts.drafter ?? 0) : 0,
-      perToken: facts.kv_per_token ? Math.trunc(facts.kv_per_token * factor) : null,
-      perSequence: facts.kv_per_sequence ?? 0,
+      perToken: facts.kv_per_token ? share(Math.trunc(facts.kv_per_token * factor), facts.latent) : null,
+      perSequence: share(facts.kv_per_sequence ?? 0),
       context: facts.context ?? 0,
     };
   }

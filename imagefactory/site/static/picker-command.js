@@ -122,8 +122,12 @@
   }
 
   function sglangDrafter(image, drafter) {
-    const words = ["--speculative-algorithm", image.rules.methods[drafter.method], "--speculative-draft-model-path", drafter.model];
-    if (drafter.revision) words.push("--speculative-draft-model-revision", drafter.revision);
+    const [words, chain] = [["--speculative-algorithm", image.rules.methods[drafter.method]], drafter.method === "mtp"];
+    if (!chain || drafter.model !== image.document.model) {
+      words.push("--speculative-draft-model-path", drafter.model);
+      if (drafter.revision) words.push("--speculative-draft-model-revision", drafter.revision);
+    }
+    if (chain) words.push("--speculative-num-steps", String(drafter.num_speculative_tokens), "--speculative-eagle-topk", "1");
     words.push("--speculative-num-draft-tokens", String(drafter.num_speculative_tokens + 1));
     if (drafter.attention_backend !== "auto") words.push("--speculative-draft-attention-backend", drafter.attention_backend);
     return words;

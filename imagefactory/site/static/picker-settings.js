@@ -187,7 +187,7 @@
     const against = `${rule.against}=${shown}`;
     throw new Refusal("contradiction", `${rule.setting} conflicts with ${against}: ${rule.why}.`, {
       setting: rule.setting,
-      value: python.str(values[rule.setting]),
+      value: (values[rule.setting] ?? null) === null ? "" : python.str(values[rule.setting]),
       allowed: `a value that works with ${against}`,
       remedy: rule.remedy,
     });

@@ -56,6 +56,8 @@ document.addEventListener("DOMContentLoaded", () => {
   const offeredOnly = (image) => {
     const names = [...offered(image).map(({ name }) => name), ...Object.keys(image.refused)];
     const own = Object.entries(state.environment).filter(([name]) => names.includes(name));
+    // One of two machines: the head, with an address that the user has to put right.
+    if (image.byName.NODES?.default === "2") own.push(["NODE_RANK", "0"], ["HEAD_ADDRESS", "192.168.100.1"]);
     return Object.fromEntries(own.map(([name, value]) => [name, image.byName[name] ? plain(image.byName[name], value) : value]));
   };
 
@@ -146,6 +148,7 @@ document.addEventListener("DOMContentLoaded", () => {
   function* remarks({ image, settings, command }, sequences) {
     if (state.missing) yield problem("note", "Note:", `${state.model} has no image for ${state.missing}; this one is for another machine.`, "");
     for (const remark of command?.remarks ?? []) yield problem("note", "Note:", remark, "");
+    if (image.byName.NODES?.default === "2") yield problem("note", "Two Sparks:", "this is the head’s command. The other one takes NODE_RANK=1; both take the head’s address on the cable as HEAD_ADDRESS.", "Read docs/two-sparks.md first.");
     const users = settings?.values.MAX_NUM_SEQS;
     if (sequences && users > sequences) {
       yield problem("note", "Users:", `${sequences} fit at once; ${users - sequences} would wait, if each needs the whole context.`, "");

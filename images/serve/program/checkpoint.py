@@ -113,6 +113,8 @@ def shape(config: dict[str, Any] | None) -> Shape | None:
 
 
 def _shape(config: dict[str, Any]) -> Shape:
+    if config.get("kv_lora_rank"):
+        raise KeyError("latent attention, whose cache follows from more than heads")
     heads = int(config.get("num_key_value_heads") or config["num_attention_heads"])
     width = int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
     # The full-attention layers of Gemma 4 have other heads than the sliding ones.

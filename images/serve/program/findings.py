@@ -98,10 +98,11 @@ class Start(NamedTuple):
         per_sequence = shape.per_sequence if shape else facts.get("kv_per_sequence", 0)
         context = shape.context if shape else facts.get("context", 0)
         parts, factor = self.nodes, memory.compression(self.command.cache_dtype)
+        shares = 1 if facts.get("latent") else parts
         return memory.Needs(
             weights // parts if weights else None,
             (facts.get("drafter", 0) if self.command.speculative else 0),
-            int(per_token * factor) // parts if per_token else None,
+            int(per_token * factor) // shares if per_token else None,
             per_sequence // parts,
             context,
         )

@@ -143,7 +143,8 @@ def test_the_picker_and_the_serve_program_agree_on_random_settings(
 WRITE = """(environment) => pickerData.images.map((entry) => {
   const image = ImagePicker.load(pickerData, entry);
   const machine = pickerData.machines.find(({ name }) => name === entry.machine);
-  return ImagePicker.outputs(ImagePicker.judge(image, environment, machine), environment);
+  const judged = ImagePicker.judge(image, environment, machine);
+  return judged.refusal ? null : ImagePicker.outputs(judged, environment);
 })"""
 
 
@@ -167,6 +168,8 @@ def test_commands_and_files_are_those_that_the_factory_prints(
     project, written = PROJECT, page.evaluate(WRITE, environment)
     every = list(zip(picker_cells, programs, written, strict=True))
     for cell, image, texts in every[::3]:
+        if project.matrix.models[cell.model].sparks > 1:
+            continue  # a node's command needs the head's address, which is no setting of the picker
         chosen = choose_mods(project.matrix, cell, project.mods)
         served = describe(project.matrix, cell, project.model_lock, chosen, project.wheel_lock(cell).kernels)
         name = f"{project.matrix.effective_registry}@{DIGEST}"

@@ -33,7 +33,8 @@ def command_of(cell: Cell, folder: Path) -> tuple[list[str], dict[str, str]]:
     (folder / "settings.json").write_bytes(settings_bytes(served.description))
     (folder / "model.json").write_text(json.dumps(served.model), "utf-8")
     image = images.load(str(folder))
-    settings = program_settings.read(image, image_environment(served.description), ())
+    node = {"NODE_RANK": "1", "HEAD_ADDRESS": "10.0.0.1"} if matrix.models[cell.model].sparks > 1 else {}
+    settings = program_settings.read(image, image_environment(served.description) | node, ())
     return list(server_of(image).build(image, settings).arguments), served.extra
 
 

@@ -49,6 +49,15 @@ def test_impossible_combination_is_excluded_with_its_reason(matrix: Matrix, impo
     assert reason in (reason_excluded(matrix, impossible) or "")
 
 
+def test_a_model_for_two_sparks_is_built_for_them_alone(matrix: Matrix) -> None:
+    pair = matrix.models["large"].model_copy(update={"sparks": 2})
+    paired = matrix.model_copy(update={"models": {**matrix.models, "large": pair}})
+    elsewhere = cell("large", arch="server", platform="linux/amd64")
+    assert reason_excluded(matrix, elsewhere) is None
+    assert reason_excluded(paired, elsewhere) == "large is described for two DGX Sparks only"
+    assert reason_excluded(paired, cell("large")) is None
+
+
 def test_drafter_that_is_too_new_is_skipped(matrix: Matrix) -> None:
     first, second = matrix.models["large"].drafters
     assert usable_drafters(matrix, cell("large", "3.0")) == [first, second]

@@ -41,6 +41,17 @@ def both(checkout: Checkout) -> Matrix:
     return load_matrix(checkout.matrix)
 
 
+def test_a_model_that_only_this_server_serves_has_its_newest_version_by_default(checkout: Checkout) -> None:
+    text = checkout.matrix.read_text("utf-8")
+    head, large, rest = text.partition("  large:\n")
+    ranges = [line for line in rest.splitlines() if line.startswith("    vllm:")]
+    checkout.matrix.write_text(head + large + rest.replace(f"{ranges[0]}\n", "", 1), "utf-8")
+    assert select(load_matrix(checkout.matrix), ["large"]) == [SPARK]
+    checkout.edit_matrix('    sglang: ">=0.5.14"\n', "")
+    with raises("bad-matrix", match="give the versions that serve it"):
+        load_matrix(checkout.matrix)
+
+
 def test_names_of_cells_tell_the_servers_apart() -> None:
     vllm = Cell("large", "3.0", "spark", "linux/arm64")
     assert (str(vllm), vllm.slug, vllm.runs) == ("large@3.0/spark", "large-v3.0-spark-arm64", "vLLM 3.0")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from imagefactory.launch.preview import Preview
+from images.serve.program import checkpoint
 from images.serve.program.checks import CHECKS
 from tests.fixtures.failures import refused
 from tests.fixtures.serving import READINGS, SIZES
@@ -284,3 +285,9 @@ def model_folder(folder: Path, config: dict[str, Any]) -> Path:
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text("{}")
     return folder
+
+
+def test_a_cache_of_latent_attention_is_not_guessed_from_heads() -> None:
+    config = {"num_attention_heads": 64, "head_dim": 128, "num_hidden_layers": 42, "max_position_embeddings": 4096}
+    assert checkpoint.shape(config) is not None
+    assert checkpoint.shape(config | {"kv_lora_rank": 512}) is None

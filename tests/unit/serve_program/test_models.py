@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from imagefactory.project.cells import usable_drafters
 from imagefactory.project.matrix import Matrix
+from imagefactory.project.targets import select_one
 from tests.fixtures.serving import READINGS, Images
 
 
@@ -21,10 +23,22 @@ def speculative(command: list[str]) -> dict[str, Any]:
 
 def test_every_model_passes_all_checks_on_an_idle_spark(real_image: Images, real_matrix: Matrix) -> None:
     for name, model in real_matrix.models.items():
-        if model.repo is not None:
-            shown = real_image(name).dry_run({"PORT": "18999"}, readings=READINGS / "gb10.json")
+        if model.memory is not None:
+            # The readings have no cable; what a pair's cable needs is tested by itself.
+            node = {"NODE_RANK": "0", "HEAD_ADDRESS": "10.0.0.1", "SKIP_CHECKS": "pair"} if model.sparks > 1 else {}
+            shown = real_image(name).dry_run({"PORT": "18999", **node}, readings=READINGS / "gb10.json")
             assert [check for check in shown["checks"] if check["result"] == "fail"] == [], name
+            [told] = [check["detail"] for check in shown["checks"] if check["name"] == "memory"]
+            drafter = model.memory.drafter_gb if usable_drafters(real_matrix, select_one(real_matrix, name)) else 0
+            assert f"weights {model.memory.weights_gb / model.sparks + drafter:.1f} GB" in told, name
             assert model.repo in shown["command"]
+
+
+def test_a_table_on_the_disk_is_counted_there_and_not_in_memory(real_image: Images) -> None:
+    shown = real_image("qwen3.8-flash-next").dry_run({"PORT": "18999"}, readings=READINGS / "gb10.json")
+    found = {check["name"]: check["detail"] for check in shown["checks"]}
+    assert "needs 186 GB, 51 GB of it for a table" in found["disk"]
+    assert "weights 85.9 GB" in found["memory"]
 
 
 def test_model_that_drafts_by_itself_keeps_its_cache_type_and_a_users_flag_wins(real_image: Images) -> None:

@@ -139,9 +139,18 @@ def test_bad_input_is_refused(program_image: Images, environment: dict[str, str]
 
 
 def test_a_drafter_method_that_sglang_lacks_is_refused(program_image: Images) -> None:
-    image = program_image(QWEN, drafters=[{"repo": "z-lab/Qwen3.5-27B-DFlash", "method": "mtp", "tokens": 3}])
-    with refuses("not-in-this-server", match="does not draft by the method 'mtp'"):
+    image = program_image(QWEN, drafters=[{"repo": "z-lab/Qwen3.5-27B-DFlash", "method": "eagle3", "tokens": 3}])
+    with refuses("not-in-this-server", match="does not draft by the method 'eagle3'"):
         build(image)
+
+
+def test_a_models_own_layers_draft_a_chain(program_image: Images) -> None:
+    own = str(program_image(QWEN).model["model"])
+    for repo, path in ((own, ""), ("a/b", " --speculative-draft-model-path a/b")):
+        image = program_image(QWEN, drafters=[{"repo": repo, "method": "mtp", "tokens": 3}])
+        words = " ".join(build(image, DFLASH_DRAFTER=repo).arguments)
+        chain = "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4"
+        assert f"--speculative-algorithm NEXTN{path} {chain}" in words
 
 
 def test_every_setting_is_known_or_refused_by_every_server() -> None:

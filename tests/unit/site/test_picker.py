@@ -53,12 +53,13 @@ def test_every_image_starts_on_an_idle_machine_with_its_own_defaults() -> None:
         served = describe(matrix, cell, PROJECT.model_lock, chosen, intended_kernels(matrix, cell))
         defaults, facts = image_environment(served.description), served.description["image"]["memory"]
         rules = json.loads((program_folder(REPOSITORY) / f"program/servers/{cell.server}/rules.json").read_text())
-        share = memory.Share(**rules["share"])
+        share, nodes = memory.Share(**rules["share"]), int(defaults["NODES"])
+        per_token = int(facts["kv_per_token"] * memory.compression(defaults.get("KV_CACHE_DTYPE", "")))
         needs = memory.Needs(
-            facts["weights"],
+            facts["weights"] // nodes,
             facts["drafter"] if "DFLASH_DRAFTER" in defaults else 0,
-            int(facts["kv_per_token"] * memory.compression(defaults.get("KV_CACHE_DTYPE", ""))),
-            facts["kv_per_sequence"],
+            per_token if facts.get("latent") else per_token // nodes,
+            facts["kv_per_sequence"] // nodes,
             facts["context"],
         )
         taken = float(defaults.get("GPU_MEMORY_UTILIZATION", share.default))

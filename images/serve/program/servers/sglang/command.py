@@ -53,7 +53,7 @@ def build(image: Image, settings: Settings) -> Command:
     speculative = _given_speculative(settings)
     described = _speculative(image, settings, own=own) if speculative is None else None
     _refuse(image, settings, names, described)
-    words += _speculative_words(described) if described else []
+    words += _speculative_words(image, described) if described else []
     words += [*ALWAYS, *node_words(settings), *settings.extra]
     cache = str(spelled("KV_CACHE_DTYPE", settings.text("KV_CACHE_DTYPE")))
     return Command(tuple(words), model, revision, names, speculative or described, cache, settings.notes)
@@ -94,17 +94,18 @@ def _speculative(image: Image, settings: Settings, *, own: bool) -> dict[str, An
     return drafter | {"attention_backend": spelled("DRAFT_ATTENTION_BACKEND", drafter["attention_backend"])}
 
 
-def _speculative_words(config: dict[str, Any]) -> list[str]:
-    words = [
-        "--speculative-algorithm",
-        rules.of_server("sglang")["methods"][config["method"]],
-        "--speculative-draft-model-path",
-        config["model"],
-    ]
-    if config["revision"]:
-        words += ["--speculative-draft-model-revision", config["revision"]]
+def _speculative_words(image: Image, config: dict[str, Any]) -> list[str]:
+    words = ["--speculative-algorithm", rules.of_server("sglang")["methods"][config["method"]]]
+    tokens = config["num_speculative_tokens"]
+    if config["method"] != "mtp" or config["model"] != image.model["model"]:
+        words += ["--speculative-draft-model-path", config["model"]]
+        if config["revision"]:
+            words += ["--speculative-draft-model-revision", config["revision"]]
+    if config["method"] == "mtp":
+        # A chain of drafts: SGLang's own default for some models is a tree, which linear attention does not take.
+        words += ["--speculative-num-steps", str(tokens), "--speculative-eagle-topk", "1"]
     # SGLang counts the token that verifies the draft, vLLM does not.
-    words += ["--speculative-num-draft-tokens", str(config["num_speculative_tokens"] + 1)]
+    words += ["--speculative-num-draft-tokens", str(tokens + 1)]
     if config["attention_backend"] != "auto":
         words += ["--speculative-draft-attention-backend", config["attention_backend"]]
     return words
