@@ -1,1 +1,1 @@
-"""Two Sparks as one server: what is checked, copied and started on both, over ssh alone."""
+"""Two Sparks as one server: what each is like, the cable between them, and what stands in the way."""
