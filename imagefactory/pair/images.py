@@ -24,7 +24,10 @@ from imagefactory.store.atomic import translating_disk_full
 from imagefactory.store.digests import canonical_json, sha256_of
 from imagefactory.store.progress import Say, size
 
-LAYER_TYPES = {b"\x1f\x8b": "application/vnd.oci.image.layer.v1.tar+gzip", b"\x28\xb5": "application/vnd.oci.image.layer.v1.tar+zstd"}
+LAYER_TYPES = {
+    b"\x1f\x8b": "application/vnd.oci.image.layer.v1.tar+gzip",
+    b"\x28\xb5": "application/vnd.oci.image.layer.v1.tar+zstd",
+}
 PLAIN = "application/vnd.oci.image.layer.v1.tar"
 NAME = "pair/image"
 EVERY = 5.0
@@ -148,8 +151,8 @@ def find(there: There, *ids: str) -> str | None:
     return None
 
 
-def send(source: Source, there: There, name: str, say: Say) -> Sent:
-    """Have the second Spark pull the image, and give it a name there."""
+def send(source: Source, there: There, name: str, say: Say) -> tuple[str, Sent]:
+    """Have the second Spark pull the image and give it a name; return its id there, and what was sent."""
     layers = {f"/v2/{NAME}/blobs/{layer['digest']}": layer for layer in source.document["layers"]}
     with lent(source.pieces) as server, there.lending(server.port) as port:
         reference = f"127.0.0.1:{port}/{NAME}@{source.digest}"
@@ -169,7 +172,7 @@ def send(source: Source, there: There, name: str, say: Say) -> Sent:
         )
     check(there, "docker", "tag", found, name)
     run(there, "docker", "rmi", "--no-prune", reference)  # the name of a registry that is gone
-    return sent
+    return found, sent
 
 
 @contextmanager

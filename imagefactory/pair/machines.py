@@ -100,7 +100,9 @@ class There:
             raise self.explained(done.stderr)
 
     def explained(self, said: str) -> NetworkError:
-        unknown = _Failure("", "{host} cannot be reached over ssh.", "Run `ssh {host} true` by hand, and see what it says.")
+        unknown = _Failure(
+            "", "{host} cannot be reached over ssh.", "Run `ssh {host} true` by hand, and see what it says."
+        )
         found = next((failure for failure in FAILURES if re.search(failure.pattern, said)), unknown)
         lines = [line for line in said.splitlines() if line.strip()]
         return NetworkError(
@@ -172,7 +174,10 @@ def check(machine: Machine, *words: str, input: str | None = None, timeout: floa
 
 
 def lacks(machine: Machine, program: str) -> EngineError:
-    fixes = {"docker": "Install Docker there, and add the user to the group docker.", "python3": "Run `sudo apt install python3`."}
+    fixes = {
+        "docker": "Install Docker there, and add the user to the group docker.",
+        "python3": "Run `sudo apt install python3`.",
+    }
     return EngineError(
         "no-program",
         f"{machine.name} has no {program}.",

@@ -69,7 +69,9 @@ def bed_missing() -> str | None:
     if os.geteuid():
         return "two network namespaces need root"
     if missing := [name for name in PROGRAMS if shutil.which(name) is None]:
-        return f"no {', '.join(missing)}; Debian has them: iproute2, iptables, openssh-server, openssh-client, docker.io"
+        return (
+            f"no {', '.join(missing)}; Debian has them: iproute2, iptables, openssh-server, openssh-client, docker.io"
+        )
     tried = subprocess.run(_unshare("true"), capture_output=True, text=True, check=False)
     return f"no namespaces: {tried.stderr.strip()}" if tried.returncode else None
 
