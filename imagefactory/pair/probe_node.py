@@ -223,7 +223,8 @@ def _said(*command: str) -> str:
     except subprocess.TimeoutExpired:
         raise ValueError(f"{command[0]} did not answer within {PATIENCE} seconds") from None
     if done.returncode:
-        raise ValueError(" ".join((done.stderr or done.stdout).decode("utf-8", "replace").split())[:500])
+        said = " ".join((done.stderr or done.stdout).decode("utf-8", "replace").split())[:500]
+        raise ValueError(said or f"{command[0]} ended with {done.returncode}")
     return done.stdout.decode("utf-8", "replace").strip()
 
 

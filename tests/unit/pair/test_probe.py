@@ -77,14 +77,14 @@ def test_a_silent_docker_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(probe_node, "PATIENCE", 1)
     said = asked(monkeypatch, tmp_path, docker, "exit 9")
     assert said["docker"] is said["disks"]["images"] is said["driver"] is None
-    assert said["unread"] == {"docker": reason, "driver": "nvidia-smi shows no GPU"}
+    assert said["unread"] == {"docker": reason, "driver": "nvidia-smi ended with 9"}
 
 
 def test_an_empty_tree_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     said = probe_node.probe(tmp_path, str(tmp_path / "not/there"))
     assert (said["interfaces"], said["roce"], said["memory"], said["ports"], said["verbs"]) == ([], [], None, [], False)
-    assert said["unread"].keys() == {"interfaces", "memory", "docker", "driver"}
+    assert said["unread"].keys() == {"interfaces", "routes", "memory", "docker", "driver"}
     assert said["unread"]["docker"] == "there is no docker on PATH"
     assert said["disks"]["weights"]["free"] > 0
     Node.model_validate({**said, "asked": 0})
@@ -93,7 +93,8 @@ def test_an_empty_tree_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_describes_this_machine_from_standard_input(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         line = [sys.executable, "-I", "-", "--weights", str(tmp_path)]
-        done = subprocess.run(line, stdin=PROBE.open(), capture_output=True, text=True, check=True, timeout=60)
+        text = PROBE.read_text("utf-8")
+        done = subprocess.run(line, input=text, capture_output=True, text=True, check=True, timeout=60)
         node = Node.read(f"Welcome!\n{done.stdout}", "here", time.time())
         assert server.getsockname()[1] in (node.ports or ())
     assert node.host == "here"
