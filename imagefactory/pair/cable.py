@@ -146,7 +146,7 @@ def _cable(nodes: tuple[Node, Node], best: Link, live: list[Link]) -> Cable:
         link = best if ours.interface == best[0].name else _link_of(ours, ports[1], live)
         if link is None:
             if len(ports[1]) > 1:
-                shortfall = f"{ours.interface}, its twin on {nodes[0].host}, has no link and subnet in common with {nodes[1].host}"
+                shortfall = f"{ours.interface} on {nodes[0].host} shares no link and subnet with {nodes[1].host}"
             continue
         theirs = next((device for device in ports[1] if device.interface == link[1].name), None)
         if theirs is None:

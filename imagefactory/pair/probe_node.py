@@ -1,4 +1,4 @@
-"""Describes the machine it runs on as one JSON object: `python3 - [--weights FOLDER] < probe_node.py`, over ssh or here.
+"""Describes a machine as one JSON object: `python3 - [--weights FOLDER] < probe_node.py`, there or over ssh.
 
 It needs Python 3.8, but neither root nor packages. What cannot be read is null, and `unread` says why.
 """
@@ -19,8 +19,16 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple  # noqa: UP035 - Python 3.8
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # Python 3.8 could not evaluate these
+    from collections.abc import Callable
+    from typing import Any
+
+    Found = dict[str, Any]
+    Addresses = list[tuple[str, str]]  # interfaces, and their addresses with prefix
 
 PATIENCE = 4  # seconds for a program; they run side by side
 SIOCGIFCONF, SIOCGIFNETMASK = 0x8912, 0x891B
@@ -30,19 +38,14 @@ LISTENING = "0A"
 HUB_CACHE = "~/.cache/huggingface"
 CDI = ("etc/cdi", "var/run/cdi")
 
-Found = Dict[str, Any]  # noqa: UP006 - Python 3.8
-Addresses = List[Tuple[str, str]]  # noqa: UP006
-"""Interfaces and their addresses with prefix."""
-Attempt = Callable[[str, Callable[[], Any]], Any]
-
 
 def probe(
     root: Path = Path("/"),
     weights: str = HUB_CACHE,
-    addresses: Optional[Callable[[], Addresses]] = None,  # noqa: UP045
+    addresses: Callable[[], Addresses] | None = None,
 ) -> Found:
     """Return the description; `root` has sys, proc, dev, etc and run, and `addresses` replaces the kernel's answer."""
-    unread: Dict[str, str] = {}  # noqa: UP006
+    unread: dict[str, str] = {}
 
     def attempt(name: str, read: Callable[[], Any]) -> Any:  # noqa: ANN401
         try:
@@ -74,9 +77,7 @@ def probe(
     if found["docker"] is None:
         unread.pop("images", None)  # for the same reason
     folders = {"images": (found["docker"] or {}).get("root"), "weights": weights}
-    found["disks"] = {
-        name: attempt(f"the disk of {name}", lambda folder=folder: _disk(folder)) for name, folder in folders.items()
-    }
+    found["disks"] = {name: attempt(f"the disk of {name}", partial(_disk, path)) for name, path in folders.items()}
     return {**found, "unread": unread, "clock": time.time()}
 
 
@@ -88,11 +89,13 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _number(text: str) -> Optional[int]:  # noqa: UP045
+def _number(text: str) -> int | None:
     return int(text) if re.match(r"\d+$", text) else None  # the speed of a link that is down is -1
 
 
-def _interfaces(root: Path, attempt: Attempt, addresses: Callable[[], Addresses]) -> List[Found]:  # noqa: UP006
+def _interfaces(
+    root: Path, attempt: Callable[[str, Callable[[], Any]], Any], addresses: Callable[[], Addresses]
+) -> list[Found]:
     held = attempt("addresses", addresses) or []
     default = attempt("routes", lambda: _default_routes(root)) or set()
     return [
@@ -122,17 +125,17 @@ def _addresses() -> Addresses:
             request = room[start : start + IFREQ].tobytes()
             mask = fcntl.ioctl(asker, SIOCGIFNETMASK, request)[20:24]  # of this address; an interface may have several
             name = request[:16].partition(b"\0")[0].decode().partition(":")[0]
-            prefix = bin(int.from_bytes(mask, "big")).count("1")
+            prefix = bin(int.from_bytes(mask, "big")).count("1")  # noqa: FURB161 - Python 3.8
             found.append((name, f"{socket.inet_ntoa(request[20:24])}/{prefix}"))
         return found
 
 
-def _default_routes(root: Path) -> Set[str]:  # noqa: UP006
+def _default_routes(root: Path) -> set[str]:
     rows = [line.split() for line in (root / "proc/net/route").read_text("utf-8").splitlines()[1:]]
     return {row[0] for row in rows if row[1] == row[7] == "00000000"}  # destination and mask
 
 
-def _roce(root: Path) -> List[Found]:  # noqa: UP006
+def _roce(root: Path) -> list[Found]:
     """List RDMA devices over Ethernet; a QSFP port is two of them, the same function in two PCI domains."""
     found = []
     folder = root / "sys/class/infiniband"
@@ -160,20 +163,20 @@ def _memory(root: Path) -> Found:
     return {"total": total, "available": available, "unpinnable": max(0, free - known)}
 
 
-def _listening(root: Path) -> List[int]:  # noqa: UP006
+def _listening(root: Path) -> list[int]:
     tables = [root / "proc/net/tcp", root / "proc/net/tcp6"]  # no second one without IPv6
     rows = [line.split() for table in tables if table.exists() for line in table.read_text("utf-8").splitlines()[1:]]
     return sorted({int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == LISTENING})
 
 
-def _firewall(root: Path) -> Optional[str]:  # noqa: UP045
+def _firewall(root: Path) -> str | None:
     """Name a firewall that says openly that it is on; rules themselves can be read only by root."""
     if re.search(r"(?m)^ENABLED=yes", _text(root / "etc/ufw/ufw.conf")):
         return "ufw"
     return "firewalld" if (root / "run/firewalld").exists() else None
 
 
-def _disk(folder: Optional[str]) -> Optional[Found]:  # noqa: UP045
+def _disk(folder: str | None) -> Found | None:
     if folder is None:
         return None
     path = Path(folder).expanduser()
@@ -202,9 +205,9 @@ def _docker(root: Path) -> Found:
     }
 
 
-def _images() -> Dict[str, List[str]]:  # noqa: UP006
-    """Return the names of each image by its id: its configuration's digest, or with containerd's store its manifest's."""
-    found: Dict[str, List[str]] = {}  # noqa: UP006
+def _images() -> dict[str, list[str]]:
+    """Return the names of images by id: the digest of the configuration, or with containerd's store of the manifest."""
+    found: dict[str, list[str]] = {}
     lines = _said("docker", "image", "ls", "--no-trunc", "--format", "{{.ID}} {{.Repository}}:{{.Tag}}").splitlines()
     for line in lines:
         digest, _, name = line.partition(" ")
@@ -214,15 +217,14 @@ def _images() -> Dict[str, List[str]]:  # noqa: UP006
 
 def _said(*command: str) -> str:
     try:
-        done = subprocess.run(  # noqa: S603
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=PATIENCE, check=False
-        )
+        done = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False)  # noqa: S603
     except FileNotFoundError:
         raise ValueError(f"there is no {command[0]} on PATH") from None
     except subprocess.TimeoutExpired:
         raise ValueError(f"{command[0]} did not answer within {PATIENCE} seconds") from None
     if done.returncode:
-        raise ValueError(" ".join((done.stderr or done.stdout).decode("utf-8", "replace").split())[:500])
+        said = " ".join((done.stderr or done.stdout).decode("utf-8", "replace").split())[:500]
+        raise ValueError(said or f"{command[0]} ended with {done.returncode}")
     return done.stdout.decode("utf-8", "replace").strip()
 
 

@@ -25,8 +25,9 @@ class Rule(Frozen):
     why: str
     fix: str
     source: str
-    limit: tuple[str, ...] | str | int | None = None
+    limit: int | str = ""
     """What the rule compares with."""
+    kernels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

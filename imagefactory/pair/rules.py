@@ -73,13 +73,13 @@ def _of_cable(head: Node, worker: Node, cable: Cable, need: Need) -> Iterator[Pr
     elif cable.shortfall:
         yield problem("one-twin", both, reason=cable.shortfall)
     for ours, theirs in cable.links:
-        if ours.mtu != theirs.mtu:
+        if ours.mtu and theirs.mtu and ours.mtu != theirs.mtu:
             ends = {
                 "ours": f"{ours.name} on {head.host} {ours.mtu}",
                 "theirs": f"{theirs.name} on {worker.host} {theirs.mtu}",
             }
             yield problem("mtu-differs", both, **ends)
-        elif cable.head.devices and ours.mtu is not None and ours.mtu < int(str(rules()["mtu-small"].limit)):
+        elif cable.head.devices and ours.mtu is not None and ours.mtu < _limit("mtu-small"):
             yield problem("mtu-small", both, interface=ours.name, mtu=ours.mtu)
     for node, end in ((head, cable.head), (worker, cable.worker)):
         if end.interface.address and end.interface.address.is_link_local:
@@ -87,8 +87,8 @@ def _of_cable(head: Node, worker: Node, cable: Cable, need: Need) -> Iterator[Pr
         if node.firewall:
             yield firewall(node, end, need.head_port)
     if need.env and not _agrees(need.env, cable):
-        theirs = ", ".join(filter(None, [need.env.interface, *sorted(need.env.addresses)]))
-        yield problem("other-cluster-env", str(need.env.path), theirs=theirs, ours=cable.head.interface)
+        named = ", ".join(filter(None, [need.env.interface, *sorted(need.env.addresses)]))
+        yield problem("other-cluster-env", str(need.env.path), theirs=named, ours=cable.head.interface)
 
 
 def firewall(node: Node, end: End, head_port: int) -> Problem:
@@ -108,7 +108,7 @@ def _agrees(env: EugrEnv, cable: Cable) -> bool:
 def _of_both(head: Node, worker: Node, need: Need) -> Iterator[Problem]:
     both = f"{head.host} and {worker.host}"
     apart = abs(head.clock_error - worker.clock_error)
-    if apart > int(str(rules()["clocks-apart"].limit)):
+    if apart > _limit("clocks-apart"):
         yield problem("clocks-apart", both, seconds=f"{apart:.0f}")
     if head.driver and worker.driver and head.driver != worker.driver:
         yield problem("drivers-differ", both, ours=head.driver, theirs=worker.driver)
@@ -166,20 +166,24 @@ def _of_rdma(node: Node) -> Iterator[Problem]:
     if node.docker and node.docker.rootless and node.memlock != UNLIMITED:
         yield problem("memlock", node.host, found=size(node.memlock))
     held = node.memory.unpinnable if node.memory else 0
-    known = node.kernel in tuple(rules()["kernel-reg-mr"].limit or ()) and "kho=off" not in node.kernel_options
+    known = node.kernel in rules()["kernel-reg-mr"].kernels and "kho=off" not in node.kernel_options
     if held or known:
         yield problem("kernel-reg-mr", node.host, kernel=node.kernel, held=size(held) if held else "memory")
 
 
 def _of_ports(head: Node, need: Need) -> Iterator[Problem]:
     uses = {
-        need.port: ("the server", "--port"),
-        need.head_port: ("the meeting of both servers", "--head-port"),
-        need.head_port + 1: ("the link between both machines", "--head-port"),
+        need.port: ("the server", "PORT"),
+        need.head_port: ("the meeting of both servers", "HEAD_PORT"),
+        need.head_port + 1: ("the link between both machines", "HEAD_PORT"),
     }
     for port, (purpose, setting) in uses.items():
         if port in (head.ports or ()):
             yield problem("port-taken", head.host, port=port, purpose=purpose, setting=setting)
+
+
+def _limit(name: str) -> int:
+    return int(rules()[name].limit)
 
 
 def _reason(node: Node, subject: str) -> str:

@@ -27,8 +27,9 @@ from imagefactory.store.digests import Digest
 NOT_OFFERED: Final = (
     *("MODEL", "MODEL_PATH", "CHAT_TEMPLATE", "MODS", "MODS_PATH"),
     *("VLLM_API_KEY", "VLLM_API_KEY_FILE", "EXTRA_ARGS"),
+    *("NODES", "NODE_RANK", "HEAD_ADDRESS", "CABLE", "HEAD_PORT"),
 )
-"""Settings that depend on files of the user, hold a secret, or are checked against the server's own sources."""
+"""Settings that depend on files or cables, hold a secret, or are checked against the server's own sources."""
 MEMORY: Final[Mapping[str, Mapping[str, Any]]] = {
     "gb10": {"total": 128_525_242_368, "free": 122_406_567_936, "unified": True},
     "rtx5090": {"total": 34_190_917_632, "free": 33_200_000_000, "unified": False},

@@ -149,6 +149,17 @@ SCHEMA: tuple[Setting, ...] = (
         64,
         "2",
     ),
+    whole("NODES", "Machines that share the model: 2 for two Sparks (docs/two-sparks.md).", 1, 2, "1"),
+    whole("NODE_RANK", "This machine's rank: 0 for the head, which serves the API, 1 for the other.", 0, 1),
+    Setting("HEAD_ADDRESS", "text", "The head's IPv4 address on the cable, the same on both machines."),
+    Setting("CABLE", "text", "The interface of the cable. By default the one whose network has HEAD_ADDRESS."),
+    whole(
+        "HEAD_PORT",
+        "The head's port for the other machine's processes; the next one is used too. Both must be free.",
+        1024,
+        65534,
+        "29501",
+    ),
     Setting("MODS", "list", "Mods in MODS_PATH to apply at start-up. If one fails, the server does not start."),
     Setting("MODS_PATH", "path", "The folder where mods are mounted.", default="/mods"),
     Setting(
@@ -200,7 +211,7 @@ SCHEMA: tuple[Setting, ...] = (
         "SKIP_CHECKS",
         "list",
         "Checks to skip: gpu, driver, kernels, model, drafter, disk, memory, shm, settings, flags, combination, port, "
-        "api-key.",
+        "api-key, pair.",
     ),
 )
 

@@ -3,7 +3,7 @@
 "use strict";
 (() => {
   const { python, matching, read, build, serverFacts, Refusal } = ImagePicker;
-  const CHECKS = ["gpu", "driver", "kernels", "model", "drafter", "disk", "memory", "shm", "settings", "flags", "combination", "port", "api-key"];
+  const CHECKS = ["gpu", "driver", "kernels", "model", "drafter", "disk", "memory", "shm", "settings", "flags", "combination", "port", "api-key", "pair"];
   const finding = (name, result, detail, more = {}) => ({
     name, result, detail, setting: "", value: "", allowed: "", remedy: "", ...more,
   });

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from . import machine_checks, model_checks
+from . import machine_checks, model_checks, pair
 from .errors import StartError
 from .findings import FAIL, SKIPPED, WARN, Finding, Start
 
@@ -56,4 +56,5 @@ CHECKS: dict[str, Check] = {
     "combination": model_checks.combination,
     "port": machine_checks.port,
     "api-key": model_checks.api_key,
+    "pair": pair.check,
 }

@@ -15,6 +15,10 @@ from .settings import Settings
 DRAFT_SETTINGS = ("DFLASH_DRAFTER", "DFLASH_NUM_SPEC_TOKENS", "DRAFT_ATTENTION_BACKEND")
 
 
+NODE_FLAGS = ("--nnodes", "--node-rank", "-r", "--master-addr", "--master-port", "--dist-init-addr", "--headless")
+"""What the settings of a pair become."""
+
+
 class Command(NamedTuple):
     """The command, with remarks for the user."""
 
@@ -116,3 +120,26 @@ def refuse_second_drafter(settings: Settings, flag: str) -> None:
             allowed="one of the two",
             remedy=f"Leave out either {both[0]} or {flag}.",
         )
+
+
+def paired(settings: Settings) -> bool:
+    return (settings.number("NODES") or 1) > 1
+
+
+def node_words(settings: Settings, joining: Sequence[str], parallel: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return the flags of one of two nodes: those that join it to the other, and half a layer unless flags say more."""
+    if not paired(settings):
+        return []
+    both = next((word for word in settings.extra if word.partition("=")[0].replace("_", "-") in NODE_FLAGS), None)
+    if both is not None:
+        flag = both.partition("=")[0]
+        raise StartError(
+            "contradiction",
+            f"NODES and {flag} both describe the nodes.",
+            setting="NODES",
+            value=settings.text("NODES"),
+            allowed="one of the two",
+            remedy=f"Leave out {flag}: NODES, NODE_RANK and HEAD_ADDRESS set it.",
+        )
+    spread = any(option(settings.extra, *names) for names in parallel)
+    return [*joining, *(() if spread else (parallel[0][0], settings.text("NODES")))]

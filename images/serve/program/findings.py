@@ -62,7 +62,7 @@ class Start(NamedTuple):
         """How many GPUs the model is spread over."""
         product = 1
         for names in self.server.parallel:
-            part = option(self.settings.extra, *names) or ""
+            part = option(self.command.arguments, *names) or ""
             product *= int(part) if part.isdecimal() and int(part) else 1
         return product
 

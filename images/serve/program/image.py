@@ -63,7 +63,7 @@ class Image(NamedTuple):
 
     def at_least(self, version: str) -> bool:
         """Whether the server has a version or a later one; a development version counts as its release."""
-        own, bound = _release(self.version), _release(version)
+        own, bound = release(self.version), release(version)
         width = max(len(own), len(bound))
         return own + (0,) * (width - len(own)) >= bound + (0,) * (width - len(bound))
 
@@ -106,7 +106,8 @@ def _setting(entry: Json, default: str) -> Setting:
     return Setting(**fields)
 
 
-def _release(version: str) -> tuple[int, ...]:
+def release(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version."""
     found = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
     return tuple(int(part) for part in found.group().split(".")) if found else ()
 

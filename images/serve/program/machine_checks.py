@@ -133,6 +133,9 @@ def shm(start: Start) -> Iterator[Finding]:
 
 def port(start: Start) -> Iterator[Finding]:
     """Try to listen on the port."""
+    if start.server.without_api(start.command.arguments):
+        yield Finding("port", SKIPPED, "this node serves no API")
+        return
     host, port = start.settings.text("HOST") or "0.0.0.0", start.settings.number("PORT") or 8000  # noqa: S104
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

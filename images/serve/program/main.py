@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
@@ -15,20 +16,22 @@ from traceback import format_exc
 from typing import NoReturn
 
 from . import (
-    ahead,
+    agreement,
     checkpoint,
     checks,
+    companion,
     first_process,
     flags,
     health,
     keys,
+    link,
     loading,
     own_files,
+    pair,
     pulse,
     readings,
     show,
     timeline,
-    watch,
     weights,
 )
 from . import command as commands
@@ -38,13 +41,13 @@ from .errors import StartError
 from .findings import FAIL, WARN, Finding, Start
 from .hiding import hide, masked
 from .servers.known import server_of
-from .servers.server import Server, hook_variables
+from .servers.server import Server
 
-MACHINE_CHECKS = ("gpu", "driver", "kernels", "flags")
+MACHINE_CHECKS = ("gpu", "driver", "kernels", "flags", "pair")
 """The checks of a command that the user wrote."""
 KEPT_SETTINGS = (
     *("WARMUP", "COMPILERS", "HANG_LIMIT", "MEMORY_FLOOR", "SKIP_CHECKS", "CHECKS"),
-    *("MODS", "MODS_PATH", "PROTECT_METRICS"),
+    *("MODS", "MODS_PATH", "PROTECT_METRICS", "NODES", "NODE_RANK", "HEAD_ADDRESS", "CABLE", "HEAD_PORT"),
 )
 """Settings that also apply to a command that the user wrote."""
 SHELL_COMMANDS = ("bash", "sh", "sleep", "tail")
@@ -178,8 +181,9 @@ def _prepare(arguments: list[str]) -> Start:
         kept = {name: environment[name] for name in KEPT_SETTINGS if name in environment}
         secrets = keys.find(environment, arguments)
         chosen = read_settings.read(image, kept)._replace(secrets=secrets)
+        joining = server.node_words(chosen._replace(extra=secrets.words))
         command = server.build(image, chosen)._replace(
-            arguments=secrets.words,
+            arguments=(*secrets.words, *joining),
             model=arguments[0],
             served_names=(commands.option(arguments, "--served-model-name") or arguments[0],),
             speculative=None,
@@ -210,76 +214,28 @@ def _start(start: Start, findings: list[Finding]) -> int:
         start.command.arguments, start.settings.secrets, os.environ
     )
     environment |= {"HF_HUB_OFFLINE": "1"} if start.offline else {}
+    node = pair.find(start.settings, start.readings.network) if commands.paired(start.settings) else None
+    environment |= node.environment(start.server.address_variable) if node else {}
     _report(f"[serve] {commands.shown((*start.server.command, *arguments))}")
-    where = _address(start)
+    where = companion.address(start)
     health.leave_note(where)
     began = timeline.process_start()
     _stay_first()
-    if where.port:
-        environment |= _accompany(start, where, key_file, began)
+    joined = None
+    if node:
+        waiting = time.monotonic()
+        joined = link.meet(node, agreement.of(start))
+        began = began and began + time.monotonic() - waiting
+    if where.port or joined:
+        environment |= companion.accompany(start, where, key_file, began, joined)
     return _become(start.server, arguments, environment)
 
 
 def _stay_first() -> None:
     """Go on as a child of process 1, if this is process 1."""
-    own_files.forget(pulse.NOTE, pulse.SHORT, pulse.ENDING)  # of an earlier start in the same container
+    own_files.forget(pulse.NOTE, pulse.SHORT, pulse.ENDING, link.NOTE)  # of an earlier start in the same container
     if os.getpid() == 1:
         first_process.stay()
-
-
-def _accompany(start: Start, where: health.Address, key_file: str, began: float | None) -> Mapping[str, str]:
-    """Start the companion of the server; return variables that make the server record its choices for it."""
-    try:
-        choices = own_files.write(f"choices.{os.getpid()}", "")
-    except OSError:
-        choices = ""
-    task = watch.Task(
-        start.server,
-        where,
-        model=start.command.served_names[0],
-        api_key=start.settings.api_key,
-        rounds=start.settings.number("WARMUP") or 0,
-        choices=choices,
-        drafting=start.command.speculative is not None,
-        key_file=key_file,
-        began=began,
-        kernels=ahead.find(start.image.facts, os.environ),
-        compilers=_compilers(start),
-        hang_limit=start.settings.number("HANG_LIMIT") or 0,
-        memory_floor=start.memory_floor,
-    )
-    watch.accompany(task)
-    kept = {**start.server.watched, **({"MAX_JOBS": str(max(1, task.compilers))} if any(task.kernels) else {})}
-    hooked = hook_variables(start.server.name, start.server.log, choices, os.environ) if choices else {}
-    if choices and task.memory_floor:
-        hooked["IMAGEFACTORY_SHORT"] = str(Path(choices).with_name(pulse.SHORT))
-    return hooked | {name: value for name, value in kept.items() if name not in os.environ}
-
-
-def _compilers(start: Start) -> int:
-    """Return how many compilers may run beside the server, which comes first where the GPU shares the host's memory."""
-    chosen, machine = start.settings.number("COMPILERS"), start.readings
-    if chosen is not None:
-        return chosen
-    share = start.settings.fraction("GPU_MEMORY_UTILIZATION") or start.server.share.default
-    reserved = int(share * (machine.memory_total or 0)) if machine.unified else 0
-    reserved += ahead.floor(start.memory_floor)
-    return ahead.jobs(len(os.sched_getaffinity(0)), machine.memory_available, reserved)
-
-
-def _address(start: Start) -> health.Address:
-    """Return the address of the API; port 0 if this node has none."""
-    words = start.command.arguments
-    if start.server.without_api(words):
-        return health.Address("", 0)
-    host = commands.option(words, "--host") or start.settings.text("HOST")
-    # A command of the user's own may leave the port to the server.
-    port = commands.option(words, "--port") or start.image.settings["PORT"].server_default
-    return health.Address(
-        health.reachable(host),
-        int(port) if port.isdecimal() else start.settings.number("PORT") or 8000,
-        commands.option(words, "--ssl-certfile") is not None,
-    )
 
 
 def apply_mods(start: Start, names: list[str], folder: str) -> None:
@@ -337,9 +293,12 @@ def _check(options: list[str]) -> int:
 
 def _health(options: list[str]) -> int:
     _only(options, ("",), "health")
-    where = health.address()
+    where, waits = health.address(), link.noted()
+    if waits is None and where.port == 0 and os.environ.get("NODES", "1") != "1":
+        waits = link.STARTING, False
     well = where.port == 0 or health.is_well(where)
     told = "healthy" if well else f"{where.host}:{where.port} is not healthy"
+    told, well = waits or (told, well)
     for note in (pulse.SHORT, pulse.NOTE):
         with suppress(OSError):
             told, well = own_files.read(note), False

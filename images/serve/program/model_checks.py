@@ -165,7 +165,9 @@ def api_key(start: Start) -> Iterator[Finding]:
             remedy = "Log in with `hf auth login` instead."
         yield Finding("api-key", WARN, detail, setting="EXTRA_ARGS", remedy=remedy)
     host = option(start.command.arguments, "--host") or start.settings.text("HOST")
-    if start.settings.api_key:
+    if start.server.without_api(start.command.arguments):
+        yield Finding("api-key", OK, "not needed: this node serves no API")
+    elif start.settings.api_key:
         yield Finding("api-key", OK, "required")
     elif host.startswith(LOOPBACK):
         yield Finding("api-key", OK, f"none, and {host} is for this machine alone")

@@ -23,8 +23,8 @@ With 120, HANG_LIMIT's default of 300 holds for an idle server too. One token ta
 """
 PATIENCE = 60.0
 """Seconds without an answer and without any movement after which the server is stuck."""
-STUCK, MEMORY = 69, 70
-"""The exit codes of a server that was ended because it was stuck, or because the host ran out of memory."""
+STUCK, MEMORY, PARTED = 69, 70, 71
+"""The exit codes of a server that was ended: it was stuck, the host ran out of memory, the other node failed."""
 NOTE, SHORT, ENDING = "stuck", "short", "ending"
 """Files that say: the engine is stuck; new requests are refused, for want of memory; the code to end with."""
 COMPILERS = frozenset({"nvcc", "cicc", "ptxas", "cc1plus", "ninja"})

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import heat
+from . import network as networks
 from .errors import StartError
 
 DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")
@@ -43,6 +44,7 @@ class Readings(NamedTuple):
     """The size of /dev/shm, 64 MB by default in Docker."""
     state: str = ""
     """What nvidia-smi says about heat, power and clocks."""
+    network: networks.Network = networks.Network(())
 
     @property
     def unified(self) -> bool:
@@ -59,7 +61,7 @@ def read(cache: str) -> Readings:
     gpus, driver = _nvml() if any(Path(device).exists() for device in DEVICES) else ((), "")
     _, free = _space(Path(cache), *Path(cache).parents)
     shared, _ = _space(Path("/dev/shm"))  # noqa: S108 - not a file of ours
-    return Readings(gpus, driver, total, available, free, shared, heat.said() if gpus else "")
+    return Readings(gpus, driver, total, available, free, shared, heat.said() if gpus else "", networks.read())
 
 
 def _recorded(path: str) -> Readings:
@@ -67,7 +69,7 @@ def _recorded(path: str) -> Readings:
         values: dict[str, Any] = json.loads(Path(path).read_text("utf-8"))
         values.pop("about", None)
         gpus = tuple(Gpu(**gpu) for gpu in values.pop("gpus", ()))
-        return Readings(gpus=gpus, **values)
+        return Readings(gpus=gpus, network=networks.recorded(values.pop("network", {})), **values)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise StartError(
             "bad-value",

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .image import Json, read_object
+from .image import Json, read_object, release
 
 
 class Facts(NamedTuple):
@@ -58,6 +58,12 @@ def _less(facts: Facts, name: str, other: str) -> bool:
     return isinstance(one, int) and isinstance(two, int) and one < two
 
 
+def _below(facts: Facts, name: str, bound: int | str) -> bool:
+    """Whether a number, or a version, is known and below another."""
+    value: Any = facts.values.get(name)
+    return bool(value) and bool(value < bound if isinstance(bound, int) else release(value) < release(bound))
+
+
 _VERBS: dict[str, Callable[..., bool]] = {
     "all": lambda facts, *parts: all(holds(part, facts) for part in parts),
     "any": lambda facts, *parts: any(holds(part, facts) for part in parts),
@@ -67,6 +73,7 @@ _VERBS: dict[str, Callable[..., bool]] = {
     "is": lambda facts, name, *words: facts.values.get(name) in words,
     "same": lambda facts, name, other: facts.values.get(name) == facts.values.get(other),
     "less": _less,
+    "below": _below,
     "starts": lambda facts, name, *words: _text(facts, name).startswith(words),
     "contains": lambda facts, name, *words: any(word in _text(facts, name).lower() for word in words),
     "at-least": lambda facts, version: facts.at_least(version),

@@ -275,7 +275,7 @@ def _check_contradictions(image: Image, values: Mapping[str, Value], given: set[
             "contradiction",
             f"{name} conflicts with {against}: {rule['why']}.",
             setting=name,
-            value=str(values.get(name)),
+            value="" if values.get(name) is None else str(values[name]),
             allowed=f"a value that works with {against}",
             remedy=rule["remedy"],
         )

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from . import ahead, health, own_files, pulse, readings, timeline
+from . import link as links
 from .hiding import hide
 from .servers.server import Choices, Server
 
@@ -60,6 +61,8 @@ class Task(NamedTuple):
     """Seconds after which a stuck server is ended; 0 for never."""
     memory_floor: int = 0
     """Bytes that the host keeps; 0 if the server has memory of its own."""
+    link: links.Link | None = None
+    """The connection to the other node of a pair."""
 
 
 def accompany(task: Task) -> None:
@@ -91,10 +94,10 @@ def _companion(task: Task, server: int) -> None:
         _say("nothing is compiled beside the start: COMPILERS is 0, or memory is short")
     if task.memory_floor:
         threading.Thread(target=_guard_memory, args=(task, server), daemon=True).start()
-    while not health.is_well(task.address):
-        if os.getppid() != server or time.monotonic() - started > START_LIMIT:
-            return
-        time.sleep(PAUSE)
+    if task.link:
+        threading.Thread(target=links.keep, args=(task.link, server, task.address.port), daemon=True).start()
+    if not task.address.port or not _gets_ready(task, server, started):
+        return
     ready = time.monotonic()
     _say(f"ready: {task.address.url}/v1, model {task.model}, after {ready - started:.0f} s")
     if task.key_file:
@@ -115,6 +118,17 @@ def _companion(task: Task, server: int) -> None:
     if any(task.kernels):
         _say(f"kernels of FlashInfer: {task.kernels}")
     _watch_over(task, server)
+
+
+def _gets_ready(task: Task, server: int, started: float) -> bool:
+    """Wait until the server takes requests; return whether it does."""
+    while not health.is_well(task.address):
+        if os.getppid() != server or time.monotonic() - started > START_LIMIT:
+            return False
+        time.sleep(PAUSE)
+    if task.link:
+        task.link.state = links.READY
+    return True
 
 
 def _warm_up(task: Task) -> bool:

@@ -73,6 +73,10 @@ class Server:
     """The variables that its help needs on a machine without a GPU."""
     watched: Mapping[str, str]
     """The variables of a server that the companion watches."""
+    address_variable: str
+    """The variable with the address that it tells other nodes."""
+    node_words: Callable[[Settings], list[str]]
+    """Returns the flags of one of two nodes; none for a single one."""
     build: Callable[[Image, Settings], Command]
     """Builds the recommended command."""
     facts: Callable[[Settings, Command], dict[str, object]]

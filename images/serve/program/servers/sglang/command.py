@@ -16,6 +16,7 @@ ALWAYS = ("--model-type", "llm", "--enable-metrics")
 """No search of the hub for a diffusion model; /metrics as vLLM has it."""
 SPECIAL = ("MODEL", "MODEL_PATH", "SERVED_MODEL_NAME")
 """Settings that `build` handles itself."""
+PARALLEL = (("--tp-size", "--tensor-parallel-size", "--tp"), ("--pp-size", "--pipeline-parallel-size", "--pp"))
 OTHERS = {
     "--speculative-config": "--speculative-algorithm and the like (or set DFLASH_DRAFTER)",
     "-sc": "--speculative-algorithm and the like (or set DFLASH_DRAFTER)",
@@ -53,9 +54,15 @@ def build(image: Image, settings: Settings) -> Command:
     described = _speculative(image, settings, own=own) if speculative is None else None
     _refuse(image, settings, names, described)
     words += _speculative_words(described) if described else []
-    words += [*ALWAYS, *settings.extra]
+    words += [*ALWAYS, *node_words(settings), *settings.extra]
     cache = str(spelled("KV_CACHE_DTYPE", settings.text("KV_CACHE_DTYPE")))
     return Command(tuple(words), model, revision, names, speculative or described, cache, settings.notes)
+
+
+def node_words(settings: Settings) -> list[str]:
+    store = f"{settings.text('HEAD_ADDRESS')}:{settings.text('HEAD_PORT')}"
+    joining = ["--nnodes", settings.text("NODES"), "--node-rank", settings.text("NODE_RANK"), "--dist-init-addr", store]
+    return commands.node_words(settings, joining, PARALLEL)
 
 
 def spelled(name: str, value: Value) -> Value:

@@ -24,10 +24,7 @@ SERVER = Server(
     name="sglang",
     all_flags="sglang serve --model-type llm --help",
     argument_files=("srt/server_args.py", "srt/arg_groups/fields", "cli/serve.py"),
-    parallel=(
-        ("--tp-size", "--tensor-parallel-size", "--tp"),
-        ("--pp-size", "--pipeline-parallel-size", "--pp"),
-    ),
+    parallel=command.PARALLEL,
     stretching=("--json-model-override-args",),
     stretching_variable="SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN",
     # Its processes talk over sockets; NCCL needs room for several GPUs.
@@ -37,6 +34,8 @@ SERVER = Server(
     help_environment={},  # without a driver its kernels cannot even be imported
     # Its /health asks the engine for a token: it would call a step of some seconds unhealthy, and keep the GPU awake.
     watched={"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0"},
+    address_variable="SGLANG_HOST_IP",
+    node_words=command.node_words,
     build=command.build,
     facts=_facts,
     without_api=lambda words: (option(words, "--node-rank") or "0") != "0",

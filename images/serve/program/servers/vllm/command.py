@@ -13,6 +13,8 @@ from ...settings import Settings
 
 SPECIAL = ("MODEL", "MODEL_PATH", "SERVED_MODEL_NAME", "KV_CACHE_DTYPE")
 """Settings that `build` handles itself."""
+PARALLEL = (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp"))
+EXECUTOR = "--distributed-executor-backend"
 WITHOUT_EFFECT = ("TQ_RING_CAPACITY", "TQ_INITIAL_LAYERS")
 
 
@@ -44,8 +46,17 @@ def build(image: Image, settings: Settings) -> Command:
     if speculative is None:
         speculative = _speculative(image, settings, cache, own=own)
         words += ["--speculative-config", json.dumps(speculative)] if speculative else []
-    words += settings.extra
+    words += [*node_words(settings), *settings.extra]
     return Command(tuple(words), model, revision, names, speculative, cache, (*settings.notes, *remarks))
+
+
+def node_words(settings: Settings) -> list[str]:
+    rank = settings.text("NODE_RANK")
+    joining = ["--nnodes", settings.text("NODES"), "--node-rank", rank, *(["--headless"] if rank != "0" else [])]
+    joining += ["--master-addr", settings.text("HEAD_ADDRESS"), "--master-port", settings.text("HEAD_PORT")]
+    if option(settings.extra, EXECUTOR) is None:
+        joining += [EXECUTOR, "mp"]
+    return commands.node_words(settings, joining, PARALLEL)
 
 
 def _turboquant(settings: Settings) -> tuple[str, list[str]]:

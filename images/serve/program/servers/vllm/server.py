@@ -44,7 +44,7 @@ SERVER = Server(
         "entrypoints/launchers/cli_args.py",
         "entrypoints/cli/serve.py",
     ),
-    parallel=(("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp")),
+    parallel=command.PARALLEL,
     stretching=("--hf-overrides", "--rope-scaling"),
     stretching_variable="VLLM_ALLOW_LONG_MAX_MODEL_LEN",
     # Its message queue takes slightly more than 10 chunks of 16 MiB.
@@ -54,6 +54,8 @@ SERVER = Server(
     # Without a GPU it has no help but that for a CPU.
     help_environment={"VLLM_TARGET_DEVICE": "cpu"},
     watched={},
+    address_variable="VLLM_HOST_IP",
+    node_words=command.node_words,
     build=command.build,
     facts=_facts,
     without_api=_without_api,

@@ -1,0 +1,241 @@
+"""Joins two nodes: their programs meet before the servers start, agree, and then end both servers together.
+
+Neither server survives the other, but each may wait for it for ever. So the companions keep one connection over the
+cable: if the other side closes it or is silent, this side ends its server, Docker starts both again, and they meet
+again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from . import agreement, network, own_files, pulse
+from .errors import StartError
+from .hiding import hide
+from .pair import HEAD, Node
+
+BEAT, SILENCE = 2.0, 20.0
+"""Seconds between signs of life, and without any until the other side counts as dead."""
+SAY_EVERY, ATTEMPT, ANSWER = 60.0, 5.0, 15.0
+"""Seconds between sentences of one that waits, for a connection, and for an answer."""
+LONGEST = 100_000
+STARTING, READY = "starting", "ready"
+NOTE = "pair"
+"""The file with the health of a node that waits, or that has no API."""
+
+
+class Link:
+    """A connection to the other node, for messages of one line."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._rest = connection, b""
+        self.other = str(connection.getpeername()[0])
+        self.state = STARTING
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        self._connection.settimeout(ATTEMPT)
+        self._connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self, timeout: float) -> dict[str, Any]:
+        """Return the next message; raise TimeoutError, ValueError if it is none, ConnectionError at the end."""
+        until = time.monotonic() + timeout
+        while b"\n" not in self._rest:
+            self._connection.settimeout(max(0.01, until - time.monotonic()))
+            part = self._connection.recv(65536)
+            if not part:
+                raise ConnectionResetError("closed")
+            self._rest += part
+            if len(self._rest) > LONGEST:
+                raise ValueError("no message of a node")
+        line, _, self._rest = self._rest.partition(b"\n")
+        message = json.loads(line)
+        if not isinstance(message, dict):
+            raise ValueError("no message of a node")  # noqa: TRY004 - what was sent, not how it is called
+        return message
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def meet(node: Node, own: Mapping[str, Any], limit: float | None = None) -> Link:
+    """Wait for the other node, however long unless there is a limit, and agree with it."""
+    began, said, before = time.monotonic(), -SAY_EVERY, ""
+    with _listening(node) as listener:
+        while True:
+            link = None
+            try:
+                link = Link(_accepted(listener) if node.rank == HEAD else _connected(node))
+                _agree(link, node, own)
+            except (OSError, ValueError) as error:
+                reason = _reason(node, error, link)
+            except BaseException:
+                link.close() if link else None
+                raise
+            else:
+                own_files.forget(NOTE)
+                _say(f"joined with {link.other} over {node.interface.name}")
+                return link
+            link.close() if link else None
+            text = f"node {node.rank} waits for {_whom(node)}: {reason}"
+            now = time.monotonic()
+            if limit is not None and now - began > limit:
+                raise StartError(
+                    "pair", f"{text}.", remedy="Start both nodes at the same time; then follow the reason."
+                )
+            note(f"{STARTING}: {text}", well=False)
+            if reason != before or now - said >= SAY_EVERY:
+                said, before = now, reason
+                _say(text)
+            time.sleep(1)
+
+
+def _listening(node: Node) -> socket.socket:
+    """Listen for the other node; the worker only so that the head can try whether it gets through."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.settimeout(ATTEMPT)
+    try:
+        listener.bind(node.link if node.rank == HEAD else (node.address, 0))
+    except OSError as error:
+        listener.close()
+        raise StartError(
+            "pair",
+            f"{node.address} cannot be listened on: {error.strerror}.",
+            setting="HEAD_PORT",
+            value=str(node.port),
+            allowed="a free port, followed by another",
+            remedy="End what uses the port, or set HEAD_PORT to another on both nodes.",
+        ) from None
+    listener.listen()
+    return listener
+
+
+def _accepted(listener: socket.socket) -> socket.socket:
+    return listener.accept()[0]
+
+
+def _connected(node: Node) -> socket.socket:
+    return socket.create_connection(node.link, ATTEMPT, (node.address, 0))
+
+
+def _agree(link: Link, node: Node, own: Mapping[str, Any]) -> None:
+    """Compare both nodes, and see that each gets through to any port of the other, as servers need."""
+    with socket.socket() as probe:
+        probe.bind((node.address, 0))
+        probe.listen()
+        link.send({**own, "clock": time.time(), "port": probe.getsockname()[1]})
+        other = link.receive(ANSWER)
+        try:
+            clock, port = float(other["clock"]), int(other["port"])
+        except (LookupError, TypeError) as error:
+            raise ValueError("no message of a node") from error
+        differences = agreement.differences(own, other, clock)
+        if differences:
+            raise StartError(
+                "nodes-differ",
+                f"The two nodes differ (here / on {link.other}): {'; '.join(differences)}.",
+                remedy="Start the same image, by its digest, with the same model and settings on both; set the clocks.",
+            )
+        failure = _unreachable(node, link.other, port)
+        link.send({"failure": failure})
+        failure = failure or str(link.receive(ANSWER).get("failure", ""))
+    if failure:
+        remedy = "Allow all traffic on the cable in the firewalls of both, as `sudo ufw allow in on CABLE` does."
+        raise StartError("pair", f"{failure}.", "HEAD_ADDRESS", node.head, remedy=remedy)
+
+
+def _unreachable(node: Node, other: str, port: int) -> str:
+    """Say why no connection can be made to a port of the other node; empty if it can."""
+    try:
+        socket.create_connection((other, port), ATTEMPT, (node.address, 0)).close()
+    except OSError as error:
+        return (
+            f"{other}:{port} cannot be reached from {node.address} over {node.interface.name}, though port "
+            f"{node.link[1]} of {node.head} can: {error.strerror or error}; a firewall lets only some ports through"
+        )
+    return ""
+
+
+def _whom(node: Node) -> str:
+    where = f"{node.head}:{node.link[1]} ({node.interface.name})"
+    return f"the other to connect to {where}" if node.rank == HEAD else f"the head at {where}"
+
+
+def _reason(node: Node, error: Exception, link: Link | None) -> str:
+    if not network.has_carrier(node.interface.name):
+        return f"{node.interface.name} has no carrier; the cable is out, or the other machine is off"
+    if link is not None:
+        what = "is no node" if isinstance(error, ValueError) else f"went away ({error})"
+        return f"{link.other} has connected but {what}"
+    if node.rank == HEAD:
+        return "it has not been started yet, or is cut off"
+    if isinstance(error, ConnectionRefusedError):
+        return "nobody listens there; the head has not been started yet"
+    if isinstance(error, TimeoutError):
+        return "no answer; the head is off, the cable leads elsewhere, or a firewall drops it"
+    return str(getattr(error, "strerror", "") or error)
+
+
+def note(text: str, *, well: bool) -> None:
+    """Leave the health of this node for the health check, another process."""
+    with suppress(OSError):
+        own_files.write(NOTE, json.dumps([time.monotonic(), well, text]))
+
+
+def noted() -> tuple[str, bool] | None:
+    """Return the health of a node that waits or has no API; None if its API tells."""
+    try:
+        at, well, text = json.loads(own_files.read(NOTE))
+        age = time.monotonic() - float(at)
+    except (OSError, ValueError, TypeError):
+        return None
+    if age > SILENCE + SAY_EVERY:
+        return f"unknown: the program beside the server is silent since {age:.0f} s", False
+    return str(text), well is True
+
+
+def keep(link: Link, server: int, port: int) -> None:
+    """Exchange signs of life until the other side fails, then end this side's server; port 0 if it has no API."""
+    beat = heard = time.monotonic()
+    while os.getppid() == server:
+        try:
+            if time.monotonic() >= beat:
+                beat = time.monotonic() + BEAT
+                link.send({"state": _state(link)})
+            message = link.receive(max(0.01, beat - time.monotonic()))
+            heard = time.monotonic()
+            if not port:
+                state = str(message.get("state"))
+                note(f"the head is {state}" if state in {STARTING, READY} else state, well=state == READY)
+        except TimeoutError:
+            if time.monotonic() - heard > SILENCE:
+                return _part(link, server, f"is silent since {SILENCE:.0f} s")
+        except (OSError, ValueError) as error:
+            return _part(link, server, f"has ended or is cut off ({error})")
+    return None
+
+
+def _state(link: Link) -> str:
+    for name in (pulse.SHORT, pulse.NOTE):
+        with suppress(OSError):
+            return own_files.read(name)
+    return link.state
+
+
+def _part(link: Link, server: int, what: str) -> None:
+    text = f"the other node, {link.other}, {what}"
+    note(text, well=False)
+    _say(f"{text}: the server is ended with code {pulse.PARTED}, so that Docker starts both again")
+    pulse.end(server, pulse.PARTED)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(hide(f"[serve] {text}\n"))
+    sys.stderr.flush()

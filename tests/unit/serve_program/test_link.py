@@ -1,0 +1,250 @@
+"""Two nodes as two programs on the loopback: they meet, agree, and end together."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefactory.launch.preview import Preview
+from imagefactory.plan.serve.image_paths import program_folder
+from images.serve.program import pulse
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.serve_process import written_image
+
+NODE_PROGRAM = REPOSITORY / "tests" / "fixtures" / "node_program.py"
+ADDRESSES = ("127.0.0.1", "127.0.0.2")
+SERVER = """#!{python}
+import os, sys, time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+open(os.environ["RECORD"], "w").write(str(os.getpid()))
+class Healthy(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+if "--headless" in sys.argv:
+    time.sleep(100)
+HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Healthy).serve_forever()
+"""
+
+
+class Node:
+    """One of two nodes."""
+
+    def __init__(self, rank: int, folder: Path, environment: dict[str, str]) -> None:
+        self.rank, self.folder, self.environment = rank, folder, environment
+        self.process: subprocess.Popen[bytes] | None = None
+        folder.mkdir()
+
+    def start(self, changes: dict[str, Any] | None = None, **variables: str) -> Node:
+        self.process = self._run(self.folder / "log", [], changes or {}, variables)
+        return self
+
+    def _run(
+        self, log: Path, arguments: list[str], changes: dict[str, Any], variables: dict[str, str]
+    ) -> subprocess.Popen[bytes]:
+        told = json.dumps({"program": str(program_folder(REPOSITORY)), **changes})
+        (self.folder / "record").unlink(missing_ok=True)
+        with log.open("wb") as output:
+            return subprocess.Popen(
+                [sys.executable, "-B", str(NODE_PROGRAM), str(self.folder), told, *arguments],
+                env=self.environment | variables,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def says(self, words: str, seconds: float = 20) -> Node:
+        until = time.monotonic() + seconds
+        while words not in self.log:
+            assert time.monotonic() < until, self.log
+            assert self.process
+            time.sleep(0.05)
+        return self
+
+    def ends(self, seconds: float = 20) -> int:
+        assert self.process
+        return self.process.wait(seconds)
+
+    def health(self) -> tuple[int, str]:
+        asked = self._run(self.folder / "health", ["health"], {}, {})
+        return asked.wait(20), (self.folder / "health").read_text().strip()
+
+    @property
+    def server(self) -> int:
+        until = time.monotonic() + 20
+        path = self.folder / "record"
+        while not path.exists() or not path.read_text():
+            assert time.monotonic() < until, self.log
+            time.sleep(0.05)
+        return int(path.read_text())
+
+    @property
+    def companion(self) -> int:
+        (found,) = Path(f"/proc/{self.server}/task/{self.server}/children").read_text().split()
+        return int(found)
+
+    def kill(self) -> None:
+        if self.process and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+Nodes = Callable[[], tuple[Node, Node]]
+
+
+@pytest.fixture
+def nodes(served_image: Callable[..., Preview], tmp_path: Path) -> Iterator[tuple[Node, Node]]:
+    common = written_image(served_image("tiny", model=str(tmp_path / "model")), tmp_path)
+    server = tmp_path / "vllm"
+    server.write_text(SERVER.format(python=sys.executable))
+    server.chmod(server.stat().st_mode | stat.S_IXUSR)
+    port, made = free_port(), []
+    for rank, address in enumerate(ADDRESSES):
+        network = {"interfaces": [["lo", f"{address}/8", 9000]]}
+        (tmp_path / f"readings{rank}").write_text(json.dumps({"network": network}))
+        own = {
+            "NODES": "2",
+            "NODE_RANK": str(rank),
+            "HEAD_ADDRESS": ADDRESSES[0],
+            "HEAD_PORT": str(port),
+            "FACTORY_VLLM": str(server),
+            "FACTORY_READINGS": str(tmp_path / f"readings{rank}"),
+            "RECORD": str(tmp_path / str(rank) / "record"),
+            "PORT": str(free_port()),
+        }
+        made.append(Node(rank, tmp_path / str(rank), common | own))
+    yield made[0], made[1]
+    for node in made:
+        for pid in (node.folder / "record").read_text().split() if (node.folder / "record").exists() else []:
+            if Path(f"/proc/{pid}/environ").exists():
+                os.kill(int(pid), signal.SIGKILL)
+        node.kill()
+
+
+def free_port() -> int:
+    """Return a port that is free, as is the next."""
+    with socket.socket() as one, socket.socket() as two:
+        one.bind(("127.0.0.1", 0))
+        two.bind(("127.0.0.1", one.getsockname()[1] + 1))
+        return int(one.getsockname()[1])
+
+
+def test_nodes_meet_in_any_order_and_the_worker_is_as_healthy_as_the_head(nodes: tuple[Node, Node]) -> None:
+    head, worker = nodes
+    worker.start().says("node 1 waits for the head at 127.0.0.1:")
+    assert "nobody listens there; the head has not been started yet" in worker.log
+    code, told = worker.health()
+    assert code == 1
+    assert told.startswith("starting: node 1 waits for the head")
+    head.start().says("joined with 127.0.0.2 over lo").says("ready: ")
+    worker.says("joined with 127.0.0.1")
+    time.sleep(1)
+    assert worker.health() == (0, "the head is ready")
+    (head.folder / f"imagefactory-{os.getuid()}" / pulse.NOTE).write_text("the engine is stuck")
+    time.sleep(1)
+    assert worker.health() == (1, "the engine is stuck")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_when_either_dies_the_other_ends_and_they_meet_again(nodes: tuple[Node, Node], rank: int) -> None:
+    victim, other = nodes[rank], nodes[1 - rank]
+    for _ in range(5):
+        other.start()
+        victim.start().says("joined")
+        os.kill(victim.server, signal.SIGKILL)
+        assert victim.ends() == 128 + signal.SIGKILL
+        assert other.ends() == pulse.PARTED
+        other.says(f"the other node, {ADDRESSES[rank]}, has ended or is cut off (closed): the server is ended")
+
+
+def test_a_node_that_is_silent_counts_as_dead_and_one_that_is_stopped_ends_well(nodes: tuple[Node, Node]) -> None:
+    head, worker = nodes
+    worker.start()
+    head.start().says("joined")
+    frozen = worker.companion
+    os.kill(frozen, signal.SIGSTOP)
+    assert head.ends() == pulse.PARTED
+    head.says("the other node, 127.0.0.2, is silent since 2 s: the server is ended with code 71")
+    os.kill(frozen, signal.SIGCONT)
+    assert worker.ends() == pulse.PARTED
+    worker.start()
+    head.start().says("joined")
+    assert head.process
+    assert head.server
+    head.process.send_signal(signal.SIGTERM)
+    assert head.ends() == 128 + signal.SIGTERM
+    assert worker.ends() == pulse.PARTED
+
+
+@pytest.mark.parametrize(
+    ("changes", "variables", "words"),
+    [
+        ({}, {"MAX_MODEL_LEN": "77"}, "MAX_MODEL_LEN 256 / 77"),
+        ({"clock": 3600}, {}, "the clock there is 3,600 s ahead"),
+        ({}, {"FACTORY_SHARE": "other"}, "image tiny@0.32.0/cpu / tiny@0.30.0/cpu"),
+        ({}, {"MODEL_PATH": "other"}, "size of the weights 0 bytes in 0 files / 5 bytes in 1 files"),
+    ],
+)
+def test_nodes_that_differ_both_say_how(
+    nodes: tuple[Node, Node], tmp_path: Path, changes: dict[str, Any], variables: dict[str, str], words: str
+) -> None:
+    head, worker = nodes
+    if "FACTORY_SHARE" in variables:
+        copy(tmp_path / "share", tmp_path / "other", lambda text: text.replace("tiny@0.32.0", "tiny@0.30.0"))
+        variables = {"FACTORY_SHARE": str(tmp_path / "other")}
+    if "MODEL_PATH" in variables:
+        copy(tmp_path / "model", tmp_path / "other", str)
+        (tmp_path / "other" / "model.safetensors").write_text("short")
+        variables = {"MODEL_PATH": str(tmp_path / "other")}
+    head.start()
+    worker.start(changes, **variables)
+    assert (head.ends(), worker.ends()) == (64, 64)
+    assert "error[nodes-differ]: The two nodes differ (here / on 127.0.0.2): " in head.log
+    assert words in head.log
+    assert "error[nodes-differ]: The two nodes differ (here / on 127.0.0.1): " in worker.log
+
+
+def copy(source: Path, target: Path, change: Callable[[str], str]) -> None:
+    target.mkdir()
+    for path in source.iterdir():
+        (target / path.name).write_text(change(path.read_text()))
+
+
+def test_a_wrong_address_and_a_port_that_is_taken_are_refused_at_once(nodes: tuple[Node, Node]) -> None:
+    head, worker = nodes
+    assert head.start(HEAD_ADDRESS="10.99.0.1").ends() == 67
+    assert "error[pair]: no interface has 10.99.0.1" in head.log
+    assert worker.start(HEAD_ADDRESS="10.99.0.1").ends() == 67
+    assert "error[pair]: no interface is in one network with 10.99.0.1" in worker.log
+    for step in (0, 1):
+        port = int(head.environment["HEAD_PORT"]) + step
+        with socket.create_server(("127.0.0.1", port)):
+            assert head.start().ends() == 67
+        assert f"error[pair]: port {port} of 127.0.0.1 is in use" in head.log
+
+
+def test_strangers_do_not_disturb_and_who_waits_says_so_again(nodes: tuple[Node, Node]) -> None:
+    head, worker = nodes
+    head.start({"say_every": 1}).says("node 0 waits for the other to connect to 127.0.0.1:")
+    for sent in (b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b"{}\n", b""):
+        with socket.create_connection(("127.0.0.1", int(head.environment["HEAD_PORT"]) + 1)) as stranger:
+            stranger.sendall(sent)
+            time.sleep(0.2)
+    head.says("127.0.0.1 has connected but is no node")
+    worker.start().says("joined")
+    head.says("joined")
