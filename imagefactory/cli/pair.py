@@ -36,8 +36,8 @@ LIMIT = "seconds that the servers may take to become healthy (default: 3600)"
 def up(
     project: Project,
     set: list[str],
-    with_: str,
     target: str = "",
+    with_: str = "",
     image: str = "",
     models: str = "",
     cable: str = "",
@@ -58,7 +58,7 @@ def up(
     options.at_most_one(print=print_, compose=compose, recipe=recipe)
     seconds = options.number("--limit", limit, least=1) or 3600
     cell = select_one(project, target)
-    with reach(with_) as there:
+    with reach(options.filled("--with", with_)) as there:
         start = _start(project, cell, set, image, models or HUB_CACHE)
         pair = pairs.plan(project, cell, there, start, interface=cable, say=say)
         if print_ or compose or recipe:
@@ -68,13 +68,13 @@ def up(
 
 
 @command("pair", with_=WITH, cable=CABLE, models="the folder of downloaded models (default: ~/.cache/huggingface)")
-def doctor(project: Project, with_: str, target: str = "", models: str = "", cable: str = "") -> None:
+def doctor(project: Project, target: str = "", with_: str = "", models: str = "", cable: str = "") -> None:
     """Look at this machine, a second one and the cable between them, and say what stands in the way."""
     from imagefactory.launch.docker_run import HUB_CACHE
     from imagefactory.pair.diagnosis import diagnose, refuse_problems
     from imagefactory.pair.machines import reach
 
-    with reach(with_) as there:
+    with reach(options.filled("--with", with_)) as there:
         rows, found = diagnose(project, select_one(project, target), there, models or HUB_CACHE, cable)
     show_rows(rows, "subject", "this machine", there.name)
     for problem in found:

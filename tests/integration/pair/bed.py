@@ -1,11 +1,12 @@
 """Two Sparks on one Linux machine: namespaces with a cable between them, an sshd and a dockerd in each.
 
-Each Spark has its own network, mounts, processes and host name, and a Wi-Fi with the default route that the other cannot
-reach. Killing its first process is a power cut: the kernel ends everything else in it and removes its mounts.
+Each Spark has its own network, mounts, processes and host name, and a Wi-Fi with the default route that the other
+cannot reach. Killing its first process is a power cut: the kernel ends everything else in it and removes its mounts.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+
+from imagefactory.store.digests import sha256_of
 
 CABLE, WIFI = "enp1s0f0np0", "wlP9s9"
 PROGRAMS = ("docker", "dockerd", "ip", "iptables", "nsenter", "unshare", "ssh", "ssh-keygen", "/usr/sbin/sshd")
@@ -79,6 +82,30 @@ def bed_missing() -> str | None:
 def _unshare(*words: str) -> list[str]:
     spaces = ("--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "--kill-child")
     return ["unshare", *spaces, "--propagation", "private", *words]
+
+
+def stock(image: str, root: Path) -> None:
+    """Give a daemon that does not run yet an image of the tests' daemon, by hard links: unpacking takes minutes."""
+    docker = ("docker", "image", "inspect", image)
+    [found] = json.loads(subprocess.run(docker, capture_output=True, check=True).stdout)
+    info = ("docker", "info", "--format", "{{.DockerRootDir}}")
+    source = Path(subprocess.run(info, capture_output=True, check=True, text=True).stdout.strip())
+    data, digest = found["GraphDriver"]["Data"], found["Id"].removeprefix("sha256:")
+    layers = [Path(path).parent.name for path in (data["UpperDir"], *data.get("LowerDir", "").split(":")) if path]
+    links = [f"l/{(source / 'overlay2' / layer / 'link').read_text()}" for layer in layers]
+    chains, parent = [], ""
+    for difference in found["RootFS"]["Layers"]:
+        parent = f"sha256:{sha256_of(f'{parent} {difference}'.encode())}" if parent else difference
+        chains.append(f"layerdb/sha256/{parent.removeprefix('sha256:')}")
+    folders = [f"overlay2/{name}" for name in (*layers, *links)]
+    folders += [f"image/overlay2/{name}" for name in (*chains, f"imagedb/content/sha256/{digest}")]
+    root.mkdir(parents=True, exist_ok=True)
+    # A daemon mounts its folders on themselves, and links do not lead from one mount to another.
+    copy = 'umount --lazy "$0"/overlay2 "$0"; cd "$0" && cp --archive --link --parents --target-directory "$@"'
+    words = ["unshare", "--mount", "sh", "-c", copy, str(source), str(root), *folders]
+    subprocess.run(words, check=True, capture_output=True)
+    names = {name.partition(":")[0]: {name: found["Id"]} for name in found["RepoTags"]}
+    (root / "image/overlay2/repositories.json").write_text(json.dumps({"Repositories": names}))
 
 
 @dataclass
@@ -235,8 +262,8 @@ class Bed:
 
 
 @contextmanager
-def two_sparks(folder: Path) -> Iterator[Bed]:
-    """Run both machines for the duration of the block."""
+def two_sparks(folder: Path, head_image: str = "", worker_image: str = "") -> Iterator[Bed]:
+    """Run both machines for the duration of the block; they may have images of the tests' daemon from the start."""
     bed = Bed(
         folder,
         (
@@ -245,6 +272,9 @@ def two_sparks(folder: Path) -> Iterator[Bed]:
         ),
     )
     try:
+        for spark, image in zip(bed.sparks, (head_image, worker_image), strict=True):
+            if image:
+                stock(image, spark.folder / "docker")
         bed.start()
         yield bed
     finally:
