@@ -28,6 +28,7 @@ from . import (
     loading,
     own_files,
     pair,
+    proof,
     pulse,
     readings,
     show,
@@ -327,6 +328,13 @@ def _weights(options: list[str]) -> int:
     return 0
 
 
+def _pair_test(options: list[str]) -> int:
+    _only(options, ("",), "pair-test")
+    for line in proof.prove(_prepare([])):
+        _print(line)
+    return 0
+
+
 def _only(options: list[str], known: Sequence[str] | Mapping[str, object], command: str) -> str:
     if len(options) > 1 or (options and options[0] not in known):
         raise StartError(
@@ -345,6 +353,7 @@ COMMANDS = {
     "health": _health,
     "download": _download,
     "weights": _weights,
+    "pair-test": _pair_test,
 }
 
 

@@ -122,9 +122,14 @@ def _companion(task: Task, server: int) -> None:
 
 def _gets_ready(task: Task, server: int, started: float) -> bool:
     """Wait until the server takes requests; return whether it does."""
+    said = time.monotonic()
     while not health.is_well(task.address):
-        if os.getppid() != server or time.monotonic() - started > START_LIMIT:
+        now = time.monotonic()
+        if os.getppid() != server or now - started > START_LIMIT:
             return False
+        if task.link and now - said >= WARN_EVERY:
+            said = now
+            _say(f"not ready after {now - started:.0f} s; the other node, {task.link.other}, is alive")
         time.sleep(PAUSE)
     if task.link:
         task.link.state = links.READY
@@ -212,6 +217,10 @@ def _metrics(task: Task) -> bytes:
 
 def _judge(task: Task, server: int, watched: pulse.Pulse, now: float, waiting: int) -> None:
     noted = own_files.exists(pulse.NOTE)
+    if task.link and watched.late(now):
+        _say(
+            f"the engine has not moved for {now - watched.moved:.0f} s, and does not answer; this may be the other node"
+        )
     if not watched.stuck(now):
         if noted:
             own_files.forget(pulse.NOTE)
