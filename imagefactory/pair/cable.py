@@ -10,7 +10,7 @@ from imagefactory.pair.node import ROCE_V2, Interface, Node, Roce
 from imagefactory.pair.problem import Problem, problem
 
 Link = tuple[Interface, Interface]
-"""An interface of the head and one of the worker in the same subnet."""
+"""An interface of the head and one of the worker, each with its address in the subnet that they share."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,8 @@ def search(head: Node, worker: Node, interface: str = "") -> Cable | Problem:
     in unnoticed for a cable that is unplugged or has no address.
     """
     nodes = head, worker
+    if head.addresses and head.addresses == worker.addresses:
+        return problem("same-machine", worker.host, head=head.host)
     if interface:
         chosen = head.interface(interface)
         if chosen is None:
@@ -80,12 +82,12 @@ def search(head: Node, worker: Node, interface: str = "") -> Cable | Problem:
     else:
         pools = [one for one in head.interfaces if _wired(one)], [one for one in worker.interfaces if _wired(one)]
 
-    links = [(ours, theirs) for ours in pools[0] for theirs in pools[1] if _same_subnet(ours, theirs)]
+    links = [link for ours in pools[0] for theirs in pools[1] if (link := _link(ours, theirs))]
     live = sorted((link for link in links if all(one.up for one in link)), key=_preference)
     if not live:
         return _why_none(nodes, pools, links)
     best = live[0]
-    rivals = [link for link in live if (link[0] == best[0]) != (link[1] == best[1])]
+    rivals = [link for link in live if (link[0].name == best[0].name) != (link[1].name == best[1].name)]
     if rivals:
         return _why_unclear(nodes, best, rivals[0])
     return _cable(nodes, best, live)
@@ -100,10 +102,13 @@ def _wired(interface: Interface) -> bool:
     return not interface.bridge and not interface.wireless
 
 
-def _same_subnet(ours: Interface, theirs: Interface) -> bool:
-    """Compare subnets; a bridge of containers may have the very same address on both machines."""
-    one, other = ours.address, theirs.address
-    return bool(one and other and one.ip != other.ip and one.ip in other.network and other.ip in one.network)
+def _link(ours: Interface, theirs: Interface) -> Link | None:
+    """Return the interfaces with the addresses by which they reach each other."""
+    for one in ours.own_addresses:
+        for other in theirs.own_addresses:
+            if one.ip != other.ip and one.ip in other.network and other.ip in one.network:
+                return ours.model_copy(update={"addresses": (one,)}), theirs.model_copy(update={"addresses": (other,)})
+    return None
 
 
 def _preference(link: Link) -> tuple[bool, int, str]:
@@ -125,7 +130,7 @@ def _why_none(nodes: tuple[Node, Node], pools: tuple[list[Interface], list[Inter
 
 
 def _why_unclear(nodes: tuple[Node, Node], best: Link, rival: Link) -> Problem:
-    end = 0 if rival[0] != best[0] else 1
+    end = 0 if rival[0].name != best[0].name else 1
     node, pair = nodes[end], [best[end], rival[end]]
     twins = [device.interface for device in node.port(best[end])]
     name = "twins-one-subnet" if rival[end].name in twins else "ambiguous-cable"
@@ -141,7 +146,7 @@ def _cable(nodes: tuple[Node, Node], best: Link, live: list[Link]) -> Cable:
     ports = tuple(node.port(interface) for node, interface in zip(nodes, best, strict=True))
     links: list[Link] = []
     devices: list[tuple[Roce, Roce]] = []
-    shortfall = "" if all(ports) else "it has no RoCE device at both ends"
+    shortfall = "" if all(ports) else "It has no RoCE device at both ends"
     for ours in ports[0]:
         link = best if ours.interface == best[0].name else _link_of(ours, ports[1], live)
         if link is None:

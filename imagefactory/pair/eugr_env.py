@@ -7,14 +7,15 @@ is the management interface, and CLUSTER_LINKS lists the addresses on the cable.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from imagefactory.errors import InputError
 
-PLACES: Final = ("spark-vllm-docker/.env", "eugr/spark-vllm-docker/.env")
-"""Where it usually is, below the user's home."""
+MANIFEST: Final = ".local/state/spark-vllm-docker/cluster-setup.json"
+USUAL: Final = "spark-vllm-docker/.env"
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,11 @@ class EugrEnv:
 
 
 def find_env(home: Path) -> Path | None:
-    return next((home / place for place in PLACES if (home / place).is_file()), None)
+    """Return where setup-cluster.sh says that it wrote the file, or where it usually is."""
+    places = [home / USUAL]
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        places.insert(0, home / json.loads((home / MANIFEST).read_text("utf-8"))["env_file"])
+    return next((place for place in places if place.is_file()), None)
 
 
 def read_env(path: Path) -> EugrEnv:

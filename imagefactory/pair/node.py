@@ -32,12 +32,16 @@ class Interface(Frozen):
     default_route: bool
 
     @property
+    def own_addresses(self) -> tuple[ipaddress.IPv4Interface, ...]:
+        """The addresses that somebody gave it, or link-local ones if nobody did."""
+        return tuple(address for address in self.addresses if not address.is_link_local) or self.addresses
+
+    @property
     def address(self) -> ipaddress.IPv4Interface | None:
-        """The address to use: others may have been added to a static one by themselves, as link-local ones are."""
-        return min(self.addresses, key=lambda address: address.is_link_local, default=None)
+        return next(iter(self.own_addresses), None)
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.address or 'no address'})"
+        return f"{self.name} ({', '.join(map(str, self.own_addresses)) or 'no address'})"
 
 
 class Roce(Frozen):
@@ -94,7 +98,7 @@ class Node(Frozen):
     kernel_options: tuple[str, ...]
     interfaces: tuple[Interface, ...]
     roce: tuple[Roce, ...]
-    verbs: bool
+    verbs: bool | None
     """Whether programs can reach the RDMA devices, through /dev/infiniband."""
     memory: Memory | None
     memlock: int
@@ -109,24 +113,24 @@ class Node(Frozen):
     disks: Disks
     unread: dict[str, str]
     clock: float
-    asked: float
+    asked: float = 0
     """What the clock of the asking machine said when the answer came."""
 
     @classmethod
     def read(cls, answer: str, name: str, asked: float) -> Self:
-        """Read the last line of what the probe printed; `name` is how the user calls the machine."""
+        """Read the last line of what the probe printed; `name` is how the user calls the machine, if at all."""
         lines = answer.strip().splitlines() or [""]  # a shell's start-up files may print before it
         try:
-            known = cls.model_validate_json(lines[-1].removesuffix("}") + f', "asked": {asked}}}')
+            known = cls.model_validate_json(lines[-1])
         except ValidationError as error:
             raise MachineError(
                 "no-probe",
-                f"{name} did not say what it is like.",
-                where=name,
+                f"{name or 'This machine'} did not say what it is like.",
+                where=name or "this machine",
                 why=f"{first_problem(error)}; it said: {clean(lines[-1])[:200]!r}",
                 fix="Check that `python3 --version` there prints 3.8 or newer.",
             ) from None
-        return known.model_copy(update={"host": name}) if name else known
+        return known.model_copy(update={"host": name or known.host, "asked": asked})
 
     @property
     def platform(self) -> str:
@@ -136,6 +140,10 @@ class Node(Frozen):
     def clock_error(self) -> float:
         """Seconds by which its clock is ahead of the asking machine's, but for the time that an answer takes."""
         return self.clock - self.asked
+
+    @property
+    def addresses(self) -> frozenset[ipaddress.IPv4Interface]:
+        return frozenset(address for one in self.interfaces if not one.bridge for address in one.addresses)
 
     def interface(self, name: str | None) -> Interface | None:
         return next((one for one in self.interfaces if one.name == name), None)

@@ -99,9 +99,10 @@ def firewall(node: Node, end: End, head_port: int) -> Problem:
 
 def _agrees(env: EugrEnv, cable: Cable) -> bool:
     """Compare addresses if it has some: ETH_IF may be the management's where the ends are in different ports."""
+    if env.devices and not set(cable.head.devices) <= set(env.devices):
+        return False
     if env.addresses:
-        own = {str(link[0].address.ip) for link in cable.links if link[0].address}
-        return bool(own & env.addresses)
+        return any(str(link[0].address.ip) in env.addresses for link in cable.links if link[0].address)
     return not env.interface or env.interface == cable.head.interface.name
 
 
@@ -161,7 +162,7 @@ def _of_docker(node: Node, need: Need) -> Iterator[Problem]:
 
 def _of_rdma(node: Node) -> Iterator[Problem]:
     """Check what only matters if RoCE devices are used."""
-    if not node.verbs:
+    if node.verbs is False:
         yield problem("no-verbs", node.host)
     if node.docker and node.docker.rootless and node.memlock != UNLIMITED:
         yield problem("memlock", node.host, found=size(node.memlock))
@@ -187,4 +188,5 @@ def _limit(name: str) -> int:
 
 
 def _reason(node: Node, subject: str) -> str:
-    return clean(node.unread.get(subject, "no reason was given")).rstrip(".")
+    reason = clean(node.unread.get(subject, "no reason was given")).rstrip(".")
+    return reason[:1].upper() + reason[1:]

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from imagefactory.cli.doctor import Diagnosis, Health
-from imagefactory.cli.show.tables import Rows, diagnosis_lines, table
+from imagefactory.cli.show.tables import Rows, table
 from imagefactory.pair.cable import Cable, End, search
 from imagefactory.pair.node import Node
 from imagefactory.pair.problem import Problem, Severity
@@ -23,17 +22,16 @@ def pair_examined(head: Node, worker: Node, need: Need) -> RenderableType:
     ends = (cable.head, cable.worker) if isinstance(cable, Cable) else (None, None)
     facts = zip(_facts(head, ends[0]).items(), _facts(worker, ends[1]).values(), strict=True)
     rows: Rows = ((name, ours, theirs) for (name, ours), theirs in facts)
-    return Group(table(rows, "", head.host, worker.host), Text(), problem_lines(problems(head, worker, need)))
+    return Group(table(rows, "", head.host, worker.host), Text(), problem_table(problems(head, worker, need)))
 
 
-def problem_lines(found: Sequence[Problem]) -> Text:
-    """Show problems, each with its reason and its remedy."""
+def problem_table(found: Sequence[Problem]) -> RenderableType:
+    """Show problems by name, each with its reason and its remedy."""
     if not found:
         return Text("Nothing stands in the way.", "green")
-    health: dict[Severity, Health] = {"refuse": "failed", "warn": "warning"}
-    return diagnosis_lines(
-        [Diagnosis(one.where, "pair up", health[one.severity], f"{one.what} {one.why}", one.fix) for one in found]
-    )
+    states: dict[Severity, str] = {"refuse": "failed", "warn": "warning"}
+    rows = ((states[one.severity], one.rule, f"{one.what} {one.why}\nNext: {one.fix}") for one in found)
+    return table(rows, "", "", "")
 
 
 def _facts(node: Node, end: End | None) -> dict[str, str]:

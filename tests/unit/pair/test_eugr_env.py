@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.errors import InputError
-from imagefactory.pair.eugr_env import EugrEnv, find_env, read_env
+from imagefactory.pair.eugr_env import MANIFEST, EugrEnv, find_env, read_env
 
 DIRECT = """# mine
 CONTAINER_HF_TOKEN="secret"
@@ -41,6 +41,14 @@ def test_reads_what_describes_the_network(tmp_path: Path) -> None:
     path.write_text(CROSSED, "utf-8")
     assert read_env(path).addresses == set(nodes)
     assert read_env(path).interface == "enP7s7"
+
+
+@pytest.mark.parametrize(("manifest", "found"), [('{"env_file": "cluster.env"}', "cluster.env"), ("{}", ""), ("[", "")])
+def test_asks_the_manifest_where_it_is(tmp_path: Path, manifest: str, found: str) -> None:
+    (tmp_path / "cluster.env").touch()
+    (tmp_path / MANIFEST).parent.mkdir(parents=True)
+    (tmp_path / MANIFEST).write_text(manifest, "utf-8")
+    assert find_env(tmp_path) == (tmp_path / found if found else None)
 
 
 @pytest.mark.parametrize("text", ["CLUSTER_LINKS=[", "CLUSTER_LINKS=[1]", "CLUSTER_LINKS=7", b"\xff=1"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from imagefactory.cli.show.pair_tables import pair_examined, problem_lines
+from imagefactory.cli.show.pair_tables import pair_examined, problem_table
 from imagefactory.pair.cable import find_cable
 from imagefactory.pair.eugr_env import EugrEnv
 from imagefactory.pair.node import Node
@@ -18,7 +18,7 @@ from imagefactory.pair.rules import Need, Share, firewall, problems
 from tests.fixtures.sparks import HEALTHY, LAN, NOW, PORT_0, Port, cabled, spark
 
 NEED = Need("linux/arm64", gpu=True, nccl="2.29.7", image=frozenset(HEALTHY["images"]))
-ENV = EugrEnv(Path(".env"), PORT_0[0], (), ("192.168.177.1", "192.168.177.2"), frozenset())
+ENV = EugrEnv(Path(".env"), PORT_0[0], ("rocep1s0f0", "roceP2p1s0f0"), ("192.168.177.1", "192.168.177.2"), frozenset())
 DISKS = HEALTHY["disks"]
 GB = 10**9
 
@@ -61,6 +61,9 @@ CASES = {
     "no verbs": Case("no-verbs", verbs=False),
     "ufw": Case("firewall", firewall="ufw"),
     "their .env, other port": Case("other-cluster-env", need=replace(NEED, env=replace(ENV, nodes=("10.1.1.1",)))),
+    "their .env, other devices": Case(
+        "other-cluster-env", need=replace(NEED, env=replace(ENV, devices=("rocep1s0f1", "roceP2p1s0f1")))
+    ),
     "their .env, crossed ports": Case(
         need=replace(NEED, env=replace(ENV, interface=LAN, nodes=("10.0.0.1",), links=frozenset({"192.168.177.1"})))
     ),
@@ -125,7 +128,7 @@ def test_the_playbook_works_with_warnings(tmp_path: Path) -> None:
 
 
 def test_every_rule_is_tried() -> None:
-    elsewhere = {"mtu-small", "link-local-address", "ambiguous-cable"}  # above, and in test_cable.py
+    elsewhere = {"mtu-small", "link-local-address", "ambiguous-cable", "same-machine"}  # above, and in test_cable.py
     assert {name for case in CASES.values() for name in case.expected} | elsewhere == set(rules())
 
 
@@ -162,4 +165,4 @@ def test_the_doctor_shows_both_and_the_remedies(tmp_path: Path) -> None:
         assert part in text
     unplugged = Case(ports=cabled(2, up=False)).nodes(tmp_path / "unplugged")
     assert "not found" in shown(pair_examined(*unplugged, NEED))
-    assert shown(problem_lines([])) == "Nothing stands in the way.\n"
+    assert shown(problem_table([])) == "Nothing stands in the way.\n"
