@@ -83,7 +83,7 @@ def doctor(project: Project, target: str = "", with_: str = "", models: str = ""
 
 
 @command("pair", with_=FOUND)
-def status(project: Project, with_: str = "") -> None:  # noqa: ARG001 - every command has one
+def status(project: Project, with_: str = "") -> None:
     """Show both containers: state, health, image and address on the cable."""
     from imagefactory.pair.containers import both
 
@@ -104,7 +104,7 @@ def status(project: Project, with_: str = "") -> None:  # noqa: ARG001 - every c
 
 
 @command("pair", with_=FOUND, lines="how many lines of each (default: 100)", follow="go on until interrupted")
-def logs(project: Project, with_: str = "", lines: str = "", follow: bool = False) -> None:  # noqa: ARG001
+def logs(project: Project, with_: str = "", lines: str = "", follow: bool = False) -> None:
     """Print the logs of both servers, each line after its machine's name."""
     from imagefactory.pair.containers import follow as copy
 
@@ -114,7 +114,7 @@ def logs(project: Project, with_: str = "", lines: str = "", follow: bool = Fals
 
 
 @command("pair", with_=FOUND, limit=LIMIT)
-def restart(project: Project, with_: str = "", limit: str = "") -> None:  # noqa: ARG001
+def restart(project: Project, with_: str = "", limit: str = "") -> None:
     """Stop both servers, start both again, and wait until they are healthy."""
     from imagefactory.pair.containers import restart_both
     from imagefactory.pair.up import wait
@@ -127,7 +127,7 @@ def restart(project: Project, with_: str = "", limit: str = "") -> None:  # noqa
 
 
 @command("pair", with_=FOUND)
-def down(project: Project, with_: str = "") -> None:  # noqa: ARG001
+def down(project: Project, with_: str = "") -> None:
     """Stop and remove both containers; images and weights stay."""
     from imagefactory.pair.containers import find, remove_both
     from imagefactory.pair.machines import reach

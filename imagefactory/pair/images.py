@@ -6,6 +6,7 @@ The second Spark's Docker pulls from a registry on its own loopback, which ssh f
 from __future__ import annotations
 
 import json
+import posixpath
 import subprocess
 import tarfile
 import threading
@@ -105,7 +106,7 @@ def saved(path: Path) -> Source:
         def piece(name: str) -> Piece:
             member = members[name]
             if member.issym():  # one layer that occurs twice
-                member = archive.getmember(str(Path(name).parent.joinpath(member.linkname)).replace("/../", "/"))
+                member = members[posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname))]
             return Piece(path, member.offset_data, member.size)
 
         [image] = json.loads(b"".join(piece("manifest.json").blocks(0)))

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 BLOCK = 1 << 20
@@ -59,52 +58,58 @@ class Lent:
         return sum(self.sent.values())
 
 
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def _answer(self, *, body: bool) -> None:
+        path = unquote(urlsplit(self.path).path)
+        piece = self.server.pieces.get(path)
+        if piece is None:
+            self._head(HTTPStatus.NOT_FOUND, 0)
+            return
+        ranged = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        skip = min(int(ranged[1]), piece.size) if ranged else 0
+        more = {"Content-Type": piece.kind}
+        if ranged:
+            more["Content-Range"] = f"bytes {skip}-{piece.size - 1}/{piece.size}"
+        self._head(HTTPStatus.PARTIAL_CONTENT if ranged else HTTPStatus.OK, piece.size - skip, more)
+        for block in piece.blocks(skip) if body else ():
+            self.wfile.write(block)
+            self.server.lent.sent[path] += len(block)
+
+    def _head(self, status: HTTPStatus, length: int, more: Mapping[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(length), **(more or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """What was sent is counted; the rest is of no interest."""
+
+
+class _Server(ThreadingHTTPServer):
+    def __init__(self, pieces: Mapping[str, Piece]) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.pieces = pieces
+        self.lent = Lent(self.server_port)
+
+    def handle_error(self, *_: object) -> None:
+        """Clients that go away, or that try TLS first as Docker does, are no failures."""
+
+
 @contextmanager
 def lent(pieces: Mapping[str, Piece]) -> Iterator[Lent]:
     """Serve pieces by path for the duration of the block."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_HEAD(self) -> None:
-            self._answer(body=False)
-
-        def do_GET(self) -> None:
-            self._answer(body=True)
-
-        def _answer(self, *, body: bool) -> None:
-            path = unquote(urlsplit(self.path).path)
-            piece = pieces.get(path)
-            if piece is None:
-                self._head(HTTPStatus.NOT_FOUND, 0)
-                return
-            ranged = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-            skip = min(int(ranged[1]), piece.size) if ranged else 0
-            more = {"Content-Type": piece.kind}
-            if ranged:
-                more["Content-Range"] = f"bytes {skip}-{piece.size - 1}/{piece.size}"
-            self._head(HTTPStatus.PARTIAL_CONTENT if ranged else HTTPStatus.OK, piece.size - skip, more)
-            for block in piece.blocks(skip) if body else ():
-                self.wfile.write(block)
-                running.sent[path] += len(block)
-
-        def _head(self, status: HTTPStatus, length: int, more: Mapping[str, str] | None = None) -> None:
-            self.send_response(status)
-            for name, value in {"Content-Length": str(length), **(more or {})}.items():
-                self.send_header(name, value)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            """What was sent is counted; the rest is of no interest."""
-
-    class Server(ThreadingHTTPServer):
-        def handle_error(self, *_: Any) -> None:
-            """Clients that go away, or that try TLS first as Docker does, are no failures."""
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        running = Lent(server.server_port)
+    with _Server(pieces) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
-            yield running
+            yield server.lent
         finally:
             server.shutdown()

@@ -155,19 +155,19 @@ def reach(host: str) -> Iterator[There]:
 
 
 def run(
-    machine: Machine, *words: str, input: str | None = None, timeout: float = PATIENCE
+    machine: Machine, *words: str, given: str | None = None, timeout: float = PATIENCE
 ) -> subprocess.CompletedProcess[str]:
     """Run a command on a machine; raise an error if the machine cannot be reached or lacks the program."""
-    done = _run(machine.command(words), timeout, input)
+    done = _run(machine.command(words), timeout, given)
     machine.refuse(done)
     if done.returncode == NOT_FOUND:
         raise lacks(machine, words[0])
     return done
 
 
-def check(machine: Machine, *words: str, input: str | None = None, timeout: float = PATIENCE) -> str:
+def check(machine: Machine, *words: str, given: str | None = None, timeout: float = PATIENCE) -> str:
     """Run a command that has to succeed; return what it prints."""
-    done = run(machine, *words, input=input, timeout=timeout)
+    done = run(machine, *words, given=given, timeout=timeout)
     if done.returncode:
         raise failed(machine, words, done.stderr or done.stdout)
     return done.stdout.strip()
@@ -201,11 +201,10 @@ def failed(machine: Machine, words: Sequence[str], said: str) -> FactoryError:
     return EngineError("engine-failed", f"`{words[0]}` failed on {machine.name}.", where=machine.name, why=why, fix=fix)
 
 
-def _run(words: Sequence[str], timeout: float, input: str | None = None) -> subprocess.CompletedProcess[str]:
-    given = {"stdin": subprocess.DEVNULL} if input is None else {"input": input}
+def _run(words: Sequence[str], timeout: float, given: str | None = None) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(  # type: ignore[call-overload,no-any-return]  # noqa: S603 - ssh, or the words themselves
-            words, capture_output=True, text=True, errors="replace", check=False, timeout=timeout, **given
+        return subprocess.run(  # noqa: S603 - ssh, or the words themselves
+            words, input=given or "", capture_output=True, text=True, errors="replace", check=False, timeout=timeout
         )
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(words, 124, "", f"timed out after {timeout:.0f} s")

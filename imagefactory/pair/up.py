@@ -36,8 +36,8 @@ from imagefactory.store.digests import canonical_json, sha256_of
 from imagefactory.store.progress import Say, size
 
 VERBS = "/dev/infiniband"
-PROOF = 90.0
-"""Seconds for the proof: 30 for itself, the rest for two containers to start."""
+PROOF = 180.0
+"""Seconds for the proof, which has limits of its own: most are for loading torch."""
 EVERY = 2.0
 RESTARTS = 3
 """Restarts of a first start after which the pair counts as broken."""
@@ -68,7 +68,7 @@ def probe(there: There, models: str) -> tuple[Node, Node]:
     """Look at both machines at the same time."""
 
     def look(machine: Machine, name: str) -> Node:
-        answer = check(machine, "python3", "-", "--weights", models, input=PROBE.read_text("utf-8"))
+        answer = check(machine, "python3", "-", "--weights", models, given=PROBE.read_text("utf-8"))
         return Node.read(answer, name, time.time())
 
     with ThreadPoolExecutor() as pool:
@@ -229,10 +229,10 @@ def prove(pair: Pair) -> str:
     def test(machine: Machine, launch: Launch) -> subprocess.CompletedProcess[str]:
         return run(machine, *docker_once(replace(launch, labels={}), "pair-test"), timeout=PROOF)
 
+    nodes: list[tuple[Machine, Launch]] = [(pair.there, pair.worker), (Here(), pair.head)]
     with ThreadPoolExecutor() as pool:
-        jobs = [pool.submit(test, pair.there, pair.worker), pool.submit(test, Here(), pair.head)]
-        done = [job.result() for job in jobs]
-    for machine, one in zip((pair.there, Here()), done, strict=True):
+        done = list(pool.map(test, *zip(*nodes, strict=True)))
+    for (machine, _), one in zip(nodes, done, strict=True):
         if one.returncode:
             raise weights.refusal(machine, "pair-test", one.stderr + one.stdout)
     lines = done[1].stdout.strip().splitlines()
@@ -275,7 +275,7 @@ def _broken(container: Container, state: str, log: str) -> Exception:
         f"The server on {container.machine.name} does not start: {state}.",
         where=container.machine.name,
         why=last or "Its log has no error.",
-        fix="Read `./inv pair logs`; `./inv pair doctor` looks at both machines; `./inv pair down` removes both containers.",
+        fix="Read `./inv pair logs`; `./inv pair doctor` looks at both machines, `./inv pair down` removes the containers.",
     )
 
 
