@@ -170,10 +170,8 @@ def _listening(root: Path) -> list[int]:
 
 
 def _firewall(root: Path) -> str | None:
-    """Name a firewall that says openly that it is on; rules themselves can be read only by root."""
-    if re.search(r"(?m)^ENABLED=yes", _text(root / "etc/ufw/ufw.conf")):
-        return "ufw"
-    return "firewalld" if (root / "run/firewalld").exists() else None
+    """Name a firewall that says openly that it is on; the kernel's rules can be read only by root."""
+    return "ufw" if re.search(r"(?m)^ENABLED=yes", _text(root / "etc/ufw/ufw.conf")) else None
 
 
 def _disk(folder: str | None) -> Found | None:

@@ -32,6 +32,14 @@ def by_playbook(number: int) -> Ports:
     return changed(ports, PORT_0[1], addresses=())
 
 
+def with_link_local(number: int) -> Ports:
+    """Return what sparkrun sets up: link-local addresses beside those of each half's subnet."""
+    ports = cabled(number)
+    for place, name in enumerate(PORT_0):
+        ports = changed(ports, name, addresses=(f"169.254.{place}.{number}/16", *ports[name].addresses))
+    return ports
+
+
 @dataclass
 class Found:
     """What is expected: interface and RoCE devices of head and worker, or the name of the problem."""
@@ -54,12 +62,11 @@ CASES = {
         *(cabled(1), cabled(2, PORT_0[::-1]), (PORT_0[0], PORT_0[1])), (TWINS_0, "roceP2p1s0f0,rocep1s0f0")
     ),
     "both cables": Found(with_both(1), with_both(2), (PORT_0[0], PORT_0[0]), (TWINS_0, TWINS_0)),
-    "link-local addresses besides": Found(  # as sparkrun sets up
-        changed(changed(cabled(1), PORT_0[0], addresses=("169.254.1.1/16", "192.168.177.1/24")), PORT_0[1],
-                addresses=("192.168.178.1/24", "169.254.1.2/16")),
-        cabled(2),
-        (PORT_0[0], PORT_0[0]),
-        (TWINS_0, TWINS_0),
+    "link-local addresses besides": Found(
+        *(with_link_local(1), with_link_local(2), (PORT_0[0], PORT_0[0])), (TWINS_0, TWINS_0)
+    ),
+    "one RoCE device at the other end": Found(
+        *(cabled(1), {PORT_0[0]: Port(("192.168.177.2/24",))}, (PORT_0[0], PORT_0[0])), ("rocep1s0f0", "rocep1s0f0")
     ),
     "as in the playbook": Found(
         *(by_playbook(1), by_playbook(2), (PORT_0[0], PORT_0[0])),
@@ -153,11 +160,11 @@ def test_the_default_route_is_the_last_choice(tmp_path: Path) -> None:
     routed = "wlP9s9"  # what the tree's routing table names; here it has no wireless folder
     nodes = []
     for number in (1, 2):
-        ports = {"eth5": Port((f"10.1.0.{number}/24",)), routed: Port((f"10.2.0.{number}/24",))}
+        ports = {"xeth5": Port((f"10.1.0.{number}/24",)), routed: Port((f"10.2.0.{number}/24",))}
         node = spark(tmp_path, f"spark{number}", ports)
         wired = tuple(one.model_copy(update={"wireless": False, "speed": 1000}) for one in node.interfaces)
-        assert [one.default_route for one in wired] == [False, True]
+        assert [one.default_route for one in wired] == [True, False]
         nodes.append(node.model_copy(update={"interfaces": wired}))
-    assert find_cable(nodes[0], nodes[1]).head.interface.name == "eth5"
-    alone = [node.model_copy(update={"interfaces": node.interfaces[1:]}) for node in nodes]
+    assert find_cable(nodes[0], nodes[1]).head.interface.name == "xeth5"
+    alone = [node.model_copy(update={"interfaces": node.interfaces[:1]}) for node in nodes]
     assert find_cable(alone[0], alone[1]).head.interface.name == routed
