@@ -38,6 +38,8 @@ class Link:
         self._connection, self._rest = connection, b""
         self.other = str(connection.getpeername()[0])
         self.state = STARTING
+        self.compiles = False
+        """Whether the other node waits for a compiler, and this one for it."""
 
     def send(self, message: Mapping[str, Any]) -> None:
         self._connection.settimeout(ATTEMPT)
@@ -208,9 +210,9 @@ def keep(link: Link, server: int, port: int) -> None:
         try:
             if time.monotonic() >= beat:
                 beat = time.monotonic() + BEAT
-                link.send({"state": _state(link)})
+                link.send({"state": _state(link), "compiles": pulse.compiling()})
             message = link.receive(max(0.01, beat - time.monotonic()))
-            heard = time.monotonic()
+            heard, link.compiles = time.monotonic(), message.get("compiles") is True
             if not port:
                 state = str(message.get("state"))
                 note(f"the head is {state}" if state in {STARTING, READY} else state, well=state == READY)

@@ -193,7 +193,8 @@ def _watch_over(task: Task, server: int) -> None:
         now, metrics = time.monotonic(), _metrics(task)
         done, requests = task.server.work(metrics) if metrics else (None, 1.0)
         # A server that refuses requests refuses to be asked, too.
-        watched.see(now, done, alive=asked == [True] or pulse.compiling() or own_files.exists(pulse.SHORT))
+        compiles = pulse.compiling() or (task.link is not None and task.link.compiles)
+        watched.see(now, done, alive=asked == [True] or compiles or own_files.exists(pulse.SHORT))
         own = watched.asked is not None and not asked
         waiting = max(requests, pulse.connections(task.address.port) - own)
         if watched.asks(now, waiting=waiting > 0) or asked == [False]:
