@@ -275,7 +275,7 @@ def _broken(container: Container, state: str, log: str) -> Exception:
         f"The server on {container.machine.name} does not start: {state}.",
         where=container.machine.name,
         why=last or "Its log has no error.",
-        fix="Read `./inv pair logs`; `./inv pair doctor` looks at both machines, `./inv pair down` removes the containers.",
+        fix="Read `./inv pair logs`; `./inv pair doctor` looks at both machines, `./inv pair down` removes both.",
     )
 
 
@@ -286,7 +286,7 @@ def complete(start: Start) -> str:
     body = {"model": launch.names[0], "prompt": "Two Sparks are", "max_tokens": 8, "temperature": 0}
     url = f"http://127.0.0.1:{port_of(start)}/v1/completions"
     try:
-        answer = requests.post(url, json=body, headers=headers, timeout=60)
+        answer = requests.post(url, json=body, headers=headers, timeout=120)
         answer.raise_for_status()
         return str(answer.json()["choices"][0]["text"])
     except (requests.RequestException, ValueError, LookupError) as error:

@@ -56,11 +56,18 @@ PidFile none
 SetEnv HOME={home} PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 """
 SSH = """
-Host spark2
+Host spark2 stranger
     HostName {address}
+Host stranger
+    HostKeyAlias stranger
+Host nokey
+    HostName {address}
+    IdentityFile {keys}/none
+Host spark2 stranger
+    IdentityFile {keys}/user
 Host *
     User root
-    IdentityFile {keys}/user
+    ConnectTimeout 5
     IdentitiesOnly yes
     UserKnownHostsFile {keys}/known_hosts
     GlobalKnownHostsFile none
@@ -138,12 +145,18 @@ class Spark:
             raise RuntimeError(f"{self.name} does not boot")
 
     def start_daemons(self, keys: Path) -> None:
-        config = self.folder / "sshd_config"
-        config.write_text(SSHD.format(keys=keys, home=self.home))
-        self.start("sshd", "/usr/sbin/sshd", "-D", "-e", "-f", str(config))
+        self.start_sshd(keys)
+        self.start_dockerd()
+
+    def start_dockerd(self) -> None:
         options = ("--bridge", "none", "--iptables=false", "--ip6tables=false")
         self.start("dockerd", "dockerd", *options, "--data-root", str(self.folder / "docker"))
         self.wait_for("dockerd", lambda: self.run("docker", "version").returncode == 0)
+
+    def start_sshd(self, keys: Path) -> None:
+        config = self.folder / "sshd_config"
+        config.write_text(SSHD.format(keys=keys, home=self.home))
+        self.start("sshd", "/usr/sbin/sshd", "-D", "-e", "-f", str(config))
 
     def start(self, name: str, *words: str) -> None:
         with (self.folder / f"{name}.log").open("a") as log:
