@@ -115,6 +115,11 @@ def stock(image: str, root: Path) -> None:
     (root / "image/overlay2/repositories.json").write_text(json.dumps({"Repositories": names}))
 
 
+def child_of(process: subprocess.Popen[str]) -> int:
+    """Return the program that unshare or nsenter runs: to enter a process namespace they have to fork."""
+    return int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
+
+
 @dataclass
 class Spark:
     """One of the two machines."""
@@ -134,7 +139,7 @@ class Spark:
     def first(self) -> int:
         """The first process, as the host counts."""
         assert self.process is not None
-        return int(Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()[0])
+        return child_of(self.process)
 
     def boot(self) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
@@ -193,7 +198,7 @@ class Spark:
 
     def stop_daemon(self, name: str) -> None:
         process = self.daemons.pop(name)
-        process.terminate()
+        os.kill(child_of(process), signal.SIGTERM)
         process.wait(PATIENCE)
 
     def cut_power(self) -> None:
