@@ -130,13 +130,14 @@ def _download(machine: Machine, launch: Launch, say: Say) -> None:
 
 def refusal(machine: Machine, command: str, said: str) -> MachineError:
     """Return the error for what the serve program refuses, in its own words."""
-    told = re.search(r"error\[[\w-]+\]: (.*)(?:\n {2}\w.*)*?(?:\n {2}remedy: +(.*))?$", said, re.MULTILINE)
+    told = re.search(r"^error\[[\w-]+\]: (.*)((?:\n {2}\w.*)*)", said, re.MULTILINE)
     if told is None:
         raise failed(machine, ("docker", "run", "…", command), said)
+    remedy = re.search(r"^ {2}remedy: +(.*)", told[2], re.MULTILINE)
     return MachineError(
         "node-refuses",
         clean(told[1]),
         where=f"`{command}` on {machine.name}",
         why="The image's own program says so.",
-        fix=clean(told[2] or f"Look at the output of `{command}` there."),
+        fix=clean(remedy[1]) if remedy else f"Look at the output of `{command}` there.",
     )
