@@ -209,6 +209,8 @@ class Spark:
         self.process.kill()
         for process in (self.process, *self.daemons.values()):
             process.wait(PATIENCE)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
         self.process = None
         self.daemons.clear()
 

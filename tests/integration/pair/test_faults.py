@@ -98,7 +98,7 @@ def test_a_port_that_is_taken_is_named(pair: Commands) -> None:
 
 def test_a_firewall_between_is_found_by_the_proof(pair: Commands) -> None:
     """ssh passes, and nothing else."""
-    rules = ("-A", "INPUT", "-i", CABLE, "-p", "tcp", "--dport", "29000:60999", "-j", "DROP")
+    rules = ("-A", "INPUT", "-i", CABLE, "-p", "tcp", "--syn", "--dport", "29000:60999", "-j", "DROP")
     pair.head.check("iptables", *rules)
     said = pair.refused("node-refuses", timeout=120)
     assert CABLE in said or "10.77.0.1" in said
