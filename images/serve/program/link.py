@@ -26,7 +26,7 @@ BEAT, SILENCE = 2.0, 20.0
 SAY_EVERY, ATTEMPT, ANSWER = 60.0, 5.0, 15.0
 """Seconds between sentences of one that waits, for a connection, and for an answer."""
 LONGEST = 100_000
-STARTING, READY = "starting", "ready"
+STARTING, READY, PARTED = "starting", "ready", "parted"
 NOTE = "pair"
 """The file with the health of a node that waits, or that has no API."""
 
@@ -232,6 +232,7 @@ def _state(link: Link) -> str:
 
 
 def _part(link: Link, server: int, what: str) -> None:
+    link.state = PARTED
     text = f"the other node, {link.other}, {what}"
     note(text, well=False)
     _say(f"{text}: the server is ended with code {pulse.PARTED}, so that Docker starts both again")

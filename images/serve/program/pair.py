@@ -84,8 +84,9 @@ def find(settings: Settings, here: Network) -> Node:
         raise _refused(settings, "HEAD_ADDRESS", "pair", what)
     found = own or [interface for interface in known if wanted in interface.address.network]
     if not found:
-        what = f"no interface is in one network with {head}: {_listed(here)}"
-        raise _refused(settings, "HEAD_ADDRESS", "pair", what)
+        which = f"{chosen} is not" if chosen else "no interface is"
+        what = f"{which} in one network with {head}: {_listed(here)}"
+        raise _refused(settings, "CABLE" if chosen else "HEAD_ADDRESS", "pair", what)
     if len({interface.name for interface in found}) > 1:
         names = " and ".join(interface.name for interface in found)
         what = f"{names} are both in the network of {head}: packets would take either"

@@ -127,7 +127,7 @@ def _gets_ready(task: Task, server: int, started: float) -> bool:
         now = time.monotonic()
         if os.getppid() != server or now - started > START_LIMIT:
             return False
-        if task.link and now - said >= WARN_EVERY:
+        if task.link and task.link.state == links.STARTING and now - said >= WARN_EVERY:
             said = now
             _say(f"not ready after {now - started:.0f} s; the other node, {task.link.other}, is alive")
         time.sleep(PAUSE)

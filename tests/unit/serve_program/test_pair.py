@@ -87,7 +87,7 @@ def test_this_machine_s_addresses_are_read() -> None:
         (1, "10.0.0.1", "", 67, "10.0.0.1 is this machine's own address (enp1s0f0np0), but NODE_RANK=1"),
         (1, "10.9.0.1", "", 67, "no interface is in one network with 10.9.0.1"),
         (1, "10.0.0.2", "eth9", 67, "there is no interface 'eth9' with an IPv4 address here"),
-        (1, "10.0.0.2", "wlP9s9", 67, "no interface is in one network with 10.0.0.2"),
+        (1, "10.0.0.2", "wlP9s9", 67, "wlP9s9 is not in one network with 10.0.0.2"),
         (1, "10.5.0.2", "", 67, "twin0 and twin1 are both in the network of 10.5.0.2"),
     ],
 )
