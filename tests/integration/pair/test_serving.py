@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,20 +15,38 @@ START_LIMIT = 900
 """Seconds for two servers on one busy machine."""
 NOTICED = 60
 """Seconds within which a failure is noticed."""
-ENDED = 71
-"""The exit code of a node that misses the other."""
 
 
 @pytest.fixture(scope="module")
-def serving(commands: Commands) -> Iterator[Commands]:
+def serving(commands: Commands) -> Commands:
     done = commands.up("--limit", str(START_LIMIT), timeout=START_LIMIT + 120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip(), "the model completes a text"
     assert "proof: gloo over" in done.stderr
-    yield commands
-    commands.run("down", timeout=120)
-    for spark in commands.bed.sparks:
-        assert not spark.check("docker", "ps", "--all", "--quiet")
+    return commands
+
+
+@pytest.fixture
+def joined(pair: Commands) -> Commands:
+    """Two servers that start; what holds them together is there long before the first request can be answered."""
+    done = pair.up("--limit", "1", timeout=180)
+    assert "not healthy after 1 s" in done.stderr, done.stderr
+    wait_until_joined(pair)
+    return pair
+
+
+def wait_until_joined(pair: Commands) -> None:
+    deadline = time.monotonic() + NOTICED
+    for spark in pair.bed.sparks:
+        while "joined with" not in log_of_this_start(spark):
+            assert time.monotonic() < deadline, log_of_this_start(spark)[-2000:]
+            time.sleep(1)
+
+
+def log_of_this_start(spark: Spark) -> str:
+    since = spark.check("docker", "inspect", "--format", "{{.State.StartedAt}}", NAME).strip()
+    done = spark.run("docker", "logs", "--since", since, NAME)
+    return done.stdout + done.stderr
 
 
 def states(pair: Commands) -> list[dict[str, object]]:
@@ -73,35 +90,6 @@ def test_a_second_up_finds_all_done_and_both_are_shown(serving: Commands) -> Non
     assert {line.partition("|")[0].strip() for line in lines} == {"this machine", "spark2"}
 
 
-@pytest.mark.parametrize("node", [1, 0])
-def test_both_start_again_when_one_is_killed(serving: Commands, node: int) -> None:
-    spark, before = serving.bed.sparks[node], restarts(serving)
-    spark.check("kill", "-KILL", pid_of(spark))
-    wait_for_restart(serving, before)
-    assert ask(serving.head) != "200", "a server that is not ready refuses"
-
-
-def test_a_frozen_worker_is_noticed(serving: Commands) -> None:
-    worker, before = serving.worker, restarts(serving)
-    worker.check("docker", "pause", NAME)
-    try:
-        wait_for_restart(serving, before, nodes=(0,))
-    finally:
-        worker.check("docker", "unpause", NAME)
-    wait_for_restart(serving, before)
-
-
-def test_a_cable_that_is_pulled_out_is_noticed(serving: Commands) -> None:
-    before = restarts(serving)
-    serving.worker.check("ip", "link", "set", CABLE, "down")
-    try:
-        wait_for_restart(serving, before)
-        said = serving.head.run("docker", "logs", "--tail", "50", NAME)
-        assert CABLE in said.stdout + said.stderr
-    finally:
-        serving.worker.check("ip", "link", "set", CABLE, "up")
-
-
 def test_a_rebooted_worker_comes_back_by_itself(serving: Commands) -> None:
     before = restarts(serving)
     serving.bed.reboot(serving.worker)
@@ -110,6 +98,40 @@ def test_a_rebooted_worker_comes_back_by_itself(serving: Commands) -> None:
     while ask(serving.head) != "200":
         assert time.monotonic() < deadline, serving.run("logs").stdout[-3000:]
         time.sleep(5)
+
+
+def test_down_leaves_no_container(serving: Commands) -> None:
+    done = serving.run("down", timeout=120)
+    assert done.returncode == 0, done.stderr
+    for spark in serving.bed.sparks:
+        assert not spark.check("docker", "ps", "--all", "--quiet")
+    assert "error[no-pair]" in serving.run("status").stderr
+
+
+@pytest.mark.parametrize("node", [1, 0])
+def test_both_start_again_when_one_is_killed(joined: Commands, node: int) -> None:
+    spark, before = joined.bed.sparks[node], restarts(joined)
+    spark.check("kill", "-KILL", pid_of(spark))
+    wait_for_restart(joined, before)
+    wait_until_joined(joined)
+
+
+def test_a_frozen_worker_is_noticed(joined: Commands) -> None:
+    worker, before = joined.worker, restarts(joined)
+    worker.check("docker", "pause", NAME)
+    wait_for_restart(joined, before, nodes=(0,))
+    worker.check("docker", "unpause", NAME)
+    wait_for_restart(joined, before)
+    wait_until_joined(joined)
+
+
+def test_a_cable_that_is_pulled_out_is_noticed(joined: Commands) -> None:
+    before = restarts(joined)
+    joined.worker.check("ip", "link", "set", CABLE, "down")
+    wait_for_restart(joined, before)
+    assert CABLE in log_of_this_start(joined.head)
+    joined.worker.check("ip", "link", "set", CABLE, "up")
+    wait_until_joined(joined)
 
 
 def test_the_documented_commands_of_before_advertise_the_wifi(pair: Commands) -> None:
