@@ -219,8 +219,8 @@ def keep(link: Link, server: int, port: int) -> None:
         except TimeoutError:
             if time.monotonic() - heard > SILENCE:
                 return _part(link, server, f"is silent since {SILENCE:.0f} s")
-        except (OSError, ValueError) as error:
-            return _part(link, server, f"has ended or is cut off ({error})")
+        except (OSError, ValueError):
+            return _part(link, server, "has ended or is cut off")
     return None
 
 

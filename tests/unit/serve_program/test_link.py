@@ -46,8 +46,8 @@ class Node:
         self.process: subprocess.Popen[bytes] | None = None
         folder.mkdir()
 
-    def start(self, changes: dict[str, Any] | None = None, **variables: str) -> Node:
-        self.process = self._run(self.folder / "log", [], changes or {}, variables)
+    def start(self, changes: dict[str, Any] | None = None, *arguments: str, **variables: str) -> Node:
+        self.process = self._run(self.folder / "log", list(arguments), changes or {}, variables)
         return self
 
     def _run(
@@ -169,7 +169,7 @@ def test_when_either_dies_the_other_ends_and_they_meet_again(nodes: tuple[Node, 
         os.kill(victim.server, signal.SIGKILL)
         assert victim.ends() == 128 + signal.SIGKILL
         assert other.ends() == pulse.PARTED
-        other.says(f"the other node, {ADDRESSES[rank]}, has ended or is cut off (closed): the server is ended")
+        other.says(f"the other node, {ADDRESSES[rank]}, has ended or is cut off: the server is ended")
 
 
 def test_a_node_that_is_silent_counts_as_dead_and_one_that_is_stopped_ends_well(nodes: tuple[Node, Node]) -> None:
@@ -248,3 +248,33 @@ def test_strangers_do_not_disturb_and_who_waits_says_so_again(nodes: tuple[Node,
     head.says("127.0.0.1 has connected but is no node")
     worker.start().says("joined")
     head.says("joined")
+
+
+@pytest.mark.parametrize(
+    ("printed", "code", "words"),
+    [
+        ('{"backend": "gloo", "speed": 2.5e9, "latency": 0.00012}', 0, "gloo over lo: 2.50 GB/s, 120 µs"),
+        (
+            '{"step": "gloo", "failure": "nothing for 25 s"}',
+            67,
+            "the all-reduce over lo (127.0.0.1; the head is 127.0.0.1) failed at gloo: nothing for 25 s",
+        ),
+        ("", 67, "failed at gloo: the program ended with code 0"),
+    ],
+)
+def test_a_pair_test_says_how_fast_or_why_not(
+    nodes: tuple[Node, Node], tmp_path: Path, printed: str, code: int, words: str
+) -> None:
+    """With a stand-in for torch; test_pair_container.py has the real one."""
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho '{printed}'\n")
+    python.chmod(0o755)
+    for node in nodes:
+        node.start({}, "pair-test", FACTORY_PYTHON=str(python))
+    assert [node.ends() for node in nodes] == [code, code]
+    assert words in nodes[0].log
+
+
+def test_a_pair_test_of_one_machine_is_refused(nodes: tuple[Node, Node]) -> None:
+    assert nodes[0].start({}, "pair-test", NODES="1", HEAD_ADDRESS="").ends() == 64
+    assert "`pair-test` is for two nodes" in nodes[0].log

@@ -11,7 +11,7 @@ import pytest
 
 from imagefactory.launch.preview import Preview
 from imagefactory.project.servers.known import SERVERS
-from images.serve.program import errors, flags, main
+from images.serve.program import companion, errors, flags
 from images.serve.program import settings as read_settings
 from images.serve.program.command import Command
 from images.serve.program.findings import Start
@@ -250,7 +250,7 @@ def test_the_health_check_of_a_command_without_a_port_asks_at_the_servers_own(
     for words, wanted in ((("org/model",), port), (("org/model", "--port", "9000"), 9000)):
         command = server.build(image, settings)._replace(arguments=words)
         start = Start(server, image, settings, command, Readings(), "", None)
-        assert main._address(start).port == wanted
+        assert companion.address(start).port == wanted
 
 
 def test_an_image_of_an_unknown_server_is_broken(program_image: Images, tmp_path: Path) -> None:
