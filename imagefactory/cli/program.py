@@ -17,13 +17,14 @@ from invoke.parser.context import ParserContext
 from invoke.program import Program
 from invoke.util import helpline
 
-from imagefactory.cli import answers, bench, ci, images, kernels, matrix, mods, publishing, repository, trust  # noqa: F401 - their commands register
+from imagefactory.cli import answers, bench, ci, images, kernels, matrix, mods, pair, publishing, repository, trust  # noqa: F401 - their commands register
 from imagefactory.cli.command import COMMANDS
 from imagefactory.cli.failures import in_words, prepare_streams
 from imagefactory.errors import UsageError, did_you_mean
 
 GROUPS: Final = {
     "images": "Images on this machine",
+    "pair": "Two Sparks",
     "matrix": "What to build",
     "mods": "Mods",
     "publishing": "Publishing",
@@ -82,7 +83,7 @@ class FactoryProgram(Program):
 
     def parse_tasks(self) -> None:
         """Read the commands; `COMMAND --help` asks for help also where Invoke would read it as an argument."""
-        line: list[str] = self.core.unparsed
+        line = self._with_groups(self.core.unparsed)
         if line[:1] == ["help"]:
             line = [*line[1:], "--help"] if line[1:] else []
         asked = next((index for index, word in enumerate(line) if word in {"-h", "--help"}), 0)
@@ -110,6 +111,15 @@ class FactoryProgram(Program):
             if found:
                 print(f"{title}:")
                 self.print_columns(found)
+
+    def _with_groups(self, line: list[str]) -> list[str]:
+        """Join a group and its command, which may be written apart: `pair up` means `pair.up`."""
+        names = set(self.collection.task_names)
+        for index in range(len(line) - 1):
+            joined = ".".join(line[index : index + 2])
+            if joined in names and line[index] not in names:
+                return [*line[:index], joined, *line[index + 2 :]]
+        return line
 
     def _with_targets(self, line: list[str]) -> list[str]:
         """Put `--target` before words that can only be targets."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,8 @@ class Launch:
     """More of the host's files and folders, with their places in the container; it can only read them."""
     with_token: bool = False  # whether the user's environment has a token for the model hub
     with_limits: bool = True  # whether to raise memlock and stack, as GPUs need; rootless engines may not
+    labels: Mapping[str, str] = field(default_factory=dict)
+    devices: Sequence[str] = ()  # devices of the host that the container gets besides GPUs
 
     @property
     def container(self) -> str:
@@ -85,7 +87,13 @@ def pinned(reference: str) -> str:
 
 def docker_run(launch: Launch, *, detach: bool = True) -> list[str]:
     """Return the arguments of `docker run`. A key is mounted as a file and never appears among them."""
-    return ["docker", "run", *_options(launch, detach=detach), launch.image]
+    lifetime = ("--detach", "--restart", "unless-stopped") if detach else ("--rm",)
+    return ["docker", "run", *lifetime, "--name", launch.container, *_options(launch), launch.image]
+
+
+def docker_once(launch: Launch, *arguments: str) -> list[str]:
+    """Return the arguments of a `docker run` that does something else in the same surroundings, and ends."""
+    return ["docker", "run", "--rm", *_options(launch), launch.image, *arguments]
 
 
 def shell_line(words: list[str]) -> str:
@@ -128,6 +136,8 @@ def compose_document(launch: Launch) -> dict[str, Any]:
         "container_name": launch.container,
         "network_mode": "host",
         "ipc": "host",
+        **({"labels": dict(launch.labels)} if launch.labels else {}),
+        **({"devices": list(launch.devices)} if launch.devices else {}),
         **({"ulimits": launch.limits} if launch.limits else {}),
         "restart": "unless-stopped",
         "stop_grace_period": f"{STOP_SECONDS}s",
@@ -150,12 +160,14 @@ def compose_document(launch: Launch) -> dict[str, Any]:
     return document
 
 
-def _options(launch: Launch, *, detach: bool) -> Iterator[str]:
-    yield from ("--detach", "--restart", "unless-stopped") if detach else ("--rm",)
-    yield from ("--name", launch.container)
+def _options(launch: Launch) -> Iterator[str]:
+    for name, value in launch.labels.items():
+        yield from ("--label", f"{name}={value}")
     if launch.on_gpu:
         yield from ("--gpus", "all")
     yield from ("--network", "host", "--ipc", "host")
+    for device in launch.devices:
+        yield from ("--device", device)
     for limit, most in launch.limits.items():
         yield from ("--ulimit", f"{limit}={most}")
     yield from ("--stop-timeout", str(STOP_SECONDS))

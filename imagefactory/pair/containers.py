@@ -1,0 +1,177 @@
+"""The two containers of a pair: finding them by their labels, their state, and stopping and starting both."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from imagefactory.errors import EngineError, FactoryError, UsageError, clean
+from imagefactory.launch.docker_run import STOP_SECONDS
+from imagefactory.pair.machines import Here, Machine, There, check, failed, run
+from imagefactory.plan.serve.image_paths import ENTRYPOINT
+from imagefactory.store.progress import Say
+
+PAIR: Final = "imagefactory.pair"
+"""The label of both containers; its value is the other machine's name."""
+START: Final = "imagefactory.pair.start"
+"""The label with a digest of how the container was started."""
+ADDRESS: Final = "imagefactory.pair.address"
+"""The label with the machine's own address on the cable."""
+REFUSALS: Final = range(64, 69)
+"""Exit codes of the serve program that another attempt does not change."""
+_GONE = "No such (object|container)"
+
+
+@dataclass(frozen=True)
+class State:
+    """A container of the pair, as Docker sees it."""
+
+    status: str
+    code: int
+    restarts: int
+    image: str
+    other: str
+    """The other machine; empty for a container that is not of a pair."""
+    start: str
+    address: str
+
+    @property
+    def runs(self) -> bool:
+        return self.status == "running"
+
+    def __str__(self) -> str:
+        ended = "" if self.runs else f" with code {self.code}"
+        again = f", restarted {self.restarts} times" if self.restarts else ""
+        return f"{self.status}{ended}{again}"
+
+
+@dataclass(frozen=True)
+class Container:
+    """The container on one of the machines."""
+
+    machine: Machine
+    name: str
+
+    def state(self) -> State | None:
+        """Return its state; None if there is none."""
+        done = run(self.machine, "docker", "container", "inspect", self.name)
+        if done.returncode:
+            if re.search(_GONE, done.stderr):
+                return None
+            raise failed(self.machine, ("docker", "inspect"), done.stderr)
+        [found] = json.loads(done.stdout)
+        state, labels = found["State"], found["Config"]["Labels"] or {}
+        marks = (labels.get(name, "") for name in (PAIR, START, ADDRESS))
+        return State(state["Status"], state["ExitCode"], found["RestartCount"], found["Image"], *marks)
+
+    def health(self) -> tuple[bool, str]:
+        """Ask the server's companion for its health, and return its sentence."""
+        done = run(self.machine, "docker", "exec", self.name, *ENTRYPOINT, "health")
+        return not done.returncode, clean(done.stdout or done.stderr) or "no answer"
+
+    def log(self, lines: int) -> str:
+        done = run(self.machine, "docker", "logs", "--tail", str(lines), self.name)
+        return done.stdout + done.stderr  # they were written by one program, mostly to its error stream
+
+    def stop(self) -> None:
+        words = ("docker", "stop", "--time", str(STOP_SECONDS), self.name)
+        check(self.machine, *words, timeout=STOP_SECONDS + 60)
+
+    def remove(self) -> bool:
+        """Stop and remove it; return whether there was one."""
+        if self.state() is None:
+            return False
+        self.stop()
+        check(self.machine, "docker", "rm", "--force", self.name)
+        return True
+
+
+def make_room(container: Container, say: Say) -> None:
+    """Remove a container of an earlier pair; raise an error if the name is another container's."""
+    state = container.state()
+    if state is None:
+        return
+    if not state.other and state.runs:
+        raise EngineError(
+            "container-exists",
+            f"The container {container.name} runs on {container.machine.name}, outside of a pair.",
+            where=container.machine.name,
+            why="The containers of a pair have the same name as that of a single server, and use the same port.",
+            fix=f"Run `docker rm -f {container.name}` there first.",
+        )
+    container.remove()
+    say(f"{container.machine.name}: removed the container {container.name}, which was {state.status}")
+
+
+def find(host: str = "") -> tuple[str, str]:
+    """Return the name of the pair's containers and of its second machine, by the labels of this machine's container."""
+    form = f'{{{{.Names}}}} {{{{.Label "{PAIR}"}}}}'
+    lines = check(Here(), "docker", "ps", "--all", "--filter", f"label={PAIR}", "--format", form).splitlines()
+    found = sorted({tuple(line.split(" ", 1)) for line in lines if not host or line.endswith(f" {host}")})
+    if len(found) == 1:
+        name, other = found[0]
+        return name, other
+    what = "There is no pair on this machine." if not found else f"There are {len(found)} pairs on this machine."
+    raise UsageError(
+        "no-pair",
+        what,
+        where="docker ps",
+        why="No container here has the label of a pair." if not found else ", ".join(name for name, _ in found),
+        fix="Start one with `./inv pair up TARGET --with spark2`, or name its second machine with --with.",
+    )
+
+
+def both(here: Container, there: Container) -> Iterator[tuple[Container, State | None, str]]:
+    """Look at both containers: their state, and the sentence about their health."""
+    for container in (here, there):
+        state = container.state()
+        yield container, state, container.health()[1] if state and state.runs else ""
+
+
+def remove_both(name: str, host: str, there: There | FactoryError, say: Say) -> None:
+    """Remove both containers; the head's first, so that it can finish its requests."""
+    for machine in (Here(), there):
+        if isinstance(machine, FactoryError):
+            say(f"{host}: its container stays, and ends its server when it misses the other")
+            raise machine
+        removed = Container(machine, name).remove()
+        say(f"{machine.name}: {'removed' if removed else 'no container'} {name}")
+
+
+def restart_both(here: Container, there: Container, say: Say) -> None:
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(Container.stop, (here, there)))
+    for container in (there, here):
+        check(container.machine, "docker", "start", container.name)
+        say(f"{container.machine.name}: started {container.name}")
+
+
+def follow(here: Container, there: Container, lines: int, tell: Say, *, until_stopped: bool) -> None:
+    """Print the logs of both, each line after its machine's name."""
+
+    def copy(container: Container) -> None:
+        words = ("docker", "logs", "--tail", str(lines), *(["--follow"] if until_stopped else []), container.name)
+        command = container.machine.command(words)
+        with subprocess.Popen(  # noqa: S603 - ssh or docker
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process:
+            for line in process.stdout or ():
+                with lock:
+                    tell(f"{container.machine.name:>{width}} | {line.rstrip()}")
+
+    lock = threading.Lock()
+    width = max(len(container.machine.name) for container in (here, there))
+    with ThreadPoolExecutor() as pool:
+        for job in [pool.submit(copy, container) for container in (here, there)]:
+            job.result()

@@ -1,0 +1,156 @@
+"""One of the two machines, as probe_node.py describes it."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Final, Self
+
+from pydantic import ValidationError
+
+from imagefactory.errors import MachineError, clean
+from imagefactory.project.locks.files import Frozen, first_problem
+
+PROBE: Final = Path(__file__).with_name("probe_node.py")
+"""The program that describes a machine; it runs alone, from standard input."""
+ROCE_V2: Final = "RoCE v2"
+_PLATFORMS: Final = {"aarch64": "linux/arm64", "x86_64": "linux/amd64"}
+
+
+class Interface(Frozen):
+    """A network interface."""
+
+    name: str
+    addresses: tuple[ipaddress.IPv4Interface, ...]
+    mtu: int | None
+    up: bool
+    """Whether there is a link: a cable with a machine at its other end that is switched on."""
+    speed: int | None
+    """In Mb/s."""
+    wireless: bool
+    bridge: bool
+    default_route: bool
+
+    @property
+    def own_addresses(self) -> tuple[ipaddress.IPv4Interface, ...]:
+        """The addresses that somebody gave it, or link-local ones if nobody did."""
+        return tuple(address for address in self.addresses if not address.is_link_local) or self.addresses
+
+    @property
+    def address(self) -> ipaddress.IPv4Interface | None:
+        return next(iter(self.own_addresses), None)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({', '.join(map(str, self.own_addresses)) or 'no address'})"
+
+
+class Roce(Frozen):
+    """An RDMA device over Ethernet."""
+
+    name: str
+    active: bool
+    interface: str | None
+    slot: str | None
+    """Bus, device and function: twins, the two halves of a QSFP port, differ only in the domain before it."""
+    gid_types: tuple[str, ...]
+
+
+class Memory(Frozen):
+    """The memory of a machine, in bytes."""
+
+    total: int
+    available: int
+    unpinnable: int
+    """What the kernel's kexec handover (KHO) keeps from being registered with RDMA devices."""
+
+
+class Disk(Frozen):
+    """Where a folder is, or will be made."""
+
+    path: str
+    free: int
+    device: int
+
+
+class Docker(Frozen):
+    """A Docker daemon."""
+
+    version: str
+    root: str
+    gpus: bool
+    """Whether it can hand GPUs to containers."""
+    rootless: bool
+
+
+class Disks(Frozen):
+    """The places that need room."""
+
+    images: Disk | None
+    weights: Disk | None
+
+
+class Node(Frozen):
+    """What is known about a machine; None where it could not be read, and `unread` says why."""
+
+    host: str
+    machine: str
+    kernel: str
+    kernel_options: tuple[str, ...]
+    interfaces: tuple[Interface, ...]
+    roce: tuple[Roce, ...]
+    verbs: bool | None
+    """Whether programs can reach the RDMA devices, through /dev/infiniband."""
+    memory: Memory | None
+    memlock: int
+    """The most memory that the user may lock, in bytes; -1 without a limit."""
+    ports: frozenset[int] | None
+    """The TCP ports on which something listens."""
+    firewall: str | None
+    driver: str | None
+    docker: Docker | None
+    images: dict[str, tuple[str, ...]] | None
+    """Names by image id, which is the digest of the configuration, or of the manifest with containerd's store."""
+    disks: Disks
+    unread: dict[str, str]
+    clock: float
+    asked: float = 0
+    """What the clock of the asking machine said when the answer came."""
+
+    @classmethod
+    def read(cls, answer: str, name: str, asked: float) -> Self:
+        """Read the last line of what the probe printed; `name` is how the user calls the machine, if at all."""
+        lines = answer.strip().splitlines() or [""]  # a shell's start-up files may print before it
+        try:
+            known = cls.model_validate_json(lines[-1])
+        except ValidationError as error:
+            raise MachineError(
+                "no-probe",
+                f"{name or 'This machine'} did not say what it is like.",
+                where=name or "this machine",
+                why=f"{first_problem(error)}; it said: {clean(lines[-1])[:200]!r}",
+                fix="Check that `python3 --version` there prints 3.8 or newer.",
+            ) from None
+        return known.model_copy(update={"host": name or known.host, "asked": asked})
+
+    @property
+    def platform(self) -> str:
+        return _PLATFORMS.get(self.machine, f"linux/{self.machine}")
+
+    @property
+    def clock_error(self) -> float:
+        """Seconds by which its clock is ahead of the asking machine's, but for the time that an answer takes."""
+        return self.clock - self.asked
+
+    @property
+    def addresses(self) -> frozenset[ipaddress.IPv4Interface]:
+        return frozenset(address for one in self.interfaces if not one.bridge for address in one.addresses)
+
+    def interface(self, name: str | None) -> Interface | None:
+        return next((one for one in self.interfaces if one.name == name), None)
+
+    def port(self, interface: Interface) -> list[Roce]:
+        """Return the RoCE devices of an interface's QSFP port, its own first."""
+        own = next((device for device in self.roce if device.interface == interface.name), None)
+        if own is None:
+            return []
+        return [own, *(device for device in self.roce if device != own and device.slot and device.slot == own.slot)]

@@ -1,0 +1,234 @@
+"""Describes a machine as one JSON object: `python3 - [--weights FOLDER] < probe_node.py`, there or over ssh.
+
+It needs Python 3.8, but neither root nor packages. What cannot be read is null, and `unread` says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import array
+import fcntl
+import json
+import platform
+import re
+import resource
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # Python 3.8 could not evaluate these
+    from collections.abc import Callable
+    from typing import Any
+
+    Found = dict[str, Any]
+    Addresses = list[tuple[str, str]]  # interfaces, and their addresses with prefix
+
+PATIENCE = 4  # seconds for a program; they run side by side
+SIOCGIFCONF, SIOCGIFNETMASK = 0x8912, 0x891B
+IFREQ = 40  # bytes of a struct ifreq with pointers of 64 bits
+MOST_ADDRESSES = 1024
+LISTENING = "0A"
+HUB_CACHE = "~/.cache/huggingface"
+CDI = ("etc/cdi", "var/run/cdi")
+
+
+def probe(
+    root: Path = Path("/"),
+    weights: str = HUB_CACHE,
+    addresses: Callable[[], Addresses] | None = None,
+) -> Found:
+    """Return the description; `root` has sys, proc, dev, etc and run, and `addresses` replaces the kernel's answer."""
+    unread: dict[str, str] = {}
+
+    def attempt(name: str, read: Callable[[], Any]) -> Any:  # noqa: ANN401
+        try:
+            return read()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the rest is still worth knowing
+            unread[name] = str(error) or type(error).__name__
+            return None
+
+    with ThreadPoolExecutor() as pool:
+        docker = pool.submit(attempt, "docker", lambda: _docker(root))
+        images = pool.submit(attempt, "images", _images)
+        driver = pool.submit(attempt, "driver", _driver)
+        found = {
+            "host": socket.gethostname(),
+            "machine": platform.machine(),
+            "kernel": platform.release(),
+            "kernel_options": _text(root / "proc/cmdline").split(),
+            "interfaces": attempt("interfaces", lambda: _interfaces(root, attempt, addresses or _addresses)) or [],
+            "roce": attempt("roce", lambda: _roce(root)) or [],
+            "verbs": attempt("verbs", lambda: any((root / "dev/infiniband").glob("uverbs*"))),
+            "memory": attempt("memory", lambda: _memory(root)),
+            "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[1],
+            "ports": attempt("ports", lambda: _listening(root)),
+            "firewall": attempt("firewall", lambda: _firewall(root)),
+            "driver": driver.result(),
+            "docker": docker.result(),
+            "images": images.result(),
+        }
+    if found["docker"] is None:
+        unread.pop("images", None)  # for the same reason
+    folders = {"images": (found["docker"] or {}).get("root"), "weights": weights}
+    found["disks"] = {name: attempt(f"the disk of {name}", partial(_disk, path)) for name, path in folders.items()}
+    return {**found, "unread": unread, "clock": time.time()}
+
+
+def _text(path: Path) -> str:
+    """Return a file's text, or nothing: the kernel refuses some of an interface's files while its link is down."""
+    try:
+        return path.read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def _number(text: str) -> int | None:
+    return int(text) if re.match(r"\d+$", text) else None  # the speed of a link that is down is -1
+
+
+def _interfaces(
+    root: Path, attempt: Callable[[str, Callable[[], Any]], Any], addresses: Callable[[], Addresses]
+) -> list[Found]:
+    held = attempt("addresses", addresses) or []
+    default = attempt("routes", lambda: _default_routes(root)) or set()
+    return [
+        {
+            "name": path.name,
+            "addresses": [address for name, address in held if name == path.name],
+            "mtu": _number(_text(path / "mtu")),
+            "up": _text(path / "carrier") == "1",
+            "speed": _number(_text(path / "speed")),
+            "wireless": (path / "wireless").exists() or (path / "phy80211").exists(),
+            "bridge": (path / "bridge").exists(),
+            "default_route": path.name in default,
+        }
+        for path in sorted((root / "sys/class/net").iterdir())
+        if path.is_dir() and path.name != "lo"  # bonding_masters is a file
+    ]
+
+
+def _addresses() -> Addresses:
+    """Ask the kernel for all IPv4 addresses: DGX OS has `ip`, but other systems may not."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+        room = array.array("B", bytes(IFREQ * MOST_ADDRESSES))
+        place = struct.pack("iP", len(room), room.buffer_info()[0])
+        size = struct.unpack("iP", fcntl.ioctl(asker, SIOCGIFCONF, place))[0]
+        found = []
+        for start in range(0, size, IFREQ):
+            request = room[start : start + IFREQ].tobytes()
+            mask = fcntl.ioctl(asker, SIOCGIFNETMASK, request)[20:24]  # of this address; an interface may have several
+            name = request[:16].partition(b"\0")[0].decode().partition(":")[0]
+            prefix = bin(int.from_bytes(mask, "big")).count("1")  # noqa: FURB161 - Python 3.8
+            found.append((name, f"{socket.inet_ntoa(request[20:24])}/{prefix}"))
+        return found
+
+
+def _default_routes(root: Path) -> set[str]:
+    rows = [line.split() for line in (root / "proc/net/route").read_text("utf-8").splitlines()[1:]]
+    return {row[0] for row in rows if row[1] == row[7] == "00000000"}  # destination and mask
+
+
+def _roce(root: Path) -> list[Found]:
+    """List RDMA devices over Ethernet; a QSFP port is two of them, the same function in two PCI domains."""
+    found = []
+    folder = root / "sys/class/infiniband"
+    for device in sorted(folder.iterdir()) if folder.is_dir() else []:
+        port = device / "ports/1"
+        if _text(port / "link_layer") != "Ethernet":
+            continue
+        pci = (device / "device").resolve().name
+        found.append(
+            {
+                "name": device.name,
+                "active": "ACTIVE" in _text(port / "state"),
+                "interface": next((path.name for path in sorted((device / "device/net").glob("*"))), None),
+                "slot": pci.partition(":")[2] or None,
+                "gid_types": sorted({_text(path) for path in (port / "gid_attrs/types").glob("*")} - {""}),
+            }
+        )
+    return found
+
+
+def _memory(root: Path) -> Found:
+    lines = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text("utf-8").splitlines())
+    names = ("MemTotal", "MemAvailable", "CmaTotal", "CmaFree")
+    total, available, known, free = (int(lines.get(name, "0").split()[0]) * 1024 for name in names)
+    return {"total": total, "available": available, "unpinnable": max(0, free - known)}
+
+
+def _listening(root: Path) -> list[int]:
+    tables = [root / "proc/net/tcp", root / "proc/net/tcp6"]  # no second one without IPv6
+    rows = [line.split() for table in tables if table.exists() for line in table.read_text("utf-8").splitlines()[1:]]
+    return sorted({int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == LISTENING})
+
+
+def _firewall(root: Path) -> str | None:
+    """Name a firewall that says openly that it is on; the kernel's rules can be read only by root."""
+    return "ufw" if re.search(r"(?m)^ENABLED=yes", _text(root / "etc/ufw/ufw.conf")) else None
+
+
+def _disk(folder: str | None) -> Found | None:
+    if folder is None:
+        return None
+    path = Path(folder).expanduser()
+    while not path.exists():
+        path = path.parent
+    return {"path": folder, "free": shutil.disk_usage(str(path)).free, "device": path.stat().st_dev}
+
+
+def _driver() -> str:
+    lines = _said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").splitlines()
+    if not lines or not re.match(r"\d", lines[0]):
+        raise ValueError("nvidia-smi shows no GPU")
+    return lines[0].strip()
+
+
+def _docker(root: Path) -> Found:
+    info = json.loads(_said("docker", "info", "--format", "{{json .}}"))
+    if info.get("ServerErrors"):
+        raise ValueError(" ".join(info["ServerErrors"]))
+    described = any(path for folder in CDI for path in (root / folder).glob("*nvidia*"))
+    return {
+        "version": info["ServerVersion"],
+        "root": info["DockerRootDir"],
+        "gpus": "nvidia" in (info.get("Runtimes") or {}) or described,
+        "rootless": any("rootless" in option for option in info.get("SecurityOptions") or []),
+    }
+
+
+def _images() -> dict[str, list[str]]:
+    """Return the names of images by id: the digest of the configuration, or with containerd's store of the manifest."""
+    found: dict[str, list[str]] = {}
+    lines = _said("docker", "image", "ls", "--no-trunc", "--format", "{{.ID}} {{.Repository}}:{{.Tag}}").splitlines()
+    for line in lines:
+        digest, _, name = line.partition(" ")
+        found.setdefault(digest, []).extend([name] if "<none>" not in name else [])
+    return found
+
+
+def _said(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False)  # noqa: S603
+    except FileNotFoundError:
+        raise ValueError(f"there is no {command[0]} on PATH") from None
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"{command[0]} did not answer within {PATIENCE} seconds") from None
+    if done.returncode:
+        said = " ".join((done.stderr or done.stdout).decode("utf-8", "replace").split())[:500]
+        raise ValueError(said or f"{command[0]} ended with {done.returncode}")
+    return done.stdout.decode("utf-8", "replace").strip()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--weights", default=HUB_CACHE)
+    parser.add_argument("--root", default="/", type=Path)
+    given = parser.parse_args()
+    sys.stdout.write(json.dumps(probe(given.root, given.weights)) + "\n")

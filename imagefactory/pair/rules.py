@@ -1,0 +1,192 @@
+"""Compares two machines with what a pair needs; the sentences and limits are in rules.yaml."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from packaging.version import Version
+
+from imagefactory.errors import clean
+from imagefactory.pair.cable import Cable, End, search
+from imagefactory.pair.eugr_env import EugrEnv
+from imagefactory.pair.node import Disk, Node
+from imagefactory.pair.problem import Problem, problem, rules
+from imagefactory.store.progress import size
+
+HEAD_PORT = 29501
+UNLIMITED = -1
+_REPORTED = {"docker", "images", "driver"}  # what is unread of these has rules of its own
+
+
+@dataclass(frozen=True)
+class Share:
+    """What has to fit on one machine, in bytes."""
+
+    image: int = 0
+    """To be stored; nothing if it is there already."""
+    weights: int = 0
+    memory: int = 0
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a pair needs."""
+
+    platform: str
+    gpu: bool
+    nccl: str | None = None
+    """The version in the image's lock; None without one."""
+    image: frozenset[str] = frozenset()
+    """The digests of its configuration and manifest, one of which both machines must know; empty before it is sent."""
+    head: Share = field(default_factory=Share)
+    worker: Share = field(default_factory=Share)
+    port: int = 8000
+    head_port: int = HEAD_PORT
+    running: bool = False
+    """Whether the pair is up, and so holds its ports and memory itself."""
+    interface: str = ""
+    """The head's end of the cable, if the user chose it."""
+    env: EugrEnv | None = None
+
+
+def problems(head: Node, worker: Node, need: Need) -> list[Problem]:
+    """Return all that stands in the way: what refuses a start first, and otherwise from the cable to the image."""
+    cable = search(head, worker, need.interface)
+    found = [cable] if isinstance(cable, Problem) else [*_of_cable(head, worker, cable, need)]
+    found += _of_both(head, worker, need)
+    for node, share in ((head, need.head), (worker, need.worker)):
+        found += _of_machine(node, share, need)
+        found += _of_docker(node, need)
+        if isinstance(cable, Cable) and cable.head.devices:
+            found += _of_rdma(node)
+    if not need.running:
+        found += _of_ports(head, need)
+    return sorted(found, key=lambda one: one.severity != "refuse")
+
+
+def _of_cable(head: Node, worker: Node, cable: Cable, need: Need) -> Iterator[Problem]:
+    both = f"{head.host} and {worker.host}"
+    if not cable.head.devices:
+        yield problem("plain-ethernet", both, interface=cable.head.interface.name, reason=cable.shortfall)
+    elif cable.shortfall:
+        yield problem("one-twin", both, reason=cable.shortfall)
+    for ours, theirs in cable.links:
+        if ours.mtu and theirs.mtu and ours.mtu != theirs.mtu:
+            ends = {
+                "ours": f"{ours.name} on {head.host} {ours.mtu}",
+                "theirs": f"{theirs.name} on {worker.host} {theirs.mtu}",
+            }
+            yield problem("mtu-differs", both, **ends)
+        elif cable.head.devices and ours.mtu is not None and ours.mtu < _limit("mtu-small"):
+            yield problem("mtu-small", both, interface=ours.name, mtu=ours.mtu)
+    for node, end in ((head, cable.head), (worker, cable.worker)):
+        if end.interface.address and end.interface.address.is_link_local:
+            yield problem("link-local-address", node.host, address=end.address)
+        if node.firewall:
+            yield firewall(node, end, need.head_port)
+    if need.env and not _agrees(need.env, cable):
+        named = ", ".join(filter(None, [need.env.interface, *sorted(need.env.addresses)]))
+        yield problem("other-cluster-env", str(need.env.path), theirs=named, ours=cable.head.interface)
+
+
+def firewall(node: Node, end: End, head_port: int) -> Problem:
+    """Return the problem of packets that do not arrive; the proof before a start finds it where the probe cannot."""
+    gaps = {"firewall": node.firewall or "its rules can be read only by root", "interface": end.interface.name}
+    return problem("firewall", node.host, ports=f"{head_port} and {head_port + 1}", **gaps)
+
+
+def _agrees(env: EugrEnv, cable: Cable) -> bool:
+    """Compare addresses if it has some: ETH_IF may be the management's where the ends are in different ports."""
+    if env.devices and not set(cable.head.devices) <= set(env.devices):
+        return False
+    if env.addresses:
+        return any(str(link[0].address.ip) in env.addresses for link in cable.links if link[0].address)
+    return not env.interface or env.interface == cable.head.interface.name
+
+
+def _of_both(head: Node, worker: Node, need: Need) -> Iterator[Problem]:
+    both = f"{head.host} and {worker.host}"
+    apart = abs(head.clock_error - worker.clock_error)
+    if apart > _limit("clocks-apart"):
+        yield problem("clocks-apart", both, seconds=f"{apart:.0f}")
+    if head.driver and worker.driver and head.driver != worker.driver:
+        yield problem("drivers-differ", both, ours=head.driver, theirs=worker.driver)
+    old = need.nccl is not None and Version(need.nccl) < Version(str(rules()["nccl-arm64"].limit))
+    if old and need.platform == "linux/arm64":
+        yield problem("nccl-arm64", "the image", nccl=need.nccl)
+
+
+def _of_machine(node: Node, share: Share, need: Need) -> Iterator[Problem]:
+    if node.platform != need.platform:
+        yield problem("other-machine", node.host, found=node.platform, needed=need.platform)
+    if node.memory and not need.running and node.memory.available < share.memory:
+        yield problem("memory-short", node.host, found=size(node.memory.available), needed=size(share.memory))
+    if need.gpu and node.driver is None:
+        yield problem("no-driver", node.host, reason=_reason(node, "driver"))
+    for places in _by_disk(node, share).values():
+        disk, needed = places[0][0], sum(count for _, count, _ in places)
+        if disk.free < needed:
+            contents = ", ".join(f"{name} ({size(count)})" for _, count, name in places)
+            gaps = {"path": disk.path, "found": size(disk.free), "needed": size(needed), "contents": contents}
+            yield problem("disk-short", node.host, **gaps)
+    for subject in sorted(node.unread.keys() - _REPORTED):
+        yield problem("unread", node.host, subject=subject, reason=_reason(node, subject))
+
+
+def _by_disk(node: Node, share: Share) -> dict[int, list[tuple[Disk, int, str]]]:
+    """Group what is to be stored by disk: two things that fit one by one may not fit together."""
+    found: dict[int, list[tuple[Disk, int, str]]] = defaultdict(list)
+    for disk, count, name in (
+        (node.disks.images, share.image, "image"),
+        (node.disks.weights, share.weights, "weights"),
+    ):
+        if disk and count:
+            found[disk.device].append((disk, count, name))
+    return found
+
+
+def _of_docker(node: Node, need: Need) -> Iterator[Problem]:
+    if node.docker is None:
+        reason = _reason(node, "docker")
+        name = "docker-not-allowed" if "permission denied" in reason.lower() else "docker-missing"
+        yield problem(name, node.host, reason=reason)
+        return
+    if need.gpu and not node.docker.gpus:
+        yield problem("no-gpu-runtime", node.host)
+    if need.image and not need.image & (node.images or {}).keys():
+        known = _reason(node, "images") if node.images is None else f"It has {len(node.images)} others."
+        yield problem("image-differs", node.host, needed=min(need.image)[:19], reason=known)
+
+
+def _of_rdma(node: Node) -> Iterator[Problem]:
+    """Check what only matters if RoCE devices are used."""
+    if node.verbs is False:
+        yield problem("no-verbs", node.host)
+    if node.docker and node.docker.rootless and node.memlock != UNLIMITED:
+        yield problem("memlock", node.host, found=size(node.memlock))
+    held = node.memory.unpinnable if node.memory else 0
+    known = node.kernel in rules()["kernel-reg-mr"].kernels and "kho=off" not in node.kernel_options
+    if held or known:
+        yield problem("kernel-reg-mr", node.host, kernel=node.kernel, held=size(held) if held else "memory")
+
+
+def _of_ports(head: Node, need: Need) -> Iterator[Problem]:
+    uses = {
+        need.port: ("the server", "PORT"),
+        need.head_port: ("the meeting of both servers", "HEAD_PORT"),
+        need.head_port + 1: ("the link between both machines", "HEAD_PORT"),
+    }
+    for port, (purpose, setting) in uses.items():
+        if port in (head.ports or ()):
+            yield problem("port-taken", head.host, port=port, purpose=purpose, setting=setting)
+
+
+def _limit(name: str) -> int:
+    return int(rules()[name].limit)
+
+
+def _reason(node: Node, subject: str) -> str:
+    reason = clean(node.unread.get(subject, "no reason was given")).rstrip(".")
+    return reason[:1].upper() + reason[1:]

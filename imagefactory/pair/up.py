@@ -1,0 +1,299 @@
+"""Starts a pair: looks at both machines, brings image and weights to the second, proves the cable, starts both servers.
+
+Each step does only what is missing, so that an interrupted `up` is simply repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import requests
+
+from imagefactory.assemble.assemble import built_layouts
+from imagefactory.errors import BuildError, CheckError, EngineError, clean
+from imagefactory.launch.docker_run import Launch, docker_once, docker_run
+from imagefactory.launch.prepare import Start
+from imagefactory.oci.layout import Layout
+from imagefactory.pair import images, weights
+from imagefactory.pair.cable import Cable, find_cable
+from imagefactory.pair.containers import ADDRESS, PAIR, REFUSALS, START, Container, make_room
+from imagefactory.pair.eugr_env import find_env, read_env
+from imagefactory.pair.machines import Here, Machine, There, check, run
+from imagefactory.pair.node import PROBE, Node
+from imagefactory.pair.problem import Problem
+from imagefactory.pair.rules import HEAD_PORT, Need, Share, problems
+from imagefactory.project.cells import Cell
+from imagefactory.project.project import Project
+from imagefactory.store.digests import canonical_json, sha256_of
+from imagefactory.store.progress import Say, size
+
+VERBS = "/dev/infiniband"
+PROOF = 180.0
+"""Seconds for the proof, which has limits of its own: most are for loading torch."""
+EVERY = 2.0
+RESTARTS = 3
+"""Restarts of a first start after which the pair counts as broken."""
+NCCL = "nvidia-nccl-cu"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two launches of one image."""
+
+    start: Start
+    there: There
+    head: Launch
+    worker: Launch
+
+    @property
+    def containers(self) -> tuple[Container, Container]:
+        name = self.start.launch.container
+        return Container(Here(), name), Container(self.there, name)
+
+    @property
+    def commands(self) -> list[tuple[Machine, list[str]]]:
+        """What starts the servers, in order."""
+        return [(self.there, docker_run(self.worker)), (Here(), docker_run(self.head))]
+
+
+def probe(there: There, models: str) -> tuple[Node, Node]:
+    """Look at both machines at the same time."""
+
+    def look(machine: Machine, name: str) -> Node:
+        answer = check(machine, "python3", "-", "--weights", models, given=PROBE.read_text("utf-8"))
+        return Node.read(answer, name, time.time())
+
+    with ThreadPoolExecutor() as pool:
+        one, other = pool.submit(look, Here(), socket.gethostname()), pool.submit(look, there, there.name)
+        return one.result(), other.result()
+
+
+def plan(project: Project, cell: Cell, there: There, start: Start, *, interface: str, say: Say) -> Pair:
+    """Look at both machines, and decide how the servers are started; raise what stands in the way."""
+    nodes = probe(there, start.launch.models)
+    name = start.launch.container
+    ours = Container(Here(), name).state()
+    running = ours is not None and ours.runs and bool(ours.other)
+    ports = {"port": port_of(start), "head_port": int(start.launch.given.get("HEAD_PORT", HEAD_PORT))}
+    need = need_of(project, cell, interface=interface, running=running, **ports)
+    refuse(problems(*nodes, replace(need, worker=share(start.launch.image, nodes[1]))), say)
+    cable = find_cable(*nodes, interface)
+    ends = zip(nodes, (cable.head, cable.worker), strict=True)
+    say("cable: " + ", ".join(f"{node.host} {end.interface} {' '.join(end.devices)}".strip() for node, end in ends))
+    return pair_of(start, there, cable, nodes)
+
+
+def need_of(
+    project: Project, cell: Cell, *, interface: str, running: bool, port: int = 8000, head_port: int = HEAD_PORT
+) -> Need:
+    """Return what an image needs of both machines."""
+    nccl = next((wheel.version for wheel in project.wheel_lock(cell).wheels if wheel.name.startswith(NCCL)), None)
+    env = find_env(Path.home())
+    return Need(
+        platform=cell.platform,
+        gpu=bool(project.matrix.archs[cell.arch].capability),
+        nccl=nccl,
+        port=port,
+        head_port=head_port,
+        running=running,
+        interface=interface,
+        env=read_env(env) if env else None,
+    )
+
+
+def port_of(start: Start) -> int:
+    words = list(start.command)
+    return int(words[words.index("--port") + 1]) if "--port" in words else 8000
+
+
+def refuse(found: Sequence[Problem], say: Say) -> None:
+    """Say what stands in the way, and raise the first problem that a start would not survive."""
+    refusals = [problem for problem in found if problem.severity == "refuse"]
+    for problem in found:
+        if problem not in refusals[:1]:
+            say(f"- {problem.what} {problem.why} {problem.fix}")
+    if refusals:
+        raise refusals[0].error()
+
+
+def pair_of(start: Start, there: There, cable: Cable, nodes: tuple[Node, Node]) -> Pair:
+    """Return the launches of both machines, with every address and device set."""
+    home = check(there, "sh", "-c", 'printf %s "$HOME"')
+    models = start.launch.models
+    own = (models, models.replace("~", home, 1) if models.startswith("~/") else models)
+    others, addresses = (there.name, nodes[0].host), (cable.head.address, cable.worker.address)
+    launches = []
+    for rank in (0, 1):
+        launch = replace(
+            start.launch,
+            given={**cable.settings(rank), **start.launch.given},
+            key_file=None if rank else start.launch.key_file,  # the second has no API
+            models=own[rank],
+            devices=(VERBS,) if nodes[rank].verbs else (),
+        )
+        labels = {PAIR: others[rank], ADDRESS: addresses[rank]}
+        mark = sha256_of(canonical_json([docker_run(launch), labels]))
+        launches.append(replace(launch, labels={**labels, START: mark}))
+    return Pair(start, there, *launches)
+
+
+def up(project: Project, cell: Cell, pair: Pair, *, limit: float, say: Say) -> str:
+    """Bring both servers up; return the text that the model completes."""
+    if runs(pair):
+        say("both containers run as wanted")
+    else:
+        pair = replace(pair, worker=replace(pair.worker, image=bring_image(project, cell, pair, say)))
+        fetched = weights.bring(pair.head, pair.worker, pair.there, say)
+        say(f"weights: {size(fetched)} sent" if fetched else "weights: both have them")
+        for container in pair.containers:
+            make_room(container, say)
+        say(f"proof: {prove(pair)}")
+        for machine, command in pair.commands:
+            check(machine, *command, timeout=120)
+            say(f"{machine.name}: started {pair.start.launch.container}")
+    wait(pair.containers, limit, say)
+    return complete(pair.start)
+
+
+def runs(pair: Pair) -> bool:
+    """Whether both containers run, started in the same way."""
+    wanted = (pair.head, pair.worker)
+    states = [container.state() for container in pair.containers]
+    return all(
+        state is not None and state.runs and state.start == launch.labels[START]
+        for state, launch in zip(states, wanted, strict=True)
+    )
+
+
+def share(image: str, worker: Node) -> Share:
+    """Return what the second machine has to store: the image, if it lacks it."""
+    [found] = json.loads(check(Here(), "docker", "image", "inspect", image))
+    return Share(image=0 if found["Id"] in (worker.images or {}) else int(found["Size"]))
+
+
+def pulled(image: str, say: Say) -> str:
+    """Return the id of an image of this machine's Docker, which pulls it if it is missing."""
+    words = ("docker", "image", "inspect", "--format", "{{.Id}}", image)
+    if run(Here(), *words).returncode:
+        say(f"image: pulling {image}")
+        if subprocess.run(["docker", "pull", image], check=False).returncode:  # noqa: S603, S607
+            raise EngineError(
+                "engine-failed",
+                f"{image} cannot be pulled.",
+                where=image,
+                why="Docker says why, above.",
+                fix="Check the name and the network; for a private registry, run `docker login` first.",
+            )
+    return check(Here(), *words)
+
+
+def bring_image(project: Project, cell: Cell, pair: Pair, say: Say) -> str:
+    """Send the image unless it is there; return its id on the second machine."""
+    own = pair.start.launch.image
+    layout = _layout(project, cell, own)
+    ids = images.from_layout(layout).ids if layout else (own,)
+    if found := images.find(pair.there, *ids):
+        say(f"image: both have {own[:19]}")
+        return found
+    name = f"spark-{cell.server}:{cell.slug}"
+    if layout:
+        found, sent = images.send(images.from_layout(layout), pair.there, name, say)
+    else:
+        say("image: saving it from this machine's Docker")
+        with project.store.scratch() as folder, images.from_daemon(own, folder) as source:
+            found, sent = images.send(source, pair.there, name, say)
+    say(f"image: {sent}")
+    return found
+
+
+def _layout(project: Project, cell: Cell, own: str) -> Layout | None:
+    """Return the layout of an image that was built here; its layers are compressed, unlike the daemon's."""
+    with suppress(BuildError):
+        [(_, layout, _)] = built_layouts(project, [f"{cell}/{cell.machine}"], one=True)
+        if own in {layout.config_digest(), layout.manifest_digest()}:
+            return layout
+    return None
+
+
+def prove(pair: Pair) -> str:
+    """Have both containers talk over the cable; return what they measured."""
+
+    def test(machine: Machine, launch: Launch) -> subprocess.CompletedProcess[str]:
+        return run(machine, *docker_once(replace(launch, labels={}), "pair-test"), timeout=PROOF)
+
+    nodes: list[tuple[Machine, Launch]] = [(pair.there, pair.worker), (Here(), pair.head)]
+    with ThreadPoolExecutor() as pool:
+        done = list(pool.map(test, *zip(*nodes, strict=True)))
+    for (machine, _), one in zip(nodes, done, strict=True):
+        if one.returncode:
+            raise weights.refusal(machine, "pair-test", one.stderr + one.stdout)
+    lines = done[1].stdout.strip().splitlines()
+    return clean(lines[-1]) if lines else "both answer"
+
+
+def wait(containers: tuple[Container, Container], limit: float, say: Say) -> None:
+    """Wait until both are healthy; raise an error if one of them refuses to start, or starts again and again."""
+    began = time.monotonic()
+    told: dict[str, str] = {}
+    before = {container.machine.name: state.restarts for container in containers if (state := container.state())}
+    while True:
+        healthy = True
+        for container in containers:
+            name, state = container.machine.name, container.state()
+            if state is None:
+                raise _broken(container, "its container is gone", "")
+            restarts = state.restarts - before.get(name, 0)
+            if (not state.runs and state.code in REFUSALS) or restarts >= RESTARTS:
+                raise _broken(container, str(state), container.log(40))
+            well, sentence = container.health() if state.runs else (False, str(state))
+            healthy = healthy and well
+            if told.get(name) != sentence:
+                say(f"{name}: {sentence} ({time.monotonic() - began:.0f} s)")
+                told[name] = sentence
+        if healthy:
+            return
+        if time.monotonic() - began > limit:
+            raise _broken(containers[0], f"not healthy after {limit:.0f} s", containers[0].log(40))
+        time.sleep(EVERY)
+
+
+def _broken(container: Container, state: str, log: str) -> Exception:
+    """Return the error for a server that does not start; both containers stay, for their logs."""
+    if "error[" in log:
+        return weights.refusal(container.machine, "serve", log)
+    last = next((clean(line) for line in reversed(log.splitlines()) if "rror" in line), "")
+    return CheckError(
+        "pair-failed",
+        f"The server on {container.machine.name} does not start: {state}.",
+        where=container.machine.name,
+        why=last or "Its log has no error.",
+        fix="Read `./inv pair logs`; `./inv pair doctor` looks at both machines, `./inv pair down` removes both.",
+    )
+
+
+def complete(start: Start) -> str:
+    """Ask the model for a few words."""
+    launch = start.launch
+    headers = {"Authorization": f"Bearer {launch.key_file.read_text().strip()}"} if launch.key_file else {}
+    body = {"model": launch.names[0], "prompt": "Two Sparks are", "max_tokens": 8, "temperature": 0}
+    url = f"http://127.0.0.1:{port_of(start)}/v1/completions"
+    try:
+        answer = requests.post(url, json=body, headers=headers, timeout=120)
+        answer.raise_for_status()
+        return str(answer.json()["choices"][0]["text"])
+    except (requests.RequestException, ValueError, LookupError) as error:
+        raise CheckError(
+            "pair-failed",
+            "Both servers are healthy, but the model does not answer.",
+            where=url,
+            why=clean(str(error)),
+            fix="Read `./inv pair logs`, and run `./inv pair restart`.",
+        ) from None

@@ -1,0 +1,142 @@
+"""What stands in the way of a pair is named within a minute, before a server starts: two machines with a real cable."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from imagefactory.assemble.layers.own_layers import tiny_model
+from imagefactory.store.digests import sha256_of
+from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.model_hub import COMMIT
+from tests.fixtures.tiny_image import TARGET
+from tests.integration.pair.bed import CABLE
+from tests.integration.pair.conftest import Commands
+
+pytestmark = [pytest.mark.engine, pytest.mark.network]
+WEIGHTS = bytes(range(256)) * 4096
+PATHS = {"PYTHONPATH": str(REPOSITORY)}
+BRING = """
+import os, sys
+from pathlib import Path
+from imagefactory.errors import FactoryError
+from imagefactory.launch import prepare
+from imagefactory.pair import machines, up, weights
+from imagefactory.project.project import Project
+from imagefactory.project.targets import select_one
+
+project = Project(Path(sys.argv[1]))
+cell = select_one(project.matrix, sys.argv[2])
+with machines.reach("spark2") as there:
+    image = up.pulled(prepare.image_to_run(project, cell), print)
+    given = {"MODEL": "some/tiny"}
+    start = prepare.prepare(project, cell, image, given=given, environment=os.environ)
+    silent = lambda text: None
+    pair = up.plan(project, cell, there, start, interface="", say=silent)
+    try:
+        print(weights.bring(pair.head, pair.worker, there, silent))
+    except FactoryError as error:
+        print(error.what)
+"""
+
+
+@pytest.mark.parametrize(
+    ("host", "what"),
+    [
+        ("nowhere.invalid", "nowhere.invalid is not known"),
+        ("stranger", "stranger has a host key that this machine does not know"),
+        ("nokey", "nokey refuses this user's ssh keys"),
+        ("10.77.0.99", "10.77.0.99 does not answer"),
+    ],
+)
+def test_who_cannot_be_reached_is_said_with_a_remedy(pair: Commands, host: str, what: str) -> None:
+    assert what in pair.refused("no-ssh", host=host)
+
+
+def test_ssh_that_is_off_is_named(pair: Commands) -> None:
+    pair.worker.stop_daemon("sshd")
+    assert "no ssh server listens" in pair.refused("no-ssh")
+
+
+def test_a_machine_without_docker_is_named(pair: Commands) -> None:
+    pair.worker.stop_daemon("dockerd")
+    try:
+        assert "Docker does not answer on spark2" in pair.refused("docker-missing")
+    finally:
+        pair.worker.start_dockerd()
+
+
+def test_a_cable_that_is_out_is_named(pair: Commands) -> None:
+    pair.worker.check("ip", "link", "set", CABLE, "down")
+    assert "spark2 does not answer" in pair.refused("no-ssh")
+
+
+def test_ends_of_the_cable_with_different_mtus_are_named(pair: Commands) -> None:
+    pair.worker.check("ip", "link", "set", CABLE, "mtu", "1500")
+    assert "9000" in pair.refused("mtu-differs")
+
+
+def test_ends_of_the_cable_in_different_subnets_are_named(pair: Commands) -> None:
+    """A route is left, as ssh needs one."""
+    pair.worker.check("ip", "address", "flush", "dev", CABLE)
+    pair.worker.check("ip", "address", "add", f"{pair.worker.address}/32", "dev", CABLE)
+    pair.worker.check("ip", "route", "add", f"{pair.head.address}/32", "dev", CABLE)
+    assert "10.77.0.2/32" in pair.refused("no-common-subnet")
+
+
+def test_a_port_that_is_taken_is_named(pair: Commands) -> None:
+    listener = "import socket, time; s = socket.create_server(('0.0.0.0', 8000)); time.sleep(60)"
+    pair.head.start("listener", "python3", "-c", listener)
+    try:
+        pair.head.wait_for("listener", lambda: ":8000" in pair.head.run("ss", "-ltn").stdout)
+        assert "8000" in pair.refused("port-taken")
+    finally:
+        pair.head.stop_daemon("listener")
+
+
+def test_a_firewall_between_is_found_by_the_proof(pair: Commands) -> None:
+    """ssh passes, and nothing else."""
+    rules = ("-A", "INPUT", "-i", CABLE, "-p", "tcp", "--syn", "--dport", "29000:60999", "-j", "DROP")
+    pair.head.check("iptables", *rules)
+    said = pair.refused("node-refuses", timeout=120)
+    assert CABLE in said or "10.77.0.1" in said
+    assert "firewall" in said
+
+
+def cached(home: Path) -> None:
+    """Write the tiny model to a cache like huggingface_hub's, which has no list of files."""
+    repository = home / ".cache/huggingface/hub/models--some--tiny"
+    snapshot = repository / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    (repository / "blobs").mkdir()
+    (repository / "refs").mkdir()
+    (repository / "refs/main").write_text(COMMIT)
+    contents = {Path(name).name: content for name, content in tiny_model().items()} | {"model.safetensors": WEIGHTS}
+    for name, content in contents.items():
+        blob = repository / "blobs" / sha256_of(content)
+        blob.write_bytes(content)
+        (snapshot / name).symlink_to(blob)
+
+
+def bring(pair: Commands) -> str:
+    """Do the step of `up` that copies weights; return the number of bytes, or the failure."""
+    done = pair.head.run(sys.executable, "-c", BRING, str(pair.checkout), TARGET, env=PATHS, timeout=120)
+    return done.stdout.strip() or done.stderr
+
+
+def test_weights_are_copied_once_completed_and_verified(pair: Commands) -> None:
+    cached(pair.head.home)
+    place = pair.worker.home / ".cache/huggingface"
+    place.mkdir(parents=True)
+    pair.worker.check("mount", "-t", "tmpfs", "-o", "size=64k", "full", str(place))
+    assert "are free in" in bring(pair)
+    pair.worker.check("umount", str(place))
+    assert int(bring(pair)) > len(WEIGHTS)
+    assert bring(pair) == "0"
+    blob = place / "hub/models--some--tiny/blobs" / sha256_of(WEIGHTS)
+    with blob.open("r+b") as file:
+        file.truncate(1000)
+    assert len(WEIGHTS) <= int(bring(pair)) < len(WEIGHTS) + 10_000
+    assert blob.read_bytes() == WEIGHTS

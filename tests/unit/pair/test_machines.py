@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imagefactory.errors import EngineError, FactoryError, NetworkError, UsageError
+from imagefactory.pair.machines import There, check, failed, reach
+
+
+@pytest.mark.parametrize(
+    ("said", "what", "fix"),
+    [
+        ("ssh: Could not resolve hostname spark2: Name or service not known", "is not known", "~/.ssh/config"),
+        ("Host key verification failed.", "a host key that this machine does not know", "ssh-keygen -R spark2"),
+        ("root@10.77.0.2: Permission denied (publickey).", "refuses this user's ssh keys", "ssh-copy-id spark2"),
+        ("ssh: connect to host 10.77.0.2 port 22: Connection refused", "no ssh server listens", "enable --now ssh"),
+        ("ssh: connect to host 10.77.0.2 port 22: Connection timed out", "does not answer", "ping spark2"),
+        ("Timeout, server 10.77.0.2 not responding.", "does not answer", "ping spark2"),
+        ("kex_exchange_identification: banner line too long", "cannot be reached over ssh", "`ssh spark2 true`"),
+    ],
+)
+def test_failures_of_ssh_are_explained(tmp_path: Path, said: str, what: str, fix: str) -> None:
+    error = There("spark2", tmp_path).explained(f"** a banner **\n{said}\n")
+    assert what in error.what
+    assert fix in error.fix
+    assert error.why == said
+
+
+@pytest.mark.parametrize(
+    ("said", "fix"),
+    [
+        ("permission denied while trying to connect to the Docker daemon socket", "usermod -aG docker"),
+        ("Cannot connect to the Docker daemon at unix:///var/run/docker.sock.", "systemctl enable --now docker"),
+        ("failed to register layer: write /x: no space left on device", "docker system prune"),
+    ],
+)
+def test_failures_of_docker_have_remedies(tmp_path: Path, said: str, fix: str) -> None:
+    assert fix in failed(There("spark2", tmp_path), ("docker", "pull"), said).fix
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "name"),
+    [
+        ("exit 127", EngineError, "no-program"),
+        ("echo oh >&2; exit 3", EngineError, "engine-failed"),
+        ("echo Connection refused >&2; exit 255", NetworkError, "no-ssh"),
+    ],
+)
+def test_the_exit_code_tells_whose_failure_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, kind: type[FactoryError], name: str
+) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f"#!/bin/sh\n{script}\n")
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(kind) as caught:
+        check(There("spark2", tmp_path), "docker", "version")
+    assert caught.value.name == name
+
+
+@pytest.mark.parametrize("host", ["-oProxyCommand=touch /tmp/x", "a b", ""])
+def test_a_host_is_no_option_of_ssh(host: str) -> None:
+    with pytest.raises(UsageError), reach(host):
+        pass
