@@ -15,9 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import requests
-
 from imagefactory.assemble.assemble import built_layouts
+from imagefactory.check.bench.endpoint import Endpoint
 from imagefactory.errors import BuildError, CheckError, EngineError, clean
 from imagefactory.launch.docker_run import Launch, docker_once, docker_run
 from imagefactory.launch.prepare import Start
@@ -282,18 +281,16 @@ def _broken(container: Container, state: str, log: str) -> Exception:
 def complete(start: Start) -> str:
     """Ask the model for a few words."""
     launch = start.launch
-    headers = {"Authorization": f"Bearer {launch.key_file.read_text().strip()}"} if launch.key_file else {}
+    key = launch.key_file.read_text().strip() if launch.key_file else ""
+    server = Endpoint(f"http://127.0.0.1:{port_of(start)}", key)
     body = {"model": launch.names[0], "prompt": "Two Sparks are", "max_tokens": 8, "temperature": 0}
-    url = f"http://127.0.0.1:{port_of(start)}/v1/completions"
     try:
-        answer = requests.post(url, json=body, headers=headers, timeout=120)
-        answer.raise_for_status()
-        return str(answer.json()["choices"][0]["text"])
-    except (requests.RequestException, ValueError, LookupError) as error:
+        return str(server.json("POST", "/v1/completions", body)["choices"][0]["text"])
+    except (CheckError, LookupError, TypeError) as error:
         raise CheckError(
             "pair-failed",
             "Both servers are healthy, but the model does not answer.",
-            where=url,
-            why=clean(str(error)),
+            where=server.address,
+            why=clean(error.why if isinstance(error, CheckError) else str(error)),
             fix="Read `./inv pair logs`, and run `./inv pair restart`.",
         ) from None

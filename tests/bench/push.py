@@ -76,7 +76,7 @@ def docker_push(address: str) -> Spent:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--target", default="gemma4-31b-nvfp4@0.32.0/rtx5090")
+    parser.add_argument("--target", default="qwen3.6-27b-nvfp4@0.32.0/rtx5090")
     parser.add_argument("--other", default="qwen3.6-27b-nvfp4@0.32.0/rtx5090", help="another model on the same vLLM")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--docker", action="store_true")

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from imagefactory.check.answers.record import NOT_MEASURED
 from imagefactory.errors import FactoryError, InputError, RegistryError, TrustError, clean
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import contents
@@ -364,15 +363,16 @@ class _Check:
             self._add("rebuilds", "ok" if count.same else "not checked", same)
 
     def _show_answers(self, listed: Sequence[Descriptor]) -> None:
-        """Show what the newest record says about the answers; nobody signs it, so it proves nothing."""
+        """Show what the newest record says about the answers, if any; nobody signs it, so it proves nothing."""
         planned = Sha256(self.config.get("config", {}).get("Labels", {}).get("imagefactory.plan", ""))
         try:
             record = newest(answers_among(self.repository, listed), self.manifest.digest, planned)
-            told = record.line if record else NOT_MEASURED
         except FactoryError as error:
-            record, told = None, f"{error.what} {error.why}"
-        state: FindingState = "ok" if record and record.verdict == "same" else "not counted"
-        self._add("answers", state, told.removeprefix("answers "))
+            self._add("answers", "not counted", f"{error.what} {error.why}")
+            return
+        if record:
+            state: FindingState = "ok" if record.verdict == "same" else "not counted"
+            self._add("answers", state, record.line.removeprefix("answers "))
 
 
 def _other_layers(plan: Plan, expected: bytes, manifest: StoredManifest) -> str:

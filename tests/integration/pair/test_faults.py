@@ -129,7 +129,7 @@ def bring(pair: Commands) -> str:
 def test_weights_are_copied_once_completed_and_verified(pair: Commands) -> None:
     cached(pair.head.home)
     place = pair.worker.home / ".cache/huggingface"
-    place.mkdir(parents=True)
+    place.mkdir(parents=True, exist_ok=True)
     pair.worker.check("mount", "-t", "tmpfs", "-o", "size=64k", "full", str(place))
     assert "are free in" in bring(pair)
     pair.worker.check("umount", str(place))

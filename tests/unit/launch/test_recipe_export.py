@@ -23,7 +23,7 @@ from tests.fixtures.failures import raises
 PROJECT = Project(REPOSITORY)
 TARGETS = [
     *("gemma4-31b", "gemma4-31b@sglang-0.5.21", "qwen3.5-35b-a3b-int4"),
-    "gemma4-31b-nvfp4@0.32.0/rtx5090",
+    "qwen3.6-27b-nvfp4@0.32.0/rtx5090",
 ]
 QUANTIZATIONS = {"none", "fp8", "nvfp4", "mxfp4", "auto-round", "awq"}
 """Names that sparkrun has for weights."""
@@ -86,7 +86,7 @@ def test_recipe_starts_the_server_by_its_program(files: dict[str, str]) -> None:
 
 def test_account_says_what_the_registry_lacks() -> None:
     account = registry_of(PROJECT, select(PROJECT.matrix, TARGETS)).account
-    assert "not for the DGX Spark: gemma4-31b-nvfp4@0.32.0/rtx5090" in account
+    assert "not for the DGX Spark: qwen3.6-27b-nvfp4@0.32.0/rtx5090" in account
     [unpinned] = [line for line in account if line.startswith("without a pinned revision")]
     assert "google/gemma-4-31B-it" in unpinned
 

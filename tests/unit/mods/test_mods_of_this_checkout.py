@@ -77,9 +77,10 @@ def test_readme_has_one_table_of_every_mod_and_release() -> None:
     says = "Run `./inv mods.check --write`."
     assert [name for name, _ in rows] == [folder.name for folder in FOLDERS], says
     assert all((ROOT / link).is_file() for _, link in rows)
-    versions = Project(REPOSITORY).matrix.vllm.values()
-    releases = dict.fromkeys(vllm.release for vllm in versions if vllm.release)
-    assert table.splitlines()[0] == f"| mod | {' | '.join(releases)} |", says
+    matrix = Project(REPOSITORY).matrix
+    releases = dict.fromkeys(vllm.release for vllm in matrix.vllm.values() if vllm.release)
+    of_sglang = (f"sglang-{name}" for name in matrix.sglang)
+    assert table.splitlines()[0] == f"| mod | {' | '.join([*releases, *of_sglang])} |", says
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -138,10 +139,11 @@ def nodes(served_image: Callable[..., Preview], tmp_path: Path) -> Iterator[tupl
 
 def free_port() -> int:
     """Return a port that is free, as is the next."""
-    with socket.socket() as one, socket.socket() as two:
-        one.bind(("127.0.0.1", 0))
-        two.bind(("127.0.0.1", one.getsockname()[1] + 1))
-        return int(one.getsockname()[1])
+    while True:
+        with socket.socket() as one, socket.socket() as two, suppress(OSError):
+            one.bind(("127.0.0.1", 0))
+            two.bind(("127.0.0.1", one.getsockname()[1] + 1))
+            return int(one.getsockname()[1])
 
 
 def test_nodes_meet_in_any_order_and_the_worker_is_as_healthy_as_the_head(nodes: tuple[Node, Node]) -> None:
