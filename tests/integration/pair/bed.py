@@ -251,6 +251,8 @@ class Bed:
     def plug_in(self) -> None:
         """Lay the cable; both ends come up with their addresses."""
         head, worker = self.sparks
+        for spark in self.sparks:  # what is left of a cable to a machine without power
+            spark.run("ip", "link", "delete", CABLE)
         ends = ("netns", str(head.first), "type", "veth", "peer", "name", CABLE, "netns", str(worker.first))
         subprocess.run(["ip", "link", "add", CABLE, *ends], check=True)
         for spark in self.sparks:
