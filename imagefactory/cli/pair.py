@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from imagefactory.cli import options
-from imagefactory.cli.command import command, say, select_one, show_rows
+from imagefactory.cli.command import command, say, select_one, show, show_rows
 from imagefactory.errors import FactoryError
 
 if TYPE_CHECKING:
@@ -70,16 +70,16 @@ def up(
 @command("pair", with_=WITH, cable=CABLE, models="the folder of downloaded models (default: ~/.cache/huggingface)")
 def doctor(project: Project, target: str = "", with_: str = "", models: str = "", cable: str = "") -> None:
     """Look at this machine, a second one and the cable between them, and say what stands in the way."""
+    from imagefactory.cli.show.pair_tables import pair_examined
     from imagefactory.launch.docker_run import HUB_CACHE
-    from imagefactory.pair.diagnosis import diagnose, refuse_problems
+    from imagefactory.pair.diagnosis import examine, refuse_problems
     from imagefactory.pair.machines import reach
+    from imagefactory.pair.rules import problems
 
     with reach(options.filled("--with", with_)) as there:
-        rows, found = diagnose(project, select_one(project, target), there, models or HUB_CACHE, cable)
-    show_rows(rows, "subject", "this machine", there.name)
-    for problem in found:
-        say(f"{problem.severity}: {problem.what}\n  why: {problem.why}\n  fix: {problem.fix}")
-    refuse_problems(found)
+        found = examine(project, select_one(project, target), there, models or HUB_CACHE, cable)
+    show(pair_examined(*found))
+    refuse_problems(problems(*found))
 
 
 @command("pair", with_=FOUND)
