@@ -113,11 +113,13 @@ def run(
     from imagefactory.launch import launchers, prepare
     from imagefactory.launch.companions import chosen_profiles
     from imagefactory.launch.docker_run import HUB_CACHE
+    from imagefactory.launch.recipes import settings_of_a_recipe
 
     cells = [select_one(project, one) for one in target or [""]]
     options.at_most_one(print=print_, compose=compose, recipe=recipe)
     swapped, unit = recipe == launchers.LLAMA_SWAP, recipe == launchers.QUADLET
-    options.at_most_one(recipe=recipe and not (swapped or unit), mod=mod)
+    shared = recipe and not (swapped or unit)
+    options.at_most_one(recipe=shared, mod=mod)
     if len(cells) > 1 and (not swapped or image):
         raise UsageError(
             "bad-option",
@@ -142,7 +144,7 @@ def run(
             project,
             cell,
             image or find(project, cell),
-            given=prepare.settings_from(set),
+            given=(settings_of_a_recipe(project.matrix, cell) if shared else {}) | prepare.settings_from(set),
             environment=os.environ,
             models=models or HUB_CACHE,
             mods=mod,

@@ -13,7 +13,7 @@ import yaml
 
 from imagefactory.errors import UsageError
 from imagefactory.launch.prepare import prepare
-from imagefactory.launch.recipes import Format
+from imagefactory.launch.recipes import Format, settings_of_a_recipe
 from imagefactory.oci.layout import writing_output
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
@@ -108,7 +108,8 @@ def _digests(project: Project, cells: Sequence[Cell]) -> dict[Cell, Digest | Non
 
 def _recipes(project: Project, cell: Cell, digest: Digest | None) -> dict[str, str]:
     image = f"{project.matrix.effective_registry}@{digest}"
-    start = prepare(project, cell, image, given={}, environment={"HOME": os.environ.get("HOME", "/")})
+    given = settings_of_a_recipe(project.matrix, cell)
+    start = prepare(project, cell, image, given=given, environment={"HOME": os.environ.get("HOME", "/")})
     return {
         f"{folder}/{cell.model_and_version}.yaml": start.recipe(style)
         for style, folder in FOLDERS.items()

@@ -17,6 +17,8 @@ import yaml
 from imagefactory.errors import TrustError, UsageError
 from imagefactory.launch.docker_run import Launch, pinned
 from imagefactory.plan.serve.description import Description, image_environment
+from imagefactory.project.cells import Cell
+from imagefactory.project.matrix import Matrix
 from imagefactory.project.servers.known import server_of
 from imagefactory.project.servers.server import Server
 
@@ -29,6 +31,11 @@ TEMPLATED = ("MAX_MODEL_LEN", "MAX_NUM_SEQS", "MAX_NUM_BATCHED_TOKENS", "GPU_MEM
 def recipe(style: str, launch: Launch, model: Mapping[str, Any], command: Sequence[str], env: Mapping[str, str]) -> str:
     """Return a recipe. `command` comes from `Preview.command`; `env` holds the model's own variables."""
     return recipe_text(recipe_document(style, launch, model, command, env))
+
+
+def settings_of_a_recipe(matrix: Matrix, cell: Cell) -> dict[str, str]:
+    """Return what a recipe sets: launchers add the flags of several nodes themselves."""
+    return {"NODES": "1"} if matrix.models[cell.model].sparks > 1 else {}
 
 
 def recipe_text(document: Mapping[str, Any]) -> str:
@@ -57,7 +64,8 @@ def recipe_document(
             why=f"No launcher of that name is known to start {server.title}.",
             fix=f"Use {', '.join(server.recipes)}, quadlet or llama-swap.",
         )
-    defaults: dict[str, object] = {"host": "0.0.0.0", "port": 8000, "tensor_parallel": 1}  # noqa: S104
+    nodes = int(image_environment(launch.description).get("NODES", "1"))
+    defaults: dict[str, object] = {"host": "0.0.0.0", "port": 8000, "tensor_parallel": nodes}  # noqa: S104
     words = _template(server, command, defaults)
     document: dict[str, Any] = {
         "recipe_version": "1" if style == "eugr" else "2",
@@ -69,13 +77,13 @@ def recipe_document(
         if model.get("revision"):
             document["model_revision"] = model["revision"]
         document |= {
-            "runtime": server.name,
+            "runtime": "vllm-distributed" if (server.name, nodes > 1) == ("vllm", True) else server.name,
             "runtime_version": facts[server.name],
-            "min_nodes": 1,
-            "max_nodes": 1,
+            "min_nodes": nodes,
+            "max_nodes": nodes,
         }
     else:
-        document["solo_only"] = True
+        document["cluster_only" if nodes > 1 else "solo_only"] = True
     document |= {
         "container": pinned(launch.image),
         "defaults": defaults,

@@ -23,13 +23,13 @@ from tests.fixtures.failures import raises
 PROJECT = Project(REPOSITORY)
 TARGETS = [
     *("gemma4-31b", "gemma4-31b@sglang-0.5.21", "qwen3.5-35b-a3b-int4"),
-    "qwen3.6-27b-nvfp4@0.32.0/rtx5090",
+    *("qwen3.6-27b-nvfp4@0.32.0/rtx5090", "deepseek-v4-flash"),
 ]
 QUANTIZATIONS = {"none", "fp8", "nvfp4", "mxfp4", "auto-round", "awq"}
 """Names that sparkrun has for weights."""
 BOTH = {"recipe_version", "name", "description", "model", "container", "defaults", "env", "command"}
 KNOWN = {
-    "1": BOTH | {"solo_only"},
+    "1": BOTH | {"solo_only", "cluster_only"},
     "2": BOTH | {"model_revision", "runtime", "runtime_version", "min_nodes", "max_nodes", "metadata"},
 }
 """The keys of each format that recipes of images may have."""
@@ -52,6 +52,8 @@ def test_registry_has_a_manifest_and_a_recipe_for_each_target(files: dict[str, s
         "recipes/gemma4-31b-v0.32.0.yaml",
         "recipes/gemma4-31b-sglang-0.5.21.yaml",
         "recipes/qwen3.5-35b-a3b-int4-v0.32.0.yaml",
+        "recipes/deepseek-v4-flash-v0.32.0.yaml",
+        "eugr/deepseek-v4-flash-v0.32.0.yaml",
         "eugr/gemma4-31b-v0.32.0.yaml",
         "eugr/qwen3.5-35b-a3b-int4-v0.32.0.yaml",
     }
@@ -82,6 +84,13 @@ def test_recipe_starts_the_server_by_its_program(files: dict[str, str]) -> None:
     for name, program in (("gemma4-31b-v0.32.0", "vllm"), ("gemma4-31b-sglang-0.5.21", "sglang")):
         command = read(files, f"recipes/{name}.yaml")["command"]
         assert shlex.split(command.replace("\\\n", " "))[:2] == [program, "serve"]
+
+
+def test_a_recipe_for_two_sparks_leaves_the_flags_of_nodes_to_the_launcher(files: dict[str, str]) -> None:
+    found = read(files, "recipes/deepseek-v4-flash-v0.32.0.yaml")
+    assert (found["runtime"], found["min_nodes"], found["max_nodes"]) == ("vllm-distributed", 2, 2)
+    assert (found["defaults"]["tensor_parallel"], "--nnodes" in found["command"]) == (2, False)
+    assert read(files, "eugr/deepseek-v4-flash-v0.32.0.yaml")["cluster_only"]
 
 
 def test_account_says_what_the_registry_lacks() -> None:
