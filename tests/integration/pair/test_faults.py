@@ -15,7 +15,7 @@ from tests.fixtures.tiny_image import TARGET
 from tests.integration.pair.bed import CABLE
 from tests.integration.pair.conftest import Commands
 
-pytestmark = [pytest.mark.engine, pytest.mark.network]
+pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 WEIGHTS = bytes(range(256)) * 4096
 PATHS = {"PYTHONPATH": str(REPOSITORY)}
 BRING = """

@@ -21,7 +21,7 @@ from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.platforms import MACHINE
 from tests.integration.pair.conftest import Commands
 
-pytestmark = [pytest.mark.engine, pytest.mark.network]
+pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 SIZE = 100_000
 
 
