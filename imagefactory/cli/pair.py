@@ -72,14 +72,16 @@ def doctor(project: Project, target: str = "", with_: str = "", models: str = ""
     """Look at this machine, a second one and the cable between them, and say what stands in the way."""
     from imagefactory.cli.show.pair_tables import pair_examined
     from imagefactory.launch.docker_run import HUB_CACHE
-    from imagefactory.pair.diagnosis import examine, refuse_problems
     from imagefactory.pair.machines import reach
+    from imagefactory.pair.problem import refuse_first
     from imagefactory.pair.rules import problems
+    from imagefactory.pair.up import examine
 
     with reach(options.filled("--with", with_)) as there:
-        found = examine(project, select_one(project, target), there, models or HUB_CACHE, cable)
-    show(pair_examined(*found))
-    refuse_problems(problems(*found))
+        head, worker, need = examine(project, select_one(project, target), there, models or HUB_CACHE, cable)
+    found = problems(head, worker, need)
+    show(pair_examined(head, worker, need.interface, found))
+    refuse_first(found)
 
 
 @command("pair", with_=FOUND)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -56,3 +57,10 @@ def problem(name: str, where: str, **gaps: object) -> Problem:
     gaps = {"where": where, "limit": rule.limit, **gaps}
     what, why, fix = (text.format_map(gaps) for text in (rule.what, rule.why, rule.fix))
     return Problem(name, rule.severity, what, where, why, fix)
+
+
+def refuse_first(found: Iterable[Problem]) -> None:
+    """Raise the first problem that a start would not survive."""
+    for one in found:
+        if one.severity == "refuse":
+            raise one.error()

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from packaging.version import Version
 
 from imagefactory.errors import clean
 from imagefactory.pair.cable import Cable, End, search
 from imagefactory.pair.eugr_env import EugrEnv
-from imagefactory.pair.node import Disk, Node
+from imagefactory.pair.node import Node
 from imagefactory.pair.problem import Problem, problem, rules
 from imagefactory.store.progress import size
 
 HEAD_PORT = 29501
 UNLIMITED = -1
 _REPORTED = {"docker", "images", "driver"}  # what is unread of these has rules of its own
-
-
-@dataclass(frozen=True)
-class Share:
-    """What has to fit on one machine, in bytes."""
-
-    image: int = 0
-    """To be stored; nothing if it is there already."""
-    weights: int = 0
-    memory: int = 0
 
 
 @dataclass(frozen=True)
@@ -38,14 +27,12 @@ class Need:
     gpu: bool
     nccl: str | None = None
     """The version in the image's lock; None without one."""
-    image: frozenset[str] = frozenset()
-    """The digests of its configuration and manifest, one of which both machines must know; empty before it is sent."""
-    head: Share = field(default_factory=Share)
-    worker: Share = field(default_factory=Share)
+    to_send: int = 0
+    """Bytes of the image that the second machine has to store; none if it has the image."""
     port: int = 8000
     head_port: int = HEAD_PORT
     running: bool = False
-    """Whether the pair is up, and so holds its ports and memory itself."""
+    """Whether the pair is up, and so holds its ports itself."""
     interface: str = ""
     """The head's end of the cable, if the user chose it."""
     env: EugrEnv | None = None
@@ -56,11 +43,15 @@ def problems(head: Node, worker: Node, need: Need) -> list[Problem]:
     cable = search(head, worker, need.interface)
     found = [cable] if isinstance(cable, Problem) else [*_of_cable(head, worker, cable, need)]
     found += _of_both(head, worker, need)
-    for node, share in ((head, need.head), (worker, need.worker)):
-        found += _of_machine(node, share, need)
+    for node in (head, worker):
+        found += _of_machine(node, need)
         found += _of_docker(node, need)
         if isinstance(cable, Cable) and cable.head.devices:
             found += _of_rdma(node)
+    disk = worker.disks.images
+    if disk and disk.free < need.to_send:
+        gaps = {"path": disk.path, "found": size(disk.free), "needed": size(need.to_send)}
+        found.append(problem("disk-short", worker.host, **gaps))
     if not need.running:
         found += _of_ports(head, need)
     return sorted(found, key=lambda one: one.severity != "refuse")
@@ -118,33 +109,13 @@ def _of_both(head: Node, worker: Node, need: Need) -> Iterator[Problem]:
         yield problem("nccl-arm64", "the image", nccl=need.nccl)
 
 
-def _of_machine(node: Node, share: Share, need: Need) -> Iterator[Problem]:
+def _of_machine(node: Node, need: Need) -> Iterator[Problem]:
     if node.platform != need.platform:
         yield problem("other-machine", node.host, found=node.platform, needed=need.platform)
-    if node.memory and not need.running and node.memory.available < share.memory:
-        yield problem("memory-short", node.host, found=size(node.memory.available), needed=size(share.memory))
     if need.gpu and node.driver is None:
         yield problem("no-driver", node.host, reason=_reason(node, "driver"))
-    for places in _by_disk(node, share).values():
-        disk, needed = places[0][0], sum(count for _, count, _ in places)
-        if disk.free < needed:
-            contents = ", ".join(f"{name} ({size(count)})" for _, count, name in places)
-            gaps = {"path": disk.path, "found": size(disk.free), "needed": size(needed), "contents": contents}
-            yield problem("disk-short", node.host, **gaps)
     for subject in sorted(node.unread.keys() - _REPORTED):
         yield problem("unread", node.host, subject=subject, reason=_reason(node, subject))
-
-
-def _by_disk(node: Node, share: Share) -> dict[int, list[tuple[Disk, int, str]]]:
-    """Group what is to be stored by disk: two things that fit one by one may not fit together."""
-    found: dict[int, list[tuple[Disk, int, str]]] = defaultdict(list)
-    for disk, count, name in (
-        (node.disks.images, share.image, "image"),
-        (node.disks.weights, share.weights, "weights"),
-    ):
-        if disk and count:
-            found[disk.device].append((disk, count, name))
-    return found
 
 
 def _of_docker(node: Node, need: Need) -> Iterator[Problem]:
@@ -155,9 +126,6 @@ def _of_docker(node: Node, need: Need) -> Iterator[Problem]:
         return
     if need.gpu and not node.docker.gpus:
         yield problem("no-gpu-runtime", node.host)
-    if need.image and not need.image & (node.images or {}).keys():
-        known = _reason(node, "images") if node.images is None else f"It has {len(node.images)} others."
-        yield problem("image-differs", node.host, needed=min(need.image)[:19], reason=known)
 
 
 def _of_rdma(node: Node) -> Iterator[Problem]:

@@ -9,7 +9,6 @@ import json
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,18 +16,18 @@ from pathlib import Path
 
 from imagefactory.assemble.assemble import built_layouts
 from imagefactory.check.bench.endpoint import Endpoint
-from imagefactory.errors import BuildError, CheckError, EngineError, clean
+from imagefactory.errors import BuildError, CheckError, EngineError, UsageError, clean
 from imagefactory.launch.docker_run import Launch, docker_once, docker_run
 from imagefactory.launch.prepare import Start
 from imagefactory.oci.layout import Layout
 from imagefactory.pair import images, weights
 from imagefactory.pair.cable import Cable, find_cable
-from imagefactory.pair.containers import ADDRESS, PAIR, REFUSALS, START, Container, make_room
+from imagefactory.pair.containers import ADDRESS, PAIR, REFUSALS, START, Container, find, make_room
 from imagefactory.pair.eugr_env import find_env, read_env
 from imagefactory.pair.machines import Here, Machine, There, check, run
 from imagefactory.pair.node import PROBE, Node
-from imagefactory.pair.problem import Problem
-from imagefactory.pair.rules import HEAD_PORT, Need, Share, problems
+from imagefactory.pair.problem import refuse_first
+from imagefactory.pair.rules import HEAD_PORT, Need, problems
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.store.digests import canonical_json, sha256_of
@@ -83,11 +82,24 @@ def plan(project: Project, cell: Cell, there: There, start: Start, *, interface:
     running = ours is not None and ours.runs and bool(ours.other)
     ports = {"port": port_of(start), "head_port": int(start.launch.given.get("HEAD_PORT", HEAD_PORT))}
     need = need_of(project, cell, interface=interface, running=running, **ports)
-    refuse(problems(*nodes, replace(need, worker=share(start.launch.image, nodes[1]))), say)
+    found = problems(*nodes, replace(need, to_send=missing(start.launch.image, nodes[1])))
+    refuse_first(found)
+    for one in found:
+        say(f"- {one.what} {one.why} {one.fix}")
     cable = find_cable(*nodes, interface)
     ends = zip(nodes, (cable.head, cable.worker), strict=True)
     say("cable: " + ", ".join(f"{node.host} {end.interface} {' '.join(end.devices)}".strip() for node, end in ends))
     return pair_of(start, there, cable, nodes)
+
+
+def examine(project: Project, cell: Cell, there: There, models: str, interface: str) -> tuple[Node, Node, Need]:
+    """Look at both machines for `pair doctor`, which changes nothing."""
+    head, worker = probe(there, models)
+    try:
+        running = bool(find(there.name))
+    except UsageError:
+        running = False
+    return head, worker, need_of(project, cell, interface=interface, running=running)
 
 
 def need_of(
@@ -111,16 +123,6 @@ def need_of(
 def port_of(start: Start) -> int:
     words = list(start.command)
     return int(words[words.index("--port") + 1]) if "--port" in words else 8000
-
-
-def refuse(found: Sequence[Problem], say: Say) -> None:
-    """Say what stands in the way, and raise the first problem that a start would not survive."""
-    refusals = [problem for problem in found if problem.severity == "refuse"]
-    for problem in found:
-        if problem not in refusals[:1]:
-            say(f"- {problem.what} {problem.why} {problem.fix}")
-    if refusals:
-        raise refusals[0].error()
 
 
 def pair_of(start: Start, there: There, cable: Cable, nodes: tuple[Node, Node]) -> Pair:
@@ -172,10 +174,10 @@ def runs(pair: Pair) -> bool:
     )
 
 
-def share(image: str, worker: Node) -> Share:
-    """Return what the second machine has to store: the image, if it lacks it."""
+def missing(image: str, worker: Node) -> int:
+    """Return how many bytes of the image the second machine has to store: none if it has it."""
     [found] = json.loads(check(Here(), "docker", "image", "inspect", image))
-    return Share(image=0 if found["Id"] in (worker.images or {}) else int(found["Size"]))
+    return 0 if found["Id"] in (worker.images or {}) else int(found["Size"])
 
 
 def pulled(image: str, say: Say) -> str:

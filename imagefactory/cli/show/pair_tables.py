@@ -11,18 +11,17 @@ from imagefactory.cli.show.tables import Rows, table
 from imagefactory.pair.cable import Cable, End, search
 from imagefactory.pair.node import Node
 from imagefactory.pair.problem import Problem, Severity
-from imagefactory.pair.rules import Need, problems
 from imagefactory.store.progress import size
 
 UNKNOWN = "unknown"
 
 
-def pair_examined(head: Node, worker: Node, need: Need) -> RenderableType:
-    cable = search(head, worker, need.interface)
+def pair_examined(head: Node, worker: Node, interface: str, found: Sequence[Problem]) -> RenderableType:
+    cable = search(head, worker, interface)
     ends = (cable.head, cable.worker) if isinstance(cable, Cable) else (None, None)
     facts = zip(_facts(head, ends[0]).items(), _facts(worker, ends[1]).values(), strict=True)
     rows: Rows = ((name, ours, theirs) for (name, ours), theirs in facts)
-    return Group(table(rows, "", head.host, worker.host), Text(), problem_table(problems(head, worker, need)))
+    return Group(table(rows, "", head.host, worker.host), Text(), problem_table(found))
 
 
 def problem_table(found: Sequence[Problem]) -> RenderableType:

@@ -14,10 +14,10 @@ from imagefactory.pair.cable import find_cable
 from imagefactory.pair.eugr_env import EugrEnv
 from imagefactory.pair.node import Node
 from imagefactory.pair.problem import rules
-from imagefactory.pair.rules import Need, Share, firewall, problems
+from imagefactory.pair.rules import Need, firewall, problems
 from tests.fixtures.sparks import HEALTHY, LAN, NOW, PORT_0, Port, cabled, spark
 
-NEED = Need("linux/arm64", gpu=True, nccl="2.29.7", image=frozenset(HEALTHY["images"]))
+NEED = Need("linux/arm64", gpu=True, nccl="2.29.7")
 ENV = EugrEnv(Path(".env"), PORT_0[0], ("rocep1s0f0", "roceP2p1s0f0"), ("192.168.177.1", "192.168.177.2"), frozenset())
 DISKS = HEALTHY["disks"]
 GB = 10**9
@@ -47,7 +47,7 @@ def memory(**changes: int) -> dict[str, int]:
 CASES = {
     "healthy": Case(),
     "healthy with their .env": Case(need=replace(NEED, env=ENV)),
-    "healthy, and running": Case(need=replace(NEED, running=True, head=Share(memory=200 * GB)), head={"ports": [8000]}),
+    "healthy, and running": Case(need=replace(NEED, running=True), head={"ports": [8000]}),
     "no wire": Case("no-cable", ports={"wlP9s9": Port(("192.168.1.2/24",))}),
     "unplugged": Case("link-down", ports=cabled(2, up=False)),
     "other subnet": Case(
@@ -76,14 +76,8 @@ CASES = {
     "kernel by its memory": Case("kernel-reg-mr", kernel="7.0.0-31-generic", memory=memory(unpinnable=9 * GB)),
     "clock": Case("clocks-apart", clock=NOW - 3600),
     "clock within bounds": Case(clock=NOW - 59),
-    "memory": Case("memory-short", need=replace(NEED, worker=Share(memory=121 * GB)), memory=memory()),
-    "image and weights, each small enough": Case(
-        "disk-short", need=replace(NEED, worker=Share(image=400 * GB, weights=600 * GB))
-    ),
-    "image and weights on two disks": Case(
-        need=replace(NEED, worker=Share(image=400 * GB, weights=600 * GB)),
-        disks={"images": DISKS["images"], "weights": {**DISKS["weights"], "device": 2}},
-    ),
+    "image too large": Case("disk-short", need=replace(NEED, to_send=1000 * GB)),
+    "image with room": Case(need=replace(NEED, to_send=400 * GB)),
     "server's port": Case("port-taken", head={"ports": [8000]}),
     "meeting port": Case("port-taken", head={"ports": [29501]}),
     "link's port": Case("port-taken", head={"ports": [29502]}),
@@ -96,8 +90,6 @@ CASES = {
     "no toolkit": Case("no-gpu-runtime", docker={**HEALTHY["docker"], "gpus": False}),
     "locked memory": Case("memlock", docker={**HEALTHY["docker"], "rootless": True}, memlock=8 << 20),
     "locked memory without limit": Case(docker={**HEALTHY["docker"], "rootless": True}),
-    "other image": Case("image-differs", images={"sha256:" + "b" * 64: ["factory:1"]}),
-    "image unread": Case("image-differs", images=None, unread={"images": "docker did not answer within 4 seconds"}),
     "old NCCL": Case("nccl-arm64", need=replace(NEED, nccl="2.28.9")),
     "old NCCL on amd64": Case(
         "other-machine", "other-machine", need=replace(NEED, nccl="2.28.9", platform="linux/amd64")
@@ -154,7 +146,7 @@ def shown(what: Any) -> str:
 
 def test_the_doctor_shows_both_and_the_remedies(tmp_path: Path) -> None:
     head, worker = Case(kernel="7.0.0-1019-nvidia").nodes(tmp_path)
-    text = shown(pair_examined(head, worker, NEED))
+    text = shown(pair_examined(head, worker, "", problems(head, worker, NEED)))
     for part in (
         "spark1",
         "enp1s0f0np0 (192.168.177.2/24)",
@@ -164,5 +156,5 @@ def test_the_doctor_shows_both_and_the_remedies(tmp_path: Path) -> None:
     ):
         assert part in text
     unplugged = Case(ports=cabled(2, up=False)).nodes(tmp_path / "unplugged")
-    assert "not found" in shown(pair_examined(*unplugged, NEED))
+    assert "not found" in shown(pair_examined(*unplugged, "", []))
     assert shown(problem_table([])) == "Nothing stands in the way.\n"
