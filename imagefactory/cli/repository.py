@@ -89,7 +89,7 @@ def test(
     options.at_most_one(fast=fast, all=all)
     arguments = [
         # More than cores: most integration tests wait for servers. By file, so that fixtures are made once.
-        *("-n", "4", "--dist", "loadfile"),
+        *("-n", "4", "--dist", "loadfile", "--durations", "20", "--durations-min", "5"),
         *(["tests/unit"] if fast else []),
         *(["--cov=imagefactory", "--cov=images", "--cov-report=term"] if all else ["-m", "not slow"]),
         *(["-k", match] if match else []),

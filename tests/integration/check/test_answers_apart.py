@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from imagefactory.assemble.engines.docker import daemon
 from imagefactory.check.answers.comparison import change, figures, judge
@@ -16,6 +17,7 @@ from imagefactory.check.smoke.containers import Containers
 from imagefactory.check.smoke.subject import bring_into_daemon, subject_of_target
 from imagefactory.project.project import Project
 from imagefactory.project.servers.sglang import SERVER
+from images.shipped.mods.load import load_mods
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.mods import edit, has, manifest, write_mod
 from tests.fixtures.platforms import MACHINE
@@ -27,6 +29,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 NGRAM = """--speculative-config '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}'"""
 LAYER = "vllm/model_executor/models/qwen3.py"
 GPU = {"amd64": "rtx5090", "arm64": "gb10"}[MACHINE]
+MODS = {name: mod for name, mod in load_mods(REPOSITORY / "mods").items() if mod.manifest.of_server == "vllm"}
 SGLANG = f"qwen3.5-27b-nvfp4@sglang-0.5.23/{GPU}"
 
 
@@ -46,6 +49,15 @@ def test_a_drafter_and_a_mod_that_adds_a_comment_change_nothing(
     assert verdict(served, both)[0] == "drafter"
     found = figures(served, both)
     assert (found.divergence, found.partings, found.continuations) == (0, 0, 8)
+
+
+@pytest.mark.parametrize("name", [name for name, mod in MODS.items() if mod.variant(Version("0.32.0"))])
+def test_a_mod_of_the_tree_leaves_the_answers_as_they_are(
+    name: str, served: AnswersResult, trained: Path, tiny_checkout: Path
+) -> None:
+    options = ("--volume", f"{REPOSITORY / 'mods'}:/mods:ro")
+    found = figures(served, measured(tiny_checkout, trained, more=options, MODS=name))
+    assert (found.divergence, found.same_chat, found.partings, found.continuations) == (0, True, 0, 8)
 
 
 def test_an_older_version_says_the_same(served: AnswersResult, trained: Path, tmp_path: Path) -> None:
