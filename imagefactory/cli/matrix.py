@@ -110,7 +110,7 @@ def plan(project: Project, target: list[str], json: bool = False, diff: bool = F
     from imagefactory.cli.command import today
     from imagefactory.plan.make import locked_plans
     from imagefactory.plan.status import diff_plans, last_plan, plan_status
-    from imagefactory.project.cells import support_warnings
+    from imagefactory.project.cells import known_faults, support_warnings
 
     options.at_most_one(json=json, diff=diff, shared=shared)
     for warning in support_warnings(project.matrix, select(project, target), today()):
@@ -127,6 +127,8 @@ def plan(project: Project, target: list[str], json: bool = False, diff: bool = F
             show(plan_table(plan_status(project, plan, others)))
             if note := project.matrix.models[plan.model].shared_memory:
                 print(note)
+            for fault in known_faults(project.matrix, plan.cell):
+                print(f"known fault: {fault}")
         elif (last := last_plan(project.build_folder(plan.cell))) is None:
             print(f"{plan.target}: never built here, so there is nothing to compare with")
         elif changes := diff_plans(last, plan):

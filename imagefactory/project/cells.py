@@ -143,12 +143,22 @@ def default_version(matrix: Matrix, name: str) -> str:
 
 
 def support_warnings(matrix: Matrix, cells: Iterable[Cell], today: date) -> list[str]:
-    """List what is wrong on a day with Debian's support of the bases of cells, with the archs concerned."""
+    """List what is past its day: Debian's support of the bases of cells, with their archs, and versions."""
     archs: dict[str, dict[str, None]] = {}
+    versions: dict[str, None] = {}
     for cell in cells:
         archs.setdefault(matrix.archs[cell.arch].base, {})[cell.arch] = None
+        versions[cell.version] = None
     warnings = ((base, matrix.bases[base].support_warning(today)) for base in archs)
-    return [f"{', '.join(archs[base])}: {warning}" for base, warning in warnings if warning]
+    past = (name for name in versions if name in matrix.kept and matrix.kept[name].until < today)
+    return [
+        *(f"{', '.join(archs[base])}: {warning}" for base, warning in warnings if warning),
+        *(f"{version_title(name)} was to be kept until {matrix.kept[name].until}" for name in past),
+    ]
+
+
+def known_faults(matrix: Matrix, cell: Cell) -> list[str]:
+    return [rule.reason for rule in matrix.known_faults if condition_holds(rule.when, matrix, cell)]
 
 
 def usable_drafters(matrix: Matrix, cell: Cell) -> list[Drafter]:

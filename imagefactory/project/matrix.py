@@ -26,7 +26,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from imagefactory.errors import ConfigError, FactoryError, RegistryError, UsageError, did_you_mean
 from imagefactory.oci.registry.reference import Reference
-from imagefactory.project.bases import Base, LeaveOut, unique
+from imagefactory.project.bases import Base, Day, LeaveOut, unique
 from imagefactory.project.served_model import ServedModel
 from imagefactory.project.server_versions import TITLES, VLLM, ServerVersion, version_name
 from images.shipped.conditions import Condition
@@ -133,6 +133,13 @@ class Rule(_Model):
     reason: Annotated[str, Field(min_length=10)]
 
 
+class Kept(_Model):
+    """Why a version stays in the matrix though a newer one is there, and until when."""
+
+    until: Day  # the last day; `plan` warns afterwards
+    reason: Annotated[str, Field(min_length=10)]
+
+
 class LoaderRule(Rule):
     """A rule that chooses how images load weights."""
 
@@ -180,6 +187,9 @@ class Matrix(_Model):
     leave_out: list[LeaveOut] = []
     broken_records: list[BrokenRecord] = []
     exclude: list[Rule] = []
+    known_faults: list[Rule] = []
+    """What is wrong with images that are built all the same; `plan` and the site say so."""
+    kept: dict[Name, Kept] = {}  # older versions, by their names in targets
     _checkout: Path | None = PrivateAttr(None)
 
     @field_validator("registry")
@@ -313,6 +323,8 @@ def _references(matrix: Matrix) -> Iterator[tuple[tuple[str | int, ...], str, It
             yield ("models", name, "arch"), model.arch, matrix.archs, "arch"
         for key in model.serve_on:
             yield ("models", name, "serve_on", key), key, served_on, "arch or server"
+    for name in matrix.kept:
+        yield ("kept", name), name, matrix.versions, "version"
     for index, entry in enumerate(matrix.leave_out):
         for number, key in enumerate(entry.archs):
             yield ("leave_out", index, "archs", number), key, matrix.archs, "arch"

@@ -9,7 +9,7 @@ from typing import Final
 from imagefactory.check.answers.record import NOT_MEASURED
 from imagefactory.check.smoke.record import LEVELS
 from imagefactory.launch.docker_run import Launch, docker_run, shell_line
-from imagefactory.project.cells import Cell
+from imagefactory.project.cells import Cell, known_faults
 from imagefactory.project.locks.kernels import recorded_audit
 from imagefactory.publish.history import history
 from imagefactory.publish.tags import fixed_tag, moving_tags
@@ -66,6 +66,7 @@ def image_page(stock: Stock, planned: Planned, packages: Document, shared: Mappi
         "neighbours": _neighbours(stock, planned),
         "mods": [mod.name for mod in plan.mods],
         "notes": plan.notes,
+        "faults": known_faults(matrix, cell),
         "audit": audit.result,
         "audit_summary": audit.summary,
         "kernels": [

@@ -11,7 +11,7 @@ from imagefactory.check.bench.profiles import PublishedFigure, PublishedFigures
 from imagefactory.check.bench.result import BenchResult, pooled_acceptance
 from imagefactory.launch.preview import Preview
 from imagefactory.plan.serve.description import Served, image_environment
-from imagefactory.project.cells import Cell, default_version, drafter_exclusions
+from imagefactory.project.cells import Cell, default_version, drafter_exclusions, known_faults
 from imagefactory.project.served_model import ServedModel
 from imagefactory.project.server_versions import TITLES
 from imagefactory.project.servers.server import MOST
@@ -188,6 +188,7 @@ def _versions(stock: Stock, name: str, images: Mapping[Cell, Document]) -> Itera
             "platform": cell.platform,
             "slug": page["slug"],
             "state": page["state"],
+            "faults": known_faults(stock.project.matrix, cell),
             "default": cell == home,
         }
 

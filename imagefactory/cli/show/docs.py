@@ -26,10 +26,10 @@ from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Plan
 from imagefactory.plan.serve.description import Description, describe_image, image_environment, serve_document
 from imagefactory.plan.status import PlanStatus, plan_status
-from imagefactory.project.cells import Cell, buildable, usable_drafters
+from imagefactory.project.cells import Cell, buildable, known_faults, usable_drafters
 from imagefactory.project.matrix import Matrix, load_matrix
 from imagefactory.project.project import Project
-from imagefactory.project.server_versions import TITLES, VLLM
+from imagefactory.project.server_versions import TITLES, VLLM, version_title
 from imagefactory.project.servers.known import SERVERS
 from imagefactory.project.targets import select_one
 from imagefactory.site.guides import read_guides
@@ -86,6 +86,7 @@ def with_tables(root: Path) -> dict[Path, str]:
             "choice": best_by_use(matrix, published, 3),
             "uses": models_by_use(matrix, published),
             "facts": model_facts(matrix, published),
+            "versions": kept_versions(matrix),
         },
         "README.md": {"tags": best_by_use(matrix, published, 1)},
     }
@@ -225,6 +226,18 @@ class Glance:
         if not self.rates:
             return "not measured"
         return "-".join(dict.fromkeys(f"{rate:.0f}" for rate in (min(self.rates), max(self.rates))))
+
+
+def kept_versions(matrix: Matrix) -> str:
+    """Return the table of older versions: what they are kept for, until when, and what is wrong with them."""
+    faults: dict[str, dict[str, None]] = {}
+    for cell in buildable(matrix):
+        faults.setdefault(cell.version, {}).update(dict.fromkeys(known_faults(matrix, cell)))
+    rows = (
+        (version_title(name), str(kept.until), kept.reason, "; ".join(faults.get(name, ())) or "none")
+        for name, kept in matrix.kept.items()
+    )
+    return markdown_table(rows, "version", "kept until", "for", "known faults")
 
 
 def glance(matrix: Matrix, name: str, published: PublishedFigures) -> Glance:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.version import Version
 from rich.console import Console
 
 from imagefactory.cli.show.pair_tables import pair_examined, problem_table
@@ -15,6 +16,10 @@ from imagefactory.pair.eugr_env import EugrEnv
 from imagefactory.pair.node import Node
 from imagefactory.pair.problem import rules
 from imagefactory.pair.rules import Need, firewall, problems
+from imagefactory.pair.up import NCCL
+from imagefactory.project.cells import known_faults
+from imagefactory.project.project import Project, locked_cells
+from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.sparks import HEALTHY, LAN, NOW, PORT_0, Port, cabled, spark
 
 NEED = Need("linux/arm64", gpu=True, nccl="2.29.7")
@@ -158,3 +163,12 @@ def test_the_doctor_shows_both_and_the_remedies(tmp_path: Path) -> None:
     unplugged = Case(ports=cabled(2, up=False)).nodes(tmp_path / "unplugged")
     assert "not found" in shown(pair_examined(*unplugged, "", []))
     assert shown(problem_table([])) == "Nothing stands in the way.\n"
+
+
+def test_versions_with_the_nccl_that_hangs_have_it_as_a_known_fault() -> None:
+    project = Project(REPOSITORY)
+    limit = Version(str(rules()["nccl-arm64"].limit))
+    for cell in locked_cells(project):
+        wheels = project.wheel_lock(cell).wheels if cell.arch == "gb10" else ()
+        old = any(wheel.name.startswith(NCCL) and Version(wheel.version) < limit for wheel in wheels)
+        assert any("NCCL" in fault for fault in known_faults(project.matrix, cell)) == old, cell

@@ -1,8 +1,8 @@
-"""The days until which Debian supports the bases, and the warnings afterwards; no test asks the clock."""
+"""The days until which bases and older versions are kept, and the warnings afterwards; no test asks the clock."""
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, timedelta
 
 import pytest
 from pydantic import ValidationError
@@ -56,7 +56,14 @@ def test_warning_names_the_archs_once_and_archs_with_a_gpu_have_regular_support(
     [warning] = support_warnings(MATRIX, buildable(MATRIX), date(2026, 11, 15))
     assert warning.startswith("cpu: Debian bookworm has had no regular security support since 2026-06-10")
     both = support_warnings(MATRIX, buildable(MATRIX), date(2030, 7, 1))
-    assert [text.partition(": Debian")[0] for text in both] == ["gb10, b200, h100, rtx5090", "cpu"]
+    assert [text.partition(": Debian")[0] for text in both[:2]] == ["gb10, b200, h100, rtx5090", "cpu"]
+
+
+def test_a_version_past_its_day_is_warned_of() -> None:
+    kept = MATRIX.kept["0.28.0"].until
+    cells = [cell for cell in buildable(MATRIX) if (cell.version, cell.arch) == ("0.28.0", MATRIX.defaults.arch)]
+    assert support_warnings(MATRIX, cells, kept) == []
+    assert support_warnings(MATRIX, cells, kept + timedelta(1)) == [f"vLLM 0.28.0 was to be kept until {kept}"]
 
 
 @pytest.mark.parametrize(("today", "warns"), [(REGULAR, False), (LONG_TERM, True)])
@@ -70,3 +77,10 @@ def test_plan_warns_without_changing_its_output(
     done = own_inv("plan", "--json")
     assert (done.returncode, done.stdout) == (0, before)
     assert ("warning: gpu: Debian bookworm has had no regular security support" in done.stderr) == warns
+
+
+def test_plan_says_what_is_wrong_with_the_images_that_a_rule_concerns(own_inv: Inv) -> None:
+    rule = "known_faults:\n  - {when: {arch: gpu}, reason: it hangs after an hour}\n"
+    own_inv.checkout.edit_matrix("conflicts:\n", f"{rule}conflicts:\n")
+    assert own_inv("plan", "big/gpu").stdout.splitlines()[-1] == "known fault: it hangs after an hour"
+    assert "known fault" not in own_inv("plan", "tiny/cpu").stdout
