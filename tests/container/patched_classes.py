@@ -166,6 +166,14 @@ def triton_takes_the_verifier_and_flash_attention_the_draft() -> None:
     assert "attn_backend=FlashAttentionBackend" in inspect.getsource(qwen3_dflash.DFlashQwen3Attention)
 
 
+def plans_are_written_to_memory_that_is_not_pinned() -> None:
+    from flashinfer.decode import BatchDecodeWithPagedKVCacheWrapper  # noqa: PLC0415
+
+    # Here nothing can be pinned: without the mod this fails.
+    wrapper = BatchDecodeWithPagedKVCacheWrapper(torch.empty(1024, dtype=torch.uint8))
+    assert not wrapper._pin_memory_int_workspace_buffer.is_pinned()
+
+
 CLAIMS = {
     "": (the_image_notes_its_mods, no_bytecode_is_stale),
     "gb10-cutlass-fallback": (
@@ -174,6 +182,8 @@ CLAIMS = {
     ),
     "eagle3-marker": (qwen3_next_supports_eagle3,),
     "dflash-split-backend": (triton_takes_the_verifier_and_flash_attention_the_draft,),
+    "inspect-in-fork": (),  # test_mods_container.py looks at a class in a fork
+    "unpinned-plans": (plans_are_written_to_memory_that_is_not_pinned,),
     "turboquant-cuda-graph": (turboquant_offers_full_graphs_for_single_tokens_only,),
     GRAFT: (
         compiled_libraries_are_those_that_the_wheel_names,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from packaging.version import Version
@@ -286,6 +288,32 @@ def test_flash_attention_is_compiled_for_the_chips_and_installed_with_imports_th
     cute = tmp_path / "installed" / "vllm" / "vllm_flash_attn" / "cute"
     assert not cute.is_symlink()
     assert (cute / "a.py").read_text() == "from vllm.vllm_flash_attn.cute import b\n"
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("capability", "rotary", "tiles"),
+    [((12, 1), 0, {"block_I": 32, "num_stages": 1, "threads": 128}), ((9, 0), 0, {}), ((12, 1), 64, {})],
+)
+def test_sparse_attention_without_rotary_positions_gets_small_tiles_on_12_x(
+    project: Project, capability: tuple[int, int], rotary: int, tiles: dict[str, int]
+) -> None:
+    mod = project.mods["dsa-tiles-sm12x"]
+    variant = mod.variant(Version("0.5.23"))
+    assert variant is not None
+    [applied] = apply_mods([(mod, variant)], Trees(project).tree(mod, variant, "sglang-0.5.23").read)
+    [text] = applied.files.values()
+    name = "tilelang_sparse_fwd"
+    body: list[ast.stmt] = [node for node in ast.parse(text).body if getattr(node, "name", "") == name]
+    kernels = {f"sparse_attention_fwd_kernel_v{number}": MagicMock() for number in (1, 2)}
+    names: Data = {"torch": MagicMock(), "_is_hip": False, **kernels}
+    names["torch"].cuda.get_device_capability.return_value = capability
+    exec(compile(ast.Module(body, []), name, "exec"), names)  # noqa: S102 - the locked sources of SGLang
+    tensors = {one: MagicMock(**{"dim.return_value": 3}) for one in ("q", "kv", "indices")}
+    tensors["q"].shape, tensors["indices"].shape = (1, 32, 512 + rotary), (1, 1, 2048)
+    names[name](**tensors, sm_scale=1.0)
+    [called] = [kernel for kernel in kernels.values() if kernel.called]
+    called.assert_called_once_with(32, 512, rotary, 2048, sm_scale=1.0, **tiles)
 
 
 def chosen_archs(cmake: Path, cmake_lists: str, folder: Path, cuda: str) -> tuple[str, set[str]]:
