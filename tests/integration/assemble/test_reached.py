@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import pytest
 
-from imagefactory.check.smoke.containers import Container, Containers, docker
+from imagefactory.check.smoke.containers import Container, Containers
 from imagefactory.lock.flags.flag_records import recorded_version
 from imagefactory.project.project import Project, locked_cells
 from imagefactory.project.servers.known import SERVERS
@@ -24,7 +24,6 @@ from tests.container.reached import RESOLVER
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.tiny_image import TARGET as TINY
-from tests.fixtures.tiny_image import copied_checkout, invoke, lock_or_skip
 from tests.smoke.test_serve import on_cpu
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
@@ -127,20 +126,6 @@ def check(containers: Containers, image: Image) -> None:
 
 def test_the_server_reaches_nothing_but_the_hub(containers: Containers, tiny_image: str) -> None:
     check(containers, Image(tiny_image, ("--env", "VLLM_API_KEY=key")))
-
-
-@pytest.fixture
-def built(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Lock and build an image in a checkout of its own, and load it into Docker; it is removed at the end."""
-    target: str = request.param
-    root = copied_checkout(tmp_path)
-    if target.startswith("tiny@"):
-        lock_or_skip(root, target)
-    invoke(root, "build", "--target", target)
-    invoke(root, "load", "--target", target)
-    name = f"spark-vllm:{select_one(Project(root).matrix, target).slug}"
-    yield name
-    docker("rmi", name)
 
 
 @pytest.mark.parametrize("built", [f"tiny@{version}/cpu/{MACHINE}" for version in OLDER], indirect=True)

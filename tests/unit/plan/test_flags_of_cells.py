@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from imagefactory.lock.flags.flag_records import FlagLock, recorded_version
-from imagefactory.mods.choose import choose_mods
-from imagefactory.plan.serve.description import describe, image_environment, settings_bytes
-from imagefactory.project.cells import Cell, buildable, intended_kernels
+from imagefactory.plan.serve.description import image_environment
+from imagefactory.project.cells import Cell, buildable
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import server_name
 from images.serve.program import image as images
 from images.serve.program import settings as program_settings
 from images.serve.program.servers.known import server_of
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.serving import write_description
 
 PROJECT = Project(REPOSITORY)
 WITHOUT_RECORD = {name for name, version in PROJECT.matrix.versions.items() if version.git is not None}
@@ -27,13 +27,9 @@ SHARES = {"vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-static"}
 
 def command_of(cell: Cell, folder: Path) -> tuple[list[str], dict[str, str]]:
     """Return the arguments of the server in a cell's image, built by the image's own program, and its environment."""
-    matrix = PROJECT.matrix
-    chosen = choose_mods(matrix, cell, PROJECT.mods)
-    served = describe(matrix, cell, PROJECT.model_lock, chosen, intended_kernels(matrix, cell))
-    (folder / "settings.json").write_bytes(settings_bytes(served.description))
-    (folder / "model.json").write_text(json.dumps(served.model), "utf-8")
+    served = write_description(PROJECT, cell, folder)
     image = images.load(str(folder))
-    node = {"NODE_RANK": "1", "HEAD_ADDRESS": "10.0.0.1"} if matrix.models[cell.model].sparks > 1 else {}
+    node = {"NODE_RANK": "1", "HEAD_ADDRESS": "10.0.0.1"} if PROJECT.matrix.models[cell.model].sparks > 1 else {}
     settings = program_settings.read(image, image_environment(served.description) | node, ())
     return list(server_of(image).build(image, settings).arguments), served.extra
 
