@@ -84,22 +84,23 @@ def find_changes(project: Project, base: str) -> Changes:
 
 def changed_mods(project: Project, base: str) -> tuple[str, ...]:
     """List the mods of this checkout with files that differ from a commit."""
-    names = _git(project.root, "diff", "--name-only", "-z", base, "--", "mods").split("\0")
-    names += _git(project.root, "ls-files", "--others", "--exclude-standard", "-z", "--", "mods").split("\0")
+    names = git(project.root, "diff", "--name-only", "-z", base, "--", "mods").split("\0")
+    names += git(project.root, "ls-files", "--others", "--exclude-standard", "-z", "--", "mods").split("\0")
     folders = {name.split("/")[1] for name in names if name.count("/") >= 2}  # noqa: PLR2004 - mods/NAME/file
     return tuple(sorted(folders & project.mods.keys()))
 
 
 @contextmanager
-def worktree(root: Path, commit: str) -> Iterator[Path]:
-    """Check a commit out into a temporary worktree."""
+def worktree(root: Path, commit: str, branch: str = "") -> Iterator[Path]:
+    """Check a commit out into a temporary worktree; what is committed there moves `branch`, if it is named."""
     with TemporaryDirectory(prefix="imagefactory-base-") as scratch:
         folder = Path(scratch) / "base"
-        _git(root, "worktree", "add", "--detach", "--quiet", str(folder), commit)
+        place = ["-B", branch] if branch else ["--detach"]
+        git(root, "worktree", "add", *place, "--quiet", str(folder), commit)
         try:
             yield folder
         finally:
-            _git(root, "worktree", "remove", "--force", str(folder))
+            git(root, "worktree", "remove", "--force", str(folder))
 
 
 def _plans(project: Project) -> dict[Cell, Plan | str]:
@@ -135,7 +136,7 @@ def _said(one: Affected) -> tuple[str, ...]:
     return (*lines[:_SHOWN], *([f"and {more} more"] if more > 0 else []))
 
 
-def _git(root: Path, *arguments: str) -> str:
+def git(root: Path, *arguments: str) -> str:
     try:
         done = subprocess.run(  # noqa: S603 - our own arguments
             ["git", "-C", str(root), *arguments],  # noqa: S607 - as the user's shell finds it
@@ -147,9 +148,10 @@ def _git(root: Path, *arguments: str) -> str:
         said = getattr(error, "stderr", "") or str(error)
         raise BuildError(
             "run-failed",
-            "The base commit is not available.",
+            "Git cannot do what is needed here.",
             where=f"git {' '.join(arguments)}",
             why=said.strip().splitlines()[-1] if said.strip() else "",
-            fix="Give --base a commit that this clone has; in a workflow, check out with `fetch-depth: 0`.",
+            fix="A commit has to be in this clone; in a workflow, check out with `fetch-depth: 0`. A branch must be "
+            "checked out nowhere, and to commit, Git needs `user.name` and `user.email`.",
         ) from None
     return done.stdout

@@ -275,24 +275,6 @@ def adopt(project: Project, target: list[str], dry_run: bool = False) -> None:
     github.start_workflow("nightly.yml")  # finds the new locks
 
 
-@command("ci", upgrade=f"{options.UPGRADE} (default: all)", body="write the text of the pull request to this file")
-def refresh(project: Project, upgrade: list[str], body: str = "") -> None:
-    """Update the locks to newer packages, and the matrix to a new vLLM release."""
-    from imagefactory.ci.refresh import refresh
-    from imagefactory.mods.compatibility import check_mods
-    from imagefactory.project.project import Project
-    from imagefactory.store.index_config import IndexConfig
-    from imagefactory.store.indexes import Indexes
-
-    body_file = options.new_file("--body", body) if body else None
-    indexes = Indexes(IndexConfig.from_environment())
-    refreshed = refresh(project, indexes, upgrade or ["all"], say)
-    text = refreshed.body(check_mods(Project(project.root)))
-    print_summary(text)
-    if body_file:
-        body_file.write_text(text, "utf-8")
-
-
 def _cells_named(project: Project, target: list[str], *, nightly: bool = False) -> list[Cell]:
     """Return the cells that targets name; without targets those of a night, or raise an error."""
     from imagefactory.ci.night import nightly_cells

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from imagefactory.cli import options
 from imagefactory.cli.command import command, plans_of, print_json, say, say_written, select, show, show_rows
+from imagefactory.errors import UsageError
 
 if TYPE_CHECKING:
     from imagefactory.project.project import Project
@@ -98,6 +99,49 @@ def lock(
     if missing := without_lock(project):
         named = ", ".join(f"{version} ({' '.join(archs)})" for version, archs in missing.items())
         say(f"without a lock: {named}; `./inv lock --target 'MODEL@VERSION/ARCH[/MACHINE]'` makes one")
+
+
+@command(
+    branch="prepare the change (matrix, locks, flags, mods, docs), and commit it to this branch, made or moved here",
+    upgrade=f"with --branch, also {options.UPGRADE}",
+    report="also write what is new to this file: the text of a pull request",
+)
+def news(project: Project, upgrade: list[str], branch: str = "", report: str = "") -> None:
+    """Say which releases are new on the package index, and what they mean for the models, mods and flags here."""
+    from imagefactory.ci.news import look
+    from imagefactory.ci.pull_request import git, worktree
+    from imagefactory.ci.refresh import commit, prepare
+    from imagefactory.cli.ci import print_summary
+    from imagefactory.cli.show import docs
+    from imagefactory.mods.compatibility import check_mods, write_table
+    from imagefactory.project.locks.indexed_files import configured_indexes
+    from imagefactory.project.project import Project
+
+    file = options.new_file("--report", report) if report else None
+    if upgrade and not branch:
+        raise UsageError(
+            "bad-option",
+            "--upgrade needs --branch.",
+            where="the command line",
+            why="Without a branch nothing is changed.",
+            fix="Name a branch, or upgrade in this checkout: `./inv lock --upgrade …`.",
+        )
+    if branch:
+        with worktree(project.root, "HEAD", options.filled("--branch", branch)) as folder:
+            git(folder, "var", "GIT_COMMITTER_IDENT")  # before the work, not after it
+            found = prepare(Project(folder, project.store), configured_indexes(), upgrade, say)
+            prepared = Project(folder, project.store)
+            found.mods = check_mods(prepared)
+            write_table(folder / "mods" / "README.md", found.mods, prepared.mods)
+            docs.write_changed(
+                {**docs.with_tables(folder), **docs.pictures(prepared, plans_of(prepared, [])[0], found.mods)}
+            )
+            say(f"committed to the branch {branch}" if commit(folder) else "nothing to change")
+    else:
+        found = look(project, configured_indexes())
+    print_summary(found.markdown())
+    if file:
+        file.write_text(found.markdown(), "utf-8")
 
 
 @command(

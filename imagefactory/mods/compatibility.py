@@ -158,6 +158,19 @@ def _try(mod: Mod, variant: Variant, name: str, trees: Trees) -> ModResult | Non
     return None
 
 
+def seems_upstream(project: Project, mod: Mod, name: str) -> bool:
+    """Whether the unmodified sources of a version pass the checks of a mod: anchors tend to go when a change arrives.
+
+    A mod with a variant for another stage too may be upstream in part, and what a file merely lacks may have moved.
+    """
+    variants = variants_for(mod, project.matrix.versions[name].version)
+    checks = mod.manifest.upstream_checks or [check for variant in variants for check in variant.checks]
+    if len(variants) != 1 or all(check.lacks is not None for check in checks):
+        return False
+    tree = Trees(project).tree(mod, variants[0], name)
+    return all(failing(check, tree.read(check.file)) is None for check in checks)
+
+
 def _check_upstream(mod: Mod, name: str, trees: Trees) -> ModResult:
     """Check that the unmodified sources of a version really contain the change."""
     variant = mod.manifest.variants[-1]

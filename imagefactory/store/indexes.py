@@ -34,6 +34,7 @@ class WheelLocation:
     file: str
     url: str
     sha256: str | None
+    yanked: bool = False  # withdrawn by its author; a lock that names it still gets it
 
     @property
     def local(self) -> Path | None:
@@ -106,7 +107,12 @@ def _parse_json(answer: requests.Response, index: str) -> list[WheelLocation]:
             fix="Point PIP_INDEX_URL or UV_INDEX_URL at the list of projects, usually …/simple.",
         ) from None
     return [
-        WheelLocation(file=package.filename, url=package.url, sha256=package.digests.get("sha256"))
+        WheelLocation(
+            file=package.filename,
+            url=package.url,
+            sha256=package.digests.get("sha256"),
+            yanked=package.is_yanked,
+        )
         for package in packages
         if package.filename.endswith((".whl", ".tar.gz"))
     ]
@@ -127,7 +133,8 @@ def _parse_html(page: str, base_url: str) -> list[WheelLocation]:
         url, _, fragment = urljoin(base_url, html.unescape(href[1] or href[2])).partition("#")
         kind, _, digest = fragment.partition("=")
         sha256 = digest if kind == "sha256" else None
-        found.append(WheelLocation(file=html.unescape(file), url=url, sha256=sha256))
+        yanked = "data-yanked" in attributes.lower()
+        found.append(WheelLocation(file=html.unescape(file), url=url, sha256=sha256, yanked=yanked))
     return found
 
 

@@ -6,8 +6,10 @@ vLLM's parser is made from the fields of configuration classes; SGLang's from an
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -44,6 +46,36 @@ class FlagLock(Lock):
     """The values of each flag, separated by spaces; empty if it takes any. A key of a JSON value follows a dot."""
     switches: tuple[str, ...] = ()  # the flags that need no value
     variables: tuple[str, ...] = ()
+
+    def refused(self, command: Sequence[str], variables: Iterable[str]) -> Iterator[str]:
+        """Yield what the server does not know of a command and of the variables beside it."""
+        for word, following in pairwise([*command, "--"]):
+            flag, equals, value = word.partition("=")
+            if not flag.startswith("--"):
+                continue
+            known = flag if flag in self.flags else flag.replace("_", "-")
+            off = f"--{known.removeprefix('--no-')}"
+            known = off if known not in self.flags and off in self.switches else known
+            value = value if equals else following
+            if known not in self.flags:
+                yield flag
+            elif known in self.switches:
+                continue
+            elif not equals and following.startswith("--"):
+                yield f"{flag} without a value"
+            elif not self._accepts(known, value):
+                yield f"{flag} {value}"
+            elif flag == "--speculative-config":
+                for key, item in json.loads(value).items():
+                    name = f"{flag}.{key}"
+                    if name not in self.flags or not self._accepts(name, str(item)):
+                        yield f"{name} {item}"
+        prefix = f"{server_name(self.version).upper()}_"
+        yield from (name for name in variables if name.startswith(prefix) and name not in self.variables)
+
+    def _accepts(self, name: str, value: str) -> bool:
+        choices = self.flags[name].split()
+        return not choices or value in choices or value.upper() in choices
 
 
 def recorded_version(project: Project, version: str) -> str:

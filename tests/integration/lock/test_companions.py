@@ -7,7 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from imagefactory.ci.refresh import Refreshed, refresh
+from imagefactory.ci.news import News
+from imagefactory.ci.refresh import prepare
 from imagefactory.oci.image import INDEX_TYPE
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.project import Project
@@ -30,15 +31,15 @@ def test_the_refresh_pins_what_tags_name_and_says_what_moved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     simple_index.add(wheel_factory("vllm", "2.0"))
-    for outside in ("update_licences", "lock_environment"):
+    for outside in ("update_licences", "drop_unneeded"):
         monkeypatch.setattr(f"imagefactory.ci.refresh.{outside}", lambda *_, **__: None)
     name = f"{registry}/test-companions/{uuid4().hex[:12]}"
     companions = f"companions: {{web: {name}:main, gone: {name}:gone, away: 127.0.0.1:9/away:main}}\nmodels:\n"
     locked_checkout.edit_matrix("\nmodels:\n", f"\n{companions}")
 
-    def refreshed(say: Say = lambda _: None) -> Refreshed:
+    def refreshed(say: Say = lambda _: None) -> News:
         indexes = Indexes(IndexConfig(indexes=(simple_index.url,)))
-        return refresh(Project(locked_checkout.root), indexes, ["companions"], say)
+        return prepare(Project(locked_checkout.root), indexes, ["companions"], say)
 
     with Repository.open(name) as repository:
         first = repository.put_manifest(json.dumps(EMPTY).encode(), INDEX_TYPE, "main")
@@ -49,7 +50,7 @@ def test_the_refresh_pins_what_tags_name_and_says_what_moved(
         assert any("127.0.0.1:9/away:main keeps its tag: " in line for line in said)
         assert any(f"{name}:gone keeps its tag: The registry has no such tag." in line for line in said)
         second = repository.put_manifest(json.dumps(EMPTY, indent=1).encode(), INDEX_TYPE, "main")
-        assert refreshed().packages == (f"companions.toml: web main@{first[:19]} → main@{second[:19]}",)
+        assert refreshed().packages == [f"companions.toml: web main@{first[:19]} → main@{second[:19]}"]
         repository.delete(second)
         refreshed()
         assert Project(locked_checkout.root).companion("web") == f"{name}@{second}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -22,7 +23,7 @@ from tests.fixtures.fake_github import TOKEN, commit_all, git
 FOLDER = REPOSITORY / ".github" / "workflows"
 MATRIX = REPOSITORY / "matrix.yaml"
 NAMES = sorted(path.name for path in FOLDER.glob("*.yml"))
-SHELL = {("lock-refresh.yml", "propose"), ("release.yml", "release"), ("*", "status")}
+SHELL = {("news.yml", "take the branch"), ("news.yml", "propose"), ("release.yml", "release"), ("*", "status")}
 """Steps that are a few lines of shell, which this file runs; all others are commands of the factory."""
 
 
@@ -153,41 +154,41 @@ def test_a_release_is_made_once_with_its_changelog_entry_for_the_tag_of_its_vers
 
 
 def test_a_pull_request_is_opened_once_and_kept_up_to_date(runner: Runner) -> None:
-    step, proposal = step_of("lock-refresh.yml", "propose"), runner.propose()
+    step, proposal = step_of("news.yml", "propose"), runner.propose()
     assert runner.run(step) == (0, "")
     assert runner.calls == [], "nothing changed"
     (proposal / "locks/0.1/b.toml").write_text("newer")
     (proposal / "locks/new.toml").write_text("new")
     assert runner.run(step) == (0, "")
     assert [call.split()[:2] for call in runner.calls] == [["pr", "list"], ["pr", "create"]]
-    changed = git(runner.origin, "diff", "--name-only", "main", "lock-refresh").splitlines()
+    changed = git(runner.origin, "diff", "--name-only", "main", "news").splitlines()
     assert changed == ["locks/0.1/b.toml", "locks/new.toml"]
     runner.answer("pr list", "echo 7")
     git(runner.checkout, "reset", "--quiet", "--hard", "origin/main")
     (proposal / "locks/0.1/b.toml").write_text("newest")
     assert runner.run(step)[0] == 0
     assert runner.calls[-1].startswith("pr edit 7 --body-file")
-    assert git(runner.origin, "rev-list", "--count", "main..lock-refresh") == "1"
+    assert git(runner.origin, "rev-list", "--count", "main..news") == "1"
 
 
 @pytest.mark.parametrize(
     "path",
     [
         *("inv", ".github/workflows/x.yml", "locks/x.py", "locks/.git/x.toml", "locks/a b.toml"),
-        *("locks/a\n.toml", "link"),
+        *("locks/a\n.toml", "link", "mods/m/run.sh", "mods/m/n/mod.yaml", "docs/schemas/x.md", "images/x.py"),
     ],
 )
-def test_only_locks_and_the_matrix_are_proposed(runner: Runner, path: str) -> None:
+def test_only_data_and_pages_are_proposed(runner: Runner, path: str) -> None:
     proposal = runner.propose()
     if path == "link":
         (proposal / "locks/0.1/c.toml").symlink_to("/etc/passwd")
     else:
         (proposal / path).parent.mkdir(parents=True, exist_ok=True)
         (proposal / path).write_text("x")
-    code, said = runner.run(step_of("lock-refresh.yml", "propose"))
-    assert (code, "neither a lock nor the matrix" in said) == (1, True)
+    code, said = runner.run(step_of("news.yml", "propose"))
+    assert (code, "nothing that is proposed" in said) == (1, True)
     assert runner.calls == []
-    assert git(runner.origin, "branch", "--list", "lock-refresh") == ""
+    assert git(runner.origin, "branch", "--list", "news") == ""
 
 
 TROJAN = """\
@@ -201,11 +202,12 @@ done
 echo "${{GH_TOKEN:-}}${{GITHUB_TOKEN:-}}" >>"{marker}"
 echo trojaned >locks/0.1/b.toml
 touch proposal.md "$RUNNER_TEMP/body.md"
+git branch news
 """
 
 
 def test_a_trojan_that_was_just_locked_sees_no_token(runner: Runner) -> None:
-    marker, workflow = runner.folder / "marker", read("lock-refresh.yml")
+    marker, workflow = runner.folder / "marker", read("news.yml")
     kept = runner.folder / "artifacts"
     for job, data in workflow["jobs"].items():
         shutil.rmtree(runner.checkout)
@@ -215,7 +217,9 @@ def test_a_trojan_that_was_just_locked_sees_no_token(runner: Runner) -> None:
         inv.chmod(0o755)
         for step in data["steps"]:
             if "upload-artifact" in step.get("uses", ""):
-                for name in step["with"]["path"].split():
+                named = (runner.checkout.glob(pattern) for pattern in step["with"]["path"].split())
+                for path in itertools.chain.from_iterable(named):
+                    name = path.relative_to(runner.checkout)
                     place = kept / step["with"]["name"] / name
                     place.parent.mkdir(parents=True, exist_ok=True)
                     copy = shutil.copytree if (runner.checkout / name).is_dir() else shutil.copy
@@ -227,12 +231,12 @@ def test_a_trojan_that_was_just_locked_sees_no_token(runner: Runner) -> None:
                 code, said = runner.run(step, UPGRADE="all", **token)
                 assert code == 0, f"{job}: {said}"
     assert TOKEN not in marker.read_text(), "the trojan ran, and had a token"
-    assert git(runner.origin, "show", "lock-refresh:locks/0.1/b.toml") == "trojaned"
+    assert git(runner.origin, "show", "news:locks/0.1/b.toml") == "trojaned"
 
 
 def test_no_job_with_a_token_changes_what_it_runs() -> None:
     """Whatever changes the environment's locks has no token, and hands on files to a job that runs none of them."""
-    changes = re.compile(r"\./inv (ci\.refresh|lock\b.*--environment)")
+    changes = re.compile(r"\./inv (news .*--upgrade|lock\b.*--environment)")
     changing = [(name, job, data) for name, job, data in jobs() if changes.search(steps(data))]
     assert changing
     for name, job, data in changing:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ from imagefactory.lock.flags.flag_records import FlagLock, recorded_version
 from imagefactory.plan.serve.description import image_environment
 from imagefactory.project.cells import Cell, buildable
 from imagefactory.project.project import Project
-from imagefactory.project.server_versions import server_name
 from images.serve.program import image as images
 from images.serve.program import settings as program_settings
 from images.serve.program.servers.known import server_of
@@ -34,38 +31,6 @@ def command_of(cell: Cell, folder: Path) -> tuple[list[str], dict[str, str]]:
     return list(server_of(image).build(image, settings).arguments), served.extra
 
 
-def accepts(flags: FlagLock, name: str, value: str) -> bool:
-    choices = flags.flags[name].split()
-    return not choices or value in choices or value.upper() in choices
-
-
-def refused(flags: FlagLock, command: Sequence[str], variables: Mapping[str, str]) -> Iterator[str]:
-    """Yield what a server does not know of a command and its environment."""
-    for word, following in pairwise([*command, "--"]):
-        flag, equals, value = word.partition("=")
-        if not flag.startswith("--"):
-            continue
-        known = flag if flag in flags.flags else flag.replace("_", "-")
-        off = f"--{known.removeprefix('--no-')}"
-        known = off if known not in flags.flags and off in flags.switches else known
-        value = value if equals else following
-        if known not in flags.flags:
-            yield flag
-        elif known in flags.switches:
-            continue
-        elif not equals and following.startswith("--"):
-            yield f"{flag} without a value"
-        elif not accepts(flags, known, value):
-            yield f"{flag} {value}"
-        elif flag == "--speculative-config":
-            for key, item in json.loads(value).items():
-                name = f"{flag}.{key}"
-                if name not in flags.flags or not accepts(flags, name, str(item)):
-                    yield f"{name} {item}"
-    prefix = f"{server_name(flags.version).upper()}_"
-    yield from (name for name in variables if name.startswith(prefix) and name not in flags.variables)
-
-
 @pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_cell_has_a_complete_command_that_its_server_accepts(tmp_path: Path, step: int) -> None:
     cells, matrix, wrong = 0, PROJECT.matrix, []
@@ -79,7 +44,7 @@ def test_every_cell_has_a_complete_command_that_its_server_accepts(tmp_path: Pat
             assert command[command.index(SHARES[cell.server]) + 1] == str(share), cell
         if cell.version not in WITHOUT_RECORD:
             flags = FlagLock.read(record_of(cell.version))
-            wrong += [f"{cell}/{cell.machine}: {one}" for one in refused(flags, command, variables)]
+            wrong += [f"{cell}/{cell.machine}: {one}" for one in flags.refused(command, variables)]
             cells += 1
     assert wrong == []
     assert cells > 100 // step
@@ -146,4 +111,4 @@ FLAGS = FlagLock(
 )
 def test_record_refuses_what_the_server_does_not_have(command: str, wrong: list[str]) -> None:
     variables = {"VLLM_KNOWN": "1", "VLLM_UNKNOWN": "1", "CUTE_DSL_ARCH": "sm_121a"}
-    assert list(refused(FLAGS, command.split(), variables)) == [*wrong, "VLLM_UNKNOWN"]
+    assert list(FLAGS.refused(command.split(), variables)) == [*wrong, "VLLM_UNKNOWN"]

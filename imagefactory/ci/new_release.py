@@ -1,0 +1,285 @@
+"""Adds a new release of a server to a checkout: its row of the matrix, its locks and flags; tries mods on it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from packaging.version import Version
+
+from imagefactory.ci.news import News, in_short, newest_here
+from imagefactory.ci.run_summary import cell as escaped
+from imagefactory.compile.pinned_sources import add_references
+from imagefactory.compile.toolchain import CompileProject, FlashInferLock, make_toolchain_locks
+from imagefactory.errors import ConfigError, FactoryError, LockError
+from imagefactory.launch.preview import Preview
+from imagefactory.lock.flags.flag_records import FlagLock, record_flags
+from imagefactory.lock.making import make_locks
+from imagefactory.mods.choose import choose_mods
+from imagefactory.mods.compatibility import check_mods, seems_upstream
+from imagefactory.mods.ending import end_before
+from imagefactory.mods.source_files import Trees
+from imagefactory.plan.serve.description import describe
+from imagefactory.project.cells import Cell, buildable, default_version, intended_kernels
+from imagefactory.project.project import Project, locked_cells
+from imagefactory.project.server_versions import (
+    TITLES,
+    VLLM,
+    Override,
+    server_name,
+    version_key,
+    version_name,
+    version_title,
+)
+from imagefactory.store.atomic import write_text
+from imagefactory.store.progress import Say
+
+_MODELS = "sglang/srt/models/"  # a file for each family of models; vLLM has a table of them
+_TABLE = "vllm/model_executor/models/registry.py"
+_NEEDLESS = re.compile(r"(For[A-Z]\w*|MTP|MTPModel|(Draft)?Model)$")  # what names of architectures end with
+_SECOND_NODE = {"NODE_RANK": "1", "HEAD_ADDRESS": "10.0.0.1"}
+_NAMED = 20  # more names than that say nothing to a reader
+
+
+@dataclass(frozen=True)
+class NewRelease:
+    """A release of a server that comes into a checkout, after the newest one that is there."""
+
+    project: Project  # the checkout as it was
+    server: str
+    release: str
+    news: News
+    say: Say
+
+    @property
+    def name(self) -> str:
+        return version_name(self.server, self.release)
+
+    @property
+    def title(self) -> str:
+        return version_title(self.name)
+
+    @property
+    def previous(self) -> str:
+        return newest_here(self.project.matrix, self.server)
+
+    def now(self) -> Project:
+        """Return the checkout as it is: a project reads its files once."""
+        return Project(self.project.root, self.project.store)
+
+    def add(self) -> None:
+        """Add the release wherever the newest one is locked; if the default arch cannot have it, nothing changes."""
+        self.say(f"{self.title} is new")
+        matrix = self.project.root / "matrix.yaml"
+        before = matrix.read_text("utf-8")
+        failure = self._lock_with_overrides(matrix, before)
+        if failure is not None:
+            write_text(matrix, before)
+            shutil.rmtree(self.project.locks / self.name, ignore_errors=True)
+            self.news.breaks.append(f"{self.title} is not added: {in_short(f'{failure.what} {failure.why}')}")
+            return
+        archs = [f"{cell.arch}/{cell.machine}" for cell in self._cells() if self._lock(cell)]
+        self.news.done.append(f"{self.title}: the row in `matrix.yaml`, and locks for {', '.join(archs)}.")
+        self._pin_compilers()
+        self._check_mods()
+        self._compare_flags()
+        self._tell_of_models()
+        self._leave_to_people()
+
+    def _cells(self) -> list[Cell]:
+        """List a cell of each lock that the release needs, the one of the default arch first."""
+        default = self.project.matrix.defaults.arch
+        wanted = {(cell.arch, cell.platform) for cell in locked_cells(self.project) if cell.version == self.previous}
+        of_locks = {
+            (cell.arch, cell.platform): cell
+            for cell in buildable(self.now().matrix)
+            if cell.version == self.name and (cell.arch == default or (cell.arch, cell.platform) in wanted)
+        }
+        return sorted(of_locks.values(), key=lambda cell: cell.arch != default)
+
+    def _lock_with_overrides(self, matrix: Path, before: str) -> LockError | None:
+        """Write the row with the overrides of the newest release that this one cannot be locked without."""
+
+        def attempt(overrides: Sequence[Override]) -> LockError | None:
+            write_text(matrix, with_release(before, self.server, self.release, overrides, matrix))
+            try:
+                list(make_locks(self.now(), self._cells()[:1], say=self.say))
+            except LockError as error:
+                return error
+            return None
+
+        failure = attempt([])
+        if failure is None:
+            return None
+        kept = self.project.matrix.versions[self.previous].overrides
+        for one in kept:
+            fewer = [other for other in kept if other is not one]
+            if fewer and attempt(fewer) is None:
+                kept = fewer
+                self.news.done.append(f"{self.title} does without the override of {one.requirement}.")
+        return attempt(kept) if kept else failure
+
+    def _lock(self, cell: Cell) -> bool:
+        try:
+            list(make_locks(self.now(), [cell], say=self.say))
+        except LockError as error:
+            self.news.breaks.append(
+                f"{self.title} has no lock for {cell.arch}/{cell.machine}: {in_short(f'{error.what} {error.why}')}"
+            )
+            return False
+        return True
+
+    def _pin_compilers(self) -> None:
+        if not FlashInferLock.path(self.project.locks, self.previous).exists():
+            return
+        project = self.now()
+        sdist = Trees(project).release(VLLM, self.name, "source")
+        self.news.decisions += add_references(project.root, self.release, version_key(self.previous), sdist.read)
+        list(make_toolchain_locks(CompileProject(project.root, project.store), [self.name], say=self.say))
+        self.news.done.append("Compilers, FlashInfer's sources and the commits in `images/compile.yaml` are pinned.")
+
+    def _check_mods(self) -> None:
+        project = self.now()
+        for result in check_mods(project, versions=[self.name]):
+            if result.holds:
+                continue
+            mod = project.mods[result.mod]
+            upstream = seems_upstream(project, mod, self.name)
+            end_before(project.root / "mods", mod, self.release, upstream=upstream)
+            if upstream:
+                self.news.done.append(f"Mod `{mod.name}` is retired: {self.title} passes its checks without it.")
+            else:
+                ended = "Its range now ends before it: add a variant, or say in `not_needed` why it does without."
+                self.news.breaks.append(
+                    f"Mod `{mod.name}` does not fit {self.title}: {in_short(result.detail)} {ended}"
+                )
+
+    def _compare_flags(self) -> None:
+        project = self.now()
+        list(record_flags(project, self.say))
+        old, new = (FlagLock.path(project.locks, name) for name in (self.previous, self.name))
+        if not (old.exists() and new.exists()):
+            return
+        record = FlagLock.read(new)
+        gone = sorted(FlagLock.read(old).flags.keys() - record.flags.keys())
+        refused: dict[str, list[str]] = {}
+        for cell in locked_cells(project):
+            if cell.version == self.name:
+                for fault in _faults(project, cell, record):
+                    refused.setdefault(fault, []).append(f"{cell.model}/{cell.arch}")
+        for fault, cells in refused.items():
+            self.news.breaks.append(f"{self.title} refuses `{escaped(fault)}`, which is set for {_some(cells)}.")
+        vanished = f"{len(gone)} vanished since {version_key(self.previous)}: {_some([f'`{flag}`' for flag in gone])}."
+        used = "" if refused else " No cell uses what it does not have."
+        self.news.done.append(f"The flags of {self.title} are recorded. {vanished if gone else 'None vanished.'}{used}")
+
+    def _tell_of_models(self) -> None:
+        trees = Trees(self.now())
+
+        def families(version: str) -> set[str]:
+            source = trees.release(self.server, version)
+            if self.server == VLLM:
+                listed = re.findall(r'^    "(\w+)": \(', source.read(_TABLE) or "", flags=re.MULTILINE)
+                return {_NEEDLESS.sub("", name) for name in listed}
+            files = (name.removeprefix(_MODELS) for name in source.names() if name.startswith(_MODELS))
+            return {name.partition("/")[0].removesuffix(".py") for name in files}
+
+        old, new = families(self.previous), families(self.name)
+        for verb, found in (("brings", new - old), ("no longer has", old - new)):
+            if found:
+                self.news.models.append(f"{self.title} {verb} {_some(sorted(found))}.")
+
+    def _leave_to_people(self) -> None:
+        matrix, decide = self.project.matrix, self.news.decisions
+        if self.server == VLLM:
+            decide.append(f"`defaults` in `matrix.yaml` still names {matrix.defaults.vllm}.")
+        now = self.now().matrix
+        changed = [one for one in matrix.models if default_version(now, one) == self.name]
+        if changed:
+            decide.append(
+                f"Merging makes {self.title} the default of {_some(changed)}, which the default vLLM cannot serve."
+            )
+        release = matrix.versions[self.previous].release
+        for name, version in matrix.versions.items():
+            if version.release == release and name != self.previous and server_name(name) == self.server:
+                decide.append(f"{name} has no counterpart of {self.release}: add one if it is still wanted.")
+        build = f"`./inv build --target 'MODEL@{self.name}'`"
+        decide.append(f"{build} records the digests of new layers; measure and smoke-test before it becomes a default.")
+
+
+def _faults(project: Project, cell: Cell, flags: FlagLock) -> Iterator[str]:
+    """Yield what a server does not know of the command in a cell's image."""
+    matrix = project.matrix
+    served = describe(
+        matrix, cell, project.model_lock, choose_mods(matrix, cell, project.mods), intended_kernels(matrix, cell)
+    )
+    preview = Preview(project.root, served.description, served.model)
+    try:
+        command = preview.command(_SECOND_NODE if matrix.models[cell.model].sparks > 1 else None)
+    except FactoryError as error:
+        yield error.what
+    else:
+        yield from flags.refused(command, served.extra)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def with_release(text: str, server: str, release: str, overrides: Sequence[Override], where: Path) -> str:
+    """Return matrix.yaml with a release after the newest one of its server, and everything else as it was."""
+    lines = text.splitlines(keepends=True)
+    entries = list(_entries(lines, server))
+    if not entries:
+        raise ConfigError(
+            "bad-release",
+            f"{TITLES[server]} {release} cannot be added to the matrix.",
+            where=where,
+            why=f"It has no block `{server}:` with each release on its own line.",
+            fix=f'Add `"{release}": {{release: "{release}"}}` by hand.',
+        )
+    _, last = max(entries)
+    row = f'  "{release}": {{release: "{release}"}}\n'
+    if overrides:
+        written = (
+            f"      - requirement: {_plain(one.requirement)}\n        reason: {_plain(one.reason)}\n"
+            for one in overrides
+        )
+        row = f'  "{release}":\n    release: "{release}"\n    overrides:\n{"".join(written)}'
+    lines.insert(last, row)
+    return _ahead("".join(lines), Version(release)) if server == VLLM else "".join(lines)
+
+
+def _plain(text: str) -> str:
+    return str(yaml.safe_dump(text, width=1000, allow_unicode=True)).partition("\n")[0]
+
+
+def _entries(lines: Sequence[str], server: str) -> Iterator[tuple[Version, int]]:
+    """Iterate over the releases of a server's block, each with the number of the line after it."""
+    inside, release = False, None
+    for number, line in enumerate([*lines, "end"]):
+        if release is not None and not line.startswith("   "):
+            yield release, number
+            release = None
+        if line.strip() and not line.startswith(" "):
+            inside = line.rstrip() == f"{server}:"
+        # One release may have several versions: 0.28.0 and 0.28.0-graft.
+        found = re.match(r'  "?([0-9.]+)(?:-[\w-]+)?"?:', line)
+        if inside and found:
+            release = Version(found[1])
+
+
+def _ahead(text: str, release: Version) -> str:
+    """Make `nightly` count as newer than the release that was added."""
+
+    def bumped(found: re.Match[str]) -> str:
+        if Version(found[2]) > release:
+            return found[0]
+        return f"{found[1]}{release.major}.{release.minor + 1}.0.dev0"
+
+    return re.sub(r"^(  nightly:.*counts_as: )([0-9][0-9a-z.]*)", bumped, text, flags=re.MULTILINE)

