@@ -44,13 +44,13 @@ class Upgrades:
         return lines(compare_contents(one, other, self.known))
 
     def rows(self) -> Iterator[Document]:
-        """Yield published images, the newest first, then those that this checkout makes and nobody published."""
+        """Yield published images, the newest first; of a site that asked no registry, those that this checkout makes."""
         catalog = self.stock.records.catalog
         for image in reversed(catalog.images):
             if image.digest in self.contents:
                 yield self._published(image)
-        for planned in self.stock.planned.values():
-            if planned.digest and catalog.image(planned.digest) is None:
+        for planned in () if self.stock.records.asked else self.stock.planned.values():
+            if planned.digest:
                 yield self._row(planned.digest, self._newest(planned), planned, [])
 
     def _published(self, image: Published) -> Document:
