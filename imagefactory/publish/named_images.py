@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from imagefactory.errors import UsageError
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
-from imagefactory.project.cells import Cell, default_version
+from imagefactory.project.cells import Cell, default_version, reason_excluded
+from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
-from imagefactory.project.server_versions import TITLES
+from imagefactory.project.server_versions import TITLES, server_name
 from imagefactory.project.targets import host_machine, select_one
 from imagefactory.publish.catalog import Catalog, Published
 from imagefactory.publish.image_contents import Contents, contents_in_registry, contents_of_plan
@@ -41,8 +42,9 @@ def find_pair(project: Project, cell: Cell, have: str, want: str, open_registry:
     Versions of the matrix mean the locked images of the cell's model and arch, and need no registry.
     """
     if _is_version(have) and (not want or _is_version(want)):
-        newer = want or default_version(project.matrix, cell.model)
-        return Pair(_locked(project, cell, have), _locked(project, cell, newer), Catalog())
+        before = _locked(project, cell, have)
+        newer = want or newest_version(project.matrix, before.cell)
+        return Pair(before, _locked(project, cell, newer), Catalog())
     with open_registry() as repository:
         catalog = read_catalog(repository).catalog
         if _is_version(have):
@@ -79,6 +81,16 @@ def find_published(catalog: Catalog, named: str) -> tuple[Published, Published]:
             fix="`docker image ls --digests` shows what you have; `./inv catalog` and `./inv history` list images.",
         )
     return found[0], newest_for(catalog, found[0])
+
+
+def newest_version(matrix: Matrix, cell: Cell) -> str:
+    """Return the version that follows a cell's: the default, or of another server the newest; its own if none does."""
+    known, default = matrix.versions, default_version(matrix, cell.model)
+    others = [name for name, one in known.items() if server_name(name) == cell.server and one.release]
+    fitting = [name for name in others if reason_excluded(matrix, replace(cell, version=name)) is None]
+    newest = max(fitting, key=lambda name: known[name].version, default=cell.version)
+    follows = default if server_name(default) == cell.server else newest
+    return follows if known[follows].version > known[cell.version].version else cell.version
 
 
 def newest_for(catalog: Catalog, image: Published) -> Published:

@@ -111,15 +111,9 @@ def _entries(contents: SiteContents) -> Iterator[tuple[str, ...]]:
         digest = image["published_digest"] or image["digest"] or ""
         text = " ".join([image["gpu"], image["platform"], digest, *image["mods"]])
         yield "image", image["target"], f"images/{image['slug']}.html", text
-    yield (
-        "how to",
-        "see what changes if you pull today",
-        "upgrade.html",
-        "by digest, tag or day",
-        "update upgrade newer",
-    )
-    for one in contents.vulnerabilities:
-        yield "vulnerability", one["id"], "vulnerabilities.html", " ".join(one["packages"]), " ".join(one["aliases"])
+    changes, cves = "see what changes if you pull today", "see which images have a CVE"
+    yield "how to", changes, "upgrade.html", "by digest, tag or day", "update upgrade newer"
+    yield "how to", cves, "vulnerabilities.html", "known vulnerabilities", "security scan grype"
     for mod in contents.mods:
         yield "mod", mod["name"], f"mods.html#{mod['name']}", mod["summary"]
     for setting in contents.first["settings"]:

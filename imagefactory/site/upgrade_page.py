@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from imagefactory.check.bench.result import BenchResult
-from imagefactory.project.cells import default_version
 from imagefactory.publish.catalog import Published
 from imagefactory.publish.image_contents import Contents, contents_of_plan
-from imagefactory.publish.named_images import newest_for
+from imagefactory.publish.named_images import newest_for, newest_version
 from imagefactory.publish.upgrade import Known, compare_contents, lines
 from imagefactory.site.stock import Document, Planned, Stock
 from imagefactory.store.digests import Digest
@@ -44,7 +43,7 @@ class Upgrades:
         return lines(compare_contents(one, other, self.known))
 
     def rows(self) -> Iterator[Document]:
-        """Yield published images, the newest first; of a site that asked no registry, those that this checkout makes."""
+        """Yield published images, the newest first; without a registry, those that this checkout makes."""
         catalog = self.stock.records.catalog
         for image in reversed(catalog.images):
             if image.digest in self.contents:
@@ -73,10 +72,7 @@ class Upgrades:
         }
 
     def _newest(self, planned: Planned) -> Digest:
-        """Return what whoever built an image here would get today: the same model on its default version."""
+        """Return what whoever built an image here would build today."""
         cell = planned.cell
-        newer = replace(cell, version=default_version(self.stock.project.matrix, cell.model))
-        published = self.stock.published.get(newer)
-        other = self.stock.planned.get(newer)
-        found = published.digest if published else other.digest if other else None
-        return found or planned.digest or Digest("")
+        newer = self.stock.planned.get(replace(cell, version=newest_version(self.stock.project.matrix, cell)), planned)
+        return newer.digest or planned.digest or Digest("")

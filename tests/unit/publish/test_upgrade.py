@@ -21,7 +21,7 @@ from imagefactory.project.targets import select_one
 from imagefactory.publish.catalog import Catalog
 from imagefactory.publish.history import steps
 from imagefactory.publish.image_contents import Contents, contents_of_plan
-from imagefactory.publish.named_images import find_pair, find_published
+from imagefactory.publish.named_images import find_pair, find_published, newest_version
 from imagefactory.publish.upgrade import Known, Upgrade, compare_contents, lines, markdown
 from imagefactory.store.digests import Digest
 from tests.fixtures.benchmarks import BOUND, result
@@ -198,6 +198,18 @@ def test_an_image_that_nobody_published_or_that_is_not_the_only_one_is_refused(c
         catalog = promoted(catalog, image(name), 4)
     with raises("never-published", "several" if named == "64646464" else "no "):
         find_published(catalog, named)
+
+
+@pytest.mark.parametrize(
+    ("have", "expected"),
+    [
+        *(("0.20.2", "0.32.0"), ("0.28.0-graft", "0.32.0"), ("0.32.0", "0.32.0"), ("0.32.0-b12x", "0.32.0-b12x")),
+        *(("nightly", "nightly"), ("sglang-0.5.21", "sglang-0.5.23"), ("sglang-0.5.23", "sglang-0.5.23")),
+    ],
+)
+def test_a_version_is_followed_by_the_default_one_and_by_none_that_is_not_newer(have: str, expected: str) -> None:
+    cell = replace(select_one(COMMITTED.matrix, "gemma4-31b"), version=have)
+    assert newest_version(COMMITTED.matrix, cell) == expected
 
 
 def test_versions_need_no_registry_and_a_mistyped_one_is_not_taken_for_a_tag() -> None:
