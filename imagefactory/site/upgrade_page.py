@@ -55,7 +55,7 @@ class Upgrades:
     def _published(self, image: Published) -> Document:
         catalog = self.stock.records.catalog
         planned = self.stock.planned.get(image.cell)
-        days = [f"{event.time:%Y-%m-%d}" for event in catalog.events if event.image == image.digest]
+        days = [f"{event.time:%Y-%m-%d}" for event in catalog.events_of.get(image.digest, ())]
         names = [image.tag, *sorted(catalog.tags_of(image.digest)), *dict.fromkeys(days)]
         return self._row(image.digest, newest_for(catalog, image).digest, planned, names) | {"target": str(image.cell)}
 
