@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, Self, get_args
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError, field_validator
 
@@ -38,7 +39,7 @@ class Vulnerability(Frozen):
 
     id: str
     aliases: tuple[str, ...] = ()
-    severity: str
+    severity: Annotated[str, Field(pattern=f"^({'|'.join(SEVERITIES)})$")]
     package: str
     """With its kind, such as `wheel torch`."""
     version: str
@@ -129,8 +130,9 @@ class Scan(_Part):
             "sbom:packages.cdx.json --by-cve -o json --file scan.json`.",
         )
 
-    @property
+    @cached_property
     def found(self) -> list[Vulnerability]:
+        """What was found in wheels and Debian packages, the worst first."""
         told = []
         for one in self.matches:
             kind = next((kind for start, kind in _KINDS.items() if one.artifact.purl.startswith(start)), None)
