@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from imagefactory.check.smoke.record import SmokeRecord
 from imagefactory.ci.jobs import Night
-from imagefactory.publish.catalog import Catalog, Published
-from imagefactory.publish.history import changes
+from imagefactory.errors import FactoryError
+from imagefactory.publish.catalog import Catalog
+from imagefactory.publish.history import changes, steps
+from imagefactory.publish.image_contents import Contents
 from imagefactory.publish.promote import Promotion
 from imagefactory.publish.tags import short_digest
+from imagefactory.publish.upgrade import OF_ONE_IMAGE, Known, compare_contents, lines
+from imagefactory.store.digests import Digest
 from imagefactory.store.progress import size
 
 LARGEST: Final = 1024 * 1024
@@ -69,22 +73,41 @@ def subjects(outcome: Promotion, name: str) -> str:
 
 def history_page(catalog: Catalog, registry: str) -> str:
     """Write the history page: everything that was published, newest first."""
-    before: dict[tuple[str, str, str], Published] = {}
     rows: list[tuple[str, ...]] = []
-    for event in catalog.events:
-        image = catalog.image(event.image)
-        if image is None:
-            continue
-        target = (image.model, image.arch, image.platform)
-        last, before[target] = before.get(target), image
+    for event, image, before in steps(catalog):
         if (catalog.events[-1].time.date() - event.time.date()).days <= HISTORY_DAYS:
-            changed = ", ".join([*changes(last, image)[:4], *filter(None, [event.answers])])
+            changed = ", ".join([*changes(before, image)[:4], *filter(None, [event.answers])])
             when, name = f"{event.time:%Y-%m-%d %H:%M}", f"`{image.cell}/{image.cell.machine}`"
             tags = codes([*event.named, *event.moved])
             rows.append((when, event.kind, name, f"`{image.digest}`", size(image.size), tags, cell(changed)))
-    told = f"Images of `{registry}`. A digest always names the same image: `docker pull {registry}@sha256:…`."
+    told = f"Images of `{registry}`. A digest always names the same image: `docker pull {registry}@sha256:…`. "
+    told += "The folder `notes` says for each night what changes."
     listed = table("when (UTC) | what | target | image | size | tags | changed", rows[::-1])
     return bounded("\n".join(["# What was published", "", told, "", *listed]))
+
+
+def night_notes(catalog: Catalog, known: Known, read: Callable[[Digest], Contents]) -> tuple[str, str]:
+    """Return the day of the newest night and its notes: what changes for whoever pulls again.
+
+    Images that change alike share a section; `read` describes an image.
+    """
+    day = f"{catalog.events[-1].time:%Y-%m-%d}" if catalog.events else ""
+    sections: dict[tuple[str, ...], list[str]] = {}
+    for event, image, before in steps(catalog):
+        if f"{event.time:%Y-%m-%d}" != day:
+            continue
+        shared, own = ["published for the first time"], [f"`docker pull` gets {size(image.size)}"]
+        if before is not None:
+            try:
+                found = lines(compare_contents(read(before.digest), read(image.digest), known))
+                own = [line for line in found if line.startswith(OF_ONE_IMAGE)]
+                shared = [line for line in found if line not in own]
+            except FactoryError as error:
+                shared, own = [f"what changed is not known: {cell(error.what)} {cell(error.why)}"], []
+        told = f"- `{image.cell}/{image.cell.machine}`, `{image.digest}`"
+        sections.setdefault(tuple(shared), []).append("\n".join([told, *(f"  - {line}" for line in own)]))
+    parts = ["\n".join(["", *images, "", *(f"- {line}" for line in shared), ""]) for shared, images in sections.items()]
+    return day, bounded(f"# What changed on {day}\n" + "\n---\n".join(parts))
 
 
 def bounded(text: str) -> str:

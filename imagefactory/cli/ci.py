@@ -145,6 +145,7 @@ def smoke(
     records="a folder of smoke records; repeatable (default: build/smoke)",
     pushed=PUSHED,
     subjects="write the digests of promoted images to this file, as checksums (for actions/attest)",
+    scan="attach what Grype found in `sbom --target all` (its JSON) to these images, and to those that tags name",
 )
 def promote(
     project: Project,
@@ -155,25 +156,31 @@ def promote(
     key: str = "",
     answers_changed: str = "",
     unsigned: bool = False,
+    scan: str = "",
 ) -> None:
-    """Attach smoke records to images, sign them, and promote those that passed."""
+    """Attach smoke records to images, sign them, and promote those that passed; with --scan alone, promote none."""
     from imagefactory.check.smoke.runner import records_below
     from imagefactory.ci import run_summary
-    from imagefactory.publish.pipeline import attest
+    from imagefactory.publish.outcomes import Outcomes
+    from imagefactory.publish.pipeline import attach_scans, attest
     from imagefactory.publish.promote import promote
     from imagefactory.publish.staging import find_staged
+    from imagefactory.publish.vulnerabilities import Scan
 
     folders = [Path(folder) for folder in records] or [project.root / "build" / "smoke"]
     checksum_file = options.new_file("--subjects", subjects) if subjects else None
     reason = options.reason("--answers-changed", answers_changed)
+    found = Scan.read(options.existing("--scan", scan, folder=False)) if scan else None
     signer, trust = find_publisher(project, key, unsigned=unsigned)
-    plans = _plan_each(project, target)
+    plans = Outcomes() if found and not "".join(target).strip() else _plan_each(project, target)
     with open_repository(project) as repository:
         attested = find_staged(project, repository, plans, _pushed_folders(project, pushed)).then(
             lambda staged: attest(
                 project, repository, staged, records_below(folders, staged.digest), signer, folders=folders
             )
         )
+        if found:
+            attach_scans(project, repository, found, [one.digest for one in attested.finished.values()], say)
         outcome = promote(project, repository, attested, trust, answers_changed=reason)
     _write_outputs({"promoted": str(len(outcome.promoted))})
     if checksum_file:
@@ -184,21 +191,27 @@ def promote(
 
 @command("ci", pushed=PUSHED, dry_run="only print the page")
 def record(project: Project, pushed: list[str], dry_run: bool = False) -> None:
-    """Commit the history page and the digests of pushed layers to the branch `records`."""
-    from imagefactory.ci.run_summary import history_page
+    """Commit the history page, the night's notes and the digests of pushed layers to the branch `records`."""
+    from imagefactory.check.bench.result import shared_results
+    from imagefactory.ci.run_summary import bounded, history_page, night_notes
     from imagefactory.publish.github import RECORDS, GitHub
     from imagefactory.publish.handovers import ExpectedImages
+    from imagefactory.publish.image_contents import contents_in_registry
     from imagefactory.publish.stored_catalog import read_catalog
+    from imagefactory.publish.upgrade import Known
 
     layers = ExpectedImages(project, _pushed_folders(project, pushed)).record()
     with open_repository(project) as repository:
         catalog = read_catalog(repository).catalog
+        known = Known.of(project, catalog, shared_results(project.root))
+        day, notes = night_notes(catalog, known, lambda digest: contents_in_registry(repository, digest))
     page = history_page(catalog, repository.reference.name)
+    summary = bounded(f"{notes}\n{page}")
     if dry_run:
-        print_summary(page)
+        print_summary(summary)
         return
-    _write_summary(page)
-    files = {"README.md": page}
+    _write_summary(summary)
+    files = {"README.md": page} | ({f"notes/{day}.md": notes} if day else {})
     if layers is not None:
         files[project.handed_on_layers.relative_to(project.root).as_posix()] = layers
     made = GitHub.from_environment().commit(RECORDS, files, "Record what was published\n")

@@ -168,8 +168,31 @@ def history(project: Project, target: str = "", json: bool = False) -> None:
     for digest, event in found.held.items():
         since = f"rolled back on {event.time:%Y-%m-%d}"
         say(f"{short_digest(digest)} is held back: {since}; only `./inv promote --again` can tag it again")
+    if found.vulnerabilities:
+        say(f"known vulnerabilities of today's image: {found.vulnerabilities}")
     for tag in found.misplaced_tags:
         say(f"{tag} differs from the catalog: the last change was interrupted; run the same command again")
+
+
+@command(
+    from_="what you run: a digest or the start of one, TAG[@YYYY-MM-DD], or a locked version such as 0.28.0",
+    to="another one to compare with (default: what you would get today)",
+    target="with versions: MODEL[/ARCH[/MACHINE]] (default: the first model)",
+)
+def upgrade(project: Project, from_: str, to: str = "", target: str = "", json: bool = False) -> None:
+    """Tell what changes between two images of a model, whether you must act, and how to go back."""
+    from imagefactory.check.bench.result import shared_results
+    from imagefactory.publish.named_images import find_pair
+    from imagefactory.publish.upgrade import Known, compare_contents, markdown
+
+    options.filled("--from", from_)
+    found = find_pair(project, select_one(project, target), from_, to, lambda: open_repository(project))
+    known = Known.of(project, found.catalog, shared_results(project.root))
+    told = compare_contents(found.before, found.after, known)
+    if json:
+        print_json(told.as_json())
+    else:
+        print(markdown(told), end="")
 
 
 @command(json="print the whole catalog")

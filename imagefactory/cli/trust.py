@@ -14,6 +14,7 @@ from imagefactory.cli.command import (
     print_json,
     say,
     say_written,
+    select,
     select_one,
     show,
 )
@@ -54,12 +55,16 @@ def licences(
 
 
 @command()
-def sbom(project: Project, target: str = "") -> None:
-    """Print the SBOM of an image as CycloneDX, made from its locks."""
+def sbom(project: Project, target: list[str]) -> None:
+    """Print the SBOM of an image as CycloneDX, made from its locks; of several images, a list of their packages."""
     from imagefactory.plan.make import make_plan
-    from imagefactory.publish.attest.sbom import make_sbom
+    from imagefactory.publish.attest.sbom import make_sbom, package_list
 
-    print(make_sbom(project, make_plan(project, select_one(project, target))).decode())
+    cells = select(project, target)
+    if len(cells) == 1:
+        print(make_sbom(project, make_plan(project, cells[0])).decode())
+    else:
+        print(package_list(project, filter(project.is_locked, cells)).decode())
 
 
 @command(image="the pushed image: NAME:TAG or NAME@DIGEST")

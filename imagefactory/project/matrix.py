@@ -34,6 +34,7 @@ from images.shipped.values import Distribution, Name, VersionText
 from images.shipped.yamlfile import YamlFile, read_yaml
 
 Platform = Literal["linux/arm64", "linux/amd64"]
+Severity = Literal["critical", "high", "medium", "low"]
 SmokeLevel = Literal["static", "container", "serve", "gpu"]
 ArchList = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9][af]?( [0-9]+\.[0-9][af]?)*$")]
 Sm = Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}[af]?$")]
@@ -162,6 +163,19 @@ class Rebuilder(_Model):
         return self
 
 
+class VulnerabilityRules(_Model):
+    """Which known vulnerabilities keep an image from its tags."""
+
+    severity: Severity | None = None  # as bad as this or worse, if there is a fix
+    ids: list[str] = []  # these, fixed or not
+    accept: dict[str, Annotated[str, Field(min_length=10)]] = {}  # not these, each for a reason
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        known = get_args(Severity)
+        return known[: known.index(self.severity) + 1] if self.severity else ()
+
+
 class Matrix(_Model):
     """Everything in matrix.yaml."""
 
@@ -171,6 +185,7 @@ class Matrix(_Model):
     signers: Annotated[list[Workflow], Field(min_length=1)] = [".github/workflows/nightly.yml@refs/heads/main"]
     """The workflows of `source` that may sign images, each on the one branch or tag where it may."""
     rebuilders: dict[Name, Rebuilder] = {}  # others who rebuild images; `verify --image` counts them
+    vulnerabilities: VulnerabilityRules | None = None  # without it, none keeps an image from its tags
     defaults: Defaults
     bases: Annotated[dict[Name, Base], Field(min_length=1)]
     archs: Annotated[dict[Name, Arch], Field(min_length=1)]

@@ -22,7 +22,7 @@ from imagefactory.check.smoke.containers import ContainerError
 from imagefactory.check.smoke.record import required_levels
 from imagefactory.errors import FactoryError, TrustError, clean
 from imagefactory.oci.registry import referrers
-from imagefactory.oci.registry.artifacts import TITLE, Payload, contents
+from imagefactory.oci.registry.artifacts import TITLE, Payload
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.project import Project
@@ -132,7 +132,7 @@ def answers_in(folders: Iterable[Path]) -> list[AnswersRecord]:
 def answers_among(repository: Repository, attached: Iterable[Descriptor]) -> list[AnswersRecord]:
     return [
         AnswersRecord.from_json(repository.blob(item.digest), f"{repository.reference.name}@{item.digest}")
-        for item in _items(repository, attached, ANSWERS_TYPE)
+        for item in referrers.items(repository, attached, ANSWERS_TYPE)
     ]
 
 
@@ -155,7 +155,8 @@ def _records(repository: Repository, digest: Digest) -> list[AnswersRecord]:
 def _measurements(repository: Repository, digest: Digest) -> list[AnswersResult]:
     """Read what was measured of an image, newest first; what cannot be read is measured again."""
     found = []
-    for item in _items(repository, referrers.find(repository, digest, ANSWERS_TYPE), PANEL_TYPE):
+    attached = referrers.find(repository, digest, ANSWERS_TYPE)
+    for item in referrers.items(repository, attached, ANSWERS_TYPE, PANEL_TYPE):
         inflater = zlib.decompressobj(wbits=31)
         try:
             text = inflater.decompress(repository.blob(item.digest, _LARGEST), _LARGEST)
@@ -164,17 +165,6 @@ def _measurements(repository: Repository, digest: Digest) -> list[AnswersResult]
             continue
         found += [result] if result.bound.digest == digest else []
     return sorted(found, key=lambda one: one.started, reverse=True)
-
-
-def _items(repository: Repository, attached: Iterable[Descriptor], media_type: str) -> list[Descriptor]:
-    return [
-        item
-        for referrer in attached
-        if referrer.artifact_type == ANSWERS_TYPE
-        if (manifest := repository.manifest(referrer.digest))  # a list may name what was deleted
-        for item in contents(repository, manifest)
-        if item.media_type == media_type
-    ]
 
 
 def compact(result: AnswersResult) -> bytes:

@@ -144,6 +144,14 @@ class Catalog:
                 moves.setdefault(tag, []).append(number)
         return moves
 
+    @cached_property
+    def events_of(self) -> dict[Digest, list[Event]]:
+        """The events about each image, oldest first."""
+        found: dict[Digest, list[Event]] = {}
+        for event in self.events:
+            found.setdefault(event.image, []).append(event)
+        return found
+
     def image(self, digest: str) -> Published | None:
         return self.known.get(Digest(digest))
 
@@ -185,8 +193,8 @@ class Catalog:
         """List the moving tags that an image was promoted to; only these may name it again."""
         return {
             tag
-            for event in self.events
-            if event.kind == "promote" and event.image == digest
+            for event in self.events_of.get(digest, ())
+            if event.kind == "promote"
             for tag, pointer in event.moved.items()
             if digest in pointer.images.values()
         }

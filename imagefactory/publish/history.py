@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
 from imagefactory.check.answers.record import NOT_MEASURED
 from imagefactory.errors import UsageError
+from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
@@ -16,6 +17,7 @@ from imagefactory.project.server_versions import version_key
 from imagefactory.publish.catalog import Catalog, Event, ImagePart, Published
 from imagefactory.publish.stored_catalog import read_catalog
 from imagefactory.publish.tags import LATEST, moving_tags, names_image, staging_tag
+from imagefactory.publish.vulnerabilities import VULNERABILITIES_TYPE, told_among
 from imagefactory.store.digests import Digest, Sha256
 
 
@@ -63,6 +65,8 @@ class History:
     held: dict[Digest, Event]
     """Image -> the rollback that took it off the tags; also for images that were deleted since."""
     misplaced_tags: list[str]
+    vulnerabilities: str
+    """What is known about those of the image that the tags name; empty if it was not scanned."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,10 @@ def read_history(project: Project, repository: Repository, cell: Cell) -> Histor
             why=f"The catalog has no image for {cell.platform} under {', '.join(tags)}.",
             fix=f"`./inv publish --target {cell}/{cell.machine}` publishes it.",
         )
-    return History(lines, catalog.holds(tags), misplaced_tags(repository, catalog, tags))
+    current = catalog.current(tags, cell.platform) or lines[-1].image
+    attached = referrers.find(repository, current.digest, VULNERABILITIES_TYPE)
+    known = told_among(repository, attached, current.digest)
+    return History(lines, catalog.holds(tags), misplaced_tags(repository, catalog, tags), known)
 
 
 def history(catalog: Catalog, tags: Sequence[str], platform: str) -> list[Line]:
@@ -117,6 +124,18 @@ def history(catalog: Catalog, tags: Sequence[str], platform: str) -> list[Line]:
         )
         before = image
     return lines
+
+
+def steps(catalog: Catalog) -> Iterator[tuple[Event, Published, Published | None]]:
+    """Iterate over all changes, oldest first: each with its image, and the one that users of its tags had before."""
+    had: dict[tuple[str, str], Published] = {}
+    for event in catalog.events:
+        image = catalog.image(event.image)
+        if image is None:
+            continue
+        places = [(tag, image.platform) for tag in event.moved]  # the most specific tag first
+        yield event, image, next((had[place] for place in places if place in had), None)
+        had |= dict.fromkeys(places, image)
 
 
 def changes(before: Published | None, image: Published) -> tuple[str, ...]:

@@ -14,17 +14,20 @@ from typing import TYPE_CHECKING
 from imagefactory.assemble.assemble import lay_out_if_here
 from imagefactory.assemble.watch import Watcher
 from imagefactory.check.smoke.record import Level, SmokeRecord, required_levels
-from imagefactory.errors import CheckError
+from imagefactory.errors import CheckError, FactoryError
 from imagefactory.oci.registry.credentials import find_credentials
 from imagefactory.oci.registry.image_push import PushWatcher
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.plan import Plan
-from imagefactory.project.project import Project
+from imagefactory.project.project import Project, locked_cells
 from imagefactory.publish.answers import Measure, answers_in, attach_answers, measure_answers
+from imagefactory.publish.history import current_images
 from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.promote import Promotion, promotable, promote
 from imagefactory.publish.records import attach_record, read_records
 from imagefactory.publish.staging import Staged, stage
+from imagefactory.publish.stored_catalog import read_catalog
+from imagefactory.publish.vulnerabilities import Scan, attach_scan
 from imagefactory.store.digests import Digest
 from imagefactory.store.progress import Say
 
@@ -151,6 +154,26 @@ def attest(
             attach_answers(repository, answers, folder)
     attach_all(repository, project, staged.plan, staged.pushed.descriptor, signer)
     return staged
+
+
+def attach_scans(project: Project, repository: Repository, scan: Scan, staged: Iterable[Digest], say: Say) -> None:
+    """Attach what a scan says to staged images and to those that tags name; one that fails stops no other."""
+    from imagefactory.publish.attest.components import package_urls  # noqa: PLC0415 - with cryptography
+    from imagefactory.publish.image_contents import contents_in_registry  # noqa: PLC0415 - with cryptography
+
+    given = package_urls(project, locked_cells(project))
+    current = [one.image.digest for one in current_images(read_catalog(repository).catalog)]
+    for digest in dict.fromkeys([*staged, *current]):
+        try:
+            found = contents_in_registry(repository, digest)
+            if found.packages is None:
+                say(f"{digest}: not scanned, since no SBOM is attached")
+                continue
+            record = scan.record(digest, found.packages, given)
+            attach_scan(repository, record)
+            say(f"{found.cell}/{found.cell.machine}: known vulnerabilities: {record.line}")
+        except FactoryError as error:
+            say(f"{digest}: {error.what} {error.why}")
 
 
 def _pulled(project: Project, repository: Repository, digest: Digest) -> Subject:

@@ -30,6 +30,7 @@ from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.staging import Staged
 from imagefactory.publish.stored_catalog import Snapshot, read_catalog, write_catalog
 from imagefactory.publish.tags import CATALOG, Tags, refuse_ambiguous, tags_of
+from imagefactory.publish.vulnerabilities import pass_vulnerabilities
 from imagefactory.store.digests import Digest, Sha256, digest_of
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def promote(
             )
         if not again:
             refuse_held(repository, snapshot, image.plan_key, tags)
+        pass_vulnerabilities(project, repository, staged.plan, staged.digest)
         answers = pass_answers(project, repository, staged, answers_changed)
         told = shorten(clean(answers.line), LONGEST, placeholder=" ...") if answers else ""
         return _Ready(staged, image, replace(tags, dated=free), told.encode("ascii", "replace").decode())

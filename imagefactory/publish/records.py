@@ -9,11 +9,11 @@ from typing import Final
 
 from imagefactory.check.bench.comparison import refuse_incomparable
 from imagefactory.check.bench.measuring import refuse_wrong_answers
-from imagefactory.check.bench.result import BenchResult, baseline_for, shared_files
+from imagefactory.check.bench.result import BenchResult, baseline_for, shared_results
 from imagefactory.check.smoke.record import LevelResult, SmokeRecord, TestOutcome, TestResult
 from imagefactory.errors import FactoryError
 from imagefactory.oci.registry import referrers
-from imagefactory.oci.registry.artifacts import TITLE, Payload, contents
+from imagefactory.oci.registry.artifacts import TITLE, Payload
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.project import Project
@@ -37,12 +37,8 @@ def read_records(repository: Repository, digest: Digest, key: Sha256) -> SmokeRe
 
 def records_among(repository: Repository, attached: Iterable[Descriptor]) -> list[SmokeRecord]:
     return [
-        SmokeRecord.from_json(repository.blob(item.digest), where=f"{repository.reference.name}@{referrer.digest}")
-        for referrer in attached
-        if referrer.artifact_type == SMOKE_TYPE
-        if (manifest := repository.manifest(referrer.digest))  # a list may name what was deleted
-        for item in contents(repository, manifest)
-        if item.media_type == SMOKE_TYPE
+        SmokeRecord.from_json(repository.blob(item.digest), where=f"{repository.reference.name}@{item.digest}")
+        for item in referrers.items(repository, attached, SMOKE_TYPE)
     ]
 
 
@@ -70,8 +66,7 @@ def judged(project: Project, measure: Callable[[], BenchResult], share: float) -
     try:
         result = measure()
         refuse_wrong_answers(result, Path("build", "bench"))
-        shared = [BenchResult.read(project.root / file) for file in shared_files(project.root)]
-        baseline = baseline_for(result, shared)
+        baseline = baseline_for(result, shared_results(project.root))
         if baseline:
             refuse_incomparable(baseline, result, _MAY_DIFFER)
     except FactoryError as error:

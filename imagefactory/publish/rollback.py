@@ -115,7 +115,7 @@ def choose(catalog: Catalog, tags: Sequence[str], cell: Cell, to: str = "") -> P
         digits = to.removeprefix("sha256:")
         found = list({image for image in images if image.removeprefix("sha256:").startswith(digits)})
         why = f"{'several images begin' if found else 'no image begins'} with {digits!r}"
-    elif (day := _day(to)) is not None:
+    elif (day := day_of(to)) is not None:
         until = [event.image for event in promotions if event.time.date() <= day]
         found = [digest for digest in until if digest not in held][-1:]
         first = f"{promotions[0].time:%Y-%m-%d}"
@@ -138,7 +138,7 @@ def _before(current: Digest, images: Sequence[Digest]) -> list[Digest]:
     return [digest for digest in images[:last] if digest != current]
 
 
-def _day(text: str) -> date | None:
+def day_of(text: str) -> date | None:
     with suppress(ValueError):
         return date.fromisoformat(text)
     return None

@@ -63,6 +63,8 @@ def page_documents(contents: SiteContents) -> dict[str, Document]:
         "configurations": {"choices": contents.guides.choices},
         "troubles": {"tasks": tasks, "troubles": troubles, "exit_codes": contents.guides.exit_codes},
         "status": contents.status,
+        "upgrade": {"images": contents.upgrades},
+        "vulnerabilities": {"vulnerabilities": contents.vulnerabilities},
     }
     return {path: {"format": FORMAT, **document} for path, document in documents.items()}
 
@@ -86,7 +88,7 @@ def index_document(contents: SiteContents) -> Document:
             for image in contents.images
         ],
         "mods": [{"name": mod["name"], "summary": mod["summary"]} for mod in contents.mods],
-        "pages": ["mods", "configurations", "troubles", "status"],
+        "pages": ["mods", "configurations", "troubles", "status", "upgrade", "vulnerabilities"],
         "feed": "feed.xml",
         "recipes": sorted(contents.recipes),
     }
@@ -109,6 +111,9 @@ def _entries(contents: SiteContents) -> Iterator[tuple[str, ...]]:
         digest = image["published_digest"] or image["digest"] or ""
         text = " ".join([image["gpu"], image["platform"], digest, *image["mods"]])
         yield "image", image["target"], f"images/{image['slug']}.html", text
+    changes, cves = "see what changes if you pull today", "see which images have a CVE"
+    yield "how to", changes, "upgrade.html", "by digest, tag or day", "update upgrade newer"
+    yield "how to", cves, "vulnerabilities.html", "known vulnerabilities", "security scan grype"
     for mod in contents.mods:
         yield "mod", mod["name"], f"mods.html#{mod['name']}", mod["summary"]
     for setting in contents.first["settings"]:
@@ -146,6 +151,8 @@ def _entry(root: Element, contents: SiteContents, change: Document) -> None:
     if change["slug"]:
         SubElement(entry, "link", rel="alternate", type="text/html", href=f"images/{change['slug']}.html")
     _text(entry, "summary", f"{contents.stock.records.registry}@{digest} · {', '.join(change['tags'])}")
+    if change["notes"]:
+        _text(entry, "content", "\n".join(f"- {line}" for line in change["notes"]))
 
 
 def _text(parent: Element, name: str, text: str) -> None:

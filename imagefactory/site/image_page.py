@@ -79,6 +79,8 @@ def image_page(stock: Stock, planned: Planned, packages: Document, shared: Mappi
         "statements": evidence.statements,
         "smoke": smoke,
         "smoke_on": f"{evidence.smoke.started:%Y-%m-%d}" if evidence.smoke else None,
+        "vulnerabilities": evidence.vulnerabilities,
+        "vulnerabilities_line": evidence.vulnerabilities.line if evidence.vulnerabilities else None,
         "history": [
             {
                 "date": f"{line.time:%Y-%m-%d %H:%M}",

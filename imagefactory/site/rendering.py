@@ -82,7 +82,7 @@ def _pages(contents: SiteContents, documents: dict[str, Document]) -> Iterator[t
         yield page(f"images/{image['slug']}", "image.html", here="images", image=image, picture=picture)
     for packages in contents.packages:
         yield page(f"packages/{packages['slug']}", "packages.html", here="images", packages=packages)
-    for name in ("mods", "configurations", "troubles", "status"):
+    for name in ("mods", "configurations", "troubles", "status", "upgrade", "vulnerabilities"):
         yield page(name, f"{name}.html", here=name)
 
 
@@ -113,8 +113,8 @@ def outcome_class(word: str) -> str:
     """Return the class of a word that says how something is: good, bad, care or quiet."""
     return {
         **dict.fromkeys(("passed", "current", "native", "applies", "promote"), "good"),
-        **dict.fromkeys(("failed", "fails", "conflict", "not covered", "rollback"), "bad"),
-        **dict.fromkeys(("not-run", "jit", "update waiting", "no record", "not-audited"), "care"),
+        **dict.fromkeys(("failed", "fails", "conflict", "not covered", "rollback", "critical", "high"), "bad"),
+        **dict.fromkeys(("not-run", "jit", "update waiting", "no record", "not-audited", "medium"), "care"),
     }.get(word, "quiet")
 
 

@@ -17,11 +17,13 @@ from imagefactory.project.cells import first_of_release
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.server_versions import server_name, version_title
 from imagefactory.publish.catalog import Published
-from imagefactory.publish.history import changes, current_images
+from imagefactory.publish.history import changes, current_images, steps
+from imagefactory.publish.vulnerabilities import SEVERITIES
 from imagefactory.site.guides import Guides, read_guides
 from imagefactory.site.image_page import image_page
 from imagefactory.site.model_page import model_page
 from imagefactory.site.stock import Document, Stock, package_lists, packages_slug
+from imagefactory.site.upgrade_page import Upgrades
 from images.shipped.mods.manifest import STAGES, Mod
 
 NIGHTS: Final = 14
@@ -41,6 +43,10 @@ class SiteContents:
     mods: list[Document]
     guides: Guides
     status: Document
+    vulnerabilities: list[Document]
+    """Every known vulnerability of today's images, the worst first, with the images that have it."""
+    upgrades: list[Document]
+    """What changes for the owner of each image."""
     recipes: dict[str, str]
     """The files of a registry of sparkrun, by their paths."""
 
@@ -82,6 +88,7 @@ def gather(stock: Stock) -> SiteContents:
     with ThreadPoolExecutor() as pool:  # each page asks the serve program, which is a process of its own
         models = sorted(pool.map(model, project.matrix.models), key=rank)
     images, recipes = list(pages.values()), _recipes(stock, problems)
+    upgrades = Upgrades.of(stock, results)
     return SiteContents(
         stock=stock,
         title=project.matrix.source.rstrip("/").removesuffix(".git").rpartition("/")[2],
@@ -91,7 +98,9 @@ def gather(stock: Stock) -> SiteContents:
         packages=list(packages.values()),
         mods=_mods(stock),
         guides=read_guides(project.root),
-        status=_status(stock, images, problems),
+        status=_status(stock, images, upgrades, problems),
+        vulnerabilities=_vulnerabilities(images),
+        upgrades=list(upgrades.rows()),
         recipes=recipes,
     )
 
@@ -169,11 +178,11 @@ def _declared(matrix: Matrix, mod: Mod) -> Iterator[Document]:
         yield {"version": version_title(name), "state": state, "detail": detail}
 
 
-def _status(stock: Stock, images: Sequence[Document], problems: Sequence[str]) -> Document:
+def _status(stock: Stock, images: Sequence[Document], upgrades: Upgrades, problems: Sequence[str]) -> Document:
     catalog = stock.records.catalog
     known = {page["slug"] for page in images}
     days: dict[str, list[Document]] = {}
-    for change in reversed(list(_changes(stock, known))):
+    for change in reversed(list(_changes(upgrades, known))):
         days.setdefault(change["time"][:10], []).append(change)
     return {
         "registry": stock.records.registry,
@@ -201,16 +210,11 @@ def _status(stock: Stock, images: Sequence[Document], problems: Sequence[str]) -
     }
 
 
-def _changes(stock: Stock, known: set[str]) -> Iterator[Document]:
+def _changes(upgrades: Upgrades, known: set[str]) -> Iterator[Document]:
     """Yield what changed in the last nights, oldest first."""
-    before: dict[tuple[str, str, str], Published] = {}
-    catalog = stock.records.catalog
+    catalog = upgrades.stock.records.catalog
     nights = sorted({event.time.date() for event in catalog.events})[-NIGHTS:]
-    for event in catalog.events:
-        image = catalog.image(event.image)
-        if image is None:
-            continue
-        key = (image.model, image.arch, image.platform)
+    for event, image, before in steps(catalog):
         if event.time.date() in nights:
             yield {
                 "time": f"{event.time:%Y-%m-%dT%H:%M:%SZ}",
@@ -219,10 +223,21 @@ def _changes(stock: Stock, known: set[str]) -> Iterator[Document]:
                 "slug": _slug(image, known),
                 "digest": image.digest,
                 "tags": sorted({*event.named, *event.moved}),
-                "changed": changes(before.get(key), image),
+                "changed": changes(before, image),
+                "notes": upgrades.lines(before.digest, image.digest) if before else [],
                 "left": event.left,
             }
-        before[key] = image
+
+
+def _vulnerabilities(images: Sequence[Document]) -> list[Document]:
+    found: dict[str, Document] = {}
+    for image in images:
+        for one in image["vulnerabilities"].found if image["vulnerabilities"] else ():
+            fresh = {"id": one.id, "aliases": one.aliases, "severity": one.severity}
+            row = found.setdefault(one.id, fresh | {"packages": {}, "images": []})
+            row["packages"][f"{one.package.partition(' ')[2]} {one.version}"] = one.fixed_in
+            row["images"] += [] if image["slug"] in row["images"] else [image["slug"]]
+    return sorted(found.values(), key=lambda row: (SEVERITIES.index(row["severity"]), row["id"]))
 
 
 def _slug(image: Published, known: set[str]) -> str | None:

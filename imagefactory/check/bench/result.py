@@ -269,6 +269,10 @@ def shared_files(root: Path) -> list[Path]:
     return sorted(file.relative_to(root) for file in (root / RESULTS).rglob("*.json"))
 
 
+def shared_results(root: Path) -> list[BenchResult]:
+    return [BenchResult.read(root / file) for file in shared_files(root)]
+
+
 def unchanged_files(root: Path, earlier: Path) -> set[Path]:
     """List the shared results that an earlier checkout has too, byte for byte."""
     return {

@@ -17,7 +17,7 @@ from http import HTTPStatus
 from imagefactory.errors import RegistryError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry.answers import RegistryRequest
-from imagefactory.oci.registry.artifacts import Payload, upload_artifact
+from imagefactory.oci.registry.artifacts import Payload, contents, upload_artifact
 from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository
@@ -53,6 +53,20 @@ def find(repository: Repository, digest: Digest, artifact_type: str | None = Non
         if artifact_type is None or item.artifact_type == artifact_type:
             found.setdefault(item.digest, item)
     return list(found.values())
+
+
+def items(
+    repository: Repository, attached: Iterable[Descriptor], artifact_type: str, media_type: str = ""
+) -> list[Descriptor]:
+    """List what the artifacts of a type hold among those attached: of the same type, or of another one."""
+    return [
+        item
+        for referrer in attached
+        if referrer.artifact_type == artifact_type
+        if (manifest := repository.manifest(referrer.digest))  # a list may name what was deleted
+        for item in contents(repository, manifest)
+        if item.media_type == (media_type or artifact_type)
+    ]
 
 
 def attach(

@@ -5,7 +5,7 @@ The list is made from the inputs of the plan's layers, so nothing that goes into
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from urllib.parse import quote
@@ -24,6 +24,7 @@ from imagefactory.plan.plan import (
     ToolkitLayer,
     WheelLayer,
 )
+from imagefactory.project.cells import Cell
 from imagefactory.project.locks.files import Graft, LicenceLock, LockedDeb, LockedWheel
 from imagefactory.project.locks.kernels import SlimmedWheel
 from imagefactory.project.project import Project
@@ -97,7 +98,7 @@ def components_of(project: Project, plan: Plan) -> list[Component]:
             case ModLayer():
                 found += _mod(layer)
             case ModelLayer():
-                found += _models(layer)
+                found += models_of(layer)
             case BytecodeLayer():
                 found.append(_bytecode(layer))
             case ToolkitLayer():
@@ -114,8 +115,25 @@ def wheel_purl(wheel: LockedWheel) -> str:
 
 
 def deb_purl(deb: LockedDeb, distribution: str) -> str:
-    name = f"{_quoted(deb.name)}@{_quoted(deb.version)}"
-    return f"pkg:deb/debian/{name}?arch={deb.architecture}&distro={distribution}"
+    """Return a Debian package's URL; databases of vulnerabilities know its source package, the folder in the pool."""
+    name, source = f"{_quoted(deb.name)}@{_quoted(deb.version)}", deb.file.split("/")[-2]
+    upstream = f"&upstream={_quoted(source)}" if source != deb.name else ""
+    return f"pkg:deb/debian/{name}?arch={deb.architecture}&distro=debian-{distribution}{upstream}"
+
+
+def package_urls(project: Project, cells: Iterable[Cell]) -> dict[tuple[str, str], str]:
+    """Return the URLs of all packages of cells, by kind and name, and version.
+
+    A wheel that was compiled here counts as its publisher's: so do the vulnerabilities of its sources.
+    """
+    found: dict[tuple[str, str], str] = {}
+    for cell in cells:
+        base = project.base_lock(cell)
+        distribution = project.matrix.bases[base.base].debian
+        for wheel in project.wheel_lock(cell).wheels:
+            found[f"wheel {wheel.name}", wheel.version] = f"pkg:pypi/{wheel.name}@{_quoted(wheel.version)}"
+        found |= {(f"deb {deb.name}", deb.version): deb_purl(deb, distribution) for deb in base.debs}
+    return found
 
 
 def _with_changes(part: Component, wheel: LockedWheel, project: Project, layer: WheelLayer, python: str) -> Component:
@@ -200,7 +218,7 @@ def _mod(layer: ModLayer) -> Iterator[Component]:
         )
 
 
-def _models(layer: ModelLayer) -> Iterator[Component]:
+def models_of(layer: ModelLayer) -> Iterator[Component]:
     """Describe the model and its drafters. Their weights are not in an image, unless the factory makes them."""
     model = layer.settings.model
     named = [(drafter["repo"], drafter.get("revision")) for drafter in model["drafters"]]

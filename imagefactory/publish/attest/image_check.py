@@ -27,6 +27,7 @@ from imagefactory.publish.attest.rebuilds import count_rebuilds, named
 from imagefactory.publish.attest.sbom import first_difference
 from imagefactory.publish.attest.signing import NotTrustedError, Verifier, read_trusted
 from imagefactory.publish.history import check_tag
+from imagefactory.publish.vulnerabilities import told_among
 from imagefactory.store.digests import Digest, Sha256, canonical_json
 from imagefactory.store.progress import Say
 
@@ -176,6 +177,8 @@ class _Check:
         self._check_layers(every_byte=every_byte)
         self._check_rebuilds(attached, least)
         self._show_answers(listed)
+        if told := told_among(self.repository, listed, self.manifest.digest):
+            self._add("known CVEs", "not counted", told)
         reference = str(self.repository.reference.at(self.manifest.digest))
         return Checked(reference, self.manifest.digest, tuple(self.findings), self.plan, commit, self.cell)
 

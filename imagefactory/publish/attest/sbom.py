@@ -7,14 +7,15 @@ SBOM by making it again. https://cyclonedx.org/docs/1.6/json/
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from uuid import NAMESPACE_URL, uuid5
 
 from imagefactory.plan.plan import Plan
+from imagefactory.project.cells import Cell
 from imagefactory.project.locks.files import Graft
 from imagefactory.project.project import Project
-from imagefactory.publish.attest.components import Component, ComponentKind, components_of
+from imagefactory.publish.attest.components import Component, ComponentKind, components_of, package_urls
 from imagefactory.publish.attest.spdx import UNDECLARED
 from imagefactory.store.digests import canonical_json, checksum
 
@@ -35,6 +36,16 @@ _TYPES: Final[dict[ComponentKind, str]] = {
 
 def make_sbom(project: Project, plan: Plan) -> bytes:
     return write_sbom(project, plan, components_of(project, plan))
+
+
+def package_list(project: Project, cells: Iterable[Cell]) -> bytes:
+    """List the packages of several images, each once, for a scanner that reads CycloneDX."""
+    components = [
+        {"type": "library", "bom-ref": purl, "name": name.partition(" ")[2], "version": version, "purl": purl}
+        for (name, version), purl in sorted(package_urls(project, cells).items())
+    ]
+    head = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1}
+    return canonical_json(head | {"components": components})
 
 
 def write_sbom(project: Project, plan: Plan, parts: Sequence[Component]) -> bytes:

@@ -248,4 +248,6 @@ def test_the_commands_of_a_night_end_with_tags_and_a_history_page(
     command(night_factory, fake_github, "ci.record")
     files = fake_github.files("records")
     assert digest in files["README.md"]
+    [notes] = [text for path, text in files.items() if path.startswith("notes/")]
+    assert digest in notes
     assert command(night_factory, fake_github, "ci.record").strip() == "nothing new"

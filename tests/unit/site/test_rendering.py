@@ -109,9 +109,31 @@ def test_ids_are_unique_and_the_policy_forbids_inline_code(files: dict[str, byte
         assert page.inline == [], path
 
 
+def test_every_image_is_found_by_digest_tag_and_day_with_what_changes_today(files: dict[str, bytes]) -> None:
+    new, old = json.loads(files["upgrade.json"])["images"]
+    assert (old["digest"], old["newest"], old["state"]) == (f"sha256:{'1' * 64}", new["digest"], "update waiting")
+    assert {"tiny", "2026-11-14"} <= {*old["names"]}
+    assert any(line.startswith("**Defaults**: ") for line in old["lines"])
+    assert new["lines"] == ["**Must you act**: No: this is the newest image."]
+    entries = ET.fromstring(files["feed.xml"]).findall("{*}entry")  # noqa: S314 - our own file
+    notes = [entry.findtext("{*}content") for entry in entries]
+    assert notes == ["\n".join(f"- {line}" for line in old["lines"]), None]
+
+
+def test_which_images_have_a_vulnerability(files: dict[str, bytes], pages: dict[str, Page]) -> None:
+    [row] = json.loads(files["vulnerabilities.json"])["vulnerabilities"]
+    assert (row["id"], row["images"]) == ("CVE-2026-1001", [TINY])
+    assert f"images/{TINY}.html" in pages["vulnerabilities.html"].links
+    told = "1 high (grype 0.119.0 on 2026-11-15, database of 2026-11-14)"
+    assert told in pages["vulnerabilities.html"].text
+    assert told in pages[f"images/{TINY}.html"].text
+    assert "Not scanned, as far as this site knows." in pages[BIG].text
+
+
 def test_hostile_text_is_shown_and_never_markup(files: dict[str, bytes], pages: dict[str, Page]) -> None:
     shown = [path for path, page in pages.items() if HOSTILE in page.text]
     assert {"mods.html", "models/tiny.html", "status.html", f"images/{TINY}.html"} <= set(shown)
+    assert {"upgrade.html", "vulnerabilities.html"} <= set(shown)
     for path, data in files.items():
         if not path.endswith(".json"):
             assert b"<script>" not in data, path

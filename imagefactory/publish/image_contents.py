@@ -1,0 +1,99 @@
+"""What is in an image, as far as its owner notices: from a plan and its locks, or from what the registry has of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from imagefactory.errors import RegistryError
+from imagefactory.oci.image import Image
+from imagefactory.oci.registry import referrers
+from imagefactory.oci.registry.artifacts import contents
+from imagefactory.oci.registry.repository import Repository
+from imagefactory.plan.plan import ModelLayer, Plan
+from imagefactory.project.cells import Cell
+from imagefactory.project.project import Project
+from imagefactory.publish.attest import sbom
+from imagefactory.publish.attest.attachments import contents_among
+from imagefactory.publish.attest.components import models_of
+from imagefactory.publish.vulnerabilities import VulnerabilityRecord, vulnerabilities_among
+from imagefactory.store.digests import Digest
+
+_KINDS = ("wheel", "deb", "model")
+
+
+@dataclass(frozen=True)
+class Contents:
+    """An image; two of them can be compared wherever they come from."""
+
+    cell: Cell
+    digest: Digest | None
+    """None while a layer has never been built."""
+    start: str
+    """The command that gets this very image."""
+    mods: tuple[str, ...]
+    settings: Mapping[str, str]
+    """The image's variables: the defaults of its settings among them."""
+    layers: Mapping[Digest, int]
+    """The bytes of each, by digest; empty while one has never been built."""
+    packages: Mapping[str, str] | None
+    """Versions by kind and name, such as `wheel torch`; None without an SBOM."""
+    vulnerabilities: VulnerabilityRecord | None = None
+
+
+def contents_of_plan(project: Project, plan: Plan, image: Image | None) -> Contents:
+    """Describe the image of a plan, from the locks."""
+    cell, last = plan.cell, plan.layers[-1]
+    models = models_of(last) if isinstance(last, ModelLayer) else ()
+    packages = {f"wheel {one.name}": one.version for one in project.wheel_lock(cell).wheels}
+    packages |= {f"deb {one.name}": one.version for one in project.base_lock(cell).debs}
+    packages |= {f"model {one.name}": one.version for one in models if not one.in_image}
+    return Contents(
+        cell,
+        image.digest if image else None,
+        f"./inv run --target {cell}/{cell.machine}",
+        tuple(mod.name for mod in plan.mods),
+        plan.config.env,
+        {blob.digest: blob.size for blob in image.layers} if image else {},
+        packages,
+    )
+
+
+def contents_in_registry(repository: Repository, digest: Digest) -> Contents:
+    """Describe a published image by its manifest, its configuration and its SBOM, whatever checkout made it."""
+    manifest = repository.require_manifest(digest)
+    layers = {layer.digest: layer.size for layer in contents(repository, manifest)}
+    attached = referrers.find(repository, digest)
+    texts = [text for _, text in contents_among(repository, attached, sbom.MEDIA_TYPE) if isinstance(text, bytes)]
+    reference = repository.reference.at(digest)
+    try:
+        config = json.loads(repository.blob(Digest(manifest.document()["config"]["digest"])))
+        own = config["config"]
+        mods = own["Labels"]["imagefactory.mods"]
+        return Contents(
+            Cell.of_labels(own["Labels"], f"{config['os']}/{config['architecture']}"),
+            digest,
+            f"docker pull {reference}",
+            () if mods == "none" else tuple(mods.split()),
+            dict(line.split("=", 1) for line in own["Env"]),
+            layers,
+            dict(_listed(json.loads(texts[0]))) if texts else None,
+            vulnerabilities_among(repository, attached, digest),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise RegistryError(
+            "registry-failed",
+            "That is not an image of the factory.",
+            where=str(reference),
+            why=f"Its configuration or its SBOM cannot be read ({type(error).__name__}).",
+            fix="Check the tag or digest; `./inv verify --image` says more.",
+        ) from None
+
+
+def _listed(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for part in document["components"]:
+        kind = next(one["value"] for one in part["properties"] if one["name"] == "imagefactory:kind")
+        if kind in _KINDS and "purl" in part:
+            yield f"{kind} {part['name']}", part["version"]

@@ -1,0 +1,233 @@
+"""Known vulnerabilities of images: what a scanner found in their packages, attached to each image with date and source.
+
+The scanner is Grype, which the nightly runs on one list of all locked packages; its JSON is read here. Matches are
+by package and version, so one scan tells about every image that has the package.
+https://github.com/anchore/grype/blob/main/grype/presenter/models/document.go
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self, get_args
+
+from pydantic import AwareDatetime, BaseModel, Field, ValidationError, field_validator
+
+from imagefactory.errors import CheckError, FactoryError, InputError
+from imagefactory.oci.registry import referrers
+from imagefactory.oci.registry.artifacts import TITLE, Payload
+from imagefactory.oci.registry.reference import Descriptor
+from imagefactory.oci.registry.repository import Repository
+from imagefactory.plan.plan import Plan
+from imagefactory.project.locks.files import Frozen, first_problem
+from imagefactory.project.matrix import Severity
+from imagefactory.project.project import Project
+from imagefactory.store.digests import Digest
+
+VULNERABILITIES_TYPE: Final = "application/vnd.imagefactory.vulnerabilities.v1+json"
+SEVERITIES: Final = (*get_args(Severity), "negligible", "unknown")
+AGAIN: Final = timedelta(days=7)
+"""After this time, an image gets a record again although it would say the same."""
+_KINDS: Final = {"pkg:pypi/": "wheel", "pkg:deb/": "deb"}
+
+
+class Vulnerability(Frozen):
+    """A vulnerability of one package."""
+
+    id: str
+    aliases: tuple[str, ...] = ()
+    severity: Annotated[str, Field(pattern=f"^({'|'.join(SEVERITIES)})$")]
+    package: str
+    """With its kind, such as `wheel torch`."""
+    version: str
+    fixed_in: tuple[str, ...] = ()
+
+
+class VulnerabilityRecord(Frozen):
+    """What was known about an image on a day."""
+
+    format: Literal[1] = 1
+    digest: str
+    scanned: AwareDatetime
+    scanner: str
+    database: str
+    """When the scanner's database was made."""
+    not_scanned: tuple[str, ...] = ()
+    """Packages of the image that the scanner was not given."""
+    found: tuple[Vulnerability, ...] = ()
+
+    @property
+    def line(self) -> str:
+        """The counts in one line, with their date and source."""
+        counts = Counter(one.severity for one in {one.id: one for one in self.found}.values())
+        told = ", ".join(f"{counts[name]} {name}" for name in SEVERITIES if counts[name]) or "none known"
+        missing = f"; {len(self.not_scanned)} packages were not scanned" if self.not_scanned else ""
+        return f"{told}{missing} ({self.scanner} on {self.scanned:%Y-%m-%d}, database of {self.database[:10]})"
+
+    def says_the_same(self, other: VulnerabilityRecord) -> bool:
+        return (self.found, self.not_scanned) == (other.found, other.not_scanned)
+
+
+class _Part(BaseModel):
+    """A part of Grype's document; what is not read here is ignored."""
+
+
+class _Fix(_Part):
+    versions: tuple[str, ...] = ()
+
+
+class _Vulnerability(_Part):
+    id: str
+    severity: str = "unknown"
+    fix: _Fix = _Fix()
+
+
+class _Artifact(_Part):
+    name: str
+    version: str
+    purl: str
+
+
+class _Match(_Part):
+    vulnerability: _Vulnerability
+    related: tuple[_Vulnerability, ...] = Field(default=(), alias="relatedVulnerabilities")
+    artifact: _Artifact
+
+
+class _Descriptor(_Part):
+    name: str
+    version: str
+    timestamp: AwareDatetime
+    built: str = Field(alias="db")
+
+    @field_validator("built", mode="before")
+    @classmethod
+    def _of_status(cls, database: dict[str, Any]) -> object:
+        return database["status"]["built"]
+
+
+class Scan(_Part):
+    """A result of Grype, as `grype -o json` writes it."""
+
+    matches: tuple[_Match, ...]
+    descriptor: _Descriptor
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except (ValidationError, LookupError, TypeError) as error:
+            why = first_problem(error) if isinstance(error, ValidationError) else "it names no database"
+        raise InputError(
+            "bad-scan",
+            "The scanner's result cannot be read.",
+            where=path,
+            why=f"{why}.",
+            fix="Write it with Grype: `./inv sbom --target all >packages.cdx.json`, then `grype "
+            "sbom:packages.cdx.json --by-cve -o json --file scan.json`.",
+        )
+
+    @cached_property
+    def found(self) -> list[Vulnerability]:
+        """What was found in wheels and Debian packages, the worst first."""
+        told = []
+        for one in self.matches:
+            kind = next((kind for start, kind in _KINDS.items() if one.artifact.purl.startswith(start)), None)
+            severity = one.vulnerability.severity.lower()
+            if kind:
+                told.append(
+                    Vulnerability(
+                        id=one.vulnerability.id,
+                        aliases=tuple(sorted({related.id for related in one.related} - {one.vulnerability.id})),
+                        severity=severity if severity in SEVERITIES else "unknown",
+                        package=f"{kind} {one.artifact.name}",
+                        version=one.artifact.version,
+                        fixed_in=one.vulnerability.fix.versions,
+                    )
+                )
+        return sorted(told, key=lambda one: (SEVERITIES.index(one.severity), one.id, one.package))
+
+    def record(
+        self, digest: Digest, packages: Mapping[str, str], given: Iterable[tuple[str, str]]
+    ) -> VulnerabilityRecord:
+        """Record what it says about the packages of an image; `given` are those that the scanner looked at."""
+        made = {(name, version) for name, version in packages.items() if not name.startswith("model ")}
+        return VulnerabilityRecord(
+            digest=digest,
+            scanned=self.descriptor.timestamp,
+            scanner=f"{self.descriptor.name} {self.descriptor.version}",
+            database=self.descriptor.built,
+            not_scanned=tuple(sorted(" ".join(one) for one in made - set(given))),
+            found=tuple(one for one in self.found if (one.package, one.version) in made),
+        )
+
+
+def attach_scan(repository: Repository, record: VulnerabilityRecord) -> bool:
+    """Attach a record to its image, unless a recent one says the same."""
+    digest = Digest(record.digest)
+    known = vulnerabilities_among(repository, referrers.find(repository, digest, VULNERABILITIES_TYPE), digest)
+    if known and known.says_the_same(record) and record.scanned - known.scanned < AGAIN:
+        return False
+    payload = Payload(VULNERABILITIES_TYPE, record.model_dump_json().encode(), {TITLE: "vulnerabilities.json"})
+    created = {"org.opencontainers.image.created": record.scanned.isoformat(timespec="seconds")}
+    subject = repository.require_manifest(digest).descriptor()
+    referrers.attach(repository, subject, VULNERABILITIES_TYPE, [payload], created)
+    return True
+
+
+def vulnerabilities_among(
+    repository: Repository, attached: Iterable[Descriptor], digest: Digest
+) -> VulnerabilityRecord | None:
+    """Return the newest record about an image among what is attached to it."""
+    found = []
+    for item in referrers.items(repository, attached, VULNERABILITIES_TYPE):
+        try:
+            found.append(VulnerabilityRecord.model_validate_json(repository.blob(item.digest)))
+        except ValidationError as error:
+            raise CheckError(
+                "bad-scan-record",
+                "The record of an image's vulnerabilities cannot be read.",
+                where=f"{repository.reference.name}@{item.digest}",
+                why=f"{first_problem(error)}.",
+                fix="Scan again: `./inv ci.promote --scan FILE` attaches a new one.",
+            ) from None
+    return max((one for one in found if one.digest == digest), key=lambda one: one.scanned, default=None)
+
+
+def told_among(repository: Repository, attached: Iterable[Descriptor], digest: Digest) -> str:
+    """Return what the newest record says in a line, or why it cannot be read; empty if there is none."""
+    try:
+        record = vulnerabilities_among(repository, attached, digest)
+    except FactoryError as error:
+        return f"{error.what} {error.why}"
+    return record.line if record else ""
+
+
+def pass_vulnerabilities(project: Project, repository: Repository, plan: Plan, digest: Digest) -> None:
+    """Refuse an image with a vulnerability that `vulnerabilities` of matrix.yaml names; without that, none is."""
+    rules = project.matrix.vulnerabilities
+    if rules is None:
+        return
+    attached = referrers.find(repository, digest, VULNERABILITIES_TYPE)
+    record = vulnerabilities_among(repository, attached, digest)
+    bad = [
+        f"{one.id} ({one.severity}) in {one.package} {one.version}"
+        for one in (record.found if record else ())
+        if not {one.id, *one.aliases} & rules.accept.keys()
+        if {one.id, *one.aliases} & {*rules.ids} or (one.fixed_in and one.severity in rules.refused)
+    ]
+    if record is None or bad:
+        raise CheckError(
+            "vulnerable",
+            f"{plan.target} has vulnerabilities that matrix.yaml does not allow, and gets no tag."
+            if bad
+            else f"{plan.target} was not scanned for vulnerabilities, and gets no tag.",
+            where=f"{repository.reference.name}@{digest}",
+            why="; ".join(bad) + "." if bad else "`vulnerabilities` in matrix.yaml requires a scan of every image.",
+            fix="Update the packages (`./inv lock --upgrade`), or name the vulnerability under `accept` with a reason."
+            if bad
+            else "Run Grype on `./inv sbom --target all`, and hand its JSON to `./inv ci.promote --scan FILE`.",
+        )
