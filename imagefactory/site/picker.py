@@ -74,6 +74,14 @@ def picker_data(project: Project, offers: Mapping[Cell, Offer]) -> dict[str, Any
     }
 
 
+def choose_data(picker: Mapping[str, Any], order: Mapping[str, Any], cards: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the home page needs: the images that stand for models, without files that it does not write."""
+    images = (image for image in picker["images"] if image["default"])
+    left_out = {"compose", "recipes"}
+    few = [{name: value for name, value in image.items() if name not in left_out} for image in images]
+    return {**picker, "images": few, "order": order, "models": cards}
+
+
 def _rules(project: Project) -> dict[str, Any]:
     folder = program_folder(project.root) / "program"
     paths = {"common": folder / "rules.json"}

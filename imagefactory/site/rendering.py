@@ -25,7 +25,7 @@ from imagefactory.site.documents import (
 from imagefactory.site.guides import inline
 from imagefactory.site.markdown_pages import to_markdown
 from imagefactory.site.model_page import CONTEXTS
-from imagefactory.site.picker import MEMORY, Offer, picker_data
+from imagefactory.site.picker import MEMORY, Offer, choose_data, picker_data
 from imagefactory.site.pictures import Bar, PictureLayer, bars, kind_class, layer_picture
 from imagefactory.site.site_contents import SiteContents
 from imagefactory.site.stock import Document
@@ -94,7 +94,7 @@ def _texts(contents: SiteContents) -> Iterator[tuple[str, str]]:
     picker = picker_data(stock.project, offers) | {"model": contents.first["name"]}
     yield "picker-data.js", as_script("pickerData", picker)
     cards = {model["name"]: model_card(model) for model in contents.models}
-    yield "choose-data.js", as_script("chooseData", {"order": contents.order, "models": cards})
+    yield "choose-data.js", as_script("chooseData", choose_data(picker, contents.order, cards))
     yield from _pages(contents, documents)
 
 

@@ -1,8 +1,8 @@
 /* The question on the home page: five answers in, a ranked list out. The address holds the question. */
 "use strict";
 document.addEventListener("DOMContentLoaded", () => {
-  const data = globalThis.pickerData;
-  const { order, models } = globalThis.chooseData ?? {};
+  const data = globalThis.chooseData;
+  const { order, models } = data;
   const asked = new URLSearchParams(location.hash.slice(1));
   if (data.images.some(({ model }) => model === asked.get("model"))) { // the picker was here before pages of models had it
     location.replace(`models/${asked.get("model")}.html${location.hash}`);
@@ -11,7 +11,7 @@ document.addEventListener("DOMContentLoaded", () => {
   const form = document.getElementById("choose-form");
   const list = document.getElementById("answers");
   if (!form) return;
-  const { choose, outputs, given, bytes, grouped, make, drawMemory, memoryFigure } = ImagePicker;
+  const { choose, dockerRun, given, bytes, grouped, make, drawMemory, memoryFigure } = ImagePicker;
   const SHOWN = 3;
   const fields = Object.fromEntries([...form.elements].filter(({ name }) => name).map((field) => [field.name, field]));
   const number = (value) => value.toLocaleString("en-US");
@@ -44,7 +44,7 @@ document.addEventListener("DOMContentLoaded", () => {
   /** Write the one command: of the published image, else of a checkout. */
   function command({ judged, given: settings }) {
     const { image } = judged;
-    if (["current", "update waiting"].includes(image.state)) return outputs(judged, { ...settings, ...ImagePicker.head(image) }).docker.trimEnd();
+    if (["current", "update waiting"].includes(image.state)) return dockerRun(image, { ...settings, ...ImagePicker.head(image) });
     const set = Object.entries(settings).map(([name, value]) => ` --set ${name}=${value}`).join("");
     return `./inv build --target ${image.target}\n./inv run --target ${image.target}${set}`;
   }
@@ -81,24 +81,32 @@ document.addEventListener("DOMContentLoaded", () => {
 
   const refused = (start) => make("li", {}, make("a", { href: `models/${start.model}.html` }, start.model), `: ${reason(start)}`);
 
-  const folded = (title, items, tag = "ol") => (items.length ? [make("details", { class: "more" }, make("summary", {}, title), make(tag, { class: tag === "ol" ? "answers" : "plain" }, ...items))] : []);
+  /** Make a fold whose items are drawn when it is opened. */
+  function folded(title, starts, item, inside) {
+    const box = make("details", { class: "more" }, make("summary", {}, title), inside);
+    box.addEventListener("toggle", () => inside.replaceChildren(...starts.map(item)));
+    return starts.length ? [box] : [];
+  }
 
   function draw() {
     const question = { use: fields.for.value, machine: machine(), context: Number(fields.context.value), users: Number(fields.users.value) };
     const unread = fields.free.value.trim() && bytes(fields.free.value) === null;
-    fields.free.toggleAttribute("aria-invalid", Boolean(unread));
+    fields.free.setAttribute("aria-invalid", Boolean(unread));
     fields.free.placeholder = (question.machine.free / 1e9).toFixed(1);
     const found = choose(data, order, question);
     const starts = found.filter(({ room }) => room);
     const first = starts[0]?.model;
-    const cards = starts.map((start, place) => answer(start, place + 1, question, first));
-    const bad = found.filter(({ room }) => !room).map(refused);
+    const card = (start, place) => answer(start, place + 1, question, first);
+    const bad = found.filter(({ room }) => !room);
+    const more = starts.slice(SHOWN);
     let words = `${starts.length} of ${plural(found.length, "model")} for ${question.use} fit on ${question.machine.title}; best first.`;
     if (!found.length) words = `No model for ${question.use} has an image for ${question.machine.title}.`;
     if (unread) words = `${fields.free.value} is not an amount of memory: write GB, such as 100 or 100 GB.`;
     document.getElementById("choose-said").textContent = words;
     list.replaceChildren(
-      ...(unread ? [] : [make("ol", { class: "answers" }, ...cards.slice(0, SHOWN)), ...folded(`${plural(Math.max(0, cards.length - SHOWN), "more model")} that fit${cards.length - SHOWN === 1 ? "s" : ""}`, cards.slice(SHOWN)), ...folded(`${plural(bad.length, "model")} that would not start, and why`, bad, "ul")]));
+      ...(unread ? [] : [make("ol", { class: "answers" }, ...starts.slice(0, SHOWN).map(card)),
+        ...folded(`${plural(more.length, "more model")} that ${more.length === 1 ? "fits" : "fit"}`, more, (start, place) => card(start, place + SHOWN), make("ol", { class: "answers" })),
+        ...folded(`${plural(bad.length, "model")} that would not start, and why`, bad, refused, make("ul", { class: "plain" }))]));
   }
 
   function commit() {
