@@ -30,6 +30,8 @@ from imagefactory.site.stock import Document, Stock, package_lists, packages_slu
 from images.shipped.mods.manifest import STAGES, Mod
 
 NIGHTS: Final = 14
+OF_IMAGES: Final = ("image", "server", "mods", "model", "drafter", "tool")
+"""In what results of two images may differ; each brings its own tool."""
 CHOICES: Final = 3
 """How many models a page without scripts names for each use."""
 
@@ -86,7 +88,7 @@ def gather(stock: Stock, address: str = "") -> SiteContents:
     }
     results = list(_results(stock, problems))
     for cell, page in pages.items():
-        page["compared"] = list(_compared(str(cell), results))
+        page["compared"] = list(_compared(f"{cell}/{cell.machine}", results))
     figures = _figures(stock, problems)
 
     def rank(model: Document) -> tuple[bool, float]:
@@ -153,7 +155,7 @@ def _compared(target: str, results: Sequence[BenchResult]) -> Iterator[Document]
         if left.bound.target != target or right.bound.target in {target, ""}:
             continue
         try:
-            refuse_incomparable(left, right, ("image", "server", "mods", "model", "drafter"))
+            refuse_incomparable(left, right, OF_IMAGES)
         except UsageError:
             continue
         total = compare([left], [right])[0]

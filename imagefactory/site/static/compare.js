@@ -36,7 +36,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const rows = (speeds[gpu] ?? []).map(({ users, slowest, fastest, sources }) => `${[...new Set([slowest, fastest])].map(Math.round).join(" to ")} tokens/s for ${users === 1 ? "one user" : `${users} users`} (${sources.join("; ")})`);
     return rows.join("; ") || "not measured";
   };
-  const measured = ({ model, target }) => model.measured.filter((one) => one.target === target && one.complete).map((one) => `${one.tokens_per_second} tokens/s, ${one.profile}, ${one.machine}, ${one.date}`).join("; ") || "not measured";
+  const measured = ({ model, image }) => model.measured.filter((one) => one.target === image.target && one.complete).map((one) => `${one.tokens_per_second} tokens/s, ${one.profile}, ${one.machine}, ${one.date}`).join("; ") || "not measured";
   const value = ({ start }, name) => start.byName[name]?.default ?? "";
 
   const FACTS = {
@@ -80,7 +80,7 @@ document.addEventListener("DOMContentLoaded", () => {
   const folded = (title, ...children) => make("details", {}, make("summary", {}, title), ...children);
 
   function speed(one, two) {
-    const rows = one.image.compared.filter((found) => found.with === two.target);
+    const rows = one.image.compared.filter((found) => found.with === two.image.target);
     if (!rows.length) {
       const command = `./inv bench.compare ${one.target} ${two.target}`;
       const known = one.image.model === two.image.model ? [] : [items([one, two].map((from) => `${from.name}, published by others: ${published(from)}`), "")];

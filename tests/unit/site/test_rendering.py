@@ -22,6 +22,7 @@ from imagefactory.site.image_page import HISTORY
 from imagefactory.site.rendering import render
 from imagefactory.site.site_contents import gather
 from imagefactory.site.stock import take_stock
+from tests.fixtures.benchmarks import BOUND, result
 from tests.fixtures.small_site import (
     HOSTILE,
     REGISTRY,
@@ -286,3 +287,18 @@ def test_links_to_the_site_have_a_picture_once_its_address_is_known(tmp_path: Pa
     assert '<link rel="canonical" href="https://me.example/images/models/tiny.html">' in page
     assert Image.open(BytesIO(files["cards/tiny.png"])).size == (1200, 630)
     assert files["cards/tiny.png"] != files["cards/big.png"]
+
+
+def test_measured_images_are_compared_with_an_interval_if_nothing_else_differs(tmp_path: Path) -> None:
+    project = make_site_checkout(tmp_path / "checkout")
+    folder = project.root / "benchmarks" / "results"
+    slow, fast = (BOUND.model_copy(update={"target": f"{name}@2.0/cpu/arm64"}) for name in ("tiny", "big"))
+    result((64, 65, 63), bound=slow).write(folder / "tiny" / "slow.json")
+    result((128, 130, 126), bound=fast, tools={"vllm bench serve": "2.0"}).write(folder / "tiny" / "fast.json")
+    result((1, 2, 3), bound=fast, profile="users").write(folder / "tiny" / "other.json")
+    contents = gather(take_stock(project, made_up_records(project)))
+    [found] = contents.by_slug[TINY]["compared"]
+    assert (found["with"], found["verdict"]) == ("big@2.0/cpu/arm64", "better")
+    ratio, low, high = found["ratio"]
+    assert low < ratio < high
+    assert ratio == pytest.approx(2, abs=0.01)
