@@ -77,21 +77,25 @@ def index_document(contents: SiteContents) -> Document:
         "source": contents.source,
         "registry": contents.stock.records.registry,
         "models": [
-            {name: model[name] for name in ("name", "repo", "weights", "state")}
-            | {"page": f"models/{model['name']}.html", "json": f"models/{model['name']}.json"}
+            {name: model[name] for name in ("name", "repo", "weights", "state")} | _addresses(f"models/{model['name']}")
             for model in contents.models
         ],
         "images": [
             {name: image[name] for name in ("target", "state", "tested", "bytes", "tags")}
             | {"digest": image["published_digest"] or image["digest"]}
-            | {"page": f"images/{image['slug']}.html", "json": f"images/{image['slug']}.json"}
+            | _addresses(f"images/{image['slug']}")
             for image in contents.images
         ],
         "mods": [{"name": mod["name"], "summary": mod["summary"]} for mod in contents.mods],
-        "pages": ["mods", "configurations", "troubles", "status", "upgrade", "vulnerabilities"],
+        "pages": ["compare", "mods", "configurations", "troubles", "status", "upgrade", "vulnerabilities"],
+        "choices": contents.choices,
         "feed": "feed.xml",
         "recipes": sorted(contents.recipes),
     }
+
+
+def _addresses(path: str) -> dict[str, str]:
+    return {"page": f"{path}.html", "json": f"{path}.json", "markdown": f"{path}.md"}
 
 
 def search_entries(contents: SiteContents) -> list[list[str]]:

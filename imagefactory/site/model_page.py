@@ -15,13 +15,13 @@ from imagefactory.project.cells import Cell, default_version, drafter_exclusions
 from imagefactory.project.served_model import ServedModel
 from imagefactory.project.server_versions import TITLES
 from imagefactory.project.servers.server import MOST
+from imagefactory.site.choosing import alike, gpu_of, hard_score
 from imagefactory.site.guides import plain, table_rows
 from imagefactory.site.stock import Document, Stock
 
 CONTEXTS: Final = (8_192, 16_384, 32_768, 65_536, 131_072, 262_144)
 SESSIONS: Final = (1, 4, 16)
-SPARK: Final = "GB10"
-"""What published figures call the GPU of a DGX Spark; two of them are `2x GB10`."""
+SPARK: Final = "gb10"
 _NO_LIMIT: Final = re.compile(rf"from (\d+) to {MOST}")
 _LONG_NUMBER: Final = re.compile(r"(?<![\w.])\d{5,}(?!\w)")
 SYNONYMS: Final = {
@@ -50,8 +50,10 @@ def model_page(
     image = images.get(home) if home else None
     served = stock.served(home) if home else None
     flags = served.description["image"].get("flags", {}) if served else {}
-    versions, reported = list(_versions(stock, name, images)), published.about(name)
+    versions, about = list(_versions(stock, name, images)), published.about(name)
+    reported = [one.model_copy(update={"source": published.sources[one.source]}) for one in about]
     drafters = list(_drafters(stock, home, model))
+    speeds = _speeds(reported, drafted=any(one["default"] for one in drafters))
     runs = {version["runs"].partition(" ")[0] for version in versions if version["slug"]}
     return {
         "name": name,
@@ -71,10 +73,13 @@ def model_page(
         "versions": versions,
         "not_built": _not_built(stock, name),
         "measured": [_measured(one) for one in sorted(results, key=lambda one: one.started, reverse=True)],
-        "reported": [one.model_copy(update={"source": published.sources[one.source]}) for one in reported],
-        "speed": _speed(model, reported, drafted=any(one["default"] for one in drafters)),
+        "reported": reported,
+        "speeds": speeds,
+        "speed": next((one for one in speeds.get(gpu_of(project.matrix, name, SPARK), ()) if one["users"] == 1), None),
         "quality": [f"{one} ({published.sources[one.source]})" for one in published.quality(name)],
         "scores": [str(one) for one in published.quality(name)],
+        "hard": hard_score(published, name),
+        "remark": model.remark,
         "sparks": model.sparks,
         "licence": model.licence,
         "languages": model.languages,
@@ -116,15 +121,16 @@ def _client(served: Served) -> Document:
     return {"model": name, "tools": tools, "reasoning": found.get("REASONING_PARSER", "")}
 
 
-def _speed(model: ServedModel, reported: Sequence[PublishedFigure], *, drafted: bool) -> Document | None:
-    """Return what others measured for one user on the Sparks that it needs, drafted as the image does."""
-    gpu = SPARK if model.sparks == 1 else f"{model.sparks}x {SPARK}"
-    alone = [
-        one.tokens_per_second
-        for one in reported
-        if one.users == 1 and one.gpu == gpu and (one.drafter != "none") == drafted
-    ]
-    return {"slowest": min(alone), "fastest": max(alone), "gpu": gpu} if alone else None
+def _speeds(reported: Sequence[PublishedFigure], *, drafted: bool) -> dict[str, list[Document]]:
+    """Return what others measured, drafted as the image does: by GPU, fewest users first."""
+    found: dict[str, list[Document]] = {}
+    for gpu, users in sorted({(one.gpu.lower(), one.users) for one in reported}):
+        figures = [one for one in alike(reported, gpu, drafted=drafted) if one.users == users]
+        if rates := [one.tokens_per_second for one in figures]:
+            sources = list(dict.fromkeys(one.source for one in figures))
+            row = {"gpu": figures[0].gpu, "users": users, "slowest": min(rates), "fastest": max(rates)}
+            found.setdefault(gpu, []).append(row | {"sources": sources})
+    return found
 
 
 def _memory(model: ServedModel) -> Document | None:

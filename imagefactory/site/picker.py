@@ -6,7 +6,7 @@ The browser applies the same rules.json as the containers do, to the same settin
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Self, get_args
 
 from imagefactory.launch.docker_run import HUB_CACHE, Launch, compose_document, compose_text, docker_run
@@ -14,13 +14,14 @@ from imagefactory.launch.recipes import TEMPLATED, Format, recipe_document, reci
 from imagefactory.mods.choose import choose_mods
 from imagefactory.plan.serve.description import Served, describe
 from imagefactory.plan.serve.image_paths import MODEL_CACHE, program_folder
-from imagefactory.project.cells import Cell
+from imagefactory.project.cells import Cell, default_version
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
 from imagefactory.project.servers.known import SERVERS, server_of
 from imagefactory.project.servers.server import Server
 from imagefactory.project.targets import default_target
 from imagefactory.publish.tags import moving_tags
+from imagefactory.site.choosing import gpu_of
 from imagefactory.site.stock import Document
 from imagefactory.store.digests import Digest
 
@@ -65,12 +66,20 @@ def picker_data(project: Project, offers: Mapping[Cell, Offer]) -> dict[str, Any
     return {
         "rules": _rules(project),
         "servers": servers,
-        "machines": list(_machines(project.matrix, list(offers))),
+        "machines": list(machines(project.matrix, offers)),
         "images": images,
         "not_offered": list(NOT_OFFERED),
         "model": default_target(project.matrix),
         "version": project.matrix.defaults.vllm,
     }
+
+
+def choose_data(picker: Mapping[str, Any], order: Mapping[str, Any], cards: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the home page needs: the images that stand for models, without files that it does not write."""
+    images = (image for image in picker["images"] if image["default"])
+    left_out = {"compose", "recipes"}
+    few = [{name: value for name, value in image.items() if name not in left_out} for image in images]
+    return {**picker, "images": few, "order": order, "models": cards}
 
 
 def _rules(project: Project) -> dict[str, Any]:
@@ -102,8 +111,9 @@ def _image(matrix: Matrix, cell: Cell, served: Served, settings: list[dict[str, 
         "target": str(cell),
         "model": cell.model,
         "version": cell.version,
-        "machine": _machine_name(matrix, cell),
+        "machine": machine_name(matrix, cell),
         "server": cell.server,
+        "default": cell.version == default_version(matrix, cell.model),
         "reference": name,
         "state": offer.state,
         "answers": offer.answers,
@@ -132,17 +142,21 @@ def _recipes(launch: Launch, served: Served) -> Iterator[tuple[str, str]]:
             yield style, recipe_text({**document, "defaults": "DEFAULTS", "command": "COMMAND"})
 
 
-def _machine_name(matrix: Matrix, cell: Cell) -> str:
+def machine_name(matrix: Matrix, cell: Cell) -> str:
+    """Return the machine of a cell, as addresses name it."""
     pair = "-pair" if matrix.models[cell.model].sparks > 1 else ""
     return cell.arch + pair if len(matrix.archs[cell.arch].platforms) == 1 else f"{cell.arch}-{cell.machine}"
 
 
-def _machines(matrix: Matrix, cells: list[Cell]) -> Iterator[dict[str, Any]]:
-    names = {_machine_name(matrix, cell): cell for cell in cells}
+def machines(matrix: Matrix, cells: Iterable[Cell]) -> Iterator[dict[str, Any]]:
+    """Yield the machines that cells are for, in the order of the matrix."""
+    names = {machine_name(matrix, cell): cell for cell in cells}
     order = list(matrix.archs)
     for name, cell in sorted(names.items(), key=lambda item: (order.index(item[1].arch), item[0])):
         arch = matrix.archs[cell.arch]
         title = arch.gpu or f"any CPU ({cell.machine})"
         if matrix.models[cell.model].sparks > 1:
             title = f"two of {title}, joined by a cable"
-        yield {"name": name, "title": title, "capability": arch.capability or "", **MEMORY.get(cell.arch, {})}
+        gpu = gpu_of(matrix, cell.model, cell.arch)
+        more = MEMORY.get(cell.arch, {})
+        yield {"name": name, "title": title, "gpu": gpu, "capability": arch.capability or "", **more}

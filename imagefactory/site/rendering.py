@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from imagefactory.check.bench.result import users_text
 from imagefactory.publish.tags import short_digest
+from imagefactory.site.choosing import model_card
 from imagefactory.site.documents import (
     as_script,
     feed,
@@ -22,7 +23,9 @@ from imagefactory.site.documents import (
     to_json,
 )
 from imagefactory.site.guides import inline
-from imagefactory.site.picker import Offer, picker_data
+from imagefactory.site.markdown_pages import to_markdown
+from imagefactory.site.model_page import CONTEXTS
+from imagefactory.site.picker import MEMORY, Offer, choose_data, picker_data
 from imagefactory.site.pictures import Bar, PictureLayer, bars, kind_class, layer_picture
 from imagefactory.site.site_contents import SiteContents
 from imagefactory.site.stock import Document
@@ -30,6 +33,17 @@ from imagefactory.store.progress import size
 
 HERE: Final = Path(__file__).parent
 RECIPES: Final = "recipes"
+INDEX: Final = "index"
+ABOUT: Final = "vLLM and SGLang images for DGX Spark and other GPUs"
+SPARK_MEMORY: Final = MEMORY["gb10"]["total"]
+_JUDGE: Final = ("picker-python", "picker-settings", "picker-command", "picker-checks", "picker-drawing")
+"""What judges a start as images do, and draws its memory."""
+SCRIPTS: Final = {
+    "home.html": (*_JUDGE, "picker-outputs", "picker-words", "choosing", "choose"),
+    "model.html": (*_JUDGE, "picker-outputs", "picker-words", "picker"),
+    "compare.html": (*_JUDGE, "picker-words", "choosing", "compare"),
+}
+"""The scripts of pages that judge starts, in the order in which they run."""
 _FIGURES: Final = 24
 _SHORT: Final = 32
 """Characters of a licence that is a single one, or nearly."""
@@ -38,10 +52,35 @@ _SHORT: Final = 32
 def render(contents: SiteContents) -> dict[str, bytes]:
     """Return all files of the site, by their paths."""
     files = {path: text.encode() for path, text in _texts(contents)}
+    pages = {path.removesuffix(".html"): data.decode() for path, data in files.items() if path.endswith(".html")}
+    files |= {f"{path}.md": to_markdown(page).encode() for path, page in pages.items()}
+    if contents.address:
+        files |= dict(_cards(contents))
     files |= {f"static/{file.name}": file.read_bytes() for file in sorted((HERE / "static").iterdir())}
     if contents.recipes:
         files["sparkrun-registry.tar"] = _archive(contents.recipes)
     return dict(sorted(files.items()))
+
+
+def _cards(contents: SiteContents) -> Iterator[tuple[str, bytes]]:
+    """Yield the pictures that messengers show: of the site, and of each model."""
+    from imagefactory.site.cards import card  # noqa: PLC0415 - with a package that only this needs
+
+    counts = [f"{len(contents.models)} models", f"{len(contents.images)} images"]
+    yield f"cards/{INDEX}.png", card(contents.title, "A model for your machine", [ABOUT, *counts])
+    for model in contents.models:
+        needs = model["memory"]["weights"] + model["memory"]["drafter"] if model["memory"] else 0
+        picture = card(contents.title, model["name"], _summary(model), needs / model["sparks"] / SPARK_MEMORY)
+        yield f"cards/{model['name']}.png", picture
+
+
+def _summary(model: Document) -> list[str]:
+    """Describe a model in a few words for those who see a link to it."""
+    memory, speed = model["memory"], model["speed"]
+    rate = f"{speed['slowest']:.0f} tokens/s" if speed else "speed not measured"
+    needs = f"{about((memory['weights'] + memory['drafter']) / model['sparks'])} of 128 GB" if memory else "no GPU"
+    each = " on each of two Sparks" if model["sparks"] > 1 else ""
+    return [", ".join(model["badges"]), f"{model['weights']}, {needs}{each}", rate]
 
 
 def _texts(contents: SiteContents) -> Iterator[tuple[str, str]]:
@@ -54,6 +93,8 @@ def _texts(contents: SiteContents) -> Iterator[tuple[str, str]]:
     yield from ((f"{RECIPES}/{path}", text) for path, text in contents.recipes.items())
     picker = picker_data(stock.project, offers) | {"model": contents.first["name"]}
     yield "picker-data.js", as_script("pickerData", picker)
+    cards = {model["name"]: model_card(model) for model in contents.models}
+    yield "choose-data.js", as_script("chooseData", choose_data(picker, contents.order, cards))
     yield from _pages(contents, documents)
 
 
@@ -61,25 +102,31 @@ def _pages(contents: SiteContents, documents: dict[str, Document]) -> Iterator[t
     environment = make_environment()
     yield "llms.txt", environment.get_template("llms.txt").render(site=contents)
 
-    def page(path: str, template: str, **values: object) -> tuple[str, str]:
+    def page(path: str, template: str, *, card: str = INDEX, about: str = ABOUT, **values: object) -> tuple[str, str]:
         text = environment.get_template(template).render(
             site=contents,
+            path=path,
+            card=card,
+            about=about,
             root="../" * path.count("/"),
             document=f"{path.rpartition('/')[2]}.json" if path in documents or path == "index" else "",
-            has_picker=template in {"home.html", "model.html"},
+            scripts=SCRIPTS.get(template, ()),
             **values,
         )
         return f"{path}.html", text
 
-    yield page("index", "home.html", here="home")
+    yield page("index", "home.html", here="models", contexts=CONTEXTS)
+    yield page("compare", "compare.html", here="compare")
     yield page("images", "images.html", here="images")
     for model in contents.models:
         path = f"models/{model['name']}"
-        yield page(path, "model.html", here="models", model=model, figures=_figures(model))
+        more: Document = {"card": model["name"], "about": "; ".join(_summary(model))}
+        yield page(path, "model.html", here="models", model=model, figures=_figures(model), **more)
     for image in contents.images:
         layers = [PictureLayer(one["kind"], one["name"], one["bytes"]) for one in image["layers"]]
         picture = None if image["bytes"] is None else layer_picture(layers)
-        yield page(f"images/{image['slug']}", "image.html", here="images", image=image, picture=picture)
+        more = {"card": image["model"], "about": f"{image['runs']} for {image['gpu']}, {image['state']}"}
+        yield page(f"images/{image['slug']}", "image.html", here="images", image=image, picture=picture, **more)
     for packages in contents.packages:
         yield page(f"packages/{packages['slug']}", "packages.html", here="images", packages=packages)
     for name in ("mods", "configurations", "troubles", "status", "upgrade", "vulnerabilities"):

@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import permutations
 from typing import Final
 
+from imagefactory.check.bench.comparison import compare, refuse_incomparable
 from imagefactory.check.bench.profiles import PublishedFigures, load_published
 from imagefactory.check.bench.result import BenchResult, shared_files
 from imagefactory.errors import FactoryError, UsageError
 from imagefactory.launch.recipe_export import registry_of
-from imagefactory.project.cells import first_of_release
+from imagefactory.project.cells import default_version, first_of_release
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.server_versions import server_name, version_title
 from imagefactory.publish.catalog import Published
 from imagefactory.publish.history import changes, current_images, steps
 from imagefactory.publish.vulnerabilities import SEVERITIES
+from imagefactory.site.choosing import best_first, best_start, order_by_use, program_image
 from imagefactory.site.guides import Guides, read_guides
 from imagefactory.site.image_page import image_page
 from imagefactory.site.model_page import model_page
+from imagefactory.site.picker import machine_name
+from imagefactory.site.picker import machines as machines_of
 from imagefactory.site.stock import Document, Stock, package_lists, packages_slug
 from imagefactory.site.upgrade_page import Upgrades
 from images.shipped.mods.manifest import STAGES, Mod
 
 NIGHTS: Final = 14
+OF_IMAGES: Final = ("image", "server", "mods", "model", "drafter", "tool")
+"""In what results of two images may differ; each brings its own tool."""
+CHOICES: Final = 3
+"""How many models a page without scripts names for each use."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,14 @@ class SiteContents:
     """What changes for the owner of each image."""
     recipes: dict[str, str]
     """The files of a registry of sparkrun, by their paths."""
+    machines: list[Document]
+    """The machines whose memory is known; the first is the one to begin with."""
+    order: dict[str, list[str]]
+    """The models for each use, best first."""
+    choices: dict[str, list[Document]]
+    """The first of them that start on the first machine, if nothing else runs there."""
+    address: str
+    """Where the site will be, for those who show links to it; empty if unknown."""
 
     @cached_property
     def by_slug(self) -> dict[str, Document]:
@@ -65,7 +82,7 @@ class SiteContents:
         return self.models[0]
 
 
-def gather(stock: Stock) -> SiteContents:
+def gather(stock: Stock, address: str = "") -> SiteContents:
     """Gather the contents; what cannot be read is listed on the status page."""
     project = stock.project
     packages = package_lists(stock)
@@ -76,6 +93,8 @@ def gather(stock: Stock) -> SiteContents:
         for cell, planned in stock.planned.items()
     }
     results = list(_results(stock, problems))
+    for cell, page in pages.items():
+        page["compared"] = list(_compared(f"{cell}/{cell.machine}", results))
     figures = _figures(stock, problems)
 
     def rank(model: Document) -> tuple[bool, float]:
@@ -89,6 +108,8 @@ def gather(stock: Stock) -> SiteContents:
         models = sorted(pool.map(model, project.matrix.models), key=rank)
     images, recipes = list(pages.values()), _recipes(stock, problems)
     upgrades = Upgrades.of(stock, results)
+    machines = [one for one in machines_of(project.matrix, stock.planned) if one.get("total")]
+    order = order_by_use(project.matrix, models)
     return SiteContents(
         stock=stock,
         title=project.matrix.source.rstrip("/").removesuffix(".git").rpartition("/")[2],
@@ -102,7 +123,30 @@ def gather(stock: Stock) -> SiteContents:
         vulnerabilities=_vulnerabilities(images),
         upgrades=list(upgrades.rows()),
         recipes=recipes,
+        machines=machines,
+        order=order,
+        choices=_choices(stock, models, order, machines[0]) if machines else {},
+        address=address,
     )
+
+
+def _choices(
+    stock: Stock, models: Sequence[Document], order: Mapping[str, Sequence[str]], machine: Document
+) -> dict[str, list[Document]]:
+    matrix, by_name = stock.project.matrix, {model["name"]: model for model in models}
+    fits = {
+        cell.model: best_start(program_image(stock.served(cell)), machine, context=0, users=1)
+        for cell in stock.planned
+        if machine_name(matrix, cell) == machine["name"] and cell.version == default_version(matrix, cell.model)
+    }
+    first = {use: best_first([name for name in names if name in fits], fits, 1) for use, names in order.items()}
+    return {
+        use: [
+            {name: by_name[model][name] for name in ("name", "speed", "scores", "image")} | {"room": fits[model].room}
+            for model in names[:CHOICES]
+        ]
+        for use, names in first.items()
+    }
 
 
 def _results(stock: Stock, problems: list[str]) -> Iterator[BenchResult]:
@@ -112,6 +156,28 @@ def _results(stock: Stock, problems: list[str]) -> Iterator[BenchResult]:
             yield BenchResult.read(root / file)
         except FactoryError as error:
             problems.append(f"{file}: {error.what} {error.why}")
+
+
+def _compared(target: str, results: Sequence[BenchResult]) -> Iterator[Document]:
+    """Compare what was measured of a target with other targets, where all else was alike."""
+    for left, right in permutations(results, 2):
+        if left.bound.target != target or right.bound.target in {target, ""}:
+            continue
+        try:
+            refuse_incomparable(left, right, OF_IMAGES)
+        except UsageError:
+            continue
+        total = compare([left], [right])[0]
+        found = total.interval
+        yield {
+            "with": right.bound.target,
+            "profile": right.profile,
+            "machine": ", ".join(gpu.name for gpu in right.machine.gpus) or right.machine.platform,
+            "dates": [f"{one.started:%Y-%m-%d}" for one in (left, right)],
+            "tokens_per_second": [round(total.left, 2), round(total.right, 2)],
+            "ratio": [round(one, 3) for one in (found.ratio, found.low, found.high)] if found else None,
+            "verdict": total.verdict,
+        }
 
 
 def _figures(stock: Stock, problems: list[str]) -> PublishedFigures:

@@ -32,6 +32,7 @@ from imagefactory.project.project import Project
 from imagefactory.project.server_versions import TITLES, VLLM, version_title
 from imagefactory.project.servers.known import SERVERS
 from imagefactory.project.targets import select_one
+from imagefactory.site.choosing import USES, Candidate, alike, gpu_of, hard_score, ranked
 from imagefactory.site.guides import read_guides
 from imagefactory.site.picker import MEMORY
 from imagefactory.site.pictures import STEPS, PictureLayer, layer_file, timeline_file
@@ -41,8 +42,6 @@ from imagefactory.store.digests import Digest
 from images.shipped.mods.manifest import Manifest
 
 DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$", re.MULTILINE)
-HARD = "GPQA"  # the test that orders models for hard questions
-USES = ("coding", "agents", "chat", "vision", "documents", "many users")
 SHARED = ("MODEL", "HOST", "PORT", "WARMUP", "MODS_PATH", "CHECKS")
 SCHEMAS: dict[str, type[BaseModel]] = {
     "bench.schema.json": BenchResult,
@@ -137,16 +136,16 @@ def _exit_codes() -> str:
 def best_by_use(matrix: Matrix, published: PublishedFigures, most: int) -> str:
     """Return the table of the first models to try for each use; what needs two Sparks stands by itself."""
     found = {name: glance(matrix, name, published) for name in matrix.models}
-    alone = {name: model for name, model in matrix.models.items() if model.sparks == 1}
-    score = {name: next((one.score for one in published.quality(name) if one.test == HARD), 0) for name in alone}
-    ranked: dict[str, list[str]] = {}
-    for use in USES:
-        mainly = {name: use in model.good_for[:1] for name, model in alone.items() if use in model.good_for}
-        ranked[use] = sorted(sorted(mainly, key=lambda name: found[name].rank), key=lambda name: not mainly[name])
-    ranked["hard questions"] = sorted((name for name in alone if score[name]), key=lambda name: -score[name])
-    ranked["two Sparks"] = sorted(found.keys() - alone.keys(), key=lambda name: found[name].rank)
+    alone = [
+        Candidate(name, model.good_for, found[name].tools == "on", found[name].slowest, hard_score(published, name))
+        for name, model in matrix.models.items()
+        if model.sparks == 1
+    ]
+    first = {use: ranked(use, alone) for use in USES}
+    pairs = found.keys() - {one.name for one in alone}
+    first["two Sparks"] = sorted(pairs, key=lambda name: found[name].rank)
     rows = []
-    for use, names in ranked.items():
+    for use, names in first.items():
         for place, one in enumerate(found[name] for name in names[:most]):
             rows.append(("" if place else use, one.tag, one.speed, one.memory, one.quality))
     return markdown_table(rows, "for", "tag", "tokens/s", "memory", "quality")
@@ -206,7 +205,11 @@ class Glance:
     @property
     def rank(self) -> tuple[bool, float]:
         """Where it stands in a list to choose from; of several speeds the slowest counts."""
-        return self.tools != "on", -min(self.rates, default=0)
+        return self.tools != "on", -self.slowest
+
+    @property
+    def slowest(self) -> float:
+        return min(self.rates, default=0)
 
     @property
     def each(self) -> str:
@@ -251,8 +254,7 @@ def glance(matrix: Matrix, name: str, published: PublishedFigures) -> Glance:
     takes = total * float(settings.get("GPU_MEMORY_UTILIZATION", 0))
     longest = model.memory.context if model.memory else 0
     drafted = bool(usable_drafters(matrix, cell))
-    gpu = f"{model.sparks}x {cell.arch}" if model.sparks > 1 else cell.arch
-    figures = [one for one in published.about(name) if one.users == 1 and one.gpu.lower() == gpu]
+    figures = alike(published.about(name), gpu_of(matrix, name, cell.arch), drafted=drafted)
     return Glance(
         f"`{name}`" + (f" ({model.remark})" if model.remark else ""),
         ", ".join(model.good_for),
@@ -261,7 +263,7 @@ def glance(matrix: Matrix, name: str, published: PublishedFigures) -> Glance:
         _thousands(int(settings.get("MAX_MODEL_LEN", longest))),
         takes,
         total - takes,
-        tuple(one.tokens_per_second for one in figures if (one.drafter != "none") == drafted),
+        tuple(one.tokens_per_second for one in figures if one.users == 1),
         model.sparks,
         ", ".join(map(str, published.quality(name))),
         model.languages or "not said",

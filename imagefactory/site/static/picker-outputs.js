@@ -114,5 +114,5 @@
     };
   }
 
-  Object.assign(ImagePicker, { outputs, given });
+  Object.assign(ImagePicker, { outputs, dockerRun, given });
 })();

@@ -41,6 +41,9 @@
     };
   }
 
+  /** One of two machines: the head, with an address that the user has to put right. */
+  const head = (image) => (image.byName.NODES?.default === "2" ? { NODE_RANK: "0", HEAD_ADDRESS: "192.168.100.1" } : {});
+
   const text = (facts, name) => String(facts.values[name] || "");
   const VERBS = {
     all: (facts, ...parts) => parts.every((part) => holds(part, facts)),
@@ -193,5 +196,5 @@
     });
   }
 
-  Object.assign(ImagePicker, { Refusal, load, matching, allowed, read });
+  Object.assign(ImagePicker, { Refusal, load, head, matching, allowed, read });
 })();

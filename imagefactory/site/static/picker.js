@@ -4,21 +4,13 @@ document.addEventListener("DOMContentLoaded", () => {
   const section = document.getElementById("picker");
   const data = globalThis.pickerData;
   if (!section || !data?.images.length) return;
-  const { load, judge, budget, outputs, given, allowed, label, grouped, plain, bytes, range } = ImagePicker;
+  const { load, judge, outputs, given, head, allowed, label, grouped, plain, bytes, range, make, drawMemory } = ImagePicker;
   const element = (id) => document.getElementById(`picker-${id}`);
   const FIRST = ["MAX_MODEL_LEN", "GPU_MEMORY_UTILIZATION", "MAX_NUM_SEQS", "KV_CACHE_DTYPE", "DFLASH_DRAFTER", "DFLASH_NUM_SPEC_TOKENS", "ENABLE_TURBOQUANT", "PORT"];
   const TABS = { docker: "docker run", compose: "compose", sparkrun: "sparkrun", eugr: "eugr", curl: "curl", python: "Python" };
   const GB = 1e9;
   const PUBLISHED = ["current", "update waiting"];
   const state = { model: "", machine: "", version: "", free: "", tab: "docker", environment: {} };
-
-  /** Make an element; text is never markup. */
-  function make(tag, attributes = {}, ...children) {
-    const made = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) if (value !== null) made.setAttribute(name, value);
-    made.append(...children);
-    return made;
-  }
 
   const unique = (values) => [...new Set(values)];
   const fitting = (wanted, among, fallback) => (among.includes(wanted) ? wanted : among.includes(fallback) ? fallback : among[0]);
@@ -56,9 +48,7 @@ document.addEventListener("DOMContentLoaded", () => {
   const offeredOnly = (image) => {
     const names = [...offered(image).map(({ name }) => name), ...Object.keys(image.refused)];
     const own = Object.entries(state.environment).filter(([name]) => names.includes(name));
-    // One of two machines: the head, with an address that the user has to put right.
-    if (image.byName.NODES?.default === "2") own.push(["NODE_RANK", "0"], ["HEAD_ADDRESS", "192.168.100.1"]);
-    return Object.fromEntries(own.map(([name, value]) => [name, image.byName[name] ? plain(image.byName[name], value) : value]));
+    return Object.fromEntries([...own, ...Object.entries(head(image))].map(([name, value]) => [name, image.byName[name] ? plain(image.byName[name], value) : value]));
   };
 
   function current() {
@@ -196,38 +186,6 @@ document.addEventListener("DOMContentLoaded", () => {
     }
   }
 
-  /** Draw what the memory is for: weights, drafter, working memory, KV cache, and what the host keeps. */
-  function drawMemory(judged) {
-    const figure = element("memory");
-    const { machine, image } = judged;
-    figure.hidden = !image.facts.capability || !machine.total;
-    figure.classList.toggle("picker-unknown", Boolean(judged.refusal));
-    if (figure.hidden || judged.refusal) return;
-    const { need, known, share, taken, fixed } = budget(judged);
-    const used = machine.total - machine.free;
-    const working = known.working;
-    const beside = share.holds_working ? 0 : working;
-    const parts = [["used", "in use already", used], ["weights", "weights", need.weights ?? 0], ["drafter", "drafter", need.drafter], ["working", "working memory", working], ["cache", "KV cache", Math.max(0, taken - fixed)]];
-    const sum = parts.reduce((total, [, , size]) => total + size, 0);
-    const whole = Math.max(machine.total, sum, used + fixed + beside);
-    let x = 0;
-    const svg = figure.querySelector("svg");
-    const shape = (tag, attributes) => {
-      const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-      for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-      return made;
-    };
-    svg.replaceChildren(...parts.filter(([, , size]) => size > 0).map(([name, , size]) => {
-      const width = (size / whole) * 1000;
-      x += width;
-      return shape("rect", { class: `picker-part-${name}`, x: (x - width).toFixed(1), y: 0, width: Math.max(0, width - 2).toFixed(1), height: 28 });
-    }), shape("line", { class: "picker-end", x1: ((machine.total / whole) * 1000 - 1).toFixed(1), x2: ((machine.total / whole) * 1000 - 1).toFixed(1), y1: 0, y2: 28 }));
-    const left = machine.total - sum;
-    const words = parts.filter(([, , size]) => size > 0).map(([name, title, size]) => make("span", { class: `picker-key picker-key-${name}` }, `${title} ${(size / GB).toFixed(1)} GB`));
-    words.push(make("span", { class: "picker-key" }, left >= 0 ? `left ${(left / GB).toFixed(1)} of ${(machine.total / GB).toFixed(1)} GB` : `${(-left / GB).toFixed(1)} GB more than the ${(machine.total / GB).toFixed(1)} GB there are`));
-    figure.querySelector("figcaption").replaceChildren(...words);
-  }
-
   function drawOutputs(judged) {
     for (const name of Object.keys(TABS)) element(`tab-${name}`).setAttribute("aria-pressed", String(name === state.tab));
     const text = judged.refusal ? "# The settings contradict what the image accepts: see above.\n" : outputs(judged, offeredOnly(judged.image))[state.tab];
@@ -240,7 +198,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const { image, machine } = current();
     const judged = judge(image, offeredOnly(image), machine);
     drawVerdict(judged);
-    drawMemory(judged);
+    drawMemory(element("memory"), judged);
     drawOutputs(judged);
     return image;
   }

@@ -3,19 +3,35 @@
 (() => {
   const root = document.documentElement.dataset.root;
 
-  for (const button of document.querySelectorAll(".command .copy")) {
-    button.hidden = false;
-    button.addEventListener("click", async () => {
-      const code = button.closest(".command").querySelector("code");
-      try {
-        await navigator.clipboard.writeText(code.textContent);
-        button.textContent = "Copied";
-      } catch {
-        // Pages opened as files may not write to the clipboard: leave the text selected for Ctrl-C.
-        getSelection().selectAllChildren(code);
-        button.textContent = "Press Ctrl-C";
-      }
-      setTimeout(() => { button.textContent = "Copy"; }, 1600);
+  for (const button of document.querySelectorAll(".command .copy")) button.hidden = false;
+  document.addEventListener("click", async ({ target: button }) => {
+    if (!button.matches(".command .copy")) return;
+    const code = button.closest(".command").querySelector("code");
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      button.textContent = "Copied";
+    } catch {
+      // Pages opened as files may not write to the clipboard: leave the text selected for Ctrl-C.
+      getSelection().selectAllChildren(code);
+      button.textContent = "Press Ctrl-C";
+    }
+    setTimeout(() => { button.textContent = "Copy"; }, 1600);
+  });
+
+  /** Sort a table by a column: numbers largest first, then the other way round. */
+  for (const button of document.querySelectorAll("table.sortable .sort")) {
+    const head = button.closest("th");
+    button.disabled = false;
+    button.addEventListener("click", () => {
+      const body = head.closest("table").tBodies[0];
+      const cell = (row) => row.cells[head.cellIndex];
+      const numbers = Boolean(cell(body.rows[0])?.dataset.value);
+      const before = head.getAttribute("aria-sort");
+      const ascending = before ? before === "descending" : !numbers;
+      const compare = (one, two) => (numbers ? cell(one).dataset.value - cell(two).dataset.value : cell(one).textContent.localeCompare(cell(two).textContent, "en", { numeric: true }));
+      for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", ascending ? "ascending" : "descending");
+      body.append(...[...body.rows].sort((one, two) => (ascending ? compare(one, two) : compare(two, one))));
     });
   }
 

@@ -11,7 +11,7 @@ from tests.fixtures.small_site import TINY
 from tests.integration.site.conftest import Tabs, violations
 
 PAGES = (
-    "index", "images", "models/tiny", f"images/{TINY}", "packages/vllm-2.0-cpu-arm64", "mods",
+    "index", "compare", "images", "models/tiny", f"images/{TINY}", "packages/vllm-2.0-cpu-arm64", "mods",
     "configurations", "troubles", "status",
 )  # fmt: skip
 CROWDED = ("index", f"images/{TINY}")
@@ -55,7 +55,7 @@ def test_pages_fit_a_phone_in_the_dark_and_nothing_moves_while_they_load(site: s
         page.goto(f"{site}/{path}.html")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
         if path == "index":
-            assert page.evaluate("models.offsetTop < picker.offsetTop"), "models come first"
+            assert page.evaluate("choose.offsetTop < models.offsetTop"), "the question comes first"
             assert page.evaluate("getComputedStyle(document.querySelector('.cards td')).display") == "block"
         if path in CROWDED:
             assert page.evaluate(SHIFTS) == 0, path

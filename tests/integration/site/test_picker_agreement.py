@@ -26,10 +26,13 @@ from imagefactory.plan.serve.description import describe, settings_bytes
 from imagefactory.plan.serve.image_paths import ENTRYPOINT
 from imagefactory.project.cells import Cell
 from imagefactory.project.servers.known import server_of
+from imagefactory.site.choosing import USES, best_first, best_start
+from imagefactory.site.rendering import SCRIPTS
 from images.serve.program import checks, errors, readings
 from images.serve.program import image as program_images
 from images.serve.program import settings as program_settings
 from images.serve.program.findings import Start
+from images.serve.program.memory import KNOWN, Machine
 from images.serve.program.servers.known import server_of as program_server
 from tests.fixtures.picker import DIGEST, PROJECT, SITE, settings_document
 from tests.fixtures.platforms import MACHINE
@@ -38,7 +41,12 @@ from tests.fixtures.random_settings import MACHINES, random_environment
 FEW, MANY = 300, 3000
 JUDGED = ("gpu", "kernels", "model", "drafter", "memory", "combination")
 """The checks that need nothing of the machine but its GPU and memory."""
-SCRIPTS = ("python", "settings", "command", "checks", "outputs", "words")
+CHOSEN = """({ order, questions }) => questions.map((question) =>
+  ImagePicker.choose(pickerData, order, question).map(({ model, given, room }) => ({ model, given, room })))"""
+TOGETHER = """(pairs) => pairs.map(({ images, machine }) => {
+  const [one, two] = images.map((number) => ImagePicker.load(pickerData, pickerData.images[number]));
+  return ImagePicker.together(one, two, machine)?.map(({ given }) => given) ?? null;
+})"""
 JUDGE = """(cases) => {
   const { load, judge } = ImagePicker;
   const images = pickerData.images.map((entry) => load(pickerData, entry));
@@ -61,8 +69,8 @@ def page(browser: Browser, picker: dict[str, Any]) -> Iterator[Page]:
     """A page with the picker's scripts, and nothing to see."""
     page = browser.new_page()
     page.evaluate("(data) => { globalThis.pickerData = data; }", picker)
-    for name in SCRIPTS:
-        page.add_script_tag(path=SITE / "static" / f"picker-{name}.js")
+    for name in SCRIPTS["home.html"]:
+        page.add_script_tag(path=SITE / "static" / f"{name}.js")
     yield page
     page.close()
 
@@ -138,6 +146,71 @@ def test_the_picker_and_the_serve_program_agree_on_random_settings(
     rare = {"not-in-this-server", "combination", "drafter"}
     assert set(outcomes) >= kinds | (rare if count == MANY else set()), outcomes
     assert outcomes["accepted"] > count // 10, outcomes
+
+
+def random_questions(picker: dict[str, Any], count: int) -> list[dict[str, Any]]:
+    source, found = random.Random(36), []
+    machines = [machine for machine in picker["machines"] if machine["capability"]]
+    for _ in range(count):
+        machine = source.choice(machines)
+        free = source.choice((machine["free"], machine["total"], source.randrange(machine["total"])))
+        context = source.choice((0, 8192, 65_536, 131_072, source.randint(1, 1_100_000)))
+        question = {"use": source.choice(USES), "context": context, "users": source.choice((1, 2, 4, 8, 16, 32, 300))}
+        found.append({**question, "machine": {**machine, "free": free}})
+    return found
+
+
+@pytest.mark.parametrize("count", [FEW // 10, pytest.param(MANY, marks=pytest.mark.slow)])
+def test_the_home_page_and_the_factory_choose_alike(
+    page: Page,
+    programs: list[program_images.Image],
+    picker: dict[str, Any],
+    choices: dict[str, Any],
+    count: int,
+) -> None:
+    questions, order = random_questions(picker, count), choices["order"]
+    places: Counter[int] = Counter()
+    answers = page.evaluate(CHOSEN, {"order": order, "questions": questions})
+    for question, answer in zip(questions, answers, strict=True):
+        machine, users = question["machine"], question["users"]
+        fits = {
+            image["model"]: best_start(program, machine, question["context"], users)
+            for image, program in zip(picker["images"], programs, strict=True)
+            if image["machine"] == machine["name"] and image["default"] and image["model"] in order[question["use"]]
+        }
+        names = best_first([name for name in order[question["use"]] if name in fits], fits, users)
+        expected = [{"model": name, "given": dict(fits[name].given), "room": fits[name].room} for name in names]
+        assert answer == expected, question
+        places.update(fits[name].place(users) for name in names)
+    assert all(places[place] > count for place in range(3)), places
+
+
+def test_two_images_that_are_said_to_run_together_do(
+    page: Page, programs: list[program_images.Image], picker: dict[str, Any]
+) -> None:
+    source, outcomes = random.Random(2), Counter[str]()
+    machine = next(machine for machine in picker["machines"] if machine["name"] == "gb10")
+    own = [number for number, image in enumerate(picker["images"]) if image["machine"] == "gb10" and image["default"]]
+    pairs = [{"images": source.sample(own, 2), "machine": machine} for _ in range(FEW)]
+    for pair, found in zip(pairs, page.evaluate(TOGETHER, pairs), strict=True):
+        first, second = (programs[number] for number in pair["images"])
+        outcomes["yes" if found else "no"] += 1
+        if found is None:
+            continue
+        taken = _taken(first, found[0], machine)
+        rest = {**machine, "free": int(machine["free"] - taken)}
+        assert taken + _taken(second, found[1], rest) <= machine["total"] - KNOWN.host_reserve
+        for image, given, where in ((first, found[0], machine), (second, found[1], rest)):
+            judged = judged_by_program(image, where, given)
+            assert not [one for one in judged["findings"] if one["result"] == "fail"], (pair, found)
+    assert min(outcomes["yes"], outcomes["no"]) > FEW // 10, outcomes
+
+
+def _taken(image: program_images.Image, given: dict[str, str], machine: dict[str, Any]) -> float:
+    share = program_server(image).share
+    utilization = program_settings.read(image, given).fraction("GPU_MEMORY_UTILIZATION") or share.default
+    beside = 0 if share.holds_working else KNOWN.working
+    return utilization * share.whole(Machine(machine["total"], machine["free"], machine["unified"])) + beside
 
 
 WRITE = """(environment) => pickerData.images.map((entry) => {

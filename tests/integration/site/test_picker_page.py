@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import Page, expect
 
-from imagefactory.site.writing import site_server
 from tests.fixtures.picker import DEFAULTS
 from tests.integration.site.conftest import Tabs, violations
 
 START = "#model=gemma4-31b&machine=gb10&version=0.32.0"
-
-
-@pytest.fixture(scope="module")
-def address(picker_page: Path) -> Iterator[str]:
-    """The page, served on the loopback."""
-    with site_server(picker_page.parent) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/index.html"
-        server.shutdown()
 
 
 def shown(page: Page) -> str:

@@ -31,6 +31,7 @@ dependencies = ["alpha>=1"]
 smoke = ["beta"]
 sign = ["gamma"]
 plot = []
+site = []
 test = ["delta"]
 """
 
@@ -82,7 +83,7 @@ class Small:
         """Write the locks directly, which is faster than resolving them."""
         wanted = {"alpha": "1.0", "beta": "1.0", "gamma": "1.0", "delta": "1.0"} | versions
         extras = {"run": (), "smoke": ("beta",), "sign": ("gamma",), "test": ("beta", "gamma", "delta")}
-        extras |= {"plot": ()}
+        extras |= {"plot": (), "site": ()}
         for name, more in extras.items():
             text = "--only-binary :all:\n"
             for package in ("alpha", *more, *(versions.keys() - {"alpha", "beta", "gamma", "delta"})):

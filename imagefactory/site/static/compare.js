@@ -1,0 +1,186 @@
+/* Compares two models or images by the JSON beside their pages. The address names both: ?one=…&two=… */
+"use strict";
+document.addEventListener("DOMContentLoaded", () => {
+  const { load, judge, grouped, make, parts, drawBar, memoryFigure, together } = ImagePicker;
+  const form = document.getElementById("compare-form");
+  const place = document.getElementById("compared");
+  const said = document.getElementById("compare-said");
+  const names = ["one", "two"];
+  const size = (bytes) => {
+    if (!bytes) return "unknown";
+    const unit = ["B", "kB", "MB", "GB"].findLast((_, power) => bytes >= 1000 ** power) ?? "B";
+    return `${(bytes / 1000 ** ["B", "kB", "MB", "GB"].indexOf(unit)).toFixed(unit === "B" ? 0 : 1)} ${unit}`;
+  };
+  const sum = (layers) => layers.reduce((total, { bytes }) => total + (bytes ?? 0), 0);
+
+  async function get(path) {
+    const answer = await fetch(path);
+    if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+    return answer.json();
+  }
+
+  /** Return all that is known about one side. */
+  async function side(name) {
+    const option = form.elements.one.querySelector(`option[value="${CSS.escape(name)}"]`);
+    const image = await get(`images/${option.dataset.image ?? name}.json`);
+    const [model, packages] = await Promise.all([get(`models/${image.model}.json`), get(`packages/${image.packages}.json`)]);
+    const target = image.target.replace(/\/[^/]*$/, "");
+    const machines = ["", "-pair", `-${image.platform.split("/")[1]}`].map((end) => image.arch + end);
+    const entry = pickerData.images.find((one) => one.target === target && machines.includes(one.machine));
+    const machine = pickerData.machines.find((one) => one.name === entry.machine);
+    const start = load(pickerData, entry);
+    return { name, image, model, packages, target, start, machine, judged: judge(start, ImagePicker.head(start), machine) };
+  }
+
+  const published = ({ model: { speeds }, machine: { gpu } }) => {
+    const rows = (speeds[gpu] ?? []).map(({ users, slowest, fastest, sources }) => `${[...new Set([slowest, fastest])].map(Math.round).join(" to ")} tokens/s for ${users === 1 ? "one user" : `${users} users`} (${sources.join("; ")})`);
+    return rows.join("; ") || "not measured";
+  };
+  const measured = ({ model, image }) => model.measured.filter((one) => one.target === image.target && one.complete).map((one) => `${one.tokens_per_second} tokens/s, ${one.profile}, ${one.machine}, ${one.date}`).join("; ") || "not measured";
+  const value = ({ start }, name) => start.byName[name]?.default ?? "";
+
+  const FACTS = {
+    model: ({ model }) => model.repo ?? model.name,
+    weights: ({ model }) => model.weights,
+    "licence of the weights": ({ model }) => model.licence ?? "see its card",
+    "good for": ({ model }) => model.badges.join(", "),
+    server: ({ image }) => image.runs,
+    machine: ({ image }) => image.gpu,
+    "made of": ({ image }) => `${image.base}, Python ${image.python}, ${image.kernels_from} kernels`,
+    "to pull": ({ image }) => size(image.bytes),
+    "context served": (one) => grouped(value(one, "MAX_MODEL_LEN") || one.model.memory?.context || "unknown"),
+    "memory it takes": ({ judged }) => (judged.machine.total ? size(parts(judged).reduce((total, [, , bytes]) => total + bytes, 0)) : "not checked"),
+    drafter: (one) => value(one, "DFLASH_DRAFTER") || "none",
+    "speed, measured by this project": measured,
+    "speed, published by others": published,
+    "quality, published by others": ({ model }) => model.quality.join("; ") || "not measured",
+    answers: ({ image }) => image.answers,
+    "smoke tests": ({ image }) => image.tested,
+    kernels: ({ image }) => image.audit_summary,
+    state: ({ image }) => image.state,
+    digest: ({ image }) => image.published_digest ?? image.digest ?? "not built",
+  };
+
+  function faults({ image, model, judged }) {
+    const found = judged.findings.filter(({ result }) => result === "warn" || result === "fail").map(({ name, detail }) => `${name}: ${grouped(detail)}`);
+    const kernels = image.kernels.filter(({ outcome }) => outcome === "fails").map(({ library, why }) => `${library}: ${why}`);
+    const held = image.history.filter(({ held: back }) => back).map(({ digest, date }) => `${digest.slice(0, 19)} of ${date} is held back after a rollback`);
+    return [...(model.remark ? [model.remark] : []), ...found, ...kernels, ...held, ...image.problems];
+  }
+
+  const items = (texts, none) => (texts.length ? make("ul", { class: "plain" }, ...texts.map((text) => make("li", {}, text))) : make("span", { class: "soft" }, none));
+
+  function table(label, head, rows) {
+    const line = ([title, ...cells]) => make("tr", {}, make("th", { scope: "row" }, title), ...cells.map((cell) => make("td", {}, cell)));
+    return make("div", { class: "scroll", role: "region", "aria-label": label, tabindex: "0" },
+      make("table", { class: "compact prose" }, make("thead", {}, make("tr", {}, ...head.map((title) => make("th", { scope: "col" }, title)))), make("tbody", {}, ...rows.map(line))));
+  }
+
+  const section = (title, ...children) => make("section", {}, make("h2", {}, title), ...children);
+  const folded = (title, ...children) => make("details", {}, make("summary", {}, title), ...children);
+
+  function speed(one, two) {
+    const rows = one.image.compared.filter((found) => found.with === two.image.target);
+    if (!rows.length) {
+      const command = `./inv bench.compare ${one.target} ${two.target}`;
+      const known = one.image.model === two.image.model ? [] : [items([one, two].map((from) => `${from.name}, published by others: ${published(from)}`), "")];
+      return section("Which is faster?", ...known, make("p", {}, "Not measured here: no recorded results of the two are of the same machine, profile and settings. To measure both in turn:"),
+        make("div", { class: "command" }, make("div", { class: "cap" }, make("span", {}, "Terminal"), make("button", { type: "button", class: "copy", "aria-label": "Copy the command" }, "Copy")), make("pre", { tabindex: "0" }, make("code", {}, command))));
+    }
+    return section("Which is faster?", table("Speed", ["measured", one.target, two.target, "two / one", "says"], rows.map(({ profile, machine, dates, tokens_per_second: rates, ratio, verdict }) => [
+      `${profile}, ${machine}, ${[...new Set(dates)].join(" and ")}`, ...rates.map((rate) => `${rate} tokens/s`), ratio ? `${ratio[0]} (95 %: ${ratio[1]} to ${ratio[2]})` : "one repeat", verdict])));
+  }
+
+  /** Say whether both run on one machine, with the settings that make them. */
+  function beside(one, two) {
+    const { machine } = one;
+    if (machine !== two.machine || !machine.total) return [];
+    const pair = [one, two].map(({ start }) => start);
+    if (pair.some(({ byName }) => byName.NODES?.default === "2")) return [section("Do both run on one machine?", make("p", {}, "No: each needs two machines."))];
+    const found = together(...pair, machine) ?? together(...pair.toReversed(), machine)?.toReversed();
+    if (!found) return [section("Do both run on one machine?", make("p", {}, `No: on ${machine.title}, one user’s context of the one leaves too little memory for the other. A shorter MAX_MODEL_LEN, or a smaller model, may help.`))];
+    const figure = memoryFigure();
+    const used = machine.total - machine.free;
+    drawBar(figure, [["used", "in use already", used], ...found.flatMap(({ judged }, number) => [[number ? "cache" : "weights", [one, two][number].target, parts(judged).reduce((total, [, , bytes]) => total + bytes, 0)]])], machine.total);
+    const shares = found.map(({ given, judged }, number) => `${[one, two][number].target}: GPU_MEMORY_UTILIZATION=${given.GPU_MEMORY_UTILIZATION ?? value({ start: judged.image }, "GPU_MEMORY_UTILIZATION")}${number ? ", PORT=8001" : ""}`);
+    return [section("Do both run on one machine?", make("p", {}, `Yes, on ${machine.title}, with these shares of the memory; the host keeps what it needs. Start the second when the first is ready.`), figure, items(shares, ""))];
+  }
+
+  function layers(one, two) {
+    const lacks = (from, other) => from.image.layers.filter(({ key }) => !other.image.layers.some((layer) => layer.key === key));
+    const [gone, added] = [lacks(one, two), lacks(two, one)];
+    const names = (list) => items(list.map(({ kind, name, bytes }) => `${kind} ${name}: ${size(bytes)}`), "none");
+    const pull = (bytes, name) => `${bytes ? size(bytes) : "nothing"} to pull for ${name} if you have the other`;
+    return section("Layers that change", make("p", {}, `${pull(sum(added), two.name)}; ${pull(sum(gone), one.name)}. ${two.image.layers.length - added.length} layers are in both.`),
+      folded(`${gone.length + added.length} layers`, table("Layers", ["layers", one.name, two.name], [["only in", names(gone), names(added)]])));
+  }
+
+  function packages(one, two) {
+    const byName = ({ packages: { packages: all } }) => new Map(all.map((part) => [`${part.kind} ${part.name}`, part]));
+    const [left, right] = [byName(one), byName(two)];
+    const words = (part) => (part ? `${part.version} (${part.licence})` : "none");
+    const rows = [...new Set([...left.keys(), ...right.keys()])].filter((name) => words(left.get(name)) !== words(right.get(name))).sort().map((name) => [name, words(left.get(name)), words(right.get(name))]);
+    const title = `${rows.length} of ${left.size} and ${right.size} packages differ, with their licences`;
+    return section("Packages and licences", rows.length ? folded(title, table("Packages", ["package", one.name, two.name], rows)) : make("p", {}, "The same packages."));
+  }
+
+  function differing(one, two) {
+    const settings = [...new Set([...one.start.settings, ...two.start.settings].map(({ name }) => name))].filter((name) => value(one, name) !== value(two, name));
+    const text = (from, name) => value(from, name) || (from.start.byName[name] ? "unset" : "no such setting");
+    const lists = { mods: ({ image }) => image.mods, kernels: ({ image }) => image.kernels.map(({ library, outcome }) => `${library}: ${outcome}`) };
+    const only = ([title, list]) => {
+      const [left, right] = [list(one), list(two)];
+      const [gone, added] = [left.filter((text_) => !right.includes(text_)), right.filter((text_) => !left.includes(text_))];
+      return [`${title} only in`, items(gone, "none"), items(added, "none")];
+    };
+    return [
+      section("Settings", settings.length ? table("Settings", ["default of", one.name, two.name], settings.map((name) => [name, text(one, name), text(two, name)])) : make("p", {}, "The same defaults.")),
+      section("Mods and kernels", table("Mods and kernels", ["part", one.name, two.name], Object.entries(lists).map(only))),
+      section("Known faults", table("Known faults", ["faults", one.name, two.name], [["known", items(faults(one), "none known"), items(faults(two), "none known")]])),
+    ];
+  }
+
+  let asked = 0;
+  async function draw() {
+    const [first, second] = names.map((name) => form.elements[name].value);
+    asked += 1;
+    const mine = asked;
+    let sides;
+    try {
+      sides = await Promise.all([side(first), side(second)]);
+    } catch (problem) {
+      said.textContent = location.protocol === "file:" ? "This page reads JSON, which browsers refuse in a folder: ./inv site --serve shows the site." : `Could not be read: ${problem.message}`;
+      return;
+    }
+    if (mine !== asked) return;
+    const [one, two] = sides;
+    const rows = Object.entries(FACTS).map(([title, words]) => [title, words(one), words(two)]);
+    const same = rows.filter(([, left, right]) => left === right);
+    const other = rows.filter(([, left, right]) => left !== right);
+    const links = (from) => make("span", {}, make("a", { href: `images/${from.image.slug}.html` }, from.name));
+    said.textContent = `${first} and ${second} differ in ${other.length} of ${rows.length} facts.`;
+    place.replaceChildren(
+      speed(one, two), ...(one.image.model === two.image.model ? [] : beside(one, two)),
+      section("What differs", other.length ? table("What differs", ["fact", links(one), links(two)], other) : make("p", {}, "Nothing of this."), ...(same.length ? [folded(`${same.length} facts are the same`, table("What is the same", ["fact", "both"], same.map(([title, left]) => [title, left])))] : [])),
+      layers(one, two), packages(one, two), ...differing(one, two));
+  }
+
+  function readAddress() {
+    const wanted = new URLSearchParams(location.search);
+    const offered = [...form.elements.one.options].map((option) => option.value);
+    names.forEach((name) => {
+      form.elements[name].disabled = false;
+      form.elements[name].value = offered.includes(wanted.get(name)) ? wanted.get(name) : offered.find((other) => name === "one" || other !== form.elements.one.value) ?? offered[0];
+    });
+    const unknown = names.map((name) => wanted.get(name)).filter((name) => name && !offered.includes(name));
+    if (unknown.length) said.textContent = `There is no ${unknown.join(" and no ")} here any more.`;
+    else draw();
+  }
+
+  form.addEventListener("change", () => {
+    history.pushState(null, "", `?${new URLSearchParams(names.map((name) => [name, form.elements[name].value]))}`);
+    draw();
+  });
+  addEventListener("popstate", readAddress);
+  readAddress();
+});
