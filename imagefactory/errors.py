@@ -4,8 +4,6 @@ A class has an exit code; docs/errors.md lists them. Which failure it is says it
 `raise LockError("no-lock", ...)`. Code that recovers from one failure of a class compares the name.
 """
 
-from __future__ import annotations
-
 from images.shipped.errors import ConfigError, FactoryError, Location, ModError, UsageError, did_you_mean
 
 __all__ = [

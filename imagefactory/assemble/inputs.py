@@ -1,7 +1,5 @@
 """Locates what layers are made from: wheels on indexes, Debian packages on mirrors, files of the checkout."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
 from functools import cached_property, partial

@@ -4,8 +4,6 @@ All state between two nights is in the registry and in the record of layers. So 
 interrupted, or had more to do than fits into one run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

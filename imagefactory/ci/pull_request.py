@@ -1,7 +1,5 @@
 """Finds what a pull request changes: mods, the images of targets, and the inputs that caused it."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Turns the options of `./inv compile` into requests."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ To the rest of the factory a toolchain is a base and an arch that serves no mode
 builds images does the same for toolchains.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator, Sequence

@@ -3,8 +3,6 @@
 All of them use the host's network, as the server does. Prometheus and the exporters listen on the loopback only.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple

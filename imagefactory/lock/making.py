@@ -1,7 +1,5 @@
 """Makes the locks that a set of cells needs, and leaves alone those that still match the matrix."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Writes mods: a scaffold, the text of mod.yaml, a diff, and files to mount over an image."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Collection, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Choose the mods of a cell, and explain why others are left out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product

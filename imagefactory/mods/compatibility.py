@@ -1,7 +1,5 @@
 """Check every mod on every version of its server by applying it to the real sources; the table in mods/README.md."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

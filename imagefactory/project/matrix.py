@@ -1,7 +1,5 @@
 """Loads and validates matrix.yaml, which describes what to build."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

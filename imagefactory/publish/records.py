@@ -1,7 +1,5 @@
 """Smoke records in the registry, attached to the image that was tested; images that became slower fail there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import fmean

@@ -4,8 +4,6 @@ The digest of a layer is known before it is built (locks/layers.toml). So a laye
 built, and its inputs are not downloaded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

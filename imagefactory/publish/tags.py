@@ -15,8 +15,6 @@ A version of another server has its name in place of `vVLLM`: `MODEL-sglang-0.5.
 Where an arch runs on several platforms, a moving tag is an index with an image for each.
 """
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Run `.venv/bin/python -m tests.bench.assembly` once everything is downloaded. No
 one run between machines.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import io

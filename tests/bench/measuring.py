@@ -1,7 +1,5 @@
 """What the benchmarks share: time and processor time of a step, and rows of a Markdown table."""
 
-from __future__ import annotations
-
 import resource
 import statistics
 import time

@@ -9,8 +9,6 @@ the files of `./inv mods.export turboquant-cuda-graph --vllm 0.19.1` over it); t
 turboquant_attn.py, untouched and exported. Exit code 0: every capture went as the mod says.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import sys

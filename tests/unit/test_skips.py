@@ -1,7 +1,5 @@
 """The table of skipped tests, and --require-engine, which allows only listed skips."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Reads the log-probabilities of the panel from a server: a running one, or an image that is started for it."""
 
-from __future__ import annotations
-
 import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What became of an image's answers: a record for its digest, beside the image that users had before."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self

@@ -1,7 +1,5 @@
 """What a server makes of the panel: the log-probabilities of fixed tokens, and everything that they are bound to."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal, Self

@@ -1,7 +1,5 @@
 """The data in benchmarks/: profiles, prompts, and what others published, which is never mixed with own results."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self, TypeVar

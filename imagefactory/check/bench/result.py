@@ -4,8 +4,6 @@ A result is written after every measurement. Until its end it is marked as incom
 failure leaves behind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs benchmarks: starts the image of a target, or uses a server that runs already."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Audits the kernels of a library, a wheel, an image, a target or a vLLM release."""
 
-from __future__ import annotations
-
 import json
 import stat
 from collections.abc import Iterable, Iterator, Sequence

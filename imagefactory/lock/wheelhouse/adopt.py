@@ -1,7 +1,5 @@
 """Chooses the compiled wheel that a lock adopts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from packaging.utils import canonicalize_name

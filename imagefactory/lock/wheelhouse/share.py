@@ -1,7 +1,5 @@
 """Lists and locates compiled wheels, and moves them between the wheelhouse and a registry, as OCI artifacts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal

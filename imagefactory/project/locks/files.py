@@ -4,8 +4,6 @@
 checksum of the lock's own content, to detect manual edits.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

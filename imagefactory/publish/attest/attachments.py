@@ -3,8 +3,6 @@
 Everything is attached to the manifest's digest, so it is in place before a tag points at the image.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final

@@ -3,8 +3,6 @@
 The list is made from the inputs of the plan's layers, so nothing that goes into an image can be missing from it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Checks a published image: who signed it, what it claims, and whether this checkout agrees."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

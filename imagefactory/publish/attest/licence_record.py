@@ -3,8 +3,6 @@
 An SBOM or a licence summary then needs no packages, and comes out the same everywhere.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The whole program with failing servers, full disks, interrupts and other Pythons."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

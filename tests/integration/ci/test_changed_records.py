@@ -1,7 +1,5 @@
 """Records of layers that a pull request changes: rebuilt from the lock, without this machine's cache, and compared."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tomllib

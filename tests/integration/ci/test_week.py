@@ -1,7 +1,5 @@
 """A week of nights on a real registry: which jobs there are, and which tags move."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tomllib

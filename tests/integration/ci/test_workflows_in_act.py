@@ -1,7 +1,5 @@
 """The real workflow, run by act on this machine: the plan job, and the matrix that comes out of it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

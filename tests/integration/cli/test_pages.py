@@ -1,7 +1,5 @@
 """README and docs show what commands print that need a registry, or Docker."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Tests the audit with NVIDIA's compiler and cuobjdump, both from their locked wheels."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests sharing compiled wheels between machines through a real registry."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Published images with SBOM, provenance and signatures in a real registry, and what a check notices."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -1,7 +1,5 @@
 """Somebody who may write to the registry swaps a layer under a staging tag: the image is neither signed nor tagged."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path

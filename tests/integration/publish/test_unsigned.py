@@ -1,7 +1,5 @@
 """No tag without a signature: the gate looks at what is attached, whoever was to sign it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

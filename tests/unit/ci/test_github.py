@@ -1,7 +1,5 @@
 """What the factory writes to GitHub: issues about mods, and commits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from imagefactory.ci.report_mods import LABEL, report

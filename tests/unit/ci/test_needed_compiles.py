@@ -1,7 +1,5 @@
 """What a night compiles: the commit of a branch, once for all models, and what is locked afterwards."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 

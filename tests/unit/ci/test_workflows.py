@@ -1,7 +1,5 @@
 """Workflows: our own rules that no checker has, and the steps that are not commands."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Options, variables and files that commands refuse, each with a message and an exit code of its own."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a compose file can start beside the server."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

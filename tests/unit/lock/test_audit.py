@@ -1,7 +1,5 @@
 """Tests reading the GPU targets of a library, and judging them by the policy of an arch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from zipfile import ZipFile
 

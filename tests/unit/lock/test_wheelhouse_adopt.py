@@ -1,7 +1,5 @@
 """Tests which compiled wheel a lock adopts, and that the lock decides afterwards."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A cell gets the mods it needs or names, and a note on each that is left out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Checks of mods on versions report what the sources show, and mod authors get diffs and exports."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

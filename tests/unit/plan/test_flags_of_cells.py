@@ -1,7 +1,5 @@
 """Compares the command of every cell with the flags that its server's sources define, without a container."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise

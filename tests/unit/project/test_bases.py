@@ -1,7 +1,5 @@
 """The days until which Debian supports the bases, and the warnings afterwards; no test asks the clock."""
 
-from __future__ import annotations
-
 from datetime import date
 
 import pytest

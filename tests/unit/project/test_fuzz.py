@@ -1,7 +1,5 @@
 """Whatever matrix.yaml, locks and command lines hold, commands end soon and with a message; the seed is fixed."""
 
-from __future__ import annotations
-
 import signal
 import string
 from collections.abc import Iterator

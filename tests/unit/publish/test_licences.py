@@ -1,7 +1,5 @@
 """Licences: what packages declare as SPDX, the record of it, and the summary of an image."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

@@ -1,7 +1,5 @@
 """The levels that an arch has, requires for a tag, or a user requests."""
 
-from __future__ import annotations
-
 from imagefactory.check.smoke.record import LEVELS, levels_named, levels_of, required_levels
 from imagefactory.project.matrix import Matrix
 from tests.fixtures.failures import raises

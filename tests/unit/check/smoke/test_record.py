@@ -1,7 +1,5 @@
 """Smoke records: a level that did not run never passes, and a record is about one image."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
