@@ -12,6 +12,7 @@ from imagefactory.cli.command import (
     open_repository,
     plans_of,
     print_json,
+    print_summary,
     say,
     say_written,
     select_one,
@@ -34,8 +35,8 @@ def licences(
     from dataclasses import asdict
 
     from imagefactory.cli.show import tables
+    from imagefactory.publish.attest.components import summarise
     from imagefactory.publish.attest.licence_record import update_licences
-    from imagefactory.publish.attest.licence_summary import summarise
 
     options.at_most_one(json=json, markdown=markdown, update=update)
     if update:
@@ -60,18 +61,6 @@ def sbom(project: Project, target: str = "") -> None:
     from imagefactory.publish.attest.sbom import make_sbom
 
     print(make_sbom(project, make_plan(project, select_one(project, target))).decode())
-
-
-@command(image="the pushed image: NAME:TAG or NAME@DIGEST")
-def attest(project: Project, image: str, target: str = "", key: str = "") -> None:
-    """Attach an SBOM, provenance and a signature to a pushed image."""
-    from imagefactory.publish.attest.attachments import attest_pushed
-
-    cell = select_one(project, target)
-    signer = find_signer(project, key)
-    say(f"signed with {signer.name}" if signer else "not signed: there is no key and no identity")
-    for digest in attest_pushed(project, cell, image, signer):
-        print(digest)
 
 
 @command(
@@ -100,7 +89,6 @@ def new(project: Project, private: str = "", public: str = "") -> None:
 def check(project: Project, tag: list[str], key: list[str], image: str = "", results: str = "") -> None:
     """Rebuild published images from the commits in their signed provenance, and compare the digests."""
     from imagefactory.ci.rebuilding import rebuild_published
-    from imagefactory.cli.ci import print_summary
 
     place = options.new_file("--results", results) if results else project.root / _RESULTS
     with open_repository(project, image or project.matrix.registry) as repository:

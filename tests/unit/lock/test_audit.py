@@ -5,8 +5,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from imagefactory.lock.audit.auditing import refuse_failing
-from imagefactory.lock.audit.libraries import from_file, from_wheel, read_kernels
+from imagefactory.lock.audit.auditing import from_file, from_wheel, read_kernels, refuse_failing
 from imagefactory.project.locks.kernels import GpuCode, KernelVerdict, judge
 from imagefactory.project.matrix import Arch, CubinPolicy
 from tests.fixtures.failures import raises
