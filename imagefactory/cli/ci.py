@@ -113,8 +113,8 @@ def smoke(
     tested.refuse_failures("tested, or failed")
 
 
-@command("ci", dry_run="only print the page")
-def record(project: Project, dry_run: bool = False) -> None:
+@command("ci")
+def record(project: Project) -> None:
     """Commit the history page and the digests of pushed layers to the branch `records`."""
     from imagefactory.ci.run_summary import history_page
     from imagefactory.publish.github import RECORDS, GitHub
@@ -125,9 +125,6 @@ def record(project: Project, dry_run: bool = False) -> None:
     with open_repository(project) as repository:
         catalog = read_catalog(repository).catalog
     page = history_page(catalog, repository.reference.name)
-    if dry_run:
-        print_summary(page)
-        return
     write_summary(page)
     files = {"README.md": page}
     if layers is not None:
@@ -157,8 +154,8 @@ def changes(project: Project, base: str, rebuild: bool = False) -> None:
         raise Exit(code=1)
 
 
-@command("ci", target=NIGHTLY_TARGETS, dry_run="lock, but commit nothing")
-def adopt(project: Project, target: list[str], dry_run: bool = False) -> None:
+@command("ci", target=NIGHTLY_TARGETS)
+def adopt(project: Project, target: list[str]) -> None:
     """Lock newly compiled wheels, commit the locks to the branch `records`, and start the next run."""
     from imagefactory.ci.night import adopt, find_compiles
     from imagefactory.publish.github import RECORDS, GitHub
@@ -169,7 +166,7 @@ def adopt(project: Project, target: list[str], dry_run: bool = False) -> None:
     changed = adopt(project, compiles.adopt, say)
     for path in changed:
         print(path)
-    if not changed or dry_run:
+    if not changed:
         return
     github = GitHub.from_environment()
     files = {path: (project.root / path).read_text("utf-8") for path in changed}
