@@ -4,7 +4,7 @@ A class has an exit code; docs/errors.md lists them. Which failure it is says it
 `raise LockError("no-lock", ...)`. Code that recovers from one failure of a class compares the name.
 """
 
-from __future__ import annotations
+from collections.abc import Iterable
 
 from images.shipped.errors import ConfigError, FactoryError, Location, ModError, UsageError, did_you_mean
 
@@ -26,12 +26,22 @@ __all__ = [
     "UsageError",
     "clean",
     "did_you_mean",
+    "unknown_name",
 ]
 
 
 def clean(text: str) -> str:
     """Return a text from outside in one line that can be printed: it may hold escape sequences, or half characters."""
     return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+
+
+def unknown_name(
+    what: str, name: str, known: Iterable[str], where: str | Location, *, why: str = "", hint: str = ""
+) -> UsageError:
+    """Make the error for a name that does not exist, with the nearest that do."""
+    known = list(known)
+    why, fix = why or f"Known: {', '.join(known)}.", f"{did_you_mean(name, known)}{hint}"
+    return UsageError("unknown-name", f"Unknown {what} {name!r}.", where=where, why=why, fix=fix)
 
 
 class LockError(FactoryError):

@@ -1,7 +1,5 @@
 """The fixtures of all tests, which tests can run here, and the clean environment of unit tests."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Explains where a path in an image comes from: its layer, its package and its lock entry."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

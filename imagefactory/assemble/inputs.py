@@ -1,7 +1,5 @@
 """Locates what layers are made from: wheels on indexes, Debian packages on mirrors, files of the checkout."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
 from functools import cached_property, partial
@@ -27,8 +25,8 @@ from imagefactory.store.index_config import IndexConfig
 from imagefactory.store.indexes import Indexes, reachable
 
 NOT_SHARED = (
-    "Pull it where it was pushed (`./inv wheels.pull`, FACTORY_REGISTRY names the registry), or put it into a folder "
-    "that PIP_FIND_LINKS names. A new compile gives a new file: adopt that with `./inv lock --upgrade`."
+    "Name the registry that it was pushed to (FACTORY_REGISTRY), or put it into a folder that PIP_FIND_LINKS names. "
+    "A new compile gives a new file: adopt that with `./inv lock --upgrade`."
 )
 VANISHED = (
     "Check the network and the configured mirror (`./inv doctor`). If a security update replaced the package, "

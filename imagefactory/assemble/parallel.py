@@ -4,8 +4,6 @@ Every layer is built in a process of its own, which can be killed at any moment:
 The result does not depend on the order in which layers finish.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.forkserver

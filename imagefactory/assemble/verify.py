@@ -1,7 +1,5 @@
 """Verifies an image: its blobs match their digests, and a rebuild from the lock gives the same bytes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How a build reports its progress."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, Protocol
 

@@ -4,8 +4,6 @@ Cells of one lock share nearly all of their layers, so one machine assembles and
 each layer once. A cell that fails does not stop the others of its job.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ A rebuild runs the programs of another commit, so it happens without credentials
 signs the results.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

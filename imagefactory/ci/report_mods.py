@@ -3,8 +3,6 @@
 A comment in the issue's text names the mod and a checksum of the finding, so that nothing is reported twice.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

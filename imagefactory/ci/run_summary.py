@@ -1,7 +1,5 @@
 """Markdown for the summary page of a run and for the history page."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 

@@ -56,7 +56,7 @@ def compare(
     from dataclasses import asdict
 
     from imagefactory.check.answers.comparison import change, figures, judge
-    from imagefactory.cli.show.answers_table import behaviour_line, figures_table
+    from imagefactory.cli.show.bench_tables import behaviour_line, figures_table
 
     left = _measured(project, first, [*set, *set_first])
     right = _measured(project, second, [*set, *set_second])

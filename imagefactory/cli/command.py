@@ -140,6 +140,28 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=2))
 
 
+def print_summary(text: str) -> None:
+    """Print what a job of a workflow also shows on the page of its run."""
+    write_summary(text)
+    print(text)
+
+
+def write_summary(text: str) -> None:
+    _append("GITHUB_STEP_SUMMARY", text)
+
+
+def write_outputs(values: dict[str, str]) -> None:
+    """Hand values on to later steps of a workflow."""
+    _append("GITHUB_OUTPUT", "".join(f"{name}={value}\n" for name, value in values.items()))
+
+
+def _append(variable: str, text: str) -> None:
+    """Add to a file that GitHub reads, if this is one of its jobs."""
+    if path := os.environ.get(variable):
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(text if text.endswith("\n") else f"{text}\n")
+
+
 def watching() -> AbstractContextManager[LiveDisplay | PlainDisplay]:
     from imagefactory.cli.show.live import watching
 
@@ -147,9 +169,10 @@ def watching() -> AbstractContextManager[LiveDisplay | PlainDisplay]:
 
 
 def select(project: Project, target: Sequence[str]) -> list[Cell]:
+    """Return the cells that targets name; a job of a workflow hands several on in one text."""
     from imagefactory.project.targets import select
 
-    return select(project.matrix, target)
+    return select(project.matrix, [word for text in target for word in text.split() or [text]])
 
 
 def select_one(project: Project, target: str) -> Cell:
@@ -170,13 +193,13 @@ def open_repository(project: Project, name: str = "") -> Repository:
     return Repository.open(project.matrix.require_registry(name))
 
 
-def find_trust(project: Project, keys: Sequence[str]) -> Verifier:
+def find_trust(project: Project, keys: Sequence[str] = (), signer: Signer | None = None) -> Verifier:
     """Find whose signatures count; those of workflows need more packages."""
     from imagefactory.publish.attest.signing import find_trust
 
     if not keys:
         need(project.root, "sign")
-    return find_trust(project, keys)
+    return find_trust(project, keys, signer)
 
 
 def find_signer(project: Project, key: str, *, publisher: bool = True) -> Signer | None:

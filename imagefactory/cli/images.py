@@ -68,10 +68,18 @@ def build(
         print(image.digest)
 
 
-@command()
-def load(project: Project, target: list[str]) -> None:
-    """Load built images into the Docker daemon."""
+@command(file="instead, write one image to this tar file, for docker load, podman load or skopeo (oci-archive:)")
+def load(project: Project, target: list[str], file: str | None = None) -> None:
+    """Load built images into the Docker daemon, or write one to a file."""
     from imagefactory.assemble.assemble import built_layouts
+    from imagefactory.oci.layout import archive, write_archive
+
+    if file is not None:
+        place = options.new_file("--file", file)
+        [(_, layout, name)] = built_layouts(project, target, one=True)
+        write_archive(archive(layout, name), place)
+        print(file)
+        return
     from imagefactory.assemble.engines.docker.daemon import load
 
     for cell, layout, name in built_layouts(project, target):
@@ -194,18 +202,6 @@ def smoke(project: Project, level: list[str], target: str = "", image: str = "",
         show(smoke_table(record))
         print(folder / "record.json")
     refuse_failed(record, levels, by_name=bool(level), folder=folder)
-
-
-@command(file="the tar file to write, for docker load, podman load or skopeo (oci-archive:)")
-def export(project: Project, file: str, target: str = "") -> None:
-    """Write a built image to a tar file."""
-    from imagefactory.assemble.assemble import built_layouts
-    from imagefactory.oci.layout import archive, write_archive
-
-    place = options.new_file("FILE", file)
-    [(_, layout, name)] = built_layouts(project, [target], one=True)
-    write_archive(archive(layout, name), place)
-    print(file)
 
 
 @command(

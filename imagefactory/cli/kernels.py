@@ -1,8 +1,7 @@
-"""Commands for kernels and compiled wheels: compile, audit, list, push, pull."""
+"""Commands for kernels and compiled wheels: compile, audit, list, push."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -143,21 +142,9 @@ def list_(project: Project, key: str = "", remote: bool = False, json: bool = Fa
 
 @command("wheels", key=KEY)
 def push(project: Project, key: str = "") -> None:
-    """Push compiled wheels to the registry, except those already there."""
+    """Push compiled wheels to the registry, except those already there; locks and builds take them from it."""
     from imagefactory.lock.wheelhouse.share import push_all
 
-    _print_moved(push_all(project, key=key))
-
-
-@command("wheels", key=KEY)
-def pull(project: Project, key: str = "") -> None:
-    """Pull compiled wheels from the registry: those the locks name, or those you select."""
-    from imagefactory.lock.wheelhouse.share import pull_all
-
-    _print_moved(pull_all(project, key=key))
-
-
-def _print_moved(wheels: Iterable[tuple[str, str, str]]) -> None:
-    for filename, outcome, reference in wheels:
+    for filename, outcome, reference in push_all(project, key=key):
         say(f"{filename}: {outcome}")
         print(reference)

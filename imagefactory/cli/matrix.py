@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from imagefactory.cli import options
-from imagefactory.cli.command import command, plans_of, print_json, say, say_written, select, show, show_rows
+from imagefactory.cli.command import (
+    command,
+    plans_of,
+    print_json,
+    print_summary,
+    say,
+    say_written,
+    select,
+    show,
+    show_rows,
+)
 from imagefactory.errors import UsageError
 
 if TYPE_CHECKING:
@@ -111,7 +121,6 @@ def news(project: Project, upgrade: list[str], branch: str = "", report: str = "
     from imagefactory.ci.news import look
     from imagefactory.ci.pull_request import git, worktree
     from imagefactory.ci.refresh import commit, prepare
-    from imagefactory.cli.ci import print_summary
     from imagefactory.cli.show import docs
     from imagefactory.mods.compatibility import check_mods, write_table
     from imagefactory.project.locks.indexed_files import configured_indexes

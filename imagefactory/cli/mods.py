@@ -1,8 +1,10 @@
-"""Commands for mods: check, create, import, show and export them, and show the sources that they change."""
+"""Commands for mods: check, create, import and show them, and the sources that they change."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagefactory.cli import options
@@ -11,13 +13,14 @@ from imagefactory.cli.command import (
     print_json,
     say,
     say_written,
-    select_one,
     show,
     show_rows,
     watching,
+    write_summary,
 )
 
 if TYPE_CHECKING:
+    from imagefactory.mods.compatibility import ModResult
     from imagefactory.project.project import Project
 
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     vllm="a version of the matrix, such as 0.32.0 or sglang-0.5.21; repeatable (default: all releases)",
     source="check this source tree instead, as the version --vllm (default: nightly)",
     write="update the table in mods/README.md; entries that cannot be checked here stay as they are",
+    report="with --source: open, update or close an issue on GitHub for each mod, instead of failing",
 )
 def check(
     project: Project,
@@ -36,6 +40,7 @@ def check(
     json: bool = False,
     markdown: bool = False,
     write: bool = False,
+    report: bool = False,
 ) -> None:
     """Apply every mod to every vLLM version, and fail if one does not do what it claims."""
     from imagefactory.cli.show.tables import mods_table
@@ -46,7 +51,7 @@ def check(
     options.at_most_one(json=json, markdown=markdown)
     options.at_most_one(source=source, write=write)
     options.at_most_one(vllm=vllm, write=write)
-    tree = FolderSource(options.existing("--source", source, folder=True)) if source else None
+    tree = FolderSource(options.existing("--source", source, folder=True)) if source or report else None
     results = compatibility.check_mods(project, name, vllm, folder=tree)
     if json:
         print_json([{**vars(result), "holds": result.holds} for result in results])
@@ -54,6 +59,9 @@ def check(
         print(compatibility.markdown(results))
     else:
         show(mods_table(results))
+    if report and tree:
+        _report(project, results, tree.folder)
+        return
     compatibility.refuse_broken(results)
     for line in unfinished(project, name):
         say(line)
@@ -63,6 +71,18 @@ def check(
     if write:
         readme = project.root / "mods" / "README.md"
         say_written(project, readme, changed=compatibility.write_table(readme, results, project.mods))
+
+
+def _report(project: Project, results: Sequence[ModResult], tree: Path) -> None:
+    from imagefactory.ci.report_mods import report
+    from imagefactory.mods.compatibility import markdown
+    from imagefactory.publish.attest.provenance import read_source
+    from imagefactory.publish.github import GitHub
+
+    write_summary(f"## Mods\n\n{markdown(results)}\n")
+    commit = read_source(tree).commit or ""
+    for mod, outcome, number in report(GitHub.from_environment(), results, commit=commit, known=project.mods):
+        print(f"{mod}: issue {number} {outcome}")
 
 
 @command("mods", name="the name of the mod and its folder")
@@ -143,22 +163,3 @@ def source(project: Project, path: str, vllm: str = "", grep: str = "") -> None:
 
     for line in source_lines(project, path, vllm or project.matrix.defaults.vllm, grep):
         print(line)
-
-
-@command(
-    "mods",
-    name="the mod",
-    target="the image to mount them over: MODEL[@VERSION][/ARCH[/MACHINE]] (default: any of --vllm on a GPU)",
-    output="write to this folder (default: build/mods/<name>-<version>)",
-)
-def export(project: Project, name: str, vllm: str = "", target: str = "", output: str = "") -> None:
-    """Write the files a mod changes, and print `docker run` options that mount them over an image without it."""
-    from imagefactory.mods.authoring import changes, export
-
-    options.at_most_one(vllm=vllm, target=target)
-    matrix = project.matrix
-    cell = select_one(project, target) if target else None
-    version = cell.version if cell else vllm or matrix.defaults.vllm
-    folder = options.path("--output", output) or project.root / "build" / "mods" / f"{name}-{version}"
-    base = matrix.bases[matrix.archs[cell.arch if cell else matrix.defaults.arch].base]
-    print("\n".join(export(changes(project, name, version), folder, base.python)))

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagefactory.cli import options
 from imagefactory.cli.command import (
     command,
     find_publisher,
+    find_signer,
     find_trust,
     open_repository,
-    plans_of,
     print_json,
     say,
+    select,
     select_one,
     show,
     show_rows,
     watching,
+    write_outputs,
+    write_summary,
 )
 from imagefactory.cli.failures import exit_refused
 from imagefactory.store.progress import size
@@ -34,15 +38,22 @@ ANSWERS = "also compare its answers with those of the image that its tag names (
 
 @command()
 def push(project: Project, target: list[str], workers: str = "") -> None:
-    """Push images under a staging tag; build and send only what the registry does not have."""
+    """Push images under a staging tag; build and send only what the registry does not have.
+
+    What later steps need to know is left in build/pushed.
+    """
+    from imagefactory.ci.jobs import refuse_full, space_needed
+    from imagefactory.publish.handovers import handover_folder, write_handover
     from imagefactory.publish.staging import stage
 
     count = options.processes("--workers", workers)
-    plans = _planned(project, target)
+    plans = planned(project, target)
+    refuse_full(project.store.root, space_needed(plans.finished.values()))
     with open_repository(project) as repository:
         with watching() as watch:
             staged = stage(project, repository, plans, watch, say, pushing=watch, workers=count)
         for one in staged.finished.values():
+            write_handover(handover_folder(project), one.plan, one.image)
             sent = f"{one.pushed.count('uploaded')} blobs sent ({size(one.pushed.uploaded)})"
             present = f"{one.pushed.count('present')} already there"
             say(f"pushed {one.plan.target} for {one.plan.platform}: {sent}, {present}")
@@ -50,26 +61,57 @@ def push(project: Project, target: list[str], workers: str = "") -> None:
     staged.refuse_failures("pushed")
 
 
-@command(nightly=NIGHTLY, again=AGAIN)
+@command(
+    nightly=NIGHTLY,
+    again=AGAIN,
+    records="a folder of smoke records; repeatable (default: build/smoke)",
+    subjects="write the digests of promoted images to this file, as checksums (for actions/attest)",
+    scan="attach what Grype found in `sbom --target all` (its JSON) to these images, and to those that tags name",
+)
 def promote(
     project: Project,
     target: list[str],
-    key: list[str],
+    records: list[str],
     nightly: bool = False,
     again: bool = False,
+    subjects: str = "",
+    key: str = "",
     answers_changed: str = "",
     unsigned: bool = False,
+    scan: str = "",
 ) -> None:
-    """Move tags to pushed images that are locked, audited, signed, and passed the smoke tests of their arch."""
+    """Attach smoke records to pushed images, sign them, and move the tags of those that passed everything.
+
+    Without a key, images that were signed before are promoted. With --scan and no target, none is.
+    """
+    from imagefactory.check.smoke.runner import records_below
+    from imagefactory.ci import run_summary
+    from imagefactory.publish.outcomes import Outcomes
+    from imagefactory.publish.pipeline import attach_scans, attest
     from imagefactory.publish.promote import promote
     from imagefactory.publish.staging import find_staged
+    from imagefactory.publish.vulnerabilities import Scan
 
+    folders = [Path(folder) for folder in records] or [project.root / "build" / "smoke"]
+    checksum_file = options.new_file("--subjects", subjects) if subjects else None
     reason = options.reason("--answers-changed", answers_changed)
-    trust = None if unsigned else find_trust(project, key)
-    plans = _planned(project, target)
+    found = Scan.read(options.existing("--scan", scan, folder=False)) if scan else None
+    signer = find_signer(project, key)
+    trust = None if unsigned else find_trust(project, signer=signer)
+    plans = Outcomes() if found and not "".join(target).strip() else planned(project, target)
     with open_repository(project) as repository:
         staged = find_staged(project, repository, plans)
-        _show(promote(project, repository, staged, trust, nightly=nightly, again=again, answers_changed=reason))
+        attested = staged.then(
+            lambda one: attest(project, repository, one, records_below(folders, one.digest), signer, folders=folders)
+        )
+        if found:
+            attach_scans(project, repository, found, [one.digest for one in attested.finished.values()], say)
+        outcome = promote(project, repository, attested, trust, nightly=nightly, again=again, answers_changed=reason)
+    write_outputs({"promoted": str(len(outcome.promoted))})
+    write_summary(run_summary.promotion_summary(outcome))
+    if checksum_file:
+        checksum_file.write_text(run_summary.subjects(outcome, repository.reference.name), "utf-8")
+    _show(outcome)
 
 
 @command(
@@ -96,7 +138,7 @@ def publish(
     reason = options.reason("--answers-changed", answers_changed)
     project.matrix.require_registry()  # before it asks for a key
     signer, trust = find_publisher(project, key, unsigned=unsigned)
-    plans = _planned(project, target)
+    plans = planned(project, target)
     with open_repository(project) as repository:
         with watching() as watch:
             outcome = publish(
@@ -113,10 +155,12 @@ def publish(
         _show(outcome)
 
 
-def _planned(project: Project, target: list[str]) -> Outcomes[Plan]:
+def planned(project: Project, target: list[str]) -> Outcomes[Plan]:
+    """Plan the named targets; one that cannot be planned does not stop the others."""
+    from imagefactory.plan.make import make_plan
     from imagefactory.publish.outcomes import Outcomes
 
-    return Outcomes({plan.cell: plan for plan in plans_of(project, target)})
+    return Outcomes.of(select(project, target), lambda cell: make_plan(project, cell), say)
 
 
 def _show(outcome: Promotion) -> None:

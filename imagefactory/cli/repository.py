@@ -52,27 +52,17 @@ def doctor(project: Project) -> None:
 
 @command()
 def docs(project: Project) -> None:
-    """Regenerate parts of the documentation: the README's digest, tables and pictures."""
+    """Regenerate parts of the documentation: JSON schemas, the README's digest, tables and pictures."""
     from imagefactory.cli.show import docs
     from imagefactory.mods.compatibility import check_mods
 
+    for path in docs.write_changed(docs.schemas(project.root / "docs" / "schemas")):
+        print(path.relative_to(project.root))
     [plan] = plans_of(project, [])
     pictures = docs.pictures(project, plan, check_mods(project))
     print(docs.write_digest(project, plan, project.root / "README.md") or f"build {plan.target} to know its digest")
     for path in docs.write_changed({**docs.with_tables(project.root), **pictures}):
         print(path.relative_to(project.root))
-
-
-@command(check="change nothing; fail if a schema is out of date")
-def schemas(project: Project, check: bool = False) -> None:
-    """Write the JSON schemas of matrix.yaml, compile.yaml, mod.yaml, plans and benchmark results."""
-    from imagefactory.cli.show import docs
-
-    stale = docs.write_changed(docs.schemas(project.root / "docs" / "schemas"), check=check)
-    for path in stale:
-        print(f"{'out of date' if check else 'written'}: {path.relative_to(project.root)}")
-    if check and stale:
-        raise Exit(code=1)
 
 
 @command(
@@ -85,7 +75,7 @@ def schemas(project: Project, check: bool = False) -> None:
 def test(
     project: Project, fast: bool = False, all: bool = False, match: str = "", require_engine: bool = False
 ) -> None:
-    """Run linters, type checks and tests; a table at the end lists the skipped tests and why."""
+    """Run linters, type checks and tests; the end says which tests were skipped and why."""
     options.at_most_one(fast=fast, all=all)
     arguments = [
         # More than cores: most integration tests wait for servers. By file, so that fixtures are made once.

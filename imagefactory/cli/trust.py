@@ -12,10 +12,10 @@ from imagefactory.cli.command import (
     open_repository,
     plans_of,
     print_json,
+    print_summary,
     say,
     say_written,
     select,
-    select_one,
     show,
 )
 from imagefactory.errors import TrustError
@@ -35,8 +35,8 @@ def licences(
     from dataclasses import asdict
 
     from imagefactory.cli.show import tables
+    from imagefactory.publish.attest.components import summarise
     from imagefactory.publish.attest.licence_record import update_licences
-    from imagefactory.publish.attest.licence_summary import summarise
 
     options.at_most_one(json=json, markdown=markdown, update=update)
     if update:
@@ -67,18 +67,6 @@ def sbom(project: Project, target: list[str]) -> None:
         print(package_list(project, filter(project.is_locked, cells)).decode())
 
 
-@command(image="the pushed image: NAME:TAG or NAME@DIGEST")
-def attest(project: Project, image: str, target: str = "", key: str = "") -> None:
-    """Attach an SBOM, provenance and a signature to a pushed image."""
-    from imagefactory.publish.attest.attachments import attest_pushed
-
-    cell = select_one(project, target)
-    signer = find_signer(project, key)
-    say(f"signed with {signer.name}" if signer else "not signed: there is no key and no identity")
-    for digest in attest_pushed(project, cell, image, signer):
-        print(digest)
-
-
 @command(
     "keys",
     private="write the private key to this file (default: in your configuration folder)",
@@ -105,7 +93,6 @@ def new(project: Project, private: str = "", public: str = "") -> None:
 def check(project: Project, tag: list[str], key: list[str], image: str = "", results: str = "") -> None:
     """Rebuild published images from the commits in their signed provenance, and compare the digests."""
     from imagefactory.ci.rebuilding import rebuild_published
-    from imagefactory.cli.ci import print_summary
 
     place = options.new_file("--results", results) if results else project.root / _RESULTS
     with open_repository(project, image or project.matrix.registry) as repository:

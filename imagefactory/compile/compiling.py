@@ -1,7 +1,5 @@
 """Compiles locked sources with a pinned toolchain, into a wheel or into a few libraries to inspect."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Chooses the sources of a compile: folders that the user names, and repositories fetched with git."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -7,8 +7,6 @@ Wheels are packed the same on every machine: unchanged files keep their compress
 same library as layers.
 """
 
-from __future__ import annotations
-
 import base64
 import csv
 import hashlib

@@ -1,7 +1,5 @@
 """Determines a compile before it starts: its sources, mods and toolchain, and the key of its result."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Replays a script in a container that has no network, no privileges and little of everything else."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

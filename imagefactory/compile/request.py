@@ -1,13 +1,11 @@
 """Turns the options of `./inv compile` into requests."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from imagefactory.compile.settings import FILE, WHAT, What
 from imagefactory.compile.toolchain import CompileProject
-from imagefactory.errors import ConfigError, UsageError, did_you_mean
+from imagefactory.errors import ConfigError, UsageError, unknown_name
 from imagefactory.project.cells import modules_called_on
 from imagefactory.project.server_versions import choice_for
 
@@ -140,10 +138,4 @@ def _split(text: str) -> list[str]:
 def _refuse_unknown(what: str, names: Sequence[str], known: Collection[str], where: str) -> None:
     for name in names:
         if name not in known:
-            raise UsageError(
-                "unknown-name",
-                f"Unknown {what} {name!r}.",
-                where=f"the {where} option",
-                why=f"Known: {', '.join(known)}.",
-                fix=did_you_mean(name, known),
-            )
+            raise unknown_name(what, name, known, f"the {where} option")

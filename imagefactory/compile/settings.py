@@ -1,7 +1,5 @@
 """Reads compile.yaml, which lists the compilers and sources of kernels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 

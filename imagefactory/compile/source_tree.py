@@ -1,7 +1,5 @@
 """Prepares the source tree of a compile: fetches it, applies source-stage mods, leaves out unneeded parts."""
 
-from __future__ import annotations
-
 import os
 import posixpath
 import shutil

@@ -4,8 +4,6 @@ To the rest of the factory a toolchain is a base and an arch that serves no mode
 builds images does the same for toolchains.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -22,7 +20,7 @@ from imagefactory.assemble.assemble import BuildRun, make_layers
 from imagefactory.assemble.engines.docker import daemon
 from imagefactory.assemble.watch import Watcher
 from imagefactory.compile.settings import FILE, CompileSettings, load_settings
-from imagefactory.errors import ConfigError
+from imagefactory.errors import ConfigError, unknown_name
 from imagefactory.lock.drift import (
     Expected,
     base_made_from,
@@ -45,7 +43,6 @@ from imagefactory.project.cells import Cell, arch_of, first_of_release
 from imagefactory.project.locks.files import BaseLock, Lock, LockedSource, MadeFrom, WheelLock
 from imagefactory.project.matrix import Arch, Matrix, Platform
 from imagefactory.project.project import Project
-from imagefactory.project.targets import unknown_name
 from imagefactory.store.digests import checksum
 from imagefactory.store.index_config import IndexConfig
 from imagefactory.store.indexes import Indexes

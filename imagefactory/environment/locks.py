@@ -1,7 +1,5 @@
 """Locks the factory's own environment with uv, for every supported Python and platform at once."""
 
-from __future__ import annotations
-
 import subprocess
 import tempfile
 from pathlib import Path

@@ -4,8 +4,6 @@ The driver chooses an entry of a container by the headers and never reads the ot
 they are, so nothing else in the library changes.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -3,15 +3,13 @@
 All of them use the host's network, as the server does. Prometheus and the exporters listen on the loopback only.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import yaml
 
-from imagefactory.errors import UsageError, did_you_mean
+from imagefactory.errors import unknown_name
 from imagefactory.launch.docker_run import GPU, Launch
 
 PROFILES: Final = {
@@ -83,13 +81,7 @@ def chosen_profiles(text: str) -> list[str]:
     wanted = [word.strip() for word in text.split(",")] if text else []
     for word in wanted:
         if word not in PROFILES:
-            raise UsageError(
-                "unknown-name",
-                f"There is no profile {word!r}.",
-                where="the --with option",
-                why="A compose file can have webui, litellm and metrics beside the server.",
-                fix=did_you_mean(word, PROFILES),
-            )
+            raise unknown_name("profile", word, PROFILES, "the --with option")
     return [name for name in PROFILES if name in wanted]
 
 

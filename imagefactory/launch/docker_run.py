@@ -1,7 +1,5 @@
 """Renders the `docker run` command and the compose file that start an image, with its key in a file of the user."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

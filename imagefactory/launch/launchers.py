@@ -3,8 +3,6 @@
 Both come from the `docker run` command, so that they cannot say anything else.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

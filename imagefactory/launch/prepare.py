@@ -1,7 +1,5 @@
 """Prepares `./inv run`: the image to start, its settings and mods, and the command, compose file or recipe for it."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

@@ -4,8 +4,6 @@ It gets the image's settings.json and model.json, so there is no second implemen
 container.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

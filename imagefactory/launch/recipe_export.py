@@ -1,7 +1,5 @@
 """Writes recipes for all images as a registry of sparkrun, beside those for eugr/spark-vllm-docker."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -4,8 +4,6 @@
 the command as a template whose `{names}` stand for defaults that a user may override.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

@@ -5,8 +5,6 @@ from scratch upgrades nothing, and two packages that own the same path fail when
 are not added implicitly: only what matrix.yaml lists is installed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches

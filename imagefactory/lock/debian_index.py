@@ -4,8 +4,6 @@ A key in `debian-keys/` signs InRelease, which has the sha256 of Packages, which
 two links of this chain are checked here; the last one whenever a .deb is used.
 """
 
-from __future__ import annotations
-
 import hashlib
 import lzma
 import operator

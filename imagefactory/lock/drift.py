@@ -1,7 +1,5 @@
 """Checks that the committed locks still match the parts of matrix.yaml that they were made from."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Looks up what locks pin besides an image's own files: archives of releases, programs, and commits of models."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from contextlib import suppress

@@ -1,12 +1,10 @@
 """Makes the locks that a set of cells needs, and leaves alone those that still match the matrix."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from imagefactory.errors import UsageError, did_you_mean
+from imagefactory.errors import unknown_name
 from imagefactory.lock.audit.auditing import look_into
 from imagefactory.lock.base_locks import lock_base, security_updates
 from imagefactory.lock.debian_index import read_index
@@ -214,10 +212,5 @@ def _check_upgrade_names(project: Project, cells: Sequence[Cell], upgrade: Seque
         if project.base_lock_path(cell).exists():
             known |= {deb.name for deb in project.base_lock(cell).debs}
     if unknown := [name for name in upgrade if name not in known]:
-        raise UsageError(
-            "unknown-name",
-            f"Nothing called {unknown[0]!r} is locked.",
-            where="the --upgrade option",
-            why="It is neither a wheel, nor a Debian package, nor a base of these targets.",
-            fix=did_you_mean(unknown[0], known),
-        )
+        why = "It is neither a wheel, nor a Debian package, nor a base of these targets."
+        raise unknown_name("package", unknown[0], known, "the --upgrade option", why=why)

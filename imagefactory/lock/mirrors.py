@@ -4,8 +4,6 @@ Mirrors need not be trusted: indexes are verified by their signature and package
 plain HTTP server or a folder.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 Only the zip directory of a wheel is read, by HTTP range requests instead of a full download.
 """
 
-from __future__ import annotations
-
 import configparser
 import json
 import zlib

@@ -1,7 +1,5 @@
 """Makes wheel locks: uv resolves the versions, the indexes provide the files."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tempfile

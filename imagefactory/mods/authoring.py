@@ -1,6 +1,4 @@
-"""Writes mods: a scaffold, the text of mod.yaml, a diff, and files to mount over an image."""
-
-from __future__ import annotations
+"""Writes mods: a scaffold, the text of mod.yaml, and a diff."""
 
 import difflib
 import re
@@ -14,11 +12,10 @@ from imagefactory.errors import ModError, UsageError
 from imagefactory.mods.choose import NO_MODEL, find_mod, reached
 from imagefactory.mods.compatibility import refuse_unknown_version, variants_for
 from imagefactory.mods.source_files import Trees
-from imagefactory.oci.format import VENV
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import VLLM, server_name, version_title
 from imagefactory.store.atomic import write_text
-from images.shipped.mods.manifest import IMAGE_FILES, MANIFEST, Manifest
+from images.shipped.mods.manifest import MANIFEST, Manifest
 from images.shipped.mods.requirements import why_not
 
 NAME = r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?"
@@ -57,7 +54,6 @@ class FileChange:
     path: str
     before: str | None
     after: str
-    mountable: bool  # whether the file can be mounted over the one in an image
 
 
 def scaffold(project: Project, name: str) -> Path:
@@ -169,14 +165,10 @@ def changes(project: Project, name: str, vllm: str) -> list[FileChange]:
     found: list[FileChange] = []
     for variant in variants:
         read = trees.tree(mod, variant, vllm).read
-        mountable = variant.stage == "installed" and variant.source is None
         texts: dict[str, str] = {}
         for applied in trees.apply(mod, variant, vllm):
             if applied.mod is mod:
-                found += [
-                    FileChange(path, texts.get(path, read(path)), text, mountable)
-                    for path, text in applied.files.items()
-                ]
+                found += [FileChange(path, texts.get(path, read(path)), text) for path, text in applied.files.items()]
             texts |= applied.files
     return found
 
@@ -191,32 +183,6 @@ def unified_diff(found: list[FileChange]) -> str:
             tofile=f"b/{change.path}",
         )
     return "".join(lines)
-
-
-def export(found: list[FileChange], folder: Path, python: str) -> list[str]:
-    """Write the changed files; return the `docker run` options that mount them over an image without the mod."""
-    mountable = [change for change in found if change.mountable]
-    if not mountable:
-        raise ModError(
-            "not-applicable",
-            "The mod changes nothing that can be mounted over an image.",
-            where=", ".join(change.path for change in found),
-            why="It changes sources before they are compiled, or a package that it adds.",
-            fix="Build an image with the mod.",
-        )
-    options: list[str] = []
-    for change in mountable:
-        file = folder / change.path.lstrip("/")
-        write_text(file, change.after)
-        in_image = change.path.startswith(IMAGE_FILES)
-        inside = change.path if in_image else f"/{VENV}/lib/python{python}/site-packages/{change.path}"
-        options.append(f"-v {file.absolute()}:{inside}:ro")
-        if inside.endswith(".py") and not in_image:
-            # Python runs the image's bytecode of the file without looking at its source.
-            above, _, name = inside.rpartition("/")
-            tag = f"cpython-{python.replace('.', '')}"
-            options.append(f"-v /dev/null:{above}/__pycache__/{name.removesuffix('.py')}.{tag}.pyc:ro")
-    return options
 
 
 class _Dumper(yaml.SafeDumper):

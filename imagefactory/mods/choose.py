@@ -1,12 +1,10 @@
 """Choose the mods of a cell, and explain why others are left out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from imagefactory.errors import ModError, UsageError, did_you_mean
+from imagefactory.errors import ModError, did_you_mean, unknown_name
 from imagefactory.project.cells import (
     Cell,
     buildable,
@@ -106,13 +104,7 @@ def refuse_unknown_names(mods: Iterable[Mod], matrix: Matrix) -> None:
 
 def find_mod(mods: Mapping[str, Mod], name: str, where: str = "mods/") -> Mod:
     if name not in mods:
-        raise UsageError(
-            "unknown-name",
-            f"There is no mod {name!r}.",
-            where=where,
-            why=f"There is no folder mods/{name}.",
-            fix=did_you_mean(name, mods),
-        )
+        raise unknown_name("mod", name, mods, where, why=f"There is no folder mods/{name}.")
     return mods[name]
 
 

@@ -1,7 +1,5 @@
 """Check every mod on every version of its server by applying it to the real sources; the table in mods/README.md."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,14 +9,13 @@ from typing import Literal, cast
 
 from packaging.version import Version
 
-from imagefactory.errors import ModError
+from imagefactory.errors import ModError, unknown_name
 from imagefactory.mods.choose import find_mod, refuse_unknown_names
 from imagefactory.mods.source_files import FolderSource, Trees, git_source
 from imagefactory.project.cells import first_of_release
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import TITLES, server_name
-from imagefactory.project.targets import unknown_name
 from imagefactory.store.atomic import write_text
 from images.shipped.mods.checks import failing
 from images.shipped.mods.manifest import STAGES, Mod, Variant

@@ -1,7 +1,5 @@
 """Turns two versions of a file into exact edits, and proposes checks that hold after a change and not before."""
 
-from __future__ import annotations
-
 import ast
 import re
 import warnings

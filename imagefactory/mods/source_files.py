@@ -1,7 +1,5 @@
 """Finds and reads the files that mods change: in wheels by range request, in sdists, or in a folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import tarfile

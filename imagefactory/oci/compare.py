@@ -1,7 +1,5 @@
 """Compares images path by path, and layers entry by entry."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from dataclasses import field as dataclass_field

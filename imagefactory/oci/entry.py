@@ -1,7 +1,5 @@
 """The entries of a layer: paths with metadata, and their content, which knows how to read and check itself."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ The number is part of every layer key, so images of different formats never mix,
 each format.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 LAYER_FORMAT: Final = 3

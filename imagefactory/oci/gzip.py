@@ -8,8 +8,6 @@ If the blob's digest is known in advance, nothing is inflated: the digest proves
 build that checked everything.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from typing import BinaryIO

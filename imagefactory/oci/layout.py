@@ -4,8 +4,6 @@ https://github.com/opencontainers/image-spec/blob/main/image-layout.md. The tar 
 `docker load`, so it works with any version of Docker, podman and skopeo.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

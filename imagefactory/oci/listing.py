@@ -1,7 +1,5 @@
 """Reads layer blobs: every path with its metadata and a hash of its content, and the digests of blob and tar."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import tarfile

@@ -4,8 +4,6 @@ The standard library's writer has changed its bytes between Python versions, but
 POSIX.1-2001 pax (https://pubs.opengroup.org/onlinepubs/9699919799/utilities/pax.html), reduced to what a layer needs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 from imagefactory.errors import InputError

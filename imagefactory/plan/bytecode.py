@@ -4,8 +4,6 @@ The first depends on the wheels and is shared by all models of a version and arc
 every mod.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache

@@ -5,8 +5,6 @@ With it the digest of an image is known before a build, and a build with another
 `diff_id`; `./inv verify` and the smoke tests compute it again.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tomllib

@@ -3,8 +3,6 @@
 A plan is a pure function of matrix.yaml, the locks, the mods and the shipped files: no network, no clock.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path

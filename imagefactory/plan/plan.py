@@ -4,8 +4,6 @@ The configuration and the manifest of an image are pure functions of the plan an
 digest of an image is known without the blobs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from operator import not_
 from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar

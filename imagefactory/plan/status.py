@@ -1,7 +1,5 @@
 """The status of a plan: cached layers, recorded sizes, shared layers, and what changed since the last build."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Describes the Debian systems that images are based on, and what images leave out of their wheels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from datetime import date
 from fnmatch import fnmatchcase

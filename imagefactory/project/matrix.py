@@ -1,7 +1,5 @@
 """Loads and validates matrix.yaml, which describes what to build."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -24,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from imagefactory.errors import ConfigError, FactoryError, RegistryError, UsageError, did_you_mean
+from imagefactory.errors import ConfigError, FactoryError, RegistryError, did_you_mean, unknown_name
 from imagefactory.oci.registry.reference import Reference
 from imagefactory.project.bases import Base, Day, LeaveOut, unique
 from imagefactory.project.served_model import ServedModel
@@ -348,13 +346,8 @@ def _references(matrix: Matrix) -> Iterator[tuple[tuple[str | int, ...], str, It
 def _check_references(source: YamlFile, matrix: Matrix) -> None:
     for path, value, known, what in _references(matrix):
         if value not in known:
-            raise UsageError(
-                "unknown-name",
-                f"Unknown {what} {value!r}.",
-                where=source.location(path),
-                why=f"{_dotted(path)} refers to something that matrix.yaml does not define.",
-                fix=did_you_mean(value, list(known)),
-            )
+            why = f"{_dotted(path)} refers to something that matrix.yaml does not define."
+            raise unknown_name(what, value, known, source.location(path), why=why)
     shared = set(matrix.versions) & set(matrix.bases)
     if shared:
         name = min(shared)

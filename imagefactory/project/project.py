@@ -1,7 +1,5 @@
 """Gives access to a checkout of the factory: its matrix, locks, mods and build folder, and the store."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Describes models: what they are, who can serve them, and how."""
 
-from __future__ import annotations
-
 from operator import not_
 from typing import Annotated, Any, Literal, Self
 

@@ -3,8 +3,6 @@
 vLLM's versions are named by their number (0.32.0), those of any other server start with its name (sglang-0.5.21).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal, Self, get_args

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from imagefactory.errors import UsageError, did_you_mean
+from imagefactory.errors import UsageError, unknown_name
 from imagefactory.project.cells import Cell, all_combinations, default_version, reason_excluded
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.server_versions import TITLES, server_name
@@ -15,8 +15,6 @@ from imagefactory.project.server_versions import TITLES, server_name
 EVERYTHING = "all"
 SYNTAX = "MODEL[@VERSION][/ARCH[/MACHINE]], for example gemma4-31b, gemma4-31b@0.28.0/b200, 'qwen*' or all"
 _MACHINES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "amd64", "amd64": "amd64"}
-
-ALL = " `./inv targets` lists all."
 
 
 def host_machine() -> str:
@@ -120,15 +118,6 @@ def _matching(target: str, what: str, pattern: str, known: Iterable[str]) -> lis
     names = list(known)
     found = [name for name in names if fnmatchcase(name, pattern)]
     if not found:
-        raise unknown_name(what, pattern, names, f"the target {target!r}", ALL)
+        why, hint = f"matrix.yaml has no {what} of that name.", " `./inv targets` lists all."
+        raise unknown_name(what, pattern, names, f"the target {target!r}", why=why, hint=hint)
     return found
-
-
-def unknown_name(what: str, name: str, known: Iterable[str], where: str, hint: str = "") -> UsageError:
-    return UsageError(
-        "unknown-name",
-        f"Unknown {what} {name!r}.",
-        where=where,
-        why=f"matrix.yaml has no {what} of that name.",
-        fix=f"{did_you_mean(name, list(known))}{hint}",
-    )

@@ -6,7 +6,6 @@ it handed on, or with both, before anything tests, signs or tags it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
@@ -60,7 +59,7 @@ class Handover(Frozen):
 
 
 def handover_folder(project: Project) -> Path:
-    """Return the folder where `ci.push` leaves its hand-overs."""
+    """Return the folder where `push` leaves its hand-overs, and where jobs put those of others."""
     return project.root / "build" / "pushed"
 
 
@@ -68,10 +67,10 @@ def write_handover(folder: Path, plan: Plan, image: Image) -> None:
     write_text(folder / f"{plan.key}.json", Handover.of(plan, image).model_dump_json(indent=1) + "\n")
 
 
-def read_handovers(folders: Iterable[Path]) -> dict[Sha256, Handover]:
-    """Read all hand-overs below some folders by plan key; raise an error if two of them disagree."""
+def read_handovers(folder: Path) -> dict[Sha256, Handover]:
+    """Read all hand-overs below a folder by plan key; raise an error if two of them disagree."""
     found: dict[Sha256, Handover] = {}
-    for path in sorted(path for folder in folders for path in folder.rglob("*.json")):
+    for path in sorted(folder.rglob("*.json")):
         try:
             handover = Handover.model_validate_json(path.read_bytes())
         except (OSError, ValueError) as error:
@@ -93,10 +92,10 @@ def read_handovers(folders: Iterable[Path]) -> dict[Sha256, Handover]:
 class ExpectedImages:
     """The images that plans must have, by the record of layers and by hand-overs."""
 
-    def __init__(self, project: Project, folders: Iterable[Path] = ()) -> None:
+    def __init__(self, project: Project) -> None:
         self._project = project
         self._known = KnownLayers(project.known_layers)
-        self._handed = read_handovers(folders)
+        self._handed = read_handovers(handover_folder(project))
 
     def require_same(self, plan: Plan, found: Digest, where: str) -> Image:
         """Return the image that a plan must have; raise an error if nothing says, or if the registry has another."""

@@ -1,7 +1,5 @@
 """Reads the catalog: what was published when, what changed, and what can be pulled today."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime

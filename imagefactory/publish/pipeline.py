@@ -121,14 +121,13 @@ def _not_passed(levels: Sequence[Level], record: SmokeRecord | None, staged: Sta
 
 
 def _tested_here(project: Project, staged: Staged) -> SmokeRecord | None:
-    """Return the record of an image in build/smoke, fit for publishing: without this machine's paths."""
+    """Return the record of an image in build/smoke."""
     from imagefactory.check.smoke.runner import recorded  # noqa: PLC0415 - with Docker's client
 
     with suppress(CheckError):  # there is none, or it is damaged
         record = recorded(project, staged.digest)
         if (record.digest, record.plan_key) == (staged.digest, staged.plan.key):
-            image = Path(record.image)
-            return record.model_copy(update={"image": image.name}) if image.is_absolute() else record
+            return record
     return None
 
 

@@ -1,7 +1,5 @@
 """Smoke records in the registry, attached to the image that was tested; images that became slower fail there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import fmean
@@ -23,7 +21,9 @@ SMOKE_TYPE: Final = "application/vnd.imagefactory.smoke.v1+json"
 
 
 def attach_record(repository: Repository, record: SmokeRecord) -> Descriptor:
-    """Attach a smoke record to its image, whether the image passed or not."""
+    """Attach a smoke record to its image, whether the image passed or not; without this machine's paths."""
+    if (image := Path(record.image)).is_absolute():
+        record = record.model_copy(update={"image": image.name})
     subject = repository.require_manifest(record.digest).descriptor()
     payload = Payload(SMOKE_TYPE, record.to_json().encode(), {TITLE: "smoke.json"})
     created = {"org.opencontainers.image.created": record.started.isoformat(timespec="seconds")}

@@ -1,7 +1,5 @@
 """Rollback: points moving tags at an image that was published earlier, and writes nothing but manifests."""
 
-from __future__ import annotations
-
 import re
 import uuid
 from collections.abc import Iterable, Sequence

@@ -4,12 +4,9 @@ The digest of a layer is known before it is built (locks/layers.toml). So a laye
 built, and its inputs are not downloaded.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 from imagefactory.assemble.assemble import BuildRun, make_layers, remember
 from imagefactory.assemble.watch import Watcher
@@ -87,15 +84,12 @@ def stage(
     return staged
 
 
-def find_staged(
-    project: Project, repository: Repository, plans: Outcomes[Plan], handed_on: Iterable[Path] = ()
-) -> Outcomes[Staged]:
+def find_staged(project: Project, repository: Repository, plans: Outcomes[Plan]) -> Outcomes[Staged]:
     """Find images that were staged earlier, perhaps by another machine, by the digests that they must have.
 
-    `handed_on` are folders with the hand-overs of the jobs that staged them. The staging tag is only compared: what it
-    points at says nothing about what was built.
+    The staging tag is only compared: what it points at says nothing about what was built.
     """
-    expected = ExpectedImages(project, handed_on)
+    expected = ExpectedImages(project)
 
     def find(plan: Plan) -> Staged:
         tag = staging_tag(plan.key)

@@ -1,7 +1,5 @@
 """The catalog in the registry: an artifact of compressed pages under the tag `catalog`, written by one at a time."""
 
-from __future__ import annotations
-
 import gzip
 import random
 import time

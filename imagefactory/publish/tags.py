@@ -1,21 +1,7 @@
 """The tags that a cell's image gets in the registry, and which of them move.
 
-| tag                     | moves | names |
-|-------------------------|-------|-------|
-| `staging-KEY`           | never | the image pushed for a plan, tested or not |
-| `MODEL-vVLLM-ARCH-KEY`  | never | one published image |
-| `MODEL-vVLLM`           | yes   | the newest image of a model on a vLLM version, for the model's default arch |
-| `MODEL-vVLLM-ARCH`      | yes   | the same for any other arch |
-| `MODEL`                 | yes   | the newest image of a model on the default vLLM |
-| `latest`                | yes   | the same for the first model of the matrix |
-| `nightly-DATE-MODEL`    | never | the nightly image of a day |
-| `catalog`               | yes   | the catalog of everything that was published |
-
-A version of another server has its name in place of `vVLLM`: `MODEL-sglang-0.5.21`.
-Where an arch runs on several platforms, a moving tag is an index with an image for each.
+docs/publishing.md lists them. Where an arch runs on several platforms, a moving tag is an index with an image for each.
 """
-
-from __future__ import annotations
 
 import re
 from contextlib import suppress

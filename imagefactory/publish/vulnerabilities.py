@@ -192,7 +192,7 @@ def vulnerabilities_among(
                 "The record of an image's vulnerabilities cannot be read.",
                 where=f"{repository.reference.name}@{item.digest}",
                 why=f"{first_problem(error)}.",
-                fix="Scan again: `./inv ci.promote --scan FILE` attaches a new one.",
+                fix="Scan again: `./inv promote --scan FILE` attaches a new one.",
             ) from None
     return max((one for one in found if one.digest == digest), key=lambda one: one.scanned, default=None)
 
@@ -229,5 +229,5 @@ def pass_vulnerabilities(project: Project, repository: Repository, plan: Plan, d
             why="; ".join(bad) + "." if bad else "`vulnerabilities` in matrix.yaml requires a scan of every image.",
             fix="Update the packages (`./inv lock --upgrade`), or name the vulnerability under `accept` with a reason."
             if bad
-            else "Run Grype on `./inv sbom --target all`, and hand its JSON to `./inv ci.promote --scan FILE`.",
+            else "Run Grype on `./inv sbom --target all`, and hand its JSON to `./inv promote --scan FILE`.",
         )

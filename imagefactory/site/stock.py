@@ -17,8 +17,7 @@ from imagefactory.plan.serve.description import Served, describe
 from imagefactory.project.cells import Cell, Exclusion, buildable, exclusions, intended_kernels
 from imagefactory.project.locks.files import LockedDeb, LockedWheel
 from imagefactory.project.project import Project
-from imagefactory.publish.attest.components import Component, components_of
-from imagefactory.publish.attest.licence_summary import summarise_parts
+from imagefactory.publish.attest.components import Component, components_of, summarise_parts
 from imagefactory.publish.catalog import Published
 from imagefactory.publish.tags import moving_tags
 from imagefactory.site.registry_records import Evidence, RegistryRecords

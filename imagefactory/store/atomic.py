@@ -1,7 +1,5 @@
 """Writes files atomically: neither a reader nor a crash ever sees half of one."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

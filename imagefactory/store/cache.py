@@ -1,7 +1,5 @@
 """The store: downloads by sha256, layers by key, blobs by digest, each written whole or not at all; its cleaning."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

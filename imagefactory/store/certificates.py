@@ -1,7 +1,5 @@
 """Trusts the machine's certificate authorities, so that a company's proxy or mirror works."""
 
-from __future__ import annotations
-
 import os
 import ssl
 from collections.abc import MutableMapping

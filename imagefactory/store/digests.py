@@ -1,7 +1,5 @@
 """Identifiers of content: sha256 sums, digests, checksums of JSON; and whether cached files still match theirs."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Downloads locked files: in parallel, resumable, each file once, never more than its size, checked by sha256."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ Every request of the factory to a server that it did not start goes through `new
 bounded in time by the pace that it must keep, and in size by whoever reads it.
 """
 
-from __future__ import annotations
-
 import http.client
 import io
 import random

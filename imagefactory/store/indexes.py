@@ -1,7 +1,5 @@
 """Looks up packages on the indexes and in the folders that are configured for pip and uv."""
 
-from __future__ import annotations
-
 import html
 import re
 import threading

@@ -1,7 +1,5 @@
 """Paths and addresses as users write them."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 from typing import BinaryIO

@@ -1,7 +1,5 @@
 """How work reports its progress, and sizes as people read them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 Say = Callable[[str], None]

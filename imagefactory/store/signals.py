@@ -1,7 +1,5 @@
 """Lets a program that is told to end clean up first."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Iterator

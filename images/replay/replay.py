@@ -4,8 +4,6 @@ The script is not trusted: it runs in tmpfs of limited size, and what it leaves 
 The report goes to the standard output, which the script does not get to see.
 """
 
-from __future__ import annotations
-
 import base64
 import ctypes
 import json

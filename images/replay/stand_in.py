@@ -5,8 +5,6 @@ The name that it is called by tells which one. Every call becomes a line of the 
 what a script would have fetched, and whether it went on after a patch had failed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -5,8 +5,6 @@ memory is not counted. With `--registry 127.0.0.1:5000/me/bench`, everything is 
 four requests per image. Nothing is asserted.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import multiprocessing

@@ -6,8 +6,6 @@ Reads only locks and plans, downloads nothing, and prints the same figures on ev
 bytes times the measured time of one assembly (tests/bench/README.md).
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,11 +1,8 @@
-"""What the benchmarks share: time and processor time of a step, and rows of a Markdown table."""
-
-from __future__ import annotations
+"""What the benchmarks share: time and processor time of a step."""
 
 import resource
-import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
 
@@ -27,12 +24,3 @@ def timed(step: Callable[[], object]) -> Spent:
 def _processor() -> float:
     both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(used.ru_utime + used.ru_stime for used in both)
-
-
-def middle(values: Iterable[Spent]) -> Spent:
-    return Spent(*(statistics.median(column) for column in zip(*values, strict=True)))
-
-
-def row(*cells: str, columns: int = 4) -> None:
-    padded = [*cells, *[""] * (columns - len(cells))]
-    print(f"| {' | '.join(padded)} |", flush=True)

@@ -4,8 +4,6 @@ Run `.venv/bin/python -m tests.bench.plan_speed`. Nothing is asserted; compare r
 between machines.
 """
 
-from __future__ import annotations
-
 import statistics
 import subprocess
 import sys

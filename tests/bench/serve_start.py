@@ -4,8 +4,6 @@ Run `.venv/bin/python -m tests.bench.serve_start [RUNS]`. Prints medians and rat
 is a fresh container, where no compiled modules exist yet.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -5,11 +5,9 @@ Needs a GPU and PyTorch, nothing else:
     python tests/bench/turboquant_capture.py --plugin BEFORE AFTER --vllm BEFORE.py AFTER.py
 
 BEFORE and AFTER are two folders that hold the package `turboquant` (a checkout of the pinned commit, and a copy with
-the files of `./inv mods.export turboquant-cuda-graph --vllm 0.19.1` over it); the two files are vLLM's
+the files of `./inv mods.diff turboquant-cuda-graph --vllm 0.19.1` over it); the two files are vLLM's
 turboquant_attn.py, untouched and exported. Exit code 0: every capture went as the mod says.
 """
-
-from __future__ import annotations
 
 import argparse
 import ast

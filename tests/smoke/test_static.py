@@ -21,8 +21,7 @@ from imagefactory.check.smoke.contents import Contents, DaemonContents, LayoutCo
 from imagefactory.check.smoke.record import has_gpu
 from imagefactory.check.smoke.subject import Subject, plan_of
 from imagefactory.errors import FactoryError
-from imagefactory.lock.audit.auditing import judge_libraries
-from imagefactory.lock.audit.libraries import GpuLibrary
+from imagefactory.lock.audit.auditing import GpuLibrary, judge_libraries
 from imagefactory.oci.format import MTIME, VENV
 from imagefactory.oci.image import Blob
 from imagefactory.oci.layout import Layout
@@ -31,7 +30,7 @@ from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Plan, WheelLayer, make_image
 from imagefactory.plan.serve.image_paths import CACHES, PROGRAM
 from imagefactory.project.project import Project
-from imagefactory.publish.attest.declared_licences import SAID_ELSEWHERE
+from imagefactory.publish.attest.spdx import SAID_ELSEWHERE
 from imagefactory.store.digests import Digest, digest_of
 from images.shipped.mods.checks import failing
 from images.shipped.mods.manifest import Mod

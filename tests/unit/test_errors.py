@@ -1,7 +1,5 @@
 """Failures: a class by what can be done, a stable name, four parts."""
 
-from __future__ import annotations
-
 import ast
 import pickle
 import re

@@ -1,7 +1,5 @@
 """Servers that send slowly, endlessly or nonsense: whoever asks them ends soon, and with a named error."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """Rules of the repository that no linter checks."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

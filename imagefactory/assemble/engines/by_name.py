@@ -1,7 +1,5 @@
 """Builds images with one of the two engines, by name."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

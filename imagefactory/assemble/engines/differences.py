@@ -1,7 +1,5 @@
 """Declares the differences allowed between the images of the two engines; docs/engines.md explains each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from math import inf

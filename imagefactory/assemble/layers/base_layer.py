@@ -4,8 +4,6 @@ It needs no root, no emulation and no dpkg, so an amd64 laptop can assemble an a
 the packages.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

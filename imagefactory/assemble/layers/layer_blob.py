@@ -1,7 +1,5 @@
 """Builds a layer: collects its entries, puts them in order, and writes them as a blob."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Lists the files of layers that the factory writes itself: the serve program, links to the CUDA toolkit, models."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterable, Mapping

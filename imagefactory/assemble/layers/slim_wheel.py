@@ -1,7 +1,5 @@
 """Takes out of a wheel's libraries the GPU code that a chip cannot load, and records what it took out."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

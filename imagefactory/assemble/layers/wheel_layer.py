@@ -5,8 +5,6 @@ by PyPA's `installer` with a destination that collects entries. Everything that 
 written here, so that another version of `installer` cannot change a digest.
 """
 
-from __future__ import annotations
-
 import base64
 import csv
 import hashlib

@@ -1,7 +1,5 @@
 """Scenarios that a model passes or fails by rules of their own: calls of tools, schemas, a long prompt, stop words."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Self

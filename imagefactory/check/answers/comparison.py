@@ -4,8 +4,6 @@ KL is the divergence of the second side from the first over the likeliest tokens
 token. That is a lower bound: what a server does not report cannot differ.
 """
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Iterable, Iterator

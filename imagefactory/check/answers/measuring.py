@@ -1,7 +1,5 @@
 """Reads the log-probabilities of the panel from a server: a running one, or an image that is started for it."""
 
-from __future__ import annotations
-
 import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,9 +7,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
-from uuid import uuid4
 
-from imagefactory.assemble.engines.docker import daemon
 from imagefactory.check.answers.behaviour import Behaviour, observe
 from imagefactory.check.answers.comparison import SPECULATIVE
 from imagefactory.check.answers.result import (
@@ -29,14 +25,18 @@ from imagefactory.check.answers.result import (
 from imagefactory.check.bench.endpoint import Endpoint
 from imagefactory.check.bench.measuring import this_machine
 from imagefactory.check.bench.result import BoundTo
-from imagefactory.check.bench.running import DRAFTER, START_LIMIT, bound_to, models_volume
-from imagefactory.check.smoke.containers import Containers
-from imagefactory.check.smoke.record import has_gpu
-from imagefactory.check.smoke.subject import Subject, bring_into_daemon
+from imagefactory.check.bench.running import (
+    DRAFTER,
+    START_LIMIT,
+    bound_to,
+    in_daemon,
+    result_file,
+    server_options,
+)
+from imagefactory.check.smoke.subject import Subject
 from imagefactory.errors import CheckError
 from imagefactory.project.project import Project
 from imagefactory.store.progress import Say
-from imagefactory.store.signals import ending_in_order
 
 ALONE: Final = {DRAFTER: "off", "ENABLE_PREFIX_CACHING": "0", "WARMUP": "0"}
 """Nothing between the model and its answers."""
@@ -153,27 +153,17 @@ def measure_image(
 
     `volume` mounts more than the folder of models.
     """
-    gpus = ("--gpus", "all") if has_gpu(project.matrix, subject.arch) else ()
-    given = [word for name, value in _alone(settings).items() for word in ("--env", f"{name}={value}")]
     bound = bound_to(project, subject, settings)
-    with ending_in_order():
-        image, loaded = bring_into_daemon(subject)
-        containers = Containers(uuid4().hex[:12])
-        try:
-            say(f"starting {subject.cell}")
-            options = (*gpus, *given, *models_volume(), *volume)
-            with (
-                tempfile.TemporaryDirectory() as folder,
-                containers.serve(image, Path(folder), options=options) as server,
-            ):
-                say(f"ready after {server.wait_until_healthy(START_LIMIT):.1f} s")
-                endpoint = Endpoint(server.address, server.key, server.container)
-                result = measure_endpoint(project.root, endpoint, bound, say)
-        finally:
-            containers.remove_all()
-            if loaded:
-                daemon.remove_name(loaded)
-    name = bound.target.replace("/", "-").replace("@", "-")
-    path = project.root / "build" / "answers" / f"{result.started:%Y%m%dT%H%M%S}-{uuid4().hex[:4]}-{name}.json"
+    say(f"starting {subject.cell}")
+    options = (*server_options(project, subject, _alone(settings)), *volume)
+    with (
+        in_daemon(subject) as (image, containers),
+        tempfile.TemporaryDirectory() as folder,
+        containers.serve(image, Path(folder), options=options) as server,
+    ):
+        say(f"ready after {server.wait_until_healthy(START_LIMIT):.1f} s")
+        endpoint = Endpoint(server.address, server.key, server.container)
+        result = measure_endpoint(project.root, endpoint, bound, say)
+    path = result_file(project, "answers", result.started, bound.target)
     result.write(path)
     return result, path

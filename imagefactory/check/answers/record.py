@@ -1,19 +1,16 @@
 """What became of an image's answers: a record for its digest, beside the image that users had before."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from imagefactory.check.answers.comparison import Change, Figures, Verdict, change, figures, judge
 from imagefactory.check.answers.result import AnswersResult
 from imagefactory.check.bench.result import BenchMachine
 from imagefactory.errors import CheckError, UsageError
-from imagefactory.project.locks.files import Frozen, first_problem
-from imagefactory.store.atomic import write_text
+from imagefactory.project.locks.files import Document
 from imagefactory.store.digests import Digest, Sha256
 
 NOT_MEASURED: Final = "answers not measured"
@@ -21,7 +18,7 @@ _SHORT: Final = len("sha256:") + 12
 _Digest = Annotated[Digest, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 
 
-class AnswersRecord(Frozen):
+class AnswersRecord(Document):
     """The verdict about an image, with its figures."""
 
     format: Literal[1] = 1
@@ -62,25 +59,11 @@ class AnswersRecord(Frozen):
             return f"answers changed: {told}; compared with {base}, {measured}"
         return f"cannot tell whether answers changed: {self.why}; compared with {base}, {measured}"
 
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        try:
-            return cls.from_json(path.read_bytes(), path)
-        except OSError as error:
-            raise _unreadable(path, f"{error.strerror or error}.") from None
-
-    @classmethod
-    def from_json(cls, text: bytes, where: Path | str) -> Self:
-        try:
-            return cls.model_validate_json(text)
-        except ValidationError as error:
-            raise _unreadable(where, f"{first_problem(error)}.") from None
-
-    def to_json(self) -> str:
-        return self.model_dump_json(indent=1) + "\n"
-
-    def write(self, path: Path) -> None:
-        write_text(path, self.to_json())
+    @staticmethod
+    def unreadable(where: Path | str, why: str) -> CheckError:
+        what = "The record of an image's answers cannot be read."
+        fix = "Measure again: `./inv publish --answers --retest`."
+        return CheckError("bad-answers-record", what, where=where, why=why, fix=fix)
 
 
 def judged(
@@ -110,8 +93,3 @@ def judged(
     verdict, why = judge(what, apart, noise)
     found |= {"verdict": verdict, "why": why, "figures": apart, "noise": noise}
     return record.model_copy(update=found)
-
-
-def _unreadable(where: Path | str, why: str) -> CheckError:
-    what, fix = "The record of an image's answers cannot be read.", "Measure again: `./inv publish --answers --retest`."
-    return CheckError("bad-answers-record", what, where=where, why=why, fix=fix)

@@ -1,18 +1,15 @@
 """What a server makes of the panel: the log-probabilities of fixed tokens, and everything that they are bound to."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from imagefactory.check.bench.profiles import FOLDER, load_data
 from imagefactory.check.bench.result import BenchMachine, BoundTo
 from imagefactory.errors import InputError
-from imagefactory.project.locks.files import Frozen, first_problem
-from imagefactory.store.atomic import write_text
+from imagefactory.project.locks.files import Document, Frozen
 
 PANEL: Final = Path(FOLDER, "panel.yaml")
 TOP: Final = 20
@@ -80,8 +77,10 @@ class Outcome(Frozen):
     """What the answer lacked."""
 
 
-class AnswersResult(Frozen):
+class AnswersResult(Document):
     """A measurement of the panel."""
+
+    indent: ClassVar[int | None] = None
 
     format: Literal[1] = 1
     panel: int
@@ -97,18 +96,10 @@ class AnswersResult(Frozen):
     """The version of the scenarios; 0 without any."""
     outcomes: tuple[Outcome, ...] = ()
 
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        try:
-            return cls.model_validate_json(path.read_bytes())
-        except OSError as error:
-            why, fix = f"{error.strerror or error}.", "Name a file that `./inv answers` wrote."
-        except ValidationError as error:
-            why, fix = f"{first_problem(error)}.", "Measure again."
-        raise InputError("bad-answers", "The answers cannot be read.", where=path, why=why, fix=fix)
-
-    def write(self, path: Path) -> None:
-        write_text(path, self.model_dump_json() + "\n")
+    @staticmethod
+    def unreadable(where: Path | str, why: str) -> InputError:
+        fix = "Name a file that `./inv answers` wrote, or measure again."
+        return InputError("bad-answers", "The answers cannot be read.", where=where, why=why, fix=fix)
 
 
 def window_of(kind: str, tokens: list[int], places: list[dict[int, float]]) -> Window:

@@ -5,8 +5,6 @@ warms up), and Welch's otherwise. A bootstrap of three to five repeats would giv
 can draw only what it has seen. Logarithms, because the result is a ratio, and A against B has to mirror B against A.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

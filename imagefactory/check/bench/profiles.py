@@ -1,14 +1,12 @@
 """The data in benchmarks/: profiles, prompts, and what others published, which is never mixed with own results."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, Field, RootModel, ValidationError, model_validator
 
-from imagefactory.errors import InputError, UsageError, did_you_mean
+from imagefactory.errors import InputError, unknown_name
 from imagefactory.project.locks.files import Frozen, first_problem
 from images.shipped.yamlfile import read_yaml
 
@@ -48,13 +46,7 @@ class Profiles(Frozen):
 
     def named(self, name: str) -> Profile:
         if name not in self.profiles:
-            raise UsageError(
-                "unknown-name",
-                f"There is no profile {name!r}.",
-                where="the --profile option",
-                why=f"{FOLDER}/profiles.yaml has {', '.join(self.profiles)}.",
-                fix=did_you_mean(name, self.profiles),
-            )
+            raise unknown_name("profile", name, self.profiles, "the --profile option")
         return self.profiles[name]
 
 

@@ -4,20 +4,17 @@ A result is written after every measurement. Until its end it is marked as incom
 failure leaves behind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from imagefactory.check.bench.profiles import FOLDER
 from imagefactory.errors import InputError
-from imagefactory.project.locks.files import Frozen, first_problem
-from imagefactory.store.atomic import write_text
+from imagefactory.project.locks.files import Document, Frozen
 
 _DIGEST: Final = r"^(sha256:[0-9a-f]{64})?$"
 _KEY: Final = r"^([0-9a-f]{64})?$"
@@ -164,7 +161,7 @@ class BoundTo(Frozen):
         return self.target.partition("@")[0]
 
 
-class BenchResult(Frozen):
+class BenchResult(Document):
     """A benchmark."""
 
     format: Literal[1] = 1
@@ -214,22 +211,10 @@ class BenchResult(Frozen):
                 repeats.setdefault(one.repeat, []).append(one)
         return [pooled(found) for _, found in sorted(repeats.items())]
 
-    def to_json(self) -> str:
-        return self.model_dump_json(indent=1) + "\n"
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        try:
-            return cls.model_validate_json(path.read_bytes())
-        except OSError as error:
-            why, fix = f"{error.strerror or error}.", "Name a file that `./inv bench` wrote."
-        except ValidationError as error:
-            why, fix = f"{first_problem(error)}.", "Measure again; docs/schemas has the format."
-        what = "The benchmark result cannot be read."
-        raise InputError("bad-bench-result", what, where=path, why=why, fix=fix)
-
-    def write(self, path: Path) -> None:
-        write_text(path, self.to_json())
+    @staticmethod
+    def unreadable(where: Path | str, why: str) -> InputError:
+        what, fix = "The benchmark result cannot be read.", "Measure again; docs/schemas has the format."
+        return InputError("bad-bench-result", what, where=where, why=why, fix=fix)
 
 
 def users_text(count: int) -> str:

@@ -1,7 +1,5 @@
 """Runs benchmarks: starts the image of a target, or uses a server that runs already."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -83,9 +81,7 @@ def refuse_other_servers(bench: Bench, cell: Cell) -> None:
 def bench_image(bench: Bench, subject: Subject, say: Say) -> tuple[BenchResult, Path]:
     """Start an image, measure it, and remove its containers; return the result and its file."""
     refuse_other_servers(bench, subject.cell)
-    gpus = ("--gpus", "all") if has_gpu(bench.project.matrix, subject.arch) else ()
-    given = [word for name, value in bench.settings.items() for word in ("--env", f"{name}={value}")]
-    options = (*gpus, *given, *models_volume())
+    options = server_options(bench.project, subject, bench.settings)
     bound = bound_to(bench.project, subject, bench.settings)
     with _running(bench, subject, bound) as (image, containers, record):
         for cache in bench.profile.starts or ("cold",):
@@ -122,13 +118,39 @@ def bench_url(bench: Bench, endpoint: Endpoint, tool: Subject, say: Say) -> tupl
     return record.result, record.path
 
 
+def server_options(project: Project, subject: Subject, settings: Mapping[str, str]) -> tuple[str, ...]:
+    gpus = ("--gpus", "all") if has_gpu(project.matrix, subject.arch) else ()
+    given = [word for name, value in settings.items() for word in ("--env", f"{name}={value}")]
+    return (*gpus, *given, *models_volume())
+
+
 def models_volume() -> tuple[str, str]:
     return ("--volume", f"{expand_home(HUB_CACHE, 'HOME')}:{MODEL_CACHE}")
 
 
 @contextmanager
+def in_daemon(subject: Subject) -> Iterator[tuple[str, Containers]]:
+    """Bring an image into the daemon; afterwards remove its containers, and the image if it was not there."""
+    with ending_in_order():
+        image, loaded = bring_into_daemon(subject)
+        containers = Containers(uuid4().hex[:12])
+        try:
+            yield image, containers
+        finally:
+            containers.remove_all()
+            if loaded:
+                daemon.remove_name(loaded)
+
+
+def result_file(project: Project, kind: str, started: datetime, name: str) -> Path:
+    """Return a new file for a result, in the folder of its kind."""
+    unique = f"{started:%Y%m%dT%H%M%S}-{uuid4().hex[:4]}"
+    return project.root / "build" / kind / f"{unique}-{name.replace('/', '-').replace('@', '-')}.json"
+
+
+@contextmanager
 def _running(bench: Bench, subject: Subject, bound: BoundTo) -> Iterator[tuple[str, Containers, GrowingResult]]:
-    """Bring an image into the daemon and record a result; remove the containers, and the image if it was not there."""
+    """Bring an image into the daemon, and record a result."""
     result = BenchResult(
         profile=bench.profile_name,
         profile_version=load_profiles(bench.project.root).version,
@@ -140,19 +162,9 @@ def _running(bench: Bench, subject: Subject, bound: BoundTo) -> Iterator[tuple[s
         bound=bound,
         machine=this_machine(),
     )
-    name = bound.target.replace("/", "-").replace("@", "-") or "server"
-    started = f"{result.started:%Y%m%dT%H%M%S}-{uuid4().hex[:4]}"
-    path = bench.project.root / "build" / "bench" / f"{started}-{name}-{result.profile}.json"
-    with ending_in_order():
-        image, loaded = bring_into_daemon(subject)
-        containers = Containers(uuid4().hex[:12])
-        try:
-            with recording(path, result) as record:
-                yield image, containers, record
-        finally:
-            containers.remove_all()
-            if loaded:
-                daemon.remove_name(loaded)
+    path = result_file(bench.project, "bench", result.started, f"{bound.target or 'server'}-{result.profile}")
+    with in_daemon(subject) as (image, containers), recording(path, result) as record:
+        yield image, containers, record
 
 
 def bound_to(project: Project, subject: Subject, settings: Mapping[str, str]) -> BoundTo:

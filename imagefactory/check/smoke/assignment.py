@@ -1,7 +1,5 @@
 """Prepares a smoke run on this machine: the image to test, and the levels that cannot run."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress

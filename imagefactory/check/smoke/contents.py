@@ -1,7 +1,5 @@
 """Reads the files of an image under test, as a container would see them, without starting one."""
 
-from __future__ import annotations
-
 import shutil
 import tarfile
 from abc import ABC, abstractmethod

@@ -11,15 +11,14 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final, Literal, Self, get_args
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from imagefactory.errors import CheckError, UsageError, did_you_mean
+from imagefactory.errors import CheckError, unknown_name
 from imagefactory.project.cells import Cell, buildable
-from imagefactory.project.locks.files import Frozen, first_problem
+from imagefactory.project.locks.files import Document, Frozen
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
 from imagefactory.project.servers.known import server_of
-from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Digest, Sha256
 
 Level = Literal["static", "container", "serve", "gpu"]
@@ -113,7 +112,7 @@ class LevelResult(Frozen):
         return self
 
 
-class SmokeRecord(Frozen):
+class SmokeRecord(Document):
     """The results of an image, by level."""
 
     format: Literal[1] = 1
@@ -162,30 +161,10 @@ class SmokeRecord(Frozen):
                 levels[level] = old.model_copy(update={"started": when, "machine": where})
         return self.model_copy(update={"levels": levels})
 
-    def to_json(self) -> str:
-        return self.model_dump_json(indent=1) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str | bytes, *, where: Path | str = "the smoke record") -> Self:
-        """Parse a record; errors name `where`."""
-        try:
-            return cls.model_validate_json(text)
-        except ValidationError as error:
-            why, fix = f"{first_problem(error)}.", "Remove it and run `./inv smoke` again."
-            what = "The smoke record cannot be read."
-            raise CheckError("bad-smoke-record", what, where=where, why=why, fix=fix) from None
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        try:
-            return cls.from_json(path.read_bytes(), where=path)
-        except OSError as error:
-            why, fix = f"{error.strerror or error}.", "Run `./inv smoke` first."
-            what = "There is no smoke record for this image."
-            raise CheckError("bad-smoke-record", what, where=path, why=why, fix=fix) from None
-
-    def write(self, path: Path) -> None:
-        write_text(path, self.to_json())
+    @staticmethod
+    def unreadable(where: Path | str, why: str) -> CheckError:
+        fix = "Remove it if it is damaged, and run `./inv smoke`."
+        return CheckError("bad-smoke-record", "The smoke record cannot be read.", where=where, why=why, fix=fix)
 
 
 def levels_of(matrix: Matrix, arch: str) -> tuple[Level, ...]:
@@ -205,13 +184,7 @@ def levels_named(names: Iterable[str], matrix: Matrix, arch: str) -> tuple[Level
     names = [name.strip() for word in names for name in word.split(",") if name.strip()]
     for name in names:
         if name not in LEVELS:
-            raise UsageError(
-                "unknown-name",
-                f"There is no level {name!r}.",
-                where="the --level option",
-                why=f"Smoke tests have the levels {', '.join(LEVELS)}.",
-                fix=did_you_mean(name, LEVELS),
-            )
+            raise unknown_name("level", name, LEVELS, "the --level option")
     return tuple(level for level in LEVELS if level in names) if names else levels_of(matrix, arch)
 
 

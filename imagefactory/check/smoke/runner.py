@@ -1,7 +1,5 @@
 """Runs smoke tests with pytest in a separate process, and records the results."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

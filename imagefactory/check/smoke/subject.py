@@ -3,8 +3,6 @@
 A daemon keeps only the digest of an image's configuration. The manifest contains it, so the two are compared first.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from contextlib import suppress

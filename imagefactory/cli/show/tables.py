@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from imagefactory.lock.wheelhouse.share import ListedWheel
     from imagefactory.mods.compatibility import ModResult
     from imagefactory.plan.status import PlanStatus
+    from imagefactory.publish.attest.components import LicenceSummary
     from imagefactory.publish.attest.image_check import Checked, Finding
-    from imagefactory.publish.attest.licence_summary import LicenceSummary
     from imagefactory.publish.history import Line
 
 Rows = Iterable[Iterable[str]]
@@ -109,8 +109,7 @@ def comparison_rows(audited: Sequence[Audited]) -> Rows:
 def wheels_table(wheels: Sequence[ListedWheel]) -> RenderableType:
     """Show compiled wheels: the chips they are for, what they were compiled from, and where they are."""
     if not wheels:
-        hint = "no compiled wheels; `./inv compile` makes them, `./inv wheels.pull` fetches them"
-        return Text(hint, "yellow")
+        return Text("no compiled wheels; `./inv compile` makes them", "yellow")
     rows = [
         (
             wheel.inputs.name,

@@ -3,8 +3,6 @@
 vLLM's parser is made from the fields of configuration classes; SGLang's from annotated fields, and some added by hand.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Evaluates the parts of Python modules that name flags and their values, without importing anything."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Chooses the compiled wheel that a lock adopts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from packaging.utils import canonicalize_name
@@ -192,7 +190,7 @@ def _compile_needed(project: Project, cell: Cell, name: str, version: str) -> Lo
         f"{name} {version} has to be compiled for {cell.arch}, and no such wheel is kept.",
         where=f"matrix.yaml, vllm.{cell.version}",
         why=f"Searched: {searched}." + (f" It has {kept}." if kept else ""),
-        fix=f"Run `{_compile_command(cell, name)}`, or `./inv wheels.pull` where another machine pushed it; then "
+        fix=f"Run `{_compile_command(cell, name)}`, or name the registry that has it (FACTORY_REGISTRY); then "
         f"`./inv lock --target {cell}`.",
     )
 

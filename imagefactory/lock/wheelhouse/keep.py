@@ -225,7 +225,7 @@ def _damaged(path: Path, why: str) -> InputError:
         f"The wheelhouse holds a damaged {path.name}.",
         where=path,
         why=why,
-        fix=f"Remove the folder {path.parent}, then run `./inv wheels.pull`, or compile it again.",
+        fix=f"Remove the folder {path.parent}: builds then take the registry's wheel. Or compile it again.",
     )
 
 

@@ -1,7 +1,5 @@
 """Lists and locates compiled wheels, and moves them between the wheelhouse and a registry, as OCI artifacts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -62,7 +60,7 @@ def push(repository: Repository, wheel: KeptWheel) -> Literal["pushed", "present
             where=f"{repository.reference.name}:{tag}",
             why=f"Compilers do not always produce the same bytes: there {there.sha256[:16]}, here {wheel.sha256[:16]}. "
             "A lock may refer to the one in the registry.",
-            fix=f"Use that one: remove {wheel.path.parent} and run `./inv wheels.pull --key {wheel.key[:16]}`.",
+            fix=f"Use that one: remove {wheel.path.parent}; builds then take the registry's.",
         )
     payload = Payload.file(wheel.path, MEDIA_TYPE, digest=Digest(f"sha256:{wheel.sha256}"))
     annotations = {
@@ -174,26 +172,6 @@ def push_all(project: Project, *, key: str = "") -> Iterator[tuple[str, str, str
         for wheel in wheels:
             outcome = push(repository, wheel)
             yield wheel.filename, outcome, f"{repository.reference.name}:{tag_of(wheel.inputs)}"
-
-
-def pull_all(project: Project, *, key: str = "") -> Iterator[tuple[str, str, str]]:
-    """Pull the wheels whose keys begin with a text, by default those that the locks refer to; yield as `push_all`."""
-    locked = set() if key else _locked_keys(project)
-    where = project.matrix.require_registry()
-    with Repository.open(where) as repository:
-        offers = [
-            wheel for wheel in remote_wheels(repository) if (wheel.key.startswith(key) if key else wheel.key in locked)
-        ]
-        missing = locked - {wheel.key for wheel in offers} - {w.key for w in all_kept(project.store)}
-        if missing or (key and not offers):
-            raise _nothing(project, key or min(missing, default=""), where)
-        for wheel in offers:
-            reference = f"{repository.reference.name}:{tag_of(wheel.inputs)}"
-            here = find(project.store, wheel.key)
-            if here is not None and here.sha256 == wheel.sha256:
-                yield wheel.filename, "present", reference
-            else:
-                yield pull(repository, wheel, project.store).filename, "pulled", reference
 
 
 def compiled_locations(project: Project, wheel: LockedWheel) -> list[str]:

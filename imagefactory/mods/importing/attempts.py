@@ -3,8 +3,6 @@
 Of unified diffs, every line has to match, wherever in the file it is; there is no fuzz.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

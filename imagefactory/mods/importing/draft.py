@@ -1,7 +1,5 @@
 """Drafts a mod from what came of trying it on every version: variants, ranges, checks and provenance."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

@@ -3,8 +3,6 @@
 Git works in an empty repository of our own that borrows the other one's objects and branches, and nothing else.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile

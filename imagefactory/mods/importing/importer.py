@@ -1,7 +1,5 @@
 """Imports a mod: tries a source on the versions of the matrix, drafts a mod, and checks it before it stays."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import tarfile

@@ -1,7 +1,5 @@
 """What a replay of a script is given and reports, and what came of it; compile/replay.py runs it in a container."""
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Reads what should become a mod: a script's folder, diffs, a range of commits, or a file; and where it comes from."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -1,7 +1,5 @@
 """Requests to a registry, its answers in memory, what it wants in return for access, and what to do when it fails."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Iterable, Mapping

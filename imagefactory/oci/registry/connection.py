@@ -5,8 +5,6 @@ for the password itself. After that, tokens are fetched ahead of requests, reuse
 registry refuses them.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

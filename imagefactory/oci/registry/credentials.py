@@ -4,8 +4,6 @@ A login comes before GITHUB_TOKEN, because it is deliberate, while a workflow's 
 https://github.com/docker/docker-credential-helpers describes credential helpers.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import os

@@ -4,8 +4,6 @@ https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pull. Ther
 tool would assume a different one.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from contextlib import suppress

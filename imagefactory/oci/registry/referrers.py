@@ -5,8 +5,6 @@ index under the tag `sha256-<hex>` of the subject.
 https://github.com/opencontainers/distribution-spec/blob/main/spec.md#listing-referrers
 """
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -4,8 +4,6 @@ All content that is read is checked against its digest, and large content is nev
 https://github.com/opencontainers/distribution-spec/blob/main/spec.md
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import re

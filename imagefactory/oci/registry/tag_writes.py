@@ -6,8 +6,6 @@ both saw the same content, the later write came within the window of a look that
 earlier writer, who waited that long after writing, saw it. Clocks need to run at the same speed, not to agree.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 import uuid

@@ -1,7 +1,5 @@
 """Describes how an image starts: its model, its environment, and settings.json for the serve program."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Paths in an image: the serve program and other shipped files, the entrypoint, the health check, the caches."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from imagefactory.project.servers.server import Server

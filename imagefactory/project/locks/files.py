@@ -4,8 +4,6 @@
 checksum of the lock's own content, to detect manual edits.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Annotated, ClassVar, Literal, Self
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from imagefactory.errors import Location, LockError
+from imagefactory.errors import FactoryError, Location, LockError
 from imagefactory.project.cells import KernelOrigin
 from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Sha256, checksum
@@ -27,6 +25,37 @@ class Frozen(BaseModel):
     """Part of a lock, a record or a result; nothing changes it."""
 
     model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", strict=False)
+
+
+class Document(Frozen):
+    """A record or a result: JSON in a file of its own, or in a registry."""
+
+    indent: ClassVar[int | None] = 1
+
+    def to_json(self) -> str:
+        return self.model_dump_json(indent=self.indent) + "\n"
+
+    def write(self, path: Path) -> None:
+        write_text(path, self.to_json())
+
+    @classmethod
+    def from_json(cls, text: bytes | str, where: Path | str) -> Self:
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise cls.unreadable(where, f"{first_problem(error)}.") from None
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        try:
+            return cls.from_json(path.read_bytes(), path)
+        except OSError as error:
+            raise cls.unreadable(path, f"{error.strerror or error}.") from None
+
+    @staticmethod
+    def unreadable(where: Path | str, why: str) -> FactoryError:
+        """Make the error for a document that is missing, damaged or of another kind."""
+        raise NotImplementedError
 
 
 class Lock(Frozen):

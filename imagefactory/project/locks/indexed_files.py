@@ -1,7 +1,5 @@
 """Finds locked wheels and source archives on the configured package indexes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from imagefactory.project.locks.files import LockedSource, LockedWheel

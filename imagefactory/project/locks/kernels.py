@@ -1,7 +1,5 @@
 """The kernels of wheels: locks of the GPU code that was found and taken out, and a judgement by an arch's policy."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Lists the servers, and finds that of a cell."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

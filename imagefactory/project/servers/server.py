@@ -5,8 +5,6 @@ against), the image's environment, the `settings` command, the table in docs/ser
 recipes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from fnmatch import fnmatchcase

@@ -3,8 +3,6 @@
 The serve program spells vLLM's values as SGLang does where the two mean the same (images/serve/program/servers/sglang).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final

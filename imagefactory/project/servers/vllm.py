@@ -1,7 +1,5 @@
 """vLLM, the first server. The settings of its images are the vocabulary of all: other servers know some of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Final
 

@@ -3,26 +3,21 @@
 Everything is attached to the manifest's digest, so it is in place before a tag points at the image.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from imagefactory.errors import InputError, RegistryError, TrustError
+from imagefactory.errors import InputError, RegistryError
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import TITLE, Payload, contents
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.referrers import Attachment
-from imagefactory.oci.registry.repository import Repository, StoredManifest
-from imagefactory.plan.make import make_plan
+from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.plan import Plan
-from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.publish.attest import bundles, provenance, sbom
 from imagefactory.publish.attest.bundles import BadBundleError, Bundle, Statement
 from imagefactory.publish.attest.signing import NotTrustedError, Signer, Verifier, read_trusted
-from imagefactory.publish.handovers import ExpectedImages
 from imagefactory.store.digests import Digest
 
 STATEMENTS: Final = {
@@ -72,35 +67,6 @@ def attach_all(
     sbom_item, *items = referrers.attach_many(repository, image, listed)
     made = [(item.digest, Bundle.read(data)) for item, (_, data) in zip(items, new, strict=True)]
     return sbom_item.digest, [*made, *kept]
-
-
-def attest_pushed(project: Project, cell: Cell, image: str, signer: Signer | None) -> list[Digest]:
-    """Attach SBOM, provenance and signature to an image in a registry, if it is the one that this checkout records."""
-    plan = make_plan(project, cell)
-    with Repository.open(image) as repository:
-        reference = repository.reference
-        manifest = repository.require_manifest(reference.digest or reference.tag or "latest")
-        planned = _plan_label(repository, manifest)
-        if planned != plan.key:
-            raise TrustError(
-                "rebuild-differs",
-                f"The image is not {cell} as this checkout plans it.",
-                where=str(reference),
-                why=f"It was made from the plan {planned or '(none)'}; here it is {plan.key}.",
-                fix="Name its target (--target), check out its commit, or push the image again.",
-            )
-        # Anybody can write a label: what is signed must be what was built.
-        ExpectedImages(project).require_same(plan, manifest.digest, str(reference))
-        sbom_digest, statements = attach_all(repository, project, plan, manifest.descriptor(), signer)
-        return [sbom_digest, *(digest for digest, _ in statements)]
-
-
-def _plan_label(repository: Repository, manifest: StoredManifest) -> str | None:
-    try:
-        config = json.loads(repository.blob(Digest(manifest.document()["config"]["digest"])))
-        return str(config["config"]["Labels"]["imagefactory.plan"])
-    except (ValueError, KeyError, TypeError):  # an index, or an image of somebody else
-        return None
 
 
 def attached_bundles(repository: Repository, subject: Digest) -> Bundles:

@@ -1,7 +1,5 @@
 """Checks a published image: who signed it, what it claims, and whether this checkout agrees."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -130,7 +128,7 @@ def refuse_failing(checked: Checked, *, strict: bool = False) -> None:
         )
     else:
         name, what = "unsigned-image", "Nobody signed the image."
-        fix = "You: do not use it. Whoever published it: sign it (`./inv attest`), or publish it again."
+        fix = "You: do not use it. Whoever published it: sign it (`./inv promote --key`), or publish it again."
     why = "; ".join(f"{one.check}: {one.detail}" for one in checked.findings if one.state in shown)
     raise TrustError(name, what, where=checked.reference, why=why, fix=fix)
 

@@ -1,7 +1,5 @@
 """Finds the images of an index, and refuses an index that the factory would not publish."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from imagefactory.errors import TrustError

@@ -1,7 +1,5 @@
 """Signing keys: ECDSA P-256, in PEM files that openssl and cosign read."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import os

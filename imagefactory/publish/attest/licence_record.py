@@ -3,8 +3,6 @@
 An SBOM or a licence summary then needs no packages, and comes out the same everywhere.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +18,7 @@ from imagefactory.assemble.inputs import LayerInputs
 from imagefactory.errors import LockError, NetworkError
 from imagefactory.project.locks.files import BaseLock, LicenceLock, LicensedFile, LockedDeb, LockedWheel
 from imagefactory.project.project import Project, locked_cells
-from imagefactory.publish.attest.declared_licences import DeclaredLicence, deb_licence, wheel_licence
-from imagefactory.publish.attest.spdx import UNDECLARED, is_known
+from imagefactory.publish.attest.spdx import UNDECLARED, DeclaredLicence, deb_licence, is_known, wheel_licence
 from imagefactory.store.digests import Sha256
 from imagefactory.store.downloads import Downloader, Wanted
 from imagefactory.store.http import RangeFile, new_session

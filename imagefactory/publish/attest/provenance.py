@@ -4,8 +4,6 @@ It depends on the plan, the locks and the source commit; only the builder and it
 https://slsa.dev/spec/v1.1/provenance
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator, Mapping

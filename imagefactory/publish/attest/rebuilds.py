@@ -3,8 +3,6 @@
 They never count as a publisher's signature, and a publisher's own never count as somebody else's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final

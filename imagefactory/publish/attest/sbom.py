@@ -4,8 +4,6 @@ No clock, random number or package is involved, so the same checkout gives the s
 SBOM by making it again. https://cyclonedx.org/docs/1.6/json/
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final

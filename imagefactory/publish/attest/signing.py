@@ -1,7 +1,5 @@
 """Signs statements and checks signatures, with a key or with the identity of a CI job (sigstore)."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Scripts import a package to learn where it is, and whether it has a name. Its own code would need torch and a GPU.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.metadata

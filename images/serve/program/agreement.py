@@ -1,7 +1,5 @@
 """What two nodes have to agree on before they serve one model: the image, the model's files, the settings, the time."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterable, Mapping

@@ -5,8 +5,6 @@ priority. Both sides take FlashInfer's lock of a module, so the server waits for
 compiles itself what could not be compiled here.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

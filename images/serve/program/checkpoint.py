@@ -1,7 +1,5 @@
 """Finds a model's folder, lists missing files, and derives the size of the KV cache from its config."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -4,8 +4,6 @@ A failed check refuses the start, unless SKIP_CHECKS names it or CHECKS=warn tur
 turns warnings into refusals.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 from . import machine_checks, model_checks, pair

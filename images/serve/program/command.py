@@ -1,7 +1,5 @@
 """The command that starts the server, and what building it takes whatever the server."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Describes the companion's task, and starts it beside the server."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ A message names the setting, its value, the allowed values and the remedy. It ne
 docs/serving.md lists the reasons. A failed check is named like the check.
 """
 
-from __future__ import annotations
-
 _BY_CODE = {
     64: "bad-option bad-value out-of-range contradiction not-in-this-server settings flags combination nodes-differ",
     65: "bad-key-file unprotected api-key",

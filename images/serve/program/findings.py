@@ -1,7 +1,5 @@
 """The input and the results of the checks before a start."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ The kernel protects process 1 from signals of its own container: a server that h
 that ends by killing itself would end with code 0 whether it was stopped or has failed.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

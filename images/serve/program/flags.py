@@ -4,8 +4,6 @@ Importing a server takes seconds, reading the files that define its flags a few 
 flag, and some words that are none.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Sends requests to the server, for HEALTHCHECK and the warm-up."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

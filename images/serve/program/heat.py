@@ -3,8 +3,6 @@
 The limits and remedies are of GB10, where CPU and GPU share their heat; others measured them.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

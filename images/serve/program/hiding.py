@@ -1,7 +1,5 @@
 """Keeps secrets out of commands, messages and logs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Asks the model hub for revisions and files, with patience, and names what it refuses."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """Loads the description of the image: its settings with defaults, its model and its GPU."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

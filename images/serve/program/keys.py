@@ -3,8 +3,6 @@
 Servers log their arguments, so a secret among them is passed on in another way.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress

@@ -5,8 +5,6 @@ cable: if the other side closes it or is silent, this side ends its server, Dock
 again.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """Decides whether the image's loader can load these weights; otherwise the server loads them in its own way."""
 
-from __future__ import annotations
-
 import errno
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Checks the machine: GPU, driver, kernels, disk, memory, shared memory and port."""
 
-from __future__ import annotations
-
 import errno
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The commands of the image: start the server, check the machine, show the settings."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

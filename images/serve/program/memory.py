@@ -4,8 +4,6 @@ GPU_MEMORY_UTILIZATION is a share of memory that the server takes, whatever the 
 becomes KV cache. `Share` says of which memory, and what else it has to hold. On a GB10 this is also the host's memory.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Checks the model, its drafter, the flags, combinations of settings and the API key."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

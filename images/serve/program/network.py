@@ -1,7 +1,5 @@
 """Reads this machine's network: interfaces with their addresses from the kernel, RoCE devices from /sys."""
 
-from __future__ import annotations
-
 import resource
 import socket
 import struct

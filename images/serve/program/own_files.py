@@ -1,7 +1,5 @@
 """Files for the program's other processes, in a folder that no other user can read or change."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

@@ -4,8 +4,6 @@ A server that is not told advertises the address of the default route, which on 
 other machine then waits for ever. So each address and device is set explicitly; what the user set wins.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

@@ -1,7 +1,5 @@
 """`pair-test`: proves before a server starts that two nodes can compute together, or says what is in the way."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

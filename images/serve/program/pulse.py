@@ -4,8 +4,6 @@ A server's own /health stays green when its engine hangs, and its metrics stay a
 somebody waits, the server is asked for one token: if that stays unanswered, and nothing else moves, it is stuck.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -4,8 +4,6 @@ They come from NVML (the library behind nvidia-smi) and /proc, or from the JSON 
 describes another machine.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

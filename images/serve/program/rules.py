@@ -4,8 +4,6 @@ The catalog's picker applies the same files in the browser. A condition is a lis
 name of a fact with words to compare it with. Settings are facts by their own names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path

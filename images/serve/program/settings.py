@@ -4,8 +4,6 @@ An argument or EXTRA_ARGS wins over the environment, which wins over the image's
 as environment variables too, so a variable that equals the default counts as not given.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

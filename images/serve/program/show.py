@@ -1,7 +1,5 @@
 """Formats settings, checks and the command as text, Markdown or JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """Where the seconds of a start went: from the server's log lines, and from the clock of this program's own process."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

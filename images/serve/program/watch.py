@@ -4,8 +4,6 @@ This companion process is forked before the program becomes the server, and ends
 server.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -4,8 +4,6 @@ A repository's files are known from the list that `download` leaves beside them,
 huggingface_hub, whose format it has. Without a list, a snapshot counts as complete if it has what every model needs.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping

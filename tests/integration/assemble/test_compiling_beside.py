@@ -5,8 +5,6 @@ answers at once, and the driver, which only the linker wants, an empty library. 
 `sampling` takes minutes, so what goes wrong does so with a smaller module.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

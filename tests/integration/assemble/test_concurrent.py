@@ -1,7 +1,5 @@
 """Builds that share a cache at the same time give the same results and download nothing twice."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Real wheels of every shape are installed as `uv pip install` does, apart from the declared differences."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Both engines build the same image, apart from what is declared: with a real daemon and the real wheels."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The whole program with failing servers, full disks, interrupts and other Pythons."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty
@@ -31,7 +29,7 @@ def test_standard_output_is_only_the_result(tmp_path: Path) -> None:
     assert len(lines) == 2
     assert all(line.startswith("sha256:") and len(line) == 71 for line in lines)
     assert "done" in built.stderr
-    exported = factory.invoke("export", str(tmp_path / "image.tar"), "--target", "tiny")
+    exported = factory.invoke("load", "--file", str(tmp_path / "image.tar"), "--target", "tiny")
     assert exported.stdout.strip() == str(tmp_path / "image.tar")
     explained = factory.invoke("explain", "/etc/motd", "--target", "tiny")
     assert "base 1.0" in explained.stdout

@@ -1,7 +1,5 @@
 """Container engines load the images and run their programs."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A build killed at any moment leaves nothing that the next one could mistake for something finished."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

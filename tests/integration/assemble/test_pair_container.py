@@ -1,7 +1,5 @@
 """Two containers as two machines: a cable between them, and a Wi-Fi each, with the default route and to nowhere."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

@@ -4,8 +4,6 @@ A server of every version starts in a network that ends in its own container, wh
 and sees every packet (tests/container/reached.py). vLLM is its build for CPUs, from the same sources.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 The program of this checkout is mounted over the image's own, so a change is tested without building an image.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

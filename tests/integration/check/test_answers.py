@@ -1,7 +1,5 @@
 """Answers of a small trained model: equal ones are called the same, and each deliberate fault is found."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

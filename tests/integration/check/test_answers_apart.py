@@ -1,7 +1,5 @@
 """Another version, another server, mods and a drafter leave the answers of the trained model as they are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

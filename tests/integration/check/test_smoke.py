@@ -1,7 +1,5 @@
 """Smoke runs from the command line: a small image without an engine, the tiny model's image with one."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

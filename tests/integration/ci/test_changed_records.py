@@ -1,7 +1,5 @@
 """Records of layers that a pull request changes: rebuilt from the lock, without this machine's cache, and compared."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tomllib
@@ -12,8 +10,8 @@ from typing import Any
 import pytest
 import tomli_w
 
-from imagefactory.ci.changed_records import changed_records, check_records
 from imagefactory.ci.jobs import MARGIN, refuse_full, space_needed
+from imagefactory.ci.pull_request import changed_records, check_records
 from imagefactory.plan.make import locked_plans
 from imagefactory.project.locks.kernels import SlimLock
 from imagefactory.publish.tags import staging_tag
@@ -96,8 +94,8 @@ def test_a_full_disk_is_noticed_before_anything_is_fetched(
         asked.append(need_gb)
         return refuse_full(folder, 1e9)
 
-    monkeypatch.setattr("imagefactory.ci.changed_records.refuse_full", refuse)
-    monkeypatch.setattr("imagefactory.ci.changed_records.make_layers", None)
+    monkeypatch.setattr("imagefactory.ci.pull_request.refuse_full", refuse)
+    monkeypatch.setattr("imagefactory.ci.pull_request.make_layers", None)
     with raises("no-room"):
         check(recorded)
     [part] = [plan for plan in locked_plans(recorded.project) if layer in {one.key for one in plan.layers}]
@@ -155,10 +153,10 @@ def test_a_record_of_another_blob_would_be_pushed_and_the_command_refuses_it(pub
     # The registry has the blob, so nothing is built and nothing is compared: this is why records are checked before.
     assert swapped.digest != staged.digest
     assert publisher.repository.resolve(staging_tag(staged.plan.key)) == swapped.digest
-    done = publisher.invoke("ci.check-records", "--base", "HEAD")
+    done = publisher.invoke("ci.changes", "--rebuild", "--base", "HEAD")
     assert refused(done, "record-refuted"), done.stderr
     assert "model tiny" in done.stderr
     publisher.factory.root.joinpath("locks/layers.toml").unlink()
-    done = publisher.invoke("ci.check-records", "--base", "HEAD")
+    done = publisher.invoke("ci.changes", "--rebuild", "--base", "HEAD")
     assert done.returncode == 0, done.stderr
     assert "0 layers" in done.stdout

@@ -1,7 +1,5 @@
 """Independent rebuilds: others build a published image again, say so, and are counted."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """A week of nights on a real registry: which jobs there are, and which tags move."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tomllib
@@ -207,7 +205,7 @@ def test_what_the_image_job_handed_on_is_on_record_the_next_night(
         [work] = plan_night(project, repository, [CELL]).works
         return work.needs
 
-    command(night_factory, fake_github, "ci.push", "--target", TARGET)
+    command(night_factory, fake_github, "push", "--target", TARGET)
     record = project.known_layers.read_text("utf-8")
     project.known_layers.unlink()  # every job has a checkout of its own
     command(night_factory, fake_github, "ci.record")
@@ -226,7 +224,7 @@ def test_what_the_image_job_handed_on_is_on_record_the_next_night(
 def test_a_committed_record_takes_the_place_of_one_that_was_handed_on(
     night_factory: NightFactory, fake_github: FakeGitHub
 ) -> None:
-    command(night_factory, fake_github, "ci.push", "--target", TARGET)
+    command(night_factory, fake_github, "push", "--target", TARGET)
     command(night_factory, fake_github, "ci.record")
     assert tomllib.loads(fake_github.files("records")["locks/handed-on.toml"])["layers"] == []
 
@@ -234,13 +232,13 @@ def test_a_committed_record_takes_the_place_of_one_that_was_handed_on(
 def test_the_commands_of_a_night_end_with_tags_and_a_history_page(
     night_factory: NightFactory, fake_github: FakeGitHub
 ) -> None:
-    [pushed] = command(night_factory, fake_github, "ci.push", "--target", TARGET).splitlines()
-    digest = pushed.split()[1]
+    [pushed] = command(night_factory, fake_github, "push", "--target", TARGET).splitlines()
+    digest = pushed.partition("@")[2]
     project, repository = night_factory.project, night_factory.repository
     staged = find_staged(project, repository, plans(project, CELL)).finished[CELL]
     night_factory.tested(staged, REQUIRED)
-    shown = command(night_factory, fake_github, "ci.promote", "--target", TARGET, "--subjects", "subjects.txt")
-    assert f"| `{TARGET}` | `{digest}` |" in shown
+    command(night_factory, fake_github, "promote", "--target", TARGET, "--subjects", "subjects.txt")
+    assert f"| `{TARGET}` | `{digest}` |" in (night_factory.factory.folder / "summary").read_text()
     subjects = (night_factory.factory.root / "subjects.txt").read_text()
     assert subjects == f"{digest.removeprefix('sha256:')}  {night_factory.repository.reference.name}\n"
     assert "promoted=1" in (night_factory.factory.folder / "output").read_text().splitlines()

@@ -1,7 +1,5 @@
 """The real workflow, run by act on this machine: the plan job, and the matrix that comes out of it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -100,7 +98,7 @@ def test_act_ends_after_the_plan_when_nothing_changed(night_factory: NightFactor
     said = act(night_factory, fake_github, "image")
     assert "nightly/plan" in said
     assert "nothing changed; 2 images are up to date" in said
-    assert "ci.push" not in said
+    assert "inv push" not in said
 
 
 def test_act_does_nothing_on_another_branch_than_the_default_one(

@@ -1,7 +1,5 @@
 """A fresh clone sets itself up with `./inv` and runs commands."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """README and docs show what commands print that need a registry, or Docker."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 from datetime import UTC, datetime
@@ -43,7 +41,6 @@ def test_pages_show_what_commands_with_a_registry_print(publisher: Publisher) ->
         "https://github.com/OWNER/spark-image-factory/.github/workflows/": "https://git.example/factory#",
         "ghcr.io/YOU/spark-vllm": registry,
         "ghcr.io/OWNER/spark-vllm": registry,
-        "REF": f"{registry}:tiny",
         "2026-11-05": f"{datetime.now(UTC):%Y-%m-%d}",
         "960fe0b0bbd0": publisher.publish_changed(1000)[0][7:19],
     }

@@ -1,7 +1,5 @@
 """A real toolchain compiles kernels for GPUs that this machine does not have, and the audit recognizes them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The committed sets of the factory's own environment, installed from the real index for every host."""
 
-from __future__ import annotations
-
 import subprocess
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Digests of images of others, looked up in a real registry."""
 
-from __future__ import annotations
-
 import json
 from uuid import uuid4
 

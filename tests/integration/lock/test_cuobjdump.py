@@ -1,14 +1,11 @@
 """Tests the audit with NVIDIA's compiler and cuobjdump, both from their locked wheels."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from imagefactory.lock.audit.auditing import audit, cuobjdump, refuse_failing
-from imagefactory.lock.audit.libraries import read_kernels
+from imagefactory.lock.audit.auditing import audit, cuobjdump, read_kernels, refuse_failing
 from imagefactory.project.locks.kernels import GpuCode
 from imagefactory.project.project import Project
 from tests.fixtures.checkouts import REPOSITORY

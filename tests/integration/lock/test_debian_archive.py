@@ -1,7 +1,5 @@
 """Tests locking packages from the real Debian archive."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

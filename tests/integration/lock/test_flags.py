@@ -1,7 +1,5 @@
 """The committed records of flags, compared with the wheels that they were read from."""
 
-from __future__ import annotations
-
 import pytest
 
 from imagefactory.lock.flags.flag_records import FlagLock, flag_lock, wheels_with_flags

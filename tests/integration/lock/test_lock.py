@@ -1,7 +1,5 @@
 """Tests locking against the real package index."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Mods from the command line to the image, in a small factory and on the real sources."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """Mods in containers: patched classes behave as intended, and mods can be applied at start."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A repository of its own for each test, in a real registry that requires tokens."""
 
-from __future__ import annotations
-
 import pytest
 
 from imagefactory.oci.registry.repository import Repository

@@ -1,7 +1,5 @@
 """What is attached to images, in a real registry that has no API for it, as GHCR has none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace

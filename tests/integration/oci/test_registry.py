@@ -1,7 +1,5 @@
 """Images and artifacts in a real registry that requires tokens, as GHCR does."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

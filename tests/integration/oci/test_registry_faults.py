@@ -1,7 +1,5 @@
 """Pushing through a faulty network: each fault alone. test_state_machines.py has random ones."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

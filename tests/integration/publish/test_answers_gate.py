@@ -1,7 +1,5 @@
 """Answers in a real registry: what is attached, what is compared, and who decides that they may change."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """A mod that spoils the answers, from its image to the history: real servers, a trained model and a real registry."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path

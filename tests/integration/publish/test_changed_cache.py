@@ -1,7 +1,5 @@
 """A layer that was changed in the cache does not reach a registry."""
 
-from __future__ import annotations
-
 from imagefactory.store.cache import Store
 from tests.fixtures.failures import raises
 from tests.fixtures.publishing import Publisher

@@ -1,7 +1,5 @@
 """The registry commands as a user runs them, and the whole way from a target to its tags."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """One tag for several platforms: an index of published images."""
 
-from __future__ import annotations
-
 import pytest
 
 from imagefactory.project.cells import Cell

@@ -1,7 +1,5 @@
 """Promotion in a real registry: what gets tags, and who wins. test_state_machines.py has crashes and faults."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

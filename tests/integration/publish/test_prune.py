@@ -1,7 +1,5 @@
 """Pruning a real registry: what is in use stays complete, the rest goes, and a dry run changes nothing."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any

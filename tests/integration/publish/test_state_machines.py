@@ -4,8 +4,6 @@ tests/fixtures/invariants.py says what must hold. One of each kind runs always, 
 FACTORY_TEST_EXAMPLES=400 makes 400 sequences at random instead of the few that are the same in every run.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from itertools import count

@@ -65,7 +65,7 @@ def test_a_scan_is_attached_shown_and_decides_only_what_the_maintainer_asks(
     [first] = publisher.publish()
     scan = scan_of(publisher, tmp_path / "scan.json")
     for _ in range(2):  # the second says the same
-        done = publisher.invoke("ci.promote", "--scan", scan)
+        done = publisher.invoke("promote", "--scan", scan)
         assert done.returncode == 0, done.stderr
     assert len(referrers.find(publisher.repository, first, VULNERABILITIES_TYPE)) == 1
     told = "1 critical (grype 0.119.0 on 2026-11-17, database of 2026-11-16)"
@@ -85,7 +85,7 @@ def test_a_scan_is_attached_shown_and_decides_only_what_the_maintainer_asks(
     text = matrix.read_text("utf-8")
     matrix.write_text(f"vulnerabilities: {{severity: high}}\n{text}", "utf-8")
     assert refused(publisher.invoke("promote", "--target", "tiny"), "vulnerable")  # nobody scanned it
-    found = publisher.invoke("ci.promote", "--target", "tiny", "--scan", scan)
+    found = publisher.invoke("promote", "--target", "tiny", "--scan", scan)
     assert refused(found, "vulnerable")
     assert "CVE-2026-1001 (critical) in wheel " in found.stderr
     assert publisher.tags()["tiny"] == first

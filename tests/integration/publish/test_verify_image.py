@@ -1,7 +1,5 @@
 """`verify --image` explains every statement in a line, and fails whenever something is wrong."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

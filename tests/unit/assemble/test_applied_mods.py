@@ -1,7 +1,5 @@
 """Mods are applied once per build, before any layer is built, to the wheels that they change."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

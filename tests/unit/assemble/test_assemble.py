@@ -1,7 +1,5 @@
 """Building targets: shared work is done once, a vanished package does not stop a newcomer, errors leave no image."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

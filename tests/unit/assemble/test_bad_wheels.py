@@ -1,7 +1,5 @@
 """Wheels that break a rule are refused by name, with the reason."""
 
-from __future__ import annotations
-
 import stat
 import zipfile
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The paths, attributes and files of the base layer, assembled from tiny packages."""
 
-from __future__ import annotations
-
 import tarfile
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """Bytecode is the same however it is compiled, is that of the image's files, and covers what mods change."""
 
-from __future__ import annotations
-
 import marshal
 import random
 import runpy

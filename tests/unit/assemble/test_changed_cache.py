@@ -1,7 +1,5 @@
 """Files that were changed in the cache: no build, verification, export or load lets one through."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

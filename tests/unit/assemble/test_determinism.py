@@ -1,7 +1,5 @@
 """The same inputs give the same bytes: no digest depends on the machine, the user or the time."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

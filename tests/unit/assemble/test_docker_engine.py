@@ -1,7 +1,5 @@
 """The Docker engine without Docker: the command it runs, its arguments and build context, and what it refuses."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import stat

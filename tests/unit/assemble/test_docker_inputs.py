@@ -1,7 +1,5 @@
 """What the Docker engine hands to Docker: every file as locked, or nothing at all."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

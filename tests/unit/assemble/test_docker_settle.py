@@ -1,7 +1,5 @@
 """Installing with uv and settling leaves the same files as the embedded engine."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Rendered Dockerfiles match their golden files, pass hadolint, and describe their whole context."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

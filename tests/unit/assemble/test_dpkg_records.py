@@ -1,7 +1,5 @@
 """Alternatives, dpkg's records, and reading the .deb files that the base layer is made from."""
 
-from __future__ import annotations
-
 import lzma
 
 import pytest

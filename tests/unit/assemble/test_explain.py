@@ -1,7 +1,5 @@
 """Explaining a path names its layer, its package and its lock entry."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

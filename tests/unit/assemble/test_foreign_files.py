@@ -1,7 +1,5 @@
 """A mod adds nothing that hides, replaces or lies below a file of another distribution in the image."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Images read from `docker save`, and the declared differences between the engines' images."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Layers are sorted, have one owner for each path, and leave no blob if something is wrong."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The cache of the dynamic linker, for libraries that the tests generate."""
 
-from __future__ import annotations
-
 import random
 import struct
 

@@ -1,7 +1,5 @@
 """A mod's layer holds the files it changed, a RECORD that is true, and a note of what was done; nothing else."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """The embedded engine: it stops at once, it names lost workers, and its workers never outlive it."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

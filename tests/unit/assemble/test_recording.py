@@ -1,7 +1,5 @@
 """What a build writes into locks/layers.toml, and what it must not."""
 
-from __future__ import annotations
-
 import tomllib
 
 import pytest

@@ -1,7 +1,5 @@
 """Wheel layers without the GPU code that a chip cannot load."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

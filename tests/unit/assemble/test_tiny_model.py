@@ -1,7 +1,5 @@
 """The tiny model has fixed bytes and a tokenizer with a token for every byte."""
 
-from __future__ import annotations
-
 import json
 
 from imagefactory.assemble.layers.own_layers import MODEL, model_entries, tiny_model

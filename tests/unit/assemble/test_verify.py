@@ -1,7 +1,5 @@
 """Verifying an image finds every changed byte, and names the layer, the path and the field."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Wheel layers hold what installing the wheels gives."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import importlib.metadata

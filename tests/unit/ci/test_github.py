@@ -1,7 +1,5 @@
 """What the factory writes to GitHub: issues about mods, and commits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from imagefactory.ci.report_mods import LABEL, report
@@ -74,7 +72,7 @@ def test_a_mod_that_really_breaks_on_a_checkout_is_reported_by_the_command(
     source = tmp_path / "vllm"
     source.mkdir()
     where = {"GITHUB_REPOSITORY": GITHUB, "GITHUB_TOKEN": TOKEN, "FACTORY_GITHUB_API": fake_github.url}
-    arguments = ("ci.report-mods", "--source", str(source), "--name", "preserve-sm121a")
+    arguments = ("mods.check", "--report", "--source", str(source), "--name", "preserve-sm121a")
     for outcome in ("opened", "unchanged"):
         done = factory_checkout.invoke(*arguments, env=where)
         assert done.returncode == 0, done.stderr

@@ -1,16 +1,13 @@
 """What a night compiles: the commit of a branch, once for all models, and what is locked afterwards."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from imagefactory.ci import needed_compiles
+from imagefactory.ci import night
 from imagefactory.ci.jobs import Night
-from imagefactory.ci.needed_compiles import Compiles, adopt, find_compiles
-from imagefactory.ci.night import nightly_cells
+from imagefactory.ci.night import Compiles, adopt, find_compiles, nightly_cells
 from imagefactory.lock.making import LockResult
 from imagefactory.lock.wheelhouse.adopt import mods_of_sources
 from imagefactory.lock.wheelhouse.keep import CompiledWheel, CompileInputs
@@ -62,7 +59,7 @@ def branch(locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> Branch
     more = '  more: {repo: somebody/more, vllm: ">=1.0", weights: bf16}\n'
     locked_checkout.edit_matrix("models:\n", f"{nightly}models:\n{more}")
     branch = Branch(Project(locked_checkout.root))
-    monkeypatch.setattr(needed_compiles, "remote_wheels", lambda _: branch.shared)
+    monkeypatch.setattr(night, "remote_wheels", lambda _: branch.shared)
     return branch
 
 
@@ -129,8 +126,8 @@ def test_cells_with_the_same_wheels_are_locked_together(monkeypatch: pytest.Monk
         return [changed, LockResult(tmp_path / "locks/kernels.toml", changed=False)]
 
     licences = tmp_path / "locks/licences.toml"
-    monkeypatch.setattr(needed_compiles, "make_locks", make)
-    monkeypatch.setattr(needed_compiles, "update_licences", lambda *_: (licences, True))
+    monkeypatch.setattr(night, "make_locks", make)
+    monkeypatch.setattr(night, "update_licences", lambda *_: (licences, True))
     one, two, three = (replace(CELL, model=name) for name in "abc")
     changed = adopt(project, {one: ("k1",), two: ("k2",), three: ("k1",)}, print)
     assert asked == [([one, three], ("k1",)), ([two], ("k2",))]

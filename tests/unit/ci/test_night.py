@@ -1,7 +1,5 @@
 """Planning a night: jobs, reasons, limits and summaries."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

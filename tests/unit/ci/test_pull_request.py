@@ -1,7 +1,5 @@
 """What a pull request changes: mods, images and the jobs that test them."""
 
-from __future__ import annotations
-
 import pytest
 
 from imagefactory.ci.pull_request import changed_mods, find_changes

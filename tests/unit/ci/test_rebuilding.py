@@ -1,7 +1,5 @@
 """A rebuild's surroundings: the commit that it fetches, and what that commit's programs get to know."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Workflows: our own rules that no checker has, and the steps that are not commands."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re
@@ -296,7 +294,7 @@ def test_the_night_lists_what_it_would_prune_and_deletes_no_more_than_a_bound() 
 
 
 def test_jobs_that_may_write_packages_only_move_bytes() -> None:
-    allowed = {"wheels.push", "ci.push", "ci.promote", "rollback", "history", "prune", "rebuilds.attest"}
+    allowed = {"wheels.push", "push", "promote", "rollback", "history", "prune", "rebuilds.attest"}
     writing = [(job, data) for _, job, data in jobs() if data["permissions"].get("packages") == "write"]
     assert len(writing) == 6
     for job, data in writing:
@@ -371,7 +369,7 @@ def test_changed_records_are_rebuilt_on_both_kinds_of_machines() -> None:
         assert bases == [f"${{{{ github.event.{base} }}}}"]
         assert records["steps"][0]["with"]["fetch-depth"] == 0
         assert set(records["strategy"]["matrix"]["runner"]) == set(RUNNERS.values())
-        assert "ci.check-records --base" in steps(records)
+        assert "ci.changes --rebuild --base" in steps(records)
 
 
 def test_only_workflows_that_may_sign_have_an_identity_and_whoever_rebuilds_has_none() -> None:

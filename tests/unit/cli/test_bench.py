@@ -1,7 +1,5 @@
 """The commands of benchmarks, as far as they need no Docker."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command line: unknown commands, options and values end with a message and an exit code."""
 
-from __future__ import annotations
-
 import pytest
 
 from imagefactory.cli.program import collection

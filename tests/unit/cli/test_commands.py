@@ -1,7 +1,5 @@
 """The results of commands, and failures that a user's edits of the matrix and the locks lead to."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

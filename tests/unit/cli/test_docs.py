@@ -1,7 +1,5 @@
 """The generated documentation is up to date: the README, the tables of settings, the JSON schemas."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests the doctor: every check runs, and whatever is wrong comes with a remedy."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Unexpected failures of commands: damaged files and bugs of our own."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

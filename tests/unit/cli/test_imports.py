@@ -1,7 +1,5 @@
 """What commands import: quick ones leave out the packages that they do not use."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from http import HTTPStatus

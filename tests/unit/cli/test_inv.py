@@ -1,7 +1,5 @@
 """`./inv` finds a Python, sets up its environment once, and names what is missing."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """README and docs show commands that exist, and what they print."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """Options, variables and files that commands refuse, each with a message and an exit code of its own."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path
@@ -31,20 +29,20 @@ def filled(text: str, places: Path) -> str:
         ("bad-import-source", ["mods.import", "{missing}@HEAD~1..HEAD"]),
         ("bad-import-source", ["mods.import", "{file}", "--with={folder}"]),
         ("bad-setting", ["mods.import", "{file}", "--env=lower"]),
-        ("no-file", ["ci.report-mods", "{missing}"]),
+        ("no-file", ["mods.check", "--report", "--source={missing}"]),
         ("bad-subject", ["audit", "{missing}.whl"]),
         ("bad-subject", ["audit", "{folder}"]),
         ("unknown-name", ["audit", ""]),
         ("output-unusable", ["build", "--output={file}"]),
         ("output-unusable", ["build", f"--output=/{'x' * 5000}"]),
         ("bad-path", ["build", "--output=~nosuchuser/x"]),
-        ("output-unusable", ["export", "{folder}"]),
-        ("output-unusable", ["export", "{missing}/image.tar"]),
-        ("bad-option", ["export", " "]),
-        ("no-image", ["export", "image.tar"]),
+        ("output-unusable", ["load", "--file={folder}"]),
+        ("output-unusable", ["load", "--file={missing}/image.tar"]),
+        ("bad-option", ["load", "--file= "]),
+        ("no-image", ["load", "--file=image.tar"]),
         ("output-unusable", ["news", "--report={missing}/report"]),
         ("bad-option", ["news", "--upgrade=all"]),
-        ("output-unusable", ["ci.promote", "--target=tiny/cpu", "--subjects={folder}"]),
+        ("output-unusable", ["promote", "--target=tiny/cpu", "--subjects={folder}"]),
         ("cannot-sign", ["publish", "--key={missing}"]),
         ("cannot-sign", ["keys.new", "--private={folder}", "--public=p.pem"]),
         ("no-file", ["compile", "--source=vllm={missing}"]),
@@ -55,7 +53,7 @@ def filled(text: str, places: Path) -> str:
         ("bad-option", ["verify", "--digest=x"]),
         ("output-unusable", ["build", "--output=/proc/x"]),
         ("output-unusable", ["build", "--output={circle}/x"]),
-        ("output-unusable", ["export", "/proc/x"]),
+        ("output-unusable", ["load", "--file=/proc/x"]),
         ("nothing-to-export", ["recipes.export", "{missing}", "--all"]),
         ("output-unusable", ["site", "--offline", "--out=/proc/x"]),
         ("bad-option", ["site", "--offline", "--serve", "--port=65536"]),
@@ -66,7 +64,7 @@ def filled(text: str, places: Path) -> str:
         ("system-failed", ["bench.plot", "{pipe}"]),
         ("cannot-sign", ["publish", "--key={pipe}"]),
         ("cannot-sign", ["publish", "--key=/dev/zero"]),
-        ("unknown-name", ["ci.push", "--target=\n"]),
+        ("unknown-name", ["push", "--target=\n"]),
         ("bad-option", ["prune", "--keep=0"]),
         ("bad-option", ["targets", "--json", "--excluded"]),
         ("bad-option", ["clean", "--everything", "--older-than=3"]),

@@ -1,7 +1,5 @@
 """`./inv run`: a key that the user gives protects the server, and is shown nowhere."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

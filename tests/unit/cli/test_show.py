@@ -1,7 +1,5 @@
 """The progress of builds and pushes, on a terminal and in a log, and the tables of plans and targets."""
 
-from __future__ import annotations
-
 import io
 import re
 

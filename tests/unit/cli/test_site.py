@@ -1,7 +1,5 @@
 """`./inv site` from the command line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

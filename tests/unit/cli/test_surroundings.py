@@ -3,8 +3,6 @@
 Each command is a process of its own. Root may read and write everything, so the processes give up those rights.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What tests of compiles share."""
 
-from __future__ import annotations
-
 import pytest
 
 from imagefactory.compile.toolchain import CompileProject

@@ -1,7 +1,5 @@
 """The number of compilers at once, and errors about too little memory or disk space."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A compile keeps its wheel, copies single libraries, resumes after an interrupt, and refuses what cannot succeed."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A graft is compiled like an inspection of the same targets, and kept as a wheel."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Sources of a compile: folders of the user, their digests, and fetching the rest with git."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A graft replaces libraries of the published wheel by ones that offer the same, and says which files are whose."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """The programs of the toolchain's container that also run outside of it."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys

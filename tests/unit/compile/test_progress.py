@@ -1,7 +1,5 @@
 """The progress of a compile: lines as they arrive from the container, and ninja's steps as a count."""
 
-from __future__ import annotations
-
 import io
 
 from rich.console import Console

@@ -1,7 +1,5 @@
 """What the toolchain cannot compile comes from the published wheel, or is said to be missing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The options of `./inv compile` become requests, or are refused with the closest names."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

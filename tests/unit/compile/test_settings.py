@@ -1,7 +1,5 @@
 """The data of compile.yaml about releases, and how mistakes in it are reported."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from pathlib import Path

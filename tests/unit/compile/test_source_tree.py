@@ -1,7 +1,5 @@
 """The source tree of a compile: written atomically, with mods applied and unneeded parts left out."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Toolchains: what the sources require, and that the committed locks match matrix.yaml and compile.yaml."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """The factory's own environment: locked for every supported host, and created exactly as locked."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A program that is told to end cleans up first."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

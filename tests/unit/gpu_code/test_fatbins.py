@@ -1,7 +1,5 @@
 """Containers of GPU code are found by their structure, wherever they lie."""
 
-from __future__ import annotations
-
 import random
 import struct
 

@@ -1,7 +1,5 @@
 """Code that a chip cannot load is overwritten, and nothing else."""
 
-from __future__ import annotations
-
 import random
 import struct
 

@@ -1,7 +1,5 @@
 """Recipes for other launchers, read back as those launchers read them."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable
 from typing import Any

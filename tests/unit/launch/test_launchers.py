@@ -1,7 +1,5 @@
 """Files for launchers on the same machine: Podman's quadlet, and llama-swap."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -68,7 +68,7 @@ def test_a_mod_or_setting_that_the_image_would_refuse_is_refused() -> None:
         start(MAX_NUM_SEQS="0")
     with raises("not-applicable", match="eagle3-marker does not apply"):
         start("eagle3-marker")
-    with raises("unknown-name", match="no mod 'nothing'"):
+    with raises("unknown-name", match="Unknown mod 'nothing'"):
         start("nothing")
 
 

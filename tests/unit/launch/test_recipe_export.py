@@ -1,7 +1,5 @@
 """Registries of recipes: complete, pinned, and never mixed with somebody's files."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

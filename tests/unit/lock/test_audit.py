@@ -1,14 +1,11 @@
 """Tests reading the GPU targets of a library, and judging them by the policy of an arch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
 
-from imagefactory.lock.audit.auditing import refuse_failing
-from imagefactory.lock.audit.libraries import from_file, from_wheel, read_kernels
+from imagefactory.lock.audit.auditing import from_file, from_wheel, read_kernels, refuse_failing
 from imagefactory.project.locks.kernels import GpuCode, KernelVerdict, judge
 from imagefactory.project.matrix import Arch, CubinPolicy
 from tests.fixtures.failures import raises

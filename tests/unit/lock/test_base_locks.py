@@ -1,7 +1,5 @@
 """Tests locking Debian packages from a small signed archive."""
 
-from __future__ import annotations
-
 import lzma
 import shutil
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Tests the check that locks match the matrix."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

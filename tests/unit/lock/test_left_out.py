@@ -1,7 +1,5 @@
 """What matrix.yaml leaves out: whole distributions with what only they require, and files of others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

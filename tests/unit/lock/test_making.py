@@ -1,7 +1,5 @@
 """Tests making locks: reproducibly, and completely or not at all."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests finding Debian mirrors, and fetching files from them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

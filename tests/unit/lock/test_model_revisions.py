@@ -1,7 +1,5 @@
 """Tests looking up model revisions on the hub or a mirror of it."""
 
-from __future__ import annotations
-
 import json
 from http import HTTPStatus
 

@@ -1,7 +1,5 @@
 """Tests comparing the kernels of the published wheel, a grafted one and a target."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tests listing the paths that wheels install, and settling conflicts between them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from pathlib import Path

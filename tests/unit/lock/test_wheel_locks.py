@@ -1,7 +1,5 @@
 """Tests making wheel locks: uv resolves versions, the index provides the files, and the base decides which fit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tests keeping compiled wheels: their keys, the wheels that are refused, and interrupted copies."""
 
-from __future__ import annotations
-
 import os
 import struct
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Tests pushing compiled wheels to a registry, and pulling them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

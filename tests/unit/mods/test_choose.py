@@ -1,7 +1,5 @@
 """A cell gets the mods it needs or names, and a note on each that is left out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +103,7 @@ def test_named_mod_is_chosen_even_when_not_needed(root: Path) -> None:
     write_mod(root, one("n"))
     assert names(choose(root, mods="[m]")) == ["m"]
     assert choose(root, mods="none") == Chosen((), ())
-    with raises("unknown-name", match="no mod 'l'"):
+    with raises("unknown-name", match="Unknown mod 'l'"):
         choose(root, mods="[l]")
 
 

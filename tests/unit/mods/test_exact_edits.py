@@ -1,7 +1,5 @@
 """Edits made from two texts turn the one into the other, with anchors that occur once; checks tell the two apart."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

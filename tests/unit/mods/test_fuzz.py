@@ -1,7 +1,5 @@
 """Mods and sources to import that nobody would write end in an error with a remedy, soon; seeded, 1,000 of each."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

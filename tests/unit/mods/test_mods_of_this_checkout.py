@@ -1,7 +1,5 @@
 """Every folder in mods/ follows the rules; a new folder is tested automatically."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

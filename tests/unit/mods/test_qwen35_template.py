@@ -1,7 +1,5 @@
 """The chat template of the mod qwen35-chat-template renders as the model and vLLM's parsers expect."""
 
-from __future__ import annotations
-
 import json
 from functools import cache, partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Mods are checked on archives that are pinned by hash, and read by range request where possible."""
 
-from __future__ import annotations
-
 import io
 import re
 import tarfile

@@ -1,7 +1,5 @@
 """The TurboQuant plugin is off by default, validates its variables, and hooks vLLM once per process."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from types import ModuleType

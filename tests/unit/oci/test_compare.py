@@ -1,7 +1,5 @@
 """Comparing images and layers."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Layer blobs: any gzip reads them, and damaged sources stop the build."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Layouts: an image on disk is complete or absent, and other files are left alone."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

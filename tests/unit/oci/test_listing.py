@@ -1,7 +1,5 @@
 """Listings of layers, whole and damaged."""
 
-from __future__ import annotations
-
 import gzip
 import subprocess
 from io import BytesIO

@@ -1,7 +1,5 @@
 """Authorization with tokens and passwords."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator

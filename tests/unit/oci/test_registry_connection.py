@@ -1,7 +1,5 @@
 """Judging answers of registries, and where requests may be sent."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Finding credentials for a registry."""
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """References to images in registries."""
 
-from __future__ import annotations
-
 import pytest
 
 from imagefactory.oci.registry.reference import Reference, is_digest

@@ -1,7 +1,5 @@
 """Referrers in registries with and without the API, and the descriptors that list them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Reading from repositories and writing manifests, and the ways in which registries answer."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Uploading blobs to registries, and the ways in which they answer."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tar headers: read by Python's tarfile, and compared with golden bytes."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 from pathlib import Path

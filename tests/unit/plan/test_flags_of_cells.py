@@ -1,8 +1,5 @@
 """Compares the command of every cell with the flags that its server's sources define, without a container."""
 
-from __future__ import annotations
-
-import json
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The configuration and the manifest of an image."""
 
-from __future__ import annotations
-
 import json
 
 from imagefactory.assemble.assemble import Built

@@ -1,7 +1,5 @@
 """Known layers: the digest before a build, and an error if a build has another result."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

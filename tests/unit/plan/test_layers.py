@@ -1,7 +1,5 @@
 """Layers: every kind has its own settings, which determine its key."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

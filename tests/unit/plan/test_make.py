@@ -1,7 +1,5 @@
 """Plans: the layers of an image, with keys that depend on their inputs and settings only."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Everything that is rendered from the settings agrees."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The status of a plan before and after a build, and its changes since the last one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

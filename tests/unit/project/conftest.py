@@ -1,7 +1,5 @@
 """A small matrix.yaml, loaded or as a file that a test may change."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The days until which bases and older versions are kept, and the warnings afterwards; no test asks the clock."""
 
-from __future__ import annotations
-
 from datetime import date, timedelta
 
 import pytest

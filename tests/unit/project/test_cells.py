@@ -1,7 +1,5 @@
 """Tests which combinations of a matrix are cells, and why others are excluded."""
 
-from __future__ import annotations
-
 import pytest
 
 from imagefactory.project.cells import (

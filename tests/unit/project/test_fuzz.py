@@ -1,7 +1,5 @@
 """Whatever matrix.yaml, locks and command lines hold, commands end soon and with a message; the seed is fixed."""
 
-from __future__ import annotations
-
 import signal
 import string
 from collections.abc import Iterator
@@ -93,7 +91,7 @@ def test_any_lock_is_used_or_refused(locked_checkout: Checkout, monkeypatch: pyt
 
 # fmt: off
 COMMANDS = (
-    "plan", "targets", "render", "explain", "diff", "export", "load", "verify", "smoke", "audit", "licences", "sbom",
+    "plan", "targets", "render", "explain", "diff", "load", "verify", "smoke", "audit", "licences", "sbom",
     "recipes.export", "bench.compare", "bench.plot", "run", "help",
 )
 # fmt: on

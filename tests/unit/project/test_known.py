@@ -1,7 +1,5 @@
 """Tests that every list of servers names the same ones."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 from imagefactory.project.cells import Cell

@@ -1,7 +1,5 @@
 """Tests loading matrix.yaml: mistakes are reported with their line."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Tests cells of a server other than vLLM: their names, what selects and excludes them, and how they are served."""
 
-from __future__ import annotations
-
 import pytest
 
 from imagefactory.project.bases import LeaveOut

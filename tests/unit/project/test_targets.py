@@ -1,7 +1,5 @@
 """Tests how targets select cells, and how wrong targets are reported."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

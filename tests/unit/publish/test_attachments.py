@@ -1,7 +1,5 @@
 """What others attached to an image: bounded, each content once, and nothing that spoils the rest."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

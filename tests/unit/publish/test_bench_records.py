@@ -1,7 +1,5 @@
 """A benchmark holds a promotion: an image that became slower fails its gpu level."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The catalog: what users of tags get, what they can go back to, and what history tells."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Concurrent writes of the catalog: a writer notices interference, and nobody's write is lost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast

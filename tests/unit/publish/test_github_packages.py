@@ -1,7 +1,5 @@
 """GitHub's packages API: every version is found, on every page, and deleted by its digest."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlsplit

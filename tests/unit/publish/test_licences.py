@@ -1,7 +1,5 @@
 """Licences: what packages declare as SPDX, the record of it, and the summary of an image."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile
@@ -13,15 +11,15 @@ from imagefactory.plan.make import make_plan
 from imagefactory.project.locks.files import LicenceLock
 from imagefactory.project.project import Project
 from imagefactory.publish.attest import spdx
-from imagefactory.publish.attest.declared_licences import (
+from imagefactory.publish.attest.components import summarise
+from imagefactory.publish.attest.licence_record import check_licences, update_licences
+from imagefactory.publish.attest.spdx import (
     DeclaredLicence,
     copyright_licence,
     deb_licence,
     gnu_licences,
     wheel_licence,
 )
-from imagefactory.publish.attest.licence_record import check_licences, update_licences
-from imagefactory.publish.attest.licence_summary import summarise
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.failures import raises, refused
 from tests.fixtures.platforms import MACHINE

@@ -1,7 +1,5 @@
 """Provenance: the same for the same commit, apart from the builder and the run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from imagefactory.plan.make import make_plan

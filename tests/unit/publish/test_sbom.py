@@ -1,7 +1,5 @@
 """SBOMs: complete, valid by CycloneDX's own schema, and the same bytes everywhere."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

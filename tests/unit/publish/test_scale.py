@@ -1,7 +1,5 @@
 """A large catalog: read and written page by page, in linear time, and pruned without a request per image."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import sys

@@ -1,7 +1,5 @@
 """Signatures: who signed what, and everything that must not count as a signature."""
 
-from __future__ import annotations
-
 import base64
 import json
 import stat

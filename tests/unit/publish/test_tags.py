@@ -1,7 +1,5 @@
 """Tags: which cell gets which, and which names are refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import date
 

@@ -1,7 +1,5 @@
 """Mods are applied exactly or not at all, and independently of their order."""
 
-from __future__ import annotations
-
 import random
 import tempfile
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Mods at start-up change the files that a build would, all or none, and only once."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

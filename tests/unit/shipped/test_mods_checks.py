@@ -1,7 +1,5 @@
 """Checks are evaluated on source code without importing it."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Diffs are parsed strictly, and applied exactly or not at all."""
 
-from __future__ import annotations
-
 import difflib
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """mod.yaml is parsed strictly; errors name the mod, the file and the line."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

@@ -1,7 +1,5 @@
 """Version ranges are compared according to PEP 440."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

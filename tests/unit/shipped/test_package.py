@@ -1,7 +1,5 @@
 """The package that ships is self-contained, and alone determines the layer's digest."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from pathlib import Path

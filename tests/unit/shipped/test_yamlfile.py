@@ -1,7 +1,5 @@
 """YAML is parsed strictly, with the line of every key and item."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

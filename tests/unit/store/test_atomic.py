@@ -1,7 +1,5 @@
 """Files are written atomically, and a full disk is reported as such."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The store: scratch folders are removed, except for those of running builds, and cleaning needs it alone."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

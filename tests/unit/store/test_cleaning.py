@@ -1,7 +1,5 @@
 """Cleaning: the least recently used files go first, and none while a build is running."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Downloads: continued, checked, each file once, and stopped at once."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Looking up wheels as pip and uv are configured, in HTML or JSON, without showing passwords."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from pathlib import Path

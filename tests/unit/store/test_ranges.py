@@ -1,7 +1,5 @@
 """Reading parts of remote files, from servers with and without ranges."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from pathlib import Path

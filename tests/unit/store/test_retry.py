@@ -1,7 +1,5 @@
 """The retry policy: which failures to retry, how often, and after how long."""
 
-from __future__ import annotations
-
 import errno
 import threading
 from concurrent.futures import CancelledError

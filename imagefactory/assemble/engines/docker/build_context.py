@@ -4,8 +4,6 @@ The description needs only the plan and the checkout, and downloads nothing. Fil
 files, a program inside its wheel) are described by the hashes of their inputs.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

@@ -33,7 +33,7 @@ _PEEK = 512
 _SILENT = "The Docker daemon does not answer."
 _WITHOUT_DOCKER = (
     "Start Docker, check DOCKER_HOST and the free disk, or do without: the embedded engine and "
-    "`./inv export` need none."
+    "`./inv load --file` need none."
 )
 
 

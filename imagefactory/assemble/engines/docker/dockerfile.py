@@ -1,7 +1,5 @@
 """Renders a plan as a Dockerfile that people can read and Docker can run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Builds with Docker: uv installs the wheels, and the embedded engine's code makes the rest."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

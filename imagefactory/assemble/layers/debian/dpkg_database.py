@@ -4,8 +4,6 @@ They come in two forms: one file per package in status.d, which scanners of dist
 single `status` file with its info folder, which dpkg and apt read.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Sequence
 

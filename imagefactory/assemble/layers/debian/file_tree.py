@@ -1,7 +1,5 @@
 """The file tree of an image under construction: every path once, with the package that ships it."""
 
-from __future__ import annotations
-
 import posixpath
 from collections.abc import Iterator
 from dataclasses import replace

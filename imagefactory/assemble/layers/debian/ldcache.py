@@ -6,8 +6,6 @@ ldconfig: apart from the generator's name, the file is the same to the byte. Lef
 subfolders, so that the baseline variant of a library is used; none of our packages has any.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import io
 import posixpath

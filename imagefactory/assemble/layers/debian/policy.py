@@ -4,8 +4,6 @@ Debian fixes uids and gids below 100 for every system (package base-passwd). Acc
 number dynamically (`rdma`) have fixed numbers here. No account has a password.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -5,8 +5,6 @@ for it: enabling services and timers, byte-compiling Python, asking questions, f
 /var/cache.
 """
 
-from __future__ import annotations
-
 import posixpath
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Finds the server of an image."""
 
-from __future__ import annotations
-
 from ..image import Image
 from .server import Server
 from .sglang.server import SERVER as SGLANG

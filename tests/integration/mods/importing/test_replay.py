@@ -1,7 +1,5 @@
 """Scripts run in a container: good ones become mods, and bad ones are bounded, refused and leave nothing behind."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

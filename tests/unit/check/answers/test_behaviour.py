@@ -1,7 +1,5 @@
 """Scenarios pass or fail by the rules of their data."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 from http import HTTPStatus

@@ -1,7 +1,5 @@
 """Answers are judged by how far they are apart, beside the noise of two starts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

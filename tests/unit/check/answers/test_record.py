@@ -1,7 +1,5 @@
 """The record of an image's answers: what became of them beside the image before."""
 
-from __future__ import annotations
-
 import gzip
 import math
 from datetime import UTC, datetime

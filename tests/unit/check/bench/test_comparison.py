@@ -1,7 +1,5 @@
 """Comparisons: intervals, verdicts, and what is not compared."""
 
-from __future__ import annotations
-
 from math import exp
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Measuring: what is asked of a server, and what stays when it fails."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Plots: every picture in a light and a dark version, the same bytes for the same results."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from xml.etree import ElementTree as ET
 

@@ -1,7 +1,5 @@
 """The profiles and prompts of this checkout."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from imagefactory.check.bench.profiles import MIXED, load_profiles, load_prompts, salted

@@ -1,7 +1,5 @@
 """Benchmark results: what they say, and what cannot be read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

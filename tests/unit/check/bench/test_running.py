@@ -1,7 +1,5 @@
 """In what the sides of a comparison differ, and which images a run refuses."""
 
-from __future__ import annotations
-
 import pytest
 
 from imagefactory.check.bench.endpoint import Endpoint

@@ -1,7 +1,5 @@
 """Answers are checked: a fast broken server does not win."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

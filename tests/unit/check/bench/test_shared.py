@@ -1,7 +1,5 @@
 """What may be shared, and what a new result is compared with."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from pathlib import Path
 from typing import Any

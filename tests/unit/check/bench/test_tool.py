@@ -1,7 +1,5 @@
 """The tool: its results, and every way in which it or the server fails."""
 
-from __future__ import annotations
-
 import json
 import sys
 import textwrap

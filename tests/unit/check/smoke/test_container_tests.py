@@ -1,7 +1,5 @@
 """Commands compared with the help of a server."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.smoke.test_container import unexplained

@@ -1,7 +1,5 @@
 """The tests of the GPU level, with fake servers that log what the serve program would."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any

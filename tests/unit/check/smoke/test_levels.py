@@ -1,7 +1,5 @@
 """The levels that an arch has, requires for a tag, or a user requests."""
 
-from __future__ import annotations
-
 from imagefactory.check.smoke.record import LEVELS, levels_named, levels_of, required_levels
 from imagefactory.project.matrix import Matrix
 from tests.fixtures.failures import raises
@@ -19,6 +17,6 @@ def test_requested_levels_are_sorted_and_an_unknown_one_is_refused_with_the_near
 ) -> None:
     assert levels_named(["serve,static", "gpu"], serving_matrix, "cpu") == ("static", "serve", "gpu")
     assert levels_named([], serving_matrix, "cpu") == levels_of(serving_matrix, "cpu")
-    with raises("unknown-name", match="no level 'statik'") as caught:
+    with raises("unknown-name", match="Unknown level 'statik'") as caught:
         levels_named(["statik"], serving_matrix, "cpu")
     assert caught.value.fix == "Did you mean static?"

@@ -1,7 +1,5 @@
 """An image for GPUs that serves on a CPU, with what the smoke test brings along."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Smoke runs: levels that cannot run, and tests that do not end."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

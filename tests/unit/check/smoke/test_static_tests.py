@@ -1,7 +1,5 @@
 """Each static smoke test finds its fault in an image in memory."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import struct

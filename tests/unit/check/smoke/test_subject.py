@@ -1,7 +1,5 @@
 """The image under test is identified by its digest and verified."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

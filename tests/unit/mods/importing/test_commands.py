@@ -1,7 +1,5 @@
 """mods.import from the command line: what it prints, and how it fails."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

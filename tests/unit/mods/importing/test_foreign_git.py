@@ -1,7 +1,5 @@
 """Nothing that a foreign repository configures is run: a marker that every way would leave never appears."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Diffs and files become mods that hold on the versions they were seen on; what cannot says why and leaves nothing."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """Tests the locks of this checkout: they match its matrix, name no host, and record kernels that load."""
 
-from __future__ import annotations
-
 from imagefactory.compile.toolchain import check_all_locks
 from imagefactory.project.locks.files import WheelLock
 from imagefactory.project.locks.kernels import recorded_audit

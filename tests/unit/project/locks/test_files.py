@@ -1,7 +1,5 @@
 """Tests reading and writing locks, and detecting manual edits."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

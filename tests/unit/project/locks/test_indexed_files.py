@@ -1,7 +1,5 @@
 """Tests finding locked files on package indexes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests judging the kernels of an image from the record in locks/kernels.toml."""
 
-from __future__ import annotations
-
 import pytest
 
 from imagefactory.compile.toolchain import check_all_locks

@@ -1,7 +1,5 @@
 """Tests the status of a target."""
 
-from __future__ import annotations
-
 from dataclasses import astuple
 
 from imagefactory.project.project import Project, target_status

@@ -1,7 +1,5 @@
 """Builds the `sglang serve` command from the settings."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ... import command as commands

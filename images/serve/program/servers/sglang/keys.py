@@ -4,8 +4,6 @@ Arguments are in every list of processes, so the key travels in a file that only
 hook in SGLang's processes hides it in their logs.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """SGLang, as the program sees it."""
 
-from __future__ import annotations
-
 from ...command import Command, option
 from ...settings import Settings
 from ..server import Server

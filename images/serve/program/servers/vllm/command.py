@@ -1,7 +1,5 @@
 """Builds the `vllm serve` command from the settings."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reads vLLM's log and metrics."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

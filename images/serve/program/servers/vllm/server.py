@@ -1,7 +1,5 @@
 """vLLM, as the program sees it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from ...command import Command, option
