@@ -74,6 +74,6 @@ def test_every_model_of_vllm(tiny_image: str, tmp_path: Path) -> None:
     check(tiny_image, "vllm", tmp_path)
 
 
-@pytest.mark.parametrize("built", [f"qwen3.5-27b-nvfp4@{SGLANG}/{GPU}"], indirect=True)
-def test_every_model_of_sglang(built: str, tmp_path: Path) -> None:
-    check(built, "sglang", tmp_path)
+@pytest.mark.parametrize("loaded", [f"qwen3.5-27b-nvfp4@{SGLANG}/{GPU}"], indirect=True)
+def test_every_model_of_sglang(loaded: str, tmp_path: Path) -> None:
+    check(loaded, "sglang", tmp_path)

@@ -126,15 +126,15 @@ def test_the_server_reaches_nothing_but_the_hub(containers: Containers, tiny_ima
     check(containers, Image(tiny_image, ("--env", "VLLM_API_KEY=key")))
 
 
-@pytest.mark.parametrize("built", [f"tiny@{version}/cpu/{MACHINE}" for version in OLDER], indirect=True)
-def test_earlier_versions_reach_nothing_but_the_hub(containers: Containers, built: str) -> None:
-    check(containers, Image(built, ("--env", "VLLM_API_KEY=key")))
+@pytest.mark.parametrize("loaded", [f"tiny@{version}/cpu/{MACHINE}" for version in OLDER], indirect=True)
+def test_earlier_versions_reach_nothing_but_the_hub(containers: Containers, loaded: str) -> None:
+    check(containers, Image(loaded, ("--env", "VLLM_API_KEY=key")))
 
 
-@pytest.mark.parametrize("built", [f"qwen3.5-27b-nvfp4@{version}/{GPU}" for version in SGLANG], indirect=True)
-def test_sglang_reaches_nothing_but_the_hub(containers: Containers, built: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("loaded", [f"qwen3.5-27b-nvfp4@{version}/{GPU}" for version in SGLANG], indirect=True)
+def test_sglang_reaches_nothing_but_the_hub(containers: Containers, loaded: str, tmp_path: Path) -> None:
     options, arguments = on_cpu(REPOSITORY, tmp_path / "model", SERVERS["sglang"].on_cpu)
-    check(containers, Image(built, (*options, "--env", "VLLM_API_KEY=key"), arguments))
+    check(containers, Image(loaded, (*options, "--env", "VLLM_API_KEY=key"), arguments))
 
 
 def test_what_only_a_gpu_calls_reaches_nothing(containers: Containers, gpu_image: str) -> None:
