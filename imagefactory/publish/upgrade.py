@@ -15,6 +15,8 @@ from imagefactory.check.bench.comparison import compare, refuse_incomparable
 from imagefactory.check.bench.result import BenchResult
 from imagefactory.errors import UsageError
 from imagefactory.lock.flags.flag_records import FlagLock, recorded_version
+from imagefactory.project.cells import Cell, known_faults
+from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import TITLES, server_name, version_key
 from imagefactory.publish.catalog import Catalog
@@ -39,6 +41,7 @@ class Known:
     """Why a version does not need a mod, by the mod and the version."""
     results: Sequence[BenchResult] = ()
     catalog: Catalog = field(default_factory=Catalog)
+    matrix: Matrix | None = None
 
     @classmethod
     def of(cls, project: Project, catalog: Catalog, results: Sequence[BenchResult]) -> Known:
@@ -52,7 +55,13 @@ class Known:
             for name, version in versions.items()
         }
         flags = {name: FlagLock.read(path) for name, path in paths.items() if path.exists()}
-        return cls(flags, reasons, results, catalog)
+        return cls(flags, reasons, results, catalog, project.matrix)
+
+    def faults(self, cell: Cell) -> list[str]:
+        """Return what is wrong with a version, if the matrix still has it."""
+        if self.matrix is None or cell.version not in self.matrix.versions or cell.model not in self.matrix.models:
+            return []
+        return known_faults(self.matrix, cell)
 
     @cached_property
     def held(self) -> dict[Digest, str]:
@@ -130,7 +139,12 @@ def compare_contents(before: Contents, after: Contents, known: Known) -> Upgrade
     reasons = {name: known.not_needed.get((name, after.cell.version), "") for name in mods}
     flags, variables = _gone(*(known.flags.get(one.cell.version) for one in (before, after)))
     sides = (("the image you have", before), ("the newer image", after))
-    held = {name: known.held[one.digest] for name, one in sides if one.digest and one.digest in known.held}
+    held = [
+        f"{name} was rolled back on {known.held[one.digest]}"
+        for name, one in sides
+        if one.digest and one.digest in known.held
+    ]
+    faults = [f"{name}: {fault}" for name, one in sides for fault in known.faults(one.cell)]
     listed = None not in (before.packages, after.packages)
     lacking = after.layers.keys() - before.layers.keys()
     return Upgrade(
@@ -145,7 +159,7 @@ def compare_contents(before: Contents, after: Contents, known: Known) -> Upgrade
         pull=sum(after.layers[one] for one in lacking) if before.layers and after.layers else None,
         speed=_speed(known.results, before.digest, after.digest),
         answers=known.answers.get(after.digest or Digest(""), NOT_MEASURED).removeprefix("answers "),
-        faults=tuple(f"{name} was rolled back on {day}" for name, day in held.items()),
+        faults=(*held, *faults),
         held=before.digest in known.held,
     )
 

@@ -104,6 +104,7 @@ def test_what_an_owner_of_gemma_notices_from_version_to_version() -> None:
     drafters = ("RedHatAI/gemma-4-31B-it-speculator.dflash", "z-lab/gemma-4-31B-it-DFlash")
     assert second.settings == {"DFLASH_DRAFTER": drafters, "DFLASH_NUM_SPEC_TOKENS": ("8", "15")}
     assert "**Models**: new: z-lab/gemma-4-31B-it-DFlash" in markdown(second)
+    assert "**Known faults**: the image you have: two Sparks hang after 20 to 60 minutes" in markdown(second)
     assert third.settings == {"LOAD_FORMAT": (None, "instanttensor"), "QUANTIZATION": ("fp8", "fp8_per_tensor")}
     assert "`LOAD_FORMAT` is `instanttensor` now; `QUANTIZATION` `fp8` → `fp8_per_tensor`" in markdown(third)
     assert [upgrade.title for upgrade in (first, second)] == [
