@@ -144,7 +144,11 @@ def compare_contents(before: Contents, after: Contents, known: Known) -> Upgrade
         for name, one in sides
         if one.digest and one.digest in known.held
     ]
-    faults = [f"{name}: {fault}" for name, one in sides for fault in known.faults(one.cell)]
+    old, new = known.faults(before.cell), known.faults(after.cell)
+    faults = [
+        *(f"{'both' if fault in new else 'the image you have'}: {fault}" for fault in old),
+        *(f"the newer image: {fault}" for fault in new if fault not in old),
+    ]
     listed = None not in (before.packages, after.packages)
     lacking = after.layers.keys() - before.layers.keys()
     return Upgrade(
@@ -215,9 +219,10 @@ def markdown(upgrade: Upgrade) -> str:
 def _told(upgrade: Upgrade) -> Iterator[tuple[str, str]]:
     before, after = upgrade.before, upgrade.after
     yield "Must you act", upgrade.act
-    yield "Known faults", "; ".join(upgrade.faults)
     if upgrade.same:
+        yield "Known faults", "; ".join(fault.removeprefix("both: ") for fault in upgrade.faults)
         return
+    yield "Known faults", "; ".join(upgrade.faults)
     yield "Server", upgrade.server
     yield "Defaults", "; ".join(f"{_code(name)} {_moved(*sides)}" for name, sides in upgrade.settings.items())
     flags = ", ".join(map(_code, upgrade.flags_gone or ()))

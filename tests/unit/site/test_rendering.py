@@ -118,7 +118,9 @@ def test_every_image_is_found_by_digest_tag_and_day_with_what_changes_today(file
     assert (old["digest"], old["newest"], old["state"]) == (f"sha256:{'1' * 64}", new["digest"], "update waiting")
     assert {"tiny", "2026-11-14"} <= {*old["names"]}
     assert any(line.startswith("**Defaults**: ") for line in old["lines"])
-    assert new["lines"] == ["**Must you act**: No: this is the newest image."]
+    told, fault = new["lines"]
+    assert told == "**Must you act**: No: this is the newest image."
+    assert fault.startswith("**Known faults**: it stops after an hour ")
     entries = ET.fromstring(files["feed.xml"]).findall("{*}entry")  # noqa: S314 - our own file
     notes = [entry.findtext("{*}content") for entry in entries]
     assert notes == ["\n".join(f"- {line}" for line in old["lines"]), None]
