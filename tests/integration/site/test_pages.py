@@ -131,7 +131,7 @@ def test_site_can_be_read_without_scripts(site: str, tabs: Tabs) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("tiny")
     expect(page.locator("#settings tbody tr").first).to_be_visible()
     expect(page.get_by_role("button", name="Copy")).to_have_count(0)
-    page.get_by_role("link", name="Which configuration").click()
+    page.get_by_role("link", name="Configurations").click()
     page.locator("summary").nth(1).click()
     expect(page.locator(".answer").nth(1)).to_be_visible()
     expect(page.locator(".answer").first).to_be_hidden()
