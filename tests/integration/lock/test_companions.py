@@ -14,6 +14,7 @@ from imagefactory.store.index_config import IndexConfig
 from imagefactory.store.indexes import Indexes
 from imagefactory.store.progress import Say
 from tests.fixtures.checkouts import Checkout
+from tests.fixtures.registries import HURRIED
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import WheelFactory
 
@@ -31,6 +32,7 @@ def test_the_refresh_pins_what_tags_name_and_says_what_moved(
     simple_index.add(wheel_factory("vllm", "2.0"))
     for outside in ("update_licences", "drop_unneeded"):
         monkeypatch.setattr(f"imagefactory.ci.refresh.{outside}", lambda *_, **__: None)
+    monkeypatch.setattr("imagefactory.oci.registry.connection._RETRY", HURRIED)
     name = f"{registry}/test-companions/{uuid4().hex[:12]}"
     companions = f"companions: {{web: {name}:main, gone: {name}:gone, away: 127.0.0.1:9/away:main}}\nmodels:\n"
     locked_checkout.edit_matrix("\nmodels:\n", f"\n{companions}")
