@@ -65,7 +65,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const found = judged.findings.filter(({ result }) => result === "warn" || result === "fail").map(({ name, detail }) => `${name}: ${grouped(detail)}`);
     const kernels = image.kernels.filter(({ outcome }) => outcome === "fails").map(({ library, why }) => `${library}: ${why}`);
     const held = image.history.filter(({ held: back }) => back).map(({ digest, date }) => `${digest.slice(0, 19)} of ${date} is held back after a rollback`);
-    return [...(model.remark ? [model.remark] : []), ...found, ...kernels, ...held, ...image.problems];
+    return [...(model.remark ? [model.remark] : []), ...image.faults, ...found, ...kernels, ...held, ...image.problems];
   }
 
   const items = (texts, none) => (texts.length ? make("ul", { class: "plain" }, ...texts.map((text) => make("li", {}, text))) : make("span", { class: "soft" }, none));
