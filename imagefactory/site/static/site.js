@@ -53,9 +53,19 @@
 
   const search = document.getElementById("search");
   const list = document.getElementById("found");
-  const entries = window.searchData || [];
-  if (!entries.length) return;
-  const texts = entries.map((entry) => entry.join(" ").toLowerCase());
+  if (!search) return;
+  let entries = [];
+  let texts = [];
+  /** Load what can be found when somebody is about to search. */
+  const load = () => {
+    const script = Object.assign(document.createElement("script"), { src: `${root}search-data.js` });
+    script.addEventListener("load", () => {
+      entries = window.searchData;
+      texts = entries.map((entry) => entry.join(" ").toLowerCase());
+      find();
+    });
+    document.head.append(script);
+  };
   /** Whether a text has a word that begins so: "coding" is not in "decoding". */
   const hasWord = (text, start) => {
     for (let at = text.indexOf(start); at >= 0; at = text.indexOf(start, at + 1)) {
@@ -90,6 +100,7 @@
 
   const find = () => {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    if (!entries.length) return;
     const found = entries.map((_, number) => [score(number, words), number])
       .filter(([value]) => value >= 0)
       .sort((one, other) => other[0] - one[0] || one[1] - other[1])
@@ -101,6 +112,7 @@
 
   search.disabled = false;
   search.addEventListener("input", find);
+  search.addEventListener("focus", load, { once: true });
   search.addEventListener("focus", find);
   search.addEventListener("keydown", (event) => event.key === "Enter" && list.querySelector("a")?.click());
   search.parentElement.addEventListener("keydown", (event) => { if (event.key === "Escape") list.hidden = true; });

@@ -78,7 +78,7 @@ def test_answers_can_be_read_by_all_and_nothing_moves(tabs: Tabs, home: str, opt
 def test_the_first_load_is_light(picker_page: Path, site_folder: Path) -> None:
     page = picker_page.with_name("choose.html").read_text("utf-8")
     loaded = [path for path in picker_page.parent.rglob("*.*") if path.name in page or path.name == "choose.html"]
-    loaded += [site_folder / "index.html", site_folder / "search-data.js"]
+    loaded += [site_folder / "index.html"]
     weights = {path.name: len(gzip.compress(path.read_bytes())) for path in loaded}
     assert {"choose-data.js", "choose.js", "site.css"} <= set(weights)
     assert sum(weights.values()) < 150_000, weights

@@ -92,9 +92,10 @@ def test_there_is_the_advice_that_the_site_needs_and_none_without_documentation(
 
 
 def test_data_in_a_script_cannot_end_it() -> None:
-    text = as_script("found", {"a": "</script>\u2028<!--"})
-    assert not re.search("[<>\u2028]", text)
-    assert json.loads(text.removeprefix("window.found = ").removesuffix(";\n")) == {"a": "</script>\u2028<!--"}
+    document = {"a": "</script>\u2028<!--", "it's": '"'}
+    text = as_script("found", document).removeprefix("window.found = JSON.parse('").removesuffix("');\n")
+    assert not re.search("[<>'\u2028]", text)
+    assert json.loads(text.replace(r"\\", "\\")) == document
 
 
 def test_folded_command_has_the_same_words() -> None:

@@ -226,7 +226,9 @@ def test_feed_has_the_times_of_the_catalog(files: dict[str, bytes]) -> None:
 
 def test_search_finds_models_images_mods_settings_and_problems(files: dict[str, bytes]) -> None:
     text = files["search-data.js"].decode()
-    entries = json.loads(text.removeprefix("window.searchData = ").removesuffix(";\n"))
+    entries = json.loads(
+        text.removeprefix("window.searchData = JSON.parse('").removesuffix("');\n").replace(r"\\", "\\")
+    )
     kinds = {"model", "how to", "image", "mod", "setting", "problem", "exit code"}
     assert {entry[0] for entry in entries} == kinds
     assert all(entry[2].partition("#")[0] in files for entry in entries)
