@@ -92,7 +92,6 @@ def new_releases(matrix: Matrix, server: str, indexes: Indexes) -> list[str]:
 
 
 def look(project: Project, indexes: Indexes) -> News:
-    """Compare a checkout with the index."""
     news, matrix = News(), project.matrix
     newest = [newest_here(matrix, server) for server in TITLES if has_releases(matrix, server)]
     for name in newest:

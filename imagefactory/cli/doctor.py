@@ -80,7 +80,6 @@ def _system() -> Result:
 
 
 def _environment(root: Path) -> Result:
-    """Compare what is installed with locks/environment/."""
     prefix = Path(sys.prefix)
     if not (prefix / STAMPS).is_dir():
         return "warning", f"{prefix} was not made by ./inv", "Use ./inv, which installs what is locked."

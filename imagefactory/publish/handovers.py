@@ -24,6 +24,10 @@ from imagefactory.store.digests import Digest, Sha256
 _REMEDY = "Run the job that builds the image again. If that does not help, find out who changed the file."
 
 
+def _bad(what: str, where: str, why: str, fix: str = _REMEDY) -> TrustError:
+    return TrustError("bad-handover", what, where=where, why=why, fix=fix)
+
+
 class Handover(Frozen):
     """What a job says about an image that it built and pushed."""
 
@@ -48,14 +52,9 @@ class Handover(Frozen):
             image = make_image(plan, [layer.blob for layer in self.layers])
             if Handover.of(plan, image) == self:
                 return image
-        raise TrustError(
-            "bad-handover",
-            f"The hand-over of {self.target} does not fit the plan.",
-            where=f"{self.plan_key}.json",
-            why=f"It says {self.digest} for the plan {self.plan_key}; the plan is {plan.key}, or its layers give "
-            "another image.",
-            fix=_REMEDY,
-        )
+        says = f"It says {self.digest} for the plan {self.plan_key}"
+        why = f"{says}; the plan is {plan.key}, or its layers give another image."
+        raise _bad(f"The hand-over of {self.target} does not fit the plan.", f"{self.plan_key}.json", why)
 
 
 def handover_folder(project: Project) -> Path:
@@ -74,18 +73,11 @@ def read_handovers(folder: Path) -> dict[Sha256, Handover]:
         try:
             handover = Handover.model_validate_json(path.read_bytes())
         except (OSError, ValueError) as error:
-            why = str(error).splitlines()[0]
-            raise TrustError(
-                "bad-handover", "A hand-over cannot be read.", where=str(path), why=why, fix=_REMEDY
-            ) from None
+            raise _bad("A hand-over cannot be read.", str(path), str(error).splitlines()[0]) from None
         if found.setdefault(handover.plan_key, handover) != handover:
-            raise TrustError(
-                "bad-handover",
-                f"Two jobs handed on different images for {handover.target}.",
-                where=str(path),
-                why=f"One says {found[handover.plan_key].digest}, the other {handover.digest}.",
-                fix="The same plan must give the same image: run `./inv verify`. Nothing was published.",
-            )
+            why = f"One says {found[handover.plan_key].digest}, the other {handover.digest}."
+            fix = "The same plan must give the same image: run `./inv verify`. Nothing was published."
+            raise _bad(f"Two jobs handed on different images for {handover.target}.", str(path), why, fix)
     return found
 
 
@@ -137,11 +129,7 @@ class ExpectedImages:
         for layer in handed.layers:
             recorded = self._known.blob(layer.key)
             if recorded not in (None, layer.blob):
-                raise TrustError(
-                    "bad-handover",
-                    f"The hand-over of {handed.target} contradicts the record.",
-                    where=f"layer {layer.name}, key {layer.key}",
-                    why=f"Recorded: {recorded}; handed on: {layer.blob}.",
-                    fix=_REMEDY,
-                )
+                what = f"The hand-over of {handed.target} contradicts the record."
+                why = f"Recorded: {recorded}; handed on: {layer.blob}."
+                raise _bad(what, f"layer {layer.name}, key {layer.key}", why)
         return image

@@ -44,7 +44,6 @@ class Contents:
 
 
 def contents_of_plan(project: Project, plan: Plan, image: Image | None) -> Contents:
-    """Describe the image of a plan, from the locks."""
     cell, last = plan.cell, plan.layers[-1]
     models = models_of(last) if isinstance(last, ModelLayer) else ()
     packages = {f"wheel {one.name}": one.version for one in project.wheel_lock(cell).wheels}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from imagefactory.errors import UsageError
@@ -27,25 +26,16 @@ _VERSION: Final = re.compile(rf"(?:(?:{'|'.join(TITLES)})-)?\d+\.\d[\w.-]*|{NIGH
 _TAG: Final = re.compile(r"(?:.*:)?([\w.-]+?)(?:@(\d{4}-\d\d-\d\d))?", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Pair:
-    """The image that somebody has, the one to compare it with, and the catalog, if a registry was asked."""
-
-    before: Contents
-    after: Contents
-    catalog: Catalog
-
-
-def find_pair(project: Project, cell: Cell, have: str, want: str, open_registry: Callable[[], Repository]) -> Pair:
-    """Find two images; without `want`, the second is the newest one for whoever has the first.
+def find_pair(project: Project, cell: Cell, have: str, want: str) -> tuple[Contents, Contents, Catalog]:
+    """Find two images, and the catalog; without `want`, the second is the newest one for whoever has the first.
 
     Versions of the matrix mean the locked images of the cell's model and arch, and need no registry.
     """
     if _is_version(have) and (not want or _is_version(want)):
         before = _locked(project, cell, have)
         newer = want or newest_version(project.matrix, before.cell)
-        return Pair(before, _locked(project, cell, newer), Catalog())
-    with open_registry() as repository:
+        return before, _locked(project, cell, newer), Catalog()
+    with Repository.open(project.matrix.require_registry()) as repository:
         catalog = read_catalog(repository).catalog
         if _is_version(have):
             before, newest = _locked(project, cell, have), None
@@ -53,9 +43,9 @@ def find_pair(project: Project, cell: Cell, have: str, want: str, open_registry:
             image, newest = find_published(catalog, have)
             before = contents_in_registry(repository, image.digest)
         if _is_version(want):
-            return Pair(before, _locked(project, before.cell, want), catalog)
+            return before, _locked(project, before.cell, want), catalog
         after = find_published(catalog, want)[0] if want or newest is None else newest
-        return Pair(before, contents_in_registry(repository, after.digest), catalog)
+        return before, contents_in_registry(repository, after.digest), catalog
 
 
 def _is_version(named: str) -> bool:
@@ -103,8 +93,7 @@ def _named(catalog: Catalog, tag: str, day: str | None) -> Published | None:
     last = day_of(day) if day else None
     moves = [event for event in catalog.moves([tag]) if last is None or event.time.date() <= last]
     images = moves[-1].moved[tag].images if moves else {}
-    fixed = catalog.owner_of(tag)
-    here = images.get(f"linux/{host_machine()}") or next(iter(images.values()), fixed)
+    here = images.get(f"linux/{host_machine()}") or next(iter(images.values()), catalog.owners.get(tag))
     return catalog.image(here) if here else None
 
 

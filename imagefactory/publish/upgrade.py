@@ -134,7 +134,6 @@ class Upgrade:
 
 
 def compare_contents(before: Contents, after: Contents, known: Known) -> Upgrade:
-    """Compare two images."""
     mods = _changes(dict.fromkeys(before.mods, "there"), dict.fromkeys(after.mods, "there"))
     reasons = {name: known.not_needed.get((name, after.cell.version), "") for name in mods}
     flags, variables = _gone(*(known.flags.get(one.cell.version) for one in (before, after)))
@@ -208,7 +207,6 @@ def _speed(results: Sequence[BenchResult], before: Digest | None, after: Digest 
 
 
 def lines(upgrade: Upgrade) -> list[str]:
-    """Tell what changes, in lines of Markdown."""
     return [f"**{name}**: {text}" for name, text in _told(upgrade) if text]
 
 

@@ -33,7 +33,6 @@ err = _SafeConsole(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def error_message(error: FactoryError) -> Text:
-    """Lay out the four parts of an error."""
     return Text.assemble(
         (f"error[{error.name}]: ", "bold red"),
         (error.what, "bold"),

@@ -4,8 +4,8 @@ Everything is attached to the manifest's digest, so it is in place before a tag 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from imagefactory.errors import InputError, RegistryError
 from imagefactory.oci.registry import referrers
@@ -70,12 +70,10 @@ def attach_all(
 
 
 def attached_bundles(repository: Repository, subject: Digest) -> Bundles:
-    """Read the signed statements of an image."""
     return bundles_among(repository, referrers.find(repository, subject, bundles.MEDIA_TYPE))
 
 
 def bundles_among(repository: Repository, attached: Iterable[Descriptor]) -> Bundles:
-    """Iterate over the signed statements among what is attached to an image."""
     for digest, content in contents_among(repository, attached, bundles.MEDIA_TYPE):
         try:
             yield digest, content if isinstance(content, str) else Bundle.read(content)
@@ -93,11 +91,9 @@ def contents_among(
     """
     read: set[Digest] = set()
     left = _MOST_BYTES
-    of_type = (one for one in attached if one.artifact_type == media_type)
-    for number, descriptor in enumerate(of_type):
+    for number, descriptor in enumerate(one for one in attached if one.artifact_type == media_type):
         if number == _MOST or left <= 0:
-            why = f"it is not read, nor what follows: {number} others have all that is read"
-            yield descriptor.digest, why
+            yield descriptor.digest, f"it is not read, nor what follows: {number} others have all that is read"
             return
         try:
             manifest = repository.manifest(descriptor.digest)
@@ -120,7 +116,7 @@ def contents_among(
 
 def _statements(project: Project, plan: Plan, name: str, subject: Digest, document: bytes) -> list[Statement]:
     source, run = provenance.read_source(project.root), provenance.read_run(project.matrix.source)
-    predicates: Mapping[str, dict[str, Any]] = {
+    predicates = {
         provenance.PREDICATE_TYPE: provenance.make_provenance(project, plan, source=source, run=run),
         sbom.PREDICATE_TYPE: json.loads(document),
         bundles.SIGNATURE_PREDICATE: {},

@@ -48,7 +48,6 @@ class Statement:
 
     @classmethod
     def read(cls, payload: bytes) -> Statement:
-        """Read an in-toto statement about one image."""
         try:
             document = parse_json(payload)
             [subject] = document["subject"]

@@ -6,7 +6,7 @@ from imagefactory.ci.report_mods import LABEL, report
 from imagefactory.mods.compatibility import ModResult
 from imagefactory.publish.github import RECORDS, GitHub
 from imagefactory.store.http import Retry
-from tests.fixtures.checkouts import REPOSITORY, Checkout
+from tests.fixtures.checkouts import Checkout
 from tests.fixtures.failures import raises
 from tests.fixtures.fake_github import REPOSITORY as GITHUB
 from tests.fixtures.fake_github import TOKEN, FakeGitHub
@@ -36,7 +36,7 @@ def test_a_broken_mod_is_reported_once_with_the_evidence_and_new_evidence_update
     assert len(fake_github.comments) == 1
 
 
-def test_a_mod_that_holds_again_closes_its_issue_and_the_same_fault_opens_it_again(
+def test_a_mod_that_holds_closes_its_issue_and_one_that_somebody_closed_stays_so_until_the_finding_changes(
     fake_github: FakeGitHub,
 ) -> None:
     outcomes(fake_github, BROKEN)
@@ -45,12 +45,6 @@ def test_a_mod_that_holds_again_closes_its_issue_and_the_same_fault_opens_it_aga
     assert fake_github.issues[0]["state"] == "closed"
     assert outcomes(fake_github, BROKEN) == ["reopened"]
     assert fake_github.issues[0]["state"] == "open"
-
-
-def test_an_issue_that_somebody_closed_stays_closed_until_the_finding_changes(
-    fake_github: FakeGitHub,
-) -> None:
-    outcomes(fake_github, BROKEN)
     fake_github.issues[0]["state"] = "closed"
     assert outcomes(fake_github, BROKEN) == ["unchanged"]
     assert fake_github.issues[0]["state"] == "closed"
@@ -121,9 +115,3 @@ def test_a_branch_starts_empty_grows_and_is_not_written_without_changes(fake_git
     assert fake_github.files(RECORDS) == {"README.md": "another page", "locks/a.toml": "a"}
     assert first is not None
     assert fake_github.commits[str(second)]["parents"] == [first]
-
-
-def test_the_issue_form_asks_for_the_digest_and_the_check() -> None:
-    broken = (REPOSITORY / ".github/ISSUE_TEMPLATE/broken-image.yml").read_text("utf-8")
-    assert "RepoDigests" in broken
-    assert "IMAGE check" in broken

@@ -18,6 +18,7 @@ from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select_one
+from imagefactory.publish import named_images
 from imagefactory.publish.catalog import Catalog
 from imagefactory.publish.history import steps
 from imagefactory.publish.image_contents import Contents, contents_of_plan
@@ -213,15 +214,13 @@ def test_a_version_is_followed_by_the_default_one_and_by_none_that_is_not_newer(
     assert newest_version(COMMITTED.matrix, cell) == expected
 
 
-def test_versions_need_no_registry_and_a_mistyped_one_is_not_taken_for_a_tag() -> None:
-    def refuse() -> object:
-        raise AssertionError("no registry is needed")
-
+def test_versions_need_no_registry_and_a_mistyped_one_is_not_taken_for_a_tag(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(named_images, "Repository", None)
     cell = select_one(COMMITTED.matrix, "gemma4-31b")
-    pair = find_pair(COMMITTED, cell, "0.28.0", "", refuse)  # type: ignore[arg-type]
-    assert [one.cell.version for one in (pair.before, pair.after)] == ["0.28.0", COMMITTED.matrix.defaults.vllm]
+    before, after, _ = find_pair(COMMITTED, cell, "0.28.0", "")
+    assert [one.cell.version for one in (before, after)] == ["0.28.0", COMMITTED.matrix.defaults.vllm]
     with raises("unknown-name"):
-        find_pair(COMMITTED, cell, "0.18", "", refuse)  # type: ignore[arg-type]
+        find_pair(COMMITTED, cell, "0.18", "")
 
 
 def test_each_step_knows_what_users_of_its_tags_had_before(catalog: Catalog) -> None:
