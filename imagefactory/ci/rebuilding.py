@@ -201,7 +201,7 @@ def attach_rebuilds(
 def _attach(repository: Repository, place: Repository, statement: Statement, signer: Signer) -> str:
     """Attach a statement, unless this signer said the same before."""
     there = attached_bundles(place, statement.subject)
-    for digest, _, said in trusted_statements(there, signer.verifier):
+    for digest, said in trusted_statements(there, signer.verifier):
         about = (said.predicate_type, said.subject, said.predicate.get("rebuilt"))
         if about == (PREDICATE_TYPE, statement.subject, statement.predicate["rebuilt"]):
             return str(place.reference.at(digest))

@@ -70,7 +70,7 @@ def _unsigned(repository: Repository, digest: Digest, attached: Sequence[Descrip
     from imagefactory.publish.attest import attachments  # noqa: PLC0415 - with cryptography
 
     found = attachments.trusted_statements(attachments.bundles_among(repository, attached), trust)
-    there = {statement.predicate_type for _, _, statement in found if statement.subject == digest}
+    there = {statement.predicate_type for _, statement in found if statement.subject == digest}
     return [f"signed: no trusted {name}" for kind, name in attachments.STATEMENTS.items() if kind not in there]
 
 
