@@ -221,8 +221,7 @@ def history(project: Project, target: str = "") -> None:
 def upgrade(project: Project, from_: str, to: str = "", target: str = "", json: bool = False) -> None:
     """Tell what changes between two images of a model, whether you must act, and how to go back."""
     from imagefactory.check.bench.result import shared_results
-    from imagefactory.publish.named_images import find_pair
-    from imagefactory.publish.upgrade import Known, compare_contents, markdown
+    from imagefactory.publish.upgrade import Known, compare_contents, find_pair, markdown
 
     options.filled("--from", from_)
     before, after, catalog = find_pair(project, select_one(project, target), from_, to)

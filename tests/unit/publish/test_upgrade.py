@@ -18,12 +18,19 @@ from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select_one
-from imagefactory.publish import named_images
 from imagefactory.publish.catalog import Catalog
 from imagefactory.publish.history import steps
 from imagefactory.publish.image_contents import Contents, contents_of_plan
-from imagefactory.publish.named_images import find_pair, find_published, newest_version
-from imagefactory.publish.upgrade import Known, Upgrade, compare_contents, lines, markdown
+from imagefactory.publish.upgrade import (
+    Known,
+    Upgrade,
+    compare_contents,
+    find_pair,
+    find_published,
+    lines,
+    markdown,
+    newest_version,
+)
 from imagefactory.store.digests import Digest
 from tests.fixtures.benchmarks import BOUND, result
 from tests.fixtures.checkouts import REPOSITORY
@@ -215,7 +222,7 @@ def test_a_version_is_followed_by_the_default_one_and_by_none_that_is_not_newer(
 
 
 def test_versions_need_no_registry_and_a_mistyped_one_is_not_taken_for_a_tag(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(named_images, "Repository", None)
+    monkeypatch.setattr("imagefactory.publish.upgrade.Repository", None)
     cell = select_one(COMMITTED.matrix, "gemma4-31b")
     before, after, _ = find_pair(COMMITTED, cell, "0.28.0", "")
     assert [one.cell.version for one in (before, after)] == ["0.28.0", COMMITTED.matrix.defaults.vllm]
