@@ -1,7 +1,5 @@
 """What is new on the package index, and what it means for this checkout, for a maintainer who has two minutes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from textwrap import shorten

@@ -1,7 +1,5 @@
 """Checks this machine for everything that commands rely on, and suggests a remedy for whatever is wrong."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -3,8 +3,6 @@
 Numbers arrive as text: when Invoke converts them, its errors name neither the option nor the reason.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

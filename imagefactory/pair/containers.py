@@ -1,7 +1,5 @@
 """The two containers of a pair: finding them by their labels, their state, and stopping and starting both."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -4,8 +4,6 @@ It may hold tokens, so only what describes the network is kept. With different p
 is the management interface, and CLUSTER_LINKS lists the addresses on the cable.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from contextlib import suppress

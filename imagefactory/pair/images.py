@@ -3,8 +3,6 @@
 The second Spark's Docker pulls from a registry on its own loopback, which ssh forwards to this machine.
 """
 
-from __future__ import annotations
-
 import json
 import posixpath
 import subprocess

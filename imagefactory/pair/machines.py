@@ -1,7 +1,5 @@
 """Runs commands on the two machines: this one, and the second over ssh, whose failures it explains."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """One of the two machines, as probe_node.py describes it."""
 
-from __future__ import annotations
-
 import ipaddress
 from pathlib import Path
 from typing import Final, Self

@@ -1,7 +1,5 @@
 """Compares two machines with what a pair needs; the sentences and limits are in rules.yaml."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

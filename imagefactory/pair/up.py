@@ -3,8 +3,6 @@
 Each step does only what is missing, so that an interrupted `up` is simply repeated.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

@@ -3,8 +3,6 @@
 The image's own `download` does it there, so files are resumed, verified and locked as always; ssh forwards the port.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -5,8 +5,6 @@ need no clone and no credentials in a checkout, and GitHub signs them. Images on
 GHCR does not support DELETE: deleting a version deletes its tags, but nothing that it refers to.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -52,7 +50,7 @@ class GitHub:
     _session: requests.Session = field(default_factory=new_session, repr=False)
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> GitHub:
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
         """Read GITHUB_REPOSITORY, GITHUB_TOKEN and GITHUB_API_URL; FACTORY_GITHUB_API overrides the last."""
         missing = [name for name in ("GITHUB_REPOSITORY", "GITHUB_TOKEN") if not environment.get(name)]
         if missing:

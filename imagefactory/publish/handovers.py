@@ -4,11 +4,9 @@ A tag only says what somebody put there. So an image is compared with the record
 it handed on, or with both, before anything tests, signs or tags it.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from imagefactory.errors import TrustError
 from imagefactory.oci.image import Image
@@ -38,7 +36,7 @@ class Handover(Frozen):
     layers: tuple[RecordedLayer, ...]
 
     @classmethod
-    def of(cls, plan: Plan, image: Image) -> Handover:
+    def of(cls, plan: Plan, image: Image) -> Self:
         layers = [
             RecordedLayer(key=layer.key, name=f"{layer.kind} {layer.name}", **asdict(blob))
             for layer, blob in zip(plan.layers, image.layers, strict=True)

@@ -1,7 +1,5 @@
 """What is in an image, as far as its owner notices: from a plan and its locks, or from what the registry has of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -4,13 +4,11 @@ Owners name images by digest, by a tag and a day, or by a version that is locked
 feed and the notes of a night show the same lines of Markdown.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from imagefactory.check.answers.record import NOT_MEASURED
 from imagefactory.check.bench.comparison import compare, refuse_incomparable
@@ -56,7 +54,7 @@ class Known:
     matrix: Matrix | None = None
 
     @classmethod
-    def of(cls, project: Project, catalog: Catalog, results: Sequence[BenchResult]) -> Known:
+    def of(cls, project: Project, catalog: Catalog, results: Sequence[BenchResult]) -> Self:
         versions = project.matrix.versions
         paths = {name: FlagLock.path(project.locks, recorded_version(project, name)) for name in versions}
         reasons = {

@@ -5,8 +5,6 @@ by package and version, so one scan tells about every image that has the package
 https://github.com/anchore/grype/blob/main/grype/presenter/models/document.go
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Tables of benchmarks, and of comparisons of answers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 

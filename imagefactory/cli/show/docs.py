@@ -1,7 +1,5 @@
 """The generated parts of the documentation: the README's digest, tables, pictures and JSON schemas."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

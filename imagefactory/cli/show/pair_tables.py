@@ -1,7 +1,5 @@
 """What `pair doctor` shows: both machines side by side, and what stands in the way with its remedy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType

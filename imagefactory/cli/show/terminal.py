@@ -1,7 +1,5 @@
 """The consoles for standard output and standard error, and the layout of errors."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """A pair that serves: vLLM on the CPUs of two machines, up to a completion, and through crashes and reboots."""
 
-from __future__ import annotations
-
 import json
 import time
 

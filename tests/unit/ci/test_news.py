@@ -1,7 +1,5 @@
 """What is new on an index: found, told, and prepared in a small checkout."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The `.env` of eugr's setup-cluster.sh."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

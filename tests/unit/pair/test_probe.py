@@ -1,7 +1,5 @@
 """The probe: what it says of a tree and of this machine, and that nothing stops it."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """What stands in the way of a pair: each rule applies where it should, and nowhere else."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

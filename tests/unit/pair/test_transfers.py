@@ -1,7 +1,5 @@
 """What the first Spark lends to the second: an image as a registry has it, and a model as the hub has it."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

@@ -1,7 +1,5 @@
 """What the first Spark makes of containers that start, refuse, or start again and again."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Upgrades: what is told is what differs between the plans, and what nobody knows is said to be unknown."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
