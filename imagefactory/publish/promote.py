@@ -168,7 +168,7 @@ def _promote(
     def change(catalog: Catalog) -> Catalog:
         for identity, one in events.items():
             refuse_deleting(catalog, one.image)
-            manifests.keep(one.staged.manifest)
+            manifests[one.image.digest] = one.staged.manifest
             dated = [tag for tag in one.tags.dated if catalog.owners.get(tag) in (None, one.image.digest)]
             event = Event(
                 id=identity,
@@ -192,20 +192,15 @@ def _promote(
     return [Promoted(events[event.id].image, event.named, tuple(event.moved)) for event in recorded]
 
 
-class Manifests:
-    """The documents that tags point at: images from the registry, and indexes made here."""
+class Manifests(dict[Digest, StoredManifest]):
+    """The documents that tags point at: images from the registry, each asked for once, and indexes made here."""
 
     def __init__(self, repository: Repository) -> None:
+        super().__init__()
         self._repository = repository
-        self._known: dict[Digest, StoredManifest] = {}
 
-    def get(self, digest: Digest) -> StoredManifest:
-        if digest not in self._known:
-            self.keep(self._repository.require_manifest(digest))
-        return self._known[digest]
-
-    def keep(self, manifest: StoredManifest) -> None:
-        self._known[manifest.digest] = manifest
+    def __missing__(self, digest: Digest) -> StoredManifest:
+        return self.setdefault(digest, self._repository.require_manifest(digest))
 
     def create_index(self, images: Mapping[str, Digest], image: Published) -> Digest:
         """Upload an index of images by platform, so that whoever reads the catalog finds it."""
@@ -213,17 +208,17 @@ class Manifests:
         for platform, digest in images.items():
             system, _, machine = platform.partition("/")
             described = {"architecture": machine, "os": system}
-            entries.append(replace(self.get(digest).descriptor(), platform=described))
+            entries.append(replace(self[digest].descriptor(), platform=described))
         # GHCR shows a description, a source and licences of an index only when they are annotations of the index.
-        body = index_document(entries, self.get(image.digest).document().get("annotations", {}))
+        body = index_document(entries, self[image.digest].document().get("annotations", {}))
         index = StoredManifest(digest_of(body), INDEX_TYPE, body)
-        if index.digest not in self._known:
+        if index.digest not in self:
             self._repository.put_manifest(body, INDEX_TYPE)
-            self.keep(index)
+            self[index.digest] = index
         return index.digest
 
     def put(self, digest: Digest, tag: str) -> None:
-        manifest = self.get(digest)
+        manifest = self[digest]
         self._repository.put_manifest(manifest.body, manifest.media_type, tag)
 
 

@@ -47,7 +47,7 @@ def rollback(project: Project, repository: Repository, cell: Cell, to: str = "")
     # `MODEL` may go back to an image of another vLLM version; `MODEL-vVLLM` may not.
     had = catalog.tags_of(image.digest)
     moved = [tag for tag in own if tag in had]
-    manifests.get(image.digest)  # raises if the registry no longer has it
+    manifests[image.digest]  # raises if the registry no longer has it
     time = now()
     # One event for each image that is left: it is held back from the tags that it had.
     events = {uuid.uuid4().hex: item for item in _leaving(catalog, image, moved).items()}

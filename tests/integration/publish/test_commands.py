@@ -153,7 +153,7 @@ def test_what_forbids_publishing_is_found_before_anything_is_built(
         publisher.push(repository=reader)
     write_catalog(publisher.repository, lambda catalog: replace(catalog, events=catalog.events[:-1]))
     fixed = publisher.catalog.images[0].tag
-    monkeypatch.setattr("imagefactory.publish.promote.tags_of", lambda *_: Tags("new", (), (fixed,)))
+    monkeypatch.setattr("imagefactory.publish.promote.tags_of", lambda *_, **__: Tags("new", (), (fixed,)))
     [refusal] = publish_with(publisher, smoke_tests([], []), CELL).refused
     assert is_failure(refusal, "tag-taken")
 
