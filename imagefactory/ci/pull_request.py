@@ -167,10 +167,7 @@ def git(root: Path, *arguments: str) -> str:
 
 
 def changed_records(project: Project, base: str) -> dict[Sha256, RecordedLayer]:
-    """List the layers whose record in a checkout is new or different since a commit.
-
-    That includes layers whose slimmed libraries have another record.
-    """
+    """List the layers whose record, or that of their slimmed libraries, is new or different since a commit."""
     now = KnownLayers(project.known_layers)
     with worktree(project.root, base) as folder:
         older = Project(folder, project.store)

@@ -82,10 +82,7 @@ def history_page(catalog: Catalog, registry: str) -> str:
 
 
 def night_notes(catalog: Catalog, known: Known, read: Callable[[Digest], Contents]) -> tuple[str, str]:
-    """Return the day of the newest night and its notes: what changes for whoever pulls again.
-
-    Images that change alike share a section; `read` describes an image.
-    """
+    """Return the day of the newest night, and what changes for whoever pulls again; alike images share a section."""
     day = f"{catalog.events[-1].time:%Y-%m-%d}" if catalog.events else ""
     sections: dict[tuple[str, ...], list[str]] = {}
     for event, image, before in steps(catalog):

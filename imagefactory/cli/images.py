@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     fat="keep GPU code that the chip cannot load, for comparison; goes to build/<target>-fat and is not recorded",
     engine="embedded (default), or docker: build the rendered Dockerfile and leave the image in the daemon",
     builder="docker only: use this buildx builder, such as one on another machine or in Kubernetes",
+    workers="build this many layers at the same time (default: one per core)",
     cache_from="docker only: read the build cache there, as buildx takes it; repeatable (see docs/engines.md)",
     cache_to="docker only: write the build cache there, as buildx takes it; repeatable",
 )

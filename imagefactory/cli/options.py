@@ -19,7 +19,6 @@ HELP = {
     "target: list[str]": f"{TARGETS} (default: the first model)",
     "target: str": "which image: MODEL[@VERSION][/ARCH[/MACHINE]] (default: the first model)",
     "vllm: str": "the vLLM version (default: as in matrix.yaml)",
-    "workers: str": "build this many layers at the same time (default: one per core)",
     "upgrade: list[str]": UPGRADE,
     "key: str": "sign with this key (default: FACTORY_SIGNING_KEY, your own key, or the CI job's identity)",
     "key: list[str]": "a public key to trust; repeatable (default: keys/*.pub and the workflows that may sign)",
@@ -31,8 +30,6 @@ HELP = {
     "repeats: str": "repeats of each measurement (default: the profile's)",
     "limit: str": "seconds that one measurement may take before the server counts as hung (default: 1800)",
     "json: bool": "print JSON",
-    "markdown: bool": "print Markdown",
-    "dry_run: bool": "only print what would be done",
 }
 """What options mean unless a command says otherwise."""
 _SHOWN = 60

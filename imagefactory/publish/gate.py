@@ -29,10 +29,7 @@ _BUNDLES = ("pure-bundle", "platform-bundle")
 
 
 def pass_gate(project: Project, repository: Repository, staged: Staged, trust: Verifier | None) -> Published:
-    """Check a staged image, and describe it for the catalog; the error lists everything that is missing.
-
-    `trust` says whose signatures count; without it, unsigned images pass.
-    """
+    """Describe a staged image for the catalog, or raise with all that is missing; without `trust`, unsigned pass."""
     plan, attached = staged.plan, referrers.find(repository, staged.digest)
     record = merge_records(records_among(repository, attached), staged.digest, plan.key)
     missing = _untested(project, plan, record)

@@ -168,10 +168,7 @@ def current_images(catalog: Catalog) -> list[CurrentImage]:
 def check_tag(
     project: Project, repository: Repository, cell: Cell, key: Sha256, image: Digest
 ) -> tuple[Literal["ok", "failed", "not checked"], str] | None:
-    """Check that a reference's tag may name an image of a cell, and that the catalog has the image there.
-
-    None for a reference without a tag.
-    """
+    """Check that a tag may name an image of a cell, and that the catalog has it there; None without a tag."""
     reference = repository.reference
     tag = reference.tag or ("" if reference.digest else LATEST)
     if not tag:

@@ -138,10 +138,7 @@ def attest(
     *,
     folders: Iterable[Path] = (),
 ) -> Staged:
-    """Attach smoke records, whether passed or not, and the SBOM, provenance and signature of an image.
-
-    `folders` are the build/smoke of machines that may have measured its answers.
-    """
+    """Attach smoke records, passed or not, SBOM, provenance and signature, and answers from `folders` of machines."""
     from imagefactory.publish.attest.attachments import attach_all  # noqa: PLC0415 - with cryptography
 
     for record in records:

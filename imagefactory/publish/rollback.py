@@ -94,10 +94,7 @@ def _leaving(catalog: Catalog, image: Published, tags: Iterable[str]) -> dict[Di
 
 
 def choose(catalog: Catalog, tags: Sequence[str], cell: Cell, to: str = "") -> Published:
-    """Find the image to go back to, among those that were promoted to any of the tags.
-
-    An image that was rolled back before is found by its digest only.
-    """
+    """Find the image to go back to, of those promoted to any of the tags; what was rolled back only by its digest."""
     promotions = [
         event
         for event in catalog.moves(tags)
