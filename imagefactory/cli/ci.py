@@ -154,7 +154,7 @@ def changes(project: Project, base: str, rebuild: bool = False) -> None:
     found = find_changes(project, base)
     write_outputs({"mods": " ".join(found.mods), "jobs": json.dumps(found.jobs(project))})
     print_summary(found.markdown())
-    if found.faults:
+    if any(one.fault for one in found.affected):
         raise Exit(code=1)
 
 

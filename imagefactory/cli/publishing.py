@@ -43,7 +43,7 @@ def push(project: Project, target: list[str]) -> None:
     What later steps need to know is left in build/pushed.
     """
     from imagefactory.ci.jobs import refuse_full, space_needed
-    from imagefactory.publish.handovers import handover_folder, write_handover
+    from imagefactory.publish.handovers import write_handover
     from imagefactory.publish.staging import stage
 
     plans = planned(project, target)
@@ -52,7 +52,7 @@ def push(project: Project, target: list[str]) -> None:
         with watching() as watch:
             staged = stage(project, repository, plans, watch, say, pushing=watch)
         for one in staged.finished.values():
-            write_handover(handover_folder(project), one.plan, one.image)
+            write_handover(project, one.plan, one.image)
             sent = f"{one.pushed.count('uploaded')} blobs sent ({size(one.pushed.uploaded)})"
             present = f"{one.pushed.count('present')} already there"
             say(f"pushed {one.plan.target} for {one.plan.platform}: {sent}, {present}")

@@ -60,14 +60,15 @@ def handover_folder(project: Project) -> Path:
     return project.root / "build" / "pushed"
 
 
-def write_handover(folder: Path, plan: Plan, image: Image) -> None:
-    write_text(folder / f"{plan.key}.json", Handover.of(plan, image).model_dump_json(indent=1) + "\n")
+def write_handover(project: Project, plan: Plan, image: Image) -> None:
+    path = handover_folder(project) / f"{plan.key}.json"
+    write_text(path, Handover.of(plan, image).model_dump_json(indent=1) + "\n")
 
 
-def read_handovers(folder: Path) -> dict[Sha256, Handover]:
-    """Read all hand-overs below a folder by plan key; raise an error if two of them disagree."""
+def read_handovers(project: Project) -> dict[Sha256, Handover]:
+    """Read all hand-overs by plan key; raise an error if two of them disagree."""
     found: dict[Sha256, Handover] = {}
-    for path in sorted(folder.rglob("*.json")):
+    for path in sorted(handover_folder(project).rglob("*.json")):
         try:
             handover = Handover.model_validate_json(path.read_bytes())
         except (OSError, ValueError) as error:
@@ -85,7 +86,7 @@ class ExpectedImages:
     def __init__(self, project: Project) -> None:
         self._project = project
         self._known = KnownLayers(project.known_layers)
-        self._handed = read_handovers(handover_folder(project))
+        self._handed = read_handovers(project)
 
     def require_same(self, plan: Plan, found: Digest, where: str) -> Image:
         """Return the image that a plan must have; raise an error if nothing says, or if the registry has another."""
