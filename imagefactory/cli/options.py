@@ -30,6 +30,7 @@ HELP = {
     "repeats: str": "repeats of each measurement (default: the profile's)",
     "limit: str": "seconds that one measurement may take before the server counts as hung (default: 1800)",
     "json: bool": "print JSON",
+    "markdown: bool": "print Markdown",
 }
 """What options mean unless a command says otherwise."""
 _SHOWN = 60

@@ -11,6 +11,7 @@ from imagefactory.cli.command import (
     find_trust,
     open_repository,
     plans_of,
+    print_json,
     print_summary,
     say,
     say_written,
@@ -26,18 +27,30 @@ _IMAGE = "the repository with the images (default: `registry` of matrix.yaml)"
 
 
 @command(update="instead, record the licences of newly locked files in locks/licences.toml")
-def licences(project: Project, target: list[str], update: bool = False) -> None:
+def licences(
+    project: Project, target: list[str], json: bool = False, markdown: bool = False, update: bool = False
+) -> None:
     """Summarise the licences in an image, and name the parts under GPL, LGPL or AGPL."""
-    from imagefactory.cli.show.tables import licences_table
+    from dataclasses import asdict
+
+    from imagefactory.cli.show import tables
     from imagefactory.publish.attest.components import components_of, summarise_parts
     from imagefactory.publish.attest.licence_record import update_licences
 
+    options.at_most_one(json=json, markdown=markdown, update=update)
     if update:
         path, changed = update_licences(project, say)
         say_written(project, path, changed=changed)
         return
-    for plan in plans_of(project, target):
-        show(licences_table(summarise_parts(plan.target, components_of(project, plan))))
+    summaries = [summarise_parts(plan.target, components_of(project, plan)) for plan in plans_of(project, target)]
+    if json:
+        print_json([asdict(summary) for summary in summaries])
+        return
+    for summary in summaries:
+        if markdown:
+            print(tables.licences_markdown(summary))
+        else:
+            show(tables.licences_table(summary))
 
 
 @command()

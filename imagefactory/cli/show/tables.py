@@ -182,8 +182,22 @@ def diagnosis_lines(findings: Sequence[Diagnosis]) -> Text:
 
 
 def licences_table(summary: LicenceSummary) -> RenderableType:
-    rows = ((part.name, part.kind, part.version, " ".join(part.licences), part.how) for part in summary.gnu)
-    parts = table(rows, "part", "kind", "version", "GNU licences", "how")
+    parts = table(_gnu_rows(summary), "part", "kind", "version", "GNU licences", "how")
+    return Group(Text(summary.target, "bold"), parts, Text("\n".join(_licence_lines(summary))))
+
+
+def licences_markdown(summary: LicenceSummary) -> str:
+    lines = [f"## Licences of {summary.target}", "", *_licence_lines(summary), ""]
+    lines.append(markdown_table(_gnu_rows(summary), "Part", "Kind", "Version", "GNU licences", "How"))
+    counts = ((licence, str(count)) for licence, count in summary.counts.items())
+    return "\n".join([*lines, "", markdown_table(counts, "Licence", "Parts")])
+
+
+def _gnu_rows(summary: LicenceSummary) -> Rows:
+    return [(part.name, part.kind, part.version, " ".join(part.licences), part.how) for part in summary.gnu]
+
+
+def _licence_lines(summary: LicenceSummary) -> list[str]:
     how = [part.how for part in summary.gnu]
     counted = ", ".join(f"{how.count(kind)} {kind}" for kind in dict.fromkeys(how)) or "none"
     total = sum(summary.counts.values())
@@ -192,7 +206,7 @@ def licences_table(summary: LicenceSummary) -> RenderableType:
         lines.append(f"no licence declared: {', '.join(summary.undeclared)}")
     if summary.elsewhere:
         lines.append(f"not in the image, under licences of their own: {', '.join(summary.elsewhere)}")
-    return Group(Text(summary.target, "bold"), parts, Text("\n".join(lines)))
+    return lines
 
 
 def history_table(lines: Iterable[Line]) -> Table:

@@ -6,7 +6,7 @@ from imagefactory.ci.report_mods import LABEL, report
 from imagefactory.mods.compatibility import ModResult
 from imagefactory.publish.github import RECORDS, GitHub
 from imagefactory.store.http import Retry
-from tests.fixtures.checkouts import Checkout
+from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.failures import raises
 from tests.fixtures.fake_github import REPOSITORY as GITHUB
 from tests.fixtures.fake_github import TOKEN, FakeGitHub
@@ -115,3 +115,9 @@ def test_a_branch_starts_empty_grows_and_is_not_written_without_changes(fake_git
     assert fake_github.files(RECORDS) == {"README.md": "another page", "locks/a.toml": "a"}
     assert first is not None
     assert fake_github.commits[str(second)]["parents"] == [first]
+
+
+def test_the_issue_form_asks_for_the_digest_and_the_check() -> None:
+    broken = (REPOSITORY / ".github/ISSUE_TEMPLATE/broken-image.yml").read_text("utf-8")
+    assert "RepoDigests" in broken
+    assert "IMAGE check" in broken

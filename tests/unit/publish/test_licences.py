@@ -1,7 +1,7 @@
 """Licences: what packages declare as SPDX, the record of it, and the summary of an image."""
 
 import io
-import re
+import json
 import tarfile
 from zipfile import ZipFile
 
@@ -197,7 +197,7 @@ def gnu_factory(small_factory: SmallFactory) -> SmallFactory:
     return small_factory
 
 
-def test_the_summary_names_the_gpl_parts(gnu_factory: SmallFactory) -> None:
+def test_the_summary_names_the_gpl_parts_as_table_json_and_markdown(gnu_factory: SmallFactory) -> None:
     parts = components_of(gnu_factory.project, make_plan(gnu_factory.project, SECOND))
     summary = summarise_parts("other", parts)
     assert {part.name: (part.how, part.licences) for part in summary.gnu} == {
@@ -206,7 +206,13 @@ def test_the_summary_names_the_gpl_parts(gnu_factory: SmallFactory) -> None:
     }
     assert set(summary.undeclared) == {"pure", "namespaced", "sharing", "platform"}
     assert summary.elsewhere == ("somebody/other",)
-    assert summary.counts["GPL-3.0-or-later"] == 1
-    table = gnu_factory.invoke("licences", "--target", "other").stdout
-    assert re.search(r"bash +deb .*GPL-3\.0-or-later +declared", table)
+
+    def run(*options: str) -> str:
+        return gnu_factory.invoke("licences", "--target", "other", *options).stdout
+
+    table = run()
+    assert "bash" in table
     assert "somebody/other" in table
+    [data] = json.loads(run("--json"))
+    assert data["counts"]["GPL-3.0-or-later"] == 1
+    assert "| bash | deb |" in run("--markdown")
