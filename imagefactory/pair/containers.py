@@ -168,5 +168,4 @@ def follow(here: Container, there: Container, lines: int, tell: Say, *, until_st
     lock = threading.Lock()
     width = max(len(container.machine.name) for container in (here, there))
     with ThreadPoolExecutor() as pool:
-        for job in [pool.submit(copy, container) for container in (here, there)]:
-            job.result()
+        list(pool.map(copy, (here, there)))

@@ -57,25 +57,20 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, body: bool) -> None:
         path = unquote(urlsplit(self.path).path)
-        piece = self.server.pieces.get(path)
-        if piece is None:
-            self._head(HTTPStatus.NOT_FOUND, 0)
-            return
-        ranged = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        found = self.server.pieces.get(path)
+        piece = found or Piece(b"")
+        ranged = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "")) if found else None
         skip = min(int(ranged[1]), piece.size) if ranged else 0
-        more = {"Content-Type": piece.kind}
+        status = HTTPStatus.PARTIAL_CONTENT if ranged else HTTPStatus.OK
+        self.send_response(status if found else HTTPStatus.NOT_FOUND)
+        self.send_header("Content-Length", str(piece.size - skip))
+        self.send_header("Content-Type", piece.kind)
         if ranged:
-            more["Content-Range"] = f"bytes {skip}-{piece.size - 1}/{piece.size}"
-        self._head(HTTPStatus.PARTIAL_CONTENT if ranged else HTTPStatus.OK, piece.size - skip, more)
-        for block in piece.blocks(skip) if body else ():
+            self.send_header("Content-Range", f"bytes {skip}-{piece.size - 1}/{piece.size}")
+        self.end_headers()
+        for block in piece.blocks(skip) if body and found else ():
             self.wfile.write(block)
             self.server.sent[path] += len(block)
-
-    def _head(self, status: HTTPStatus, length: int, more: Mapping[str, str] | None = None) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Length": str(length), **(more or {})}.items():
-            self.send_header(name, value)
-        self.end_headers()
 
     def log_message(self, *_: object) -> None:
         """What was sent is counted; the rest is of no interest."""
