@@ -7,7 +7,7 @@ each layer once. A cell that fails does not stop the others of its job.
 import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
@@ -94,7 +94,7 @@ class Night:
         """Return the jobs of one kind. Promotion is a single job; each other job has the cells of one lock."""
         works = [work for work in self.works if need in work.needs]
         if need == "promote":
-            return [{"name": "tags", "targets": _targets(works), "reason": _reasons(works)}] if works else []
+            return [{"name": "tags", **_named(works)}] if works else []
         if need == "smoke":
             return [job for group in _groups(works) for job in _smoke_jobs(group)]
         return [_job(need, group) for group in _groups(works)]
@@ -108,23 +108,13 @@ class Night:
         return {"compile": compiles, **{need: self.matrix(need) for need in NEEDS}, "adopt": adopt}
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "registry": self.registry,
-            "jobs": self.jobs(),
-            "cells": [
-                {"target": work.target} | {name: it for name, it in vars(work).items() if name != "cell"}
-                for work in self.works
-            ],
-            "broken": [vars(trouble) for trouble in self.broken],
-            "held": [vars(trouble) for trouble in self.held],
-            "current": self.current,
-            "later": self.later,
-        }
+        cells = [{"target": work.target, **asdict(work)} for work in self.works]
+        return asdict(self) | {"jobs": self.jobs(), "cells": cells}
 
     def outputs(self) -> dict[str, str]:
         """Format the job lists as outputs for later jobs of the workflow."""
         lists = {name: json.dumps(jobs) for name, jobs in self.jobs().items()}
-        targets = _targets([work for work in self.works if "promote" in work.needs])
+        targets = _named([work for work in self.works if "promote" in work.needs])["targets"]
         empty = "true" if self.is_empty else "false"
         return lists | {"targets": targets, "empty": empty, "broken": str(len(self.broken))}
 
@@ -158,10 +148,9 @@ def _job(need: Need, works: Sequence[Work]) -> dict[str, str]:
         "runner": ASSEMBLER if need == "image" else RUNNERS[cell.platform],
         "arch": cell.arch,
         "platform": cell.platform,
-        "targets": _targets(works),
         # Part of the name of the job's artifact, so it must be unique.
         "id": f"{cell.version}-{cell.arch}-{cell.machine}-{works[0].key[:12]}",
-        "reason": _reasons(works),
+        **_named(works),
     }
 
 
@@ -175,12 +164,9 @@ def _smoke_jobs(works: Sequence[Work]) -> list[dict[str, str]]:
     return [*([job] if first.levels else []), serving | {"id": f"{job['id']}-serve"}]
 
 
-def _targets(works: Sequence[Work]) -> str:
-    return " ".join(work.target for work in works)
-
-
-def _reasons(works: Sequence[Work]) -> str:
-    return "; ".join(dict.fromkeys(work.reason for work in works))
+def _named(works: Sequence[Work]) -> dict[str, str]:
+    reasons = dict.fromkeys(work.reason for work in works)
+    return {"targets": " ".join(work.target for work in works), "reason": "; ".join(reasons)}
 
 
 MARGIN: Final = 0.5
@@ -195,8 +181,8 @@ def space_needed(plans: Iterable[Plan], *, pulled: bool = False) -> float:
     return (packed + (sum(layer.unpacked for layer in layers) if pulled else packed)) / 1e9 + MARGIN
 
 
-def refuse_full(folder: Path, need_gb: float) -> float:
-    """Raise an error if a disk has less free space than needed; return what is free, in GB."""
+def refuse_full(folder: Path, need_gb: float) -> None:
+    """Raise an error if a disk has less free space than needed."""
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free / 1e9
@@ -208,4 +194,3 @@ def refuse_full(folder: Path, need_gb: float) -> float:
             why="GitHub promises 14 GB on its machines, and most have more.",
             fix="Run the job again: another machine may have more. On your own, `./inv clean` frees the cache.",
         )
-    return free

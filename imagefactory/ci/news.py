@@ -1,7 +1,5 @@
 """What is new on the package index, and what it means for this checkout, for a maintainer who has two minutes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from textwrap import shorten
@@ -92,7 +90,6 @@ def new_releases(matrix: Matrix, server: str, indexes: Indexes) -> list[str]:
 
 
 def look(project: Project, indexes: Indexes) -> News:
-    """Compare a checkout with the index."""
     news, matrix = News(), project.matrix
     newest = [newest_here(matrix, server) for server in TITLES if has_releases(matrix, server)]
     for name in newest:

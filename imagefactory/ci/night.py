@@ -4,17 +4,18 @@ All state between two nights is in the registry and in the record of layers. So 
 interrupted, or had more to do than fits into one run.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from uuid import uuid4
 
 from imagefactory.assemble.applied_mods import apply_mods
 from imagefactory.assemble.inputs import Downloads, LayerInputs
 from imagefactory.assemble.watch import Unwatched
 from imagefactory.check.smoke.record import has_gpu, required_levels, serving_elsewhere
-from imagefactory.ci.jobs import Compile, Need, Night, Trouble, Work, fitted
+from imagefactory.ci.jobs import Compile, Need, Night, Trouble, Work
 from imagefactory.compile.git_sources import head_of
 from imagefactory.compile.settings import FILE
 from imagefactory.errors import FactoryError, NetworkError, RegistryError
@@ -42,21 +43,10 @@ from imagefactory.publish.tags import NIGHTLY_VERSION, is_home, moving_tags, sta
 from imagefactory.store.digests import checksum, file_sha256
 from imagefactory.store.progress import Say
 
-UNFIT = frozenset(
-    {
-        "anchor-misfit",
-        "patch-misfit",
-        "mod-file",
-        "check-failed",
-        "mod-conflict",
-        "not-applicable",
-        "bad-mod-path",
-        "forbidden-path",
-        "taken-path",
-        "broken-syntax",
-        "source-missing",
-    }
-)
+UNFIT = {
+    *("anchor-misfit", "patch-misfit", "mod-file", "check-failed", "mod-conflict", "not-applicable"),
+    *("bad-mod-path", "forbidden-path", "taken-path", "broken-syntax", "source-missing"),
+}
 """Failures of a mod that retrying cannot fix."""
 
 
@@ -124,7 +114,7 @@ def plan_night(
         else:
             current += 1
     name = repository.reference.name
-    return fitted(Night(name, works=tuple(works), broken=tuple(broken), held=tuple(held), current=current))
+    return Night(name, works=tuple(works), broken=tuple(broken), held=tuple(held), current=current)
 
 
 def judge(
@@ -210,18 +200,9 @@ def reason(before: Published | None, plan: Plan) -> str:
 
 
 def differences(old: dict[str, ImagePart], new: dict[str, ImagePart]) -> list[str]:
-    """List the layers that differ, in order."""
-    order: list[str] = []
-    before, after = list(old), list(new)
-    # A layer that is gone is listed where it was: before the one that took its place.
-    for name in after:
-        while before and before[0] not in new:
-            order.append(before.pop(0))
-        if before and before[0] == name:
-            before.pop(0)
-        order.append(name)
-    order += [name for name in before if name not in new]
-    return [name for name in dict.fromkeys(order) if old.get(name) != new.get(name)]
+    """List the layers that differ, in order; one that is gone stands where it was."""
+    places = {name: place for layers in (new, old) for place, name in enumerate(layers)}
+    return sorted((name for name in places if old.get(name) != new.get(name)), key=places.__getitem__)
 
 
 def _machines(project: Project, cell: Cell) -> tuple[str, str]:
@@ -243,34 +224,27 @@ def _refuse_unfit_mods(project: Project, plan: Plan) -> None:
             raise
 
 
-Heads = Callable[[str, str], str | None]
-"""Returns the commit that a reference of a repository is at, or None if there is no such reference."""
-
-
-@dataclass
-class Compiles:
+class Compiles(NamedTuple):
     """Wheels that must be compiled, and wheels that were compiled but are not locked yet."""
 
-    jobs: list[Compile] = field(default_factory=list)
-    adopt: dict[Cell, tuple[str, ...]] = field(default_factory=dict)
+    jobs: list[Compile]
+    adopt: dict[Cell, tuple[str, ...]]
     """The keys of the wheels that each cell's lock has to name."""
 
 
-def find_compiles(
-    project: Project, repository: Repository | None, cells: Iterable[Cell], heads: Heads = head_of
-) -> Compiles:
+def find_compiles(project: Project, repository: Repository | None, cells: Iterable[Cell]) -> Compiles:
     """Compare the wheels that cells need compiled with those in the registry, if there is one."""
     wanted = {cell: names for cell in cells if (names := compiled_distributions(project.matrix, cell))}
-    found = Compiles()
     shared = remote_wheels(repository) if repository and wanted else []
     commits: dict[str, str | None] = {}
     jobs: dict[tuple[str, str, str, str], Compile] = {}
+    adopt: dict[Cell, tuple[str, ...]] = {}
     for cell, names in wanted.items():
         version = project.matrix.versions[cell.version]
         if version.git and cell.version not in commits:
             commits[cell.version] = None
             with suppress(NetworkError):
-                commits[cell.version] = heads(version.git, version.ref or "HEAD")
+                commits[cell.version] = head_of(version.git, version.ref or "HEAD")
         keys: list[str] = []
         for name in names:
             wheel, why = _choose(project, cell, name, shared, commits.get(cell.version))
@@ -283,9 +257,8 @@ def find_compiles(
                 keys.append(wheel.key)
         locked = project.wheel_lock(cell).wheels if project.is_locked(cell) else ()
         if len(keys) == len(names) and not {*keys} <= {wheel.compiled for wheel in locked}:
-            found.adopt[cell] = tuple(keys)
-    found.jobs = list(jobs.values())
-    return found
+            adopt[cell] = tuple(keys)
+    return Compiles(list(jobs.values()), adopt)
 
 
 def _source(project: Project, cell: Cell, commit: str | None) -> str:

@@ -21,7 +21,7 @@ from imagefactory.oci.image import Blob
 from imagefactory.plan.known_layers import KnownLayers, RecordedLayer, read_slimmed
 from imagefactory.plan.make import locked_plans, make_plan
 from imagefactory.plan.plan import Plan, WheelLayer
-from imagefactory.plan.status import LayerChange, diff_plans
+from imagefactory.plan.status import diff_plans
 from imagefactory.project.cells import Cell, buildable
 from imagefactory.project.locks.kernels import SlimLock
 from imagefactory.project.project import Project
@@ -33,12 +33,11 @@ _SHOWN = 6
 
 @dataclass(frozen=True)
 class Affected:
-    """A target whose image changes, or can no longer be planned."""
+    """A target whose image changes, or can no longer be planned, and how."""
 
     cell: Cell
-    changes: tuple[LayerChange, ...] = ()
-    new: bool = False
-    fault: str = ""
+    how: tuple[str, ...]
+    fault: bool = False
 
     @property
     def target(self) -> str:
@@ -51,10 +50,6 @@ class Changes:
 
     mods: tuple[str, ...]
     affected: tuple[Affected, ...]
-
-    @property
-    def faults(self) -> list[Affected]:
-        return [one for one in self.affected if one.fault]
 
     def jobs(self, project: Project) -> list[dict[str, str]]:
         """List the targets that a machine without a GPU builds and tests."""
@@ -70,7 +65,7 @@ class Changes:
             return page("Images", ["No image changes."])
         alike: dict[tuple[str, ...], list[str]] = {}
         for one in self.affected:
-            alike.setdefault(_said(one), []).append(one.target)
+            alike.setdefault(one.how, []).append(one.target)
         lines = [f"{len(self.affected)} targets are affected.", ""]
         for what, targets in alike.items():
             more = f" and {len(targets) - 1} more" if len(targets) > 1 else ""
@@ -128,21 +123,13 @@ def _compare(before: dict[Cell, Plan | str], after: dict[Cell, Plan | str]) -> I
         old = before.get(cell)
         if isinstance(plan, str):
             if plan != old:
-                yield Affected(cell, fault=plan)
+                yield Affected(cell, (f"cannot be planned: {plan}",), fault=True)
         elif not isinstance(old, Plan):
-            yield Affected(cell, new=True)
+            yield Affected(cell, ("new",))
         elif old.key != plan.key:
-            yield Affected(cell, changes=tuple(diff_plans(old, plan)))
-
-
-def _said(one: Affected) -> tuple[str, ...]:
-    if one.fault:
-        return (f"cannot be planned: {one.fault}",)
-    if one.new:
-        return ("new",)
-    lines = [f"{change.name}: {change.what}" for change in one.changes]
-    more = len(lines) - _SHOWN
-    return (*lines[:_SHOWN], *([f"and {more} more"] if more > 0 else []))
+            lines = [f"{change.name}: {change.what}" for change in diff_plans(old, plan)]
+            more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+            yield Affected(cell, (*lines[:_SHOWN], *more))
 
 
 def git(root: Path, *arguments: str) -> str:
@@ -167,10 +154,7 @@ def git(root: Path, *arguments: str) -> str:
 
 
 def changed_records(project: Project, base: str) -> dict[Sha256, RecordedLayer]:
-    """List the layers whose record in a checkout is new or different since a commit.
-
-    That includes layers whose slimmed libraries have another record.
-    """
+    """List the layers whose record, or that of their slimmed libraries, is new or different since a commit."""
     now = KnownLayers(project.known_layers)
     with worktree(project.root, base) as folder:
         older = Project(folder, project.store)

@@ -7,7 +7,6 @@ signs the results.
 import json
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -121,8 +120,9 @@ def _rebuild(project: Project, checked: Checked, scratch: Path, say: Say) -> Reb
     with worktree(project.root, commit) as checkout:
         # The record says what should come out; without it nothing can be taken from there.
         (checkout / "locks" / "layers.toml").unlink(missing_ok=True)
-        output = scratch / checked.digest.partition(":")[2]
-        command = [str(checkout / "inv"), "build", "--target", target, "--output", str(output)]
+        (scratch / "build").mkdir(exist_ok=True)
+        (checkout / "build").symlink_to(scratch / "build")  # beside the cache, whose layers it links to
+        command = [str(checkout / "inv"), "build", "--target", target]
         where = passed_on(os.environ) | {"FACTORY_CACHE": str(scratch / "cache")}
         try:
             done = subprocess.run(  # noqa: S603 - the program of a commit that the publisher signed
@@ -131,17 +131,12 @@ def _rebuild(project: Project, checked: Checked, scratch: Path, say: Say) -> Reb
             result, said = (done.stdout.split() or [""])[-1], done.stderr
         except OSError as error:
             result, said = "", f"{error}"
-    shutil.rmtree(output, ignore_errors=True)
     if is_digest(result) and not done.returncode:
         return Rebuild(checked.digest, Digest(result), target, commit)
-    why = re.search(r"^  why: +(.+)", said, re.MULTILINE)
-    raise BuildError(
-        "run-failed",
-        f"{target} could not be rebuilt.",
-        where=f"commit {commit}",
-        why=why[1] if why else (said.strip().splitlines() or ["It printed no digest."])[-1],
-        fix="Check the commit out and run `./inv build` there.",
-    )
+    told = re.search(r"^  why: +(.+)", said, re.MULTILINE)
+    why = told[1] if told else (said.strip().splitlines() or ["It printed no digest."])[-1]
+    fix = "Check the commit out and run `./inv build` there."
+    raise _failed(f"{target} could not be rebuilt.", f"commit {commit}", why, fix)
 
 
 def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
@@ -164,13 +159,12 @@ def _fetch(project: Project, checked: Checked) -> str:
             if done.returncode == 0:
                 return commit
             why = (done.stderr.strip().splitlines() or [why])[-1]
-    raise BuildError(
-        "run-failed",
-        "The commit of an image is not available.",
-        where=checked.reference,
-        why=why,
-        fix=f"Fetch it from {project.matrix.source}, or ask the publisher for it.",
-    )
+    fix = f"Fetch it from {project.matrix.source}, or ask the publisher for it."
+    raise _failed("The commit of an image is not available.", checked.reference, why, fix)
+
+
+def _failed(what: str, where: Path | str, why: str, fix: str) -> BuildError:
+    return BuildError("run-failed", what, where=where, why=why, fix=fix)
 
 
 def read_rebuilds(path: Path) -> list[Rebuild]:
@@ -180,15 +174,9 @@ def read_rebuilds(path: Path) -> list[Rebuild]:
         if not wrong:
             return found
         why = f"{wrong[0]} has no digest."
-    except (ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError) as error:
         why = f"{error}"
-    raise BuildError(
-        "run-failed",
-        "The results of rebuilds cannot be read.",
-        where=path,
-        why=why,
-        fix="Name the file that `./inv rebuilds.check` wrote.",
-    )
+    raise _failed("The results of rebuilds cannot be read.", path, why, "Run `./inv rebuilds.check` to write them.")
 
 
 def attach_rebuilds(
@@ -213,7 +201,7 @@ def attach_rebuilds(
 def _attach(repository: Repository, place: Repository, statement: Statement, signer: Signer) -> str:
     """Attach a statement, unless this signer said the same before."""
     there = attached_bundles(place, statement.subject)
-    for digest, _, said in trusted_statements(there, signer.verifier):
+    for digest, said in trusted_statements(there, signer.verifier):
         about = (said.predicate_type, said.subject, said.predicate.get("rebuilt"))
         if about == (PREDICATE_TYPE, statement.subject, statement.predicate["rebuilt"]):
             return str(place.reference.at(digest))

@@ -1,7 +1,5 @@
 """Prepares what is new in a checkout: newer packages in the locks, and new releases of servers."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

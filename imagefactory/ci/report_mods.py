@@ -32,10 +32,8 @@ class ModFinding:
 
     @property
     def title(self) -> str:
-        where = ", ".join(result.version for result in self.results)
-        if self.kind == "upstream":
-            return f"The mod {self.mod} seems to be upstream on {where}"
-        return f"The mod {self.mod} does not hold on {where}"
+        said = "seems to be upstream" if self.kind == "upstream" else "does not hold"
+        return f"The mod {self.mod} {said} on {', '.join(result.version for result in self.results)}"
 
     @property
     def state(self) -> str:

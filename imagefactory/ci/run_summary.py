@@ -21,7 +21,6 @@ HISTORY_DAYS: Final = 60
 
 
 def night_summary(night: Night) -> str:
-    """Summarize what a run is going to do, and why."""
     if night.is_empty:
         counted = f"nothing changed; {night.current} images are up to date."
     else:
@@ -54,7 +53,6 @@ def smoke_summary(records: Iterable[SmokeRecord]) -> str:
 
 
 def promotion_summary(outcome: Promotion) -> str:
-    """Summarize which tags moved, and which images were refused."""
     rows = []
     for one in outcome.promoted:
         target = f"`{one.image.cell}/{one.image.cell.machine}`"
@@ -70,7 +68,6 @@ def subjects(outcome: Promotion, name: str) -> str:
 
 
 def history_page(catalog: Catalog, registry: str) -> str:
-    """Write the history page: everything that was published, newest first."""
     rows: list[tuple[str, ...]] = []
     for event, image, before in steps(catalog):
         if (catalog.events[-1].time.date() - event.time.date()).days <= HISTORY_DAYS:
@@ -85,10 +82,7 @@ def history_page(catalog: Catalog, registry: str) -> str:
 
 
 def night_notes(catalog: Catalog, known: Known, read: Callable[[Digest], Contents]) -> tuple[str, str]:
-    """Return the day of the newest night and its notes: what changes for whoever pulls again.
-
-    Images that change alike share a section; `read` describes an image.
-    """
+    """Return the day of the newest night, and what changes for whoever pulls again; alike images share a section."""
     day = f"{catalog.events[-1].time:%Y-%m-%d}" if catalog.events else ""
     sections: dict[tuple[str, ...], list[str]] = {}
     for event, image, before in steps(catalog):
@@ -128,7 +122,6 @@ def table(columns: str, rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def codes(names: Iterable[str]) -> str:
-    """Format names as code, or a dash if there are none."""
     return " ".join(f"`{name}`" for name in names) or "-"
 
 

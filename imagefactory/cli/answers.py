@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagefactory.cli import options
-from imagefactory.cli.command import command, print_json, say, show
+from imagefactory.cli.command import command, say, show
 
 if TYPE_CHECKING:
     from imagefactory.check.answers.result import AnswersResult
@@ -50,11 +50,8 @@ def compare(
     set_second: list[str],
     set: list[str],
     again: str = "",
-    json: bool = False,
 ) -> None:
     """Judge whether two results, images or settings give the same answers; the exit code is 1 if they changed."""
-    from dataclasses import asdict
-
     from imagefactory.check.answers.comparison import change, figures, judge
     from imagefactory.cli.show.bench_tables import behaviour_line, figures_table
 
@@ -66,15 +63,10 @@ def compare(
     found, what = figures(left, right), change(left, right)
     noise = figures(left, repeated) if repeated else None
     verdict, why = judge(what, found, noise)
-    if json:
-        print_json(
-            {"verdict": verdict, "why": why, "change": what, "figures": asdict(found), "noise": noise and asdict(noise)}
-        )
-    else:
-        show(figures_table(found, noise))
-        if found.scenarios:
-            print(behaviour_line(found))
-        print(f"{verdict}: {why} (what differs: {what})")
+    show(figures_table(found, noise))
+    if found.scenarios:
+        print(behaviour_line(found))
+    print(f"{verdict}: {why} (what differs: {what})")
     if verdict != "same":
         raise SystemExit(1)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagefactory.cli import options
-from imagefactory.cli.command import command, print_json, say, select_one, show
+from imagefactory.cli.command import command, say, select_one, show
 
 if TYPE_CHECKING:
     from imagefactory.check.bench.result import BenchResult
@@ -49,7 +49,6 @@ def run(
     users: str = "",
     repeats: str = "",
     limit: str = "",
-    json: bool = False,
 ) -> None:
     """Measure an image or a running server: speed, latency, accepted drafts, starts; the result is a JSON file."""
     from imagefactory.check.bench.endpoint import Endpoint
@@ -70,14 +69,11 @@ def run(
         result, path = bench_url(bench, endpoint, subject, say)
     else:
         result, path = bench_image(bench, subject, say)
-    if json:
-        print(result.to_json(), end="")
-    else:
-        for table in result_tables(result):
-            show(table)
-        if others := published_table(load_published(project.root), subject.model):
-            show(others)
-        print(path.relative_to(project.root))
+    for table in result_tables(result):
+        show(table)
+    if others := published_table(load_published(project.root), subject.model):
+        show(others)
+    print(path.relative_to(project.root))
     refuse_wrong_answers(result, path)
 
 
@@ -105,11 +101,8 @@ def compare(
     users: str = "",
     repeats: str = "",
     limit: str = "",
-    json: bool = False,
 ) -> None:
     """Compare two results, images or settings: ratios with 95 % confidence intervals."""
-    from dataclasses import asdict
-
     from imagefactory.check.bench.comparison import compare, refuse_incomparable
     from imagefactory.check.bench.result import BenchResult
     from imagefactory.check.bench.running import Side, asked_differences, run_interleaved
@@ -129,11 +122,8 @@ def compare(
         lefts, rights = run_interleaved(left, right, number, say)
     for one, other in zip(lefts, rights, strict=True):
         refuse_incomparable(one, other, asked)
-    found = compare(lefts, rights)
-    if json:
-        print_json([asdict(one) | {"verdict": one.verdict} for one in found])
-    else:
-        show(comparison_table(found, _side(first, lefts[0], rights[0]), _side(second, rights[0], lefts[0])))
+    sides = _side(first, lefts[0], rights[0]), _side(second, rights[0], lefts[0])
+    show(comparison_table(compare(lefts, rights), *sides))
 
 
 def _side(name: str, own: BenchResult, other: BenchResult) -> str:

@@ -89,7 +89,7 @@ def smoke(
     from imagefactory.ci.jobs import refuse_full, space_needed
     from imagefactory.ci.run_summary import smoke_summary
     from imagefactory.publish.answers import measure_answers
-    from imagefactory.publish.pipeline import bench_pulled, measuring, smoke_test
+    from imagefactory.publish.pipeline import bench_pulled, smoke_test
     from imagefactory.publish.staging import Staged, find_staged
 
     plans = planned(project, target)
@@ -100,7 +100,7 @@ def smoke(
     def test(staged: Staged) -> SmokeRecord | None:
         record = smoke_test(project, repository, staged, say, levels=levels, must_pass=True)
         if answers or (record and "gpu" in record.passed):
-            measure_answers(project, repository, staged, measuring(project, repository, say), say)
+            measure_answers(project, repository, staged, say)
         return bench_pulled(project, repository, staged, say) if bench and record else record
 
     with open_repository(project) as repository:
@@ -154,7 +154,7 @@ def changes(project: Project, base: str, rebuild: bool = False) -> None:
     found = find_changes(project, base)
     write_outputs({"mods": " ".join(found.mods), "jobs": json.dumps(found.jobs(project))})
     print_summary(found.markdown())
-    if found.faults:
+    if any(one.fault for one in found.affected):
         raise Exit(code=1)
 
 

@@ -19,7 +19,6 @@ from invoke.tasks import Task, task
 from imagefactory.cli import options
 from imagefactory.cli.failures import in_words
 from imagefactory.environment.setup import RUN, ensure
-from imagefactory.errors import TrustError
 from imagefactory.store.certificates import trust_the_machine
 
 if TYPE_CHECKING:
@@ -126,13 +125,10 @@ def show(table: RenderableType) -> None:
     out.print(table, soft_wrap=isinstance(table, Text))
 
 
-def show_rows(rows: Rows, *columns: str, markdown: bool = False) -> None:
-    from imagefactory.cli.show.tables import markdown_table, table
+def show_rows(rows: Rows, *columns: str) -> None:
+    from imagefactory.cli.show.tables import table
 
-    if markdown:
-        print(markdown_table(rows, *columns))
-    else:
-        show(table(rows, *columns))
+    show(table(rows, *columns))
 
 
 def print_json(value: object) -> None:
@@ -213,19 +209,17 @@ def find_signer(project: Project, key: str, *, publisher: bool = True) -> Signer
 
 def find_publisher(project: Project, key: str, *, unsigned: bool) -> tuple[Signer | None, Verifier | None]:
     """Find who signs what is published, and whose signatures count; raise if nobody signs and nobody said so."""
+    from imagefactory.publish.attest.keys import cannot_sign
     from imagefactory.publish.attest.signing import KeySigner, find_trust
 
     signer = find_signer(project, key)
     if unsigned:
         return signer, None
     if signer is None:
-        raise TrustError(
-            "cannot-sign",
-            "Nobody would sign what is published.",
-            where="--key, FACTORY_SIGNING_KEY and your configuration folder",
-            why="There is no key, and this is not a CI job with an identity of its own.",
-            fix="Make a key with `./inv keys.new`. A private registry may go without: --unsigned.",
-        )
+        where = "--key, FACTORY_SIGNING_KEY and your configuration folder"
+        why = "There is no key, and this is not a CI job with an identity of its own."
+        fix = "Make a key with `./inv keys.new`. A private registry may go without: --unsigned."
+        raise cannot_sign("Nobody would sign what is published.", where, why, fix)
     if isinstance(signer, KeySigner) and signer.hint not in {known.hint for known in find_trust(project).keys}:
         say(f"- {signer.name} is not in keys/: nobody trusts what it signs until its public key is committed there")
     return signer, find_trust(project, signer=signer)

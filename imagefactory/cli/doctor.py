@@ -1,18 +1,15 @@
 """Checks this machine for everything that commands rely on, and suggests a remedy for whatever is wrong."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
-from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -48,25 +45,22 @@ class Diagnosis:
 
 
 def examine(project: Project, today: date) -> Iterator[Diagnosis]:
-    root, store = project.root, project.store
-    bases = project.matrix.bases.values()
-    checks: list[tuple[str, str, Callable[[], Result]]] = [
-        ("system", BUILD, _system),
-        ("environment", BUILD, lambda: _environment(root)),
-        ("uv", "lock", _uv),
-        ("package index", BUILD, _index),
-        *((f"Debian mirror ({base.debian})", BUILD, partial(_mirror, base.debian)) for base in bases),
-        *((f"Debian support ({base.debian})", "publish", partial(_support, base, today)) for base in bases),
-        ("cache", BUILD, lambda: _cache(store.root)),
-        ("free disk", BUILD, lambda: _disk(store.root)),
-        ("checkout", BUILD, lambda: _checkout(root)),
-        ("container engine", "run, smoke, compile", _engine),
-        ("GPU", "run", _gpu),
-        ("container toolkit", "run", _toolkit),
-        ("test programs", "test", _test_programs),
-    ]
-    for subject, needed_by, check in checks:
-        yield Diagnosis(subject, needed_by, *check())
+    root, cache, bases = project.root, project.store.root, project.matrix.bases.values()
+    yield Diagnosis("system", BUILD, *_system())
+    yield Diagnosis("environment", BUILD, *_environment(root))
+    yield Diagnosis("uv", "lock", *_uv())
+    yield Diagnosis("package index", BUILD, *_index())
+    for base in bases:
+        yield Diagnosis(f"Debian mirror ({base.debian})", BUILD, *_mirror(base.debian))
+    for base in bases:
+        yield Diagnosis(f"Debian support ({base.debian})", "publish", *_support(base, today))
+    yield Diagnosis("cache", BUILD, *_cache(cache))
+    yield Diagnosis("free disk", BUILD, *_disk(cache))
+    yield Diagnosis("checkout", BUILD, *_checkout(root))
+    yield Diagnosis("container engine", "run, smoke, compile", *_engine())
+    yield Diagnosis("GPU", "run", *_gpu())
+    yield Diagnosis("container toolkit", "run", *_toolkit())
+    yield Diagnosis("test programs", "test", *_test_programs())
 
 
 def _system() -> Result:
@@ -80,7 +74,6 @@ def _system() -> Result:
 
 
 def _environment(root: Path) -> Result:
-    """Compare what is installed with locks/environment/."""
     prefix = Path(sys.prefix)
     if not (prefix / STAMPS).is_dir():
         return "warning", f"{prefix} was not made by ./inv", "Use ./inv, which installs what is locked."
@@ -105,8 +98,7 @@ def _index() -> Result:
             return "ok", config.describe(), ""
     except FactoryError as error:
         return "failed", f"{error.where}: {error.why}", error.fix
-    remedy = "Point PIP_INDEX_URL or UV_INDEX_URL at a complete index."
-    return "failed", f"{config.describe()} has no vllm", remedy
+    return "failed", f"{config.describe()} has no vllm", "Point PIP_INDEX_URL or UV_INDEX_URL at a complete index."
 
 
 def _mirror(debian: str) -> Result:
@@ -136,8 +128,7 @@ def _cache(root: Path) -> Result:
     folder = _nearest_existing(root)
     if folder.is_dir() and os.access(folder, os.W_OK):
         return "ok", str(root), ""
-    remedy = "Set FACTORY_CACHE to a folder that you can write to."
-    return "failed", f"{root} is not a writable folder", remedy
+    return "failed", f"{root} is not a writable folder", "Set FACTORY_CACHE to a folder that you can write to."
 
 
 def _disk(root: Path) -> Result:
@@ -169,20 +160,18 @@ def _engine() -> Result:
 
 def _gpu() -> Result:
     """Look for a GPU that is neither slowed down nor stuck, and compare its driver with what images need."""
-    remedy = "Building does not need it. Where images with a GPU are to run, install NVIDIA's driver."
     smi = shutil.which("nvidia-smi")
     if smi is None:
+        remedy = "Building does not need it. Where images with a GPU are to run, install NVIDIA's driver."
         return "warning", "no nvidia-smi on PATH", remedy
     lines = _said(smi, "--query-gpu=driver_version,name", "--format=csv,noheader").splitlines()
     if not lines:
-        remedy = "Check the driver: run nvidia-smi, and look into `dmesg`."
-        return "warning", "nvidia-smi shows no GPU", remedy
+        return "warning", "nvidia-smi shows no GPU", "Check the driver: run nvidia-smi, and look into `dmesg`."
     driver, _, _ = lines[0].partition(", ")
     names = ", ".join(line.partition(", ")[2] for line in lines)
     state = _said(smi, *heat.QUERY)
-    detail = ", ".join(
-        filter(None, [names, heat.describe(state), f"driver {driver}; images need {CUDA_13_DRIVER} or newer"])
-    )
+    told = [names, heat.describe(state), f"driver {driver}; images need {CUDA_13_DRIVER} or newer"]
+    detail = ", ".join(filter(None, told))
     major = re.match(r"\d+", driver)
     if major and int(major[0]) < int(CUDA_13_DRIVER.partition(".")[0]):
         return "warning", detail, "Update NVIDIA's driver on this machine; containers use the host's."

@@ -3,8 +3,6 @@
 Exceptions of the operating system and of parsers get a remedy; code that knows more raises its own error first.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import platform

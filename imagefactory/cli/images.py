@@ -21,7 +21,6 @@ from imagefactory.cli.command import (
     show_rows,
     watching,
 )
-from imagefactory.errors import UsageError
 from imagefactory.store.progress import size
 
 if TYPE_CHECKING:
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     fat="keep GPU code that the chip cannot load, for comparison; goes to build/<target>-fat and is not recorded",
     engine="embedded (default), or docker: build the rendered Dockerfile and leave the image in the daemon",
     builder="docker only: use this buildx builder, such as one on another machine or in Kubernetes",
+    workers="build this many layers at the same time (default: one per core)",
     cache_from="docker only: read the build cache there, as buildx takes it; repeatable (see docs/engines.md)",
     cache_to="docker only: write the build cache there, as buildx takes it; repeatable",
 )
@@ -129,22 +129,12 @@ def run(
     shared = recipe and not (swapped or unit)
     options.at_most_one(recipe=shared, mod=mod)
     if len(cells) > 1 and (not swapped or image):
-        raise UsageError(
-            "bad-option",
-            "Only `--recipe llama-swap` takes several targets, and then no --image.",
-            where="the --target option",
-            why="Everything else starts one image.",
-            fix="Name one target.",
-        )
+        what = "Only `--recipe llama-swap` takes several targets, and then no --image."
+        raise options.unfit("--target", what, "Everything else starts one image.", "Name one target.")
     profiles = chosen_profiles(with_)
     if profiles and not compose:
-        raise UsageError(
-            "bad-option",
-            "--with needs --compose.",
-            where="the --with option",
-            why="Only a compose file can start other programs beside the server.",
-            fix="Add --compose.",
-        )
+        why = "Only a compose file can start other programs beside the server."
+        raise options.unfit("--with", "--with needs --compose.", why, "Add --compose.")
     find = prepare.image_to_show if print_ or compose or swapped else prepare.image_to_run
     find = prepare.published_reference if recipe and not swapped else find
     starts = [
@@ -183,7 +173,7 @@ def run(
     image="test this image instead: a reference by digest (pulled), or an OCI layout",
     level="static, container, serve or gpu; repeatable (default: all levels of the arch)",
 )
-def smoke(project: Project, level: list[str], target: str = "", image: str = "", json: bool = False) -> None:
+def smoke(project: Project, level: list[str], target: str = "", image: str = "") -> None:
     """Smoke-test an image and record the results under its digest; a level that cannot run does not pass."""
     from imagefactory.check.smoke.record import levels_named
     from imagefactory.check.smoke.runner import refuse_failed, results_folder, smoke
@@ -196,11 +186,8 @@ def smoke(project: Project, level: list[str], target: str = "", image: str = "",
     say(f"testing {subject.cell} for {subject.platform}: {subject.digest}")
     record = smoke(project, subject, levels, say)
     folder = results_folder(project, subject.digest)
-    if json:
-        print(record.to_json(), end="")
-    else:
-        show(smoke_table(record))
-        print(folder / "record.json")
+    show(smoke_table(record))
+    print(folder / "record.json")
     refuse_failed(record, levels, by_name=bool(level), folder=folder)
 
 
@@ -227,7 +214,6 @@ def export_recipes(project: Project, folder: str, target: list[str], all: bool =
 
 
 @command(
-    digest="compare with this digest instead of the built image",
     image="check the signature, provenance, SBOM and layers of a published image (NAME:TAG or NAME@DIGEST)",
     key="with --image: a public key to trust; repeatable (default: keys/*.pub)",
     rebuilders="with --image: fail unless this many others (`rebuilders` in matrix.yaml) have rebuilt it",
@@ -239,7 +225,6 @@ def verify(
     project: Project,
     target: list[str],
     key: list[str],
-    digest: str | None = None,
     image: str | None = None,
     rebuilders: str = "",
     layers: bool = False,
@@ -248,41 +233,31 @@ def verify(
 ) -> None:
     """Rebuild an image from its lock and compare it bit for bit, or check a published image."""
     from imagefactory.assemble.verify import verify
-
-    options.at_most_one(target=target, image=image)
-    options.at_most_one(digest=digest, image=image)
-    options.digest("--digest", digest)
-    if image is not None:
-        # An unset variable must not verify something else.
-        options.filled("--image", image)
-        least = options.whole_number("--rebuilders", rebuilders) or 0
-        for found in _check_published(project, image, key, least, layers=layers or rebuild, strict=strict):
-            if rebuild:
-                _rebuild_published(project, found)
-            print(found.digest)
-        return
-    for cell in select(project, target):
-        with watching() as watch:
-            verified = verify(project, cell, watch, digest=digest)
-        say(f"{cell}: verified")
-        print(verified)
-
-
-def _check_published(
-    project: Project, image: str, keys: list[str], rebuilders: int, *, layers: bool, strict: bool
-) -> list[Checked]:
-    """Check a published image for all its platforms, and show the findings; raise if a check failed."""
     from imagefactory.cli.show.tables import checked_lines
     from imagefactory.publish.attest.image_check import check_image, refuse_failing
 
-    with open_repository(project, image) as repository:
-        trust = find_trust(project, keys)
-        checked = check_image(project, repository, trust, say, every_byte=layers, rebuilders=rebuilders)
-    for one in checked:
-        say(checked_lines(one))
-    for one in checked:
-        refuse_failing(one, strict=strict)
-    return checked
+    options.at_most_one(target=target, image=image)
+    if image is not None:
+        # An unset variable must not verify something else.
+        options.filled("--image", image)
+        least, every_byte = options.whole_number("--rebuilders", rebuilders) or 0, layers or rebuild
+        with open_repository(project, image) as repository:
+            trust = find_trust(project, key)
+            checked = check_image(project, repository, trust, say, every_byte=every_byte, rebuilders=least)
+        for one in checked:
+            say(checked_lines(one))
+        for one in checked:
+            refuse_failing(one, strict=strict)
+        for one in checked:
+            if rebuild:
+                _rebuild_published(project, one)
+            print(one.digest)
+        return
+    for cell in select(project, target):
+        with watching() as watch:
+            verified = verify(project, cell, watch)
+        say(f"{cell}: verified")
+        print(verified)
 
 
 def _rebuild_published(project: Project, found: Checked) -> None:

@@ -88,18 +88,10 @@ def compile_(
     arch="the arch to check for (default: the target's, else the matrix's)",
     beside="compare with this, library by library: another wheel, target or version; repeatable",
 )
-def audit(
-    project: Project,
-    subject: str,
-    beside: list[str],
-    arch: str = "",
-    json: bool = False,
-    markdown: bool = False,
-) -> None:
+def audit(project: Project, subject: str, beside: list[str], arch: str = "", json: bool = False) -> None:
     """Check whether the kernels in a library, wheel or image run on an arch."""
     from imagefactory.lock.audit import auditing
 
-    options.at_most_one(json=json, markdown=markdown)
     if beside:
         audited = [auditing.audit(project, one, arch) for one in (subject, *beside)]
         if json:
@@ -107,16 +99,14 @@ def audit(
         else:
             from imagefactory.cli.show.tables import comparison_rows
 
-            titles = (one.title for one in audited)
-            show_rows(comparison_rows(audited), "library", *titles, markdown=markdown)
+            show_rows(comparison_rows(audited), "library", *(one.title for one in audited))
     else:
         found = auditing.audit(project, subject, arch)
         verdicts = found.verdicts
         if json:
             print_json([asdict(verdict) for verdict in verdicts])
         else:
-            lines = ((one.library, one.outcome, one.why) for one in verdicts)
-            show_rows(lines, "library", "outcome", "why", markdown=markdown)
+            show_rows(((one.library, one.outcome, one.why) for one in verdicts), "library", "outcome", "why")
         if found.grafted:
             say(f"compiled in place of the published ones: {', '.join(sorted(found.grafted))}")
         auditing.refuse_failing(subject, verdicts)

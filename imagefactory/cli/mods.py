@@ -8,16 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagefactory.cli import options
-from imagefactory.cli.command import (
-    command,
-    print_json,
-    say,
-    say_written,
-    show,
-    show_rows,
-    watching,
-    write_summary,
-)
+from imagefactory.cli.command import command, say, say_written, show, show_rows, watching, write_summary
 
 if TYPE_CHECKING:
     from imagefactory.mods.compatibility import ModResult
@@ -37,8 +28,6 @@ def check(
     name: list[str],
     vllm: list[str],
     source: str = "",
-    json: bool = False,
-    markdown: bool = False,
     write: bool = False,
     report: bool = False,
 ) -> None:
@@ -48,17 +37,11 @@ def check(
     from imagefactory.mods.authoring import unfinished
     from imagefactory.mods.source_files import FolderSource
 
-    options.at_most_one(json=json, markdown=markdown)
     options.at_most_one(source=source, write=write)
     options.at_most_one(vllm=vllm, write=write)
     tree = FolderSource(options.existing("--source", source, folder=True)) if source or report else None
     results = compatibility.check_mods(project, name, vllm, folder=tree)
-    if json:
-        print_json([{**vars(result), "holds": result.holds} for result in results])
-    elif markdown:
-        print(compatibility.markdown(results))
-    else:
-        show(mods_table(results))
+    show(mods_table(results))
     if report and tree:
         _report(project, results, tree.folder)
         return

@@ -3,8 +3,6 @@
 Numbers arrive as text: when Invoke converts them, its errors name neither the option nor the reason.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile
@@ -12,7 +10,6 @@ from pathlib import Path
 
 from imagefactory.cli.failures import from_system
 from imagefactory.errors import UsageError
-from imagefactory.oci.registry.reference import is_digest
 from imagefactory.store.paths import expand_home, open_regular
 
 TARGETS = "what to act on: MODEL[@VERSION][/ARCH[/MACHINE]], a glob, or all; repeatable"
@@ -22,7 +19,6 @@ HELP = {
     "target: list[str]": f"{TARGETS} (default: the first model)",
     "target: str": "which image: MODEL[@VERSION][/ARCH[/MACHINE]] (default: the first model)",
     "vllm: str": "the vLLM version (default: as in matrix.yaml)",
-    "workers: str": "build this many layers at the same time (default: one per core)",
     "upgrade: list[str]": UPGRADE,
     "key: str": "sign with this key (default: FACTORY_SIGNING_KEY, your own key, or the CI job's identity)",
     "key: list[str]": "a public key to trust; repeatable (default: keys/*.pub and the workflows that may sign)",
@@ -35,7 +31,6 @@ HELP = {
     "limit: str": "seconds that one measurement may take before the server counts as hung (default: 1800)",
     "json: bool": "print JSON",
     "markdown: bool": "print Markdown",
-    "dry_run: bool": "only print what would be done",
 }
 """What options mean unless a command says otherwise."""
 _SHOWN = 60
@@ -48,13 +43,9 @@ def number(option: str, text: str, *, least: int = 0, most: int = 1_000_000, who
     # Python itself would also take 1_0, nan, and the digits of every script.
     if re.fullmatch(r"[0-9]+" if whole else r"[0-9]+(\.[0-9]+)?", text) and least <= float(text) <= most:
         return float(text)
-    raise UsageError(
-        "bad-option",
-        f"{option} cannot be {text[:_SHOWN]!r}.",
-        where=f"the {option} option",
-        why=f"It has to be a {'whole ' if whole else ''}number from {least} to {most}.",
-        fix="Name a number in that range, or leave the option out.",
-    )
+    why = f"It has to be a {'whole ' if whole else ''}number from {least} to {most}."
+    fix = "Name a number in that range, or leave the option out."
+    raise unfit(option, f"{option} cannot be {text[:_SHOWN]!r}.", why, fix)
 
 
 def whole_number(option: str, text: str, *, least: int = 0, most: int = 1_000_000) -> int | None:
@@ -128,49 +119,28 @@ def at_most_one(**given: object) -> None:
     """Raise an error if several of these options were given; they are named as in Python."""
     named = [f"--{name.strip('_').replace('_', '-')}" for name, value in given.items() if value]
     if len(named) > 1:
-        raise UsageError(
-            "bad-option",
-            f"{' and '.join(named)} cannot be used together.",
-            where="the command line",
-            why="They exclude each other.",
-            fix="Use only one of them.",
-        )
+        what = f"{' and '.join(named)} cannot be used together."
+        raise unfit(named[-1], what, "They exclude each other.", "Use only one of them.")
 
 
 def filled(option: str, text: str) -> str:
     if text.strip():
         return text
-    raise UsageError(
-        "bad-option",
-        f"{option} is empty.",
-        where=option,
-        why="It needs a value; a variable may be unset.",
-        fix="Give it a value, or leave the option out.",
-    )
+    why = "It needs a value; a variable may be unset."
+    raise unfit(option, f"{option} is empty.", why, "Give it a value, or leave the option out.")
 
 
 def reason(option: str, text: str) -> str:
     """Check a reason that others are going to read: a line of ASCII."""
     if len(text) <= _LONGEST_REASON and text.isascii() and text.isprintable():
         return text.strip()
-    raise UsageError(
-        "bad-option",
-        f"{option} cannot be {text[:_SHOWN]!r}.",
-        where=f"the {option} option",
-        why=f"The catalog keeps a line of up to {_LONGEST_REASON} letters, digits and signs of ASCII.",
-        fix="Say it in one shorter line, without other letters.",
-    )
+    why = f"The catalog keeps a line of up to {_LONGEST_REASON} letters, digits and signs of ASCII."
+    fix = "Say it in one shorter line, without other letters."
+    raise unfit(option, f"{option} cannot be {text[:_SHOWN]!r}.", why, fix)
 
 
-def digest(option: str, text: str | None) -> None:
-    if text is not None and not is_digest(text):
-        raise UsageError(
-            "bad-option",
-            f"{option} cannot be {text[:_SHOWN]!r}.",
-            where=f"the {option} option",
-            why="It is not a digest: `sha256:` and 64 hex digits.",
-            fix="Copy the digest that `./inv build` prints.",
-        )
+def unfit(option: str, what: str, why: str, fix: str) -> UsageError:
+    return UsageError("bad-option", what, where=f"the {option} option", why=why, fix=fix)
 
 
 def _path(option: str, text: str) -> Path:

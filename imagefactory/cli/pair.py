@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING
 
 from imagefactory.cli import options
 from imagefactory.cli.command import command, say, select_one, show, show_rows
-from imagefactory.errors import FactoryError
 
 if TYPE_CHECKING:
-    from imagefactory.launch.prepare import Start
     from imagefactory.pair.containers import Container
-    from imagefactory.project.cells import Cell
     from imagefactory.project.project import Project
 
 WITH = "the second Spark, as ssh knows it: spark2, or user@192.168.100.2"
@@ -50,19 +47,25 @@ def up(
 
     VLLM_API_KEY or VLLM_API_KEY_FILE sets the server's key, HF_TOKEN the token for gated models.
     """
+    from imagefactory.launch import prepare
     from imagefactory.launch.docker_run import HUB_CACHE
     from imagefactory.pair import up as pairs
-    from imagefactory.pair.files import shown
     from imagefactory.pair.machines import reach
 
     options.at_most_one(print=print_, compose=compose, recipe=recipe)
     seconds = options.number("--limit", limit, least=1) or 3600
     cell = select_one(project, target)
     with reach(options.filled("--with", with_)) as there:
-        start = _start(project, cell, set, image, models or HUB_CACHE)
+        found = pairs.pulled(image or prepare.image_to_run(project, cell), say)
+        start = prepare.prepare(
+            *(project, cell, found),
+            given=prepare.settings_from(set),
+            environment=os.environ,
+            models=models or HUB_CACHE,
+        )
         pair = pairs.plan(project, cell, there, start, interface=cable, say=say)
         if print_ or compose or recipe:
-            print(shown(pair, "compose" if compose else recipe), end="")
+            print(pairs.shown(pair, "compose" if compose else recipe), end="")
             return
         print(pairs.up(project, cell, pair, limit=seconds, say=say))
 
@@ -87,21 +90,13 @@ def doctor(project: Project, target: str = "", with_: str = "", models: str = ""
 @command("pair", with_=FOUND)
 def status(project: Project, with_: str = "") -> None:
     """Show both containers: state, health, image and address on the cable."""
-    from imagefactory.pair.containers import both
-
+    rows = []
     with ExitStack() as stack:
-        found = list(both(*_containers(stack, with_)))
-    rows = [
-        (
-            one.machine.name,
-            one.name,
-            str(state or "none"),
-            health,
-            state.image[:19] if state else "",
-            state.address if state else "",
-        )
-        for one, state, health in found
-    ]
+        for one in _containers(stack, with_):
+            state = one.state()
+            told = (state.image[:19], state.address) if state else ("", "")
+            health = one.health()[1] if state and state.runs else ""
+            rows.append((one.machine.name, one.name, str(state or "none"), health, *told))
     show_rows(rows, "machine", "container", "state", "health", "image", "address")
 
 
@@ -132,30 +127,13 @@ def restart(project: Project, with_: str = "", limit: str = "") -> None:
 def down(project: Project, with_: str = "") -> None:
     """Stop and remove both containers; images and weights stay."""
     from imagefactory.pair.containers import find, remove_both
-    from imagefactory.pair.machines import reach
 
-    name, host = find(with_)
-    with ExitStack() as stack:
-        try:
-            there = stack.enter_context(reach(host))
-        except FactoryError as error:
-            remove_both(name, host, error, say)
-        else:
-            remove_both(name, host, there, say)
-
-
-def _start(project: Project, cell: Cell, given: list[str], image: str, models: str) -> Start:
-    from imagefactory.launch import prepare
-    from imagefactory.pair.up import pulled
-
-    found = pulled(image or prepare.image_to_run(project, cell), say)
-    settings = prepare.settings_from(given)
-    return prepare.prepare(project, cell, found, given=settings, environment=os.environ, models=models)
+    remove_both(*find(with_), say)
 
 
 def _containers(stack: ExitStack, host: str) -> tuple[Container, Container]:
     from imagefactory.pair.containers import Container, find
-    from imagefactory.pair.machines import Here, reach
+    from imagefactory.pair.machines import HERE, reach
 
     name, other = find(host)
-    return Container(Here(), name), Container(stack.enter_context(reach(other)), name)
+    return Container(HERE, name), Container(stack.enter_context(reach(other)), name)

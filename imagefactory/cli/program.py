@@ -134,7 +134,7 @@ class FactoryProgram(Program):
                 command = contexts[word]
             elif word.startswith("-"):
                 is_value = bool(command and word in command.flags and command.flags[word].takes_value)
-            elif command and _takes_targets(command):
+            elif command and "--target" in command.flags and all(one.kind is list for one in command.positional_args):
                 words.append("--target")
             words.append(word)
         return words
@@ -162,7 +162,3 @@ class FactoryProgram(Program):
             why=why,
             fix="`./inv --list` shows all commands, `./inv COMMAND --help` explains one.",
         )
-
-
-def _takes_targets(command: ParserContext) -> bool:
-    return "--target" in command.flags and all(argument.kind is list for argument in command.positional_args)

@@ -37,23 +37,22 @@ ANSWERS = "also compare its answers with those of the image that its tag names (
 
 
 @command()
-def push(project: Project, target: list[str], workers: str = "") -> None:
+def push(project: Project, target: list[str]) -> None:
     """Push images under a staging tag; build and send only what the registry does not have.
 
     What later steps need to know is left in build/pushed.
     """
     from imagefactory.ci.jobs import refuse_full, space_needed
-    from imagefactory.publish.handovers import handover_folder, write_handover
+    from imagefactory.publish.handovers import write_handover
     from imagefactory.publish.staging import stage
 
-    count = options.processes("--workers", workers)
     plans = planned(project, target)
     refuse_full(project.store.root, space_needed(plans.finished.values()))
     with open_repository(project) as repository:
         with watching() as watch:
-            staged = stage(project, repository, plans, watch, say, pushing=watch, workers=count)
+            staged = stage(project, repository, plans, watch, say, pushing=watch)
         for one in staged.finished.values():
-            write_handover(handover_folder(project), one.plan, one.image)
+            write_handover(project, one.plan, one.image)
             sent = f"{one.pushed.count('uploaded')} blobs sent ({size(one.pushed.uploaded)})"
             present = f"{one.pushed.count('present')} already there"
             say(f"pushed {one.plan.target} for {one.plan.platform}: {sent}, {present}")
@@ -195,20 +194,16 @@ def rollback(project: Project, target: str = "", to: str = "") -> None:
 
 
 @command()
-def history(project: Project, target: str = "", json: bool = False) -> None:
+def history(project: Project, target: str = "") -> None:
     """List everything published for a target: when, what changed, today's tags, and what a rollback holds back."""
+    from imagefactory.cli.show.tables import history_table
     from imagefactory.publish.history import read_history
     from imagefactory.publish.tags import short_digest
 
     cell = select_one(project, target)
     with open_repository(project) as repository:
         found = read_history(project, repository, cell)
-    if json:
-        print_json([line.as_json() for line in found.lines])
-    else:
-        from imagefactory.cli.show.tables import history_table
-
-        show(history_table(found.lines))
+    show(history_table(found.lines))
     for digest, event in found.held.items():
         since = f"rolled back on {event.time:%Y-%m-%d}"
         say(f"{short_digest(digest)} is held back: {since}; only `./inv promote --again` can tag it again")
@@ -226,13 +221,11 @@ def history(project: Project, target: str = "", json: bool = False) -> None:
 def upgrade(project: Project, from_: str, to: str = "", target: str = "", json: bool = False) -> None:
     """Tell what changes between two images of a model, whether you must act, and how to go back."""
     from imagefactory.check.bench.result import shared_results
-    from imagefactory.publish.named_images import find_pair
-    from imagefactory.publish.upgrade import Known, compare_contents, markdown
+    from imagefactory.publish.upgrade import Known, compare_contents, find_pair, markdown
 
     options.filled("--from", from_)
-    found = find_pair(project, select_one(project, target), from_, to, lambda: open_repository(project))
-    known = Known.of(project, found.catalog, shared_results(project.root))
-    told = compare_contents(found.before, found.after, known)
+    before, after, catalog = find_pair(project, select_one(project, target), from_, to)
+    told = compare_contents(before, after, Known.of(project, catalog, shared_results(project.root)))
     if json:
         print_json(told.as_json())
     else:

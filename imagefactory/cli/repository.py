@@ -69,12 +69,9 @@ def docs(project: Project) -> None:
     needs="test",
     fast="linters, type checks and unit tests only",
     all="also the tests marked slow, and show which lines no test reaches",
-    match="run only tests whose names match (pytest -k)",
     require_engine="fail if Docker or a registry is missing, or if a test is unexpectedly skipped",
 )
-def test(
-    project: Project, fast: bool = False, all: bool = False, match: str = "", require_engine: bool = False
-) -> None:
+def test(project: Project, fast: bool = False, all: bool = False, require_engine: bool = False) -> None:
     """Run linters, type checks and tests; the end says which tests were skipped and why."""
     options.at_most_one(fast=fast, all=all)
     arguments = [
@@ -82,7 +79,6 @@ def test(
         *("-n", "4", "--dist", "loadfile", "--durations", "20", "--durations-min", "5"),
         *(["tests/unit"] if fast else []),
         *(["--cov=imagefactory", "--cov=images", "--cov-report=term"] if all else ["-m", "not slow"]),
-        *(["-k", match] if match else []),
         *(["--require-engine"] if require_engine else []),
     ]
     # The tools of this environment, whether it is activated or not.

@@ -18,7 +18,6 @@ from imagefactory.cli.command import (
     select,
     show,
 )
-from imagefactory.errors import TrustError
 
 if TYPE_CHECKING:
     from imagefactory.project.project import Project
@@ -35,7 +34,7 @@ def licences(
     from dataclasses import asdict
 
     from imagefactory.cli.show import tables
-    from imagefactory.publish.attest.components import summarise
+    from imagefactory.publish.attest.components import components_of, summarise_parts
     from imagefactory.publish.attest.licence_record import update_licences
 
     options.at_most_one(json=json, markdown=markdown, update=update)
@@ -43,7 +42,7 @@ def licences(
         path, changed = update_licences(project, say)
         say_written(project, path, changed=changed)
         return
-    summaries = [summarise(project, plan) for plan in plans_of(project, target)]
+    summaries = [summarise_parts(plan.target, components_of(project, plan)) for plan in plans_of(project, target)]
     if json:
         print_json([asdict(summary) for summary in summaries])
         return
@@ -88,17 +87,15 @@ def new(project: Project, private: str = "", public: str = "") -> None:
     "rebuilds",
     image=_IMAGE,
     tag="only what this moving tag names; repeatable (default: all moving tags)",
-    results=f"write the results to this file (default: {_RESULTS})",
 )
-def check(project: Project, tag: list[str], key: list[str], image: str = "", results: str = "") -> None:
+def check(project: Project, tag: list[str], key: list[str], image: str = "") -> None:
     """Rebuild published images from the commits in their signed provenance, and compare the digests."""
     from imagefactory.ci.rebuilding import rebuild_published
+    from imagefactory.store.atomic import write_text
 
-    place = options.new_file("--results", results) if results else project.root / _RESULTS
     with open_repository(project, image or project.matrix.registry) as repository:
         done = rebuild_published(project, repository, find_trust(project, key), say, tags=tag)
-    place.parent.mkdir(exist_ok=True)
-    place.write_text(done.to_json(), "utf-8")
+    write_text(project.root / _RESULTS, done.to_json())
     print_summary(done.markdown())
     done.refuse_differences()
 
@@ -108,22 +105,18 @@ def check(project: Project, tag: list[str], key: list[str], image: str = "", res
     called="attest",
     image=_IMAGE,
     to="your own repository for the statements, if you may not write to the other (default: FACTORY_REGISTRY)",
-    results=f"the results of `rebuilds.check` (default: {_RESULTS})",
 )
-def attest_rebuilds(project: Project, image: str = "", to: str = "", results: str = "", key: str = "") -> None:
-    """Sign the results of rebuilds, and attach them to the images or to a repository of your own."""
+def attest_rebuilds(project: Project, image: str = "", to: str = "", key: str = "") -> None:
+    """Sign what `rebuilds.check` found, and attach them to the images or to a repository of your own."""
     from imagefactory.ci.rebuilding import attach_rebuilds, read_rebuilds
+    from imagefactory.publish.attest.keys import cannot_sign
 
-    found = read_rebuilds(options.existing("--results", results or str(project.root / _RESULTS), folder=False))
+    found = read_rebuilds(project.root / _RESULTS)
     signer = find_signer(project, key, publisher=False)
     if signer is None:
-        raise TrustError(
-            "cannot-sign",
-            "There is nothing to sign with.",
-            where="the --key option",
-            why="A statement about a rebuild counts only if it is signed.",
-            fix="Make a key with `./inv keys.new`, or run in a GitHub job with `permissions: id-token: write`.",
-        )
+        fix = "Make a key with `./inv keys.new`, or run in a GitHub job with `permissions: id-token: write`."
+        why = "A statement about a rebuild counts only if it is signed."
+        raise cannot_sign("There is nothing to sign with.", "the --key option", why, fix)
     published = open_repository(project, image or project.matrix.registry)
     with published as repository, open_repository(project, to) as other:
         for rebuild, place in attach_rebuilds(project, repository, other, found, signer):

@@ -1,7 +1,5 @@
 """The cable between two machines: which interface of each is an end of it, and which RoCE devices use it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

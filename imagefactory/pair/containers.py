@@ -1,19 +1,16 @@
 """The two containers of a pair: finding them by their labels, their state, and stopping and starting both."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from imagefactory.errors import EngineError, FactoryError, UsageError, clean
+from imagefactory.errors import EngineError, NetworkError, UsageError, clean
 from imagefactory.launch.docker_run import STOP_SECONDS
-from imagefactory.pair.machines import Here, Machine, There, check, failed, run
+from imagefactory.pair.machines import HERE, Machine, check, failed, reach, run
 from imagefactory.plan.serve.image_paths import ENTRYPOINT
 from imagefactory.store.progress import Say
 
@@ -59,7 +56,6 @@ class Container:
     name: str
 
     def state(self) -> State | None:
-        """Return its state; None if there is none."""
         done = run(self.machine, "docker", "container", "inspect", self.name)
         if done.returncode:
             if re.search(_GONE, done.stderr):
@@ -112,7 +108,7 @@ def make_room(container: Container, say: Say) -> None:
 def find(host: str = "") -> tuple[str, str]:
     """Return the name of the pair's containers and of its second machine, by the labels of this machine's container."""
     form = f'{{{{.Names}}}} {{{{.Label "{PAIR}"}}}}'
-    lines = check(Here(), "docker", "ps", "--all", "--filter", f"label={PAIR}", "--format", form).splitlines()
+    lines = check(HERE, "docker", "ps", "--all", "--filter", f"label={PAIR}", "--format", form).splitlines()
     found = sorted({tuple(line.split(" ", 1)) for line in lines if not host or line.endswith(f" {host}")})
     if len(found) == 1:
         name, other = found[0]
@@ -127,21 +123,20 @@ def find(host: str = "") -> tuple[str, str]:
     )
 
 
-def both(here: Container, there: Container) -> Iterator[tuple[Container, State | None, str]]:
-    """Look at both containers: their state, and the sentence about their health."""
-    for container in (here, there):
-        state = container.state()
-        yield container, state, container.health()[1] if state and state.runs else ""
-
-
-def remove_both(name: str, host: str, there: There | FactoryError, say: Say) -> None:
+def remove_both(name: str, host: str, say: Say) -> None:
     """Remove both containers; the head's first, so that it can finish its requests."""
-    for machine in (Here(), there):
-        if isinstance(machine, FactoryError):
-            say(f"{host}: its container stays, and ends its server when it misses the other")
-            raise machine
+
+    def remove(machine: Machine) -> None:
         removed = Container(machine, name).remove()
         say(f"{machine.name}: {'removed' if removed else 'no container'} {name}")
+
+    remove(HERE)
+    try:
+        with reach(host) as there:
+            remove(there)
+    except NetworkError:
+        say(f"{host}: its container stays, and ends its server when it misses the other")
+        raise
 
 
 def restart_both(here: Container, there: Container, say: Say) -> None:
@@ -173,5 +168,4 @@ def follow(here: Container, there: Container, lines: int, tell: Say, *, until_st
     lock = threading.Lock()
     width = max(len(container.machine.name) for container in (here, there))
     with ThreadPoolExecutor() as pool:
-        for job in [pool.submit(copy, container) for container in (here, there)]:
-            job.result()
+        list(pool.map(copy, (here, there)))

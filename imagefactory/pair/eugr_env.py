@@ -4,9 +4,8 @@ It may hold tokens, so only what describes the network is kept. With different p
 is the management interface, and CLUSTER_LINKS lists the addresses on the cable.
 """
 
-from __future__ import annotations
-
 import json
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from imagefactory.errors import InputError
 
 MANIFEST: Final = ".local/state/spark-vllm-docker/cluster-setup.json"
 USUAL: Final = "spark-vllm-docker/.env"
+_SETTING: Final = re.compile(r"""^[ \t]*(\w+)[ \t]*=[ \t]*(['"]?)(.*?)\2[ \t]*$""", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -25,16 +25,10 @@ class EugrEnv:
     path: Path
     interface: str
     """ETH_IF; the same on all nodes."""
-    devices: tuple[str, ...]
+    devices: frozenset[str]
     """IB_IF: RoCE devices."""
-    nodes: tuple[str, ...]
-    """CLUSTER_NODES: addresses, the head's first."""
-    links: frozenset[str]
-    """CLUSTER_LINKS: addresses on cables, where the nodes' own are not."""
-
-    @property
-    def addresses(self) -> frozenset[str]:
-        return self.links or frozenset(self.nodes)
+    addresses: frozenset[str]
+    """CLUSTER_LINKS: those on cables; without them CLUSTER_NODES, the nodes' own."""
 
 
 def find_env(home: Path) -> Path | None:
@@ -47,9 +41,9 @@ def find_env(home: Path) -> Path | None:
 
 def read_env(path: Path) -> EugrEnv:
     try:
-        values = dict(_setting(line) for line in path.read_text("utf-8").splitlines() if _is_setting(line))
+        values = {name: value for name, _, value in _SETTING.findall(path.read_text("utf-8"))}
         links = json.loads(values.get("CLUSTER_LINKS") or "[]")
-        addresses = frozenset(str(address) for link in links for address in link.values())
+        addresses = {str(address) for link in links for address in link.values()}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise InputError(
             "bad-cluster-env",
@@ -58,15 +52,5 @@ def read_env(path: Path) -> EugrEnv:
             why=f"{getattr(error, 'strerror', None) or error}.",
             fix="Run eugr's `./setup-cluster.sh --save-env` again, or name another file.",
         ) from None
-    listed = {name: tuple(filter(None, values.get(name, "").split(","))) for name in ("IB_IF", "CLUSTER_NODES")}
-    return EugrEnv(path, values.get("ETH_IF", ""), listed["IB_IF"], listed["CLUSTER_NODES"], addresses)
-
-
-def _is_setting(line: str) -> bool:
-    return "=" in line and not line.lstrip().startswith("#")
-
-
-def _setting(line: str) -> tuple[str, str]:
-    name, _, value = (part.strip() for part in line.partition("="))
-    quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
-    return name, value[1:-1] if quoted else value
+    devices, nodes = (set(values.get(name, "").split(",")) - {""} for name in ("IB_IF", "CLUSTER_NODES"))
+    return EugrEnv(path, values.get("ETH_IF", ""), frozenset(devices), frozenset(addresses or nodes))

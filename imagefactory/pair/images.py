@@ -3,8 +3,6 @@
 The second Spark's Docker pulls from a registry on its own loopback, which ssh forwards to this machine.
 """
 
-from __future__ import annotations
-
 import json
 import posixpath
 import subprocess
@@ -19,8 +17,8 @@ from typing import Any
 from imagefactory.errors import EngineError
 from imagefactory.oci.image import CONFIG_TYPE, MANIFEST_TYPE
 from imagefactory.oci.layout import Layout
-from imagefactory.pair.lending import Lent, Piece, lent
-from imagefactory.pair.machines import Here, There, check, failed, run
+from imagefactory.pair.lending import Lender, Piece, lent
+from imagefactory.pair.machines import HERE, There, check, failed, run
 from imagefactory.store.atomic import translating_disk_full
 from imagefactory.store.digests import canonical_json, sha256_of
 from imagefactory.store.progress import Say, size
@@ -48,9 +46,8 @@ class Source:
         return f"sha256:{sha256_of(self.manifest)}"
 
     @property
-    def document(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.manifest)
-        return found
+    def document(self) -> Any:  # noqa: ANN401 - JSON
+        return json.loads(self.manifest)
 
     @property
     def ids(self) -> tuple[str, str]:
@@ -91,7 +88,7 @@ def from_daemon(image: str, folder: Path) -> Iterator[Source]:
         with path.open("wb") as file:
             done = subprocess.run(["docker", "save", image], stdout=file, stderr=subprocess.PIPE, check=False)  # noqa: S603, S607
         if done.returncode:
-            raise failed(Here(), ("docker", "save"), done.stderr.decode(errors="replace"))
+            raise failed(HERE, ("docker", "save"), done.stderr.decode(errors="replace"))
     try:
         yield saved(path)
     finally:
@@ -155,13 +152,13 @@ def find(there: There, *ids: str) -> str | None:
 def send(source: Source, there: There, name: str, say: Say) -> tuple[str, Sent]:
     """Have the second Spark pull the image and give it a name; return its id there, and what was sent."""
     layers = {f"/v2/{NAME}/blobs/{layer['digest']}": layer for layer in source.document["layers"]}
-    with lent(source.pieces) as server, there.lending(server.port) as port:
+    with lent(source.pieces) as server, there.lending(server.server_port) as port:
         reference = f"127.0.0.1:{port}/{NAME}@{source.digest}"
         with _telling(server, sum(layer["size"] for layer in layers.values()), say):
             done = run(there, "docker", "pull", "--quiet", reference, timeout=LIMIT)
         if done.returncode:
             raise failed(there, ("docker", "pull"), done.stderr)
-        sent = Sent(server.total, sum(path in server.sent for path in layers), len(layers))
+        sent = Sent(server.sent.total(), sum(path in server.sent for path in layers), len(layers))
     found = find(there, *source.ids)
     if found is None:
         raise EngineError(
@@ -177,13 +174,13 @@ def send(source: Source, there: There, name: str, say: Say) -> tuple[str, Sent]:
 
 
 @contextmanager
-def _telling(server: Lent, total: int, say: Say) -> Iterator[None]:
+def _telling(server: Lender, total: int, say: Say) -> Iterator[None]:
     ended = threading.Event()
 
     def tell() -> None:
         before = 0
         while not ended.wait(EVERY):
-            now = server.total
+            now = server.sent.total()
             if now != before:
                 say(f"image: {size(now)} sent of at most {size(total)}, {size(int((now - before) / EVERY))}/s")
             before = now

@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -45,22 +45,9 @@ class Piece:
                 yield block
 
 
-@dataclass
-class Lent:
-    """A server that runs, and what was fetched from it."""
-
-    port: int
-    sent: Counter[str] = field(default_factory=Counter)
-    """Bytes by path."""
-
-    @property
-    def total(self) -> int:
-        return sum(self.sent.values())
-
-
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: _Server
+    server: Lender
 
     def do_HEAD(self) -> None:
         self._answer(body=False)
@@ -70,46 +57,44 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, body: bool) -> None:
         path = unquote(urlsplit(self.path).path)
-        piece = self.server.pieces.get(path)
-        if piece is None:
-            self._head(HTTPStatus.NOT_FOUND, 0)
-            return
-        ranged = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        found = self.server.pieces.get(path)
+        piece = found or Piece(b"")
+        ranged = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "")) if found else None
         skip = min(int(ranged[1]), piece.size) if ranged else 0
-        more = {"Content-Type": piece.kind}
+        status = HTTPStatus.PARTIAL_CONTENT if ranged else HTTPStatus.OK
+        self.send_response(status if found else HTTPStatus.NOT_FOUND)
+        self.send_header("Content-Length", str(piece.size - skip))
+        self.send_header("Content-Type", piece.kind)
         if ranged:
-            more["Content-Range"] = f"bytes {skip}-{piece.size - 1}/{piece.size}"
-        self._head(HTTPStatus.PARTIAL_CONTENT if ranged else HTTPStatus.OK, piece.size - skip, more)
-        for block in piece.blocks(skip) if body else ():
-            self.wfile.write(block)
-            self.server.lent.sent[path] += len(block)
-
-    def _head(self, status: HTTPStatus, length: int, more: Mapping[str, str] | None = None) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Length": str(length), **(more or {})}.items():
-            self.send_header(name, value)
+            self.send_header("Content-Range", f"bytes {skip}-{piece.size - 1}/{piece.size}")
         self.end_headers()
+        for block in piece.blocks(skip) if body and found else ():
+            self.wfile.write(block)
+            self.server.sent[path] += len(block)
 
     def log_message(self, *_: object) -> None:
         """What was sent is counted; the rest is of no interest."""
 
 
-class _Server(ThreadingHTTPServer):
+class Lender(ThreadingHTTPServer):
+    """A server that runs, and counts what was fetched from it."""
+
     def __init__(self, pieces: Mapping[str, Piece]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.pieces = pieces
-        self.lent = Lent(self.server_port)
+        self.sent: Counter[str] = Counter()
+        """Bytes by path."""
 
     def handle_error(self, *_: object) -> None:
         """Clients that go away, or that try TLS first as Docker does, are no failures."""
 
 
 @contextmanager
-def lent(pieces: Mapping[str, Piece]) -> Iterator[Lent]:
+def lent(pieces: Mapping[str, Piece]) -> Iterator[Lender]:
     """Serve pieces by path for the duration of the block."""
-    with _Server(pieces) as server:
+    with Lender(pieces) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
-            yield server.lent
+            yield server
         finally:
             server.shutdown()

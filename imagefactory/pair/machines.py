@@ -1,7 +1,5 @@
 """Runs commands on the two machines: this one, and the second over ssh, whose failures it explains."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess
@@ -9,7 +7,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol
 
 from imagefactory.errors import EngineError, FactoryError, NetworkError, UsageError, clean
 
@@ -24,68 +21,59 @@ SSH_FAILED = 255
 NOT_FOUND = 127
 
 
-class _Failure(NamedTuple):
-    """What ssh says, what it means and what helps."""
-
-    pattern: str
-    what: str
-    fix: str
-
-
-FAILURES = (
-    _Failure(
-        r"Could not resolve hostname|Name or service not known",
+FAILURES = {
+    r"Could not resolve hostname|Name or service not known": (
         "{host} is not known.",
         "Use its address, or add it to ~/.ssh/config or /etc/hosts.",
     ),
-    _Failure(
-        r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED|No .* host key is known",
+    r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED|No .* host key is known": (
         "{host} has a host key that this machine does not know.",
         "Run `ssh {host}` once by hand and compare the key; if it was reinstalled, `ssh-keygen -R {host}` first.",
     ),
-    _Failure(
-        r"Permission denied",
+    r"Permission denied": (
         "{host} refuses this user's ssh keys.",
         "Run `ssh-copy-id {host}`; a passphrase needs an ssh-agent.",
     ),
-    _Failure(
-        r"Connection refused",
+    r"Connection refused": (
         "{host} refuses connections: no ssh server listens there.",
         "On the second Spark, run `sudo systemctl enable --now ssh`.",
     ),
-    _Failure(
-        r"timed out|Timeout, server|No route to host|Network is unreachable|Connection (closed|reset)|Broken pipe",
+    r"timed out|Timeout, server|No route to host|Network is unreachable|Connection (closed|reset)|Broken pipe": (
         "{host} does not answer.",
         "Check that it runs and that the cable or network between the two is up: `ping {host}`.",
     ),
-)
+    "": ("{host} cannot be reached over ssh.", "Run `ssh {host} true` by hand, and see what it says."),
+}
+"""What ssh may say, what it means and what helps; the last is for everything else."""
+REMEDIES = {
+    "permission denied.*docker": "Add the user to the group docker there: `sudo usermod -aG docker $USER`, and log in "
+    "again.",
+    "Cannot connect to the Docker daemon": "Start Docker there: `sudo systemctl enable --now docker`.",
+    "no space left": "Free space there: `docker system prune` removes images that no container uses.",
+}
+INSTALL = {
+    "docker": "Install Docker there, and add the user to the group docker.",
+    "python3": "Run `sudo apt install python3`.",
+}
 
 
-class Machine(Protocol):
-    """One of the two machines."""
-
-    name: str
-
-    def command(self, words: Sequence[str]) -> list[str]:
-        """Return what to run here so that a command runs there."""
-
-    def refuse(self, done: subprocess.CompletedProcess[str]) -> None:
-        """Raise an error if the machine could not be reached."""
-
-
-class Here:
+class Machine:
     """The first Spark, on which the commands of this program run."""
 
     name = "this machine"
 
     def command(self, words: Sequence[str]) -> list[str]:
+        """Return what to run here so that a command runs there."""
         return list(words)
 
     def refuse(self, done: subprocess.CompletedProcess[str]) -> None:
-        """There is nothing between."""
+        """Raise an error if the machine could not be reached; there is nothing between to fail."""
 
 
-class There:
+HERE = Machine()
+
+
+class There(Machine):
     """The second Spark: one connection that commands share, and that ends with the block of `reach`."""
 
     def __init__(self, host: str, folder: Path) -> None:
@@ -100,17 +88,14 @@ class There:
             raise self.explained(done.stderr)
 
     def explained(self, said: str) -> NetworkError:
-        unknown = _Failure(
-            "", "{host} cannot be reached over ssh.", "Run `ssh {host} true` by hand, and see what it says."
-        )
-        found = next((failure for failure in FAILURES if re.search(failure.pattern, said)), unknown)
-        lines = [line for line in said.splitlines() if line.strip()]
+        what, fix = next(told for pattern, told in FAILURES.items() if re.search(pattern, said))
+        lines = [line for line in said.splitlines() if line.strip()] or ["ssh says nothing."]
         return NetworkError(
             "no-ssh",
-            found.what.format(host=self.name),
+            what.format(host=self.name),
             where=f"ssh {self.name}",
-            why=clean(lines[-1]) if lines else "ssh says nothing.",
-            fix=found.fix.format(host=self.name),
+            why=clean(lines[-1]),
+            fix=fix.format(host=self.name),
         )
 
     @contextmanager
@@ -135,7 +120,6 @@ class There:
 
 @contextmanager
 def reach(host: str) -> Iterator[There]:
-    """Connect to the second Spark."""
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]*", host):
         raise UsageError(
             "bad-option",
@@ -161,7 +145,13 @@ def run(
     done = _run(machine.command(words), timeout, given)
     machine.refuse(done)
     if done.returncode == NOT_FOUND:
-        raise lacks(machine, words[0])
+        raise EngineError(
+            "no-program",
+            f"{machine.name} has no {words[0]}.",
+            where=machine.name,
+            why="A shell that ssh starts does not find it; it may be missing, or outside of PATH.",
+            fix=INSTALL.get(words[0], "Install it there."),
+        )
     return done
 
 
@@ -173,32 +163,16 @@ def check(machine: Machine, *words: str, given: str | None = None, timeout: floa
     return done.stdout.strip()
 
 
-def lacks(machine: Machine, program: str) -> EngineError:
-    fixes = {
-        "docker": "Install Docker there, and add the user to the group docker.",
-        "python3": "Run `sudo apt install python3`.",
-    }
-    return EngineError(
-        "no-program",
-        f"{machine.name} has no {program}.",
-        where=machine.name,
-        why="A shell that ssh starts does not find it; it may be missing, or outside of PATH.",
-        fix=fixes.get(program, "Install it there."),
-    )
-
-
 def failed(machine: Machine, words: Sequence[str], said: str) -> FactoryError:
-    """Return the error for a command that failed."""
-    lines = [clean(line) for line in said.splitlines() if line.strip()]
-    why = lines[-1] if lines else "It prints nothing."
-    fix = f"Run it there by hand: {shlex.join(words[:3])} …"
-    if re.search("permission denied.*docker", said, re.IGNORECASE):
-        fix = "Add the user to the group docker there: `sudo usermod -aG docker $USER`, and log in again."
-    elif "Cannot connect to the Docker daemon" in said:
-        fix = "Start Docker there: `sudo systemctl enable --now docker`."
-    elif "no space left" in said.lower():
-        fix = "Free space there: `docker system prune` removes images that no container uses."
-    return EngineError("engine-failed", f"`{words[0]}` failed on {machine.name}.", where=machine.name, why=why, fix=fix)
+    lines = [clean(line) for line in said.splitlines() if line.strip()] or ["It prints nothing."]
+    known = (fix for pattern, fix in REMEDIES.items() if re.search(pattern, said, re.IGNORECASE))
+    return EngineError(
+        "engine-failed",
+        f"`{words[0]}` failed on {machine.name}.",
+        where=machine.name,
+        why=lines[-1],
+        fix=next(known, f"Run it there by hand: {shlex.join(words[:3])} …"),
+    )
 
 
 def _run(words: Sequence[str], timeout: float, given: str | None = None) -> subprocess.CompletedProcess[str]:

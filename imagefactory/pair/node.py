@@ -1,7 +1,5 @@
 """One of the two machines, as probe_node.py describes it."""
 
-from __future__ import annotations
-
 import ipaddress
 from pathlib import Path
 from typing import Final, Self
@@ -69,7 +67,6 @@ class Disk(Frozen):
 
     path: str
     free: int
-    device: int
 
 
 class Docker(Frozen):
@@ -80,13 +77,6 @@ class Docker(Frozen):
     gpus: bool
     """Whether it can hand GPUs to containers."""
     rootless: bool
-
-
-class Disks(Frozen):
-    """The places that need room."""
-
-    images: Disk | None
-    weights: Disk | None
 
 
 class Node(Frozen):
@@ -108,9 +98,10 @@ class Node(Frozen):
     firewall: str | None
     driver: str | None
     docker: Docker | None
-    images: dict[str, tuple[str, ...]] | None
-    """Names by image id, which is the digest of the configuration, or of the manifest with containerd's store."""
-    disks: Disks
+    images: frozenset[str] | None
+    """Ids: digests of configurations, or of manifests with containerd's store."""
+    disks: dict[str, Disk | None]
+    """The places of images and of weights, which need room."""
     unread: dict[str, str]
     clock: float
     asked: float = 0

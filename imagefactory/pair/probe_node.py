@@ -6,15 +6,12 @@ It needs Python 3.8, but neither root nor packages. What cannot be read is null,
 from __future__ import annotations
 
 import argparse
-import array
-import fcntl
 import json
 import platform
 import re
 import resource
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -31,9 +28,6 @@ if TYPE_CHECKING:  # Python 3.8 could not evaluate these
     Addresses = list[tuple[str, str]]  # interfaces, and their addresses with prefix
 
 PATIENCE = 4  # seconds for a program; they run side by side
-SIOCGIFCONF, SIOCGIFNETMASK = 0x8912, 0x891B
-IFREQ = 40  # bytes of a struct ifreq with pointers of 64 bits
-MOST_ADDRESSES = 1024
 LISTENING = "0A"
 HUB_CACHE = "~/.cache/huggingface"
 CDI = ("etc/cdi", "var/run/cdi")
@@ -44,7 +38,7 @@ def probe(
     weights: str = HUB_CACHE,
     addresses: Callable[[], Addresses] | None = None,
 ) -> Found:
-    """Return the description; `root` has sys, proc, dev, etc and run, and `addresses` replaces the kernel's answer."""
+    """Return the description; `root` has sys, proc, dev, etc and run, and `addresses` replaces what `ip` says."""
     unread: dict[str, str] = {}
 
     def attempt(name: str, read: Callable[[], Any]) -> Any:  # noqa: ANN401
@@ -56,7 +50,7 @@ def probe(
 
     with ThreadPoolExecutor() as pool:
         docker = pool.submit(attempt, "docker", lambda: _docker(root))
-        images = pool.submit(attempt, "images", _images)
+        images = pool.submit(attempt, "images", lambda: _said("docker", "image", "ls", "--no-trunc", "--quiet").split())
         driver = pool.submit(attempt, "driver", _driver)
         found = {
             "host": socket.gethostname(),
@@ -115,19 +109,8 @@ def _interfaces(
 
 
 def _addresses() -> Addresses:
-    """Ask the kernel for all IPv4 addresses: DGX OS has `ip`, but other systems may not."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
-        room = array.array("B", bytes(IFREQ * MOST_ADDRESSES))
-        place = struct.pack("iP", len(room), room.buffer_info()[0])
-        size = struct.unpack("iP", fcntl.ioctl(asker, SIOCGIFCONF, place))[0]
-        found = []
-        for start in range(0, size, IFREQ):
-            request = room[start : start + IFREQ].tobytes()
-            mask = fcntl.ioctl(asker, SIOCGIFNETMASK, request)[20:24]  # of this address; an interface may have several
-            name = request[:16].partition(b"\0")[0].decode().partition(":")[0]
-            prefix = bin(int.from_bytes(mask, "big")).count("1")  # noqa: FURB161 - Python 3.8
-            found.append((name, f"{socket.inet_ntoa(request[20:24])}/{prefix}"))
-        return found
+    found = json.loads(_said("ip", "-json", "-4", "address"))
+    return [(one["ifname"], f"{own['local']}/{own['prefixlen']}") for one in found for own in one.get("addr_info", [])]
 
 
 def _default_routes(root: Path) -> set[str]:
@@ -180,7 +163,7 @@ def _disk(folder: str | None) -> Found | None:
     path = Path(folder).expanduser()
     while not path.exists():
         path = path.parent
-    return {"path": folder, "free": shutil.disk_usage(str(path)).free, "device": path.stat().st_dev}
+    return {"path": folder, "free": shutil.disk_usage(str(path)).free}
 
 
 def _driver() -> str:
@@ -201,16 +184,6 @@ def _docker(root: Path) -> Found:
         "gpus": "nvidia" in (info.get("Runtimes") or {}) or described,
         "rootless": any("rootless" in option for option in info.get("SecurityOptions") or []),
     }
-
-
-def _images() -> dict[str, list[str]]:
-    """Return the names of images by id: the digest of the configuration, or with containerd's store of the manifest."""
-    found: dict[str, list[str]] = {}
-    lines = _said("docker", "image", "ls", "--no-trunc", "--format", "{{.ID}} {{.Repository}}:{{.Tag}}").splitlines()
-    for line in lines:
-        digest, _, name = line.partition(" ")
-        found.setdefault(digest, []).extend([name] if "<none>" not in name else [])
-    return found
 
 
 def _said(*command: str) -> str:

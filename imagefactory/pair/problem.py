@@ -1,7 +1,5 @@
 """What stands in the way of a pair: the rules in rules.yaml, and a problem as one of them finds it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Compares two machines with what a pair needs; the sentences and limits are in rules.yaml."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -45,10 +43,9 @@ def problems(head: Node, worker: Node, need: Need) -> list[Problem]:
     found += _of_both(head, worker, need)
     for node in (head, worker):
         found += _of_machine(node, need)
-        found += _of_docker(node, need)
         if isinstance(cable, Cable) and cable.head.devices:
             found += _of_rdma(node)
-    disk = worker.disks.images
+    disk = worker.disks["images"]
     if disk and disk.free < need.to_send:
         gaps = {"path": disk.path, "found": size(disk.free), "needed": size(need.to_send)}
         found.append(problem("disk-short", worker.host, **gaps))
@@ -65,11 +62,8 @@ def _of_cable(head: Node, worker: Node, cable: Cable, need: Need) -> Iterator[Pr
         yield problem("one-twin", both, reason=cable.shortfall)
     for ours, theirs in cable.links:
         if ours.mtu and theirs.mtu and ours.mtu != theirs.mtu:
-            ends = {
-                "ours": f"{ours.name} on {head.host} {ours.mtu}",
-                "theirs": f"{theirs.name} on {worker.host} {theirs.mtu}",
-            }
-            yield problem("mtu-differs", both, **ends)
+            first, second = f"{ours.name} on {head.host} {ours.mtu}", f"{theirs.name} on {worker.host} {theirs.mtu}"
+            yield problem("mtu-differs", both, ours=first, theirs=second)
         elif cable.head.devices and ours.mtu is not None and ours.mtu < _limit("mtu-small"):
             yield problem("mtu-small", both, interface=ours.name, mtu=ours.mtu)
     for node, end in ((head, cable.head), (worker, cable.worker)):
@@ -90,7 +84,7 @@ def firewall(node: Node, end: End, head_port: int) -> Problem:
 
 def _agrees(env: EugrEnv, cable: Cable) -> bool:
     """Compare addresses if it has some: ETH_IF may be the management's where the ends are in different ports."""
-    if env.devices and not set(cable.head.devices) <= set(env.devices):
+    if env.devices and not env.devices >= {*cable.head.devices}:
         return False
     if env.addresses:
         return any(str(link[0].address.ip) in env.addresses for link in cable.links if link[0].address)
@@ -116,15 +110,11 @@ def _of_machine(node: Node, need: Need) -> Iterator[Problem]:
         yield problem("no-driver", node.host, reason=_reason(node, "driver"))
     for subject in sorted(node.unread.keys() - _REPORTED):
         yield problem("unread", node.host, subject=subject, reason=_reason(node, subject))
-
-
-def _of_docker(node: Node, need: Need) -> Iterator[Problem]:
     if node.docker is None:
         reason = _reason(node, "docker")
         name = "docker-not-allowed" if "permission denied" in reason.lower() else "docker-missing"
         yield problem(name, node.host, reason=reason)
-        return
-    if need.gpu and not node.docker.gpus:
+    elif need.gpu and not node.docker.gpus:
         yield problem("no-gpu-runtime", node.host)
 
 

@@ -3,8 +3,6 @@
 Each step does only what is missing, so that an interrupted `up` is simply repeated.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess
@@ -17,14 +15,15 @@ from pathlib import Path
 from imagefactory.assemble.assemble import built_layouts
 from imagefactory.check.bench.endpoint import Endpoint
 from imagefactory.errors import BuildError, CheckError, EngineError, UsageError, clean
-from imagefactory.launch.docker_run import Launch, docker_once, docker_run
+from imagefactory.launch.docker_run import Launch, compose, docker_once, docker_run, shell_line
+from imagefactory.launch.launchers import QUADLET, quadlet
 from imagefactory.launch.prepare import Start
 from imagefactory.oci.layout import Layout
 from imagefactory.pair import images, weights
 from imagefactory.pair.cable import Cable, find_cable
 from imagefactory.pair.containers import ADDRESS, PAIR, REFUSALS, START, Container, find, make_room
 from imagefactory.pair.eugr_env import find_env, read_env
-from imagefactory.pair.machines import Here, Machine, There, check, run
+from imagefactory.pair.machines import HERE, Machine, There, check, run
 from imagefactory.pair.node import PROBE, Node
 from imagefactory.pair.problem import refuse_first
 from imagefactory.pair.rules import HEAD_PORT, Need, problems
@@ -40,6 +39,8 @@ EVERY = 2.0
 RESTARTS = 3
 """Restarts of a first start after which the pair counts as broken."""
 NCCL = "nvidia-nccl-cu"
+WAYS = {"": lambda launch: shell_line(docker_run(launch)) + "\n", "compose": compose, QUADLET: quadlet}
+"""How a start is written down."""
 
 
 @dataclass(frozen=True)
@@ -54,35 +55,36 @@ class Pair:
     @property
     def containers(self) -> tuple[Container, Container]:
         name = self.start.launch.container
-        return Container(Here(), name), Container(self.there, name)
+        return Container(HERE, name), Container(self.there, name)
 
     @property
-    def commands(self) -> list[tuple[Machine, list[str]]]:
-        """What starts the servers, in order."""
-        return [(self.there, docker_run(self.worker)), (Here(), docker_run(self.head))]
+    def nodes(self) -> list[tuple[Machine, Launch]]:
+        """Both machines, in the order of their starts."""
+        return [(self.there, self.worker), (HERE, self.head)]
 
 
 def probe(there: There, models: str) -> tuple[Node, Node]:
-    """Look at both machines at the same time."""
-
     def look(machine: Machine, name: str) -> Node:
         answer = check(machine, "python3", "-", "--weights", models, given=PROBE.read_text("utf-8"))
         return Node.read(answer, name, time.time())
 
     with ThreadPoolExecutor() as pool:
-        one, other = pool.submit(look, Here(), socket.gethostname()), pool.submit(look, there, there.name)
+        one, other = pool.submit(look, HERE, socket.gethostname()), pool.submit(look, there, there.name)
         return one.result(), other.result()
 
 
 def plan(project: Project, cell: Cell, there: There, start: Start, *, interface: str, say: Say) -> Pair:
     """Look at both machines, and decide how the servers are started; raise what stands in the way."""
     nodes = probe(there, start.launch.models)
-    name = start.launch.container
-    ours = Container(Here(), name).state()
-    running = ours is not None and ours.runs and bool(ours.other)
-    ports = {"port": port_of(start), "head_port": int(start.launch.given.get("HEAD_PORT", HEAD_PORT))}
-    need = need_of(project, cell, interface=interface, running=running, **ports)
-    found = problems(*nodes, replace(need, to_send=missing(start.launch.image, nodes[1])))
+    ours = Container(HERE, start.launch.container).state()
+    need = replace(
+        need_of(project, cell, interface),
+        running=ours is not None and ours.runs and bool(ours.other),
+        port=port_of(start),
+        head_port=int(start.launch.given.get("HEAD_PORT", HEAD_PORT)),
+        to_send=missing(start.launch.image, nodes[1]),
+    )
+    found = problems(*nodes, need)
     refuse_first(found)
     for one in found:
         say(f"- {one.what} {one.why} {one.fix}")
@@ -94,27 +96,19 @@ def plan(project: Project, cell: Cell, there: There, start: Start, *, interface:
 
 def examine(project: Project, cell: Cell, there: There, models: str, interface: str) -> tuple[Node, Node, Need]:
     """Look at both machines for `pair doctor`, which changes nothing."""
-    head, worker = probe(there, models)
-    try:
-        running = bool(find(there.name))
-    except UsageError:
-        running = False
-    return head, worker, need_of(project, cell, interface=interface, running=running)
+    need = need_of(project, cell, interface)
+    with suppress(UsageError):
+        need = replace(need, running=bool(find(there.name)))
+    return *probe(there, models), need
 
 
-def need_of(
-    project: Project, cell: Cell, *, interface: str, running: bool, port: int = 8000, head_port: int = HEAD_PORT
-) -> Need:
-    """Return what an image needs of both machines."""
+def need_of(project: Project, cell: Cell, interface: str) -> Need:
     nccl = next((wheel.version for wheel in project.wheel_lock(cell).wheels if wheel.name.startswith(NCCL)), None)
     env = find_env(Path.home())
     return Need(
         platform=cell.platform,
         gpu=bool(project.matrix.archs[cell.arch].capability),
         nccl=nccl,
-        port=port,
-        head_port=head_port,
-        running=running,
         interface=interface,
         env=read_env(env) if env else None,
     )
@@ -146,6 +140,19 @@ def pair_of(start: Start, there: There, cable: Cable, nodes: tuple[Node, Node]) 
     return Pair(start, there, *launches)
 
 
+def shown(pair: Pair, way: str) -> str:
+    """Return both starts for people or another launcher, each after a comment that names its machine."""
+    if way not in WAYS:
+        raise UsageError(
+            "bad-option",
+            f"There is no recipe {way!r} for a pair.",
+            where="the --recipe option",
+            why="Other launchers start both machines themselves.",
+            fix=f"Use --recipe {QUADLET}, --compose or --print.",
+        )
+    return "\n".join(f"# {machine.name}\n{WAYS[way](launch)}" for machine, launch in pair.nodes)
+
+
 def up(project: Project, cell: Cell, pair: Pair, *, limit: float, say: Say) -> str:
     """Bring both servers up; return the text that the model completes."""
     if runs(pair):
@@ -157,33 +164,29 @@ def up(project: Project, cell: Cell, pair: Pair, *, limit: float, say: Say) -> s
         for container in pair.containers:
             make_room(container, say)
         say(f"proof: {prove(pair)}")
-        for machine, command in pair.commands:
-            check(machine, *command, timeout=120)
+        for machine, launch in pair.nodes:
+            check(machine, *docker_run(launch), timeout=120)
             say(f"{machine.name}: started {pair.start.launch.container}")
     wait(pair.containers, limit, say)
     return complete(pair.start)
 
 
 def runs(pair: Pair) -> bool:
-    """Whether both containers run, started in the same way."""
-    wanted = (pair.head, pair.worker)
-    states = [container.state() for container in pair.containers]
-    return all(
-        state is not None and state.runs and state.start == launch.labels[START]
-        for state, launch in zip(states, wanted, strict=True)
-    )
+    wanted = zip(pair.containers, (pair.head, pair.worker), strict=True)
+    states = [(container.state(), launch.labels[START]) for container, launch in wanted]
+    return all(state is not None and state.runs and state.start == start for state, start in states)
 
 
 def missing(image: str, worker: Node) -> int:
     """Return how many bytes of the image the second machine has to store: none if it has it."""
-    [found] = json.loads(check(Here(), "docker", "image", "inspect", image))
-    return 0 if found["Id"] in (worker.images or {}) else int(found["Size"])
+    [found] = json.loads(check(HERE, "docker", "image", "inspect", image))
+    return 0 if found["Id"] in (worker.images or ()) else int(found["Size"])
 
 
 def pulled(image: str, say: Say) -> str:
     """Return the id of an image of this machine's Docker, which pulls it if it is missing."""
     words = ("docker", "image", "inspect", "--format", "{{.Id}}", image)
-    if run(Here(), *words).returncode:
+    if run(HERE, *words).returncode:
         say(f"image: pulling {image}")
         if subprocess.run(["docker", "pull", image], check=False).returncode:  # noqa: S603, S607
             raise EngineError(
@@ -193,7 +196,7 @@ def pulled(image: str, say: Say) -> str:
                 why="Docker says why, above.",
                 fix="Check the name and the network; for a private registry, run `docker login` first.",
             )
-    return check(Here(), *words)
+    return check(HERE, *words)
 
 
 def bring_image(project: Project, cell: Cell, pair: Pair, say: Say) -> str:
@@ -230,10 +233,9 @@ def prove(pair: Pair) -> str:
     def test(machine: Machine, launch: Launch) -> subprocess.CompletedProcess[str]:
         return run(machine, *docker_once(replace(launch, labels={}), "pair-test"), timeout=PROOF)
 
-    nodes: list[tuple[Machine, Launch]] = [(pair.there, pair.worker), (Here(), pair.head)]
     with ThreadPoolExecutor() as pool:
-        done = list(pool.map(test, *zip(*nodes, strict=True)))
-    for (machine, _), one in zip(nodes, done, strict=True):
+        done = list(pool.map(test, *zip(*pair.nodes, strict=True)))
+    for (machine, _), one in zip(pair.nodes, done, strict=True):
         if one.returncode:
             raise weights.refusal(machine, "pair-test", one.stderr + one.stdout)
     lines = done[1].stdout.strip().splitlines()
@@ -281,7 +283,6 @@ def _broken(container: Container, state: str, log: str) -> Exception:
 
 
 def complete(start: Start) -> str:
-    """Ask the model for a few words."""
     launch = start.launch
     key = launch.key_file.read_text().strip() if launch.key_file else ""
     server = Endpoint(f"http://127.0.0.1:{port_of(start)}", key)

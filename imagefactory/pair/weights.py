@@ -3,8 +3,6 @@
 The image's own `download` does it there, so files are resumed, verified and locked as always; ssh forwards the port.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -16,7 +14,7 @@ from typing import Any
 from imagefactory.errors import MachineError, clean
 from imagefactory.launch.docker_run import Launch, docker_once
 from imagefactory.pair.lending import Piece, lent
-from imagefactory.pair.machines import Here, Machine, There, check, failed
+from imagefactory.pair.machines import HERE, Machine, There, check, failed
 from imagefactory.store.paths import expand_home
 from imagefactory.store.progress import Say
 from images.serve.program.weights import File, read_list
@@ -28,27 +26,26 @@ _OFFLINE = {"HF_HUB_OFFLINE": ""}
 
 def bring(head: Launch, worker: Launch, there: There, say: Say) -> int:
     """Complete the model on both machines; return how many bytes the second one fetched."""
-    ours = look(Here(), head)
+    ours = look(HERE, head)
     if lacking := wants(ours):
         say(f"weights: this machine lacks {lacking}")
-        _download(Here(), replace(head, given={**head.given, **_OFFLINE}), say)
-        ours = look(Here(), head)
+        _download(HERE, replace(head, given={**head.given, **_OFFLINE}), say)
+        ours = look(HERE, head)
     theirs = look(there, worker)
     lacking = wants(theirs) or _differ(ours, theirs)
     if not lacking:
         return 0
     say(f"weights: {there.name} lacks {lacking}")
     with lent(hub(expand_home(head.models, "the --models option") / "hub", ours)) as server:
-        with there.lending(server.port) as port:
+        with there.lending(server.server_port) as port:
             variables = {**_OFFLINE, "HF_ENDPOINT": f"http://127.0.0.1:{port}"}
             _download(there, replace(worker, given={**worker.given, **variables}, with_token=False), say)
-        return server.total
+        return server.sent.total()
 
 
-def look(machine: Machine, launch: Launch) -> dict[str, Any]:
+def look(machine: Machine, launch: Launch) -> Any:  # noqa: ANN401 - JSON
     """Return what a machine has of the models that the image uses."""
-    found: dict[str, Any] = json.loads(check(machine, *docker_once(launch, "weights", "--json"), timeout=300))
-    return found
+    return json.loads(check(machine, *docker_once(launch, "weights", "--json"), timeout=300))
 
 
 def wants(found: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import shorten
@@ -23,6 +23,7 @@ from imagefactory.check.smoke.record import required_levels
 from imagefactory.errors import FactoryError, TrustError, clean
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import TITLE, Payload
+from imagefactory.oci.registry.credentials import find_credentials
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.project import Project
@@ -35,6 +36,7 @@ from imagefactory.store.digests import Digest, Sha256
 from imagefactory.store.progress import Say
 
 if TYPE_CHECKING:
+    from imagefactory.check.smoke.subject import Subject
     from imagefactory.publish.staging import Staged
 
 ANSWERS_TYPE: Final = "application/vnd.imagefactory.answers.v1+json"
@@ -47,17 +49,25 @@ _LARGEST: Final = 32 * 1024 * 1024
 _CODE: Final = ("mod", "serve", "model", "bytecode", "pure-bundle")
 """Kinds of layers that hold no kernels."""
 
-Measure = Callable[[Digest], AnswersResult]
+
+def pulled(project: Project, repository: Repository, digest: Digest) -> Subject:
+    """Pull an image by digest, as users get it."""
+    from imagefactory.check.smoke.subject import subject_of_image  # noqa: PLC0415 - with Docker's client
+
+    reference = repository.reference
+    found = find_credentials(reference.registry)
+    auth = {"username": found.username, "password": found.secret} if found else None
+    return subject_of_image(project, f"{reference.name}@{digest}", auth=auth)
+
+
+def measure(project: Project, repository: Repository, digest: Digest, say: Say) -> AnswersResult:
+    from imagefactory.check.answers.measuring import measure_image  # noqa: PLC0415 - with Docker's client
+
+    return measure_image(project, pulled(project, repository, digest), {}, say)[0]
 
 
 def measure_answers(
-    project: Project,
-    repository: Repository,
-    staged: Staged,
-    measure: Measure,
-    say: Say,
-    *,
-    retest: bool = False,
+    project: Project, repository: Repository, staged: Staged, say: Say, *, retest: bool = False
 ) -> None:
     """Measure an image, and compare it with the one that its tag names now; the record goes beside the smoke record.
 
@@ -86,11 +96,13 @@ def measure_answers(
         base=before,
     )
     try:
-        result = measure(staged.digest)
+        result = measure(project, repository, staged.digest, say)
         with writing(folder / PANEL_FILE) as file:
             file.write(compact(result))
-        earlier = _earlier(repository, base.digest, result, measure) if base else None
-        again = measure(staged.digest) if earlier else None
+        earlier = _earlier(repository, base.digest, result) if base else None
+        if base and earlier is None:
+            earlier = measure(project, repository, base.digest, say)
+        again = measure(project, repository, staged.digest, say) if earlier else None
         other = base is not None and _other_kernels(base, staged)
         record = judged(record, result, base=earlier, again=again, other_kernels=other)
     except (FactoryError, ContainerError) as error:
@@ -100,14 +112,13 @@ def measure_answers(
     say(f"{plan.target}: {record.line}")
 
 
-def _earlier(repository: Repository, base: Digest, result: AnswersResult, measure: Measure) -> AnswersResult:
-    """Return the measurement of the image before: the attached one if it is of this panel and chip, else a new one."""
+def _earlier(repository: Repository, base: Digest, result: AnswersResult) -> AnswersResult | None:
+    """Return the measurement that is attached to the image before, if it is of this panel and chip."""
 
     def alike(one: AnswersResult) -> object:
         return one.panel, one.machine.platform, {gpu.name for gpu in one.machine.gpus}, one.bound.settings
 
-    attached = _measurements(repository, base)
-    return next((one for one in attached if alike(one) == alike(result)), None) or measure(base)
+    return next((one for one in _measurements(repository, base) if alike(one) == alike(result)), None)
 
 
 def _other_kernels(base: Published, staged: Staged) -> bool:

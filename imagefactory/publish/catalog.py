@@ -127,7 +127,6 @@ class Catalog:
 
     @cached_property
     def known(self) -> dict[Digest, Published]:
-        """The images by digest."""
         return {image.digest: image for image in self.images}
 
     @cached_property
@@ -160,9 +159,6 @@ class Catalog:
         image = self.image(digest)
         return image is not None and image.plan_key == key
 
-    def owner_of(self, tag: str) -> Digest | None:
-        return self.owners.get(tag)
-
     def moves(self, tags: Iterable[str]) -> list[Event]:
         """List the events that moved any of these tags, oldest first."""
         numbers = {number for tag in tags for number in self._moves.get(tag, ())}
@@ -177,17 +173,7 @@ class Catalog:
         return set(self._moves)
 
     def pointers(self) -> list[Pointer]:
-        """List where the moving tags belong."""
         return [self.events[numbers[-1]].moved[tag] for tag, numbers in self._moves.items()]
-
-    def promotions(self, tags: Iterable[str], platform: str) -> list[Event]:
-        """List the promotions that moved any of these tags for a platform, oldest first."""
-        return [
-            event
-            for event in self.moves(tags)
-            if event.kind == "promote"
-            if (image := self.image(event.image)) and image.platform == platform
-        ]
 
     def tags_of(self, digest: Digest) -> set[str]:
         """List the moving tags that an image was promoted to; only these may name it again."""
@@ -225,12 +211,7 @@ class Catalog:
         if self.events and event.time < self.events[-1].time:
             event = dataclasses.replace(event, time=self.events[-1].time)
         new = {image.digest: image for image in images if image.digest not in self.known}
-        changed = self.with_content((*self.images, *new.values()), (*self.events, event))
-        # Many events come at once, and to make these anew takes longer.
-        owners = dict.fromkeys(event.named, event.image) | self.owners
-        moves = {tag: [*self._moves.get(tag, ()), len(self.events)] for tag in event.moved}
-        changed.__dict__.update(known=self.known | new, owners=owners, _moves=self._moves | moves)
-        return changed
+        return self.with_content((*self.images, *new.values()), (*self.events, event))
 
     def with_content(self, images: Iterable[Published], events: Iterable[Event]) -> Catalog:
         return dataclasses.replace(self, images=tuple(images), events=tuple(events))
@@ -261,18 +242,13 @@ class Catalog:
         named = {pointer.digest for event in self.events for pointer in event.moved.values()}
         return named - self.known.keys() - {event.image for event in self.events}
 
-    def since(self, earlier: Catalog) -> tuple[Event, ...]:
-        known = {event.id for event in earlier.events}
-        return tuple(event for event in self.events if event.id not in known)
-
-    def has_event(self, identity: str) -> bool:
-        return any(event.id == identity for event in reversed(self.events))
+    def has_events(self, identities: Collection[str]) -> bool:
+        return {*identities} <= {event.id for event in self.events}
 
     def without_events(self, identities: Collection[str]) -> Catalog:
         """Remove events that are about to be written again."""
-        if not any(map(self.has_event, identities)):
-            return self
-        return self.with_content(self.images, (event for event in self.events if event.id not in identities))
+        kept = tuple(event for event in self.events if event.id not in identities)
+        return self if len(kept) == len(self.events) else self.with_content(self.images, kept)
 
     def pages(self) -> Iterator[Catalog]:
         """Divide it into pages of some hundred events; the last has all that is not about events."""

@@ -29,10 +29,7 @@ _BUNDLES = ("pure-bundle", "platform-bundle")
 
 
 def pass_gate(project: Project, repository: Repository, staged: Staged, trust: Verifier | None) -> Published:
-    """Check a staged image, and describe it for the catalog; the error lists everything that is missing.
-
-    `trust` says whose signatures count; without it, unsigned images pass.
-    """
+    """Describe a staged image for the catalog, or raise with all that is missing; without `trust`, unsigned pass."""
     plan, attached = staged.plan, referrers.find(repository, staged.digest)
     record = merge_records(records_among(repository, attached), staged.digest, plan.key)
     missing = _untested(project, plan, record)
@@ -41,26 +38,21 @@ def pass_gate(project: Project, repository: Repository, staged: Staged, trust: V
         missing.append("locked: the image has files that the lock does not name")
     missing += [f"audit: {reason}" for reason in audit_verdict(project, plan)]
     unsigned = _unsigned(repository, staged.digest, attached, trust) if trust else []
-    if unsigned and not missing:
-        raise TrustError(
-            "unsigned",
-            f"{plan.target} is not signed, and gets no tag.",
-            where=f"{repository.reference.name}@{staged.digest}",
-            why="; ".join(unsigned) + ".",
-            fix="Whoever publishes must sign: `./inv publish` does, with a key or as a CI job. A key that signed "
-            "earlier must be in keys/*.pub. A private registry may go without: --unsigned.",
+    if record and not missing and not unsigned:
+        return _describe(staged, record)
+    name, what = "not-promotable", f"{plan.target} may not be published yet."
+    fix = (
+        "Fix what failed: the records attached to the image (and build/smoke) have the details. To run what was not "
+        f"run: `./inv publish --target {plan.target}/{plan.cell.machine}`."
+    )
+    if not missing:
+        name, what = "unsigned", f"{plan.target} is not signed, and gets no tag."
+        fix = (
+            "Whoever publishes must sign: `./inv publish` does, with a key or as a CI job. A key that signed earlier "
+            "must be in keys/*.pub. A private registry may go without: --unsigned."
         )
-    missing += unsigned
-    if missing or record is None:
-        raise TrustError(
-            "not-promotable",
-            f"{plan.target} may not be published yet.",
-            where=f"{repository.reference.name}@{staged.digest}",
-            why="; ".join(missing).rstrip(".") + ".",
-            fix="Fix what failed: the records attached to the image (and build/smoke) have the details. To run what "
-            f"was not run: `./inv publish --target {plan.target}/{plan.cell.machine}`.",
-        )
-    return _describe(staged, record)
+    why = "; ".join([*missing, *unsigned]).rstrip(".") + "."
+    raise TrustError(name, what, where=f"{repository.reference.name}@{staged.digest}", why=why, fix=fix)
 
 
 def _untested(project: Project, plan: Plan, record: SmokeRecord | None) -> list[str]:
@@ -75,7 +67,7 @@ def _unsigned(repository: Repository, digest: Digest, attached: Sequence[Descrip
     from imagefactory.publish.attest import attachments  # noqa: PLC0415 - with cryptography
 
     found = attachments.trusted_statements(attachments.bundles_among(repository, attached), trust)
-    there = {statement.predicate_type for _, _, statement in found if statement.subject == digest}
+    there = {statement.predicate_type for _, statement in found if statement.subject == digest}
     return [f"signed: no trusted {name}" for kind, name in attachments.STATEMENTS.items() if kind not in there]
 
 

@@ -5,13 +5,10 @@ need no clone and no credentials in a checkout, and GitHub signs them. Images on
 GHCR does not support DELETE: deleting a version deletes its tags, but nothing that it refers to.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
 from http import HTTPStatus
 from typing import Any, Final, Self
 from urllib.parse import quote
@@ -53,7 +50,7 @@ class GitHub:
     _session: requests.Session = field(default_factory=new_session, repr=False)
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> GitHub:
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
         """Read GITHUB_REPOSITORY, GITHUB_TOKEN and GITHUB_API_URL; FACTORY_GITHUB_API overrides the last."""
         missing = [name for name in ("GITHUB_REPOSITORY", "GITHUB_TOKEN") if not environment.get(name)]
         if missing:
@@ -78,13 +75,9 @@ class GitHub:
             yield from found
             if len(found) < _PAGE:
                 return
-        raise NetworkError(
-            "github-failed",
-            "GitHub lists more than can be read.",
-            where=f"{self.api}/{self.folder}/{path}",
-            why=f"There are more than {_MOST_PAGES * _PAGE:,} entries.",
-            fix="Delete old ones: `./inv prune` reads this list, and GitHub's pages and API delete without it.",
-        )
+        where, why = f"{self.api}/{self.folder}/{path}", f"There are more than {_MOST_PAGES * _PAGE:,} entries."
+        fix = "Delete old ones: `./inv prune` reads this list, and GitHub's pages and API delete without it."
+        raise _failed("GitHub lists more than can be read.", where, why, fix)
 
     def post(self, path: str, data: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
         return self._ask("POST", path, data)
@@ -141,31 +134,17 @@ class GitHub:
             if answer.ok:
                 return parse_json(answer.content) if answer.content else None
         except (requests.RequestException, ValueError) as error:  # the latter for what is no JSON
-            raise NetworkError(
-                "github-failed",
-                "GitHub does not answer.",
-                where=f"{method} {url}",
-                why=reason_of(error),
-                fix="Run the job again; https://www.githubstatus.com shows whether GitHub has an outage.",
-            ) from None
+            fix = "Run the job again; https://www.githubstatus.com shows whether GitHub has an outage."
+            raise _failed("GitHub does not answer.", f"{method} {url}", reason_of(error), fix) from None
         fix = "Read GitHub's message; run the job again if the problem is on GitHub's side."
         if answer.status_code in _REFUSED:
             fix = "Check what the token may do (a job's `permissions:`; `delete:packages` for `prune`), and the name."
-        raise NetworkError(
-            "github-failed",
-            f"GitHub refused a request about {self.folder}.",
-            where=f"{method} {url}",
-            why=f"It answered {answer.status_code}: {clean(answer.text[:200])}",
-            fix=fix,
-        )
+        why = f"It answered {answer.status_code}: {clean(answer.text[:200])}"
+        raise _failed(f"GitHub refused a request about {self.folder}.", f"{method} {url}", why, fix)
 
 
-@dataclass(frozen=True, slots=True)
-class _Version:
-    number: int
-    created: datetime
-    tagged: bool
-    """Or perhaps tagged: GitHub does not say."""
+def _failed(what: str, where: str, why: str, fix: str) -> NetworkError:
+    return NetworkError("github-failed", what, where=where, why=why, fix=fix)
 
 
 class GitHubPackages:
@@ -178,6 +157,16 @@ class GitHubPackages:
         # An owner is a user or an organisation; only the right folder exists.
         is_user = organisation.get("?per_page=1", optional=True) is None
         self._github = GitHub(f"users/{versions}", token, api) if is_user else organisation
+        self._numbers: dict[Digest, int] = {}
+        self.untagged: dict[Digest, datetime] = {}
+        """Every manifest without a tag, with the time of its upload."""
+        for row in self._github.pages(""):
+            if is_digest(str(row.get("name"))):
+                digest = Digest(row["name"])
+                self._numbers[digest] = int(row["id"])
+                # Where GitHub does not say, there may be a tag.
+                if row.get("metadata", {}).get("container", {}).get("tags") == []:
+                    self.untagged[digest] = datetime.fromisoformat(row["created_at"])
 
     @classmethod
     def of(cls, reference: Reference) -> Self | None:
@@ -195,22 +184,6 @@ class GitHubPackages:
             )
         return cls(reference, found.secret, api_address())
 
-    def untagged(self) -> dict[Digest, datetime]:
-        """List every manifest without a tag, with the time of its upload."""
-        return {digest: row.created for digest, row in self._listed.items() if not row.tagged}
-
     def delete(self, digest: Digest) -> None:
-        if digest in self._listed:
-            self._github.delete(str(self._listed[digest].number))
-
-    @cached_property
-    def _listed(self) -> dict[Digest, _Version]:
-        rows = (row for row in self._github.pages("") if is_digest(str(row.get("name"))))
-        return {
-            Digest(row["name"]): _Version(
-                int(row["id"]),
-                datetime.fromisoformat(row["created_at"]),
-                tagged=row.get("metadata", {}).get("container", {}).get("tags") != [],
-            )
-            for row in rows
-        }
+        if digest in self._numbers:
+            self._github.delete(str(self._numbers[digest]))

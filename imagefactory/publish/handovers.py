@@ -4,11 +4,9 @@ A tag only says what somebody put there. So an image is compared with the record
 it handed on, or with both, before anything tests, signs or tags it.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from imagefactory.errors import TrustError
 from imagefactory.oci.image import Image
@@ -24,6 +22,10 @@ from imagefactory.store.digests import Digest, Sha256
 _REMEDY = "Run the job that builds the image again. If that does not help, find out who changed the file."
 
 
+def _bad(what: str, where: str, why: str, fix: str = _REMEDY) -> TrustError:
+    return TrustError("bad-handover", what, where=where, why=why, fix=fix)
+
+
 class Handover(Frozen):
     """What a job says about an image that it built and pushed."""
 
@@ -34,7 +36,7 @@ class Handover(Frozen):
     layers: tuple[RecordedLayer, ...]
 
     @classmethod
-    def of(cls, plan: Plan, image: Image) -> Handover:
+    def of(cls, plan: Plan, image: Image) -> Self:
         layers = [
             RecordedLayer(key=layer.key, name=f"{layer.kind} {layer.name}", **asdict(blob))
             for layer, blob in zip(plan.layers, image.layers, strict=True)
@@ -48,14 +50,9 @@ class Handover(Frozen):
             image = make_image(plan, [layer.blob for layer in self.layers])
             if Handover.of(plan, image) == self:
                 return image
-        raise TrustError(
-            "bad-handover",
-            f"The hand-over of {self.target} does not fit the plan.",
-            where=f"{self.plan_key}.json",
-            why=f"It says {self.digest} for the plan {self.plan_key}; the plan is {plan.key}, or its layers give "
-            "another image.",
-            fix=_REMEDY,
-        )
+        says = f"It says {self.digest} for the plan {self.plan_key}"
+        why = f"{says}; the plan is {plan.key}, or its layers give another image."
+        raise _bad(f"The hand-over of {self.target} does not fit the plan.", f"{self.plan_key}.json", why)
 
 
 def handover_folder(project: Project) -> Path:
@@ -63,29 +60,23 @@ def handover_folder(project: Project) -> Path:
     return project.root / "build" / "pushed"
 
 
-def write_handover(folder: Path, plan: Plan, image: Image) -> None:
-    write_text(folder / f"{plan.key}.json", Handover.of(plan, image).model_dump_json(indent=1) + "\n")
+def write_handover(project: Project, plan: Plan, image: Image) -> None:
+    path = handover_folder(project) / f"{plan.key}.json"
+    write_text(path, Handover.of(plan, image).model_dump_json(indent=1) + "\n")
 
 
-def read_handovers(folder: Path) -> dict[Sha256, Handover]:
-    """Read all hand-overs below a folder by plan key; raise an error if two of them disagree."""
+def read_handovers(project: Project) -> dict[Sha256, Handover]:
+    """Read all hand-overs by plan key; raise an error if two of them disagree."""
     found: dict[Sha256, Handover] = {}
-    for path in sorted(folder.rglob("*.json")):
+    for path in sorted(handover_folder(project).rglob("*.json")):
         try:
             handover = Handover.model_validate_json(path.read_bytes())
         except (OSError, ValueError) as error:
-            why = str(error).splitlines()[0]
-            raise TrustError(
-                "bad-handover", "A hand-over cannot be read.", where=str(path), why=why, fix=_REMEDY
-            ) from None
+            raise _bad("A hand-over cannot be read.", str(path), str(error).splitlines()[0]) from None
         if found.setdefault(handover.plan_key, handover) != handover:
-            raise TrustError(
-                "bad-handover",
-                f"Two jobs handed on different images for {handover.target}.",
-                where=str(path),
-                why=f"One says {found[handover.plan_key].digest}, the other {handover.digest}.",
-                fix="The same plan must give the same image: run `./inv verify`. Nothing was published.",
-            )
+            why = f"One says {found[handover.plan_key].digest}, the other {handover.digest}."
+            fix = "The same plan must give the same image: run `./inv verify`. Nothing was published."
+            raise _bad(f"Two jobs handed on different images for {handover.target}.", str(path), why, fix)
     return found
 
 
@@ -95,7 +86,7 @@ class ExpectedImages:
     def __init__(self, project: Project) -> None:
         self._project = project
         self._known = KnownLayers(project.known_layers)
-        self._handed = read_handovers(handover_folder(project))
+        self._handed = read_handovers(project)
 
     def require_same(self, plan: Plan, found: Digest, where: str) -> Image:
         """Return the image that a plan must have; raise an error if nothing says, or if the registry has another."""
@@ -137,11 +128,7 @@ class ExpectedImages:
         for layer in handed.layers:
             recorded = self._known.blob(layer.key)
             if recorded not in (None, layer.blob):
-                raise TrustError(
-                    "bad-handover",
-                    f"The hand-over of {handed.target} contradicts the record.",
-                    where=f"layer {layer.name}, key {layer.key}",
-                    why=f"Recorded: {recorded}; handed on: {layer.blob}.",
-                    fix=_REMEDY,
-                )
+                what = f"The hand-over of {handed.target} contradicts the record."
+                why = f"Recorded: {recorded}; handed on: {layer.blob}."
+                raise _bad(what, f"layer {layer.name}, key {layer.key}", why)
         return image

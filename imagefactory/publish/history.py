@@ -26,8 +26,6 @@ class Line:
     time: datetime
     kind: Literal["promote", "rollback"]
     image: Published
-    moved: tuple[str, ...]
-    """Moving tags that were pointed at it then."""
     now: tuple[str, ...]
     """Moving tags that point at it today."""
     changed: tuple[str, ...]
@@ -36,23 +34,6 @@ class Line:
     """Whether it is held back from these tags today: a rollback took it off."""
     answers: str
     """What is known about its answers, and why they were allowed to change."""
-
-    def as_json(self) -> dict[str, object]:
-        image = self.image
-        return {
-            "time": self.time.isoformat(),
-            "kind": self.kind,
-            "digest": image.digest,
-            "tag": image.tag,
-            "platform": image.platform,
-            "version": image.version,
-            "mods": list(image.mods),
-            "moved": list(self.moved),
-            "now": list(self.now),
-            "changed": list(self.changed),
-            "held": self.held,
-            "answers": self.answers,
-        }
 
 
 @dataclass(frozen=True)
@@ -113,7 +94,6 @@ def history(catalog: Catalog, tags: Sequence[str], platform: str) -> list[Line]:
                 time=event.time,
                 kind=event.kind,
                 image=image,
-                moved=tuple(event.moved),
                 now=tuple(tag for tag in event.moved if catalog.current([tag], platform) == image),
                 changed=changes(before, image),
                 held=image.digest in held,
@@ -171,7 +151,6 @@ def misplaced_tags(repository: Repository, catalog: Catalog, tags: Iterable[str]
 
 
 def current_images(catalog: Catalog) -> list[CurrentImage]:
-    """List the images that moving tags point at, in the order of the tags."""
     found: list[CurrentImage] = []
     for tag in sorted(catalog.moving_tags()):
         moves = catalog.moves([tag])
@@ -189,10 +168,7 @@ def current_images(catalog: Catalog) -> list[CurrentImage]:
 def check_tag(
     project: Project, repository: Repository, cell: Cell, key: Sha256, image: Digest
 ) -> tuple[Literal["ok", "failed", "not checked"], str] | None:
-    """Check that a reference's tag may name an image of a cell, and that the catalog has the image there.
-
-    None for a reference without a tag.
-    """
+    """Check that a tag may name an image of a cell, and that the catalog has it there; None without a tag."""
     reference = repository.reference
     tag = reference.tag or ("" if reference.digest else LATEST)
     if not tag:
@@ -205,7 +181,7 @@ def check_tag(
         return "ok", f"{tag} is a tag of this target"
     catalog = read_catalog(repository).catalog
     pointer = catalog.pointer(tag)
-    listed = pointer.images.get(cell.platform, "none for it") if pointer else catalog.owner_of(tag)
+    listed = pointer.images.get(cell.platform, "none for it") if pointer else catalog.owners.get(tag)
     if listed is None:
         return "not checked", f"the catalog of this repository does not have {tag}"
     if listed != image:

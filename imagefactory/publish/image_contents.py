@@ -1,7 +1,5 @@
 """What is in an image, as far as its owner notices: from a plan and its locks, or from what the registry has of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -44,7 +42,6 @@ class Contents:
 
 
 def contents_of_plan(project: Project, plan: Plan, image: Image | None) -> Contents:
-    """Describe the image of a plan, from the locks."""
     cell, last = plan.cell, plan.layers[-1]
     models = models_of(last) if isinstance(last, ModelLayer) else ()
     packages = {f"wheel {one.name}": one.version for one in project.wheel_lock(cell).wheels}

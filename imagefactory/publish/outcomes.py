@@ -23,7 +23,6 @@ class Outcomes(Generic[T]):
 
     @classmethod
     def of(cls, cells: Iterable[Cell], step: Callable[[Cell], T], say: Say | None = None) -> Outcomes[T]:
-        """Take the first step with each cell."""
         return Outcomes({cell: cell for cell in cells}).then(step, say)
 
     def then(self, step: Callable[[T], U], say: Say | None = None) -> Outcomes[U]:

@@ -6,7 +6,7 @@ same steps, one per job, and finds in the registry what an earlier job staged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,12 +15,11 @@ from imagefactory.assemble.assemble import lay_out_if_here
 from imagefactory.assemble.watch import Watcher
 from imagefactory.check.smoke.record import Level, SmokeRecord, required_levels
 from imagefactory.errors import CheckError, FactoryError
-from imagefactory.oci.registry.credentials import find_credentials
 from imagefactory.oci.registry.image_push import PushWatcher
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.plan import Plan
 from imagefactory.project.project import Project, locked_cells
-from imagefactory.publish.answers import Measure, answers_in, attach_answers, measure_answers
+from imagefactory.publish.answers import answers_in, attach_answers, measure_answers, pulled
 from imagefactory.publish.history import current_images
 from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.promote import Promotion, promotable, promote
@@ -32,10 +31,7 @@ from imagefactory.store.digests import Digest
 from imagefactory.store.progress import Say
 
 if TYPE_CHECKING:
-    from imagefactory.check.smoke.subject import Subject
     from imagefactory.publish.attest.signing import Signer, Verifier
-
-SmokeTest = Callable[[Staged, Sequence[Level]], SmokeRecord]
 
 
 def publish(
@@ -53,8 +49,6 @@ def publish(
     retest: bool = False,
     answers: bool = False,
     answers_changed: str = "",
-    run: SmokeTest | None = None,
-    measure: Measure | None = None,
 ) -> Promotion:
     """Take every step. An image that fails its smoke tests gets no tag; its record goes to the registry.
 
@@ -64,11 +58,10 @@ def publish(
     def test_and_attest(one: Staged) -> Staged:
         say(f"{one.plan.target}: {one.digest}")
         lay_out_if_here(project, one.plan, one.image)
-        record = smoke_test(project, repository, one, say, retest=retest, run=run)
+        record = smoke_test(project, repository, one, say, retest=retest)
         failed = record is not None and record.missing(())
         if not failed and (answers or (record and "gpu" in record.passed)):
-            measured = measure or measuring(project, repository, say)
-            measure_answers(project, repository, one, measured, say, retest=retest)
+            measure_answers(project, repository, one, say, retest=retest)
         folders = [project.root / "build" / "smoke"]
         return attest(project, repository, one, [record] if record else [], signer, folders=folders)
 
@@ -87,13 +80,12 @@ def smoke_test(
     levels: Sequence[Level] = (),
     must_pass: bool = False,
     retest: bool = False,
-    run: SmokeTest | None = None,
 ) -> SmokeRecord | None:
     """Test an image at the levels that it has not passed yet, by the registry's records and by this machine's.
 
     Returns what is not in the registry yet: the new record, this machine's earlier one, or both in one; None if there
-    is nothing. Without `levels`, the arch decides what to test; without `run`, the image is pulled and tested with
-    Docker. With `must_pass`, fail unless every level that ran passed. `retest` tests every level.
+    is nothing. Without `levels`, the arch decides what to test. With `must_pass`, fail unless every level that ran
+    passed. `retest` tests every level.
     """
     wanted = levels or required_levels(project.matrix, staged.plan.arch)
     published = None if retest else read_records(repository, staged.digest, staged.plan.key)
@@ -104,13 +96,20 @@ def smoke_test(
     left = _not_passed(lacking, here, staged, say)
     if here and not left:
         return here
-    from imagefactory.check.smoke.runner import refuse_failed, results_folder, smoke  # noqa: PLC0415 - Docker's client
+    from imagefactory.check.smoke.runner import refuse_failed, results_folder  # noqa: PLC0415 - with Docker's client
 
-    test = run or (lambda one, levels: smoke(project, _pulled(project, repository, one.digest), levels, say))
-    record = test(staged, left)
+    record = run_levels(project, repository, staged, left, say)
     if must_pass:
         refuse_failed(record, left, by_name=True, folder=results_folder(project, staged.digest))
     return record.with_earlier(here) if here else record
+
+
+def run_levels(
+    project: Project, repository: Repository, staged: Staged, levels: Sequence[Level], say: Say
+) -> SmokeRecord:
+    from imagefactory.check.smoke.runner import smoke  # noqa: PLC0415 - with Docker's client
+
+    return smoke(project, pulled(project, repository, staged.digest), levels, say)
 
 
 def _not_passed(levels: Sequence[Level], record: SmokeRecord | None, staged: Staged, say: Say) -> Sequence[Level]:
@@ -121,7 +120,6 @@ def _not_passed(levels: Sequence[Level], record: SmokeRecord | None, staged: Sta
 
 
 def _tested_here(project: Project, staged: Staged) -> SmokeRecord | None:
-    """Return the record of an image in build/smoke."""
     from imagefactory.check.smoke.runner import recorded  # noqa: PLC0415 - with Docker's client
 
     with suppress(CheckError):  # there is none, or it is damaged
@@ -140,10 +138,7 @@ def attest(
     *,
     folders: Iterable[Path] = (),
 ) -> Staged:
-    """Attach smoke records, whether passed or not, and the SBOM, provenance and signature of an image.
-
-    `folders` are the build/smoke of machines that may have measured its answers.
-    """
+    """Attach smoke records, passed or not, SBOM, provenance and signature, and answers from `folders` of machines."""
     from imagefactory.publish.attest.attachments import attach_all  # noqa: PLC0415 - with cryptography
 
     for record in records:
@@ -175,29 +170,6 @@ def attach_scans(project: Project, repository: Repository, scan: Scan, staged: I
             say(f"{digest}: {error.what} {error.why}")
 
 
-def _pulled(project: Project, repository: Repository, digest: Digest) -> Subject:
-    """Pull an image by digest, as users get it."""
-    from imagefactory.check.smoke.subject import subject_of_image  # noqa: PLC0415 - with Docker's client
-
-    reference = repository.reference
-    found = find_credentials(reference.registry)
-    auth = {"username": found.username, "password": found.secret} if found else None
-    return subject_of_image(project, f"{reference.name}@{digest}", auth=auth)
-
-
-def measuring(
-    project: Project,
-    repository: Repository,
-    say: Say,
-    settings: Mapping[str, str] | None = None,
-    volume: tuple[str, ...] = (),
-) -> Measure:
-    """Make a function that pulls an image by its digest, and measures its answers."""
-    from imagefactory.check.answers.measuring import measure_image  # noqa: PLC0415 - with Docker's client
-
-    return lambda digest: measure_image(project, _pulled(project, repository, digest), settings or {}, say, volume)[0]
-
-
 def bench_pulled(project: Project, repository: Repository, staged: Staged, say: Say) -> SmokeRecord:
     """Measure an image by the profile `quick`, and add its throughput to its smoke record, as a test that may fail."""
     from imagefactory.check.bench.profiles import load_profiles  # noqa: PLC0415
@@ -205,8 +177,7 @@ def bench_pulled(project: Project, repository: Repository, staged: Staged, say: 
     from imagefactory.check.smoke.runner import RECORD, recorded, results_folder  # noqa: PLC0415
     from imagefactory.publish.records import judged, with_throughput  # noqa: PLC0415
 
-    bench = Bench(project, "quick", {})
-    subject = _pulled(project, repository, staged.digest)
+    bench, subject = Bench(project, "quick", {}), pulled(project, repository, staged.digest)
     test = judged(project, lambda: bench_image(bench, subject, say)[0], load_profiles(project.root).hold)
     record = with_throughput(recorded(project, staged.digest), test)
     record.write(results_folder(project, staged.digest) / RECORD)

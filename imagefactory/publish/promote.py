@@ -8,13 +8,13 @@ registry, complete and tested. Running the same promotion again finishes it.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
-from imagefactory.errors import FactoryError, RegistryError, TrustError, clean
+from imagefactory.errors import FactoryError, TrustError, clean
 from imagefactory.oci.image import INDEX_TYPE
 from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.reference import Descriptor
@@ -28,10 +28,10 @@ from imagefactory.publish.gate import pass_gate
 from imagefactory.publish.history import misplaced_tags
 from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.staging import Staged
-from imagefactory.publish.stored_catalog import Snapshot, read_catalog, write_catalog
+from imagefactory.publish.stored_catalog import Snapshot, race_lost, read_catalog, write_catalog
 from imagefactory.publish.tags import CATALOG, Tags, refuse_ambiguous, tags_of
 from imagefactory.publish.vulnerabilities import pass_vulnerabilities
-from imagefactory.store.digests import Digest, Sha256, digest_of
+from imagefactory.store.digests import Digest, digest_of
 
 if TYPE_CHECKING:
     from imagefactory.publish.attest.signing import Verifier
@@ -84,16 +84,13 @@ def promote(
     refuse_ambiguous(project.matrix)
     time = moment or now()
     snapshot = read_catalog(repository)
-    catalog = snapshot.catalog
 
     def check(staged: Staged) -> _Ready:
         image = pass_gate(project, repository, staged, trust)
-        cell, key = staged.plan.cell, staged.plan.key
-        tags = tags_of(project.matrix, cell, key, time.date(), nightly=nightly)
+        tags = claim_tags(project, repository, snapshot, staged.plan, time.date(), nightly=nightly, again=again)
         # The first image of a day keeps the day's tag.
         free = tuple(tag for tag in tags.dated if repository.resolve(tag) in (None, image.digest))
-        refuse_mixed(repository, catalog, tags)
-        owner = catalog.owner_of(tags.fixed) or repository.resolve(tags.fixed)
+        owner = snapshot.catalog.owners.get(tags.fixed) or repository.resolve(tags.fixed)
         if owner not in (None, image.digest):
             raise TrustError(
                 "tag-taken",
@@ -102,8 +99,6 @@ def promote(
                 why=f"It names {owner}; this image is {image.digest}.",
                 fix="The same plan must give the same image: run `./inv verify`. Nothing was written.",
             )
-        if not again:
-            refuse_held(repository, snapshot, image.plan_key, tags)
         pass_vulnerabilities(project, repository, staged.plan, staged.digest)
         answers = pass_answers(project, repository, staged, answers_changed)
         told = shorten(clean(answers.line), LONGEST, placeholder=" ...") if answers else ""
@@ -121,18 +116,25 @@ def promotable(project: Project, repository: Repository, *, again: bool) -> Call
     snapshot = read_catalog(repository)
 
     def check(plan: Plan) -> Plan:
-        tags = tags_of(project.matrix, plan.cell, plan.key, now().date())
-        refuse_mixed(repository, snapshot.catalog, tags)
-        if not again:
-            refuse_held(repository, snapshot, plan.key, tags)
+        claim_tags(project, repository, snapshot, plan, now().date(), again=again)
         return plan
 
     return check
 
 
-def refuse_mixed(repository: Repository, catalog: Catalog, tags: Tags) -> None:
-    """Raise if a tag that moves is one that never moves, by another image's name, or the reverse."""
-    mixed = [tag for tag in tags.moving if catalog.owner_of(tag)]
+def claim_tags(
+    project: Project,
+    repository: Repository,
+    snapshot: Snapshot,
+    plan: Plan,
+    day: date,
+    *,
+    again: bool,
+    nightly: bool = False,
+) -> Tags:
+    """Return the tags of a plan's image; raise if one is another's that moves where this one does not, or is held."""
+    catalog, tags = snapshot.catalog, tags_of(project.matrix, plan.cell, plan.key, day, nightly=nightly)
+    mixed = [tag for tag in tags.moving if catalog.owners.get(tag)]
     mixed += [tag for tag in (tags.fixed, *tags.dated) if catalog.pointer(tag)]
     if mixed:
         raise TrustError(
@@ -142,13 +144,8 @@ def refuse_mixed(repository: Repository, catalog: Catalog, tags: Tags) -> None:
             why="One of the two would move it, for the other it must never move.",
             fix="Rename the model in matrix.yaml. Nothing was written.",
         )
-
-
-def refuse_held(repository: Repository, snapshot: Snapshot, key: Sha256, tags: Tags) -> None:
-    """Raise if a rollback holds the image of a plan back from its tags."""
-    catalog = snapshot.catalog
-    for digest, held in catalog.holds(tags.moving).items():
-        if catalog.made_from(digest, key):
+    for digest, held in () if again else catalog.holds(tags.moving).items():
+        if catalog.made_from(digest, plan.key):
             # The rollback may have been interrupted before it moved them all.
             wrong = misplaced_tags(repository, catalog, tags.moving)
             set_tags(repository, Manifests(repository), snapshot, wrong, ())
@@ -159,6 +156,7 @@ def refuse_held(repository: Repository, snapshot: Snapshot, key: Sha256, tags: T
                 why=f"On {held.time:%Y-%m-%d %H:%M} UTC its tags were set back to {held.image}.",
                 fix="Fix what was wrong with the image. If it was right after all, promote it with --again.",
             )
+    return tags
 
 
 def _promote(
@@ -170,8 +168,8 @@ def _promote(
     def change(catalog: Catalog) -> Catalog:
         for identity, one in events.items():
             refuse_deleting(catalog, one.image)
-            manifests.keep(one.staged.manifest)
-            dated = [tag for tag in one.tags.dated if catalog.owner_of(tag) in (None, one.image.digest)]
+            manifests[one.image.digest] = one.staged.manifest
+            dated = [tag for tag in one.tags.dated if catalog.owners.get(tag) in (None, one.image.digest)]
             event = Event(
                 id=identity,
                 kind="promote",
@@ -194,21 +192,15 @@ def _promote(
     return [Promoted(events[event.id].image, event.named, tuple(event.moved)) for event in recorded]
 
 
-class Manifests:
-    """The documents that tags point at: images from the registry, and indexes made here."""
+class Manifests(dict[Digest, StoredManifest]):
+    """The documents that tags point at: images from the registry, each asked for once, and indexes made here."""
 
     def __init__(self, repository: Repository) -> None:
+        super().__init__()
         self._repository = repository
-        self._known: dict[Digest, StoredManifest] = {}
 
-    def get(self, digest: Digest) -> StoredManifest:
-        """Return a document, from the registry unless it was seen before."""
-        if digest not in self._known:
-            self.keep(self._repository.require_manifest(digest))
-        return self._known[digest]
-
-    def keep(self, manifest: StoredManifest) -> None:
-        self._known[manifest.digest] = manifest
+    def __missing__(self, digest: Digest) -> StoredManifest:
+        return self.setdefault(digest, self._repository.require_manifest(digest))
 
     def create_index(self, images: Mapping[str, Digest], image: Published) -> Digest:
         """Upload an index of images by platform, so that whoever reads the catalog finds it."""
@@ -216,17 +208,17 @@ class Manifests:
         for platform, digest in images.items():
             system, _, machine = platform.partition("/")
             described = {"architecture": machine, "os": system}
-            entries.append(replace(self.get(digest).descriptor(), platform=described))
+            entries.append(replace(self[digest].descriptor(), platform=described))
         # GHCR shows a description, a source and licences of an index only when they are annotations of the index.
-        body = index_document(entries, self.get(image.digest).document().get("annotations", {}))
+        body = index_document(entries, self[image.digest].document().get("annotations", {}))
         index = StoredManifest(digest_of(body), INDEX_TYPE, body)
-        if index.digest not in self._known:
+        if index.digest not in self:
             self._repository.put_manifest(body, INDEX_TYPE)
-            self.keep(index)
+            self[index.digest] = index
         return index.digest
 
     def put(self, digest: Digest, tag: str) -> None:
-        manifest = self.get(digest)
+        manifest = self[digest]
         self._repository.put_manifest(manifest.body, manifest.media_type, tag)
 
 
@@ -245,7 +237,7 @@ def pointers(
 
 
 def set_tags(
-    repository: Repository, manifests: Manifests, written: Snapshot, tags: Iterable[str], own: Iterable[str]
+    repository: Repository, manifests: Manifests, written: Snapshot, tags: Iterable[str], own: Collection[str]
 ) -> None:
     """Point tags where the catalog says until both agree: another promotion may run at the same time."""
     done = dict.fromkeys(tags, "")
@@ -259,14 +251,10 @@ def set_tags(
         if repository.resolve(CATALOG) == latest.digest:
             return
         latest = read_catalog(repository)
-        if not all(latest.catalog.has_event(identity) for identity in own):
-            raise RegistryError(
-                "race-lost",
-                "Somebody else overwrote the catalog.",
-                where=repository.reference.name,
-                why="The registry delayed a write for longer than two writers need to take turns.",
-                fix="Run the command again. Until then, every tag names a complete and tested image.",
-            )
+        if not latest.catalog.has_events(own):
+            why = "The registry delayed a write for longer than two writers need to take turns."
+            fix = "Run the command again. Until then, every tag names a complete and tested image."
+            raise race_lost(repository, "Somebody else overwrote the catalog.", why, fix)
 
 
 def refuse_deleting(catalog: Catalog, image: Published) -> None:

@@ -26,14 +26,7 @@ from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell
 from imagefactory.publish.catalog import Catalog, now
 from imagefactory.publish.github import GitHubPackages
-from imagefactory.publish.stored_catalog import (
-    CATALOG_TYPE,
-    PREVIOUS,
-    Snapshot,
-    race_lost,
-    read_catalog,
-    write_catalog,
-)
+from imagefactory.publish.stored_catalog import CATALOG_TYPE, PREVIOUS, Snapshot, race_lost, read_catalog, write_catalog
 from imagefactory.publish.tags import STAGING, nightly_date, staging_tag
 from imagefactory.store.digests import Digest
 
@@ -81,11 +74,8 @@ class Examined:
                 sum(int(layer["size"]) for layer in document.get("layers", ())),
             )
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            where, why = (
-                f"{repository.reference.name}@{manifest.digest}",
-                f"It is no manifest ({type(error).__name__}).",
-            )
-            raise repository.error("unusable", where, why) from None
+            where = f"{repository.reference.name}@{manifest.digest}"
+            raise repository.error("unusable", where, f"It is no manifest ({type(error).__name__}).") from None
 
     @property
     def predecessor(self) -> tuple[Digest, ...]:
@@ -167,10 +157,7 @@ class Inventory:
 
 
 def take_inventory(
-    repository: Repository,
-    policy: Policy,
-    moment: datetime,
-    uploaded: Mapping[Digest, datetime] | None = None,
+    repository: Repository, policy: Policy, moment: datetime, uploaded: Mapping[Digest, datetime]
 ) -> Inventory:
     """Examine what may have to go; `uploaded` are manifests without a tag, with the times of their uploads."""
     snapshot = read_catalog(repository)
@@ -184,10 +171,9 @@ def take_inventory(
     unexplained = sorted(tag for tag in names - owners.keys() if subject_of(tag) not in inventory.kept)
     has_api = snapshot.digest is None or referrers.has_api(repository, snapshot.digest)
     waiting = {*loose, *catalog.indexes(), *catalog.deleting}
-    for digest, came in (uploaded or {}).items():
-        # What was uploaded just now may be about to get a tag; what is older, an earlier prune has seen.
-        if moment - came > _SETTLED and (catalog.swept is None or came > catalog.swept):
-            waiting.add(digest)
+    # What was uploaded just now may be about to get a tag; what is older, an earlier prune has seen.
+    until, since = moment - _SETTLED, catalog.swept
+    waiting |= {digest for digest, came in uploaded.items() if came < until and (since is None or came > since)}
     with ThreadPoolExecutor(PARALLEL) as pool:
 
         def look(names: list[str] | list[Digest]) -> dict[str, Digest]:
@@ -329,7 +315,7 @@ def prune(repository: Repository, policy: Policy, *, delete: bool = False, momen
     moment = moment or now()
     packages = GitHubPackages.of(repository.reference)
     remove = packages.delete if packages else repository.delete
-    inventory = take_inventory(repository, policy, moment, packages.untagged() if packages else None)
+    inventory = take_inventory(repository, policy, moment, packages.untagged if packages else {})
     pruning = plan_pruning(inventory, policy, moment)
     if not delete:
         return pruning
@@ -343,14 +329,13 @@ def prune(repository: Repository, policy: Policy, *, delete: bool = False, momen
         )
     # Nobody needs old catalogs. Whoever may not delete finds out with them, and leaves no marks on images.
     catalogs = [item.digest for item in pruning.deletions if item.kind == "catalog"]
-    others = [item.digest for item in pruning.deletions if item.kind != "catalog"]
     for digest in catalogs:
         remove(digest)
-    if pruning.announced:
-        _announce(repository, inventory.snapshot, pruning)
-    for digest in others:
-        remove(digest)
     before = inventory.snapshot.catalog
+    if pruning.announced:
+        _announce(repository, before, before.with_deleting(pruning.announced))
+    for digest in (item.digest for item in pruning.deletions[len(catalogs) :]):  # catalogs come first
+        remove(digest)
     gone = {*pruning.announced, *before.deleting}
     swept = moment - _SETTLED if packages else None
     if gone or swept or before.without(pruning.forgotten) != before:
@@ -362,17 +347,14 @@ def prune(repository: Repository, policy: Policy, *, delete: bool = False, momen
     return pruning
 
 
-def _announce(repository: Repository, seen: Snapshot, pruning: Pruning) -> None:
+def _announce(repository: Repository, before: Catalog, marked: Catalog) -> None:
     """Note in the catalog what is about to be deleted, so that nobody gives it a tag meanwhile."""
-    marked = seen.catalog.with_deleting(pruning.announced)
 
     def mark(catalog: Catalog) -> Catalog:
-        if catalog not in (seen.catalog, marked):
-            what, why = (
-                "Somebody published while the registry was being examined.",
-                "What was unused then may be in use now.",
-            )
-            raise race_lost(repository, what, why, "Run `./inv prune` again. Only old catalogs were deleted.")
+        if catalog not in (before, marked):
+            what = "Somebody published while the registry was being examined."
+            fix = "Run `./inv prune` again. Only old catalogs were deleted."
+            raise race_lost(repository, what, "What was unused then may be in use now.", fix)
         return marked
 
     write_catalog(repository, mark)

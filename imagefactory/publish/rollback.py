@@ -47,7 +47,7 @@ def rollback(project: Project, repository: Repository, cell: Cell, to: str = "")
     # `MODEL` may go back to an image of another vLLM version; `MODEL-vVLLM` may not.
     had = catalog.tags_of(image.digest)
     moved = [tag for tag in own if tag in had]
-    manifests.get(image.digest)  # raises if the registry no longer has it
+    manifests[image.digest]  # raises if the registry no longer has it
     time = now()
     # One event for each image that is left: it is held back from the tags that it had.
     events = {uuid.uuid4().hex: item for item in _leaving(catalog, image, moved).items()}
@@ -94,20 +94,22 @@ def _leaving(catalog: Catalog, image: Published, tags: Iterable[str]) -> dict[Di
 
 
 def choose(catalog: Catalog, tags: Sequence[str], cell: Cell, to: str = "") -> Published:
-    """Find the image to go back to, among those that were promoted to any of the tags.
-
-    An image that was rolled back before is found by its digest only.
-    """
-    promotions = catalog.promotions(tags, cell.platform)
+    """Find the image to go back to, of those promoted to any of the tags; what was rolled back only by its digest."""
+    promotions = [
+        event
+        for event in catalog.moves(tags)
+        if event.kind == "promote"
+        if (image := catalog.image(event.image)) and image.platform == cell.platform
+    ]
     images = [event.image for event in promotions]
     held = catalog.holds(tags)
     if not images:
-        why = f"{cell} was never published for {cell.platform}"
-        found = []
+        found, why = [], f"{cell} was never published for {cell.platform}"
     elif not to:
         current = catalog.current(tags, cell.platform)
-        before = [] if current is None else _before(current.digest, images)
-        found = [digest for digest in before if digest not in held][-1:]
+        now = current.digest if current else None
+        last = max((number for number, one in enumerate(images) if one == now), default=0)
+        found = [one for one in images[:last] if one not in held and one != now][-1:]
         why = "the image that the tags name now was the first, or all before it were rolled back too"
     elif _DIGEST.fullmatch(to):
         digits = to.removeprefix("sha256:")
@@ -116,8 +118,7 @@ def choose(catalog: Catalog, tags: Sequence[str], cell: Cell, to: str = "") -> P
     elif (day := day_of(to)) is not None:
         until = [event.image for event in promotions if event.time.date() <= day]
         found = [digest for digest in until if digest not in held][-1:]
-        first = f"{promotions[0].time:%Y-%m-%d}"
-        why = f"the first image is of {first} (UTC); what was rolled back does not count"
+        why = f"the first image is of {promotions[0].time:%Y-%m-%d} (UTC); what was rolled back does not count"
     else:
         found, why = [], f"{to!r} is neither a digest (or the start of one) nor a day such as 2026-11-05"
     if len(found) != 1:
@@ -129,11 +130,6 @@ def choose(catalog: Catalog, tags: Sequence[str], cell: Cell, to: str = "") -> P
             fix="`./inv history` lists what was published; --to accepts the digest of any of it, or a day.",
         )
     return catalog.known[found[0]]
-
-
-def _before(current: Digest, images: Sequence[Digest]) -> list[Digest]:
-    last = max((number for number, digest in enumerate(images) if digest == current), default=0)
-    return [digest for digest in images[:last] if digest != current]
 
 
 def day_of(text: str) -> date | None:

@@ -50,7 +50,6 @@ def stage(
     say: Say,
     *,
     pushing: PushWatcher | None = None,
-    workers: int | None = None,
 ) -> Outcomes[Staged]:
     """Build the layers that the registry lacks, and upload the images."""
     known = KnownLayers(project.known_layers)
@@ -67,7 +66,7 @@ def stage(
         return {layer.key: in_registry[layer.key] for layer in layers if layer.key in in_registry}
 
     def push(plan: Plan) -> Staged:
-        run = BuildRun(project, [plan], watch, known, workers, elsewhere=elsewhere)
+        run = BuildRun(project, [plan], watch, known, elsewhere=elsewhere)
         made = make_layers(run)
         blobs.update(made)
         image = make_image(plan, [made[layer.key] for layer in plan.layers])

@@ -90,17 +90,17 @@ def _inflated(data: bytes, most: int, where: str) -> bytes:
     return text
 
 
-def _first(page: Catalog) -> str:
-    return page.events[0].id if page.events else ""
-
-
 def _store(repository: Repository, changed: Catalog, before: Snapshot) -> tuple[StoredPage, ...]:
     """Upload the pages that the registry does not have, unless nobody could read them all."""
-    there = {_first(page.content): page for page in before.pages if page.descriptor.media_type == PAGE_TYPE}
+
+    def first(page: Catalog) -> str:
+        return page.events[0].id if page.events else ""
+
+    there = {first(page.content): page for page in before.pages if page.descriptor.media_type == PAGE_TYPE}
     pages: list[StoredPage] = []
     new: list[Payload] = []
     for number, content in enumerate(changed.pages()):
-        page = there.get(_first(content))
+        page = there.get(first(content))
         if page is None or page.content != content:
             text = content.to_json()
             new.append(Payload(PAGE_TYPE, gzip.compress(text, mtime=0), {TITLE: f"catalog-{number}.json.gz"}))
@@ -146,11 +146,9 @@ def write_catalog(
         _refuse_lost(repository, first.catalog, latest.catalog.without_events(own), tags)
         # A prune that had our events before it has kept what they need; to refuse now would leave them there.
         pruned = seen is not None and latest.catalog.pruned != seen.catalog.pruned
-        if pruned and not all(map(latest.catalog.has_event, own or [""])):
-            what, why = (
-                "Somebody pruned the registry at the same moment.",
-                "What this command found there may be deleted.",
-            )
+        if pruned and not (own and latest.catalog.has_events(own)):
+            what = "Somebody pruned the registry at the same moment."
+            why = "What this command found there may be deleted."
             raise race_lost(repository, what, why, "Run it again. No tag was moved.")
         changed = change(latest.catalog.without_events(own))
         annotations = claim() | ({PREVIOUS: latest.digest} if latest.digest else {})
@@ -179,9 +177,10 @@ def race_lost(repository: Repository, what: str, why: str, fix: str) -> Registry
 
 def _refuse_lost(repository: Repository, first: Catalog, latest: Catalog, tags: Collection[str]) -> None:
     """Raise if somebody else moved one of the tags since the first look."""
-    rival = next((event for event in latest.since(first) if set(tags) & set(event.moved)), None)
-    if rival is not None:
-        both = sorted(set(tags) & set(rival.moved))
+    known = {event.id for event in first.events}
+    rivals = (event for event in latest.events if event.id not in known and {*tags} & event.moved.keys())
+    for rival in rivals:
+        both = sorted({*tags} & rival.moved.keys())
         raise RegistryError(
             "race-lost",
             "Another publish won the race.",

@@ -50,7 +50,6 @@ def fixed_tag(cell: Cell, key: Sha256) -> str:
 
 
 def tags_of(matrix: Matrix, cell: Cell, key: Sha256, day: date, *, nightly: bool = False) -> Tags:
-    """Return the tags that a cell's image gets when it is published."""
     dated = nightly or cell.version == NIGHTLY_VERSION
     return Tags(
         fixed=_checked(fixed_tag(cell, key), cell),
@@ -104,35 +103,25 @@ def refuse_ambiguous(matrix: Matrix) -> None:
     for cell in buildable(matrix):
         for tag in moving_tags(matrix, cell):
             if _RESERVED.fullmatch(tag) and tag != LATEST:
-                raise ConfigError(
-                    "bad-tag",
-                    f"{cell} would be published as {tag!r}.",
-                    where=f"matrix.yaml, models.{cell.model}",
-                    why="Tags of that form are reserved for the factory.",
-                    fix="Rename the model.",
-                )
+                why = "Tags of that form are reserved for the factory."
+                raise _bad_tag(cell, f"{cell} would be published as {tag!r}.", why, "Rename the model.")
             owner = owners.setdefault(tag, cell)
             # Platforms of one arch share a tag, which is then an index.
             if (owner.model, owner.version, owner.arch) != (cell.model, cell.version, cell.arch):
-                raise ConfigError(
-                    "bad-tag",
-                    f"{owner} and {cell} would both be published as {tag!r}.",
-                    where=f"matrix.yaml, models.{owner.model} and models.{cell.model}",
-                    why="Their names make the same tag.",
-                    fix="Rename one of them.",
-                )
+                what = f"{owner} and {cell} would both be published as {tag!r}."
+                raise _bad_tag(cell, what, "Their names make the same tag.", "Rename one of them.")
 
 
 def _checked(tag: str, cell: Cell) -> str:
     if not is_tag(tag):
-        raise ConfigError(
-            "bad-tag",
-            f"Registries do not accept the tag of {cell}.",
-            where=f"matrix.yaml, models.{cell.model}",
-            why=f"{tag!r} is longer than 128 characters, or has characters that a tag may not have.",
-            fix="Give the model, the vLLM version or the arch a shorter name.",
-        )
+        why = f"{tag!r} is longer than 128 characters, or has characters that a tag may not have."
+        fix = "Give the model, the vLLM version or the arch a shorter name."
+        raise _bad_tag(cell, f"Registries do not accept the tag of {cell}.", why, fix)
     return tag
+
+
+def _bad_tag(cell: Cell, what: str, why: str, fix: str) -> ConfigError:
+    return ConfigError("bad-tag", what, where=f"matrix.yaml, models.{cell.model}", why=why, fix=fix)
 
 
 def short_digest(digest: str) -> str:

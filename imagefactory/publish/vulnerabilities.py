@@ -5,8 +5,6 @@ by package and version, so one scan tells about every image that has the package
 https://github.com/anchore/grype/blob/main/grype/presenter/models/document.go
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
@@ -14,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, get_args
 
-from pydantic import AwareDatetime, BaseModel, Field, ValidationError, field_validator
+from pydantic import AliasPath, AwareDatetime, BaseModel, Field, ValidationError
 
 from imagefactory.errors import CheckError, FactoryError, InputError
 from imagefactory.oci.registry import referrers
@@ -67,87 +65,59 @@ class VulnerabilityRecord(Frozen):
         missing = f"; {len(self.not_scanned)} packages were not scanned" if self.not_scanned else ""
         return f"{told}{missing} ({self.scanner} on {self.scanned:%Y-%m-%d}, database of {self.database[:10]})"
 
-    def says_the_same(self, other: VulnerabilityRecord) -> bool:
-        return (self.found, self.not_scanned) == (other.found, other.not_scanned)
+
+class _Match(BaseModel):
+    """A package with a vulnerability, as Grype found it; what is not read here is ignored."""
+
+    id: str = Field(validation_alias=AliasPath("vulnerability", "id"))
+    severity: str = Field("unknown", validation_alias=AliasPath("vulnerability", "severity"))
+    fixed_in: tuple[str, ...] = Field((), validation_alias=AliasPath("vulnerability", "fix", "versions"))
+    related: tuple[dict[str, Any], ...] = Field((), validation_alias="relatedVulnerabilities")
+    name: str = Field(validation_alias=AliasPath("artifact", "name"))
+    version: str = Field(validation_alias=AliasPath("artifact", "version"))
+    purl: str = Field(validation_alias=AliasPath("artifact", "purl"))
 
 
-class _Part(BaseModel):
-    """A part of Grype's document; what is not read here is ignored."""
-
-
-class _Fix(_Part):
-    versions: tuple[str, ...] = ()
-
-
-class _Vulnerability(_Part):
-    id: str
-    severity: str = "unknown"
-    fix: _Fix = _Fix()
-
-
-class _Artifact(_Part):
-    name: str
-    version: str
-    purl: str
-
-
-class _Match(_Part):
-    vulnerability: _Vulnerability
-    related: tuple[_Vulnerability, ...] = Field(default=(), alias="relatedVulnerabilities")
-    artifact: _Artifact
-
-
-class _Descriptor(_Part):
-    name: str
-    version: str
-    timestamp: AwareDatetime
-    built: str = Field(alias="db")
-
-    @field_validator("built", mode="before")
-    @classmethod
-    def _of_status(cls, database: dict[str, Any]) -> object:
-        return database["status"]["built"]
-
-
-class Scan(_Part):
+class Scan(BaseModel):
     """A result of Grype, as `grype -o json` writes it."""
 
     matches: tuple[_Match, ...]
-    descriptor: _Descriptor
+    scanner: str = Field(validation_alias=AliasPath("descriptor", "name"))
+    version: str = Field(validation_alias=AliasPath("descriptor", "version"))
+    scanned: AwareDatetime = Field(validation_alias=AliasPath("descriptor", "timestamp"))
+    database: str = Field(validation_alias=AliasPath("descriptor", "db", "status", "built"))
 
     @classmethod
     def read(cls, path: Path) -> Self:
         try:
             return cls.model_validate_json(path.read_bytes())
-        except (ValidationError, LookupError, TypeError) as error:
-            why = first_problem(error) if isinstance(error, ValidationError) else "it names no database"
-        raise InputError(
-            "bad-scan",
-            "The scanner's result cannot be read.",
-            where=path,
-            why=f"{why}.",
-            fix="Write it with Grype: `./inv sbom --target all >packages.cdx.json`, then `grype "
-            "sbom:packages.cdx.json --by-cve -o json --file scan.json`.",
-        )
+        except ValidationError as error:
+            raise InputError(
+                "bad-scan",
+                "The scanner's result cannot be read.",
+                where=path,
+                why=f"{first_problem(error)}.",
+                fix="Write it with Grype: `./inv sbom --target all >packages.cdx.json`, then `grype "
+                "sbom:packages.cdx.json --by-cve -o json --file scan.json`.",
+            ) from None
 
     @cached_property
     def found(self) -> list[Vulnerability]:
         """What was found in wheels and Debian packages, the worst first."""
         told = []
         for one in self.matches:
-            kind = next((kind for start, kind in _KINDS.items() if one.artifact.purl.startswith(start)), None)
-            severity = one.vulnerability.severity.lower()
+            kind = next((kind for start, kind in _KINDS.items() if one.purl.startswith(start)), None)
+            severity = one.severity.lower()
             if kind:
-                told.append(
-                    Vulnerability(
-                        id=one.vulnerability.id,
-                        aliases=tuple(sorted({related.id for related in one.related} - {one.vulnerability.id})),
-                        severity=severity if severity in SEVERITIES else "unknown",
-                        package=f"{kind} {one.artifact.name}",
-                        version=one.artifact.version,
-                        fixed_in=one.vulnerability.fix.versions,
-                    )
+                found = Vulnerability(
+                    id=one.id,
+                    aliases=tuple(sorted({str(related.get("id")) for related in one.related} - {one.id})),
+                    severity=severity if severity in SEVERITIES else "unknown",
+                    package=f"{kind} {one.name}",
+                    version=one.version,
+                    fixed_in=one.fixed_in,
                 )
+                told.append(found)
         return sorted(told, key=lambda one: (SEVERITIES.index(one.severity), one.id, one.package))
 
     def record(
@@ -157,25 +127,25 @@ class Scan(_Part):
         made = {(name, version) for name, version in packages.items() if not name.startswith("model ")}
         return VulnerabilityRecord(
             digest=digest,
-            scanned=self.descriptor.timestamp,
-            scanner=f"{self.descriptor.name} {self.descriptor.version}",
-            database=self.descriptor.built,
+            scanned=self.scanned,
+            scanner=f"{self.scanner} {self.version}",
+            database=self.database,
             not_scanned=tuple(sorted(" ".join(one) for one in made - set(given))),
             found=tuple(one for one in self.found if (one.package, one.version) in made),
         )
 
 
-def attach_scan(repository: Repository, record: VulnerabilityRecord) -> bool:
+def attach_scan(repository: Repository, record: VulnerabilityRecord) -> None:
     """Attach a record to its image, unless a recent one says the same."""
     digest = Digest(record.digest)
     known = vulnerabilities_among(repository, referrers.find(repository, digest, VULNERABILITIES_TYPE), digest)
-    if known and known.says_the_same(record) and record.scanned - known.scanned < AGAIN:
-        return False
+    same = known and (known.found, known.not_scanned) == (record.found, record.not_scanned)
+    if known and same and record.scanned - known.scanned < AGAIN:
+        return
     payload = Payload(VULNERABILITIES_TYPE, record.model_dump_json().encode(), {TITLE: "vulnerabilities.json"})
     created = {"org.opencontainers.image.created": record.scanned.isoformat(timespec="seconds")}
     subject = repository.require_manifest(digest).descriptor()
     referrers.attach(repository, subject, VULNERABILITIES_TYPE, [payload], created)
-    return True
 
 
 def vulnerabilities_among(
@@ -211,23 +181,20 @@ def pass_vulnerabilities(project: Project, repository: Repository, plan: Plan, d
     rules = project.matrix.vulnerabilities
     if rules is None:
         return
-    attached = referrers.find(repository, digest, VULNERABILITIES_TYPE)
-    record = vulnerabilities_among(repository, attached, digest)
+    record = vulnerabilities_among(repository, referrers.find(repository, digest, VULNERABILITIES_TYPE), digest)
     bad = [
         f"{one.id} ({one.severity}) in {one.package} {one.version}"
         for one in (record.found if record else ())
         if not {one.id, *one.aliases} & rules.accept.keys()
         if {one.id, *one.aliases} & {*rules.ids} or (one.fixed_in and one.severity in rules.refused)
     ]
-    if record is None or bad:
-        raise CheckError(
-            "vulnerable",
-            f"{plan.target} has vulnerabilities that matrix.yaml does not allow, and gets no tag."
-            if bad
-            else f"{plan.target} was not scanned for vulnerabilities, and gets no tag.",
-            where=f"{repository.reference.name}@{digest}",
-            why="; ".join(bad) + "." if bad else "`vulnerabilities` in matrix.yaml requires a scan of every image.",
-            fix="Update the packages (`./inv lock --upgrade`), or name the vulnerability under `accept` with a reason."
-            if bad
-            else "Run Grype on `./inv sbom --target all`, and hand its JSON to `./inv promote --scan FILE`.",
-        )
+    if record is None:
+        what, why = "was not scanned for vulnerabilities", "`vulnerabilities` in matrix.yaml requires a scan of each."
+        fix = "Run Grype on `./inv sbom --target all`, and hand its JSON to `./inv promote --scan FILE`."
+    elif bad:
+        what, why = "has vulnerabilities that matrix.yaml does not allow", "; ".join(bad) + "."
+        fix = "Update the packages (`./inv lock --upgrade`), or name the vulnerability under `accept` with a reason."
+    else:
+        return
+    where = f"{repository.reference.name}@{digest}"
+    raise CheckError("vulnerable", f"{plan.target} {what}, and gets no tag.", where=where, why=why, fix=fix)

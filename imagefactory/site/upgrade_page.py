@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from imagefactory.check.bench.result import BenchResult
 from imagefactory.publish.catalog import Published
 from imagefactory.publish.image_contents import Contents, contents_of_plan
-from imagefactory.publish.named_images import newest_for, newest_version
-from imagefactory.publish.upgrade import Known, compare_contents, lines
+from imagefactory.publish.upgrade import Known, compare_contents, lines, newest_for, newest_version
 from imagefactory.site.stock import Document, Planned, Stock
 from imagefactory.store.digests import Digest
 

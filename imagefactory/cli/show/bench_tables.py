@@ -1,7 +1,5 @@
 """Tables of benchmarks, and of comparisons of answers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
@@ -20,7 +18,6 @@ _FIGURES = (
 
 
 def result_tables(result: BenchResult) -> Iterator[Table]:
-    """Show a result: its measurements, its starts, and the checks of its answers."""
     if result.measurements:
         bound = result.bound
         yield table(
@@ -98,7 +95,6 @@ def published_table(published: PublishedFigures, model: str) -> Table | None:
 
 
 def figures_table(found: Figures, noise: Figures | None) -> Table:
-    """Show how far two sides are apart, beside two starts of the first."""
     rows = [("between the sides", found), *([("between two starts of the first", noise)] if noise else [])]
     return table(
         (

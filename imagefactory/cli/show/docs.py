@@ -1,7 +1,5 @@
 """The generated parts of the documentation: the README's digest, tables, pictures and JSON schemas."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -66,14 +64,14 @@ def with_tables(root: Path) -> dict[Path, str]:
     first = select_one(matrix, "")
     document = _model(matrix, first)
     settings = Preview(root, describe_image(matrix, first, document), document).markdown()
-    others = {f"{server} models": model_table(root, server) for server in SERVERS if server != VLLM}
+    others = {f"{server} models": model_table(matrix, server) for server in SERVERS if server != VLLM}
     codes = ((str(code), meaning) for code, meaning in guides.exit_codes.items())
     choices = ((one.situation, one.use, one.because) for one in guides.choices)
     troubles = ((one.symptom, one.remedy) for one in guides.troubles)
     tables = {
         "docs/serving.md": {
             "settings": settings,
-            "models": model_table(root),
+            "models": model_table(matrix),
             **{mark: table for mark, table in others.items() if table},
             "codes of images": markdown_table(codes, "code", "meaning"),
             "choices": markdown_table(choices, "you have", "use", "because"),
@@ -98,9 +96,8 @@ def with_tables(root: Path) -> dict[Path, str]:
     return found
 
 
-def model_table(root: Path, server: str = VLLM) -> str:
+def model_table(matrix: Matrix, server: str = VLLM) -> str:
     """Return the table of each model's defaults with a server on the default arch; empty if it serves none."""
-    matrix = load_matrix(root / "matrix.yaml")
     if server == VLLM:
         cells = [cell for cell in (select_one(matrix, name) for name in matrix.models) if cell.server == VLLM]
     else:
@@ -117,7 +114,6 @@ def model_table(root: Path, server: str = VLLM) -> str:
 
 
 def start_table(root: Path) -> str:
-    """Return the table of starts by step."""
     shown = [step for step in STEPS if step not in {"checks", "server"}]
     rows = (
         (one.about, one.nvcc, *(f"{one.steps.get(step, 0):.1f}" for step in shown), f"{one.ready:.0f}")
@@ -127,7 +123,6 @@ def start_table(root: Path) -> str:
 
 
 def _exit_codes() -> str:
-    """Return the table of exit codes, with the first line of each error's docstring."""
     kinds = sorted(FactoryError.__subclasses__(), key=lambda kind: kind.exit_code)
     rows = ((str(kind.exit_code), (kind.__doc__ or "").partition("\n")[0]) for kind in kinds)
     return markdown_table(rows, "code", "meaning")
@@ -144,10 +139,11 @@ def best_by_use(matrix: Matrix, published: PublishedFigures, most: int) -> str:
     first = {use: ranked(use, alone) for use in USES}
     pairs = found.keys() - {one.name for one in alone}
     first["two Sparks"] = sorted(pairs, key=lambda name: found[name].rank)
-    rows = []
-    for use, names in first.items():
-        for place, one in enumerate(found[name] for name in names[:most]):
-            rows.append(("" if place else use, one.tag, one.speed, one.memory, one.quality))
+    rows = (
+        ("" if place else use, one.tag, one.speed, one.memory, one.quality)
+        for use, names in first.items()
+        for place, one in enumerate(found[name] for name in names[:most])
+    )
     return markdown_table(rows, "for", "tag", "tokens/s", "memory", "quality")
 
 
@@ -197,9 +193,10 @@ class Glance:
     context: str
     takes: float  # gigabytes of a machine's memory, as the memory check of the images counts; 0 without a GPU
     leaves: float
-    rates: tuple[float, ...]  # tokens per second for one user on the model's own arch
-    sparks: int
-    scores: str
+    each: str
+    slowest: float  # tokens per second for one user on the model's own arch
+    speed: str
+    quality: str
     languages: str
 
     @property
@@ -208,27 +205,8 @@ class Glance:
         return self.tools != "on", -self.slowest
 
     @property
-    def slowest(self) -> float:
-        return min(self.rates, default=0)
-
-    @property
-    def each(self) -> str:
-        return " each" if self.sparks > 1 else ""
-
-    @property
     def memory(self) -> str:
         return f"{self.takes:.0f} GB{self.each}" if self.takes else "-"
-
-    @property
-    def quality(self) -> str:
-        return self.scores or "not measured"
-
-    @property
-    def speed(self) -> str:
-        """The rates as a range, since they depend on the text."""
-        if not self.rates:
-            return "not measured"
-        return "-".join(dict.fromkeys(f"{rate:.0f}" for rate in (min(self.rates), max(self.rates))))
 
 
 def kept_versions(matrix: Matrix) -> str:
@@ -244,7 +222,6 @@ def kept_versions(matrix: Matrix) -> str:
 
 
 def glance(matrix: Matrix, name: str, published: PublishedFigures) -> Glance:
-    """Describe a model on its default arch."""
     model, cell = matrix.models[name], select_one(matrix, name)
     settings = image_environment(describe_image(matrix, cell, _model(matrix, cell)))
     tools = settings.get("ENABLE_AUTO_TOOL_CHOICE") == "1" and "TOOL_CALL_PARSER" in settings
@@ -255,6 +232,9 @@ def glance(matrix: Matrix, name: str, published: PublishedFigures) -> Glance:
     longest = model.memory.context if model.memory else 0
     drafted = bool(usable_drafters(matrix, cell))
     figures = alike(published.about(name), gpu_of(matrix, name, cell.arch), drafted=drafted)
+    rates = [one.tokens_per_second for one in figures if one.users == 1]
+    # A range, since they depend on the text.
+    speed = "-".join(dict.fromkeys(f"{rate:.0f}" for rate in (min(rates), max(rates)))) if rates else "not measured"
     return Glance(
         f"`{name}`" + (f" ({model.remark})" if model.remark else ""),
         ", ".join(model.good_for),
@@ -263,9 +243,10 @@ def glance(matrix: Matrix, name: str, published: PublishedFigures) -> Glance:
         _thousands(int(settings.get("MAX_MODEL_LEN", longest))),
         takes,
         total - takes,
-        tuple(one.tokens_per_second for one in figures if one.users == 1),
-        model.sparks,
-        ", ".join(map(str, published.quality(name))),
+        " each" if model.sparks > 1 else "",
+        min(rates, default=0),
+        speed,
+        ", ".join(map(str, published.quality(name))) or "not measured",
         model.languages or "not said",
     )
 
@@ -325,7 +306,6 @@ def pictures(project: Project, plan: Plan, results: list[ModResult]) -> dict[Pat
 
 
 def start_picture(root: Path) -> str:
-    """Draw the starts of the table."""
     return timeline_file({one.about.replace("`", ""): one.steps for one in load_starts(root)})
 
 
@@ -339,8 +319,7 @@ def _finished_build(status: PlanStatus) -> LiveDisplay:
 
 
 def _svg(renderable: RenderableType, name: str, title: str) -> str:
-    file = io.StringIO()
-    console = Console(record=True, width=116, height=100, file=file, force_terminal=True, highlight=False)
+    console = Console(record=True, width=116, height=100, file=io.StringIO(), force_terminal=True, highlight=False)
     console.print(renderable)
     return console.export_svg(title=title, unique_id=name)
 

@@ -1,7 +1,5 @@
 """What `pair doctor` shows: both machines side by side, and what stands in the way with its remedy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
@@ -25,7 +23,6 @@ def pair_examined(head: Node, worker: Node, interface: str, found: Sequence[Prob
 
 
 def problem_table(found: Sequence[Problem]) -> RenderableType:
-    """Show problems by name, each with its reason and its remedy."""
     if not found:
         return Text("Nothing stands in the way.", "green")
     states: dict[Severity, str] = {"refuse": "failed", "warn": "warning"}
@@ -36,7 +33,6 @@ def problem_table(found: Sequence[Problem]) -> RenderableType:
 def _facts(node: Node, end: End | None) -> dict[str, str]:
     interface = end.interface if end else None
     speed = f"{interface.speed // 1000} Gb/s" if interface and interface.speed else UNKNOWN
-    disks = {"images": node.disks.images, "weights": node.disks.weights}
     return {
         "cable": str(interface) if interface else "not found",
         "link": f"{speed}, MTU {interface.mtu}" if interface else "-",
@@ -45,6 +41,6 @@ def _facts(node: Node, end: End | None) -> dict[str, str]:
         "driver": node.driver or UNKNOWN,
         "Docker": node.docker.version if node.docker else UNKNOWN,
         "memory": f"{size(node.memory.available)} of {size(node.memory.total)} available" if node.memory else UNKNOWN,
-        **{f"disk for {name}": f"{size(disk.free)} free" if disk else UNKNOWN for name, disk in disks.items()},
+        **{f"disk for {name}": f"{size(disk.free)} free" if disk else UNKNOWN for name, disk in node.disks.items()},
         "clock": f"{node.clock_error:+.0f} s",
     }

@@ -60,7 +60,6 @@ def markdown_table(rows: Rows, *columns: str) -> str:
 
 
 def plan_table(status: PlanStatus) -> RenderableType:
-    """Show the layers of a plan, which of them are cached, and the totals."""
     plan = status.plan
     rows = [
         (
@@ -76,10 +75,9 @@ def plan_table(status: PlanStatus) -> RenderableType:
     ]
     download = sum(layer.download for layer in plan.layers)
     unpacked = sum(layer.unpacked for layer in plan.layers)
-    shared = "" if status.shared is None else f"; {size(status.shared)} shared with other targets"
     summary = (
         f"{len(plan.layers)} layers ({sum(layer.cached for layer in status.layers)} cached), "
-        f"{size(download)} of inputs, {size(unpacked)} unpacked{shared}\nplan  {plan.key}\n"
+        f"{size(download)} of inputs, {size(unpacked)} unpacked\nplan  {plan.key}\n"
         f"image {status.image.digest if status.image else 'not known before it is built'}"
     )
     return Group(
@@ -101,13 +99,11 @@ def mods_table(results: Sequence[ModResult]) -> Table:
 
 
 def comparison_rows(audited: Sequence[Audited]) -> Rows:
-    """List the libraries of several wheels or targets side by side."""
     names = sorted({verdict.library for one in audited for verdict in one.verdicts})
     return [[name, *(one.about(name) or "-" for one in audited)] for name in names]
 
 
 def wheels_table(wheels: Sequence[ListedWheel]) -> RenderableType:
-    """Show compiled wheels: the chips they are for, what they were compiled from, and where they are."""
     if not wheels:
         return Text("no compiled wheels; `./inv compile` makes them", "yellow")
     rows = [
@@ -186,7 +182,6 @@ def diagnosis_lines(findings: Sequence[Diagnosis]) -> Text:
 
 
 def licences_table(summary: LicenceSummary) -> RenderableType:
-    """Show the parts of an image that involve a GNU licence, and count the rest."""
     parts = table(_gnu_rows(summary), "part", "kind", "version", "GNU licences", "how")
     return Group(Text(summary.target, "bold"), parts, Text("\n".join(_licence_lines(summary))))
 

@@ -1,7 +1,5 @@
 """The consoles for standard output and standard error, and the layout of errors."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable
@@ -33,7 +31,6 @@ err = _SafeConsole(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def error_message(error: FactoryError) -> Text:
-    """Lay out the four parts of an error."""
     return Text.assemble(
         (f"error[{error.name}]: ", "bold red"),
         (error.what, "bold"),

@@ -4,8 +4,9 @@ Everything is attached to the manifest's digest, so it is in place before a tag 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Final
 
 from imagefactory.errors import InputError, RegistryError
 from imagefactory.oci.registry import referrers
@@ -42,40 +43,27 @@ Bundles = Iterator[tuple[Digest, Bundle | str]]
 """Attached statements: bundles, or the reasons why they cannot be read."""
 
 
-def attach_all(
-    repository: Repository, project: Project, plan: Plan, image: Descriptor, signer: Signer | None
-) -> tuple[Digest, list[tuple[Digest, Bundle]]]:
-    """Attach SBOM, provenance and signature to an image that has some bundles; return its SBOM, and its statements.
+def attach_all(repository: Repository, project: Project, plan: Plan, image: Descriptor, signer: Signer | None) -> None:
+    """Attach SBOM, provenance and signature to an image.
 
     Without a signer there is only the SBOM: a statement that anybody could have made proves nothing. Statements that
     the same signer attached earlier stay as they are.
     """
-    document = sbom.make_sbom(project, plan)
-    title = {TITLE: "sbom.cdx.json"}
-    payload = Payload(sbom.MEDIA_TYPE, document, title)
-    new: list[tuple[Statement, bytes]] = []
-    kept: list[tuple[Digest, Bundle]] = []
+    document, title = sbom.make_sbom(project, plan), {TITLE: "sbom.cdx.json"}
+    listed = [Attachment(sbom.MEDIA_TYPE, [Payload(sbom.MEDIA_TYPE, document, title)], title)]
     if signer is not None:
-        found = attached_bundles(repository, image.digest)
-        own = list(trusted_statements(found, signer.verifier))
-        for statement in _statements(project, plan, repository.reference.name, image.digest, document):
-            same = [(digest, one) for digest, one, old in own if _says_the_same(old, statement)]
-            kept += same[:1]
-            if not same:
-                new.append((statement, signer.sign(statement)))
-    listed = [Attachment(sbom.MEDIA_TYPE, [payload], title), *(_attachment(*one) for one in new)]
-    sbom_item, *items = referrers.attach_many(repository, image, listed)
-    made = [(item.digest, Bundle.read(data)) for item, (_, data) in zip(items, new, strict=True)]
-    return sbom_item.digest, [*made, *kept]
+        own = list(trusted_statements(attached_bundles(repository, image.digest), signer.verifier))
+        wanted = _statements(project, plan, repository.reference.name, image.digest, document)
+        new = [one for one in wanted if not any(_says_the_same(old, one) for _, old in own)]
+        listed += [_attachment(one, signer.sign(one)) for one in new]
+    referrers.attach_many(repository, image, listed)
 
 
 def attached_bundles(repository: Repository, subject: Digest) -> Bundles:
-    """Read the signed statements of an image."""
     return bundles_among(repository, referrers.find(repository, subject, bundles.MEDIA_TYPE))
 
 
 def bundles_among(repository: Repository, attached: Iterable[Descriptor]) -> Bundles:
-    """Iterate over the signed statements among what is attached to an image."""
     for digest, content in contents_among(repository, attached, bundles.MEDIA_TYPE):
         try:
             yield digest, content if isinstance(content, str) else Bundle.read(content)
@@ -93,11 +81,9 @@ def contents_among(
     """
     read: set[Digest] = set()
     left = _MOST_BYTES
-    of_type = (one for one in attached if one.artifact_type == media_type)
-    for number, descriptor in enumerate(of_type):
+    for number, descriptor in enumerate(one for one in attached if one.artifact_type == media_type):
         if number == _MOST or left <= 0:
-            why = f"it is not read, nor what follows: {number} others have all that is read"
-            yield descriptor.digest, why
+            yield descriptor.digest, f"it is not read, nor what follows: {number} others have all that is read"
             return
         try:
             manifest = repository.manifest(descriptor.digest)
@@ -120,7 +106,7 @@ def contents_among(
 
 def _statements(project: Project, plan: Plan, name: str, subject: Digest, document: bytes) -> list[Statement]:
     source, run = provenance.read_source(project.root), provenance.read_run(project.matrix.source)
-    predicates: Mapping[str, dict[str, Any]] = {
+    predicates = {
         provenance.PREDICATE_TYPE: provenance.make_provenance(project, plan, source=source, run=run),
         sbom.PREDICATE_TYPE: json.loads(document),
         bundles.SIGNATURE_PREDICATE: {},
@@ -128,15 +114,11 @@ def _statements(project: Project, plan: Plan, name: str, subject: Digest, docume
     return [Statement(kind, predicate, subject, name) for kind, predicate in predicates.items()]
 
 
-def trusted_statements(
-    there: Iterable[tuple[Digest, Bundle | str]], verifier: Verifier
-) -> Iterator[tuple[Digest, Bundle, Statement]]:
+def trusted_statements(there: Bundles, verifier: Verifier) -> Iterator[tuple[Digest, Statement]]:
     for digest, bundle in there:
-        try:
+        with suppress(NotTrustedError):
             if isinstance(bundle, Bundle):
-                yield digest, bundle, read_trusted(bundle, verifier)[0]
-        except NotTrustedError:
-            continue
+                yield digest, read_trusted(bundle, verifier)[0]
 
 
 def _says_the_same(old: Statement, new: Statement) -> bool:

@@ -5,12 +5,10 @@ https://github.com/secure-systems-lab/dsse, https://docs.sigstore.dev/about/bund
 https://github.com/sigstore/cosign/blob/main/specs/BUNDLE_SPEC.md
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from imagefactory.store.digests import Digest, canonical_json, parse_json
 
@@ -47,8 +45,7 @@ class Statement:
         )
 
     @classmethod
-    def read(cls, payload: bytes) -> Statement:
-        """Read an in-toto statement about one image."""
+    def read(cls, payload: bytes) -> Self:
         try:
             document = parse_json(payload)
             [subject] = document["subject"]
@@ -74,7 +71,7 @@ class Bundle:
     """A hint at the key that signed it; None if it was signed with an identity."""
 
     @classmethod
-    def read(cls, data: bytes) -> Bundle:
+    def read(cls, data: bytes) -> Self:
         try:
             document = parse_json(data)
             envelope = document["dsseEnvelope"]

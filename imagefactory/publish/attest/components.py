@@ -65,7 +65,6 @@ class Component:
 
     @property
     def reference(self) -> str:
-        """The identifier of the component within an SBOM."""
         return self.purl or f"{self.kind}:{self.name}"
 
     @property
@@ -269,10 +268,6 @@ class LicenceSummary:
     undeclared: tuple[str, ...]
     elsewhere: tuple[str, ...]
     """Models that are downloaded when the image starts; their licences are on their own pages."""
-
-
-def summarise(project: Project, plan: Plan) -> LicenceSummary:
-    return summarise_parts(plan.target, components_of(project, plan))
 
 
 def summarise_parts(target: str, parts: Sequence[Component]) -> LicenceSummary:

@@ -65,10 +65,7 @@ def check_image(
     every_byte: bool = False,
     rebuilders: int = 0,
 ) -> list[Checked]:
-    """Check an image, or every image of an index.
-
-    `every_byte` downloads the layers and hashes them; `rebuilders` is how many others must have rebuilt it.
-    """
+    """Check an image, or all of an index; `every_byte` hashes the layers, so many `rebuilders` must have rebuilt it."""
     reference = repository.reference
     manifest = repository.require_manifest(reference.digest or reference.tag or "latest")
     checked = [
@@ -83,10 +80,7 @@ def check_image(
 
 
 def refuse_failing(checked: Checked, *, strict: bool = False) -> None:
-    """Raise if a check failed: the error is about content first, then tag, record, signature, and rebuilds.
-
-    `strict` also refuses what was not checked.
-    """
+    """Raise if a check failed, or with `strict` was not made: about content first, then tag, record and signature."""
     failed = {finding.check for finding in checked.findings if finding.state == "failed"}
     shown = {"failed"}
     if not failed:

@@ -5,12 +5,7 @@ from collections.abc import Mapping
 from imagefactory.errors import TrustError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry.reference import Descriptor
-from imagefactory.oci.registry.repository import (
-    DOCKER_INDEX_TYPE,
-    DOCKER_MANIFEST_TYPE,
-    Repository,
-    StoredManifest,
-)
+from imagefactory.oci.registry.repository import DOCKER_INDEX_TYPE, DOCKER_MANIFEST_TYPE, Repository, StoredManifest
 
 _MOST = 32
 """More images than there are platforms."""
@@ -34,14 +29,11 @@ def images_of(
     found: list[tuple[StoredManifest, Mapping[str, str] | None]] = []
     for child in children:
         image = repository.manifest(child.digest)
-        if image is None:
-            why = "which the registry does not have"
-        elif wrong := {child.media_type, image.media_type} - {MANIFEST_TYPE, DOCKER_MANIFEST_TYPE}:
-            why = f"which is no image: {wrong.pop()}"
-        else:
-            found.append((image, child.platform))
-            continue
-        raise unfit_index(repository, manifest, f"it lists {child.digest}, {why}")
+        wrong = {child.media_type, image.media_type} - {MANIFEST_TYPE, DOCKER_MANIFEST_TYPE} if image else set()
+        if image is None or wrong:
+            why = f"which is no image: {wrong.pop()}" if wrong else "which the registry does not have"
+            raise unfit_index(repository, manifest, f"it lists {child.digest}, {why}")
+        found.append((image, child.platform))
     return found
 
 

@@ -69,11 +69,11 @@ def new_key_pair(private: Path, public: Path) -> None:
     if private.resolve() == public.resolve():
         why = "The public key, which everybody may see, would replace the private one."
         fix = "Name two files (--private, --public)."
-        raise _cannot_sign("Both keys would go to the same file.", private, why, fix)
+        raise cannot_sign("Both keys would go to the same file.", private, why, fix)
     for path in (private, public):
         if path.exists():
             fix = "Move it away first, or name other files (--private, --public)."
-            raise _cannot_sign("A key exists already.", path, "An overwritten key is lost for good.", fix)
+            raise cannot_sign("A key exists already.", path, "An overwritten key is lost for good.", fix)
     key = ec.generate_private_key(ec.SECP256R1())
     password = _password()
     protection: KeySerializationEncryption = BestAvailableEncryption(password) if password else NoEncryption()
@@ -85,7 +85,7 @@ def new_key_pair(private: Path, public: Path) -> None:
         public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     except OSError as error:
         where, fix = error.filename or private, "Name files that you may write (--private, --public)."
-        raise _cannot_sign("The key cannot be written.", where, f"{error.strerror}.", fix) from None
+        raise cannot_sign("The key cannot be written.", where, f"{error.strerror}.", fix) from None
 
 
 def read_private_key(given: str) -> ec.EllipticCurvePrivateKey:
@@ -114,7 +114,7 @@ def _reading(what: str, where: str, fix: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         why = str(error).partition("\n")[0] or type(error).__name__
-        raise _cannot_sign(f"{what} cannot be read.", where, why, fix) from None
+        raise cannot_sign(f"{what} cannot be read.", where, why, fix) from None
 
 
 def _password() -> bytes | None:
@@ -131,13 +131,13 @@ def _pem(given: str) -> bytes:
         # The variable may hold a key that was damaged, which must not be printed.
         where = f"the variable {KEY_VARIABLE}" if given == os.environ.get(KEY_VARIABLE) else given
         fix = f"Name a PEM file. {_NEW}"
-        raise _cannot_sign("The key file cannot be read.", where, f"{error.strerror}.", fix) from None
+        raise cannot_sign("The key file cannot be read.", where, f"{error.strerror}.", fix) from None
 
 
 def _unknown_kind(where: str) -> TrustError:
     why = "Images are signed with ECDSA on the curve P-256."
-    return _cannot_sign("This kind of key is not supported.", where, why, _NEW)
+    return cannot_sign("This kind of key is not supported.", where, why, _NEW)
 
 
-def _cannot_sign(what: str, where: Path | str, why: str, fix: str) -> TrustError:
+def cannot_sign(what: str, where: Path | str, why: str, fix: str) -> TrustError:
     return TrustError("cannot-sign", what, where=where, why=why, fix=fix)

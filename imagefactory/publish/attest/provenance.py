@@ -7,6 +7,7 @@ https://slsa.dev/spec/v1.1/provenance
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -48,8 +49,8 @@ def make_provenance(project: Project, plan: Plan, *, source: CheckoutState, run:
         {"name": name, "digest": {"sha256": sha256}} for name, sha256 in input_hashes(project, plan).items()
     ]
     parts = components_of(project, plan)
-    dependencies += [entry for part in parts for entry in _grafted(part)]
-    dependencies += [entry for part in parts for entry in _slimmed(part)]
+    for changes in (_grafted, _slimmed):
+        dependencies += [entry for part in parts for entry in changes(part)]
     if source.commit:
         dependencies.insert(0, {"uri": uri, "digest": {"gitCommit": source.commit}})
     made = sbom.write_sbom(project, plan, parts)
@@ -127,13 +128,7 @@ def read_run(source: str, environment: Mapping[str, str] = os.environ) -> Run:
 
 
 def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(  # noqa: S603 - our own arguments
-            ["git", "-C", str(root), *arguments],  # noqa: S607 - as git is found by the user's shell
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    except OSError:
-        return None
-    return done.stdout if done.returncode == 0 else None
+    words = ["git", "-C", str(root), *arguments]
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout  # noqa: S603 - our own words
+    return None

@@ -37,9 +37,8 @@ class Rebuild:
 
     def statement(self, name: str, run: Run) -> Statement:
         """Return what a rebuilder signs, about the image in this repository."""
-        made = {"outcome": self.outcome, "rebuilt": self.rebuilt, "target": self.target}
-        made |= {"commit": self.commit, "builder": run.builder}
-        made |= {"invocation": run.invocation} if run.invocation else {}
+        made = {"outcome": self.outcome, "rebuilt": self.rebuilt, "target": self.target, "commit": self.commit}
+        made |= {"builder": run.builder} | ({"invocation": run.invocation} if run.invocation else {})
         return Statement(PREDICATE_TYPE, made, self.image, name)
 
 

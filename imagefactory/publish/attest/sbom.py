@@ -62,7 +62,7 @@ def write_sbom(project: Project, plan: Plan, parts: Sequence[Component]) -> byte
                 "bom-ref": ROOT,
                 "name": plan.target,
                 "version": plan.version,
-                "properties": _properties(root | {"locked": "yes" if plan.locked else "no"}) + _left_out(absent),
+                "properties": _properties(root | {"locked": "yes" if plan.locked else "no"}, absent),
             },
         },
         "components": [_component(part) for part in parts],
@@ -91,7 +91,7 @@ def _component(part: Component) -> dict[str, Any]:
         "version": part.version,
         # CycloneDX's word for what is not installed.
         "scope": "required" if part.in_image else "optional",
-        "properties": _properties(properties) + _left_out(part.left_out),
+        "properties": _properties(properties, part.left_out),
     }
     if part.purl is not None:
         component["purl"] = part.purl
@@ -152,15 +152,11 @@ def _dependencies(parts: Sequence[Component]) -> list[dict[str, Any]]:
     return [{"ref": ref, "dependsOn": sorted(needs)} for ref, needs in sorted(depends.items())]
 
 
-def _properties(values: Mapping[str, str | None]) -> list[dict[str, str]]:
-    return [
-        {"name": f"imagefactory:{name}", "value": value} for name, value in sorted(values.items()) if value is not None
-    ]
-
-
-def _left_out(reasons: Mapping[str, str]) -> list[dict[str, str]]:
-    """Say what is not in the image although vLLM requires it or a wheel brings it."""
-    return [{"name": "imagefactory:left-out", "value": f"{what}: {why}"} for what, why in sorted(reasons.items())]
+def _properties(values: Mapping[str, str | None], left_out: Mapping[str, str]) -> list[dict[str, str]]:
+    """List properties, and what is not in the image although vLLM requires it or a wheel brings it."""
+    pairs = [(name, value) for name, value in sorted(values.items()) if value is not None]
+    pairs += [("left-out", f"{what}: {why}") for what, why in sorted(left_out.items())]
+    return [{"name": f"imagefactory:{name}", "value": value} for name, value in pairs]
 
 
 def first_difference(content: bytes, expected: bytes) -> str:

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,7 +24,7 @@ from imagefactory.publish.attest.bundles import (
     pre_authentication,
     write_bundle,
 )
-from imagefactory.publish.attest.keys import PublicKey
+from imagefactory.publish.attest.keys import PublicKey, cannot_sign
 from imagefactory.store.digests import canonical_json
 
 GITHUB_ISSUER: Final = "https://token.actions.githubusercontent.com"
@@ -32,6 +33,7 @@ GITHUB_IDENTITY: Final = "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
 _CLAIMS: Final = "1.3.6.1.4.1.57264.1"
 """Where sigstore's certificates keep claims: https://github.com/sigstore/fulcio/blob/main/docs/oid-info.md"""
 _WORKFLOWS: Final = "/.github/workflows/"
+_WHERE: Final = "the environment of this command"
 TRUSTED: Final = "keys"
 """The folder with the public keys (*.pub) that are trusted to sign a checkout's images."""
 
@@ -61,11 +63,10 @@ class Verifier:
         for key in named or self.keys:
             if key.fits(bundle.signature, signed):
                 return f"key {key.origin}"
-        if not self.keys:
-            raise NotTrustedError("it is signed with a key, and no key is known to check with")
         if named:
             raise NotTrustedError("its signature does not fit its content")
-        raise NotTrustedError(f"it is signed with another key (hint {bundle.key_hint or 'none'})")
+        known = "another key" if self.keys else "a key, and none is known to check with"
+        raise NotTrustedError(f"it is signed with {known} (hint {bundle.key_hint or 'none'})")
 
     def _check_identity(self, bundle: Bundle) -> str:
         """Check certificate, transparency log and signature; needs the network for sigstore's root of trust."""
@@ -111,11 +112,10 @@ def _claim(certificate: x509.Certificate, number: int) -> str:
 
 
 def _subjects(certificate: x509.Certificate) -> list[str]:
-    try:
+    with suppress(x509.ExtensionNotFound):
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return []
-    return names.get_values_for_type(x509.UniformResourceIdentifier)
+        return names.get_values_for_type(x509.UniformResourceIdentifier)
+    return []
 
 
 @cache
@@ -152,13 +152,9 @@ class IdentitySigner:
             from sigstore.oidc import IdentityToken, detect_credential  # noqa: PLC0415
             from sigstore.sign import SigningContext  # noqa: PLC0415
         except ImportError:
-            raise TrustError(
-                "cannot-sign",
-                "Signing with an identity needs the package sigstore.",
-                where="the environment of this command",
-                why="It is not installed: this environment was not made by `./inv`, which adds it where it is needed.",
-                fix="Use `./inv`, install locks/environment/sign.txt, or give a key (FACTORY_SIGNING_KEY).",
-            ) from None
+            why = "It is not installed: this environment was not made by `./inv`, which adds it where it is needed."
+            fix = "Use `./inv`, install locks/environment/sign.txt, or give a key (FACTORY_SIGNING_KEY)."
+            raise cannot_sign("Signing with an identity needs the package sigstore.", _WHERE, why, fix) from None
         self._failures = (Error, ValueError, OSError)
         try:
             self._token = IdentityToken(detect_credential() or "")
@@ -183,13 +179,9 @@ Signer = KeySigner | IdentitySigner
 
 
 def _no_identity(error: Exception) -> TrustError:
-    return TrustError(
-        "cannot-sign",
-        "Nothing can be signed with this job's identity.",
-        where="the environment of this command",
-        why=f"{error}" or type(error).__name__,
-        fix="In GitHub Actions give the job `permissions: id-token: write`; elsewhere sign with a key.",
-    )
+    why = f"{error}" or type(error).__name__
+    fix = "In GitHub Actions give the job `permissions: id-token: write`; elsewhere sign with a key."
+    return cannot_sign("Nothing can be signed with this job's identity.", _WHERE, why, fix)
 
 
 def own_identity() -> str:
@@ -224,13 +216,10 @@ def find_signer(project: Project, given: str = "", *, publisher: bool = True) ->
     if not signs_as_job():
         return None
     if publisher and own_identity() not in project.matrix.identities:
-        raise TrustError(
-            "cannot-sign",
-            "This workflow is not trusted to sign images.",
-            where=own_identity() or "the variable GITHUB_WORKFLOW_REF, which is not set",
-            why=f"`source` and `signers` in matrix.yaml trust {', '.join(project.matrix.identities)}.",
-            fix="Run it on the branch that is trusted; in a fork, set `source`, and `signers` if the branch differs.",
-        )
+        where = own_identity() or "the variable GITHUB_WORKFLOW_REF, which is not set"
+        why = f"`source` and `signers` in matrix.yaml trust {', '.join(project.matrix.identities)}."
+        fix = "Run it on the branch that is trusted; in a fork, set `source`, and `signers` if the branch differs."
+        raise cannot_sign("This workflow is not trusted to sign images.", where, why, fix)
     return IdentitySigner()
 
 

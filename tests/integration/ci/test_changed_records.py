@@ -90,9 +90,9 @@ def test_a_full_disk_is_noticed_before_anything_is_fetched(
     [layer] = changed_records(recorded.project, "HEAD")
     asked: list[float] = []
 
-    def refuse(folder: Path, need_gb: float) -> float:
+    def refuse(folder: Path, need_gb: float) -> None:
         asked.append(need_gb)
-        return refuse_full(folder, 1e9)
+        refuse_full(folder, 1e9)
 
     monkeypatch.setattr("imagefactory.ci.pull_request.refuse_full", refuse)
     monkeypatch.setattr("imagefactory.ci.pull_request.make_layers", None)

@@ -1,7 +1,5 @@
 """A rehearsal on the real package index: the newest vLLM is forgotten, and `./inv news` brings it back."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -171,13 +171,8 @@ def test_a_rebuilder_cannot_publish(published: PublishedCommit) -> None:
     one = published.signer("one")
     published.trust_rebuilders({"one": {"key": "rebuilders/one.pub"}})
     [staged] = published.publisher.push()
-    attach_all(
-        published.publisher.repository,
-        published.publisher.project,
-        staged.plan,
-        staged.pushed.descriptor,
-        one,
-    )
+    publisher = published.publisher
+    attach_all(publisher.repository, publisher.project, staged.plan, staged.pushed.descriptor, one)
     published.staged = staged
     published.attach(one)
     checked = published.check()

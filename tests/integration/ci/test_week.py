@@ -11,6 +11,7 @@ from imagefactory.ci.night import plan_night
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.publish.handovers import handover_folder
+from imagefactory.publish.history import history
 from imagefactory.publish.records import read_records
 from imagefactory.publish.staging import find_staged, stage
 from imagefactory.publish.tags import staging_tag
@@ -119,8 +120,8 @@ def test_no_night_brings_back_an_image_that_a_second_rollback_left_behind(
         [refusal] = promote_cells(night_factory.project, night_factory.repository, CELL).refused
         assert is_failure(refusal, "held-back")
         assert night_factory.tags()["tiny"] == z
-    told = json.loads(night_factory.invoke("history", "--json").stdout)
-    assert {line["digest"]: line["held"] for line in told} == {z: False, a: True, b: True}
+    told = history(night_factory.catalog, ["tiny"], CELL.platform)
+    assert {line.image.digest: line.held for line in told} == {z: False, a: True, b: True}
     # Asking for A lifts its hold and no other.
     assert promote_cells(night_factory.project, night_factory.repository, CELL, again=True).refused == []
     night_factory.serve("tiny", 5000)

@@ -218,9 +218,9 @@ def test_mods_check_fails_and_names_the_place_of_a_wrong_claim(factory_checkout:
     path.write_text(
         path.read_text().replace('upstreamed_in: "0.24.0"', 'upstreamed_in: "0.28.0"').replace("<0.24", "<0.28")
     )
-    bad = factory_checkout.invoke("mods.check", "--name", "eagle3-marker", "--markdown")
+    bad = factory_checkout.invoke("mods.check", "--name", "eagle3-marker")
     assert refused(bad, "false-claim")
-    assert "| applies | applies | conflict | upstream since 0.28.0 | upstream since 0.28.0 |" in bad.stdout
+    assert re.search(r"applies +applies +conflict +upstream since 0.28.0 +upstream since 0.28.0", bad.stdout)
     assert "eagle3-marker on 0.24.0: " in bad.stderr
     assert "mods/eagle3-marker/mod.yaml:" in bad.stderr
 

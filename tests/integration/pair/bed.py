@@ -4,8 +4,6 @@ Each Spark has its own network, mounts, processes and host name, and a Wi-Fi wit
 cannot reach. Killing its first process is a power cut: the kernel ends everything else in it and removes its mounts.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Two Sparks with the tiny image, for all tests of a run; each test leaves the cable as it was."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What stands in the way of a pair is named within a minute, before a server starts: two machines with a real cable."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

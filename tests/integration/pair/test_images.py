@@ -1,7 +1,5 @@
 """Layers that the second Spark has are not sent."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -14,8 +14,9 @@ from imagefactory.check.smoke.containers import ContainerError
 from imagefactory.check.smoke.record import Level, SmokeRecord
 from imagefactory.ci.night import plan_night
 from imagefactory.oci.registry import referrers
-from imagefactory.publish.answers import ANSWERS_TYPE, Measure
-from imagefactory.publish.pipeline import publish
+from imagefactory.publish import answers, pipeline
+from imagefactory.publish.answers import ANSWERS_TYPE
+from imagefactory.publish.history import history
 from imagefactory.publish.promote import Promotion
 from imagefactory.publish.staging import Staged
 from imagefactory.store.digests import Digest
@@ -40,20 +41,25 @@ class Servers:
         (publisher.factory.root / PANEL).parent.mkdir(exist_ok=True)
         shutil.copy(REPOSITORY / PANEL, publisher.factory.root / PANEL)
 
-    def publish(self, says: Places = PLACES, measure: Measure | None = None, **options: Any) -> Promotion:
-        def run(staged: Staged, levels: Sequence[Level]) -> SmokeRecord:
+    def publish(self, says: Places = PLACES, failure: Exception | None = None, **options: Any) -> Promotion:
+        def run(_: object, __: object, staged: Staged, levels: Sequence[Level], ___: object) -> SmokeRecord:
             return smoke_record(staged.digest, staged.plan.key, levels=levels)
 
-        def answer(digest: Digest) -> AnswersResult:
+        def answer(_: object, __: object, digest: Digest, ___: object) -> AnswersResult:
+            if failure:
+                raise failure
             self.started.append(digest)
             return measured(says, {"digest": digest})
 
         publisher, self.started = self.publisher, []
-        return publish(
-            publisher.project, publisher.repository, plans(publisher.project, CELL), RecordingWatcher(),
-            publisher.factory.said.append, signer=publisher.signer, trust=publisher.signer.verifier,
-            run=run, measure=measure or answer, **({"answers": True} | options),
-        )  # fmt: skip
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pipeline, "run_levels", run)
+            patch.setattr(answers, "measure", answer)
+            return pipeline.publish(
+                publisher.project, publisher.repository, plans(publisher.project, CELL), RecordingWatcher(),
+                publisher.factory.said.append, signer=publisher.signer, trust=publisher.signer.verifier,
+                **({"answers": True} | options),
+            )  # fmt: skip
 
     def publish_changed(self, number: int, says: Places = PLACES, **options: Any) -> Digest:
         self.publisher.change(number)
@@ -61,8 +67,7 @@ class Servers:
         return promoted.image.digest
 
     def history(self) -> list[str]:
-        told = self.publisher.invoke("history", "--target", "tiny", "--json")
-        return [line["answers"] for line in json.loads(told.stdout)]
+        return [line.answers for line in history(self.publisher.catalog, ["tiny"], CELL.platform)]
 
 
 @pytest.fixture
@@ -105,7 +110,7 @@ def test_an_image_whose_answers_changed_gets_no_tag_until_somebody_gives_a_reaso
     assert '--answers-changed "REASON"' in refusal.fix
     assert publisher.tags()["tiny"] == first
 
-    again = servers.publish(measure=failing(ContainerError("the server ended")), retest=True)
+    again = servers.publish(failure=ContainerError("the server ended"), retest=True)
     assert is_failure(again.refused[0], "answers-changed")  # it is known already
     night = plan_night(publisher.project, publisher.repository, [CELL])
     assert [(one.what, one.why[:15]) for one in night.held] == [("gives other answers", "answers changed")]
@@ -125,19 +130,12 @@ def test_an_image_whose_answers_changed_gets_no_tag_until_somebody_gives_a_reaso
     assert is_failure(servers.publish(PLACES).refused[0], "answers-changed")
 
 
-def failing(error: Exception) -> Measure:
-    def measure(_: Digest) -> AnswersResult:
-        raise error
-
-    return measure
-
-
 def test_what_cannot_be_told_holds_an_image_only_where_the_gpu_level_is_required(servers: Servers) -> None:
     publisher = servers.publisher
     servers.publish_changed(1000)
     publisher.change(1100)
-    broken = failing(ContainerError("the server ended with code 1: no memory"))
-    assert servers.publish(measure=broken).refused == []
+    broken = ContainerError("the server ended with code 1: no memory")
+    assert servers.publish(failure=broken).refused == []
     assert servers.history()[-1].startswith("cannot tell whether answers changed: the server ended with code 1")
     matrix = publisher.factory.root / "matrix.yaml"
     text = matrix.read_text("utf-8").replace(
@@ -145,7 +143,7 @@ def test_what_cannot_be_told_holds_an_image_only_where_the_gpu_level_is_required
     )
     matrix.write_text(text, "utf-8")
     publisher.change(1200)
-    [refusal] = servers.publish(measure=broken, answers=False).refused
+    [refusal] = servers.publish(failure=broken, answers=False).refused
     assert is_failure(refusal, "answers-changed")
     assert "may give other answers" in refusal.what
     [promoted] = servers.publish(answers=False, retest=True).promoted  # the level gpu ran

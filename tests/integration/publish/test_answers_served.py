@@ -7,15 +7,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from imagefactory.check.answers.result import PANEL
+from imagefactory.check.answers.measuring import measure_image
+from imagefactory.check.answers.result import PANEL, AnswersResult
 from imagefactory.check.smoke.containers import docker
 from imagefactory.check.smoke.record import Level, SmokeRecord
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select_one
-from imagefactory.publish.pipeline import measuring, publish
+from imagefactory.publish import answers, pipeline
 from imagefactory.publish.promote import Promotion
 from imagefactory.publish.staging import Staged
+from imagefactory.store.digests import Digest
+from imagefactory.store.progress import Say
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.failures import is_failure
 from tests.fixtures.publishing import plans, smoke_record
@@ -47,6 +50,7 @@ def test_a_mod_that_scales_attention_wrongly_is_not_promoted(
     trained: Path,  # noqa: F811
     tmp_path: Path,
     own_repository: Repository,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     root, said = copied_checkout(tmp_path), list[str]()
     (root / "mods").unlink()
@@ -54,16 +58,21 @@ def test_a_mod_that_scales_attention_wrongly_is_not_promoted(
     (root / PANEL).parent.mkdir()
     shutil.copy(REPOSITORY / PANEL, root / PANEL)
 
-    def run(staged: Staged, levels: Sequence[Level]) -> SmokeRecord:
+    def run(_: object, __: object, staged: Staged, levels: Sequence[Level], ___: object) -> SmokeRecord:
         return smoke_record(staged.digest, staged.plan.key, levels=levels)
+
+    def measure(project: Project, repository: Repository, digest: Digest, say: Say) -> AnswersResult:
+        volume = ("--volume", f"{trained}:{IN_CONTAINER}:ro")
+        return measure_image(project, answers.pulled(project, repository, digest), SETTINGS, say, volume)[0]
+
+    monkeypatch.setattr(pipeline, "run_levels", run)
+    monkeypatch.setattr(answers, "measure", measure)
 
     def published(reason: str = "") -> Promotion:
         project = Project(root)
-        volume = ("--volume", f"{trained}:{IN_CONTAINER}:ro")
-        return publish(
+        return pipeline.publish(
             project, own_repository, plans(project, select_one(project.matrix, TARGET)), RecordingWatcher(),
-            said.append, signer=None, trust=None, answers=True, answers_changed=reason, run=run,
-            measure=measuring(project, own_repository, said.append, SETTINGS, volume),
+            said.append, signer=None, trust=None, answers=True, answers_changed=reason,
         )  # fmt: skip
 
     name = own_repository.reference.name

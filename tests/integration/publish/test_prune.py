@@ -135,7 +135,7 @@ def test_an_attachment_that_was_lost_from_its_list_stays_and_is_listed_again(
     repository.put_manifest(index_document([]), INDEX_TYPE, referrers.fallback_tag(image))
     assert referrers.find(repository, image) == []
     # GitHub lists what has no tag, too.
-    github = SimpleNamespace(untagged=lambda: {lost.digest: START}, delete=repository.delete)
+    github = SimpleNamespace(untagged={lost.digest: START}, delete=repository.delete)
     monkeypatch.setattr(GitHubPackages, "of", lambda _: github)
     pruning = prune(repository, Policy(), delete=True, moment=LATER)
     assert lost.digest not in {item.digest for item in pruning.deletions}

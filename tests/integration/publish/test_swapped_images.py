@@ -101,7 +101,7 @@ def pushed_by_the_image_job(publisher: Publisher) -> Staged:
 
 def hand_on(publisher: Publisher, staged: Staged, image: Image) -> None:
     """Write a hand-over, or make the one that is there vouch for another image."""
-    write_handover(handover_folder(publisher.project), staged.plan, image)
+    write_handover(publisher.project, staged.plan, image)
 
 
 def handover(publisher: Publisher) -> Path:

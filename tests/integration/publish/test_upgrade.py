@@ -1,7 +1,5 @@
 """Upgrades and vulnerabilities of images in a real registry: what commands, pages, feed and gate make of them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -36,7 +36,7 @@ def test_a_broken_mod_is_reported_once_with_the_evidence_and_new_evidence_update
     assert len(fake_github.comments) == 1
 
 
-def test_a_mod_that_holds_again_closes_its_issue_and_the_same_fault_opens_it_again(
+def test_a_mod_that_holds_closes_its_issue_and_one_that_somebody_closed_stays_so_until_the_finding_changes(
     fake_github: FakeGitHub,
 ) -> None:
     outcomes(fake_github, BROKEN)
@@ -45,12 +45,6 @@ def test_a_mod_that_holds_again_closes_its_issue_and_the_same_fault_opens_it_aga
     assert fake_github.issues[0]["state"] == "closed"
     assert outcomes(fake_github, BROKEN) == ["reopened"]
     assert fake_github.issues[0]["state"] == "open"
-
-
-def test_an_issue_that_somebody_closed_stays_closed_until_the_finding_changes(
-    fake_github: FakeGitHub,
-) -> None:
-    outcomes(fake_github, BROKEN)
     fake_github.issues[0]["state"] = "closed"
     assert outcomes(fake_github, BROKEN) == ["unchanged"]
     assert fake_github.issues[0]["state"] == "closed"

@@ -36,7 +36,9 @@ class Branch:
 
     def compiles(self) -> Compiles:
         repository = Repository.open("127.0.0.1:9/a/b")
-        return find_compiles(self.project, repository, self.cells, heads=lambda *_: HEAD)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(night, "head_of", lambda *_: HEAD)
+            return find_compiles(self.project, repository, self.cells)
 
     def compile(
         self, commit: str, mods: tuple[str, ...] | None = None, system: dict[str, str] | None = None

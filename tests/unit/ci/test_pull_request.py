@@ -32,7 +32,7 @@ def test_a_changed_mod_affects_the_targets_that_have_it(committed: Checkout) -> 
     changes = find_changes(project, "HEAD")
     assert changes.mods == ("greeting",)
     assert {str(one.cell) for one in changes.affected} == {"big@2.0/gpu"}
-    assert all("mods/greeting" in str(one.changes) for one in changes.affected)
+    assert all("mods/greeting" in str(one.how) for one in changes.affected)
     assert changes.jobs(project) == []  # they need a GPU
     assert "mods/greeting changed" in changes.markdown()
 

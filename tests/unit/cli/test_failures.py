@@ -32,12 +32,12 @@ def test_a_damaged_file_is_named_wherever_it_is_read(
 
 def test_a_bug_leaves_a_report_without_secrets(inv: Inv, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
-        raise KeyError("s3cr3t-from-the-environment and hunter22-on-the-line at https://me:pw@host/")
+        raise KeyError("s3cr3t-from-the-environment and hunter22-on-the-line, hf-t0ken at https://me:pw@host/")
 
     monkeypatch.setattr("imagefactory.launch.prepare.settings_from", broken)
     image = "x@sha256:" + "0" * 64
     line = ("run", "--print", f"--image={image}", "--set", "VLLM_API_KEY=hunter22-on-the-line")
-    said = inv.fails("internal", *line, HF_TOKEN="s3cr3t-from-the-environment")  # noqa: S106
+    said = inv.fails("internal", *line, "--set=EXTRA_ARGS=--hf-token hf-t0ken", HF_TOKEN="s3cr3t-from-the-environment")  # noqa: S106
     assert "KeyError" in said
     assert "Issues" in said
     [path] = (Path(os.environ["FACTORY_CACHE"]) / "reports").iterdir()
@@ -47,7 +47,7 @@ def test_a_bug_leaves_a_report_without_secrets(inv: Inv, monkeypatch: pytest.Mon
     assert "Traceback" in report
     assert f"--image={image} --set VLLM_API_KEY=***" in report
     assert sys.version.split()[0] in report
-    for secret in ("s3cr3t", "hunter22", "me:pw"):
+    for secret in ("s3cr3t", "hunter22", "hf-t0ken", "me:pw"):
         assert secret not in report + said
 
 

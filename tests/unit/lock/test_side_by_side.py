@@ -1,6 +1,7 @@
 """Tests comparing the kernels of the published wheel, a grafted one and a target."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -81,5 +82,5 @@ def test_version_that_is_only_compiled_is_not_taken_for_a_published_one(
 @pytest.mark.usefixtures("project")
 def test_command_prints_the_comparison(own_inv: Inv, tmp_path: Path) -> None:
     published, grafted = wheel(tmp_path, "one", "sm_120f"), wheel(tmp_path, "two", "sm_121a")
-    done = own_inv("audit", str(published), "--beside", str(grafted), "--arch", "gpu", "--markdown")
-    assert f"| {C} | native: sm_120f x3 | native: sm_121a x3 |" in done.stdout
+    done = own_inv("audit", str(published), "--beside", str(grafted), "--arch", "gpu")
+    assert re.search(rf"{re.escape(C)} +native: sm_120f x3 +native: sm_121a x3", done.stdout)

@@ -1,7 +1,5 @@
 """The cable between two Sparks: what is found in their trees, and what is set for the servers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The `.env` of eugr's setup-cluster.sh."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -33,14 +31,10 @@ def test_reads_what_describes_the_network(tmp_path: Path) -> None:
     path.parent.mkdir()
     path.write_text(DIRECT, "utf-8")
     assert find_env(tmp_path) == path
-    nodes = "10.20.0.11", "10.20.0.12"
-    env = EugrEnv(path, "enp1s0f1np1", ("rocep1s0f1", "roceP2p1s0f1"), nodes, frozenset())
-    assert read_env(path) == env
-    assert env.addresses == set(nodes)
-    assert "secret" not in repr(read_env(path))
+    nodes = frozenset({"10.20.0.11", "10.20.0.12"})
+    assert read_env(path) == EugrEnv(path, "enp1s0f1np1", frozenset({"rocep1s0f1", "roceP2p1s0f1"}), nodes)
     path.write_text(CROSSED, "utf-8")
-    assert read_env(path).addresses == set(nodes)
-    assert read_env(path).interface == "enP7s7"
+    assert (read_env(path).addresses, read_env(path).interface) == (nodes, "enP7s7")
 
 
 @pytest.mark.parametrize(("manifest", "found"), [('{"env_file": "cluster.env"}', "cluster.env"), ("{}", ""), ("[", "")])

@@ -1,7 +1,5 @@
 """The probe: what it says of a tree and of this machine, and that nothing stops it."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os
@@ -27,7 +25,7 @@ def program(folder: Path, name: str, text: str) -> None:
 
 
 INFO = {"ServerVersion": "29.0.1", "DockerRootDir": "/nowhere/docker", "SecurityOptions": ["name=rootless"]}
-IMAGES = "sha256:aa one:1\nsha256:aa one:2\nsha256:bb <none>:<none>"
+IMAGES = "sha256:aa\nsha256:aa\nsha256:bb"
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, docker: str, smi: str = "echo 580.95.05") -> dict[str, Any]:
@@ -58,8 +56,8 @@ def test_describes_a_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert (node.driver, node.verbs, node.firewall, node.ports) == ("580.95.05", True, None, frozenset({22}))
     assert node.docker
     assert (node.docker.version, node.docker.gpus, node.docker.rootless) == ("29.0.1", True, True)
-    assert node.images == {"sha256:aa": ("one:1", "one:2"), "sha256:bb": ()}
-    assert node.disks.images
+    assert node.images == frozenset({"sha256:aa", "sha256:bb"})
+    assert node.disks["images"]
     assert node.memory
     assert node.memory.unpinnable == (9_000_000 - 32_768) * 1024
 
@@ -84,7 +82,7 @@ def test_an_empty_tree_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PATH", str(tmp_path))
     said = probe_node.probe(tmp_path, str(tmp_path / "not/there"))
     assert (said["interfaces"], said["roce"], said["memory"], said["ports"], said["verbs"]) == ([], [], None, [], False)
-    assert said["unread"].keys() == {"interfaces", "routes", "memory", "docker", "driver"}
+    assert said["unread"].keys() == {"addresses", "interfaces", "routes", "memory", "docker", "driver"}
     assert said["unread"]["docker"] == "there is no docker on PATH"
     assert said["disks"]["weights"]["free"] > 0
     Node.model_validate({**said, "asked": 0})

@@ -1,7 +1,5 @@
 """What stands in the way of a pair: each rule applies where it should, and nowhere else."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +21,8 @@ from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.sparks import HEALTHY, LAN, NOW, PORT_0, Port, cabled, spark
 
 NEED = Need("linux/arm64", gpu=True, nccl="2.29.7")
-ENV = EugrEnv(Path(".env"), PORT_0[0], ("rocep1s0f0", "roceP2p1s0f0"), ("192.168.177.1", "192.168.177.2"), frozenset())
-DISKS = HEALTHY["disks"]
+ADDRESSES = frozenset({"192.168.177.1", "192.168.177.2"})
+ENV = EugrEnv(Path(".env"), PORT_0[0], frozenset({"rocep1s0f0", "roceP2p1s0f0"}), ADDRESSES)
 GB = 10**9
 
 
@@ -65,15 +63,17 @@ CASES = {
     "MTU of a twin's end": Case("mtu-differs", ports=small(PORT_0[1], mtu=1500)),
     "no verbs": Case("no-verbs", verbs=False),
     "ufw": Case("firewall", firewall="ufw"),
-    "their .env, other port": Case("other-cluster-env", need=replace(NEED, env=replace(ENV, nodes=("10.1.1.1",)))),
+    "their .env, other port": Case(
+        "other-cluster-env", need=replace(NEED, env=replace(ENV, addresses=frozenset({"10.1.1.1"})))
+    ),
     "their .env, other devices": Case(
-        "other-cluster-env", need=replace(NEED, env=replace(ENV, devices=("rocep1s0f1", "roceP2p1s0f1")))
+        "other-cluster-env", need=replace(NEED, env=replace(ENV, devices=frozenset({"rocep1s0f1", "roceP2p1s0f1"})))
     ),
     "their .env, crossed ports": Case(
-        need=replace(NEED, env=replace(ENV, interface=LAN, nodes=("10.0.0.1",), links=frozenset({"192.168.177.1"})))
+        need=replace(NEED, env=replace(ENV, interface=LAN, addresses=frozenset({"192.168.177.1"})))
     ),
     "their .env, interface alone": Case(
-        "other-cluster-env", need=replace(NEED, env=replace(ENV, nodes=(), interface="enp1s0f1np1"))
+        "other-cluster-env", need=replace(NEED, env=replace(ENV, addresses=frozenset(), interface="enp1s0f1np1"))
     ),
     "amd64": Case("other-machine", machine="x86_64"),
     "kernel by name": Case("kernel-reg-mr", kernel="7.0.0-1019-nvidia"),

@@ -1,7 +1,5 @@
 """What the first Spark lends to the second: an image as a registry has it, and a model as the hub has it."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile
@@ -25,7 +23,7 @@ def test_pieces_are_served_whole_and_from_a_byte_on_and_counted(tmp_path: Path) 
     (tmp_path / "file").write_bytes(b"0123456789")
     pieces = {"/a b": Piece(tmp_path / "file", start=2, size=6), "/text": Piece.of(b"text", "text/plain")}
     with lent(pieces) as server:
-        url = f"http://127.0.0.1:{server.port}"
+        url = f"http://127.0.0.1:{server.server_port}"
         assert requests.get(f"{url}/a%20b", timeout=5).content == b"234567"
         rest = requests.get(f"{url}/a%20b?x=1", headers={"Range": "bytes=4-"}, timeout=5)
         assert (rest.status_code, rest.content, rest.headers["Content-Range"]) == (206, b"67", "bytes 4-5/6")

@@ -1,7 +1,5 @@
 """What the first Spark makes of containers that start, refuse, or start again and again."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,10 +8,10 @@ import pytest
 from imagefactory.errors import CheckError, EngineError, FactoryError, MachineError
 from imagefactory.pair import up
 from imagefactory.pair.containers import Container, State
-from imagefactory.pair.machines import Here, Machine, There
+from imagefactory.pair.machines import HERE, Machine, There
 from imagefactory.pair.weights import refusal
 
-HERE, THERE = Here(), There("spark2", Path())
+THERE = There("spark2", Path())
 REFUSED = """[serve] joined with 10.77.0.1
 error[disk]: 1.0 GB are free in /root/.cache; the download needs 9.0 GB.
   setting: HF_HOME=/root
@@ -87,8 +85,8 @@ def test_the_wait_has_an_end() -> None:
 
 
 def test_a_refusal_is_quoted_with_its_remedy() -> None:
-    error = refusal(Here(), "download", REFUSED)
+    error = refusal(HERE, "download", REFUSED)
     assert isinstance(error, MachineError)
     assert (error.what, error.fix) == (REFUSED.splitlines()[1].partition(": ")[2], "Free space there.")
     with pytest.raises(EngineError, match="failed on this machine"):
-        refusal(Here(), "download", "docker: unknown flag")
+        refusal(HERE, "download", "docker: unknown flag")

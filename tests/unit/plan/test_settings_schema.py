@@ -61,12 +61,14 @@ def test_environment_table_and_program_agree_on_every_default(served_image: Imag
     assert bare.stdout.splitlines()[0] == preview.run("--dry-run").stdout.splitlines()[0]
 
 
-def test_the_document_shows_the_settings_and_the_defaults_of_every_model(real_image: Images) -> None:
+def test_the_document_shows_the_settings_and_the_defaults_of_every_model(
+    real_image: Images, real_matrix: Matrix
+) -> None:
     text = (REPOSITORY / "docs" / "serving.md").read_text("utf-8")
     table = real_image("gemma4-31b").markdown()
     assert text == replace_between(text, "settings", table), "run `./inv docs`"
     for server in SERVERS:
-        assert model_table(REPOSITORY, server).strip() in text, "run `./inv docs`"
+        assert model_table(real_matrix, server).strip() in text, "run `./inv docs`"
 
 
 def test_docker_run_has_digest_gpu_caches_and_key_file_but_no_key(

@@ -2,38 +2,33 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, cast
 
 import pytest
 
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry import tag_writes
 from imagefactory.oci.registry.artifacts import Payload, upload_artifact
-from imagefactory.oci.registry.reference import Reference
-from imagefactory.oci.registry.repository import WINDOW_HERE, Repository, StoredManifest, WriteWindow
+from imagefactory.oci.registry.repository import WINDOW_HERE, StoredManifest
 from imagefactory.publish import stored_catalog as catalog_writes
 from imagefactory.publish.catalog import Catalog, Event, Pointer, now
 from imagefactory.publish.stored_catalog import CATALOG_TYPE, read_catalog, write_catalog
-from imagefactory.store.digests import Digest, sha256_of
+from imagefactory.store.digests import Digest
+from tests.fixtures.big_catalog import StandIn
 from tests.fixtures.failures import raises
 
 DIGEST = Digest(f"sha256:{'a' * 64}")
 
 
 @dataclass
-class Shelf:
-    """A repository in memory that is also the clock: time passes when somebody sleeps, or when a test says so.
+class Shelf(StandIn):
+    """A registry that is also the clock: time passes when somebody sleeps, or when a test says so.
 
     `before` is called before each request with its name.
     """
 
+    catalog: Catalog = field(default_factory=Catalog)
     time: float = 0.0
     before: Callable[[str], None] = lambda _: None
-    blobs: dict[str, bytes] = field(default_factory=dict)
-    tag: StoredManifest | None = None
-    writes: int = 0
-    reference: Reference = field(default_factory=lambda: Reference.parse("127.0.0.1:5000/a/b"))
-    window: WriteWindow = WINDOW_HERE
 
     def monotonic(self) -> float:
         return self.time
@@ -41,34 +36,23 @@ class Shelf:
     def sleep(self, seconds: float) -> None:
         self.time += seconds
 
-    def upload(self, digest: Digest, _size: int, open_stream: Callable[[], Any]) -> None:
-        self.blobs[digest] = open_stream().read()
-
-    def blob(self, digest: Digest, _limit: int) -> bytes:
-        return self.blobs[digest]
-
-    def manifest(self, _name: str) -> StoredManifest | None:
+    def manifest(self, name: str) -> StoredManifest | None:
         self.before("read")
-        return self.tag
+        return super().manifest(name)
 
-    def resolve(self, _name: str) -> Digest | None:
+    def resolve(self, name: str) -> Digest | None:
         self.before("look")
-        return self.tag.digest if self.tag else None
+        return super().resolve(name)
 
-    def put_manifest(self, body: bytes, media_type: str, _tag: str, **_: object) -> Digest:
+    def put_manifest(self, body: bytes, media_type: str, tag: str, **more: object) -> Digest:
         self.before("write")
-        self.writes += 1
-        self.tag = StoredManifest(Digest(f"sha256:{sha256_of(body)}"), media_type, body)
-        return self.tag.digest
-
-    @property
-    def repository(self) -> Repository:
-        return cast("Repository", self)
+        return super().put_manifest(body, media_type, tag, **more)
 
 
 @pytest.fixture
 def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
     shelf = Shelf()
+    shelf.window = WINDOW_HERE
     for module in (catalog_writes, tag_writes):
         monkeypatch.setattr(module, "time", shelf)
     return shelf
@@ -127,8 +111,7 @@ def test_a_catalog_is_written_and_grows_and_each_writer_waits_as_long_as_a_write
     assert shelf.time == WINDOW_HERE.wait
     written = write(shelf, "two", "tiny")
     assert events(shelf) == ["one", "two"]
-    assert shelf.tag is not None
-    assert written.digest == shelf.tag.digest
+    assert written.digest == shelf.written["catalog"].digest
 
 
 # The looks of one writer: before its write, and after the wait.
@@ -150,7 +133,7 @@ def test_the_second_writer_of_other_tags_succeeds(shelf: Shelf, moment: tuple[st
 def test_a_write_that_took_too_long_does_not_count_and_is_not_tried_forever(shelf: Shelf) -> None:
     slow_writes(shelf, 1)
     write(shelf, "mine", "tiny")
-    assert shelf.writes == 2
+    assert shelf.requests["put"] == 2
     assert events(shelf) == ["mine"]
     slow_writes(shelf, catalog_writes.ATTEMPTS)
     with raises("race-lost", match="could not be written"):

@@ -54,10 +54,9 @@ def package() -> Iterator[FakePackage]:
 
 
 def test_every_page_is_read_for_a_user_as_for_an_organisation(package: FakePackage) -> None:
-    packages = GitHubPackages(REFERENCE, TOKEN, package.url)
     package.versions[0] = digest(0)
     # Of the last, GitHub does not say whether it has a tag.
-    assert set(packages.untagged()) == {digest(number) for number in range(2, 251)}
+    assert set(GitHubPackages(REFERENCE, TOKEN, package.url).untagged) == {digest(number) for number in range(2, 251)}
 
 
 def test_a_version_is_deleted_by_its_digest_and_a_refusal_of_github_is_reported(package: FakePackage) -> None:
@@ -83,4 +82,4 @@ def test_only_ghcr_has_a_packages_api(package: FakePackage, monkeypatch: pytest.
     monkeypatch.setenv("FACTORY_GITHUB_API", package.url)
     found = GitHubPackages.of(REFERENCE)
     assert found
-    assert len(found.untagged()) == 249
+    assert len(found.untagged) == 249

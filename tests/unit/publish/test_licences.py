@@ -11,7 +11,7 @@ from imagefactory.plan.make import make_plan
 from imagefactory.project.locks.files import LicenceLock
 from imagefactory.project.project import Project
 from imagefactory.publish.attest import spdx
-from imagefactory.publish.attest.components import summarise
+from imagefactory.publish.attest.components import components_of, summarise_parts
 from imagefactory.publish.attest.licence_record import check_licences, update_licences
 from imagefactory.publish.attest.spdx import (
     DeclaredLicence,
@@ -198,7 +198,8 @@ def gnu_factory(small_factory: SmallFactory) -> SmallFactory:
 
 
 def test_the_summary_names_the_gpl_parts_as_table_json_and_markdown(gnu_factory: SmallFactory) -> None:
-    summary = summarise(gnu_factory.project, make_plan(gnu_factory.project, SECOND))
+    parts = components_of(gnu_factory.project, make_plan(gnu_factory.project, SECOND))
+    summary = summarise_parts("other", parts)
     assert {part.name: (part.how, part.licences) for part in summary.gnu} == {
         "bash": ("declared", ("GPL-3.0-or-later",)),
         "platform": ("in notices", ("LGPL-2.1",)),

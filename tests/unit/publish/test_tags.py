@@ -9,14 +9,7 @@ import yaml
 from imagefactory.check.smoke.record import Level
 from imagefactory.project.cells import Cell
 from imagefactory.project.matrix import Matrix, SmokeLevel, load_matrix
-from imagefactory.publish.tags import (
-    fixed_tag,
-    moving_tags,
-    names_image,
-    nightly_date,
-    refuse_ambiguous,
-    tags_of,
-)
+from imagefactory.publish.tags import fixed_tag, moving_tags, names_image, nightly_date, refuse_ambiguous, tags_of
 from imagefactory.store.digests import Sha256
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
@@ -59,12 +52,9 @@ def test_short_tags_belong_to_the_default_arch_of_a_model(
     assert moving_tags(matrix, cell) == expected
 
 
-def test_the_tag_that_never_moves_names_model_version_arch_and_plan(matrix: Matrix) -> None:
+def test_one_tag_names_the_plan_and_nightlies_get_a_dated_one_only_on_the_default_arch(matrix: Matrix) -> None:
     assert tags_of(matrix, RELEASE, KEY, DAY).fixed == "large-v3.0-spark-0123456789ab"
     assert fixed_tag(RELEASE, Sha256("f" * 64)) != fixed_tag(RELEASE, KEY)
-
-
-def test_nightlies_get_a_dated_tag_only_on_the_default_arch(matrix: Matrix) -> None:
     nightly = replace(RELEASE, version="nightly")
     elsewhere = Cell("large", "nightly", "server", "linux/amd64")
     assert tags_of(matrix, nightly, KEY, DAY).dated == ("nightly-20261105-large",)

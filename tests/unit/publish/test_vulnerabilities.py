@@ -1,7 +1,5 @@
 """Known vulnerabilities: what Grype writes is read, given to the images that have the package, and judged by rules."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
