@@ -16,7 +16,7 @@ from filelock import FileLock
 from imagefactory.assemble.watch import Watcher
 from imagefactory.errors import BuildError, LockError, MachineError, TrustError
 from imagefactory.oci.image import Blob, Image
-from imagefactory.oci.layout import Layout, refuse_unusable, write_layout, writing_output
+from imagefactory.oci.layout import Layout, write_layout, writing_output
 from imagefactory.plan.known_layers import KnownLayers, mark_layers_used, read_blob_record, read_slimmed
 from imagefactory.plan.make import locked_plans, make_plan
 from imagefactory.plan.plan import Layer, ModLayer, Plan, WheelLayer, make_image
@@ -56,7 +56,7 @@ class BuildRun:
     known: KnownLayers | None = None
     """The record that layers must match, and are added to; without it, all are inspected as if nothing were known."""
     workers: int | None = None
-    output: Path | None = None  # where the image goes; a folder of folders for several
+    output: Path | None = None  # where the only image goes, if not into its folder in build/
     suffix: str = ""  # added to the names of folders
     elsewhere: Elsewhere | None = None
 
@@ -73,15 +73,14 @@ class BuildRun:
         return list({layer.key: layer for plan in self.plans for layer in plan.layers}.values())
 
     def folder(self, plan: Plan) -> Path:
-        if self.output is None:
-            folder = self.project.build_folder(plan.cell)
-            return folder.with_name(f"{folder.name}{self.suffix}")
-        return self.output / f"{plan.cell.slug}{self.suffix}" if len(self.plans) > 1 else self.output
+        folder = self.project.build_folder(plan.cell)
+        return self.output or folder.with_name(f"{folder.name}{self.suffix}")
 
 
 def assemble(run: BuildRun) -> Sequence[Built]:
     """Build the images of plans, lay them out, and record their layers."""
     with run.project.store.in_use():
+        run.project.store.sweep()
         return _follow(run, IMAGE_STEPS).built
 
 
@@ -94,14 +93,6 @@ def _follow(run: BuildRun, steps: Iterable[Callable[[BuildRun], BuildRun]]) -> B
     with run.closing:
         for step in steps:
             run = step(run)
-    return run
-
-
-def prepare(run: BuildRun) -> BuildRun:
-    """Refuse what could not be written in the end, and remove what killed builds left behind."""
-    for plan in run.plans:
-        refuse_unusable(run.folder(plan))
-    run.project.store.sweep()
     return run
 
 
@@ -220,7 +211,7 @@ def record(run: BuildRun) -> BuildRun:
 
 
 LAYER_STEPS: Final = (recall, fetch, apply_mods, build, compare)
-IMAGE_STEPS: Final = (prepare, *LAYER_STEPS, lay_out, record)
+IMAGE_STEPS: Final = (*LAYER_STEPS, lay_out, record)
 
 
 def lay_out_if_here(project: Project, plan: Plan, image: Image) -> None:

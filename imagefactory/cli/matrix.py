@@ -156,28 +156,25 @@ def news(project: Project, upgrade: list[str], branch: str = "", report: str = "
 @command(
     json="print JSON (schema: docs/schemas/plan.schema.json)",
     diff="show what changed since the last build on this machine",
-    shared="also count the bytes that other locked targets share; this plans them all",
 )
-def plan(project: Project, target: list[str], json: bool = False, diff: bool = False, shared: bool = False) -> None:
+def plan(project: Project, target: list[str], json: bool = False, diff: bool = False) -> None:
     """Show what would be built: the layers, their keys, and which of them are cached."""
     from imagefactory.cli.command import today
-    from imagefactory.plan.make import locked_plans
     from imagefactory.plan.status import diff_plans, last_plan, plan_status
     from imagefactory.project.cells import known_faults, support_warnings
 
-    options.at_most_one(json=json, diff=diff, shared=shared)
+    options.at_most_one(json=json, diff=diff)
     for warning in support_warnings(project.matrix, select(project, target), today()):
         say(f"warning: {warning}")
     plans = plans_of(project, target)
     if json:
         print_json({"plans": [plan.model_dump(mode="json") for plan in plans]})
         return
-    others = locked_plans(project) if shared else None
     for plan in plans:
         if not diff:
             from imagefactory.cli.show.tables import plan_table
 
-            show(plan_table(plan_status(project, plan, others)))
+            show(plan_table(plan_status(project, plan)))
             if note := project.matrix.models[plan.model].shared_memory:
                 print(note)
             for fault in known_faults(project.matrix, plan.cell):

@@ -25,8 +25,6 @@ from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, canonical_json, parse_json, sound_blocks
 
 _VERSION = b'{"imageLayoutVersion":"1.0.0"}'
-_BESIDE_AN_IMAGE = frozenset({"Dockerfile", "context.json", "context", "docker-build.log"})
-"""Files that `render` and the Docker engine write into a target's folder."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,6 @@ def write_layout(image: Image, name: str, store: Store, folder: Path) -> Layout:
     digests = {image.digest, image.config_digest, *(blob.digest for blob in image.layers)}
     hashed.refuse_changed(map(store.blob, digests))
     with writing_output(folder):
-        _refuse_foreign(folder)
         layout.blob(image.digest).parent.mkdir(parents=True, exist_ok=True)
         # Two builds may write to the same folder.
         with FileLock(folder / ".lock"):
@@ -164,21 +161,6 @@ def writing_output(place: Path) -> Iterator[None]:
         ) from None
 
 
-def refuse_unusable(folder: Path) -> None:
-    """Raise an error if a layout could not be written to this folder, before the image is built."""
-    with writing_output(folder):
-        _refuse_foreign(folder)
-        nearest = next(place for place in (folder, *folder.parents) if place.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise UsageError(
-            "output-unusable",
-            "The image cannot be written there.",
-            where=folder,
-            why=f"{nearest} {'is not writable' if nearest.is_dir() else 'is not a folder'}.",
-            fix="Choose a folder that you can write to or create.",
-        )
-
-
 def _member(digest: Digest) -> str:
     return f"blobs/{digest.replace(':', '/')}"
 
@@ -198,20 +180,6 @@ def _index(image: Image, name: str) -> dict[str, object]:
             }
         ],
     }
-
-
-def _refuse_foreign(folder: Path) -> None:
-    """Raise an error if a folder contains other files."""
-    names = [path.name for path in folder.iterdir()] if folder.exists() else []
-    foreign = sorted(name for name in names if not name.startswith(".") and name not in _BESIDE_AN_IMAGE)
-    if foreign and "oci-layout" not in foreign and foreign != ["blobs"]:
-        raise UsageError(
-            "output-unusable",
-            "The folder for the image contains something else.",
-            where=folder,
-            why=f"It contains {foreign[0]!r}, and is not an OCI layout.",
-            fix="Choose an empty or new folder, or an OCI layout that may be replaced.",
-        )
 
 
 def _put(target: Path, write: Callable[[Path], object]) -> None:

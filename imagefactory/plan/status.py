@@ -1,7 +1,6 @@
-"""The status of a plan: cached layers, recorded sizes, shared layers, and what changed since the last build."""
+"""The status of a plan: cached layers, recorded sizes, and what changed since the last build."""
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -29,20 +28,15 @@ class PlanStatus:
     plan: Plan
     layers: tuple[LayerStatus, ...]
     image: Image | None  # the resulting image; None if a layer was never built
-    shared: int | None  # bytes of the layers that other targets have too; None if nobody asked
 
 
-def plan_status(project: Project, plan: Plan, others: Iterable[Plan] | None = None) -> PlanStatus:
-    """Return the status of a plan; `others` are the plans it may share layers with."""
-    known, shared = KnownLayers(project.known_layers), None
+def plan_status(project: Project, plan: Plan) -> PlanStatus:
+    known = KnownLayers(project.known_layers)
     layers = tuple(
         LayerStatus(layer, known.blob(layer.key), read_blob_record(layer.key, project.store) is not None)
         for layer in plan.layers
     )
-    if others is not None:
-        elsewhere = {layer.key for other in others if other.target != plan.target for layer in other.layers}
-        shared = sum(layer.download for layer in plan.layers if layer.key in elsewhere)
-    return PlanStatus(plan, layers, known.image(plan), shared)
+    return PlanStatus(plan, layers, known.image(plan))
 
 
 LAST_PLAN = "plan.json"

@@ -95,7 +95,7 @@ class Store:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def mark_used(self, *paths: Path) -> None:
-        """Mark files as used just now: `clean` removes the least recently used first."""
+        """Mark files as used just now, so that `clean` keeps them."""
         hashed = self.hashed_files()
         known = [path for path in paths if hashed.knows(path)]
         for path in paths:
@@ -162,33 +162,16 @@ class Cleaned:
     kept: int
 
 
-def clean(
-    store: Store, *, older_than: float | None = None, larger_than: int | None = None, dry_run: bool = False
-) -> Cleaned:
-    """Remove the least recently used files; without a limit, all files.
-
-    Args:
-        store: the store to clean.
-        older_than: remove files that were not used for this many days.
-        larger_than: then continue, oldest first, until the store has at most this many bytes.
-        dry_run: only count, and remove nothing.
-    """
+def clean(store: Store, *, older_than: float | None = None, dry_run: bool = False) -> Cleaned:
+    """Remove files that were not used for this many days, or all; a dry run only counts them."""
     with store.for_cleaning():
-        everything = older_than is None and larger_than is None
-        horizon = time.time() - (older_than or 0) * DAY
         found = [path for part in _PARTS for path in (store.root / part).glob("**/*") if path.is_file()]
         leftovers = [path for path in found if path.name.startswith(WRITING) or path.suffix == ".lock"]
         trees = [path for pattern in _TREES for path in store.root.glob(pattern) if path.is_dir()]
-        entries = sorted(map(_entry, {*found, *trees} - {*leftovers}))
-        total = sum(size for _, _, size in entries)
-        removed: list[Path] = []
-        freed = 0
-        for used, path, size in entries:
-            too_old = older_than is not None and used < horizon
-            too_much = larger_than is not None and total - freed > larger_than
-            if everything or too_old or too_much:
-                removed.append(path)
-                freed += size
+        entries = list(map(_entry, {*found, *trees} - {*leftovers}))
+        old = [entry for entry in entries if older_than is None or entry[0] < time.time() - older_than * DAY]
+        removed = [path for _, path, _ in old]
+        total, freed = (sum(size for _, _, size in some) for some in (entries, old))
         if not dry_run:
             # Recent leftovers stay, because `./inv lock` uses the cache without holding the store.
             stale = (path for path in leftovers if path.stat().st_mtime < time.time() - HOUR)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from imagefactory.assemble.assemble import BuildRun, assemble
@@ -25,7 +24,6 @@ FAT: Final = "-fat"  # marks the folder of an image that keeps the GPU code of o
 class BuildOptions:
     """Options of `./inv build`; each engine takes its own."""
 
-    output: Path | None = None
     fat: bool = False
     workers: int | None = None
     builder: str = ""
@@ -87,7 +85,6 @@ def build_images(
         watch,
         known=known,
         workers=options.workers,
-        output=options.output,
         suffix=FAT if options.fat else "",
     )
     built = [

@@ -76,10 +76,9 @@ def plan_table(status: PlanStatus) -> RenderableType:
     ]
     download = sum(layer.download for layer in plan.layers)
     unpacked = sum(layer.unpacked for layer in plan.layers)
-    shared = "" if status.shared is None else f"; {size(status.shared)} shared with other targets"
     summary = (
         f"{len(plan.layers)} layers ({sum(layer.cached for layer in status.layers)} cached), "
-        f"{size(download)} of inputs, {size(unpacked)} unpacked{shared}\nplan  {plan.key}\n"
+        f"{size(download)} of inputs, {size(unpacked)} unpacked\nplan  {plan.key}\n"
         f"image {status.image.digest if status.image else 'not known before it is built'}"
     )
     return Group(

@@ -36,13 +36,6 @@ def test_targets_of_one_call_share_their_layers(small_factory: SmallFactory) -> 
     assert one.layout.folder != other.layout.folder
 
 
-def test_the_output_can_be_chosen(small_factory: SmallFactory, tmp_path: Path) -> None:
-    [built] = small_factory.build(CELL, output=tmp_path / "one")
-    assert built.layout.folder == tmp_path / "one"
-    several = small_factory.build(CELL, SECOND, output=tmp_path / "several")
-    assert [built.layout.folder for built in several] == [tmp_path / "several" / cell.slug for cell in (CELL, SECOND)]
-
-
 def images_of(factory: SmallFactory) -> list[Path]:
     return list((factory.root / "build").glob("*/index.json"))
 
@@ -106,13 +99,3 @@ def test_a_record_that_cannot_be_written_does_not_lose_the_image(
     [built] = small_factory.build()
     assert built.image.digest == digest
     assert KnownLayers(small_factory.project.known_layers).image(built.plan) == built.image
-
-
-def test_an_output_that_cannot_be_used_is_refused_before_anything_is_fetched(
-    small_factory: SmallFactory, tmp_path: Path
-) -> None:
-    (tmp_path / "file").touch()
-    for place in (tmp_path / "file", tmp_path / "file" / "below"):
-        with raises("output-unusable"):
-            small_factory.build(output=place)
-    assert small_factory.watch.told == []

@@ -53,10 +53,8 @@ def test_a_plan_is_the_same_bytes_in_every_folder_and_environment(locked_checkou
 
 
 def test_a_plan_shows_totals_and_what_changed_since_the_last_build(inv: Inv) -> None:
-    totals = r"\d+ layers \(0 cached\), .* of inputs, .* unpacked"
-    assert re.search(f"{totals}\n", inv("plan", "--target", "big").stdout)
-    shared = inv("plan", "--target", "big", "--shared").stdout
-    assert re.search(f"{totals}; .* shared with other targets", shared)
+    totals = r"\d+ layers \(0 cached\), .* of inputs, .* unpacked\n"
+    assert re.search(totals, inv("plan", "--target", "big").stdout)
     assert "never built here" in inv("plan", "--diff").stdout
 
 

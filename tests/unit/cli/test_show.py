@@ -107,7 +107,7 @@ def test_a_plan_shows_cached_layers_and_an_unknown_image(small_factory: SmallFac
     plan = make_plan(small_factory.project, CELL)
     first, *others = plan.layers
     layers = tuple(LayerStatus(layer, None, cached=layer is first) for layer in plan.layers)
-    log.print(plan_table(PlanStatus(plan, layers, None, 0)))
+    log.print(plan_table(PlanStatus(plan, layers, None)))
     assert f"{len(plan.layers)} layers (1 cached)" in text(log)
     assert text(log).count("to build") == len(others)
     assert "image not known before it is built" in text(log)

@@ -8,7 +8,7 @@ from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Input, ModLayer, ModLink, ModSettings, Plan
 from imagefactory.plan.status import LAST_PLAN, diff_plans, last_plan, plan_status
 from imagefactory.store.digests import Sha256
-from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
+from tests.fixtures.small_factory import CELL, SmallFactory
 
 NEW = Input(name="new.deb", sha256=Sha256("0" * 64))
 
@@ -99,15 +99,12 @@ def test_the_last_plan_is_read_unless_it_is_missing_or_invalid(plan: Plan, tmp_p
     assert last_plan(tmp_path) is None
 
 
-def test_sizes_image_and_shared_layers_are_known_after_a_build(small_factory: SmallFactory) -> None:
-    other = make_plan(small_factory.project, SECOND)
-    status = plan_status(small_factory.project, make_plan(small_factory.project, CELL), [])
+def test_sizes_and_image_are_known_after_a_build(small_factory: SmallFactory) -> None:
+    status = plan_status(small_factory.project, make_plan(small_factory.project, CELL))
     assert {(blob, cached) for _, blob, cached in status.layers} == {(None, False)}
-    assert (status.image, status.shared) == (None, 0)
+    assert status.image is None
     [built] = small_factory.build()
-    status = plan_status(small_factory.project, built.plan, [built.plan, other])
+    status = plan_status(small_factory.project, built.plan)
     assert [layer.blob for layer in status.layers] == list(built.image.layers)
     assert all(layer.cached for layer in status.layers)
     assert status.image == built.image
-    assert status.shared == sum(layer.download for layer in built.plan.layers[:-1]) > 0
-    assert plan_status(small_factory.project, built.plan, [built.plan]).shared == 0
