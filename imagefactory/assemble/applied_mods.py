@@ -189,7 +189,8 @@ def _refuse_unsafe(applied: Sequence[Applied], trees: Mapping[str, InstalledWhee
 def mod_entries(applied: Sequence[Applied], trees: Mapping[str, InstalledWheel]) -> tuple[Entry, ...]:
     """List the files of the last mod's layer.
 
-    Every mod layer has RECORD and mods.json for all mods so far; a container sees those of the topmost layer.
+    Every mod layer has RECORD and mods.json (what was changed, by which mod and under which licence) for all mods so
+    far; a container sees those of the topmost layer.
     """
     last = applied[-1]
     distribution = last.mod.manifest.distribution
@@ -202,9 +203,10 @@ def mod_entries(applied: Sequence[Applied], trees: Mapping[str, InstalledWheel])
         for path, text in result.files.items()
         if not path.startswith(IMAGE_FILES)
     }
+    note = json.dumps({"mods": [result.record() for result in applied]}, indent=2, sort_keys=True) + "\n"
     return (
         *(_file(image_path(path, tree.site), data) for path, data in files.items()),
-        _record_of_mods(applied),
+        _file(ImagePath(RECORD_OF_MODS), note.encode()),
         *([tree.updated_record(changed)] if changed else []),
     )
 
@@ -231,12 +233,6 @@ def _brought_along(mod: Mod, variant: Variant) -> dict[str, bytes]:
     if variant.source is None:
         return {}
     return package_files(needed_git_source(mod, variant, variant.source).folder, variant.source.package)
-
-
-def _record_of_mods(applied: Sequence[Applied]) -> Entry:
-    """Return mods.json, which tells what was changed, by which mod and under which licence."""
-    text = json.dumps({"mods": [result.record() for result in applied]}, indent=2, sort_keys=True) + "\n"
-    return _file(ImagePath(RECORD_OF_MODS), text.encode())
 
 
 def _file(path: ImagePath, data: bytes) -> Entry:

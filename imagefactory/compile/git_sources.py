@@ -115,7 +115,6 @@ def place(source: CompileSource, target: Path, store: Store) -> None:
 
 
 def resolve(source: CompileSource) -> CompileSource:
-    """Pin a branch or pull request to the commit that it is at."""
     repository, _, ref = source.digest.rpartition("@")
     commit = head_of(repository, ref)
     if commit is None:
@@ -140,7 +139,6 @@ def head_of(git: str, ref: str) -> str | None:
 
 
 def fetch(source: CompileSource, store: Store) -> Path:
-    """Fetch a repository at its commit, unless the store has it, and return the source's folder."""
     settings = source.settings
     repository, _, commit = source.digest.rpartition("@")
     folder = store.root / "sources" / repository.replace("/", "+") / commit

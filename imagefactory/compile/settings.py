@@ -127,7 +127,6 @@ class CompileSettings(_Model):
         return tuple(pattern for item in found for pattern in item.files)
 
     def toolchain_for(self, what: What, version: ServerVersion) -> str:
-        """Return the oldest toolchain whose compiler is new enough."""
         needs = [need for need in self.compilers if need.what == what and version.within(need.vllm)]
         for name, toolchain in self.toolchains.items():
             if all(toolchain.gcc >= need.gcc for need in needs):

@@ -35,8 +35,8 @@ from imagefactory.lock.wheel_locks import WheelRequest, lock_wheels
 from imagefactory.mods.source_files import ReleaseSource
 from imagefactory.oci.format import CREATED, VENV
 from imagefactory.oci.layout import write_layout
-from imagefactory.plan.make import base_layer, toolkit_layer, wheel_layers
-from imagefactory.plan.plan import ImageConfig, Layer, Plan, make_image
+from imagefactory.plan.make import base_layer, wheel_layers
+from imagefactory.plan.plan import ImageConfig, Layer, Plan, ToolkitLayer, ToolkitSettings, make_image
 from imagefactory.plan.serve.image_paths import CUDA_HOME
 from imagefactory.project.bases import Base
 from imagefactory.project.cells import Cell, arch_of, first_of_release
@@ -99,7 +99,8 @@ def toolchain_plan(project: CompileProject, cell: Cell, *, bare: bool = False) -
     wheels, base = project.wheel_lock(cell), project.base_lock(cell)
     layers: tuple[Layer, ...] = (base_layer(project.matrix, cell, base),)
     if not bare:
-        layers += (*wheel_layers(project.matrix, wheels), toolkit_layer(wheels.python))
+        toolkit = ToolkitSettings(python=wheels.python, venv=VENV)
+        layers += (*wheel_layers(project.matrix, wheels), ToolkitLayer.of("toolkit", "cuda", (), toolkit))
     config = ImageConfig(
         env={
             "CUDA_HOME": f"/{CUDA_HOME}",
@@ -184,15 +185,7 @@ def make_toolchain_locks(
     for name in versions:
         release = _release(project, name)
         vllm = first_of_release(project.matrix, name)
-        sdist = project.source_lock.find(release, ".tar.gz")
-        if sdist is None:
-            raise ConfigError(
-                "bad-compile-data",
-                f"The sources of vLLM {release} are not locked.",
-                where="locks/sources.toml",
-                why="They specify which torch and FlashInfer to compile with.",
-                fix="Run `./inv lock` first.",
-            )
+        sdist = locked_vllm(project, release)
         indexes = Indexes(IndexConfig.from_environment())
         source = ReleaseSource(sdist, indexes, project.store)
         yield _lock_flashinfer(project, vllm, source, indexes, say)
@@ -204,6 +197,19 @@ def make_toolchain_locks(
         for cell in toolchain_cells(project, vllm):
             yield make_base_lock(project, cell, ["all"] if upgrade else [], say)
             yield _lock_compilers(project, cell, requires, upgrade=upgrade, say=say)
+
+
+def locked_vllm(project: CompileProject, release: str) -> LockedSource:
+    sdist = project.source_lock.find(release, ".tar.gz")
+    if sdist is None:
+        raise ConfigError(
+            "bad-compile-data",
+            f"The sources of vLLM {release} are not locked.",
+            where="locks/sources.toml",
+            why="They are what is compiled, and say which torch and FlashInfer to compile with.",
+            fix="Run `./inv lock`; to compile sources of your own, pass --source vllm=DIR.",
+        )
+    return sdist
 
 
 def locked_flashinfer(project: CompileProject, vllm: str) -> LockedSource:

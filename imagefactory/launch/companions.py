@@ -117,8 +117,7 @@ def add_companions(
             document["services"][name] = shared | service
 
 
-_Made = tuple[dict[str, Any], dict[str, str]]
-"""A service, and its files by their places."""
+_Made = tuple[dict[str, Any], dict[str, str]]  # a service, and its files by their places
 
 
 def _with_key(launch: Launch, variable: str, command: str) -> dict[str, Any]:
@@ -218,7 +217,6 @@ def _grafana(launch: Launch) -> _Made:
 
 
 def dashboard(launch: Launch) -> dict[str, Any]:
-    """Return the dashboard of a server as Grafana stores it."""
     source = {"type": "prometheus", "uid": "prometheus"}
     width, height, per_row = 8, 8, 3
     shown = []

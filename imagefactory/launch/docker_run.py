@@ -54,7 +54,6 @@ class Launch:
 
     @property
     def names(self) -> list[str]:
-        """The names by which clients may ask for the model."""
         found = image_environment(self.description) | dict(self.given)
         names = [name for name in found.get("SERVED_MODEL_NAME", "").split(",") if name]
         return names or [found.get("MODEL_PATH") or found["MODEL"]]

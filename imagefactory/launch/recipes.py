@@ -26,11 +26,6 @@ TEMPLATED = ("MAX_MODEL_LEN", "MAX_NUM_SEQS", "MAX_NUM_BATCHED_TOKENS", "GPU_MEM
 """The settings that a user of a recipe may override."""
 
 
-def recipe(style: str, launch: Launch, model: Mapping[str, Any], command: Sequence[str], env: Mapping[str, str]) -> str:
-    """Return a recipe. `command` comes from `Preview.command`; `env` holds the model's own variables."""
-    return recipe_text(recipe_document(style, launch, model, command, env))
-
-
 def settings_of_a_recipe(matrix: Matrix, cell: Cell) -> dict[str, str]:
     """Return what a recipe sets: launchers add the flags of several nodes themselves."""
     return {"NODES": "1"} if matrix.models[cell.model].sparks > 1 else {}

@@ -20,7 +20,7 @@ ImagePath = NewType("ImagePath", str)
 INFLATE_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # its stub takes it for an instance
 _INPUT = 256 * 1024
 _OUTPUT = 1024 * 1024
-_NOT_AS_LISTED = "its compressed data does not match the zip directory"
+_NOT_AS_LISTED = "Its compressed data does not match the zip directory."
 
 
 class Content(Protocol):
@@ -68,8 +68,7 @@ class RawSlice:
     file: Path
     offset: int
     size: int
-    sha256: Sha256 | None = None
-    """The hash in a wheel's RECORD; Debian packages are hashed as a whole."""
+    sha256: Sha256 | None = None  # the hash in a wheel's RECORD; Debian packages are hashed as a whole
 
     def blocks(self, name: str, *, check: bool = True) -> Iterator[bytes]:
         promised = hashlib.sha256() if check and self.sha256 is not None else None
@@ -80,9 +79,9 @@ class RawSlice:
                 promised.update(data)
             yield data
         if size != self.size:
-            raise _damaged(self.file, name, "the file ends too early")
+            raise _damaged(self.file, f"{name} cannot be read.", "The file ends too early.")
         if promised is not None and promised.hexdigest() != self.sha256:
-            raise _record_lies(self.file, name)
+            raise _damaged(self.file, f"{name} is not what its wheel's RECORD says.", "Its sha256 is another one.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +93,7 @@ class DeflatedSlice:
     deflated: int
     crc32: int
     size: int
-    sha256: Sha256 | None
-    """The hash in the wheel's RECORD, if it has one."""
+    sha256: Sha256  # in the wheel's RECORD
 
     def blocks(self, name: str, *, check: bool = True) -> Iterator[bytes]:
         """Yield the inflated bytes, checked against the zip directory, and (`check`) against RECORD."""
@@ -106,15 +104,14 @@ class DeflatedSlice:
         try:
             data = bytes(deflate.deflate_decompress(stream, self.size)) if self.size else b""
         except deflate.DeflateError as error:
-            raise _damaged(self.file, name, str(error)) from None
+            raise _damaged(self.file, f"{name} cannot be read.", f"{error}.") from None
         if len(data) != self.size or deflate.crc32(data) != self.crc32:
-            raise _damaged(self.file, name, _NOT_AS_LISTED)
-        if check and self.sha256 is not None and sha256_of(data) != self.sha256:
-            raise _record_lies(self.file, name)
+            raise _damaged(self.file, f"{name} cannot be read.", _NOT_AS_LISTED)
+        if check and sha256_of(data) != self.sha256:
+            raise _damaged(self.file, f"{name} is not what its wheel's RECORD says.", "Its sha256 is another one.")
         yield data
 
     def stored(self, most: int = _OUTPUT) -> Iterator[bytes]:
-        """Yield the stream as it is, in pieces."""
         return _slices(self.file, self.offset, self.deflated, most)
 
     def inflate(
@@ -135,7 +132,7 @@ class DeflatedSlice:
             try:
                 out = bytes(inflater.decompress(data, _OUTPUT))
             except INFLATE_ERROR as error:
-                raise _damaged(self.file, name, str(error)) from None
+                raise _damaged(self.file, f"{name} cannot be read.", f"{error}.") from None
             size += len(out)
             crc = isal_zlib.crc32(out, crc)
             if check:
@@ -143,13 +140,12 @@ class DeflatedSlice:
             yield out
         whole = inflater.eof and not inflater.unused_data and not next(stored, b"")
         if not whole or size != self.size or crc != self.crc32:
-            raise _damaged(self.file, name, _NOT_AS_LISTED)
-        if check and self.sha256 is not None and promised.hexdigest() != self.sha256:
-            raise _record_lies(self.file, name)
+            raise _damaged(self.file, f"{name} cannot be read.", _NOT_AS_LISTED)
+        if check and promised.hexdigest() != self.sha256:
+            raise _damaged(self.file, f"{name} is not what its wheel's RECORD says.", "Its sha256 is another one.")
 
 
 def _slices(file: Path, offset: int, size: int, most: int) -> Iterator[bytes]:
-    """Read a part of a file in pieces; it may end earlier."""
     descriptor, end = os.open(file, os.O_RDONLY), offset + size
     try:
         while offset < end and (data := os.pread(descriptor, min(most, end - offset), offset)):
@@ -176,27 +172,11 @@ class Entry:
     kind: EntryKind
     mode: int
     content: Content | None = None
-    target: str = ""
-    """The target of a symlink (verbatim), or the image path of a hard link's original."""
+    target: str = ""  # the target of a symlink (verbatim), or the image path of a hard link's original
     uid: int = 0
     gid: int = 0
 
 
-def _damaged(file: Path, name: str, why: str) -> InputError:
-    return InputError(
-        "damaged-file",
-        f"{name} cannot be read.",
-        where=file,
-        why=f"{why[0].upper()}{why[1:]}.",
-        fix="The package was already damaged when it was published; choose another version in matrix.yaml.",
-    )
-
-
-def _record_lies(file: Path, name: str) -> InputError:
-    return InputError(
-        "damaged-file",
-        f"{name} is not what its wheel's RECORD says.",
-        where=file,
-        why="The sha256 in RECORD differs from that of the file.",
-        fix="The wheel is broken or was tampered with; choose another version in matrix.yaml.",
-    )
+def _damaged(file: Path, what: str, why: str) -> InputError:
+    fix = "The package was published like that, or was tampered with; choose another version in matrix.yaml."
+    return InputError("damaged-file", what, where=file, why=why, fix=fix)

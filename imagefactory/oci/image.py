@@ -40,9 +40,7 @@ class Image:
 class Blob:
     """A layer's digests and sizes."""
 
-    diff_id: Digest
-    """The digest of the uncompressed tar: stable across engines and compressions."""
-    digest: Digest
-    """The digest of the blob in a registry: stable within a LAYER_FORMAT."""
+    diff_id: Digest  # the digest of the uncompressed tar: stable across engines and compressions
+    digest: Digest  # the digest of the blob in a registry: stable within a LAYER_FORMAT
     size: int
     unpacked: int

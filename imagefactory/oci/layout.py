@@ -183,7 +183,6 @@ def _index(image: Image, name: str) -> dict[str, object]:
 
 
 def _put(target: Path, write: Callable[[Path], object]) -> None:
-    """Write a file under a temporary name, then rename it."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         write(temporary)
@@ -193,7 +192,6 @@ def _put(target: Path, write: Callable[[Path], object]) -> None:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Create a hard link to a file, or a copy where links are impossible."""
     target.unlink(missing_ok=True)
     try:
         os.link(source, target)

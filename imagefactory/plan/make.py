@@ -31,7 +31,6 @@ from imagefactory.plan.plan import (
     ServeLayer,
     ServeSettings,
     SlimSettings,
-    ToolkitLayer,
     ToolkitSettings,
     WheelKind,
     WheelLayer,
@@ -191,10 +190,6 @@ def _mod_layers(lock: WheelLock, distribution: str, chosen: Chosen, slim: SlimSe
 
 def _compiles(lock: WheelLock) -> bool:
     return any(wheel.name == COMPILER for wheel in lock.wheels)
-
-
-def toolkit_layer(python: str) -> ToolkitLayer:
-    return ToolkitLayer.of("toolkit", "cuda", (), ToolkitSettings(python=python, venv=VENV))
 
 
 def serve_layer(root: Path, *, python: str | None = None) -> ServeLayer:

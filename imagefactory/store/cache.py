@@ -21,7 +21,6 @@ from imagefactory.store.paths import expand_home
 
 
 def default_root() -> Path:
-    """Return `FACTORY_CACHE`, else the user's cache folder."""
     override = os.environ.get("FACTORY_CACHE")
     if override:
         return expand_home(override, "FACTORY_CACHE").absolute()
@@ -36,7 +35,6 @@ class Store:
         self.root = root or default_root()
 
     def download(self, sha256: Sha256) -> Path:
-        """Return where a downloaded file with this hash is, or would be."""
         return self.root / "downloads" / sha256[:2] / sha256
 
     def whole_download(self, sha256: Sha256) -> Path | None:
@@ -64,7 +62,6 @@ class Store:
         return self.root / "facts" / kind / sha256[:2] / f"{sha256}.json"
 
     def hashed_files(self) -> HashedFiles:
-        """Return which files were hashed before, and need not be again."""
         return HashedFiles(self.root / "facts" / "hashed.json")
 
     @contextmanager

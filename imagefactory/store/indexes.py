@@ -148,7 +148,6 @@ def local_wheels(config: IndexConfig) -> Iterator[Path]:
 
 
 def reachable(index: str) -> bool:
-    """Return whether an index responds within a few seconds."""
     try:
         new_session().get(f"{index.rstrip('/')}/", timeout=5, stream=True).close()
     except requests.RequestException:

@@ -55,7 +55,6 @@ def base_entries(debs: Sequence[tuple[DebPackage, Path]], scratch: Path) -> list
     add_certificates(tree)
     add_dpkg_database(tree, packages, architecture)
     add_ld_cache(tree, architecture)
-    tree.add_parents()
     return [(tree.owner(entry.path), entry) for entry in join_hard_links(iter(tree))]
 
 

@@ -41,7 +41,7 @@ class LayerWork:
     layer: Layer
     files: Mapping[Sha256, Path]  # its inputs
     expected: Blob | None = None  # what it is known to come out as
-    modded: tuple[Entry, ...] | None = None  # the files that mods give to it
+    modded: tuple[Entry, ...] = ()  # the files that mods give to it
     python: tuple[LockedDeb, ...] = ()  # the packages of a Python that compiles bytecode on this machine
     slimmed: tuple[SlimmedWheel, ...] = ()  # the records of wheels whose libraries are slimmed
 
@@ -103,8 +103,6 @@ def layer_entries(  # noqa: PLR0911 - one for each kind
         case ServeLayer() as layer:
             return ((FACTORY, entry) for entry in serve_entries(layer, work.files))
         case ModLayer() as layer:
-            if work.modded is None:
-                raise ValueError(f"the mods of {layer.name} have not been applied")
             return ((f"mods/{layer.name}", entry) for entry in work.modded)
         case ModelLayer() as layer:
             return (("matrix.yaml", entry) for entry in model_entries(layer.settings))

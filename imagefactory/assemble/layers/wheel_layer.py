@@ -292,7 +292,7 @@ def metadata_entries(second_name: SecondName, environment: Environment) -> list[
         "INSTALLER": INSTALLER,
         "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
     }
-    rows = [(f"{folder}/{file}", _record_hash(sha256_of(data)), len(data)) for file, data in files.items()]
+    rows = [(f"{folder}/{file}", record_hash(sha256_of(data)), len(data)) for file, data in files.items()]
     files["RECORD"] = record_text(rows, f"{folder}/RECORD")
     site = environment.root_of(Scheme("purelib"), name)
     return [
@@ -303,11 +303,11 @@ def metadata_entries(second_name: SecondName, environment: Environment) -> list[
 def _record_entry(name: str, content: Content) -> RecordEntry:
     if content.sha256 is None:
         raise ValueError(f"the file {name} has no hash")
-    algorithm, _, value = _record_hash(content.sha256).partition("=")
+    algorithm, _, value = record_hash(content.sha256).partition("=")
     return RecordEntry(name, Hash(algorithm, value), content.size)
 
 
-def _record_hash(digest: Sha256) -> str:
+def record_hash(digest: Sha256) -> str:
     return f"sha256={base64.urlsafe_b64encode(bytes.fromhex(digest)).decode().rstrip('=')}"
 
 
@@ -319,20 +319,14 @@ def record_text(rows: Iterable[Sequence[object]], itself: str) -> bytes:
 
 
 def _bad(file: str, why: str) -> InputError:
-    return InputError(
-        "bad-wheel",
-        f"{file} cannot be installed.",
-        where=file,
-        why=f"{why[0].upper()}{why[1:]}.",
-        fix="The published wheel is broken; choose another version of it in matrix.yaml.",
-    )
+    fix = "The published wheel is broken; choose another version of it in matrix.yaml."
+    return _refused("bad-wheel", f"{file} cannot be installed.", file, why, fix)
 
 
 def _unsafe(file: str, why: str) -> InputError:
-    return InputError(
-        "unsafe-wheel",
-        f"{file} must not be installed.",
-        where=file,
-        why=f"{why[0].upper()}{why[1:]}.",
-        fix="Choose another version in matrix.yaml, and report this wheel to those who publish it.",
-    )
+    fix = "Choose another version in matrix.yaml, and report this wheel to those who publish it."
+    return _refused("unsafe-wheel", f"{file} must not be installed.", file, why, fix)
+
+
+def _refused(name: str, what: str, file: str, why: str, fix: str) -> InputError:
+    return InputError(name, what, where=file, why=f"{why[0].upper()}{why[1:]}.", fix=fix)

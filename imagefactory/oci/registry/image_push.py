@@ -21,8 +21,7 @@ from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.digests import Digest, canonical_json, digest_of
 
-PARALLEL = 4
-"""Parallel uploads: with more, GHCR answers "too many requests"."""
+PARALLEL = 4  # parallel uploads: with more, GHCR answers "too many requests"
 
 UploadState = Literal["waiting", "uploading", "present", "uploaded"]
 
@@ -76,8 +75,7 @@ class Pushed:
     digest: Digest
     descriptor: Descriptor
     outcomes: Mapping[Digest, UploadOutcome]
-    uploaded: int
-    """The total size of the blobs that were sent."""
+    uploaded: int  # the total size of the blobs that were sent
 
     def count(self, outcome: UploadOutcome) -> int:
         return sum(value == outcome for value in self.outcomes.values())
@@ -86,7 +84,6 @@ class Pushed:
 def push_image(
     repository: Repository, image: Pushable, *, tag: str | None = None, watcher: PushWatcher | None = None
 ) -> Pushed:
-    """Push an image by digest, and point a tag at it if one is given."""
     # A manifest may name the same blob twice.
     parts = {part.digest: part for part in image.parts}
     if watcher:
@@ -149,5 +146,4 @@ def _upload_all(
 
 
 def opening(locate: Callable[[Digest], Path], digest: Digest) -> Callable[[], BinaryIO]:
-    """Return a function that locates and opens a blob."""
     return lambda: locate(digest).open("rb")

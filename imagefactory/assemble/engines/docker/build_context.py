@@ -79,7 +79,6 @@ class BuildContext:
     pieces: tuple[Piece, ...]
 
     def put_together(self, folder: Path, store: Store, mod_files: ModFilesByKey) -> None:
-        """Write the context into a folder, replacing what was there."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         for piece in self.pieces:
