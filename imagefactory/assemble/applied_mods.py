@@ -16,11 +16,20 @@ from zipfile import ZipFile
 
 from imagefactory.assemble.inputs import Downloads
 from imagefactory.assemble.layers.slim_wheel import Slimmer
-from imagefactory.assemble.layers.wheel_layer import Environment, record_text, wheel_entries
+from imagefactory.assemble.layers.wheel_layer import record_text, wheel_entries
 from imagefactory.lock.wheel_contents import installed_path
 from imagefactory.mods.source_files import needed_git_source, package_files
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath, read_content
-from imagefactory.plan.plan import BytecodeLayer, Input, Layer, ModLayer, ModLink, ModSettings, SlimSettings
+from imagefactory.plan.plan import (
+    BytecodeLayer,
+    Environment,
+    Input,
+    Layer,
+    ModLayer,
+    ModLink,
+    ModSettings,
+    SlimSettings,
+)
 from imagefactory.project.locks.files import LockedWheel, WheelLock
 from imagefactory.project.project import Project
 from imagefactory.store.digests import Sha256
@@ -48,7 +57,7 @@ def apply_mods(layers: Iterable[Layer], downloads: Downloads) -> AppliedMods:
         settings = layer.settings.mods if isinstance(layer, BytecodeLayer) else layer.settings
         if not isinstance(settings, ModSettings):
             continue
-        environment = Environment(settings.venv, settings.python)
+        environment = Environment(venv=settings.venv, python=settings.python)
         inputs = {item.name: item for item in layer.inputs}
         trees = {
             distribution: wheel(inputs[file], environment, settings.without.get(file, ()), settings.slim)
@@ -123,7 +132,7 @@ class InstalledWheel:
         slimmer: Slimmer | None = None,
     ) -> None:
         """Read the wheel's directory; `slimmer` knows the libraries as they are in the image."""
-        self.site = f"{environment.venv}/lib/python{environment.python}/site-packages"
+        self.site = environment.site
         self._entries = {
             entry.path: entry for entry in wheel_entries(wheel, file, environment, without=without, slimmer=slimmer)
         }

@@ -80,7 +80,7 @@ class Job:
 def work_out(project: CompileProject, request: Request) -> Job:
     settings, version = project.settings, project.matrix.vllm[request.vllm]
     platform = f"linux/{host_machine()}"
-    compilers = settings.toolchains[settings.toolchain_for(request.what, version)]
+    compilers = settings.toolchain
     plan = _toolchain(project, request, platform)
     sources = _vllm(project, request, platform) if request.what == "vllm" else _flashinfer(project, request)
     scripts = sorted(path for path in (project.root / SCRIPTS).iterdir() if path.is_file())
@@ -122,9 +122,8 @@ def work_out(project: CompileProject, request: Request) -> Job:
 
 def _toolchain(project: CompileProject, request: Request, platform: str) -> Plan:
     """Plan the toolchain of a request; it must be locked, and its results must run in the images of the arch."""
-    matrix, settings = project.matrix, project.settings
-    name = settings.toolchain_for(request.what, matrix.vllm[request.vllm])
-    arch, compilers = matrix.archs[request.arch], settings.toolchains[name]
+    matrix, compilers = project.matrix, project.settings.toolchain
+    arch = matrix.archs[request.arch]
     base = matrix.bases[arch.base]
     if not (arch.torch_cuda_arch_list if request.what == "vllm" else arch.flashinfer_cuda_arch_list):
         raise ConfigError(
@@ -134,17 +133,17 @@ def _toolchain(project: CompileProject, request: Request, platform: str) -> Plan
             why="It has no arch list.",
             fix="Name an arch with a GPU.",
         )
-    if not request.inspects and not compilers.runs_on(base):
+    if not request.inspects and not project.settings.runs_on(base):
         raise BuildError(
             "toolchain-misfit",
             f"A wheel of {request.what} {request.vllm} would not run in the images of {request.arch}.",
-            where=f"{FILE}, toolchains.{name}",
+            where=f"{FILE}, toolchain",
             why=f"It would be compiled with Python {compilers.python} and glibc {compilers.glibc}; "
             f"the base {arch.base} has Python {base.python} and glibc {base.glibc}.",
             fix=f"Give {request.arch} a base of {compilers.debian} in matrix.yaml, or compile only a few targets for "
             "inspection (`--targets`).",
         )
-    cell = project.cell(name, request.vllm, platform)
+    cell = project.cell(request.vllm, platform)
     if not project.is_locked(cell):
         raise LockError(
             "no-lock",

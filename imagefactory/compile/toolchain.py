@@ -36,9 +36,8 @@ from imagefactory.mods.source_files import ReleaseSource
 from imagefactory.oci.format import CREATED, VENV
 from imagefactory.oci.layout import write_layout
 from imagefactory.plan.make import base_layer, wheel_layers
-from imagefactory.plan.plan import ImageConfig, Layer, Plan, ToolkitLayer, ToolkitSettings, make_image
+from imagefactory.plan.plan import Environment, ImageConfig, Layer, Plan, ToolkitLayer, make_image
 from imagefactory.plan.serve.image_paths import CUDA_HOME
-from imagefactory.project.bases import Base
 from imagefactory.project.cells import Cell, arch_of, first_of_release
 from imagefactory.project.locks.files import BaseLock, Lock, LockedSource, MadeFrom, WheelLock
 from imagefactory.project.matrix import Arch, Matrix, Platform
@@ -55,7 +54,7 @@ _BOTH: tuple[Platform, ...] = ("linux/amd64", "linux/arm64")
 
 @dataclass(frozen=True)
 class CompileProject(Project):
-    """A checkout whose matrix has an additional base and arch for each toolchain."""
+    """A checkout whose matrix has an additional base and arch for the toolchain."""
 
     @cached_property
     def settings(self) -> CompileSettings:
@@ -64,34 +63,28 @@ class CompileProject(Project):
     @cached_property
     def matrix(self) -> Matrix:
         plain = Project(self.root, self.store).matrix
-        bases, archs = dict(plain.bases), dict(plain.archs)
-        for name, toolchain in self.settings.toolchains.items():
-            packages = sorted({*self.settings.packages, *toolchain.packages})
-            bases[arch_name(name)] = Base(
-                debian=toolchain.debian, python=toolchain.python, glibc=toolchain.glibc, packages=packages
-            )
-            archs[arch_name(name)] = Arch(
-                platforms=list(_BOTH),
-                base=arch_name(name),
-                also=self.settings.requirements,
-                without=self.settings.wheels.without,
-            )
+        arch = Arch(
+            platforms=list(_BOTH),
+            base=self.toolchain_name,
+            also=self.settings.requirements,
+            without=self.settings.wheels.without,
+        )
+        bases = plain.bases | {self.toolchain_name: self.settings.toolchain}
+        archs = plain.archs | {self.toolchain_name: arch}
         return plain.model_copy(update={"bases": bases, "archs": archs, "leave_out": []})
 
-    def cell(self, toolchain: str, vllm: str, platform: str) -> Cell:
-        """Return the cell that stands for a toolchain of a vLLM version; versions of one release share it."""
-        return Cell(MODEL, first_of_release(self.matrix, vllm), arch_name(toolchain), platform)
+    @property
+    def toolchain_name(self) -> str:
+        """Its name among bases and archs, and in the folder of locks."""
+        return f"toolchain-{self.settings.toolchain.debian}"
 
-
-def arch_name(toolchain: str) -> str:
-    """Return a toolchain's name among bases and archs, and in the folder of locks."""
-    return f"toolchain-{toolchain}"
+    def cell(self, vllm: str, platform: str) -> Cell:
+        """Return the cell that stands for the toolchain of a vLLM version; versions of one release share it."""
+        return Cell(MODEL, first_of_release(self.matrix, vllm), self.toolchain_name, platform)
 
 
 def toolchain_cells(project: CompileProject, vllm: str) -> list[Cell]:
-    version = project.matrix.vllm[vllm]
-    names = dict.fromkeys(project.settings.toolchain_for(what, version) for what in project.settings.costs)
-    return [project.cell(name, vllm, platform) for name in names for platform in _BOTH]
+    return [project.cell(vllm, platform) for platform in _BOTH]
 
 
 def toolchain_plan(project: CompileProject, cell: Cell, *, bare: bool = False) -> Plan:
@@ -99,8 +92,8 @@ def toolchain_plan(project: CompileProject, cell: Cell, *, bare: bool = False) -
     wheels, base = project.wheel_lock(cell), project.base_lock(cell)
     layers: tuple[Layer, ...] = (base_layer(project.matrix, cell, base),)
     if not bare:
-        toolkit = ToolkitSettings(python=wheels.python, venv=VENV)
-        layers += (*wheel_layers(project.matrix, wheels), ToolkitLayer.of("toolkit", "cuda", (), toolkit))
+        environment = Environment(python=wheels.python, venv=VENV)
+        layers += (*wheel_layers(project.matrix, wheels), ToolkitLayer.of("toolkit", "cuda", (), environment))
     config = ImageConfig(
         env={
             "CUDA_HOME": f"/{CUDA_HOME}",

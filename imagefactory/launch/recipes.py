@@ -10,10 +10,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import yaml
-
 from imagefactory.errors import TrustError, UsageError
-from imagefactory.launch.docker_run import Launch, pinned
+from imagefactory.launch.docker_run import Launch, pinned, yaml_text
 from imagefactory.plan.serve.description import Description, image_environment
 from imagefactory.project.cells import Cell
 from imagefactory.project.matrix import Matrix
@@ -32,8 +30,8 @@ def settings_of_a_recipe(matrix: Matrix, cell: Cell) -> dict[str, str]:
 
 
 def recipe_text(document: Mapping[str, Any]) -> str:
-    """Write a recipe; its command is in double quotes, where no character can end a line."""
-    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=sys.maxsize)
+    """Write a recipe; its command is in double quotes: block scalars end where some parsers see the end of a line."""
+    return yaml_text(document, '"', sys.maxsize)
 
 
 def recipe_document(
@@ -136,14 +134,3 @@ def _metadata(description: Description) -> dict[str, object]:
         found["model_vram"] = round((memory["weights"] + memory["drafter"]) / 1e9, 1)
         found["kv_vram_per_token"] = round(memory["kv_per_token"] / (2 if compressed else 1) / 1e9, 9)
     return found
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines in double quotes: block scalars end where some parsers see the end of a line."""
-
-
-def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"' if "\n" in value else None)
-
-
-_Dumper.add_representer(str, _text)

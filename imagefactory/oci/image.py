@@ -1,8 +1,4 @@
-"""Image configuration and manifest: the two JSON documents that turn layer blobs into an image.
-
-Both are pure functions of the plan and the digests of its layers, so the digest of an image is known as soon as those
-are, even without the blobs.
-"""
+"""An image: its configuration and manifest, two JSON documents, and the blobs of its layers."""
 
 from __future__ import annotations
 
@@ -32,7 +28,6 @@ class Image:
 
     @property
     def digest(self) -> Digest:
-        """The digest of the manifest, which identifies the image."""
         return digest_of(self.manifest)
 
 

@@ -7,10 +7,9 @@ https://github.com/opencontainers/image-spec/blob/main/image-layout.md. The tar 
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,11 @@ from imagefactory.errors import BuildError, UsageError
 from imagefactory.oci.entry import Bytes, Content, Entry, EntryKind, ImagePath, RawSlice
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE, Image
 from imagefactory.oci.tar import END, complete, header, padding
-from imagefactory.store.atomic import translating_disk_full, writing
+from imagefactory.store.atomic import translating_disk_full, write_text, writing
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, canonical_json, parse_json, sound_blocks
 
-_VERSION = b'{"imageLayoutVersion":"1.0.0"}'
+_VERSION = '{"imageLayoutVersion":"1.0.0"}'
 
 
 @dataclass(frozen=True)
@@ -95,13 +94,12 @@ def write_layout(image: Image, name: str, store: Store, folder: Path) -> Layout:
         layout.blob(image.digest).parent.mkdir(parents=True, exist_ok=True)
         # Two builds may write to the same folder.
         with FileLock(folder / ".lock"):
-            _put(folder / "oci-layout", lambda path: path.write_bytes(_VERSION))
+            write_text(folder / "oci-layout", _VERSION)
             for digest in digests:
                 source, target = store.blob(digest), layout.blob(digest)
                 if not target.exists() or not (target.samefile(source) or hashed.is_sound(target)):
-                    _put(target, partial(link_or_copy, source))
-            index = canonical_json(_index(image, name))
-            _put(folder / "index.json", lambda path: path.write_bytes(index))
+                    _put(source, target)
+            write_text(folder / "index.json", canonical_json(_index(image, name)).decode())
             for blob in layout.blob(image.digest).parent.iterdir():
                 if f"sha256:{blob.name}" not in digests:
                     blob.unlink()
@@ -118,7 +116,7 @@ def archive(layout: Layout, name: str) -> Iterator[bytes]:
     config, layers = layout.config_digest(), layout.layer_digests()
     docker_manifest = [{"Config": _member(config), "RepoTags": [name], "Layers": [*map(_member, layers)]}]
     contents: dict[str, Content] = {
-        "oci-layout": Bytes(_VERSION),
+        "oci-layout": Bytes(_VERSION.encode()),
         "index.json": Bytes((layout.folder / "index.json").read_bytes()),
         "manifest.json": Bytes(canonical_json(docker_manifest)),
     }
@@ -136,13 +134,9 @@ def archive(layout: Layout, name: str) -> Iterator[bytes]:
 
 
 def write_archive(stream: Iterator[bytes], file: Path) -> None:
-    def write(temporary: Path) -> None:
-        with temporary.open("wb") as target:
-            for data in stream:
-                target.write(data)
-
-    with writing_output(file):
-        _put(file, write)
+    with writing_output(file), writing(file) as target:
+        for data in stream:
+            target.write(data)
 
 
 @contextmanager
@@ -182,10 +176,10 @@ def _index(image: Image, name: str) -> dict[str, object]:
     }
 
 
-def _put(target: Path, write: Callable[[Path], object]) -> None:
+def _put(source: Path, target: Path) -> None:
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        write(temporary)
+        link_or_copy(source, temporary)
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)

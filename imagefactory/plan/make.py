@@ -17,6 +17,7 @@ from imagefactory.plan.plan import (
     PLAN_FORMAT,
     BaseLayer,
     BaseSettings,
+    Environment,
     ImageConfig,
     Input,
     Layer,
@@ -31,7 +32,6 @@ from imagefactory.plan.plan import (
     ServeLayer,
     ServeSettings,
     SlimSettings,
-    ToolkitSettings,
     WheelKind,
     WheelLayer,
     WheelSettings,
@@ -206,7 +206,7 @@ def serve_layer(root: Path, *, python: str | None = None) -> ServeLayer:
         (Input(name=name, sha256=sha256_of(data)) for name, data in sorted(contents.items())),
         ServeSettings(
             files=dict(sorted(places.items())),
-            toolkit=ToolkitSettings(python=python, venv=VENV) if python else None,
+            toolkit=Environment(python=python, venv=VENV) if python else None,
             # fastsafetensors asks the linker for it by this name, and finds no GPU without it.
             links={"usr/lib/libcudart.so": f"/{CUDA_HOME}/lib/libcudart.so"} if python else {},
         ),

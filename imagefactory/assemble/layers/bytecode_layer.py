@@ -124,14 +124,13 @@ def _installed(
     layer: BytecodeLayer, item: Input, files: Files, listed: ListedModules
 ) -> Iterator[tuple[str, str, bytes]]:
     settings = layer.settings
-    site = f"{settings.venv}/lib/python{settings.python}/site-packages"
     name = listed_name(str(parse_wheel_filename(item.name)[0]))
     without = settings.without.get(item.name, ())
     with ZipFile(files[item.sha256]) as archive:
         for member in archive.namelist():
             path = _IN_DATA.sub("", member)
             if listed.has(name, path) and path not in without:
-                yield item.name, f"{site}/{path}", archive.read(member)
+                yield item.name, f"{settings.site}/{path}", archive.read(member)
 
 
 _LIBRARIES = ("libc6", "libexpat1", "zlib1g")  # what Debian's Python is linked with, besides itself

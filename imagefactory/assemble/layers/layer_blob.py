@@ -8,7 +8,7 @@ from imagefactory.assemble.layers.debian.file_tree import FACTORY
 from imagefactory.assemble.layers.debian.policy import folder
 from imagefactory.assemble.layers.own_layers import model_entries, serve_entries, toolkit_links
 from imagefactory.assemble.layers.slim_wheel import Slimmer
-from imagefactory.assemble.layers.wheel_layer import Environment, metadata_entries, wheel_entries
+from imagefactory.assemble.layers.wheel_layer import metadata_entries, wheel_entries
 from imagefactory.oci.entry import Entry
 from imagefactory.oci.gzip import LayerBlob, NotAsExpectedError
 from imagefactory.oci.image import Blob
@@ -116,15 +116,13 @@ def _base_entries(layer: BaseLayer, files: Mapping[Sha256, Path], scratch: Path)
 
     debs = [(NamedDeb.of_file(item.name, item.sha256), files[item.sha256]) for item in layer.inputs]
     yield from base_entries(debs, scratch)
-    environment = Environment(layer.settings.venv, layer.settings.python)
-    yield from ((FACTORY, entry) for entry in environment_entries(environment))
+    yield from ((FACTORY, entry) for entry in environment_entries(layer.settings))
 
 
 def _wheel_entries(layer: WheelLayer, work: LayerWork, slimmers: list[Slimmer]) -> Iterable[tuple[str, Entry]]:
     settings = layer.settings
-    environment = Environment(settings.venv, settings.python)
     if settings.second_name is not None:
-        yield from ((FACTORY, entry) for entry in metadata_entries(settings.second_name, environment))
+        yield from ((FACTORY, entry) for entry in metadata_entries(settings.second_name, settings))
     seen: dict[str, Entry] = {}
     for item in layer.inputs:
         slimmer = None
@@ -136,7 +134,7 @@ def _wheel_entries(layer: WheelLayer, work: LayerWork, slimmers: list[Slimmer]) 
         for entry in wheel_entries(
             work.files[item.sha256],
             item.name,
-            environment,
+            settings,
             without=settings.without.get(item.name, ()),
             rehash=item.name in settings.rehash,
             slimmer=slimmer,

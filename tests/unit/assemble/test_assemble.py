@@ -1,6 +1,7 @@
 """Building targets: shared work is done once, a vanished package does not stop a newcomer, errors leave no image."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from imagefactory.store.http import Retry
 from tests.fixtures.failures import raises
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
+from tests.unit.assemble.test_verify import flip
 
 
 def states(factory: SmallFactory, layer: str) -> list[str]:
@@ -40,21 +42,18 @@ def images_of(factory: SmallFactory) -> list[Path]:
     return list((factory.root / "build").glob("*/index.json"))
 
 
-def test_a_wheel_that_is_another_than_the_locked_one_stops_the_build(small_factory: SmallFactory) -> None:
+@pytest.mark.parametrize(("spoil", "error"), [(flip, "wrong-digest"), (None, "download-failed")])
+def test_a_wheel_that_is_another_than_the_locked_one_or_nowhere_stops_the_build(
+    small_factory: SmallFactory, spoil: Callable[[bytes], bytes] | None, error: str
+) -> None:
     [wheel] = small_factory.links.glob("platform-*")
     data = wheel.read_bytes()
-    wheel.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    with raises("wrong-digest", match="platform-3"):
-        small_factory.build()
-    assert images_of(small_factory) == []
-
-
-def test_a_wheel_that_is_nowhere_stops_the_build(small_factory: SmallFactory) -> None:
-    [wheel] = small_factory.links.glob("platform-*")
     wheel.unlink()
-    with raises("download-failed", match="platform-3") as caught:
+    if spoil is not None:
+        wheel.write_bytes(spoil(data))
+    with raises(error, match="platform-3") as caught:
         small_factory.build()
-    assert "PIP_FIND_LINKS" in caught.value.fix
+    assert spoil or "PIP_FIND_LINKS" in caught.value.fix
     assert images_of(small_factory) == []
 
 

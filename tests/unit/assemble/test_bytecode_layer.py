@@ -19,6 +19,7 @@ from imagefactory.oci.format import VENV
 from imagefactory.oci.listing import read_listing
 from imagefactory.plan.bytecode import COMPILER, MODULES, ListedModules, is_list, listed_paths, module_lists
 from imagefactory.plan.make import make_plan
+from imagefactory.plan.plan import Environment
 from imagefactory.project.cells import Cell
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
@@ -131,9 +132,9 @@ def test_a_server_may_have_a_list_of_its_own_which_no_other_gets() -> None:
     modules = ListedModules((REPOSITORY / own).read_text())
     assert modules.has("sglang", "sglang/srt/models/gemma4.py")
     assert not modules.has("sglang", "sglang/test/runners.py")
-    site = "opt/venv/lib/python3.13/site-packages"
-    both = listed_paths(REPOSITORY, "3.13", "opt/venv", [shared, own])
-    assert {f"{site}/sglang/__init__.py", f"{site}/vllm/__init__.py"} <= set(both)
+    environment = Environment(python="3.13", venv="opt/venv")
+    both = listed_paths(REPOSITORY, environment, [shared, own])
+    assert {f"{environment.site}/sglang/__init__.py", f"{environment.site}/vllm/__init__.py"} <= set(both)
 
 
 @pytest.fixture

@@ -13,11 +13,10 @@ import pytest
 from imagefactory.assemble.applied_mods import InstalledWheel
 from imagefactory.assemble.layers.layer_blob import LayerWork, build_layer
 from imagefactory.assemble.layers.slim_wheel import NOTE, Slimmer
-from imagefactory.assemble.layers.wheel_layer import Environment
 from imagefactory.oci.entry import read_content
 from imagefactory.oci.image import Blob
 from imagefactory.plan.known_layers import read_slimmed
-from imagefactory.plan.plan import Input, SlimSettings, WheelLayer, WheelSettings
+from imagefactory.plan.plan import Environment, Input, SlimSettings, WheelLayer, WheelSettings
 from imagefactory.project.locks.kernels import SlimmedWheel
 from imagefactory.store.atomic import adopt
 from imagefactory.store.cache import Store
