@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from imagefactory.errors import TrustError, UsageError
+from imagefactory.errors import TrustError, unknown_name
 from imagefactory.launch.docker_run import Launch, pinned, yaml_text
 from imagefactory.plan.serve.description import Description, image_environment
 from imagefactory.project.cells import Cell
@@ -48,13 +48,8 @@ def recipe_document(
     cell, facts = launch.cell, launch.description["image"]
     server = server_of(cell)
     if style not in server.recipes:
-        raise UsageError(
-            "unknown-name",
-            f"There is no recipe of the format {style!r} for {server.title}.",
-            where="the --recipe option",
-            why=f"No launcher of that name is known to start {server.title}.",
-            fix=f"Use {', '.join(server.recipes)}, quadlet or llama-swap.",
-        )
+        known = [*server.recipes, "quadlet", "llama-swap"]
+        raise unknown_name(f"launcher for {server.title}", style, known, "the --recipe option")
     nodes = int(image_environment(launch.description).get("NODES", "1"))
     defaults: dict[str, object] = {"host": "0.0.0.0", "port": 8000, "tensor_parallel": nodes}  # noqa: S104
     words = _template(server, command, defaults)

@@ -187,9 +187,4 @@ def _entry(path: Path) -> tuple[float, Path, int]:
     if not path.is_dir():
         return max(status.st_atime, status.st_mtime), path, status.st_size
     used = max(one.stat().st_mtime for one in (path, *path.iterdir()) if not one.is_symlink())
-    total = 0
-    for parent, _, names in os.walk(path):
-        for name in names:
-            with suppress(FileNotFoundError):
-                total += os.lstat(os.path.join(parent, name)).st_size  # noqa: PTH118 - much faster for large trees
-    return used, path, total
+    return used, path, sum(one.lstat().st_size for one in path.rglob("*") if one.is_symlink() or not one.is_dir())

@@ -72,5 +72,5 @@ def test_an_image_without_digest_and_sglang_for_a_launcher_of_vllm_get_no_recipe
 ) -> None:
     with raises("unpinned-image"):
         export("sparkrun", served_image("gemma4-31b"), serving_matrix, image="spark-vllm:latest")
-    with raises("unknown-name", match="no recipe of the format 'eugr' for SGLang"):
+    with raises("unknown-name", match="Unknown launcher for SGLang 'eugr'"):
         export("eugr", served_image("gemma4-31b@sglang-0.5.21"), serving_matrix)
