@@ -91,18 +91,6 @@ def artifact_manifest(
     return canonical_json(document)
 
 
-def push_artifact(
-    repository: Repository,
-    artifact_type: str,
-    payloads: Sequence[Payload],
-    *,
-    annotations: Mapping[str, str],
-    tag: str,
-) -> None:
-    body = upload_artifact(repository, artifact_type, payloads, annotations=annotations)
-    repository.put_manifest(body, MANIFEST_TYPE, tag)
-
-
 def contents(repository: Repository, manifest: StoredManifest) -> list[Descriptor]:
     where = f"{repository.reference.name}@{manifest.digest}"
     try:
