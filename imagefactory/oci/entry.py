@@ -8,11 +8,9 @@ from enum import Enum
 from pathlib import Path
 from typing import NewType, Protocol
 
-import deflate
 from isal import igzip_lib, isal_zlib
 
 from imagefactory.errors import InputError
-from imagefactory.oci.format import SPLICE_FROM
 from imagefactory.store.digests import Sha256, sha256_of
 
 ImagePath = NewType("ImagePath", str)
@@ -20,7 +18,6 @@ ImagePath = NewType("ImagePath", str)
 INFLATE_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # its stub takes it for an instance
 _INPUT = 256 * 1024
 _OUTPUT = 1024 * 1024
-_NOT_AS_LISTED = "Its compressed data does not match the zip directory."
 
 
 class Content(Protocol):
@@ -95,29 +92,16 @@ class DeflatedSlice:
     size: int
     sha256: Sha256  # in the wheel's RECORD
 
-    def blocks(self, name: str, *, check: bool = True) -> Iterator[bytes]:
-        """Yield the inflated bytes, checked against the zip directory, and (`check`) against RECORD."""
-        if self.size >= SPLICE_FROM:
-            yield from self.inflate(name, check=check)
-            return
-        stream = b"".join(self.stored())
-        try:
-            data = bytes(deflate.deflate_decompress(stream, self.size)) if self.size else b""
-        except deflate.DeflateError as error:
-            raise _damaged(self.file, f"{name} cannot be read.", f"{error}.") from None
-        if len(data) != self.size or deflate.crc32(data) != self.crc32:
-            raise _damaged(self.file, f"{name} cannot be read.", _NOT_AS_LISTED)
-        if check and sha256_of(data) != self.sha256:
-            raise _damaged(self.file, f"{name} is not what its wheel's RECORD says.", "Its sha256 is another one.")
-        yield data
-
     def stored(self, most: int = _OUTPUT) -> Iterator[bytes]:
         return _slices(self.file, self.offset, self.deflated, most)
 
-    def inflate(
+    def blocks(
         self, name: str, *, check: bool = True, tap: Callable[[bytes], None] = lambda _: None
     ) -> Iterator[bytes]:
-        """Inflate the stream in pieces; `tap` gets the bytes as they are stored."""
+        """Yield the inflated bytes, checked against the zip directory, and (`check`) against RECORD.
+
+        `tap` gets the bytes as they are stored.
+        """
         # Not isal_zlib.decompressobj, which swallows up to seven bytes after the end of a stream.
         inflater = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_DEFLATE)
         stored, promised = self.stored(_INPUT), hashlib.sha256()
@@ -140,7 +124,9 @@ class DeflatedSlice:
             yield out
         whole = inflater.eof and not inflater.unused_data and not next(stored, b"")
         if not whole or size != self.size or crc != self.crc32:
-            raise _damaged(self.file, f"{name} cannot be read.", _NOT_AS_LISTED)
+            raise _damaged(
+                self.file, f"{name} cannot be read.", "Its compressed data does not match the zip directory."
+            )
         if check and promised.hexdigest() != self.sha256:
             raise _damaged(self.file, f"{name} is not what its wheel's RECORD says.", "Its sha256 is another one.")
 

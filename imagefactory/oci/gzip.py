@@ -103,7 +103,7 @@ class LayerBlob:
         self._compress_pending()
         self._emit(_HEADER)
         if self._expected is None:
-            for data in content.inflate(name, tap=self._emit):
+            for data in content.blocks(name, tap=self._emit):
                 self._raw.update(data)
         else:
             for data in content.stored():
