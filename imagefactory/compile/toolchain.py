@@ -33,7 +33,7 @@ from imagefactory.lock.lookups import lock_archive
 from imagefactory.lock.making import LockResult, make_base_lock
 from imagefactory.lock.wheel_locks import WheelRequest, lock_wheels
 from imagefactory.mods.source_files import ReleaseSource
-from imagefactory.oci.format import CREATED, VENV
+from imagefactory.oci.format import VENV
 from imagefactory.oci.layout import write_layout
 from imagefactory.plan.make import base_layer, wheel_layers
 from imagefactory.plan.plan import Environment, ImageConfig, Layer, Plan, ToolkitLayer, make_image
@@ -103,11 +103,6 @@ def toolchain_plan(project: CompileProject, cell: Cell, *, bare: bool = False) -
         entrypoint=(),
         command=("/bin/bash",),
         labels={},
-        user="root",
-        working_dir="/",
-        exposed_ports=(),
-        stop_signal="SIGTERM",
-        created=CREATED,
     )
     decides = {"layers": [layer.key for layer in layers], "config": config.model_dump(mode="json")}
     return Plan(

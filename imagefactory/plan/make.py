@@ -10,7 +10,7 @@ from pathlib import Path
 from imagefactory.errors import ConfigError, ModError
 from imagefactory.gpu_code.slimming import RULE
 from imagefactory.mods.choose import Chosen, choose_mods
-from imagefactory.oci.format import BIG_WHEEL, CREATED, MAX_LAYERS, VENV
+from imagefactory.oci.format import BIG_WHEEL, MAX_LAYERS, VENV
 from imagefactory.plan.bytecode import module_bytecode, own_bytecode
 from imagefactory.plan.plan import (
     LOCKED_LABEL,
@@ -247,11 +247,7 @@ def _image_config(
         command=COMMAND,
         healthcheck=HEALTHCHECK,
         labels=dict(sorted(labels.items())),
-        user="root",
-        working_dir="/",
         exposed_ports=("8000/tcp",),
-        stop_signal="SIGTERM",
-        created=CREATED,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from imagefactory.oci.format import LAYER_FORMAT
+from imagefactory.oci.format import CREATED, LAYER_FORMAT
 from imagefactory.oci.image import CONFIG_TYPE, LAYER_TYPE, MANIFEST_TYPE, Blob, Image
 from imagefactory.project.cells import Cell, KernelOrigin
 from imagefactory.store.digests import Sha256, canonical_json, checksum, sha256_of
@@ -222,11 +222,11 @@ class ImageConfig(_Value):
     command: tuple[str, ...]
     healthcheck: dict[str, object] = {}
     labels: dict[str, str]
-    user: str
-    working_dir: str
-    exposed_ports: tuple[str, ...]
-    stop_signal: str
-    created: str
+    user: str = "root"
+    working_dir: str = "/"
+    exposed_ports: tuple[str, ...] = ()
+    stop_signal: str = "SIGTERM"
+    created: str = CREATED
 
 
 class Plan(_Value):
