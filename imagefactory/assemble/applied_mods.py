@@ -10,16 +10,26 @@ import io
 import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from zipfile import ZipFile
 
 from imagefactory.assemble.inputs import Downloads
 from imagefactory.assemble.layers.slim_wheel import Slimmer
-from imagefactory.assemble.layers.wheel_layer import Environment, record_text, wheel_entries
+from imagefactory.assemble.layers.wheel_layer import record_text, wheel_entries
 from imagefactory.lock.wheel_contents import installed_path
 from imagefactory.mods.source_files import needed_git_source, package_files
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath, read_content
-from imagefactory.plan.plan import BytecodeLayer, Input, Layer, ModLayer, ModLink
+from imagefactory.plan.plan import (
+    BytecodeLayer,
+    Environment,
+    Input,
+    Layer,
+    ModLayer,
+    ModLink,
+    ModSettings,
+    SlimSettings,
+)
 from imagefactory.project.locks.files import LockedWheel, WheelLock
 from imagefactory.project.project import Project
 from imagefactory.store.digests import Sha256
@@ -40,25 +50,26 @@ class AppliedMods:
 
 
 def apply_mods(layers: Iterable[Layer], downloads: Downloads) -> AppliedMods:
-    """Apply the mods of layers; one that does not fit raises an error. A chain that layers share is applied once."""
-    layers = list(layers)
+    """Apply the mods of layers; one that does not fit raises an error."""
     project, result = downloads.inputs.project, AppliedMods()
-    mods = [layer for layer in layers if isinstance(layer, ModLayer)]
-    compiled = [(layer.key, mod) for layer in layers if isinstance(layer, BytecodeLayer) and (mod := _mods_of(layer))]
-    left = [*mods, *(mod for _, mod in compiled)]
-    while left:
-        top = max(left, key=lambda layer: len(layer.settings.chain))
-        left = [layer for layer in left if not _is_below(layer, top)]
-        trees = _trees(top, downloads)
-        applied = apply_chain([_find_mod(project, link) for link in top.settings.chain], trees)
-        for layer in (layer for layer in mods if _is_below(layer, top)):
-            chain = applied[: len(layer.settings.chain)]
-            result.files[layer.key] = mod_entries(chain, trees)
-            if added_by(chain[-1]):
-                result.added.append((layer, chain[-1]))
-        for key, mod in compiled:
-            if _is_below(mod, top):
-                result.files[key] = modules_of(applied[: len(mod.settings.chain)], trees)
+    wheel = cache(partial(_installed_wheel, downloads))
+    for layer in layers:
+        settings = layer.settings.mods if isinstance(layer, BytecodeLayer) else layer.settings
+        if not isinstance(settings, ModSettings):
+            continue
+        environment = Environment(venv=settings.venv, python=settings.python)
+        inputs = {item.name: item for item in layer.inputs}
+        trees = {
+            distribution: wheel(inputs[file], environment, settings.without.get(file, ()), settings.slim)
+            for distribution, file in settings.wheels.items()
+        }
+        applied = apply_chain([_find_mod(project, link) for link in settings.chain], trees)
+        if isinstance(layer, ModLayer):
+            result.files[layer.key] = mod_entries(applied, trees)
+            if added_by(applied[-1]):
+                result.added.append((layer, applied[-1]))
+        else:
+            result.files[layer.key] = modules_of(applied, trees)
     return result
 
 
@@ -88,14 +99,6 @@ def _installed(
         yield wheel, [path.removeprefix(site) for path in paths if path.startswith(site)]
 
 
-def _mods_of(layer: BytecodeLayer) -> ModLayer | None:
-    """Return the topmost mod whose modules a layer compiles."""
-    mods = layer.settings.mods
-    if mods is None:
-        return None
-    return ModLayer.of("mod", layer.name, (i for i in layer.inputs if i.name in mods.wheels.values()), mods)
-
-
 def _find_mod(project: Project, link: ModLink) -> tuple[Mod, Variant]:
     """Find a mod in the checkout: unlike the plan's copy, it knows its lines, which errors name."""
     mod = project.mods[link.manifest["name"]]
@@ -103,34 +106,15 @@ def _find_mod(project: Project, link: ModLink) -> tuple[Mod, Variant]:
     return mod, variant
 
 
-def _is_below(layer: ModLayer, top: ModLayer) -> bool:
-    mine, its = layer.settings, top.settings
-    return (
-        its.chain[: len(mine.chain)] == mine.chain
-        and mine.wheels.items() <= its.wheels.items()
-        and set(layer.inputs) <= set(top.inputs)
-        and (mine.python, mine.venv, mine.slim) == (its.python, its.venv, its.slim)
-        and all(its.without.get(file) == paths for file, paths in mine.without.items())
-    )
-
-
-def _trees(layer: ModLayer, downloads: Downloads) -> dict[str, InstalledWheel]:
-    """Lay out the wheels that a layer's mods change as they are installed, by distribution."""
-    settings, slimmed = layer.settings, downloads.inputs.project.slim_lock
-    wheels = downloads.get(map(downloads.inputs.locate, layer.inputs))
-    environment = Environment(settings.venv, settings.python)
-    by_file = {item.name: item.sha256 for item in layer.inputs}
-    trees: dict[str, InstalledWheel] = {}
-    for distribution, file in settings.wheels.items():
-        slimmer = None
-        if settings.slim is not None:
-            record = slimmed.find(by_file[file], settings.slim.chip, settings.slim.rule)
-            item = Input(name=file, sha256=by_file[file])
-            slimmer = Slimmer(item, settings.slim, record, believed=record is not None)
-        trees[distribution] = InstalledWheel(
-            wheels[by_file[file]], file, environment, settings.without.get(file, ()), slimmer
-        )
-    return trees
+def _installed_wheel(
+    downloads: Downloads, item: Input, environment: Environment, without: Sequence[str], slim: SlimSettings | None
+) -> InstalledWheel:
+    [path] = downloads.get([downloads.inputs.locate(item)]).values()
+    slimmer = None
+    if slim is not None:
+        record = downloads.inputs.project.slim_lock.find(item.sha256, slim.chip, slim.rule)
+        slimmer = Slimmer(item, slim, record, believed=record is not None)
+    return InstalledWheel(path, item.name, environment, without, slimmer)
 
 
 RECORD_OF_MODS = "usr/share/imagefactory/mods.json"
@@ -148,7 +132,7 @@ class InstalledWheel:
         slimmer: Slimmer | None = None,
     ) -> None:
         """Read the wheel's directory; `slimmer` knows the libraries as they are in the image."""
-        self.site = f"{environment.venv}/lib/python{environment.python}/site-packages"
+        self.site = environment.site
         self._entries = {
             entry.path: entry for entry in wheel_entries(wheel, file, environment, without=without, slimmer=slimmer)
         }
@@ -214,7 +198,8 @@ def _refuse_unsafe(applied: Sequence[Applied], trees: Mapping[str, InstalledWhee
 def mod_entries(applied: Sequence[Applied], trees: Mapping[str, InstalledWheel]) -> tuple[Entry, ...]:
     """List the files of the last mod's layer.
 
-    Every mod layer has RECORD and mods.json for all mods so far; a container sees those of the topmost layer.
+    Every mod layer has RECORD and mods.json (what was changed, by which mod and under which licence) for all mods so
+    far; a container sees those of the topmost layer.
     """
     last = applied[-1]
     distribution = last.mod.manifest.distribution
@@ -227,9 +212,10 @@ def mod_entries(applied: Sequence[Applied], trees: Mapping[str, InstalledWheel])
         for path, text in result.files.items()
         if not path.startswith(IMAGE_FILES)
     }
+    note = json.dumps({"mods": [result.record() for result in applied]}, indent=2, sort_keys=True) + "\n"
     return (
         *(_file(image_path(path, tree.site), data) for path, data in files.items()),
-        _record_of_mods(applied),
+        _file(ImagePath(RECORD_OF_MODS), note.encode()),
         *([tree.updated_record(changed)] if changed else []),
     )
 
@@ -256,12 +242,6 @@ def _brought_along(mod: Mod, variant: Variant) -> dict[str, bytes]:
     if variant.source is None:
         return {}
     return package_files(needed_git_source(mod, variant, variant.source).folder, variant.source.package)
-
-
-def _record_of_mods(applied: Sequence[Applied]) -> Entry:
-    """Return mods.json, which tells what was changed, by which mod and under which licence."""
-    text = json.dumps({"mods": [result.record() for result in applied]}, indent=2, sort_keys=True) + "\n"
-    return _file(ImagePath(RECORD_OF_MODS), text.encode())
 
 
 def _file(path: ImagePath, data: bytes) -> Entry:

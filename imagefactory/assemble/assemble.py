@@ -1,22 +1,20 @@
-"""From plans to images: every step takes the build so far and hands it on.
+"""From plans to images.
 
-Modules that download or build are imported only by the steps that need them: mostly, everything is in the cache.
+Modules that download or build are imported only where they are needed: mostly, everything is in the cache.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
 
 from filelock import FileLock
 
 from imagefactory.assemble.watch import Watcher
 from imagefactory.errors import BuildError, LockError, MachineError, TrustError
 from imagefactory.oci.image import Blob, Image
-from imagefactory.oci.layout import Layout, refuse_unusable, write_layout, writing_output
+from imagefactory.oci.layout import Layout, write_layout, writing_output
 from imagefactory.plan.known_layers import KnownLayers, mark_layers_used, read_blob_record, read_slimmed
 from imagefactory.plan.make import locked_plans, make_plan
 from imagefactory.plan.plan import Layer, ModLayer, Plan, WheelLayer, make_image
@@ -28,10 +26,6 @@ from imagefactory.project.targets import select, select_one
 from imagefactory.store.atomic import write_text
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
-
-if TYPE_CHECKING:
-    from imagefactory.assemble.applied_mods import AppliedMods
-    from imagefactory.assemble.inputs import Downloads
 
 Elsewhere = Callable[[Sequence[Layer]], Mapping[Sha256, Blob]]
 """Takes layers that are not here; returns those that need not be built, with what they come out as."""
@@ -48,7 +42,7 @@ class Built:
 
 @dataclass(frozen=True)
 class BuildRun:
-    """One build: what was asked for, and what its steps have come to so far."""
+    """What a build was asked for."""
 
     project: Project
     plans: Sequence[Plan]
@@ -56,16 +50,9 @@ class BuildRun:
     known: KnownLayers | None = None
     """The record that layers must match, and are added to; without it, all are inspected as if nothing were known."""
     workers: int | None = None
-    output: Path | None = None  # where the image goes; a folder of folders for several
+    output: Path | None = None  # where the only image goes, if not into its folder in build/
     suffix: str = ""  # added to the names of folders
     elsewhere: Elsewhere | None = None
-
-    closing: ExitStack = field(default_factory=ExitStack)  # what ends with the run
-    blobs: Mapping[Sha256, Blob] = field(default_factory=dict)
-    missing: Sequence[Layer] = ()  # the layers that have to be built
-    downloads: Downloads | None = None
-    mods: AppliedMods | None = None
-    built: Sequence[Built] = ()
 
     @property
     def layers(self) -> list[Layer]:
@@ -73,124 +60,78 @@ class BuildRun:
         return list({layer.key: layer for plan in self.plans for layer in plan.layers}.values())
 
     def folder(self, plan: Plan) -> Path:
-        if self.output is None:
-            folder = self.project.build_folder(plan.cell)
-            return folder.with_name(f"{folder.name}{self.suffix}")
-        return self.output / f"{plan.cell.slug}{self.suffix}" if len(self.plans) > 1 else self.output
+        folder = self.project.build_folder(plan.cell)
+        return self.output or folder.with_name(f"{folder.name}{self.suffix}")
 
 
-def assemble(run: BuildRun) -> Sequence[Built]:
+def assemble(run: BuildRun) -> list[Built]:
     """Build the images of plans, lay them out, and record their layers."""
     with run.project.store.in_use():
-        return _follow(run, IMAGE_STEPS).built
+        run.project.store.sweep()
+        blobs = make_layers(run)
+        built = []
+        for plan in run.plans:
+            image = make_image(plan, [blobs[layer.key] for layer in plan.layers])
+            built.append(Built(plan, image, _write(run.project, plan, image, run.folder(plan))))
+        if run.known is not None:
+            _record(run.project, run.known, built, blobs)
+    return built
 
 
-def make_layers(run: BuildRun) -> Mapping[Sha256, Blob]:
+def make_layers(run: BuildRun) -> dict[Sha256, Blob]:
     """Build the layers of plans that are missing, and return what all of them come out as."""
-    return _follow(run, LAYER_STEPS).blobs
-
-
-def _follow(run: BuildRun, steps: Iterable[Callable[[BuildRun], BuildRun]]) -> BuildRun:
-    with run.closing:
-        for step in steps:
-            run = step(run)
-    return run
-
-
-def prepare(run: BuildRun) -> BuildRun:
-    """Refuse what could not be written in the end, and remove what killed builds left behind."""
-    for plan in run.plans:
-        refuse_unusable(run.folder(plan))
-    run.project.store.sweep()
-    return run
-
-
-def recall(run: BuildRun) -> BuildRun:
-    """Find the layers that are here, or need not be."""
+    store = run.project.store
     if run.known is not None:
         run.known.refuse_unwritable(run.plans)
     run.watch.layers(run.layers)
-    found = {layer.key: read_blob_record(layer.key, run.project.store) for layer in run.layers}
-    blobs = {key: blob for key, blob in found.items() if blob is not None}
-    mark_layers_used(blobs, run.project.store)
+    blobs = {layer.key: blob for layer in run.layers if (blob := read_blob_record(layer.key, store))}
+    mark_layers_used(blobs, store)
     missing = [layer for layer in run.layers if layer.key not in blobs]
     if run.elsewhere is not None and missing:
         blobs |= run.elsewhere(missing)
     for key, blob in blobs.items():
         run.watch.state(key, "cached", blob.size, blob.size)
-    return replace(run, blobs=blobs, missing=[layer for layer in missing if layer.key not in blobs])
+    if missing := [layer for layer in missing if layer.key not in blobs]:
+        blobs |= _build(run, missing)
+    if run.known is not None:
+        confirm(run.known, run.plans, blobs, store)
+    return blobs
 
 
-def fetch(run: BuildRun) -> BuildRun:
-    """Start to download what the missing layers are made from: first what mods change, for they are applied first."""
-    if not any(layer.inputs for layer in run.missing):
-        return run
+def _build(run: BuildRun, missing: Sequence[Layer]) -> dict[Sha256, Blob]:
+    """Build layers, while what they are made from is downloaded; a mod that does not fit stops that at once."""
+    from imagefactory.assemble.applied_mods import apply_mods, refuse_foreign_files  # noqa: PLC0415
     from imagefactory.assemble.inputs import Downloads, LayerInputs  # noqa: PLC0415
-
-    inputs = LayerInputs(run.project, [plan.cell for plan in run.plans])
-    ordered = sorted(run.missing, key=lambda layer: (not isinstance(layer, ModLayer), -layer.unpacked))
-    return replace(run, downloads=run.closing.enter_context(Downloads(inputs, ordered, run.watch)))
-
-
-def apply_mods(run: BuildRun) -> BuildRun:
-    """Apply the mods of the missing layers; one that does not fit stops the build here."""
-    if run.downloads is None:
-        return run
-    from imagefactory.assemble.applied_mods import apply_mods  # noqa: PLC0415
-
-    return replace(run, mods=apply_mods(run.missing, run.downloads))
-
-
-def build(run: BuildRun) -> BuildRun:
-    """Build the missing layers; those of mods last, when it can be seen that they replace no file of others."""
-    if not run.missing:
-        return run
-    from imagefactory.assemble.applied_mods import refuse_foreign_files  # noqa: PLC0415
     from imagefactory.assemble.layers.layer_blob import LayerWork  # noqa: PLC0415
     from imagefactory.assemble.parallel import build_layers  # noqa: PLC0415
 
-    store, downloads, mods = run.project.store, run.downloads, run.mods
-    expected = run.known.among(run.missing) if run.known is not None else {}
+    store = run.project.store
     slimmed = run.project.slim_lock.wheels if run.known is not None else ()
+    inputs = LayerInputs(run.project, [plan.cell for plan in run.plans])
+    ordered = sorted(missing, key=lambda layer: (not isinstance(layer, ModLayer), -layer.unpacked))
+    with Downloads(inputs, ordered, run.watch) as downloads:
+        mods = apply_mods(missing, downloads)
 
-    def work_of(layer: Layer) -> LayerWork:
-        inputs = {item.sha256 for item in layer.inputs}
-        return LayerWork(
-            layer,
-            {sha256: store.download(sha256) for sha256 in inputs},
-            expected.get(layer.key),
-            mods.files.get(layer.key) if mods else None,
-            downloads.inputs.python_of(layer) if downloads else (),
-            tuple(one for one in slimmed if one.sha256 in inputs),
-        )
+        def work_of(layer: Layer) -> LayerWork:
+            hashes = {item.sha256 for item in layer.inputs}
+            return LayerWork(
+                layer,
+                {sha256: store.download(sha256) for sha256 in hashes},
+                run.known.blob(layer.key) if run.known is not None else None,
+                mods.files.get(layer.key, ()),
+                inputs.python_of(layer),
+                tuple(one for one in slimmed if one.sha256 in hashes),
+            )
 
-    def made(layers: Iterable[Layer]) -> dict[Sha256, Blob]:
-        work = [work_of(layer) for layer in layers]
-        waits = downloads.of if downloads else lambda _: ()
-        return build_layers(work, store, run.watch, waits=waits, workers=run.workers)
+        def made(layers: Iterable[Layer]) -> dict[Sha256, Blob]:
+            return build_layers(map(work_of, layers), store, run.watch, waits=downloads.of, workers=run.workers)
 
-    built = made(layer for layer in run.missing if not isinstance(layer, ModLayer))
-    if mods and downloads:
+        built = made(layer for layer in missing if not isinstance(layer, ModLayer))
         refuse_foreign_files(mods.added, downloads)
-    built |= made(layer for layer in run.missing if isinstance(layer, ModLayer))
+        built |= made(layer for layer in missing if isinstance(layer, ModLayer))
     # They were hashed while they were written.
     store.hashed_files().remember(store.blob(blob.digest) for blob in built.values())
-    return replace(run, blobs={**run.blobs, **built})
-
-
-def compare(run: BuildRun) -> BuildRun:
-    """Refuse layers that differ from the record."""
-    if run.known is not None:
-        confirm(run.known, run.plans, run.blobs, run.project.store)
-    return run
-
-
-def lay_out(run: BuildRun) -> BuildRun:
-    built = []
-    for plan in run.plans:
-        image = make_image(plan, [run.blobs[layer.key] for layer in plan.layers])
-        built.append(Built(plan, image, _write(run.project, plan, image, run.folder(plan))))
-    return replace(run, built=built)
+    return built
 
 
 def _write(project: Project, plan: Plan, image: Image, folder: Path) -> Layout:
@@ -200,27 +141,20 @@ def _write(project: Project, plan: Plan, image: Image, folder: Path) -> Layout:
     return layout
 
 
-def record(run: BuildRun) -> BuildRun:
+def _record(project: Project, known: KnownLayers, built: Sequence[Built], blobs: Mapping[Sha256, Blob]) -> None:
     """Record the new layers; if that fails, say that the images themselves are not lost."""
-    if run.known is None:
-        return run
     try:
-        remember(run.project, run.known, run.plans, run.blobs)
+        remember(project, known, [one.plan for one in built], blobs)
     except (OSError, MachineError) as error:
-        images = ", ".join(f"{one.image.digest} in {one.layout.folder}" for one in run.built)
+        images = ", ".join(f"{one.image.digest} in {one.layout.folder}" for one in built)
         reason = error.why if isinstance(error, MachineError) else error.strerror or str(error)
         raise LockError(
             "record-not-written",
             "The image is built, but could not be recorded.",
-            where=run.project.known_layers,
+            where=project.known_layers,
             why=f"{reason}. Built: {images}.",
             fix="The image is good to use. To record it, make the file writable and build again: all is cached.",
         ) from None
-    return run
-
-
-LAYER_STEPS: Final = (recall, fetch, apply_mods, build, compare)
-IMAGE_STEPS: Final = (prepare, *LAYER_STEPS, lay_out, record)
 
 
 def lay_out_if_here(project: Project, plan: Plan, image: Image) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Self
 
 from imagefactory.assemble.layers.bytecode_layer import needed_packages
 from imagefactory.assemble.watch import Watcher
@@ -112,27 +111,20 @@ def _has_python(lock: BaseLock, layer: BytecodeLayer) -> bool:
     return layer.settings.package in {deb.version for deb in python_packages(layer.settings.python, lock.debs)[:1]}
 
 
-class Downloads:
+class Downloads(Downloader):
     """The files of layers on their way into the store; an exception stops all of them."""
 
     def __init__(self, inputs: LayerInputs, layers: Iterable[Layer], watch: Watcher) -> None:
+        super().__init__(inputs.project.store)
         self.inputs = inputs
-        self._store = inputs.project.store
         self._watch = watch
-        self._downloader = Downloader(self._store)
         absent = {layer.key: self._absent(layer) for layer in layers}
         self._sizes = {key: sum(item.size for item in items) for key, items in absent.items()}
         self._fetched = {key: dict.fromkeys((item.sha256 for item in items), 0) for key, items in absent.items()}
         self._coming: dict[Sha256, Future[Path]] = {}
         for item in (item for items in absent.values() for item in items):
             if item.sha256 not in self._coming:
-                self._coming[item.sha256] = self._downloader.submit(item, partial(self._tell, item.sha256))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        self._downloader.__exit__(kind, *rest)
+                self._coming[item.sha256] = self.submit(item, partial(self._tell, item.sha256))
 
     def of(self, layer: Layer) -> Collection[Future[Path]]:
         return {self._coming[sha256] for sha256 in self._fetched[layer.key]}
@@ -141,7 +133,7 @@ class Downloads:
         """Return files, also of other layers, as soon as they are there."""
         for item in (items := list(items)):
             if item.sha256 not in self._coming:
-                self._coming[item.sha256] = self._downloader.submit(item, lambda _: None)
+                self._coming[item.sha256] = self.submit(item, lambda _: None)
         return {item.sha256: self._coming[item.sha256].result() for item in items}
 
     def _absent(self, layer: Layer) -> list[Wanted]:

@@ -32,7 +32,7 @@ def verify(project: Project, cell: Cell, watch: Watcher, *, digest: str | None =
         fresh = replace(project, store=_empty_layers(project.store, scratch))
         [rebuilt] = assemble(BuildRun(fresh, [plan], watch, output=scratch / "image"))
         if layout.folder.exists() and layout.manifest_digest() == expected:
-            _compare(layout, rebuilt, project.store)
+            _compare(layout, rebuilt)
         if rebuilt.image.digest != expected:
             raise _not_the_same(str(cell), f"expected {expected}, the lock gives {rebuilt.image.digest}")
         blobs = {layer.key: blob for layer, blob in zip(rebuilt.plan.layers, rebuilt.image.layers, strict=True)}
@@ -49,7 +49,7 @@ def _empty_layers(store: Store, scratch: Path) -> Store:
     return Store(scratch / "store")
 
 
-def _compare(layout: Layout, rebuilt: Built, store: Store) -> None:
+def _compare(layout: Layout, rebuilt: Built) -> None:
     """Check each blob against its digest, and each layer against the rebuilt one; report the first difference."""
     for name, digest in (("manifest", layout.manifest_digest()), ("configuration", layout.config_digest())):
         if _digest_of(layout.blob(digest)) != digest:
@@ -61,16 +61,13 @@ def _compare(layout: Layout, rebuilt: Built, store: Store) -> None:
         if actual == digest == blob.digest:
             continue
         what = _OTHER_BYTES.format(digest) if actual != digest else "a rebuild differs"
-        detail = "it is missing"
-        if actual is not None:
-            expected = rebuilt.layout.blob(blob.digest)
-            detail = _first_difference(path, expected, store, (actual, blob.digest))
+        detail = _first_difference(path, rebuilt.layout.blob(blob.digest)) if actual else "it is missing"
         raise _not_the_same(f"layer {layer.kind} {layer.name}", f"{what}; {detail}")
 
 
-def _first_difference(path: Path, expected: Path, store: Store, digests: tuple[Digest, Digest]) -> str:
+def _first_difference(path: Path, expected: Path) -> str:
     try:
-        differences = diff_layers(path, expected, store, digests)
+        differences = diff_layers(path, expected)
     except InputError as error:
         return f"it cannot be read: {error.why}"
     if not differences:

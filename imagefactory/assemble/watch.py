@@ -22,8 +22,6 @@ class Watcher(Protocol):
 class Unwatched:
     """A watcher that ignores all reports."""
 
-    def layers(self, layers: Sequence[Layer]) -> None:
-        """Ignore the list of layers."""
+    def layers(self, layers: Sequence[Layer]) -> None: ...
 
-    def state(self, key: Sha256, state: LayerState, done: int, total: int) -> None:
-        """Ignore a layer's progress."""
+    def state(self, key: Sha256, state: LayerState, done: int, total: int) -> None: ...

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 @command(
-    output="write the OCI layout to this folder (default: build/<target>); several targets get subfolders",
     fat="keep GPU code that the chip cannot load, for comparison; goes to build/<target>-fat and is not recorded",
     engine="embedded (default), or docker: build the rendered Dockerfile and leave the image in the daemon",
     builder="docker only: use this buildx builder, such as one on another machine or in Kubernetes",
@@ -42,7 +41,6 @@ def build(
     target: list[str],
     cache_from: list[str],
     cache_to: list[str],
-    output: str = "",
     fat: bool = False,
     workers: str = "",
     engine: str = "embedded",
@@ -53,7 +51,6 @@ def build(
     from imagefactory.cli.show.tables import built_message
 
     given = BuildOptions(
-        output=options.new_folder("--output", output),
         fat=fat,
         workers=options.processes("--workers", workers),
         builder=builder,
@@ -311,28 +308,15 @@ def explain(project: Project, path: str, target: list[str]) -> None:
 
 @command(
     older_than="remove files unused for this many days",
-    larger_than="remove the oldest files until at most this many GB are left",
     everything="remove all downloads, layers and blobs",
     dry_run="only report what would be removed",
 )
-def clean(
-    project: Project,
-    older_than: str = "",
-    larger_than: str = "",
-    everything: bool = False,
-    dry_run: bool = False,
-) -> None:
+def clean(project: Project, older_than: str = "", everything: bool = False, dry_run: bool = False) -> None:
     """Remove files from the cache: by default those unused for 30 days."""
     from imagefactory.store.cache import clean
 
-    days = options.number("--older-than", older_than)
-    gigabytes = options.number("--larger-than", larger_than)
-    if everything:
-        options.at_most_one(everything=everything, older_than=older_than)
-        options.at_most_one(everything=everything, larger_than=larger_than)
-    elif days is None and gigabytes is None:
-        days = 30
-    most = None if gigabytes is None else int(gigabytes * 1e9)
-    cleaned = clean(project.store, older_than=days, larger_than=most, dry_run=dry_run)
+    options.at_most_one(everything=everything, older_than=older_than)
+    days = options.number("--older-than", older_than or "30")
+    cleaned = clean(project.store, older_than=None if everything else days, dry_run=dry_run)
     verb = "would free" if dry_run else "freed"
     say(f"{verb} {size(cleaned.freed)} ({cleaned.files} files); {size(cleaned.kept)} kept")

@@ -4,10 +4,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -65,26 +63,13 @@ def provide(project: CompileProject, plan: Plan, watch: Watcher, machine: BuildM
     return toolchain.provide(project, plan, watch)
 
 
-def compile_kernels(
-    project: CompileProject,
-    request: Request,
-    watch: CompileWatcher,
-    say: Say,
-    *,
-    machine: BuildMachine | None = None,
-    provide: Callable[[CompileProject, Plan, Watcher, BuildMachine], str] = provide,
-    run: Callable[..., Ended] = container.run,
-) -> Compiled:
-    """Compile what the request names, unless the wheelhouse has it already.
-
-    `provide` makes a toolchain's image available, and `run` runs a command in it; both use Docker.
-    """
+def compile_kernels(project: CompileProject, request: Request, watch: CompileWatcher, say: Say) -> Compiled:
+    """Compile what the request names, unless the wheelhouse has it already."""
     job = work_out(project, request)
     kept = None if request.inspects else find(project.store, job.inputs.key)
     if kept is not None:
         return Compiled(job.inputs, kept, (), None)
-    machine = machine or BuildMachine.this()
-    cost, folder = project.settings.costs[request.what], job.folder(project.store)
+    cost, folder, machine = project.settings.costs[request.what], job.folder(project.store), BuildMachine.this()
     jobs = jobs_for(machine, cost, request.jobs)
     needed = cost.disk_gb * (PART if request.inspects or request.graft else 1)
     refuse_full_disk(machine, folder, needed, "the objects")
@@ -94,7 +79,7 @@ def compile_kernels(
         fresh = prepare(folder / "src", lambda target: fill(project, job, target))
         say(f"{'compiling' if fresh else 'resuming'} {job.inputs.name} {job.inputs.version} in {folder}")
         say(f"for {job.inputs.arch_list}, up to {jobs} compiler{'s' if jobs > 1 else ''} at once")
-        ended = _run(project, job, jobs, watch, partial(run, image))
+        ended = _run(project, job, jobs, watch, image)
         missing = "" if ended.status else _missing(job, folder / "out")
         if missing:
             ended = Ended(1, (f"The build ended without {missing}.",))
@@ -133,7 +118,7 @@ def _alone(folder: Path) -> AbstractContextManager[object]:
         ) from None
 
 
-def _run(project: CompileProject, job: Job, jobs: int, watch: CompileWatcher, run: Callable[..., Ended]) -> Ended:
+def _run(project: CompileProject, job: Job, jobs: int, watch: CompileWatcher, image: str) -> Ended:
     folder = job.folder(project.store)
     ccache = project.store.root / "ccache" / job.inputs.toolchain.removeprefix("sha256:")[:16]
     shutil.rmtree(folder / "out", ignore_errors=True)
@@ -151,7 +136,8 @@ def _run(project: CompileProject, job: Job, jobs: int, watch: CompileWatcher, ru
             watch.step(int(step[1]), int(step[2]))
 
     environment = _environment(job)
-    return run(
+    return container.run(
+        image,
         ["python3", f"/factory/tools/{job.request.what}_build.py", json.dumps(_order(job, jobs))],
         key=job.tree.key,
         mounts=[

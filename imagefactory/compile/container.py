@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 from collections import deque
@@ -14,7 +15,7 @@ import docker
 import requests
 from docker.errors import DockerException
 
-from imagefactory.assemble.engines.docker.daemon import client_for
+from imagefactory.assemble.engines.docker.daemon import client_for, reader
 from imagefactory.assemble.parallel import available_cores
 from imagefactory.compile.settings import Cost
 from imagefactory.errors import MachineError
@@ -92,12 +93,8 @@ def root_folder() -> Path | None:
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[str]:
-    rest = b""
-    for chunk in chunks:
-        *whole, rest = (rest + chunk).split(b"\n")
-        yield from (line.decode("utf-8", "replace").rstrip("\r") for line in whole)
-    if rest:
-        yield rest.decode("utf-8", "replace")
+    text = io.TextIOWrapper(reader(iter(chunks)), "utf-8", "replace", newline="\n")
+    return (line.rstrip("\r\n") for line in text)
 
 
 def _listen(said: Iterable[str], log: Path, hear: Say) -> tuple[str, ...]:

@@ -3,22 +3,18 @@
 Everything else stays as published and tested upstream. The wheel has a version of its own, and says in its dist-info
 which files are whose.
 
-Wheels are packed the same on every machine: unchanged files keep their compressed bytes; others are compressed with the
-same library as layers.
+Wheels are packed the same on every machine, with the same library as layers.
 """
 
-import base64
-import csv
-import hashlib
 import io
 import json
 import re
 import struct
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import deflate
@@ -28,6 +24,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 from packaging.version import Version
 
+from imagefactory.assemble.layers.wheel_layer import record_hash, record_text
 from imagefactory.errors import BuildError, InputError
 from imagefactory.lock.wheelhouse.keep import GRAFT_FORMAT, GRAFT_RECORD, CompileInputs
 from imagefactory.project.locks.files import Graft, ReplacedFile
@@ -210,62 +207,23 @@ def _dynamic(elf: ELFFile) -> DynamicSection:
 
 _LEVEL: Final = 6
 _DATE: Final = (1980, 1, 2, 0, 0, 0)  # the day before is too early for zip in some time zones
-_LOCAL_HEADER: Final = 30
-_PIECE: Final = 1 << 20
 
 
-class _Archive:
-    """Writes a zip file without anything that differs between machines, and notes its files for RECORD."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.zip = ZipFile(file, "w")
-        self.record: list[tuple[str, str, str]] = []
-
-    def copy(self, source: ZipFile, info: ZipInfo, name: str) -> None:
-        digest = hashlib.sha256()
-        with source.open(info) as content:  # also checks the CRC
-            while piece := content.read(_PIECE):
-                digest.update(piece)
-        entry = _entry(name, executable=_is_executable(info))
-        entry.compress_type, entry.CRC = info.compress_type, info.CRC
-        entry.compress_size, entry.file_size = info.compress_size, info.file_size
-        self._write(entry, _compressed(source, info), digest.digest())
-
-    def add(self, name: str, data: bytes, *, executable: bool = False) -> None:
-        packed = bytes(deflate.deflate_compress(data, _LEVEL))
-        entry = _entry(name, executable=executable)
-        entry.compress_type, entry.CRC = ZIP_DEFLATED, zlib.crc32(data)
-        entry.compress_size, entry.file_size = len(packed), len(data)
-        self._write(entry, [packed], hashlib.sha256(data).digest())
-
-    def finish(self, record: str) -> None:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([*self.record, (record, "", "")])
-        self.add(record, text.getvalue().encode())
-        self.zip.close()
-
-    def _write(self, entry: ZipInfo, packed: Iterable[bytes], digest: bytes) -> None:
-        # zipfile compresses what it is given; it has no way to take what is compressed already.
-        file = self.zip.fp
-        assert file is not None  # noqa: S101 - the archive is open
-        entry.header_offset = file.tell()
-        file.write(entry.FileHeader(zip64=False))
-        for piece in packed:
-            file.write(piece)
-        self.zip.filelist.append(entry)
-        self.zip.start_dir = file.tell()
-        encoded = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
-        self.record.append((entry.filename, f"sha256={encoded}", str(entry.file_size)))
-
-
-def _entry(name: str, *, executable: bool) -> ZipInfo:
+def _add(archive: ZipFile, name: str, data: bytes, *, executable: bool = False) -> tuple[str, str, int]:
+    """Add a file to a zip without anything that differs between machines; return its row for RECORD."""
+    packed = bytes(deflate.deflate_compress(data, _LEVEL))
     entry = ZipInfo(name, _DATE)
     entry.external_attr = (0o100755 if executable else 0o100644) << 16
-    return entry
-
-
-def _is_executable(info: ZipInfo) -> bool:
-    return bool((info.external_attr >> 16) & 0o111)
+    entry.compress_type, entry.CRC = ZIP_DEFLATED, zlib.crc32(data)
+    entry.compress_size, entry.file_size = len(packed), len(data)
+    # zipfile compresses what it is given; it has no way to take what is compressed already.
+    file = archive.fp
+    assert file is not None  # noqa: S101 - the archive is open
+    entry.header_offset = file.tell()
+    file.write(entry.FileHeader(zip64=False) + packed)
+    archive.filelist.append(entry)
+    archive.start_dir = file.tell()
+    return name, record_hash(sha256_of(data)), len(data)
 
 
 def repack(
@@ -288,40 +246,20 @@ def repack(
     new = {**(replaced or {})}
     info = f"{name}-{version}.dist-info"
     target = folder / f"{'-'.join([name, version, *build, tag])}.whl"
-    with ZipFile(source) as archive, writing(target) as output:
+    with ZipFile(source) as archive, writing(target) as output, ZipFile(output, "w") as made:
         old_info = next(path for path in archive.namelist() if path.endswith(".dist-info/METADATA")).partition("/")[0]
         new[f"{old_info}/METADATA"] = _with_version(archive.read(f"{old_info}/METADATA"), version)
         new[f"{old_info}/WHEEL"] = _with_tag(archive.read(f"{old_info}/WHEEL"), tag)
-        made = _Archive(output)
-        infos = [item for item in archive.infolist() if not item.is_dir()]
+        infos = [item for item in archive.infolist() if not item.is_dir() and item.filename != f"{old_info}/RECORD"]
+        rows = []
         for item in sorted(infos, key=lambda item: (item.filename.startswith(f"{old_info}/"), item.filename)):
             path = item.filename
-            if path == f"{old_info}/RECORD":
-                continue
             renamed = f"{info}/{path.partition('/')[2]}" if path.startswith(f"{old_info}/") else path
-            if path in new:
-                made.add(renamed, new[path], executable=_is_executable(item))
-            else:
-                made.copy(archive, item, renamed)
-        for path, data in sorted((added or {}).items()):
-            made.add(f"{info}/{path}", data)
-        made.finish(f"{info}/RECORD")
+            data = new[path] if path in new else archive.read(item)
+            rows.append(_add(made, renamed, data, executable=bool((item.external_attr >> 16) & 0o111)))
+        rows += [_add(made, f"{info}/{path}", data) for path, data in sorted((added or {}).items())]
+        _add(made, f"{info}/RECORD", record_text(rows, f"{info}/RECORD"))
     return target
-
-
-def _compressed(source: ZipFile, info: ZipInfo) -> Iterator[bytes]:
-    file = source.fp
-    assert file is not None  # noqa: S101 - the archive is open
-    file.seek(info.header_offset)
-    header = file.read(_LOCAL_HEADER)  # its last four bytes are the lengths of the name and the extra field
-    file.seek(sum(struct.unpack("<HH", header[-4:])), io.SEEK_CUR)
-    left = info.compress_size
-    while left:
-        piece = file.read(min(left, _PIECE))
-        if not piece:
-            raise EOFError(info.filename)
-        left -= len(piece)
-        yield piece
 
 
 def _with_version(metadata: bytes, version: str) -> bytes:

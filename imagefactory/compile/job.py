@@ -16,7 +16,7 @@ from imagefactory.compile.git_sources import (
 )
 from imagefactory.compile.request import Request
 from imagefactory.compile.settings import FILE, What
-from imagefactory.compile.toolchain import CompileProject, identity, locked_flashinfer, toolchain_plan
+from imagefactory.compile.toolchain import CompileProject, identity, locked_flashinfer, locked_vllm, toolchain_plan
 from imagefactory.errors import BuildError, ConfigError, LockError
 from imagefactory.lock.wheelhouse.keep import MACHINES, CompileInputs, published_source
 from imagefactory.mods.choose import source_mods
@@ -25,7 +25,6 @@ from imagefactory.project.cells import modules_called_on
 from imagefactory.project.locks.files import LockedSource, LockedWheel
 from imagefactory.project.matrix import Arch
 from imagefactory.project.project import locked_cells
-from imagefactory.project.server_versions import ServerVersion
 from imagefactory.project.targets import host_machine
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import sha256_of
@@ -79,10 +78,9 @@ class Job:
 
 
 def work_out(project: CompileProject, request: Request) -> Job:
-    """Determine the inputs of a compile, and raise an error for one that cannot succeed."""
     settings, version = project.settings, project.matrix.vllm[request.vllm]
     platform = f"linux/{host_machine()}"
-    compilers = settings.toolchains[settings.toolchain_for(request.what, version)]
+    compilers = settings.toolchain
     plan = _toolchain(project, request, platform)
     sources = _vllm(project, request, platform) if request.what == "vllm" else _flashinfer(project, request)
     scripts = sorted(path for path in (project.root / SCRIPTS).iterdir() if path.is_file())
@@ -124,9 +122,8 @@ def work_out(project: CompileProject, request: Request) -> Job:
 
 def _toolchain(project: CompileProject, request: Request, platform: str) -> Plan:
     """Plan the toolchain of a request; it must be locked, and its results must run in the images of the arch."""
-    matrix, settings = project.matrix, project.settings
-    name = settings.toolchain_for(request.what, matrix.vllm[request.vllm])
-    arch, compilers = matrix.archs[request.arch], settings.toolchains[name]
+    matrix, compilers = project.matrix, project.settings.toolchain
+    arch = matrix.archs[request.arch]
     base = matrix.bases[arch.base]
     if not (arch.torch_cuda_arch_list if request.what == "vllm" else arch.flashinfer_cuda_arch_list):
         raise ConfigError(
@@ -136,17 +133,17 @@ def _toolchain(project: CompileProject, request: Request, platform: str) -> Plan
             why="It has no arch list.",
             fix="Name an arch with a GPU.",
         )
-    if not request.inspects and not compilers.runs_on(base):
+    if not request.inspects and not project.settings.runs_on(base):
         raise BuildError(
             "toolchain-misfit",
             f"A wheel of {request.what} {request.vllm} would not run in the images of {request.arch}.",
-            where=f"{FILE}, toolchains.{name}",
+            where=f"{FILE}, toolchain",
             why=f"It would be compiled with Python {compilers.python} and glibc {compilers.glibc}; "
             f"the base {arch.base} has Python {base.python} and glibc {base.glibc}.",
             fix=f"Give {request.arch} a base of {compilers.debian} in matrix.yaml, or compile only a few targets for "
             "inspection (`--targets`).",
         )
-    cell = project.cell(name, request.vllm, platform)
+    cell = project.cell(request.vllm, platform)
     if not project.is_locked(cell):
         raise LockError(
             "no-lock",
@@ -161,7 +158,10 @@ def _toolchain(project: CompileProject, request: Request, platform: str) -> Plan
 def _vllm(project: CompileProject, request: Request, platform: str) -> JobSources:
     version = project.matrix.vllm[request.vllm]
     replaced = read_replacements(request.sources)
-    main = _folder("vllm", replaced) or _vllm_source(project, version)
+    main: LockedSource | CompileSource | None = _folder("vllm", replaced)
+    if main is None and version.release is not None:
+        main = locked_vllm(project, version.release)
+    main = main or resolve(CompileSource("vllm", f"{version.git}@{version.ref}", None))
     dependencies, left_out = choose_sources(project.settings, request.vllm, version, replaced, request.targets)
     carried = () if request.targets else project.settings.carried_by(version)
     carried_from, number = None, version.release
@@ -185,7 +185,6 @@ def _vllm(project: CompileProject, request: Request, platform: str) -> JobSource
 
 
 def published_wheel(project: CompileProject, release: str, platform: str, why: str) -> Published:
-    """Return the published wheel of a vLLM release for a platform; raise an error if it is not locked."""
     for cell in locked_cells(project):
         if cell.platform == platform and project.matrix.versions[cell.version].release == release:
             for wheel in project.wheel_lock(cell).wheels:
@@ -201,21 +200,6 @@ def published_wheel(project: CompileProject, release: str, platform: str, why: s
             fix=f"Run `./inv lock` for a target that uses the published vLLM {release} on {platform}.",
         )
     return found
-
-
-def _vllm_source(project: CompileProject, version: ServerVersion) -> LockedSource | CompileSource:
-    if version.release is None:
-        return resolve(CompileSource("vllm", f"{version.git}@{version.ref}", None))
-    sdist = project.source_lock.find(version.release, ".tar.gz")
-    if sdist is None:
-        raise ConfigError(
-            "bad-compile-data",
-            f"The sources of vLLM {version.release} are not locked.",
-            where="locks/sources.toml",
-            why="Sources must be pinned before they are compiled.",
-            fix="Run `./inv lock`, or pass --source vllm=DIR.",
-        )
-    return sdist
 
 
 def _flashinfer(project: CompileProject, request: Request) -> JobSources:

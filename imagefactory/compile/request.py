@@ -1,11 +1,11 @@
 """Turns the options of `./inv compile` into requests."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from imagefactory.compile.settings import FILE, WHAT, What
 from imagefactory.compile.toolchain import CompileProject
-from imagefactory.errors import ConfigError, UsageError, unknown_name
+from imagefactory.errors import ConfigError, unknown_name
 from imagefactory.project.cells import modules_called_on
 from imagefactory.project.server_versions import choice_for
 
@@ -55,10 +55,13 @@ def requests_of(
     known = [name for item in wanted for name in folders[item]]
     _refuse_unknown("source", [text.partition("=")[0] for text in sources], known, "--source")
     parts = {item: _parts(project, item, vllm, arch) for item in wanted}
-    _refuse_wrong_parts(_split(only), parts, vllm, arch)
-    chosen = {item: tuple(part for part in parts[item] if not only or part in _split(only)) for item in wanted}
-    if not only:
-        chosen["flashinfer"] = ()  # the whole wheel
+    names, listed = _split(only), [part for every in parts.values() for part in every]
+    _refuse_unknown("extension of a graft or module of FlashInfer", names, listed or ["none"], "--only")
+    if names:
+        chosen = {item: tuple(part for part in parts[item] if part in names) for item in wanted}
+        wanted = [item for item in wanted if chosen[item]]
+    else:
+        chosen = {item: () if item == "flashinfer" else parts[item] for item in wanted}
     return [
         Request(
             what=item,
@@ -104,31 +107,6 @@ def _parts(project: CompileProject, item: What, vllm: str, arch: str) -> tuple[s
             fix="Add its extensions, or choose `whole` in matrix.yaml.",
         )
     return listed
-
-
-def _refuse_wrong_parts(only: Sequence[str], parts: Mapping[What, Sequence[str]], vllm: str, arch: str) -> None:
-    if not only:
-        return
-    known = [name for listed in parts.values() for name in listed]
-    if not known:
-        raise UsageError(
-            "bad-option",
-            f"vLLM {vllm} is not grafted for {arch}.",
-            where="the --only option",
-            why=f"It names extensions of a graft or modules of FlashInfer; none are compiled for {arch}.",
-            fix="Name a version with `compile: graft`, or compile single targets to look at them (`--targets`).",
-        )
-    _refuse_unknown("extension" if parts.get("vllm") else "module", only, known, "--only")
-    for item, listed in parts.items():
-        if listed and not set(only).intersection(listed):
-            what = "extension" if item == "vllm" else "module"
-            raise UsageError(
-                "bad-option",
-                f"--only names no {what}.",
-                where="the --only option",
-                why=f"The {what}s of a compile cannot all be left out: {', '.join(listed)}.",
-                fix="Name at least one, or leave the whole project out (`--what`).",
-            )
 
 
 def _split(text: str) -> list[str]:

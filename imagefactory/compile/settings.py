@@ -7,7 +7,7 @@ from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from imagefactory.errors import ConfigError
-from imagefactory.project.bases import Base, DebianPackage
+from imagefactory.project.bases import Base
 from imagefactory.project.server_versions import ServerVersion
 from images.shipped.values import Distribution, HubRepo, Name, Specifier
 from images.shipped.yamlfile import read_yaml
@@ -24,35 +24,12 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Toolchain(_Model):
-    """A Debian system to compile in."""
-
-    debian: Name
-    python: Annotated[str, StringConstraints(pattern=r"^3\.[0-9]+$")]
-    glibc: Annotated[str, StringConstraints(pattern=r"^2\.[0-9]+$")]
-    gcc: Annotated[int, Field(ge=10)]
-    packages: list[DebianPackage]
-
-    def runs_on(self, base: Base) -> bool:
-        """Return whether compiled code runs on a base: with the same Python, and a glibc that is not older."""
-        return self.python == base.python and Version(self.glibc) <= Version(base.glibc)
-
-
 class Wheels(_Model):
-    """The wheels that a toolchain consists of."""
+    """The wheels of the toolchain."""
 
     cuda: list[Distribution]  # wheels whose version is that of `cuda`
     others: list[Distribution]
     without: list[Distribution] = []  # requirements of torch that compiling does not need
-
-
-class CompilerNeed(_Model):
-    """A source that needs a newer compiler than that of the oldest toolchain."""
-
-    what: What
-    vllm: Specifier
-    gcc: int
-    reason: Annotated[str, Field(min_length=10)]
 
 
 class Cost(_Model):
@@ -108,10 +85,8 @@ class CompileSettings(_Model):
     """Everything in compile.yaml."""
 
     cuda: Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9]+$")]
-    toolchains: Annotated[dict[Name, Toolchain], Field(min_length=1)]
-    packages: Annotated[list[DebianPackage], Field(min_length=1)]
+    toolchain: Base  # the Debian system to compile in
     wheels: Wheels
-    compilers: list[CompilerNeed] = []
     costs: dict[What, Cost]
     carried: list[CarriedFiles] = []
     graft: GraftSettings
@@ -122,23 +97,13 @@ class CompileSettings(_Model):
         cuda = [f"{name}=={self.cuda}.*" for name in self.wheels.cuda]
         return [*cuda, *self.wheels.others]
 
+    def runs_on(self, base: Base) -> bool:
+        """Return whether compiled code runs on a base: with the same Python, and a glibc that is not older."""
+        return self.toolchain.python == base.python and Version(self.toolchain.glibc) <= Version(base.glibc)
+
     def carried_by(self, version: ServerVersion) -> tuple[str, ...]:
         found = (item for item in self.carried if version.within(item.vllm))
         return tuple(pattern for item in found for pattern in item.files)
-
-    def toolchain_for(self, what: What, version: ServerVersion) -> str:
-        """Return the oldest toolchain whose compiler is new enough."""
-        needs = [need for need in self.compilers if need.what == what and version.within(need.vllm)]
-        for name, toolchain in self.toolchains.items():
-            if all(toolchain.gcc >= need.gcc for need in needs):
-                return name
-        raise ConfigError(
-            "bad-compile-data",
-            f"No toolchain can compile {what} {version.version}.",
-            where=f"{FILE}, toolchains",
-            why="; ".join(f"It needs GCC {need.gcc}: {need.reason}" for need in needs) + ".",
-            fix="Add a toolchain of a newer Debian.",
-        )
 
     def sources_of(self, vllm: str, version: ServerVersion) -> dict[str, SourceSettings]:
         """Return the dependencies of a vLLM version; for a git reference, those of the release before it."""

@@ -33,12 +33,11 @@ from imagefactory.lock.lookups import lock_archive
 from imagefactory.lock.making import LockResult, make_base_lock
 from imagefactory.lock.wheel_locks import WheelRequest, lock_wheels
 from imagefactory.mods.source_files import ReleaseSource
-from imagefactory.oci.format import CREATED, VENV
+from imagefactory.oci.format import VENV
 from imagefactory.oci.layout import write_layout
-from imagefactory.plan.make import base_layer, toolkit_layer, wheel_layers
-from imagefactory.plan.plan import ImageConfig, Layer, Plan, make_image
+from imagefactory.plan.make import base_layer, wheel_layers
+from imagefactory.plan.plan import Environment, ImageConfig, Layer, Plan, ToolkitLayer, make_image
 from imagefactory.plan.serve.image_paths import CUDA_HOME
-from imagefactory.project.bases import Base
 from imagefactory.project.cells import Cell, arch_of, first_of_release
 from imagefactory.project.locks.files import BaseLock, Lock, LockedSource, MadeFrom, WheelLock
 from imagefactory.project.matrix import Arch, Matrix, Platform
@@ -55,7 +54,7 @@ _BOTH: tuple[Platform, ...] = ("linux/amd64", "linux/arm64")
 
 @dataclass(frozen=True)
 class CompileProject(Project):
-    """A checkout whose matrix has an additional base and arch for each toolchain."""
+    """A checkout whose matrix has an additional base and arch for the toolchain."""
 
     @cached_property
     def settings(self) -> CompileSettings:
@@ -64,34 +63,28 @@ class CompileProject(Project):
     @cached_property
     def matrix(self) -> Matrix:
         plain = Project(self.root, self.store).matrix
-        bases, archs = dict(plain.bases), dict(plain.archs)
-        for name, toolchain in self.settings.toolchains.items():
-            packages = sorted({*self.settings.packages, *toolchain.packages})
-            bases[arch_name(name)] = Base(
-                debian=toolchain.debian, python=toolchain.python, glibc=toolchain.glibc, packages=packages
-            )
-            archs[arch_name(name)] = Arch(
-                platforms=list(_BOTH),
-                base=arch_name(name),
-                also=self.settings.requirements,
-                without=self.settings.wheels.without,
-            )
+        arch = Arch(
+            platforms=list(_BOTH),
+            base=self.toolchain_name,
+            also=self.settings.requirements,
+            without=self.settings.wheels.without,
+        )
+        bases = plain.bases | {self.toolchain_name: self.settings.toolchain}
+        archs = plain.archs | {self.toolchain_name: arch}
         return plain.model_copy(update={"bases": bases, "archs": archs, "leave_out": []})
 
-    def cell(self, toolchain: str, vllm: str, platform: str) -> Cell:
-        """Return the cell that stands for a toolchain of a vLLM version; versions of one release share it."""
-        return Cell(MODEL, first_of_release(self.matrix, vllm), arch_name(toolchain), platform)
+    @property
+    def toolchain_name(self) -> str:
+        """Its name among bases and archs, and in the folder of locks."""
+        return f"toolchain-{self.settings.toolchain.debian}"
 
-
-def arch_name(toolchain: str) -> str:
-    """Return a toolchain's name among bases and archs, and in the folder of locks."""
-    return f"toolchain-{toolchain}"
+    def cell(self, vllm: str, platform: str) -> Cell:
+        """Return the cell that stands for the toolchain of a vLLM version; versions of one release share it."""
+        return Cell(MODEL, first_of_release(self.matrix, vllm), self.toolchain_name, platform)
 
 
 def toolchain_cells(project: CompileProject, vllm: str) -> list[Cell]:
-    version = project.matrix.vllm[vllm]
-    names = dict.fromkeys(project.settings.toolchain_for(what, version) for what in project.settings.costs)
-    return [project.cell(name, vllm, platform) for name in names for platform in _BOTH]
+    return [project.cell(vllm, platform) for platform in _BOTH]
 
 
 def toolchain_plan(project: CompileProject, cell: Cell, *, bare: bool = False) -> Plan:
@@ -99,7 +92,8 @@ def toolchain_plan(project: CompileProject, cell: Cell, *, bare: bool = False) -
     wheels, base = project.wheel_lock(cell), project.base_lock(cell)
     layers: tuple[Layer, ...] = (base_layer(project.matrix, cell, base),)
     if not bare:
-        layers += (*wheel_layers(project.matrix, wheels), toolkit_layer(wheels.python))
+        environment = Environment(python=wheels.python, venv=VENV)
+        layers += (*wheel_layers(project.matrix, wheels), ToolkitLayer.of("toolkit", "cuda", (), environment))
     config = ImageConfig(
         env={
             "CUDA_HOME": f"/{CUDA_HOME}",
@@ -109,11 +103,6 @@ def toolchain_plan(project: CompileProject, cell: Cell, *, bare: bool = False) -
         entrypoint=(),
         command=("/bin/bash",),
         labels={},
-        user="root",
-        working_dir="/",
-        exposed_ports=(),
-        stop_signal="SIGTERM",
-        created=CREATED,
     )
     decides = {"layers": [layer.key for layer in layers], "config": config.model_dump(mode="json")}
     return Plan(
@@ -184,15 +173,7 @@ def make_toolchain_locks(
     for name in versions:
         release = _release(project, name)
         vllm = first_of_release(project.matrix, name)
-        sdist = project.source_lock.find(release, ".tar.gz")
-        if sdist is None:
-            raise ConfigError(
-                "bad-compile-data",
-                f"The sources of vLLM {release} are not locked.",
-                where="locks/sources.toml",
-                why="They specify which torch and FlashInfer to compile with.",
-                fix="Run `./inv lock` first.",
-            )
+        sdist = locked_vllm(project, release)
         indexes = Indexes(IndexConfig.from_environment())
         source = ReleaseSource(sdist, indexes, project.store)
         yield _lock_flashinfer(project, vllm, source, indexes, say)
@@ -204,6 +185,19 @@ def make_toolchain_locks(
         for cell in toolchain_cells(project, vllm):
             yield make_base_lock(project, cell, ["all"] if upgrade else [], say)
             yield _lock_compilers(project, cell, requires, upgrade=upgrade, say=say)
+
+
+def locked_vllm(project: CompileProject, release: str) -> LockedSource:
+    sdist = project.source_lock.find(release, ".tar.gz")
+    if sdist is None:
+        raise ConfigError(
+            "bad-compile-data",
+            f"The sources of vLLM {release} are not locked.",
+            where="locks/sources.toml",
+            why="They are what is compiled, and say which torch and FlashInfer to compile with.",
+            fix="Run `./inv lock`; to compile sources of your own, pass --source vllm=DIR.",
+        )
+    return sdist
 
 
 def locked_flashinfer(project: CompileProject, vllm: str) -> LockedSource:

@@ -65,7 +65,6 @@ class LockedSet:
         return found[1] if found else None
 
     def only(self, package: str) -> str:
-        """Return a requirements file for one package of the set."""
         found = re.search(rf"^{package}==[^\n]*\n(?:    [^\n]*\n)*", self.text(), re.MULTILINE)
         return f"--only-binary :all:\n{found[0] if found else package}"
 

@@ -4,7 +4,7 @@ All of them use the host's network, as the server does. Prometheus and the expor
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import yaml
@@ -38,11 +38,9 @@ class Panel(NamedTuple):
 
 
 _DRAFTS: Final = {
-    "vllm": {
-        "share of drafted tokens": "sum(rate(vllm:spec_decode_num_accepted_tokens_total[5m]))"
-        " / sum(rate(vllm:spec_decode_num_draft_tokens_total[5m]))",
-    },
-    "sglang": {"share of drafted tokens": "avg(sglang:spec_accept_rate)"},
+    "vllm": "sum(rate(vllm:spec_decode_num_accepted_tokens_total[5m]))"
+    " / sum(rate(vllm:spec_decode_num_draft_tokens_total[5m]))",
+    "sglang": "avg(sglang:spec_accept_rate)",
 }
 _NAMES: Final = {
     "vllm": {"running": "num_requests_running", "queued": "num_requests_waiting", "cache": "kv_cache_usage_perc"},
@@ -50,30 +48,28 @@ _NAMES: Final = {
 }
 
 
-def panels(server: str, *, on_gpu: bool = True) -> Iterator[Panel]:
-    """Yield the graphs of a server; memory is the host's, which a GB10 shares, as /proc/meminfo has it."""
+def panels(server: str, *, on_gpu: bool = True) -> list[Panel]:
+    """Return the graphs of a server; memory is the host's, which a GB10 shares, as /proc/meminfo has it."""
     names = _NAMES[server]
     first = f"sum by (le) (rate({server}:time_to_first_token_seconds_bucket[5m]))"
-    yield Panel(
-        "Tokens per second",
-        "short",
-        {
-            "generated": f"sum(rate({server}:generation_tokens_total[1m]))",
-            "read": f"sum(rate({server}:prompt_tokens_total[1m]))",
-        },
-    )
-    requests = {word: f"sum({server}:{names[word]})" for word in ("running", "queued")}
-    yield Panel("Requests", "short", requests)
+    tokens = {"generated": "generation_tokens_total", "read": "prompt_tokens_total"}
     quantiles = {"half within": 0.5, "95 % within": 0.95}
-    yield Panel("First token", "s", {name: f"histogram_quantile({q}, {first})" for name, q in quantiles.items()})
-    yield Panel("Drafts accepted", "percentunit", _DRAFTS[server])
-    yield Panel("KV cache in use", "percentunit", {"share": f"max({server}:{names['cache']})"})
-    used = "node_memory_MemTotal_bytes - node_memory_MemAvailable_bytes"
-    yield Panel("Memory of host and GPU", "bytes", {"used": used, "available": "node_memory_MemAvailable_bytes"})
-    if on_gpu:
-        yield Panel("Temperature", "celsius", {"GPU": "DCGM_FI_DEV_GPU_TEMP"})
-        yield Panel("Power", "watt", {"GPU": "DCGM_FI_DEV_POWER_USAGE"})
-        yield Panel("GPU busy", "percent", {"GPU": "DCGM_FI_DEV_GPU_UTIL"})
+    available = "node_memory_MemAvailable_bytes"
+    memory = {"used": f"node_memory_MemTotal_bytes - {available}", "available": available}
+    of_gpu = {
+        "Temperature": ("celsius", "DCGM_FI_DEV_GPU_TEMP"),
+        "Power": ("watt", "DCGM_FI_DEV_POWER_USAGE"),
+        "GPU busy": ("percent", "DCGM_FI_DEV_GPU_UTIL"),
+    }
+    return [
+        Panel("Tokens per second", "short", {key: f"sum(rate({server}:{name}[1m]))" for key, name in tokens.items()}),
+        Panel("Requests", "short", {word: f"sum({server}:{names[word]})" for word in ("running", "queued")}),
+        Panel("First token", "s", {name: f"histogram_quantile({q}, {first})" for name, q in quantiles.items()}),
+        Panel("Drafts accepted", "percentunit", {"share of drafted tokens": _DRAFTS[server]}),
+        Panel("KV cache in use", "percentunit", {"share": f"max({server}:{names['cache']})"}),
+        Panel("Memory of host and GPU", "bytes", memory),
+        *(Panel(title, unit, {"GPU": name}) for title, (unit, name) in of_gpu.items() if on_gpu),
+    ]
 
 
 def chosen_profiles(text: str) -> list[str]:
@@ -117,8 +113,7 @@ def add_companions(
             document["services"][name] = shared | service
 
 
-_Made = tuple[dict[str, Any], dict[str, str]]
-"""A service, and its files by their places."""
+_Made = tuple[dict[str, Any], dict[str, str]]  # a service, and its files by their places
 
 
 def _with_key(launch: Launch, variable: str, command: str) -> dict[str, Any]:
@@ -218,7 +213,6 @@ def _grafana(launch: Launch) -> _Made:
 
 
 def dashboard(launch: Launch) -> dict[str, Any]:
-    """Return the dashboard of a server as Grafana stores it."""
     source = {"type": "prometheus", "uid": "prometheus"}
     width, height, per_row = 8, 8, 3
     shown = []

@@ -54,7 +54,6 @@ class Launch:
 
     @property
     def names(self) -> list[str]:
-        """The names by which clients may ask for the model."""
         found = image_environment(self.description) | dict(self.given)
         names = [name for name in found.get("SERVED_MODEL_NAME", "").split(",") if name]
         return names or [found.get("MODEL_PATH") or found["MODEL"]]
@@ -109,22 +108,22 @@ def compose(launch: Launch) -> str:
     return compose_text(compose_document(launch))
 
 
-class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines, which are files of ours, as blocks, and repeats parts instead of naming them."""
-
-    def ignore_aliases(self, _data: object) -> bool:
-        return True
-
-
-def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
-
-
-_Dumper.add_representer(str, _text)
-
-
 def compose_text(document: Mapping[str, Any]) -> str:
-    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=120)
+    return yaml_text(document, "|", 120)
+
+
+def yaml_text(document: Mapping[str, Any], style: str, width: int) -> str:
+    """Write texts of several lines, which are files of ours, in a style, and repeat parts instead of naming them."""
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, _data: object) -> bool:
+            return True
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style if "\n" in value else None)
+
+    Dumper.add_representer(str, text)
+    return yaml.dump(document, Dumper=Dumper, sort_keys=False, width=width)
 
 
 def compose_document(launch: Launch) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from imagefactory.launch.docker_run import (
     shell_line,
 )
 from imagefactory.launch.preview import Preview
-from imagefactory.launch.recipes import recipe
+from imagefactory.launch.recipes import recipe_document, recipe_text
 from imagefactory.mods.choose import choose_mods, find_mod
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.known_layers import KnownLayers
@@ -57,7 +57,8 @@ class Start:
         return compose_text(document)
 
     def recipe(self, style: str) -> str:
-        return recipe(style, self.launch, self.served.model, self.command, self.served.extra)
+        served = self.served
+        return recipe_text(recipe_document(style, self.launch, served.model, self.command, served.extra))
 
 
 def prepare(

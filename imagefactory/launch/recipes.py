@@ -10,10 +10,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import yaml
-
-from imagefactory.errors import TrustError, UsageError
-from imagefactory.launch.docker_run import Launch, pinned
+from imagefactory.errors import TrustError, unknown_name
+from imagefactory.launch.docker_run import Launch, pinned, yaml_text
 from imagefactory.plan.serve.description import Description, image_environment
 from imagefactory.project.cells import Cell
 from imagefactory.project.matrix import Matrix
@@ -26,19 +24,14 @@ TEMPLATED = ("MAX_MODEL_LEN", "MAX_NUM_SEQS", "MAX_NUM_BATCHED_TOKENS", "GPU_MEM
 """The settings that a user of a recipe may override."""
 
 
-def recipe(style: str, launch: Launch, model: Mapping[str, Any], command: Sequence[str], env: Mapping[str, str]) -> str:
-    """Return a recipe. `command` comes from `Preview.command`; `env` holds the model's own variables."""
-    return recipe_text(recipe_document(style, launch, model, command, env))
-
-
 def settings_of_a_recipe(matrix: Matrix, cell: Cell) -> dict[str, str]:
     """Return what a recipe sets: launchers add the flags of several nodes themselves."""
     return {"NODES": "1"} if matrix.models[cell.model].sparks > 1 else {}
 
 
 def recipe_text(document: Mapping[str, Any]) -> str:
-    """Write a recipe; its command is in double quotes, where no character can end a line."""
-    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=sys.maxsize)
+    """Write a recipe; its command is in double quotes: block scalars end where some parsers see the end of a line."""
+    return yaml_text(document, '"', sys.maxsize)
 
 
 def recipe_document(
@@ -55,13 +48,8 @@ def recipe_document(
     cell, facts = launch.cell, launch.description["image"]
     server = server_of(cell)
     if style not in server.recipes:
-        raise UsageError(
-            "unknown-name",
-            f"There is no recipe of the format {style!r} for {server.title}.",
-            where="the --recipe option",
-            why=f"No launcher of that name is known to start {server.title}.",
-            fix=f"Use {', '.join(server.recipes)}, quadlet or llama-swap.",
-        )
+        known = [*server.recipes, "quadlet", "llama-swap"]
+        raise unknown_name(f"launcher for {server.title}", style, known, "the --recipe option")
     nodes = int(image_environment(launch.description).get("NODES", "1"))
     defaults: dict[str, object] = {"host": "0.0.0.0", "port": 8000, "tensor_parallel": nodes}  # noqa: S104
     words = _template(server, command, defaults)
@@ -141,14 +129,3 @@ def _metadata(description: Description) -> dict[str, object]:
         found["model_vram"] = round((memory["weights"] + memory["drafter"]) / 1e9, 1)
         found["kv_vram_per_token"] = round(memory["kv_per_token"] / (2 if compressed else 1) / 1e9, 9)
     return found
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines in double quotes: block scalars end where some parsers see the end of a line."""
-
-
-def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"' if "\n" in value else None)
-
-
-_Dumper.add_representer(str, _text)

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from imagefactory.oci.layout import Layout
-from imagefactory.oci.listing import ListedPath, cached_listing
+from imagefactory.oci.listing import ListedPath, cached_listing, read_listing
 from imagefactory.store.cache import Store
-from imagefactory.store.digests import Digest
 
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
@@ -33,27 +32,22 @@ class Opened:
     """The configuration of an image and the listings of its layers, from any source."""
 
     config: Mapping[str, Any]
-    layers: Sequence[Sequence[ListedPath]]
-    """The listing of each layer, lowest first."""
-
-
-def open_layout(layout: Layout, store: Store) -> Opened:
-    listings = [cached_listing(layout.blob(digest), digest, store) for digest in layout.layer_digests()]
-    return Opened(layout.config(), listings)
+    layers: Sequence[Sequence[ListedPath]]  # the listing of each layer, lowest first
 
 
 def diff_images(left: Layout | Opened, right: Layout | Opened, store: Store) -> list[Difference]:
-    """Compare the merged file systems and the configurations of two images."""
-    one, other = (open_layout(side, store) if isinstance(side, Layout) else side for side in (left, right))
+    one, other = (_open(side, store) if isinstance(side, Layout) else side for side in (left, right))
     files = _diff_listings(merged(one.layers), merged(other.layers))
     return [*_diff_configs(one.config, other.config), *files]
 
 
-def diff_layers(left: Path, right: Path, store: Store, digests: tuple[Digest, Digest]) -> list[Difference]:
-    one, other = (
-        {entry.path: entry for entry in cached_listing(blob, digest, store)}
-        for blob, digest in zip((left, right), digests, strict=True)
-    )
+def _open(layout: Layout, store: Store) -> Opened:
+    listings = [cached_listing(layout.blob(digest), digest, store) for digest in layout.layer_digests()]
+    return Opened(layout.config(), listings)
+
+
+def diff_layers(left: Path, right: Path) -> list[Difference]:
+    one, other = ({entry.path: entry for entry in read_listing(blob)} for blob in (left, right))
     return list(_diff_listings(one, other))
 
 

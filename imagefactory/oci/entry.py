@@ -8,11 +8,9 @@ from enum import Enum
 from pathlib import Path
 from typing import NewType, Protocol
 
-import deflate
 from isal import igzip_lib, isal_zlib
 
 from imagefactory.errors import InputError
-from imagefactory.oci.format import SPLICE_FROM
 from imagefactory.store.digests import Sha256, sha256_of
 
 ImagePath = NewType("ImagePath", str)
@@ -20,7 +18,6 @@ ImagePath = NewType("ImagePath", str)
 INFLATE_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # its stub takes it for an instance
 _INPUT = 256 * 1024
 _OUTPUT = 1024 * 1024
-_NOT_AS_LISTED = "its compressed data does not match the zip directory"
 
 
 class Content(Protocol):
@@ -68,8 +65,7 @@ class RawSlice:
     file: Path
     offset: int
     size: int
-    sha256: Sha256 | None = None
-    """The hash in a wheel's RECORD; Debian packages are hashed as a whole."""
+    sha256: Sha256 | None = None  # the hash in a wheel's RECORD; Debian packages are hashed as a whole
 
     def blocks(self, name: str, *, check: bool = True) -> Iterator[bytes]:
         promised = hashlib.sha256() if check and self.sha256 is not None else None
@@ -80,9 +76,9 @@ class RawSlice:
                 promised.update(data)
             yield data
         if size != self.size:
-            raise _damaged(self.file, name, "the file ends too early")
+            raise _damaged(self.file, f"{name} cannot be read.", "The file ends too early.")
         if promised is not None and promised.hexdigest() != self.sha256:
-            raise _record_lies(self.file, name)
+            raise _damaged(self.file, f"{name} is not what its wheel's RECORD says.", "Its sha256 is another one.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,33 +90,18 @@ class DeflatedSlice:
     deflated: int
     crc32: int
     size: int
-    sha256: Sha256 | None
-    """The hash in the wheel's RECORD, if it has one."""
-
-    def blocks(self, name: str, *, check: bool = True) -> Iterator[bytes]:
-        """Yield the inflated bytes, checked against the zip directory, and (`check`) against RECORD."""
-        if self.size >= SPLICE_FROM:
-            yield from self.inflate(name, check=check)
-            return
-        stream = b"".join(self.stored())
-        try:
-            data = bytes(deflate.deflate_decompress(stream, self.size)) if self.size else b""
-        except deflate.DeflateError as error:
-            raise _damaged(self.file, name, str(error)) from None
-        if len(data) != self.size or deflate.crc32(data) != self.crc32:
-            raise _damaged(self.file, name, _NOT_AS_LISTED)
-        if check and self.sha256 is not None and sha256_of(data) != self.sha256:
-            raise _record_lies(self.file, name)
-        yield data
+    sha256: Sha256  # in the wheel's RECORD
 
     def stored(self, most: int = _OUTPUT) -> Iterator[bytes]:
-        """Yield the stream as it is, in pieces."""
         return _slices(self.file, self.offset, self.deflated, most)
 
-    def inflate(
+    def blocks(
         self, name: str, *, check: bool = True, tap: Callable[[bytes], None] = lambda _: None
     ) -> Iterator[bytes]:
-        """Inflate the stream in pieces; `tap` gets the bytes as they are stored."""
+        """Yield the inflated bytes, checked against the zip directory, and (`check`) against RECORD.
+
+        `tap` gets the bytes as they are stored.
+        """
         # Not isal_zlib.decompressobj, which swallows up to seven bytes after the end of a stream.
         inflater = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_DEFLATE)
         stored, promised = self.stored(_INPUT), hashlib.sha256()
@@ -135,7 +116,7 @@ class DeflatedSlice:
             try:
                 out = bytes(inflater.decompress(data, _OUTPUT))
             except INFLATE_ERROR as error:
-                raise _damaged(self.file, name, str(error)) from None
+                raise _damaged(self.file, f"{name} cannot be read.", f"{error}.") from None
             size += len(out)
             crc = isal_zlib.crc32(out, crc)
             if check:
@@ -143,13 +124,14 @@ class DeflatedSlice:
             yield out
         whole = inflater.eof and not inflater.unused_data and not next(stored, b"")
         if not whole or size != self.size or crc != self.crc32:
-            raise _damaged(self.file, name, _NOT_AS_LISTED)
-        if check and self.sha256 is not None and promised.hexdigest() != self.sha256:
-            raise _record_lies(self.file, name)
+            raise _damaged(
+                self.file, f"{name} cannot be read.", "Its compressed data does not match the zip directory."
+            )
+        if check and promised.hexdigest() != self.sha256:
+            raise _damaged(self.file, f"{name} is not what its wheel's RECORD says.", "Its sha256 is another one.")
 
 
 def _slices(file: Path, offset: int, size: int, most: int) -> Iterator[bytes]:
-    """Read a part of a file in pieces; it may end earlier."""
     descriptor, end = os.open(file, os.O_RDONLY), offset + size
     try:
         while offset < end and (data := os.pread(descriptor, min(most, end - offset), offset)):
@@ -176,27 +158,11 @@ class Entry:
     kind: EntryKind
     mode: int
     content: Content | None = None
-    target: str = ""
-    """The target of a symlink (verbatim), or the image path of a hard link's original."""
+    target: str = ""  # the target of a symlink (verbatim), or the image path of a hard link's original
     uid: int = 0
     gid: int = 0
 
 
-def _damaged(file: Path, name: str, why: str) -> InputError:
-    return InputError(
-        "damaged-file",
-        f"{name} cannot be read.",
-        where=file,
-        why=f"{why[0].upper()}{why[1:]}.",
-        fix="The package was already damaged when it was published; choose another version in matrix.yaml.",
-    )
-
-
-def _record_lies(file: Path, name: str) -> InputError:
-    return InputError(
-        "damaged-file",
-        f"{name} is not what its wheel's RECORD says.",
-        where=file,
-        why="The sha256 in RECORD differs from that of the file.",
-        fix="The wheel is broken or was tampered with; choose another version in matrix.yaml.",
-    )
+def _damaged(file: Path, what: str, why: str) -> InputError:
+    fix = "The package was published like that, or was tampered with; choose another version in matrix.yaml."
+    return InputError("damaged-file", what, where=file, why=why, fix=fix)

@@ -29,8 +29,7 @@ def _member(data: bytes) -> bytes:
 
 
 _ZEROS = bytes(MEMBER_LIMIT)
-_ZEROS_MEMBER = _member(_ZEROS)
-"""Slimmed libraries have thousands of them."""
+_ZEROS_MEMBER = _member(_ZEROS)  # slimmed libraries have thousands of them
 
 
 class NotAsExpectedError(Exception):
@@ -69,7 +68,6 @@ class LayerBlob:
                 self.write(data)
 
     def finish(self) -> Blob:
-        """Write pending bytes and return the digests."""
         self._compress_pending()
         expected = self._expected
         blob = Blob(
@@ -105,7 +103,7 @@ class LayerBlob:
         self._compress_pending()
         self._emit(_HEADER)
         if self._expected is None:
-            for data in content.inflate(name, tap=self._emit):
+            for data in content.blocks(name, tap=self._emit):
                 self._raw.update(data)
         else:
             for data in content.stored():

@@ -1,8 +1,4 @@
-"""Image configuration and manifest: the two JSON documents that turn layer blobs into an image.
-
-Both are pure functions of the plan and the digests of its layers, so the digest of an image is known as soon as those
-are, even without the blobs.
-"""
+"""An image: its configuration and manifest, two JSON documents, and the blobs of its layers."""
 
 from __future__ import annotations
 
@@ -32,7 +28,6 @@ class Image:
 
     @property
     def digest(self) -> Digest:
-        """The digest of the manifest, which identifies the image."""
         return digest_of(self.manifest)
 
 
@@ -40,9 +35,7 @@ class Image:
 class Blob:
     """A layer's digests and sizes."""
 
-    diff_id: Digest
-    """The digest of the uncompressed tar: stable across engines and compressions."""
-    digest: Digest
-    """The digest of the blob in a registry: stable within a LAYER_FORMAT."""
+    diff_id: Digest  # the digest of the uncompressed tar: stable across engines and compressions
+    digest: Digest  # the digest of the blob in a registry: stable within a LAYER_FORMAT
     size: int
     unpacked: int

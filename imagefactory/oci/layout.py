@@ -7,10 +7,9 @@ https://github.com/opencontainers/image-spec/blob/main/image-layout.md. The tar 
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,11 @@ from imagefactory.errors import BuildError, UsageError
 from imagefactory.oci.entry import Bytes, Content, Entry, EntryKind, ImagePath, RawSlice
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE, Image
 from imagefactory.oci.tar import END, complete, header, padding
-from imagefactory.store.atomic import translating_disk_full, writing
+from imagefactory.store.atomic import translating_disk_full, write_text, writing
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, canonical_json, parse_json, sound_blocks
 
-_VERSION = b'{"imageLayoutVersion":"1.0.0"}'
-_BESIDE_AN_IMAGE = frozenset({"Dockerfile", "context.json", "context", "docker-build.log"})
-"""Files that `render` and the Docker engine write into a target's folder."""
+_VERSION = '{"imageLayoutVersion":"1.0.0"}'
 
 
 @dataclass(frozen=True)
@@ -94,17 +91,15 @@ def write_layout(image: Image, name: str, store: Store, folder: Path) -> Layout:
     digests = {image.digest, image.config_digest, *(blob.digest for blob in image.layers)}
     hashed.refuse_changed(map(store.blob, digests))
     with writing_output(folder):
-        _refuse_foreign(folder)
         layout.blob(image.digest).parent.mkdir(parents=True, exist_ok=True)
         # Two builds may write to the same folder.
         with FileLock(folder / ".lock"):
-            _put(folder / "oci-layout", lambda path: path.write_bytes(_VERSION))
+            write_text(folder / "oci-layout", _VERSION)
             for digest in digests:
                 source, target = store.blob(digest), layout.blob(digest)
                 if not target.exists() or not (target.samefile(source) or hashed.is_sound(target)):
-                    _put(target, partial(link_or_copy, source))
-            index = canonical_json(_index(image, name))
-            _put(folder / "index.json", lambda path: path.write_bytes(index))
+                    _put(source, target)
+            write_text(folder / "index.json", canonical_json(_index(image, name)).decode())
             for blob in layout.blob(image.digest).parent.iterdir():
                 if f"sha256:{blob.name}" not in digests:
                     blob.unlink()
@@ -121,7 +116,7 @@ def archive(layout: Layout, name: str) -> Iterator[bytes]:
     config, layers = layout.config_digest(), layout.layer_digests()
     docker_manifest = [{"Config": _member(config), "RepoTags": [name], "Layers": [*map(_member, layers)]}]
     contents: dict[str, Content] = {
-        "oci-layout": Bytes(_VERSION),
+        "oci-layout": Bytes(_VERSION.encode()),
         "index.json": Bytes((layout.folder / "index.json").read_bytes()),
         "manifest.json": Bytes(canonical_json(docker_manifest)),
     }
@@ -139,13 +134,9 @@ def archive(layout: Layout, name: str) -> Iterator[bytes]:
 
 
 def write_archive(stream: Iterator[bytes], file: Path) -> None:
-    def write(temporary: Path) -> None:
-        with temporary.open("wb") as target:
-            for data in stream:
-                target.write(data)
-
-    with writing_output(file):
-        _put(file, write)
+    with writing_output(file), writing(file) as target:
+        for data in stream:
+            target.write(data)
 
 
 @contextmanager
@@ -162,21 +153,6 @@ def writing_output(place: Path) -> Iterator[None]:
             why=f"{error.strerror or error}.",
             fix="Choose an existing folder that you can write to.",
         ) from None
-
-
-def refuse_unusable(folder: Path) -> None:
-    """Raise an error if a layout could not be written to this folder, before the image is built."""
-    with writing_output(folder):
-        _refuse_foreign(folder)
-        nearest = next(place for place in (folder, *folder.parents) if place.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise UsageError(
-            "output-unusable",
-            "The image cannot be written there.",
-            where=folder,
-            why=f"{nearest} {'is not writable' if nearest.is_dir() else 'is not a folder'}.",
-            fix="Choose a folder that you can write to or create.",
-        )
 
 
 def _member(digest: Digest) -> str:
@@ -200,32 +176,16 @@ def _index(image: Image, name: str) -> dict[str, object]:
     }
 
 
-def _refuse_foreign(folder: Path) -> None:
-    """Raise an error if a folder contains other files."""
-    names = [path.name for path in folder.iterdir()] if folder.exists() else []
-    foreign = sorted(name for name in names if not name.startswith(".") and name not in _BESIDE_AN_IMAGE)
-    if foreign and "oci-layout" not in foreign and foreign != ["blobs"]:
-        raise UsageError(
-            "output-unusable",
-            "The folder for the image contains something else.",
-            where=folder,
-            why=f"It contains {foreign[0]!r}, and is not an OCI layout.",
-            fix="Choose an empty or new folder, or an OCI layout that may be replaced.",
-        )
-
-
-def _put(target: Path, write: Callable[[Path], object]) -> None:
-    """Write a file under a temporary name, then rename it."""
+def _put(source: Path, target: Path) -> None:
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        write(temporary)
+        link_or_copy(source, temporary)
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Create a hard link to a file, or a copy where links are impossible."""
     target.unlink(missing_ok=True)
     try:
         os.link(source, target)

@@ -18,12 +18,9 @@ from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, Sha256
 
 FACTS = "layer-listing-1"
-READ_ERRORS = (tarfile.TarError, INFLATE_ERROR, EOFError, OSError, ValueError)
-"""What reading a damaged layer raises."""
-Sink = Callable[[str], IO[bytes] | None]
-"""Returns where to copy the file with a path to, or None."""
-_HEADERS = 64 * 1024
-"""Bytes that tarfile reads at a time; it copies what is left of them for every header."""
+READ_ERRORS = (tarfile.TarError, INFLATE_ERROR, EOFError, OSError, ValueError)  # what reading a damaged layer raises
+Sink = Callable[[str], IO[bytes] | None]  # returns where to copy the file with a path to, or None
+_HEADERS = 64 * 1024  # bytes that tarfile reads at a time; it copies what is left of them for every header
 _BLOCK = 1 << 18
 
 
@@ -137,13 +134,10 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[byte
 class LayerReading:
     """What one pass over a blob found."""
 
-    digest: Digest
-    """The digest of the blob; empty if it cannot be read at all."""
-    diff_id: Digest
-    """The digest of what it unpacks to; empty if it does not unpack."""
+    digest: Digest  # the digest of the blob; empty if it cannot be read at all
+    diff_id: Digest  # the digest of what it unpacks to; empty if it does not unpack
     listing: tuple[ListedPath, ...]
-    fault: str = ""
-    """Why the listing is not complete."""
+    fault: str = ""  # why the listing is not complete
 
 
 def read_layer(blob: Path, sink: Sink = lambda _: None) -> LayerReading:

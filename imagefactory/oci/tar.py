@@ -11,13 +11,12 @@ from imagefactory.oci.entry import Entry, EntryKind, ImagePath
 from imagefactory.oci.format import MTIME
 
 BLOCK = 512
-END = bytes(2 * BLOCK)
-"""Two empty blocks end an archive."""
+END = bytes(2 * BLOCK)  # two empty blocks end an archive
 
 _TYPES = {EntryKind.FILE: b"0", EntryKind.HARDLINK: b"1", EntryKind.SYMLINK: b"2", EntryKind.DIRECTORY: b"5"}
 _NAME, _PREFIX, _LINK = 100, 155, 100
 _OCTAL_SIZE_LIMIT = 8**11
-_SETTLE = "If two wheels own the path, settle it in matrix.yaml under `conflicts`."
+_SETTLE = "Say in matrix.yaml which wheel has the path (`conflicts`); of two Debian packages, leave one out."
 
 
 def header(entry: Entry) -> bytes:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from imagefactory.oci.format import VENV
-from imagefactory.plan.plan import BytecodeLayer, BytecodeSettings, Input, ModLayer, ServeLayer, WheelLayer
+from imagefactory.plan.plan import BytecodeLayer, BytecodeSettings, Environment, Input, ModLayer, ServeLayer, WheelLayer
 from imagefactory.project.locks.files import BaseLock, LockedDeb, WheelLock
 from imagefactory.project.server_versions import server_name
 from imagefactory.store.digests import sha256_of
@@ -54,11 +54,9 @@ def module_lists(root: Path, server: str) -> list[str]:
     return [MODULES, *([own] if (root / own).exists() else [])]
 
 
-def listed_paths(root: Path, python: str, venv: str, lists: Iterable[str]) -> list[str]:
-    roots = {STANDARD_LIBRARY: f"usr/lib/python{python}"}
-    site = f"{venv}/lib/python{python}/site-packages"
-    listed = _listed(root, lists)
-    return sorted(f"{roots.get(distribution, site)}/{path}" for distribution, paths in listed.items() for path in paths)
+def listed_paths(root: Path, environment: Environment, lists: Iterable[str]) -> list[str]:
+    roots, listed = {STANDARD_LIBRARY: f"usr/lib/python{environment.python}"}, _listed(root, lists)
+    return sorted(f"{roots.get(name, environment.site)}/{path}" for name, paths in listed.items() for path in paths)
 
 
 def listed_name(distribution: str) -> str:

@@ -68,9 +68,6 @@ class KnownLayers:
     def layers(self) -> Mapping[Sha256, RecordedLayer]:
         return self._handed_on | self._entries
 
-    def among(self, layers: Iterable[Layer]) -> dict[Sha256, Blob]:
-        return {layer.key: blob for layer in layers if (blob := self.blob(layer.key))}
-
     def image(self, plan: Plan) -> Image | None:
         """Return the image of a plan without building it; None if a layer is not recorded."""
         known = [blob for layer in plan.layers if (blob := self.blob(layer.key))]
@@ -89,7 +86,6 @@ class KnownLayers:
             )
 
     def refuse_unwritable(self, plans: Iterable[Plan]) -> None:
-        """Raise an error if a build will have to record layers but cannot."""
         if all(self.blob(layer.key) for plan in plans for layer in plan.layers):
             return
         # The file is replaced, so its folder, or the nearest one that exists, must be writable too.
@@ -156,7 +152,6 @@ def read_blob_record(key: Sha256, store: Store) -> Blob | None:
 
 
 def mark_layers_used(blobs: Mapping[Sha256, Blob], store: Store) -> None:
-    """Mark layers as used, so that cleaning keeps them."""
     files = (
         (store.layer(key), store.owners(key), store.slimmed(key), store.blob(blob.digest))
         for key, blob in blobs.items()

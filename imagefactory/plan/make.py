@@ -10,13 +10,14 @@ from pathlib import Path
 from imagefactory.errors import ConfigError, ModError
 from imagefactory.gpu_code.slimming import RULE
 from imagefactory.mods.choose import Chosen, choose_mods
-from imagefactory.oci.format import BIG_WHEEL, CREATED, MAX_LAYERS, VENV
+from imagefactory.oci.format import BIG_WHEEL, MAX_LAYERS, VENV
 from imagefactory.plan.bytecode import module_bytecode, own_bytecode
 from imagefactory.plan.plan import (
     LOCKED_LABEL,
     PLAN_FORMAT,
     BaseLayer,
     BaseSettings,
+    Environment,
     ImageConfig,
     Input,
     Layer,
@@ -31,8 +32,6 @@ from imagefactory.plan.plan import (
     ServeLayer,
     ServeSettings,
     SlimSettings,
-    ToolkitLayer,
-    ToolkitSettings,
     WheelKind,
     WheelLayer,
     WheelSettings,
@@ -193,10 +192,6 @@ def _compiles(lock: WheelLock) -> bool:
     return any(wheel.name == COMPILER for wheel in lock.wheels)
 
 
-def toolkit_layer(python: str) -> ToolkitLayer:
-    return ToolkitLayer.of("toolkit", "cuda", (), ToolkitSettings(python=python, venv=VENV))
-
-
 def serve_layer(root: Path, *, python: str | None = None) -> ServeLayer:
     """Plan the layer of the serve program, whose files come from this checkout.
 
@@ -211,7 +206,7 @@ def serve_layer(root: Path, *, python: str | None = None) -> ServeLayer:
         (Input(name=name, sha256=sha256_of(data)) for name, data in sorted(contents.items())),
         ServeSettings(
             files=dict(sorted(places.items())),
-            toolkit=ToolkitSettings(python=python, venv=VENV) if python else None,
+            toolkit=Environment(python=python, venv=VENV) if python else None,
             # fastsafetensors asks the linker for it by this name, and finds no GPU without it.
             links={"usr/lib/libcudart.so": f"/{CUDA_HOME}/lib/libcudart.so"} if python else {},
         ),
@@ -252,11 +247,7 @@ def _image_config(
         command=COMMAND,
         healthcheck=HEALTHCHECK,
         labels=dict(sorted(labels.items())),
-        user="root",
-        working_dir="/",
         exposed_ports=("8000/tcp",),
-        stop_signal="SIGTERM",
-        created=CREATED,
     )
 
 

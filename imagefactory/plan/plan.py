@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from imagefactory.oci.format import LAYER_FORMAT
+from imagefactory.oci.format import CREATED, LAYER_FORMAT
 from imagefactory.oci.image import CONFIG_TYPE, LAYER_TYPE, MANIFEST_TYPE, Blob, Image
 from imagefactory.project.cells import Cell, KernelOrigin
 from imagefactory.store.digests import Sha256, canonical_json, checksum, sha256_of
@@ -39,19 +39,25 @@ class Input(_Value):
     sha256: Sha256
 
 
-class BaseSettings(_Value):
+class Environment(_Value):
+    """The virtual environment of an image; its path is the same on every arch, so pure-Python layers are shared."""
+
+    python: str
+    venv: str
+
+    @property
+    def interpreter(self) -> str:
+        return f"{self.venv}/bin/python3"
+
+    @property
+    def site(self) -> str:
+        return f"{self.venv}/lib/python{self.python}/site-packages"
+
+
+class BaseSettings(Environment):
     """Settings of the Debian base, which includes the empty virtual environment."""
 
     platform: str
-    python: str
-    venv: str
-
-
-class ToolkitSettings(_Value):
-    """Settings of the links to a CUDA compiler: the environment with its wheels."""
-
-    python: str
-    venv: str
 
 
 class SecondName(_Value):
@@ -68,11 +74,9 @@ class SlimSettings(_Value):
     rule: int
 
 
-class WheelSettings(_Value):
+class WheelSettings(Environment):
     """Settings of a layer of wheels."""
 
-    python: str
-    venv: str
     without: Annotated[LeftPaths, _OMIT_WHEN_EMPTY] = {}
     rehash: Annotated[tuple[str, ...], _OMIT_WHEN_EMPTY] = ()
     """Wheels with a wrong RECORD, whose hashes are computed again."""
@@ -91,11 +95,9 @@ class ModLink(_Value):
         return Mod.from_data({"manifest": self.manifest, "files": self.files})
 
 
-class ModSettings(_Value):
+class ModSettings(Environment):
     """Settings of a mod's layer: the mod, the mods applied before it, and the wheels they change."""
 
-    python: str
-    venv: str
     chain: tuple[ModLink, ...]
     wheels: dict[str, str]  # the file name of each distribution's wheel
     without: LeftPaths
@@ -111,15 +113,13 @@ class ServeSettings(_Value):
     """Settings of the serve layer: the paths of its files and links, and the CUDA compiler if the image has one."""
 
     files: dict[str, str]
-    toolkit: Annotated[ToolkitSettings | None, _OMIT_WHEN_EMPTY] = None
+    toolkit: Annotated[Environment | None, _OMIT_WHEN_EMPTY] = None
     links: Annotated[dict[str, str], _OMIT_WHEN_EMPTY] = {}
 
 
-class BytecodeSettings(_Value):
+class BytecodeSettings(Environment):
     """Settings of a layer of bytecode: what it is compiled from, and by which Python."""
 
-    python: str
-    venv: str
     package: str  # the version of Debian's package of Python, which compiles it
     without: Annotated[LeftPaths, _OMIT_WHEN_EMPTY] = {}
     files: Annotated[dict[str, str], _OMIT_WHEN_EMPTY] = {}
@@ -204,7 +204,7 @@ class ModelLayer(_Layer[Literal["model"], ModelSettings]):
     """The description of the model."""
 
 
-class ToolkitLayer(_Layer[Literal["toolkit"], ToolkitSettings]):
+class ToolkitLayer(_Layer[Literal["toolkit"], Environment]):
     """The CUDA compiler of a toolchain image."""
 
 
@@ -222,11 +222,11 @@ class ImageConfig(_Value):
     command: tuple[str, ...]
     healthcheck: dict[str, object] = {}
     labels: dict[str, str]
-    user: str
-    working_dir: str
-    exposed_ports: tuple[str, ...]
-    stop_signal: str
-    created: str
+    user: str = "root"
+    working_dir: str = "/"
+    exposed_ports: tuple[str, ...] = ()
+    stop_signal: str = "SIGTERM"
+    created: str = CREATED
 
 
 class Plan(_Value):

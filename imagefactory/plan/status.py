@@ -68,8 +68,6 @@ def diff_plans(old: Plan, new: Plan) -> list[LayerChange]:
             changes.append(LayerChange(_label(layer), "new"))
         elif before[name].key != layer.key:
             changes += [LayerChange(_label(layer), what) for what in _why(before[name], layer)]
-    if old.layer_format != new.layer_format:
-        changes.append(LayerChange("all layers", f"layer format {old.layer_format} -> {new.layer_format}"))
     old_config, new_config = old.config.model_dump(), new.config.model_dump()
     changes += [
         LayerChange("image config", f"{field}: {_differing(old_config[field], new_config[field])}")

@@ -11,8 +11,7 @@ from typing import BinaryIO
 
 from imagefactory.errors import MachineError
 
-WRITING = ".writing-"
-"""The prefix of unfinished files and folders."""
+WRITING = ".writing-"  # the prefix of unfinished files and folders
 
 
 @contextmanager
@@ -54,7 +53,6 @@ def adopt(file: Path, target: Path) -> None:
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Return whether an error means a full disk or an exceeded quota."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 

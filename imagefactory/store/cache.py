@@ -21,7 +21,6 @@ from imagefactory.store.paths import expand_home
 
 
 def default_root() -> Path:
-    """Return `FACTORY_CACHE`, else the user's cache folder."""
     override = os.environ.get("FACTORY_CACHE")
     if override:
         return expand_home(override, "FACTORY_CACHE").absolute()
@@ -36,7 +35,6 @@ class Store:
         self.root = root or default_root()
 
     def download(self, sha256: Sha256) -> Path:
-        """Return where a downloaded file with this hash is, or would be."""
         return self.root / "downloads" / sha256[:2] / sha256
 
     def whole_download(self, sha256: Sha256) -> Path | None:
@@ -64,7 +62,6 @@ class Store:
         return self.root / "facts" / kind / sha256[:2] / f"{sha256}.json"
 
     def hashed_files(self) -> HashedFiles:
-        """Return which files were hashed before, and need not be again."""
         return HashedFiles(self.root / "facts" / "hashed.json")
 
     @contextmanager
@@ -95,7 +92,7 @@ class Store:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def mark_used(self, *paths: Path) -> None:
-        """Mark files as used just now: `clean` removes the least recently used first."""
+        """Mark files as used just now, so that `clean` keeps them."""
         hashed = self.hashed_files()
         known = [path for path in paths if hashed.knows(path)]
         for path in paths:
@@ -162,33 +159,16 @@ class Cleaned:
     kept: int
 
 
-def clean(
-    store: Store, *, older_than: float | None = None, larger_than: int | None = None, dry_run: bool = False
-) -> Cleaned:
-    """Remove the least recently used files; without a limit, all files.
-
-    Args:
-        store: the store to clean.
-        older_than: remove files that were not used for this many days.
-        larger_than: then continue, oldest first, until the store has at most this many bytes.
-        dry_run: only count, and remove nothing.
-    """
+def clean(store: Store, *, older_than: float | None = None, dry_run: bool = False) -> Cleaned:
+    """Remove files that were not used for this many days, or all; a dry run only counts them."""
     with store.for_cleaning():
-        everything = older_than is None and larger_than is None
-        horizon = time.time() - (older_than or 0) * DAY
         found = [path for part in _PARTS for path in (store.root / part).glob("**/*") if path.is_file()]
         leftovers = [path for path in found if path.name.startswith(WRITING) or path.suffix == ".lock"]
         trees = [path for pattern in _TREES for path in store.root.glob(pattern) if path.is_dir()]
-        entries = sorted(map(_entry, {*found, *trees} - {*leftovers}))
-        total = sum(size for _, _, size in entries)
-        removed: list[Path] = []
-        freed = 0
-        for used, path, size in entries:
-            too_old = older_than is not None and used < horizon
-            too_much = larger_than is not None and total - freed > larger_than
-            if everything or too_old or too_much:
-                removed.append(path)
-                freed += size
+        entries = list(map(_entry, {*found, *trees} - {*leftovers}))
+        old = [entry for entry in entries if older_than is None or entry[0] < time.time() - older_than * DAY]
+        removed = [path for _, path, _ in old]
+        total, freed = (sum(size for _, _, size in some) for some in (entries, old))
         if not dry_run:
             # Recent leftovers stay, because `./inv lock` uses the cache without holding the store.
             stale = (path for path in leftovers if path.stat().st_mtime < time.time() - HOUR)
@@ -207,9 +187,4 @@ def _entry(path: Path) -> tuple[float, Path, int]:
     if not path.is_dir():
         return max(status.st_atime, status.st_mtime), path, status.st_size
     used = max(one.stat().st_mtime for one in (path, *path.iterdir()) if not one.is_symlink())
-    total = 0
-    for parent, _, names in os.walk(path):
-        for name in names:
-            with suppress(FileNotFoundError):
-                total += os.lstat(os.path.join(parent, name)).st_size  # noqa: PTH118 - much faster for large trees
-    return used, path, total
+    return used, path, sum(one.lstat().st_size for one in path.rglob("*") if one.is_symlink() or not one.is_dir())

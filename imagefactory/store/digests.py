@@ -14,8 +14,7 @@ from images.shipped.hashing import Sha256, canonical_json, checksum, sha256_of
 
 __all__ = ["Digest", "Sha256", "canonical_json", "checksum", "digest_of", "file_sha256", "sha256_of"]
 
-Digest = NewType("Digest", str)
-"""An OCI digest: `sha256:` and 64 hex digits."""
+Digest = NewType("Digest", str)  # an OCI digest: `sha256:` and 64 hex digits
 
 
 def digest_of(data: bytes) -> Digest:
@@ -69,7 +68,6 @@ class HashedFiles:
         refuse_changed({Sha256(path.name): path for path in paths if not self.knows(path)})
 
     def is_sound(self, path: Path) -> bool:
-        """Return whether a file is there, and is what its name says."""
         return self.knows(path) or (path.exists() and file_sha256(path) == path.name)
 
     def knows(self, path: Path) -> bool:

@@ -25,8 +25,7 @@ from imagefactory.store.progress import Progress
 PARALLEL = 6
 RETRY = Retry()
 TIMEOUT = (10, 60)
-_CHUNK = 128 * 1024
-"""The most that is lost when a connection breaks."""
+_CHUNK = 128 * 1024  # the most that is lost when a connection breaks
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,6 @@ def fetch(
     progress: Progress,
     stopped: threading.Event | None = None,
 ) -> Path:
-    """Return the path of a locked file in the store, downloading it if necessary."""
     target = store.download(wanted.sha256)
     if not target.exists():
         with translating_disk_full(target):

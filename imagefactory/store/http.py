@@ -24,18 +24,15 @@ from imagefactory.errors import clean
 
 T = TypeVar("T")
 
-_LATER = frozenset({408, 425, 429, 499, 500, 502, 503, 504, 522})
-"""Statuses after which the same request may succeed."""
+_LATER = frozenset({408, 425, 429, 499, 500, 502, 503, 504, 522})  # statuses after which the same request may succeed
 
 
 @dataclass(frozen=True)
 class Again:
     """The verdict that a failure is worth another attempt."""
 
-    after: float = 0.0
-    """Seconds that the server asks us to wait."""
-    advanced: bool = False
-    """Whether the attempt made progress, which resets the count of failures."""
+    after: float = 0.0  # seconds that the server asks us to wait
+    advanced: bool = False  # whether the attempt made progress, which resets the count of failures
 
 
 @dataclass(frozen=True)
@@ -43,10 +40,8 @@ class Retry:
     """How often to retry, and how long to wait in between."""
 
     attempts: int = 4
-    pause: float = 0.5
-    """Seconds before the second attempt; the wait doubles with each further one."""
-    longest: float = 30.0
-    """The longest wait, unless the server asks for more."""
+    pause: float = 0.5  # seconds before the second attempt; the wait doubles with each further one
+    longest: float = 30.0  # the longest wait, unless the server asks for more
     patience: float = 120.0
     """The most seconds that a server may ask us to wait, in all answers to one request; beyond them, we give up."""
 
@@ -57,12 +52,9 @@ class Retry:
         later: Callable[[T | OSError], Again | None],
         stopped: threading.Event | None = None,
     ) -> T:
-        """Call `attempt` until `later` returns None; return or raise the outcome of the last attempt.
+        """Call `attempt` until `later` returns None for what it returned or raised; return or raise that of the last.
 
-        Args:
-            attempt: only an OSError (such as those of requests) is retried; other exceptions are final.
-            later: judges what was returned or raised; None means that another attempt would not help.
-            stopped: when set, ends the wait with a CancelledError.
+        Only an OSError, such as those of requests, is retried. Setting `stopped` ends the wait with a CancelledError.
         """
         failures, asked = 0, 0.0
         while True:
@@ -108,12 +100,10 @@ def judge(outcome: object) -> Again | None:
 
 
 def judge_status(status: int, headers: Mapping[str, str]) -> Again | None:
-    """Judge an HTTP status; the headers may ask for a wait."""
     return Again(retry_after(headers) or 0.0) if status in _LATER else None
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds in the Retry-After header; None if it is missing or malformed."""
     try:
         return urllib3.Retry().parse_retry_after(headers.get("Retry-After", ""))
     except (urllib3.exceptions.InvalidHeader, ValueError, TypeError, OverflowError):
@@ -129,7 +119,6 @@ def causes(error: object) -> Iterator[BaseException]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why a request failed, in one line."""
     *_, inner = causes(error)
     text = re.sub(r"^(<[^>]* object at 0x[^>]*>|\w+\(host=[^)]*\)): ", "", str(inner))
     return clean(text)[:300].rstrip(". ") or type(error).__name__
@@ -151,10 +140,8 @@ def content_length(headers: Mapping[str, str]) -> int | None:
 class Pace:
     """How slow a server may be, and how much of what it sends may be no content."""
 
-    window: float = 60.0
-    """Seconds of waiting after which to look whether enough came."""
-    least: int = 256 * 1024
-    """Bytes that must come in a window, unless the answer ends before."""
+    window: float = 60.0  # seconds of waiting after which to look whether enough came
+    least: int = 256 * 1024  # bytes that must come in a window, unless the answer ends before
     overhead: int = 1024 * 1024
     """Bytes of headers, and of what frames and follows chunks; half as much as the content, if that is more."""
     clock: Callable[[], float] = time.monotonic
@@ -277,10 +264,8 @@ def _read_redirect(answer: requests.Response, **_: object) -> None:
         read_bounded(answer, _BLOCK)
 
 
-MOST = 128 * 1024 * 1024
-"""More than any page of an index, or any list of Debian packages, has."""
-LONGEST = 600.0
-"""Seconds to receive an answer that is kept in memory."""
+MOST = 128 * 1024 * 1024  # more than any page of an index, or any list of Debian packages, has
+LONGEST = 600.0  # seconds to receive an answer that is kept in memory
 _BLOCK = 256 * 1024
 
 
@@ -296,7 +281,6 @@ def get_bounded(
     timeout: tuple[float, float],
     limit: int = MOST,
 ) -> requests.Response:
-    """Send a GET request and read its whole body, unpacked; raise TooLargeError beyond the limit."""
     return read_bounded(get(url, headers=headers, timeout=timeout, stream=True), limit)
 
 
@@ -322,12 +306,9 @@ def pieces_of(answer: requests.Response) -> Iterator[bytes]:
 
 
 TIMEOUT = 60
-WINDOW = 64 * 1024
-"""The least that is fetched: one request usually covers a zip's end record and its directory."""
-WIDEST = 16 * 1024 * 1024
-"""The most that is fetched at a time and held in memory."""
-SMALL = 16 * WINDOW
-"""A file up to this size is read whole from a server that does not support ranges."""
+WINDOW = 64 * 1024  # the least that is fetched: one request usually covers a zip's end record and its directory
+WIDEST = 16 * 1024 * 1024  # the most that is fetched at a time and held in memory
+SMALL = 16 * WINDOW  # a file up to this size is read whole from a server that does not support ranges
 
 
 class RangesRefusedError(OSError):
@@ -360,7 +341,6 @@ class RangeFile(io.RawIOBase):
         return self._position
 
     def read(self, size: int = -1) -> bytes:
-        """Read from the window, or fetch a new window first."""
         end = self.size if size < 0 else min(self._position + size, self.size)
         if end <= self._position:
             return b""

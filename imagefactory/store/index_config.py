@@ -25,13 +25,11 @@ class IndexConfig:
 
     @classmethod
     def from_environment(cls) -> IndexConfig:
-        """Read the settings of pip and uv; those of uv come first."""
         uv, pip = _uv_settings(), _pip_settings()
         indexes = dict.fromkeys([uv.main or pip.main, *uv.extra, *pip.extra])
         return cls(indexes=tuple(indexes), find_links=tuple(dict.fromkeys([*uv.links, *pip.links])))
 
     def with_extra(self, urls: Iterable[str]) -> IndexConfig:
-        """Return a configuration with additional indexes, such as an arch's in matrix.yaml."""
         return IndexConfig(indexes=tuple(dict.fromkeys([*self.indexes, *urls])), find_links=self.find_links)
 
     def describe(self) -> str:

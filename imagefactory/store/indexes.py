@@ -2,7 +2,6 @@
 
 import html
 import re
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -46,25 +45,21 @@ class Indexes:
     def __init__(self, config: IndexConfig) -> None:
         self.config = config
         self._known: dict[str, list[WheelLocation]] = {}
-        self._lock = threading.Lock()
         self._session = new_session(32)
 
     def files(self, project: str) -> list[WheelLocation]:
         """List every file of a project, best source first."""
         name = canonicalize_name(project)
-        with self._lock:
-            if name in self._known:
-                return self._known[name]
-        found = [
-            WheelLocation(file=path.name, url=path.absolute().as_uri(), sha256=None)
-            for path in local_wheels(self.config)
-            if canonicalize_name(path.name.split("-", 1)[0]) == name
-        ]
-        for index in self.config.indexes:
-            found.extend(self._index_files(index, name))
-        with self._lock:
+        if name not in self._known:
+            found = [
+                WheelLocation(file=path.name, url=path.absolute().as_uri(), sha256=None)
+                for path in local_wheels(self.config)
+                if canonicalize_name(path.name.split("-", 1)[0]) == name
+            ]
+            for index in self.config.indexes:
+                found += self._index_files(index, name)
             self._known[name] = found
-        return found
+        return self._known[name]
 
     def _index_files(self, index: str, name: str) -> list[WheelLocation]:
         if index.startswith("file:"):
@@ -148,7 +143,6 @@ def local_wheels(config: IndexConfig) -> Iterator[Path]:
 
 
 def reachable(index: str) -> bool:
-    """Return whether an index responds within a few seconds."""
     try:
         new_session().get(f"{index.rstrip('/')}/", timeout=5, stream=True).close()
     except requests.RequestException:

@@ -2,11 +2,9 @@
 
 from collections.abc import Callable
 
-Say = Callable[[str], None]
-"""Receives a sentence about the current step."""
+Say = Callable[[str], None]  # receives a sentence about the current step
 
-Progress = Callable[[int], None]
-"""Receives the number of bytes done so far; it drops after a restart."""
+Progress = Callable[[int], None]  # receives the number of bytes done so far; it drops after a restart
 
 
 def size(count: int) -> str:

@@ -39,8 +39,7 @@ def is_gpu_library(path: str) -> bool:
 
 
 def site_of(plan: Plan) -> str:
-    python = next(layer.settings.python for layer in plan.layers if layer.kind == "base")
-    return f"{VENV}/lib/python{python}/site-packages"
+    return next(layer.settings.site for layer in plan.layers if layer.kind == "base")
 
 
 def checked_files(plan: Plan) -> set[str]:
@@ -51,8 +50,8 @@ def checked_files(plan: Plan) -> set[str]:
 
 def compiled_sources(root: Path, plan: Plan) -> Callable[[str], bool]:
     """Return whether a path is a module whose bytecode the image has; mods' changes of others are few."""
-    python = next(layer.settings.python for layer in plan.layers if layer.kind == "base")
-    listed = set(listed_paths(root, python, VENV, module_lists(root, plan.cell.server)))
+    environment = next(layer.settings for layer in plan.layers if layer.kind == "base")
+    listed = set(listed_paths(root, environment, module_lists(root, plan.cell.server)))
     patterns = [path for path in listed if "*" in path]
     return lambda path: path in listed or any(fnmatchcase(path, pattern) for pattern in patterns)
 

@@ -237,7 +237,6 @@ def ask_registry(url: str, random: Random) -> None:
             lambda: referrers.find(repository, DIGEST),
             lambda: list(attached_bundles(repository, DIGEST)),
             lambda: repository.blob(DIGEST),
-            lambda: repository.read(DIGEST, 3, 100),
             lambda: repository.put_manifest(b"{}", MANIFEST_TYPE, "x"),
             lambda: repository.delete(DIGEST),
             lambda: repository.upload(DIGEST, 0, lambda: open("/dev/null", "rb")),  # noqa: PTH123, SIM115

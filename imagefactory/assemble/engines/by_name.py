@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from imagefactory.assemble.assemble import BuildRun, assemble
 from imagefactory.assemble.watch import Watcher
-from imagefactory.errors import UsageError, did_you_mean
+from imagefactory.errors import UsageError, unknown_name
 from imagefactory.oci.image import Blob
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
@@ -25,7 +24,6 @@ FAT: Final = "-fat"  # marks the folder of an image that keeps the GPU code of o
 class BuildOptions:
     """Options of `./inv build`; each engine takes its own."""
 
-    output: Path | None = None
     fat: bool = False
     workers: int | None = None
     builder: str = ""
@@ -45,13 +43,8 @@ class BuiltImage:
 
 def refuse_engine(engine: str, options: BuildOptions) -> None:
     if engine not in ENGINES:
-        raise UsageError(
-            "unknown-name",
-            f"There is no engine {engine!r}.",
-            where="--engine",
-            why=did_you_mean(engine, ENGINES),
-            fix="embedded assembles layers without Docker, bit for bit; docker runs the rendered Dockerfile.",
-        )
+        hint = " embedded assembles layers without Docker, bit for bit; docker runs the rendered Dockerfile."
+        raise unknown_name("engine", engine, ENGINES, "the --engine option", hint=hint)
     given = [name for name, value in vars(options).items() if value]
     foreign = [name for name in given if (name in _FOR_BUILDX) is not (engine == "docker")]
     if foreign:
@@ -87,7 +80,6 @@ def build_images(
         watch,
         known=known,
         workers=options.workers,
-        output=options.output,
         suffix=FAT if options.fat else "",
     )
     built = [

@@ -29,9 +29,9 @@ from imagefactory.assemble.layers.debian.settled import (
     add_settled_files,
     refuse_apt_without_sources,
 )
-from imagefactory.assemble.layers.wheel_layer import Environment
 from imagefactory.errors import InputError
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
+from imagefactory.plan.plan import Environment
 
 
 def base_entries(debs: Sequence[tuple[DebPackage, Path]], scratch: Path) -> list[tuple[str, Entry]]:
@@ -55,7 +55,6 @@ def base_entries(debs: Sequence[tuple[DebPackage, Path]], scratch: Path) -> list
     add_certificates(tree)
     add_dpkg_database(tree, packages, architecture)
     add_ld_cache(tree, architecture)
-    tree.add_parents()
     return [(tree.owner(entry.path), entry) for entry in join_hard_links(iter(tree))]
 
 
@@ -71,7 +70,7 @@ def environment_entries(environment: Environment) -> list[Entry]:
     }
     return [
         *(Entry(ImagePath(path), EntryKind.SYMLINK, 0o777, target=links[path]) for path in links),
-        Entry(ImagePath(f"{root}/lib/python{version}/site-packages"), EntryKind.DIRECTORY, 0o755),
+        Entry(ImagePath(environment.site), EntryKind.DIRECTORY, 0o755),
         Entry(ImagePath(f"{root}/pyvenv.cfg"), EntryKind.FILE, 0o644, Bytes(config.encode())),
     ]
 

@@ -43,7 +43,7 @@ def bytecode_entries(
     layer: BytecodeLayer,
     files: Files,
     scratch: Path,
-    modded: Sequence[Entry] | None,
+    modded: Sequence[Entry],
     python: Sequence[tuple[LockedDeb, Path]],
 ) -> Iterator[tuple[str, Entry]]:
     """Compile the modules of a layer and list the results, each with the owner of its source.
@@ -93,32 +93,20 @@ def _compile(
 
 
 def _modules(
-    layer: BytecodeLayer, files: Files, scratch: Path, modded: Sequence[Entry] | None
+    layer: BytecodeLayer, files: Files, scratch: Path, modded: Sequence[Entry]
 ) -> Iterator[tuple[str, str, bytes]]:
-    """List what a layer compiles: owner, path in the image, source."""
-    lists = [files[item.sha256].read_text("utf-8") for item in layer.inputs if is_list(item.name)]
-    if not lists:
-        yield from _own_files(layer, files, modded)
-        return
+    """List what a layer compiles, of the server's modules or of our own: owner, path in the image, source."""
+    lists = (files[item.sha256].read_text("utf-8") for item in layer.inputs if is_list(item.name))
     listed = ListedModules("".join(lists))
     for item in layer.inputs:
-        if item.name.endswith(".deb"):
+        if item.name in layer.settings.files:
+            yield FACTORY, layer.settings.files[item.name], files[item.sha256].read_bytes()
+        elif item.name.endswith(".deb"):
             yield from _standard_library(layer, item, files, scratch, listed)
         elif item.name.endswith(".whl"):
             yield from _installed(layer, item, files, listed)
-
-
-def _own_files(layer: BytecodeLayer, files: Files, modded: Sequence[Entry] | None) -> Iterator[tuple[str, str, bytes]]:
-    for item in layer.inputs:
-        place = layer.settings.files.get(item.name)
-        if place is not None:
-            yield FACTORY, place, files[item.sha256].read_bytes()
-    if layer.settings.mods is not None:
-        if modded is None:
-            raise ValueError("the mods have not been applied")
-        for entry in modded:
-            if entry.content is not None:
-                yield "mods", entry.path, read_content(entry.content)
+    for entry in modded:
+        yield "mods", entry.path, read_content(entry.content)
 
 
 def _standard_library(
@@ -136,14 +124,13 @@ def _installed(
     layer: BytecodeLayer, item: Input, files: Files, listed: ListedModules
 ) -> Iterator[tuple[str, str, bytes]]:
     settings = layer.settings
-    site = f"{settings.venv}/lib/python{settings.python}/site-packages"
     name = listed_name(str(parse_wheel_filename(item.name)[0]))
     without = settings.without.get(item.name, ())
     with ZipFile(files[item.sha256]) as archive:
         for member in archive.namelist():
             path = _IN_DATA.sub("", member)
             if listed.has(name, path) and path not in without:
-                yield item.name, f"{site}/{path}", archive.read(member)
+                yield item.name, f"{settings.site}/{path}", archive.read(member)
 
 
 _LIBRARIES = ("libc6", "libexpat1", "zlib1g")  # what Debian's Python is linked with, besides itself

@@ -8,7 +8,7 @@ from imagefactory.assemble.layers.debian.file_tree import FACTORY
 from imagefactory.assemble.layers.debian.policy import folder
 from imagefactory.assemble.layers.own_layers import model_entries, serve_entries, toolkit_links
 from imagefactory.assemble.layers.slim_wheel import Slimmer
-from imagefactory.assemble.layers.wheel_layer import Environment, metadata_entries, wheel_entries
+from imagefactory.assemble.layers.wheel_layer import metadata_entries, wheel_entries
 from imagefactory.oci.entry import Entry
 from imagefactory.oci.gzip import LayerBlob, NotAsExpectedError
 from imagefactory.oci.image import Blob
@@ -41,7 +41,7 @@ class LayerWork:
     layer: Layer
     files: Mapping[Sha256, Path]  # its inputs
     expected: Blob | None = None  # what it is known to come out as
-    modded: tuple[Entry, ...] | None = None  # the files that mods give to it
+    modded: tuple[Entry, ...] = ()  # the files that mods give to it
     python: tuple[LockedDeb, ...] = ()  # the packages of a Python that compiles bytecode on this machine
     slimmed: tuple[SlimmedWheel, ...] = ()  # the records of wheels whose libraries are slimmed
 
@@ -103,8 +103,6 @@ def layer_entries(  # noqa: PLR0911 - one for each kind
         case ServeLayer() as layer:
             return ((FACTORY, entry) for entry in serve_entries(layer, work.files))
         case ModLayer() as layer:
-            if work.modded is None:
-                raise ValueError(f"the mods of {layer.name} have not been applied")
             return ((f"mods/{layer.name}", entry) for entry in work.modded)
         case ModelLayer() as layer:
             return (("matrix.yaml", entry) for entry in model_entries(layer.settings))
@@ -118,15 +116,13 @@ def _base_entries(layer: BaseLayer, files: Mapping[Sha256, Path], scratch: Path)
 
     debs = [(NamedDeb.of_file(item.name, item.sha256), files[item.sha256]) for item in layer.inputs]
     yield from base_entries(debs, scratch)
-    environment = Environment(layer.settings.venv, layer.settings.python)
-    yield from ((FACTORY, entry) for entry in environment_entries(environment))
+    yield from ((FACTORY, entry) for entry in environment_entries(layer.settings))
 
 
 def _wheel_entries(layer: WheelLayer, work: LayerWork, slimmers: list[Slimmer]) -> Iterable[tuple[str, Entry]]:
     settings = layer.settings
-    environment = Environment(settings.venv, settings.python)
     if settings.second_name is not None:
-        yield from ((FACTORY, entry) for entry in metadata_entries(settings.second_name, environment))
+        yield from ((FACTORY, entry) for entry in metadata_entries(settings.second_name, settings))
     seen: dict[str, Entry] = {}
     for item in layer.inputs:
         slimmer = None
@@ -138,7 +134,7 @@ def _wheel_entries(layer: WheelLayer, work: LayerWork, slimmers: list[Slimmer]) 
         for entry in wheel_entries(
             work.files[item.sha256],
             item.name,
-            environment,
+            settings,
             without=settings.without.get(item.name, ()),
             rehash=item.name in settings.rehash,
             slimmer=slimmer,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
-from imagefactory.plan.plan import ModelSettings, ServeLayer, ToolkitSettings
+from imagefactory.plan.plan import Environment, ModelSettings, ServeLayer
 from imagefactory.plan.serve.description import settings_bytes
 from imagefactory.plan.serve.image_paths import CACHES, CUDA_HOME, SETTINGS, SHARE
 from imagefactory.store.digests import Sha256
@@ -37,8 +37,8 @@ _LIBRARIES = {
 """The libraries of CUDA 13 and their major versions."""
 
 
-def toolkit_links(settings: ToolkitSettings) -> list[Entry]:
-    wheels = f"{settings.venv}/lib/python{settings.python}/site-packages/nvidia/cu13"
+def toolkit_links(environment: Environment) -> list[Entry]:
+    wheels = f"{environment.site}/nvidia/cu13"
     links = {CUDA_HOME: f"/{wheels}", f"{wheels}/lib64": "lib"}
     links |= {f"{wheels}/lib/lib{name}.so": f"lib{name}.so.{major}" for name, major in _LIBRARIES.items()}
     return _links(links)

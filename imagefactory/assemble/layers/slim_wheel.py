@@ -77,9 +77,10 @@ class Slimmer:
             return content
         if not tally.blanked:
             return content
+        assert content.sha256 is not None  # noqa: S101 - it is in the RECORD of every wheel
         library = SlimmedLibrary(
             path=path,
-            published=content.sha256 or _published(content, path),
+            published=content.sha256,
             sha256=Sha256(digest.hexdigest()),
             kept=dict(sorted(tally.kept.items())),
             blanked=dict(sorted(tally.blanked.items())),
@@ -115,13 +116,6 @@ class Slimmer:
         if record is None:
             return None
         return json.dumps(record.model_dump(mode="json"), indent=1, sort_keys=True).encode() + b"\n"
-
-
-def _published(content: RawSlice | DeflatedSlice, path: str) -> Sha256:
-    digest = hashlib.sha256()
-    for piece in content.blocks(path):
-        digest.update(piece)
-    return Sha256(digest.hexdigest())
 
 
 def _by_path(record: SlimmedWheel | None) -> dict[str, SlimmedLibrary | UntouchedLibrary]:

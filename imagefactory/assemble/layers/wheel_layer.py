@@ -33,7 +33,7 @@ from imagefactory.assemble.layers.slim_wheel import NOTE, Slimmer
 from imagefactory.errors import InputError
 from imagefactory.lock.wheel_contents import scheme_roots
 from imagefactory.oci.entry import Bytes, Content, DeflatedSlice, Entry, EntryKind, ImagePath, RawSlice
-from imagefactory.plan.plan import SecondName
+from imagefactory.plan.plan import Environment, SecondName
 from imagefactory.store.digests import Sha256, sha256_of
 
 INSTALLER = b"imagefactory\n"
@@ -55,26 +55,15 @@ if __name__ == "__main__":
 """
 
 
-@dataclass(frozen=True)
-class Environment:
-    """Where wheels are installed; the path is the same on every arch, so pure-Python layers are shared."""
+def _root_of(environment: Environment, scheme: Scheme, distribution: str) -> str:
+    return f"{environment.venv}/{scheme_roots(distribution, environment.python)[scheme]}".rstrip("/")
 
-    venv: str
-    python: str
 
-    @property
-    def interpreter(self) -> str:
-        return f"{self.venv}/bin/python3"
-
-    def root_of(self, scheme: Scheme, distribution: str) -> str:
-        return f"{self.venv}/{scheme_roots(distribution, self.python)[scheme]}".rstrip("/")
-
-    def owns(self, path: str) -> bool:
-        """Return whether a path below the root is the environment's own, which no wheel may replace or hide."""
-        library = f"lib/python{self.python}"
-        own = {"bin", "include", "lib", "lib64", library, f"{library}/site-packages", "pyvenv.cfg"}
-        below = ("lib64/", "pyvenv.cfg/")
-        return path in own or path.startswith(below) or _INTERPRETER.match(path) is not None
+def _owns(environment: Environment, path: str) -> bool:
+    """Return whether a path below the root is the environment's own, which no wheel may replace or hide."""
+    library = f"lib/python{environment.python}"
+    own = {"bin", "include", "lib", "lib64", library, f"{library}/site-packages", "pyvenv.cfg"}
+    return path in own or path.startswith(("lib64/", "pyvenv.cfg/")) or _INTERPRETER.match(path) is not None
 
 
 def wheel_entries(
@@ -181,10 +170,9 @@ class _Installation(WheelDestination):
         if note is not None:
             entry = self._add(scheme, f"{self.metadata}/{NOTE}", Bytes(note), executable=False)
             records = [*records, (scheme, entry)]
-        site = self.environment.root_of(Scheme("purelib"), self.distribution)
         installed = {self._image_path(of, entry.path): entry for of, entry in records}
         rows = [
-            (posixpath.relpath(f"/{path}", f"/{site}"), str(entry.hash_), entry.size or 0)
+            (posixpath.relpath(f"/{path}", f"/{self.environment.site}"), str(entry.hash_), entry.size or 0)
             for path, entry in installed.items()
             if path in self.entries
         ]
@@ -193,7 +181,7 @@ class _Installation(WheelDestination):
     def _add(self, scheme: Scheme, name: str, content: Content, *, executable: bool) -> RecordEntry:
         path = self._image_path(scheme, name)
         inside = path.removeprefix(f"{self.environment.venv}/")
-        if self.environment.owns(inside):
+        if _owns(self.environment, inside):
             raise _unsafe(self.file, f"the file {name} would replace {inside} of the environment")
         if path in self.entries:
             raise _bad(self.file, f"two of its files have the path {inside}")
@@ -202,7 +190,7 @@ class _Installation(WheelDestination):
         return _record_entry(name, content)
 
     def _image_path(self, scheme: Scheme, name: str) -> ImagePath:
-        return ImagePath(f"{self.environment.root_of(scheme, self.distribution)}/{name}")
+        return ImagePath(f"{_root_of(self.environment, scheme, self.distribution)}/{name}")
 
     def _content(self, info: ZipInfo) -> RawSlice | DeflatedSlice:
         """Return a reference to a member's bytes in the wheel, without reading them."""
@@ -292,22 +280,20 @@ def metadata_entries(second_name: SecondName, environment: Environment) -> list[
         "INSTALLER": INSTALLER,
         "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
     }
-    rows = [(f"{folder}/{file}", _record_hash(sha256_of(data)), len(data)) for file, data in files.items()]
+    rows = [(f"{folder}/{file}", record_hash(sha256_of(data)), len(data)) for file, data in files.items()]
     files["RECORD"] = record_text(rows, f"{folder}/RECORD")
-    site = environment.root_of(Scheme("purelib"), name)
-    return [
-        Entry(ImagePath(f"{site}/{folder}/{file}"), EntryKind.FILE, 0o644, Bytes(data)) for file, data in files.items()
-    ]
+    places = {ImagePath(f"{environment.site}/{folder}/{file}"): data for file, data in files.items()}
+    return [Entry(path, EntryKind.FILE, 0o644, Bytes(data)) for path, data in places.items()]
 
 
 def _record_entry(name: str, content: Content) -> RecordEntry:
     if content.sha256 is None:
         raise ValueError(f"the file {name} has no hash")
-    algorithm, _, value = _record_hash(content.sha256).partition("=")
+    algorithm, _, value = record_hash(content.sha256).partition("=")
     return RecordEntry(name, Hash(algorithm, value), content.size)
 
 
-def _record_hash(digest: Sha256) -> str:
+def record_hash(digest: Sha256) -> str:
     return f"sha256={base64.urlsafe_b64encode(bytes.fromhex(digest)).decode().rstrip('=')}"
 
 
@@ -319,20 +305,14 @@ def record_text(rows: Iterable[Sequence[object]], itself: str) -> bytes:
 
 
 def _bad(file: str, why: str) -> InputError:
-    return InputError(
-        "bad-wheel",
-        f"{file} cannot be installed.",
-        where=file,
-        why=f"{why[0].upper()}{why[1:]}.",
-        fix="The published wheel is broken; choose another version of it in matrix.yaml.",
-    )
+    fix = "The published wheel is broken; choose another version of it in matrix.yaml."
+    return _refused("bad-wheel", f"{file} cannot be installed.", file, why, fix)
 
 
 def _unsafe(file: str, why: str) -> InputError:
-    return InputError(
-        "unsafe-wheel",
-        f"{file} must not be installed.",
-        where=file,
-        why=f"{why[0].upper()}{why[1:]}.",
-        fix="Choose another version in matrix.yaml, and report this wheel to those who publish it.",
-    )
+    fix = "Choose another version in matrix.yaml, and report this wheel to those who publish it."
+    return _refused("unsafe-wheel", f"{file} must not be installed.", file, why, fix)
+
+
+def _refused(name: str, what: str, file: str, why: str, fix: str) -> InputError:
+    return InputError(name, what, where=file, why=f"{why[0].upper()}{why[1:]}.", fix=fix)

@@ -16,7 +16,8 @@ from imagefactory.lock.wheelhouse.keep import (
     keep,
     refuse_damaged,
 )
-from imagefactory.oci.registry.artifacts import TITLE, Payload, push_artifact
+from imagefactory.oci.image import MANIFEST_TYPE
+from imagefactory.oci.registry.artifacts import TITLE, Payload, upload_artifact
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.locks.files import LockedWheel
@@ -69,7 +70,8 @@ def push(repository: Repository, wheel: KeptWheel) -> Literal["pushed", "present
         KEY: wheel.key,
         INPUTS: canonical_json(wheel.inputs.as_json()).decode(),
     }
-    push_artifact(repository, ARTIFACT_TYPE, [payload], annotations=annotations, tag=tag)
+    body = upload_artifact(repository, ARTIFACT_TYPE, [payload], annotations=annotations)
+    repository.put_manifest(body, MANIFEST_TYPE, tag)
     return "pushed"
 
 

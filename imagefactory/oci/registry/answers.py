@@ -22,15 +22,11 @@ from imagefactory.store.http import (
     retry_after,
 )
 
-Access = Literal["pull", "pull,push", "pull,push,delete"]
-"""What a token allows; each one includes those before it."""
+Access = Literal["pull", "pull,push", "pull,push,delete"]  # what a token allows; each one includes those before it
 
-BLOCK = 256 * 1024
-"""Bytes of a body that are read or sent at a time."""
-MOST_TEXT = 8 * 1024 * 1024
-"""The longest response that is kept in memory; in practice, manifests have at most 4 MiB."""
-_TIMEOUT = (10.0, 60.0)
-"""Seconds to connect, and to wait for the next bytes."""
+BLOCK = 256 * 1024  # bytes of a body that are read or sent at a time
+MOST_TEXT = 8 * 1024 * 1024  # the longest response that is kept in memory; in practice, manifests have at most 4 MiB
+_TIMEOUT = (10.0, 60.0)  # seconds to connect, and to wait for the next bytes
 
 
 @dataclass(frozen=True)
@@ -44,8 +40,7 @@ class RegistryRequest:
     params: Mapping[str, str] = field(default_factory=dict)
     body: bytes | Iterable[bytes] | None = None
     timeout: tuple[float, float] = _TIMEOUT
-    stopped: threading.Event | None = None
-    """When set, it is not sent again, and a CancelledError is raised instead."""
+    stopped: threading.Event | None = None  # when set, it is not sent again, and a CancelledError is raised instead
 
 
 @dataclass(frozen=True)
@@ -53,8 +48,7 @@ class Answer:
     """A registry's response, read into memory."""
 
     status: int
-    headers: Mapping[str, str]
-    """Looked up case-insensitively."""
+    headers: Mapping[str, str]  # looked up case-insensitively
     body: bytes
     url: str
 
@@ -63,7 +57,6 @@ class Answer:
         return self.status < HTTPStatus.MULTIPLE_CHOICES
 
     def errors(self) -> list[tuple[str, str]]:
-        """Return the code and message of each error in the body."""
         try:
             found = parse_json(self.body)["errors"]
             return [
@@ -76,7 +69,6 @@ class Answer:
         return any(code in codes for code, _ in self.errors())
 
     def said(self) -> str:
-        """Return the status and the errors on one line."""
         errors = "; ".join(f"{code}: {message}".strip(": ") for code, message in self.errors())
         text = clean(errors or self.body[:300].decode("utf-8", "replace"))
         try:
@@ -86,7 +78,6 @@ class Answer:
         return f"{phrase}: {text[:300]}" if text else phrase
 
     def again(self) -> Again | None:
-        """Judge whether the same request may succeed later."""
         limited = self.status == HTTPStatus.FORBIDDEN and b"secondary rate limit" in self.body
         # A new token helps against one that expired or was revoked, but not against too narrow a scope.
         expired = 'error="invalid_token"' in self.headers.get("WWW-Authenticate", "")
@@ -119,8 +110,7 @@ def judge_answer(outcome: Answer | OSError) -> Again | None:
 class Challenge:
     """The authorization that a registry requests with a 401."""
 
-    scheme: str
-    """`basic` or `bearer`."""
+    scheme: str  # `basic` or `bearer`
     realm: str
     service: str | None = None
 
@@ -134,7 +124,6 @@ def _is_usable(text: str, scheme: str) -> bool:
 
 
 def read_challenge(header: str) -> Challenge | None:
-    """Parse a WWW-Authenticate header; prefer Bearer if it offers both."""
     for scheme in ("bearer", "basic"):
         found = re.search(rf"(?:^|,)\s*{scheme}\s+(.*)", header, re.IGNORECASE)
         given = requests.utils.parse_dict_header(found[1]) if found else {}  # type: ignore[no-untyped-call]

@@ -17,8 +17,7 @@ from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.store.digests import Digest, canonical_json, digest_of, file_sha256
 
-TITLE = "org.opencontainers.image.title"
-"""The annotation that holds the name of a file."""
+TITLE = "org.opencontainers.image.title"  # the annotation that holds the name of a file
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,7 @@ class Payload:
     media_type: str
     content: bytes | Path
     annotations: Mapping[str, str] = field(default_factory=dict)
-    known_digest: Digest | None = None
-    """The digest of a file if it is known, so that the file is read only to send it."""
+    known_digest: Digest | None = None  # the digest of a file if it is known, so that the file is read only to send it
 
     @classmethod
     def file(cls, path: Path, media_type: str, *, digest: Digest | None = None) -> Payload:
@@ -49,8 +47,7 @@ class Payload:
 
 _EMPTY = Payload("application/vnd.oci.empty.v1+json", b"{}")
 """Stands in for the configuration that an artifact does not have."""
-_MOST = 1000
-"""The longest list of contents; engines accept images of 127 layers."""
+_MOST = 1000  # the longest list of contents; engines accept images of 127 layers
 
 
 def upload_artifact(
@@ -94,21 +91,7 @@ def artifact_manifest(
     return canonical_json(document)
 
 
-def push_artifact(
-    repository: Repository,
-    artifact_type: str,
-    payloads: Sequence[Payload],
-    *,
-    annotations: Mapping[str, str],
-    tag: str,
-) -> None:
-    """Push an artifact, and point a tag at it once it is complete."""
-    body = upload_artifact(repository, artifact_type, payloads, annotations=annotations)
-    repository.put_manifest(body, MANIFEST_TYPE, tag)
-
-
 def contents(repository: Repository, manifest: StoredManifest) -> list[Descriptor]:
-    """Return the descriptors of an artifact's or an image's content."""
     where = f"{repository.reference.name}@{manifest.digest}"
     try:
         found = [Descriptor.of(layer) for layer in manifest.document()["layers"]]

@@ -33,34 +33,25 @@ UploadOutcome = Literal["present", "uploaded"]
 OpenStream = Callable[[], BinaryIO]
 _Problem = Answer | requests.RequestException
 
-LARGEST = {"ghcr.io": 10_000_000_000}
-"""The largest blob in bytes that a registry documents."""
-LONGEST = {"ghcr.io": 600.0}
-"""The longest upload in seconds that a registry documents."""
+LONGEST = {"ghcr.io": 600.0}  # the longest upload in seconds that a registry documents
 _TIMEOUT = (60.0, 300.0)
 """Seconds to send a block, and for the registry to commit: GHCR needs about 10 s for a large layer."""
-_CHECKS = 3
-"""How often to look up a blob that was sent whole: the commit may still be running behind an early error."""
+_CHECKS = 3  # how often to look up a blob that was sent whole: the commit may still be running behind an early error
 _SIZE = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass
 class Download:
-    """The transfer of a blob, or of a part of it, which continues after a fault as long as there is progress."""
+    """The transfer of a blob, up to an end, which continues after a fault as long as there is progress."""
 
     connection: Connection
     digest: Digest
-    position: int
-    end: int
+    end: int  # where to stop: a byte more than is expected shows that the blob is too long
     take: Callable[[bytes], object]
-    whole: bool = False
-    """Whether `end` lies beyond the blob, so that a first request needs no range."""
-
-    def __post_init__(self) -> None:
-        self._reached = self.position
+    position: int = 0
+    _reached: int = 0
 
     def run(self) -> None:
-        """Transfer the bytes to `take`."""
         with self.connection.named_failures():
             answer = self.connection.retry.run(self._request, later=self._judge)
         if answer is None:
@@ -78,8 +69,7 @@ class Download:
     def _request(self) -> Answer | None:
         url = self.connection.url(f"blobs/{self.digest}")
         # Storage behind a registry may not support ranges: request one only if necessary.
-        from_start = self.position == 0 and self.whole
-        headers = {} if from_start else {"Range": f"bytes={self.position}-{self.end - 1}"}
+        headers = {"Range": f"bytes={self.position}-{self.end - 1}"} if self.position else {}
         with self.connection.stream(RegistryRequest("GET", url, headers=headers)) as response:
             if isinstance(response, Answer):
                 nothing_left = response.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
@@ -122,17 +112,6 @@ class Upload:
     stopped: threading.Event
 
     def run(self) -> UploadOutcome:
-        """Upload the blob, unless the repository already has it."""
-        registry = self.connection.reference.registry
-        largest = LARGEST.get(registry, self.size)
-        if self.size > largest:
-            raise RegistryError(
-                "blob-too-large",
-                f"A layer of {self.size:,} bytes is too large for {registry}.",
-                where=self.digest,
-                why=f"It accepts at most {largest:,} bytes per layer.",
-                fix="Split the layer: large wheels get one each.",
-            )
         if self._is_present():
             return "present"
         problem = self.connection.retry.run(self._send, later=self._judge, stopped=self.stopped)

@@ -43,15 +43,13 @@ from imagefactory.store.http import Retry, new_session
 _RETRY = Retry(attempts=7)
 _CONNECTIONS = 8
 _REDIRECTS = 5
-_LIFETIME = 60.0
-"""Seconds that a token is valid if the server does not say."""
+_LIFETIME = 60.0  # seconds that a token is valid if the server does not say
 
 
 @dataclass(frozen=True)
 class _Token:
     value: str = field(repr=False)
-    until: float
-    """On the monotonic clock, because the clocks of two machines may disagree."""
+    until: float  # on the monotonic clock, because the clocks of two machines may disagree
 
 
 class Connection:
@@ -195,7 +193,6 @@ class Connection:
 
     @contextmanager
     def named_failures(self) -> Iterator[None]:
-        """Turn exceptions of requests into errors with a remedy."""
         try:
             yield
         except requests.RequestException as error:

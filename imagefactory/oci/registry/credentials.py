@@ -18,8 +18,7 @@ from imagefactory.store.digests import parse_json
 
 _KEYS = {"docker.io": "index.docker.io"}
 """The names under which `docker login` stores credentials, where they differ from the registry's."""
-_HELPER_TIMEOUT = 60
-"""Seconds, because a helper may ask the user to unlock a keychain."""
+_HELPER_TIMEOUT = 60  # seconds, because a helper may ask the user to unlock a keychain
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,6 @@ class Credentials:
 
 
 def find_credentials(registry: str, environment: Mapping[str, str] = os.environ) -> Credentials | None:
-    """Return this machine's credentials for a registry, or None if it has none."""
     home = environment.get("HOME") or Path.home()
     file = Path(environment.get("DOCKER_CONFIG") or Path(home, ".docker")) / "config.json"
     try:

@@ -9,20 +9,20 @@ import io
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Literal, Protocol
+from typing import Literal, Protocol
 
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE, Image
 from imagefactory.oci.registry.blobs import OpenStream, UploadOutcome
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.digests import Digest, canonical_json, digest_of
+from imagefactory.store.paths import open_regular
 
-PARALLEL = 4
-"""Parallel uploads: with more, GHCR answers "too many requests"."""
+PARALLEL = 4  # parallel uploads: with more, GHCR answers "too many requests"
 
 UploadState = Literal["waiting", "uploading", "present", "uploaded"]
 
@@ -57,11 +57,11 @@ class Pushable:
 
     @classmethod
     def of_image(cls, image: Image, locate: Callable[[Digest], Path]) -> Pushable:
-        """Prepare an image; `locate` returns the file of a layer, and is called only for layers that are sent."""
+        """Prepare an image; `locate` returns where the file of a layer is, which is opened only to be sent."""
         history = json.loads(image.config).get("history", [])
         names = [str(entry.get("created_by", "layer")).removeprefix("imagefactory ") for entry in history]
         layers = [
-            PushableBlob(blob.digest, blob.size, name, opening(locate, blob.digest))
+            PushableBlob(blob.digest, blob.size, name, partial(open_regular, locate(blob.digest)))
             for blob, name in zip(image.layers, names, strict=True)
         ]
         content = partial(io.BytesIO, image.config)
@@ -76,8 +76,7 @@ class Pushed:
     digest: Digest
     descriptor: Descriptor
     outcomes: Mapping[Digest, UploadOutcome]
-    uploaded: int
-    """The total size of the blobs that were sent."""
+    uploaded: int  # the total size of the blobs that were sent
 
     def count(self, outcome: UploadOutcome) -> int:
         return sum(value == outcome for value in self.outcomes.values())
@@ -86,7 +85,6 @@ class Pushed:
 def push_image(
     repository: Repository, image: Pushable, *, tag: str | None = None, watcher: PushWatcher | None = None
 ) -> Pushed:
-    """Push an image by digest, and point a tag at it if one is given."""
     # A manifest may name the same blob twice.
     parts = {part.digest: part for part in image.parts}
     if watcher:
@@ -136,18 +134,10 @@ def _upload_all(
         ordered = sorted(parts, key=lambda part: -part.size)
         futures = {part.digest: pool.submit(upload, part) for part in ordered}
         try:
-            wait(futures.values(), return_when=FIRST_EXCEPTION)
-        finally:
-            if not all(future.done() for future in futures.values()):
-                stopped.set()
-                pool.shutdown(wait=True, cancel_futures=True)
-    for future in futures.values():
-        failure = None if future.cancelled() else future.exception()
-        if failure is not None and not isinstance(failure, CancelledError):
-            raise failure
+            for future in as_completed(futures.values()):
+                future.result()
+        except BaseException:
+            stopped.set()
+            pool.shutdown(cancel_futures=True)
+            raise
     return {digest: future.result() for digest, future in futures.items()}
-
-
-def opening(locate: Callable[[Digest], Path], digest: Digest) -> Callable[[], BinaryIO]:
-    """Return a function that locates and opens a blob."""
-    return lambda: locate(digest).open("rb")

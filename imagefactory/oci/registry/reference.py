@@ -20,18 +20,15 @@ _REPOSITORY = re.compile(rf"{_PART}(?:/{_PART})*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST_NAME = 255
-_LARGEST = 2**63
-"""More than any blob has; Go, in which registries are written, counts up to this."""
-_HOSTS = {"docker.io": "registry-1.docker.io"}
-"""Registries whose API has another host than the name that users write."""
+_LARGEST = 2**63  # more than any blob has; Go, in which registries are written, counts up to this
+_HOSTS = {"docker.io": "registry-1.docker.io"}  # registries whose API has another host than the name that users write
 
 
 @dataclass(frozen=True)
 class Reference:
     """A registry, a repository in it, and optionally a tag or a digest."""
 
-    registry: str
-    """The host, with an optional port."""
+    registry: str  # the host, with an optional port
     repository: str
     tag: str | None = None
     digest: Digest | None = None
@@ -59,7 +56,6 @@ class Reference:
 
     @property
     def host(self) -> str:
-        """The host of the registry's API."""
         return _HOSTS.get(self.registry, self.registry)
 
     @property
@@ -76,7 +72,6 @@ class Reference:
 
     @property
     def name(self) -> str:
-        """The repository without tag and digest."""
         return f"{self.registry}/{self.repository}"
 
     def tagged(self, tag: str) -> Self:

@@ -23,8 +23,7 @@ from imagefactory.oci.registry.tag_writes import claim, replace_tag
 from imagefactory.store.digests import Digest
 
 _ATTEMPTS = 8
-_ONE_AT_A_TIME: dict[str, threading.Lock] = {}
-"""For each list: the threads of this process take turns."""
+_ONE_AT_A_TIME: dict[str, threading.Lock] = {}  # for each list: the threads of this process take turns
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,6 @@ def fallback_tag(digest: Digest) -> str:
 
 
 def find(repository: Repository, digest: Digest, artifact_type: str | None = None) -> list[Descriptor]:
-    """List the referrers of a manifest, of one type or of all."""
     # A registry that has learned the API may not know what was listed under the tag before.
     index = repository.manifest(fallback_tag(digest))
     found: dict[Digest, Descriptor] = {}
@@ -74,7 +72,6 @@ def attach(
     payloads: Sequence[Payload],
     annotations: Mapping[str, str] | None = None,
 ) -> Descriptor:
-    """Push an artifact with a subject, and list it under the tag if the registry has no API."""
     [attached] = attach_many(repository, subject, [Attachment(artifact_type, payloads, annotations or {})])
     return attached
 

@@ -48,8 +48,7 @@ class WriteWindow:
     wait: float
 
 
-WINDOW_HERE = WriteWindow(0.25, 0.25)
-"""For a registry on this machine."""
+WINDOW_HERE = WriteWindow(0.25, 0.25)  # for a registry on this machine
 WINDOW_AWAY = WriteWindow(3.0, 3.0)
 
 
@@ -66,7 +65,6 @@ class StoredManifest:
         return document
 
     def descriptor(self) -> Descriptor:
-        """Return a descriptor for an index, or for a subject."""
         return Descriptor(self.media_type, self.digest, len(self.body))
 
 
@@ -130,16 +128,9 @@ class Repository(Connection):
         """Raise an error unless uploads are accepted: start one, and leave it to the registry."""
         Upload(self, digest_of(b""), 0, io.BytesIO, lambda _: None, threading.Event()).start()
 
-    def read(self, digest: Digest, offset: int, length: int) -> bytes:
-        """Read up to `length` bytes of a blob. The digest covers only whole blobs, so the caller has to check them."""
-        data = bytearray()
-        if length:
-            Download(self, digest, offset, offset + length, data.extend).run()
-        return bytes(data)
-
     def blob(self, digest: Digest, limit: int = 4 * 1024 * 1024) -> bytes:
-        """Read a small blob into memory and check it."""
-        data = self.read(digest, 0, limit + 1)
+        data = bytearray()
+        Download(self, digest, limit + 1, data.extend).run()
         if len(data) > limit:
             raise RegistryError(
                 "blob-too-large",
@@ -148,8 +139,8 @@ class Repository(Connection):
                 why=f"It has more than {limit:,} bytes.",
                 fix="Check what the reference names.",
             )
-        self._check(digest, data)
-        return data
+        self._check(digest, bytes(data))
+        return bytes(data)
 
     def download(self, digest: Digest, size: int, path: Path) -> None:
         """Download a blob to a file and check it; the file appears whole, or not at all."""
@@ -163,7 +154,7 @@ class Repository(Connection):
                 file.write(data)
 
             # One byte more than expected is enough to see that the blob is too long.
-            Download(self, digest, 0, size + 1, take, whole=True).run()
+            Download(self, digest, size + 1, take).run()
             found = f"sha256:{hashed.hexdigest()}"
             if (received, found) != (size, digest):
                 why = f"It sent {received:,} bytes (expected: {size:,}) with the digest {found}."
@@ -191,7 +182,6 @@ class Repository(Connection):
         return StoredManifest(digest, media_type, answer.body)
 
     def require_manifest(self, name: str) -> StoredManifest:
-        """Read a manifest or index, and raise an error if there is none."""
         manifest = self.manifest(name)
         if manifest is None:
             where = f"{self.reference.name}{'@' if is_digest(name) else ':'}{name}"
@@ -199,7 +189,6 @@ class Repository(Connection):
         return manifest
 
     def resolve(self, name: str) -> Digest | None:
-        """Return the digest that a tag points at; None if there is no such tag."""
         answer = self._ask_for_manifest("HEAD", name)
         if answer is None:
             return None
@@ -212,7 +201,6 @@ class Repository(Connection):
     def put_manifest(
         self, body: bytes, media_type: str, tag: str | None = None, *, stopped: threading.Event | None = None
     ) -> Digest:
-        """Write a manifest or index, and in the same step point a tag at it if one is given."""
         return self.write_manifest(body, media_type, tag, stopped=stopped)[0]
 
     def write_manifest(

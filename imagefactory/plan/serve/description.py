@@ -26,10 +26,8 @@ from imagefactory.store.digests import canonical_json
 
 FORMAT = 1
 GB = 1_000_000_000
-CUDA_13_DRIVER = "580"
-"""The first driver branch for CUDA 13 and for GB10."""
-CUDA_12_DRIVER = "525"
-"""The first driver branch for CUDA 12."""
+CUDA_13_DRIVER = "580"  # the first driver branch for CUDA 13 and for GB10
+CUDA_12_DRIVER = "525"  # the first driver branch for CUDA 12
 Description = dict[str, Any]
 
 
@@ -56,7 +54,6 @@ def describe_image(
 
 
 def settings_bytes(description: Description) -> bytes:
-    """Serialise settings.json, deterministically."""
     return json.dumps(json.loads(canonical_json(description)), indent=1, sort_keys=True).encode() + b"\n"
 
 
@@ -133,25 +130,19 @@ def _image_facts(matrix: Matrix, cell: Cell, kernels: KernelOrigin | None) -> di
     return facts
 
 
-GENERATED_MODELS = "/opt/models"
-"""The folder in an image for models that the factory makes itself."""
+GENERATED_MODELS = "/opt/models"  # the folder in an image for models that the factory makes itself
 
 
 @dataclass(frozen=True)
 class Served:
     """The content of the last layer, and the environment of the image."""
 
-    model: dict[str, Any]
-    """model.json: the model's location and revision, its drafters and flags."""
-    description: Description
-    """settings.json: every setting with this image's default."""
-    extra: dict[str, str]
-    """Environment variables set by the model or by a mod."""
-    compiles: bool = False
-    """Whether the image has a CUDA compiler."""
+    model: dict[str, Any]  # model.json: the model's location and revision, its drafters and flags
+    description: Description  # settings.json: every setting with this image's default
+    extra: dict[str, str]  # environment variables set by the model or by a mod
+    compiles: bool = False  # whether the image has a CUDA compiler
 
     def environment(self) -> dict[str, str]:
-        """Return the variables of the image, sorted."""
         fixed = {
             "LANG": "C.UTF-8",
             "PATH": f"/{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -177,7 +168,6 @@ def describe(
     *,
     compiles: bool = False,
 ) -> Served:
-    """Describe how a cell starts, with the settings of the matrix and of its mods."""
     model = model_settings(matrix, cell, revisions, chosen)
     description = describe_image(matrix, cell, model, kernels=kernels)
     mod_variables = {name: value for mod, _ in chosen.mods for name, value in mod.manifest.settings.env.items()}

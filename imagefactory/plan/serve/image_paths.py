@@ -4,8 +4,7 @@ from pathlib import Path
 
 from imagefactory.project.servers.server import Server
 
-COMPILER = "nvidia-cuda-nvcc"
-"""The wheel of the CUDA compiler."""
+COMPILER = "nvidia-cuda-nvcc"  # the wheel of the CUDA compiler
 CUDA_HOME = "usr/local/cuda"
 
 SHARE = "usr/share/imagefactory"
@@ -15,13 +14,10 @@ MODS_AT_START = f"/{SHARE}/mods_at_start"
 """The module whose `apply_mods(names, folder)` implements the setting MODS, without `.py`."""
 # -I and -S ignore the environment and site-packages, for a start in milliseconds.
 ENTRYPOINT = ("/usr/bin/python3", "-I", "-S", f"/{PROGRAM}")
-COMMAND: tuple[str, ...] = ()
-"""Without arguments, the image serves its model with its defaults."""
+COMMAND: tuple[str, ...] = ()  # without arguments, the image serves its model with its defaults
 
-CACHES = "/var/cache/imagefactory"
-"""Results of compiling and tuning at run time; each image needs its own volume."""
-MODEL_CACHE = "/root/.cache/huggingface"
-"""Downloaded models, shared by all images."""
+CACHES = "/var/cache/imagefactory"  # results of compiling and tuning at run time; each image needs its own volume
+MODEL_CACHE = "/root/.cache/huggingface"  # downloaded models, shared by all images
 KEY_FILE = "/run/secrets/vllm_api_key"
 
 SECOND = 1_000_000_000
@@ -58,7 +54,6 @@ def cache_environment(server: Server) -> dict[str, str]:
 
 
 def program_folder(root: Path) -> Path:
-    """Return the folder of the serve program in a checkout."""
     return root / "images" / "serve"
 
 

@@ -17,6 +17,7 @@ import pytest
 from imagefactory.check.smoke.containers import Container, Containers
 from imagefactory.plan.serve.image_paths import CACHES, ENTRYPOINT, PROGRAM, SETTINGS, program_folder
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.engines import wait_until
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 BUSY_SPARK = REPOSITORY / "tests" / "fixtures" / "readings" / "gb10-busy.json"
@@ -92,15 +93,8 @@ def compilers(container: Container) -> list[str]:
     return [args for _, _, args in processes(container) if Path(args.split()[0]).name in COMPILERS]
 
 
-def wait_until(condition: Callable[[], object], container: Container, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, container.log[-3000:]
-        time.sleep(0.5)
-
-
 def said(container: Container, words: str, seconds: float = 300) -> None:
-    wait_until(lambda: words in container.log, container, seconds)
+    wait_until(lambda: words in container.log, seconds, container)
 
 
 def goes_on(container: Container) -> None:
@@ -133,12 +127,12 @@ def test_sampling_is_compiled_once(start: Start, containers: Containers) -> None
 def test_a_compile_that_was_killed_is_resumed_by_the_next_start(start: Start, containers: Containers) -> None:
     volume = containers.caches("killed")
     first = start(*volume, COMPILERS="1")
-    wait_until(lambda: objects(first), first, COMPILE_LIMIT)
+    wait_until(lambda: objects(first), COMPILE_LIMIT, first)
     kept = objects(first)
-    wait_until(lambda: compilers(first), first, 60)
+    wait_until(lambda: compilers(first), 60, first)
     [companion] = [pid for pid, parent, args in processes(first) if parent == 1 and args.endswith(PROGRAM)]
     first.execute("kill", "-KILL", str(companion))
-    wait_until(lambda: not compilers(first), first, 10)
+    wait_until(lambda: not compilers(first), 10, first)
     goes_on(first)
     second = start(*volume)
     said(second, "[serve] compiled quantization in", COMPILE_LIMIT)
@@ -155,7 +149,7 @@ def test_a_full_disk_ends_the_compile_and_not_the_start(start: Start) -> None:
 def test_with_one_core_one_compiler_runs(start: Start) -> None:
     container = start("--cpuset-cpus", str(min(os.sched_getaffinity(0))))
     said(container, "compiling quantization beside the start, 1 at a time")
-    wait_until(lambda: compilers(container), container, 120)
+    wait_until(lambda: compilers(container), 120, container)
     for _ in range(20):
         running = compilers(container)
         assert len([args for args in running if "nvcc" in args.split()[0]]) <= 1, running
@@ -174,5 +168,5 @@ def test_nothing_is_compiled_without_memory_or_if_not_wanted(start: Start, varia
 def test_compilers_end_first_where_memory_runs_out(start: Start) -> None:
     container = start("--memory", "600m", "--memory-swap", "600m", COMPILERS="4")
     said(container, "compiling quantization beside the start, 4 at a time")
-    wait_until(lambda: not any("compile_ahead" in args for _, _, args in processes(container)), container, 600)
+    wait_until(lambda: not any("compile_ahead" in args for _, _, args in processes(container)), 600, container)
     goes_on(container)

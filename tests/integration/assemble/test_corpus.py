@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.assemble.layers.wheel_layer import Environment, wheel_entries
+from imagefactory.assemble.layers.wheel_layer import wheel_entries
 from imagefactory.oci.entry import DeflatedSlice, read_content
 from imagefactory.oci.gzip import LayerBlob
+from imagefactory.plan.plan import Environment
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from tests.fixtures.checkouts import REPOSITORY

@@ -14,19 +14,13 @@ from imagefactory.assemble.engines.docker.daemon import load
 from imagefactory.oci.layout import archive, write_archive
 from tests.fixtures.engines import need
 from tests.fixtures.platforms import MACHINE
-from tests.fixtures.small_factory import CELL, SmallFactory
+from tests.fixtures.small_factory import CELL
 
 
 def run(*command: str) -> str:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, f"{' '.join(command)}: {result.stderr}"
     return result.stdout
-
-
-@pytest.fixture
-def built(small_factory: SmallFactory) -> Built:
-    [built] = small_factory.build()
-    return built
 
 
 @pytest.fixture

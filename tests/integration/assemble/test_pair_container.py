@@ -13,6 +13,7 @@ import pytest
 from imagefactory.check.smoke.containers import Container, docker
 from imagefactory.plan.serve.image_paths import ENTRYPOINT
 from images.serve.program.pulse import PARTED
+from tests.fixtures.engines import wait_until
 from tests.fixtures.failures import refused
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
@@ -90,22 +91,12 @@ def test_a_node_alone_says_within_30_s_what_it_waited_for(pair: Pair) -> None:
 
 def test_a_model_is_served_by_both_and_they_end_and_start_together(pair: Pair) -> None:
     worker, head = pair.start(1), pair.start(0)
-    wait_for(head, "[serve] ready:", worker)
+    wait_until(lambda: "[serve] ready:" in head.log or not head.is_running, START_LIMIT, head, worker)
+    assert head.is_running, head.log + worker.log
     answer = head.execute("python3", "-c", ASK)
     assert json.loads(answer.stdout)["usage"]["completion_tokens"] == 8, answer.stderr
     assert worker.execute(*ENTRYPOINT, "health").stdout == "the head is ready\n"
     docker("kill", worker.name)
-    until = time.monotonic() + 60
-    while head.is_running:
-        assert time.monotonic() < until, head.log
-        time.sleep(1)
+    wait_until(lambda: not head.is_running, 60, head)
     assert head.exit_code == PARTED
     assert "has ended or is cut off" in head.log
-
-
-def wait_for(container: Container, words: str, other: Container) -> None:
-    until = time.monotonic() + START_LIMIT
-    while words not in container.log:
-        assert time.monotonic() < until, container.log + other.log
-        assert container.is_running, container.log + other.log
-        time.sleep(2)

@@ -5,7 +5,7 @@ and sees every packet (tests/container/reached.py). vLLM is its build for CPUs, 
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from imagefactory.project.servers.known import SERVERS
 from imagefactory.project.targets import select_one
 from tests.container.reached import RESOLVER
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.engines import wait_until
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.tiny_image import TARGET as TINY
 from tests.smoke.test_serve import on_cpu
@@ -79,13 +80,6 @@ def recorder(containers: Containers, image: str) -> Iterator[Container]:
         yield container
     finally:
         container.remove()
-
-
-def wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s"
-        time.sleep(0.5)
 
 
 def reached_by(containers: Containers, image: Image, **variables: str) -> tuple[str, set[str]]:

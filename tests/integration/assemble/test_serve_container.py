@@ -47,6 +47,7 @@ from imagefactory.project.targets import select
 from imagefactory.store.index_config import environment_for_uv
 from images.serve.program.pulse import GB, MEMORY, STUCK
 from tests.fixtures.benchmarks import result
+from tests.fixtures.engines import wait_until
 from tests.fixtures.failures import refused
 from tests.fixtures.model_hub import ModelHub
 from tests.fixtures.serving import READINGS, REPOSITORY, model_document
@@ -245,9 +246,7 @@ def test_memory_that_runs_out_ends_compilers_then_requests_then_the_server(engin
         assert "sleep 987" not in container.execute("ps", "-eo", "args").stdout
         leave(1.5)
         wait_for_log(container, "1.5 GB of memory are left", 20)
-        deadline = time.monotonic() + 60
-        while container.is_running and time.monotonic() < deadline:
-            time.sleep(0.5)
+        wait_until(lambda: not container.is_running, 60, container)
         assert container.exit_code == MEMORY
         assert "the server is ended with code 70, before the host freezes" in container.log
 
@@ -324,9 +323,7 @@ def ask_in_vain(server: RunningServer) -> str:
     body: dict[str, object] = {"model": "tiny", "prompt": "a", "max_tokens": 1}
     with suppress(requests.RequestException):
         server.post("/v1/completions", body)
-    deadline = time.monotonic() + 200
-    while server.container.is_running and time.monotonic() < deadline:
-        time.sleep(1)
+    wait_until(lambda: not server.container.is_running, 200, server.container)
     return server.container.log
 
 
@@ -348,7 +345,4 @@ def measure_once(server: RunningServer, folder: Path) -> None:
 
 
 def wait_for_log(container: Container, words: str, seconds: float = 300) -> None:
-    deadline = time.monotonic() + seconds
-    while words not in container.log:
-        assert time.monotonic() < deadline, f"the log never said {words!r}"
-        time.sleep(0.5)
+    wait_until(lambda: words in container.log, seconds, container)

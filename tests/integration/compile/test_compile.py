@@ -61,7 +61,7 @@ class SmallToolchain(CompileProject):
 def toolchain() -> tuple[CompileProject, str]:
     """Assemble the small toolchain and load it; it stays in the daemon, where another process may be using it."""
     project = SmallToolchain(REPOSITORY)
-    cell = project.cell(next(iter(project.settings.toolchains)), "0.32.0", PLATFORM)
+    cell = project.cell("0.32.0", PLATFORM)
     assert len(project.wheel_lock(cell).wheels) == len(SMALL)
     plan = toolchain_plan(project, cell)
     return project, provide(project, plan, RecordingWatcher())

@@ -20,7 +20,7 @@ from playwright.sync_api import Browser, Page
 
 from imagefactory.check.smoke.containers import docker
 from imagefactory.launch.docker_run import Launch, compose, docker_run, shell_line
-from imagefactory.launch.recipes import Format, recipe
+from imagefactory.launch.recipes import Format, recipe_document, recipe_text
 from imagefactory.mods.choose import choose_mods
 from imagefactory.plan.serve.description import describe, settings_bytes
 from imagefactory.plan.serve.image_paths import ENTRYPOINT
@@ -255,7 +255,7 @@ def test_commands_and_files_are_those_that_the_factory_prints(
         command = [*server.command, *server.build(image, program_settings.read(image, environment)).arguments]
         for style in get_args(Format):
             if style in server_of(cell).recipes:
-                expected = recipe(style, launch, served.model, command, served.extra)
+                expected = recipe_text(recipe_document(style, launch, served.model, command, served.extra))
                 assert texts[style] == expected
             else:
                 assert texts[style].startswith(f"# {style} does not start")

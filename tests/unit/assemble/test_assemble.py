@@ -1,6 +1,7 @@
 """Building targets: shared work is done once, a vanished package does not stop a newcomer, errors leave no image."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from imagefactory.store.http import Retry
 from tests.fixtures.failures import raises
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
+from tests.unit.assemble.test_verify import flip
 
 
 def states(factory: SmallFactory, layer: str) -> list[str]:
@@ -36,32 +38,22 @@ def test_targets_of_one_call_share_their_layers(small_factory: SmallFactory) -> 
     assert one.layout.folder != other.layout.folder
 
 
-def test_the_output_can_be_chosen(small_factory: SmallFactory, tmp_path: Path) -> None:
-    [built] = small_factory.build(CELL, output=tmp_path / "one")
-    assert built.layout.folder == tmp_path / "one"
-    several = small_factory.build(CELL, SECOND, output=tmp_path / "several")
-    assert [built.layout.folder for built in several] == [tmp_path / "several" / cell.slug for cell in (CELL, SECOND)]
-
-
 def images_of(factory: SmallFactory) -> list[Path]:
     return list((factory.root / "build").glob("*/index.json"))
 
 
-def test_a_wheel_that_is_another_than_the_locked_one_stops_the_build(small_factory: SmallFactory) -> None:
+@pytest.mark.parametrize(("spoil", "error"), [(flip, "wrong-digest"), (None, "download-failed")])
+def test_a_wheel_that_is_another_than_the_locked_one_or_nowhere_stops_the_build(
+    small_factory: SmallFactory, spoil: Callable[[bytes], bytes] | None, error: str
+) -> None:
     [wheel] = small_factory.links.glob("platform-*")
     data = wheel.read_bytes()
-    wheel.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    with raises("wrong-digest", match="platform-3"):
-        small_factory.build()
-    assert images_of(small_factory) == []
-
-
-def test_a_wheel_that_is_nowhere_stops_the_build(small_factory: SmallFactory) -> None:
-    [wheel] = small_factory.links.glob("platform-*")
     wheel.unlink()
-    with raises("download-failed", match="platform-3") as caught:
+    if spoil is not None:
+        wheel.write_bytes(spoil(data))
+    with raises(error, match="platform-3") as caught:
         small_factory.build()
-    assert "PIP_FIND_LINKS" in caught.value.fix
+    assert spoil or "PIP_FIND_LINKS" in caught.value.fix
     assert images_of(small_factory) == []
 
 
@@ -106,13 +98,3 @@ def test_a_record_that_cannot_be_written_does_not_lose_the_image(
     [built] = small_factory.build()
     assert built.image.digest == digest
     assert KnownLayers(small_factory.project.known_layers).image(built.plan) == built.image
-
-
-def test_an_output_that_cannot_be_used_is_refused_before_anything_is_fetched(
-    small_factory: SmallFactory, tmp_path: Path
-) -> None:
-    (tmp_path / "file").touch()
-    for place in (tmp_path / "file", tmp_path / "file" / "below"):
-        with raises("output-unusable"):
-            small_factory.build(output=place)
-    assert small_factory.watch.told == []

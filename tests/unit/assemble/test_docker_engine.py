@@ -82,12 +82,12 @@ def test_missing_daemon_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatc
 
 def test_engine_is_found_by_name_and_takes_only_its_own_options() -> None:
     refuse_engine("docker", BuildOptions())
-    refuse_engine("embedded", BuildOptions(Path("there"), fat=True, workers=2))
+    refuse_engine("embedded", BuildOptions(fat=True, workers=2))
     with raises("unknown-name", match="dokcer") as caught:
         refuse_engine("dokcer", BuildOptions())
     assert "docker" in caught.value.why
-    with raises("bad-setting", match="--output"):
-        refuse_engine("docker", BuildOptions(output=Path("there")))
+    with raises("bad-setting", match="--workers"):
+        refuse_engine("docker", BuildOptions(workers=1))
 
 
 def test_foreign_platform_needs_emulation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,9 @@ from zipfile import ZipFile
 import pytest
 from uv import find_uv_bin
 
-from imagefactory.assemble.layers.wheel_layer import Environment, wheel_entries
+from imagefactory.assemble.layers.wheel_layer import wheel_entries
 from imagefactory.oci.entry import read_content
+from imagefactory.plan.plan import Environment
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.wheels import WheelFactory
 

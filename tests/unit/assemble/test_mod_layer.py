@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from imagefactory.assemble.applied_mods import RECORD_OF_MODS, InstalledWheel, apply_chain, mod_entries
-from imagefactory.assemble.layers.wheel_layer import Environment, wheel_entries
+from imagefactory.assemble.layers.wheel_layer import wheel_entries
 from imagefactory.mods.choose import Chosen
 from imagefactory.oci.entry import Entry, read_content
 from imagefactory.plan.make import _licences, _mod_layers
-from imagefactory.plan.plan import ModLayer, ModSettings
+from imagefactory.plan.plan import Environment, ModLayer, ModSettings
 from imagefactory.project.locks.files import WheelLock
 from imagefactory.store.digests import sha256_of
 from images.shipped.mods.load import load_mod

@@ -13,11 +13,10 @@ import pytest
 from imagefactory.assemble.applied_mods import InstalledWheel
 from imagefactory.assemble.layers.layer_blob import LayerWork, build_layer
 from imagefactory.assemble.layers.slim_wheel import NOTE, Slimmer
-from imagefactory.assemble.layers.wheel_layer import Environment
-from imagefactory.oci.entry import RawSlice, read_content
+from imagefactory.oci.entry import read_content
 from imagefactory.oci.image import Blob
 from imagefactory.plan.known_layers import read_slimmed
-from imagefactory.plan.plan import Input, SlimSettings, WheelLayer, WheelSettings
+from imagefactory.plan.plan import Environment, Input, SlimSettings, WheelLayer, WheelSettings
 from imagefactory.project.locks.kernels import SlimmedWheel
 from imagefactory.store.atomic import adopt
 from imagefactory.store.cache import Store
@@ -122,15 +121,6 @@ def test_record_of_a_wheel_without_gpu_code_is_refused(bench: Bench, tmp_path: P
     lying = bench.record.model_copy(update={"file": wheel.name, "sha256": plain.item.sha256})
     with raises("wrong-slimming", match=r"_C\.abi3\.so does not come out as recorded"):
         plain.build(slimmed=(lying,))
-
-
-def test_hash_of_a_library_that_its_wheel_does_not_tell_is_computed(bench: Bench, tmp_path: Path) -> None:
-    path = tmp_path / "library.so"
-    path.write_bytes(LIBRARY)
-    slimmer = Slimmer(bench.item, SETTINGS)
-    slimmer.slim("library.so", RawSlice(path, 0, len(LIBRARY)))
-    [found] = slimmer.libraries
-    assert (found.published, found.sha256) == (sha256_of(LIBRARY), sha256_of(SLIM))
 
 
 def test_record_belongs_to_one_chip_and_rule(bench: Bench) -> None:

@@ -13,10 +13,10 @@ import pytest
 from installer.records import RecordEntry, parse_record_file
 
 from imagefactory.assemble.layers.layer_blob import _write
-from imagefactory.assemble.layers.wheel_layer import Environment, metadata_entries, wheel_entries
+from imagefactory.assemble.layers.wheel_layer import metadata_entries, wheel_entries
 from imagefactory.oci.entry import Bytes, DeflatedSlice, Entry, RawSlice
 from imagefactory.oci.tar import complete
-from imagefactory.plan.plan import SecondName
+from imagefactory.plan.plan import Environment, SecondName
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import sha256_of
 from tests.fixtures.failures import raises

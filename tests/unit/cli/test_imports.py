@@ -30,7 +30,7 @@ DATA = {"pydantic", "rich"}
         (["targets", "--json"], 560, SLOW | OWN),
         (["plan", "--target", "big"], 600, SLOW | OWN),
         (["plan", "--target", "big", "--json"], 560, SLOW | OWN | {"rich"}),
-        (["build", "--target", "big", "--output", "tasks.py"], 620, SLOW | OWN),  # refused before any work
+        (["build", "--target", "big", "--engine", "no"], 620, SLOW | OWN),  # refused before any work
         (["history"], 720, (SLOW - {"requests"}) | OWN),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

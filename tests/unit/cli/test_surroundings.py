@@ -193,14 +193,6 @@ def test_files_without_permission_are_named(root: Path, kind: str, path: str, co
     assert Path(path).name in check_failure(done, kind)
 
 
-def test_outputs_without_permission_are_refused_first(root: Path) -> None:
-    (root / "locked").mkdir()
-    with mode(root / "locked", 0o555):
-        done = run([*as_inv(root), "build", "--output", "locked/image"], root)
-    assert done.stdout == ""
-    assert "locked" in check_failure(done, "output-unusable")
-
-
 def test_a_build_does_not_start_when_its_record_cannot_be_written(small_factory: SmallFactory) -> None:
     with mode(small_factory.project.locks, 0o555):
         command = small_factory.command("build", "--target", str(CELL))

@@ -74,22 +74,18 @@ def test_digest_of_a_tree_depends_on_all_of_its_content_and_nothing_else(tmp_pat
     assert len(digests) == 5
 
 
-def test_targets_leave_out_the_sources_that_they_do_not_need(tmp_path: Path) -> None:
+def test_sources_have_files_or_a_commit_and_targets_leave_out_what_they_do_not_need(tmp_path: Path) -> None:
     replaced = {"cutlass": cutlass(tmp_path)}
     everything, left_out = choose_sources(SETTINGS, "0.32.0", NEW, replaced, ())
     assert (len(everything), left_out) == (10, [])
     some, left_out = choose_sources(SETTINGS, "0.32.0", NEW, replaced, ("_qutlass_C",))
     assert [source.name for source in some] == ["cutlass", "qutlass"]
+    assert some[0].digest == tree_digest(tmp_path)
+    assert some[1].digest == "IST-DASLab/qutlass@e74319e3405ce6d71965732880f5dc1f52371f64"
+    assert some[1].place == "/factory/src/qutlass"
     assert "vllm_flash_attn" in left_out
     assert len(left_out) == 8
     assert choose_sources(SETTINGS, "0.32.0", NEW, replaced, ("_qutlass_C/*.cu.o",)) == (some, left_out)
-
-
-def test_source_is_identified_by_its_files_or_its_commit(tmp_path: Path) -> None:
-    sources, _ = choose_sources(SETTINGS, "0.32.0", NEW, {"cutlass": cutlass(tmp_path)}, ("_qutlass_C",))
-    assert sources[0].digest == tree_digest(tmp_path)
-    assert sources[1].digest == "IST-DASLab/qutlass@e74319e3405ce6d71965732880f5dc1f52371f64"
-    assert sources[1].place == "/factory/src/qutlass"
 
 
 def test_copy_has_no_history_and_no_bytecode(tmp_path: Path) -> None:
@@ -154,7 +150,7 @@ def test_unreachable_source_is_an_error_with_a_workaround(tmp_path: Path, host: 
         fetch(fetched("o/other@v1"), store)
 
 
-def test_ref_is_resolved_exactly_and_not_by_its_last_part(host: Host) -> None:
+def test_ref_is_resolved_exactly_and_not_by_its_last_part_and_pinned_to_its_commit(host: Host) -> None:
     commit = host.repository("o/vllm", {"vllm/envs.py": ""})
     host.git("o/vllm", "checkout", "--quiet", "-b", "fork/main")
     host.git("o/vllm", "commit", "--quiet", "--allow-empty", "-m", "two")
@@ -164,10 +160,6 @@ def test_ref_is_resolved_exactly_and_not_by_its_last_part(host: Host) -> None:
         assert head_of("o/vllm", ref) == commit
     assert head_of("o/vllm", "HEAD") == head_of("o/vllm", "fork/main") != commit
     assert head_of("o/vllm", "nowhere") is None
-
-
-def test_branch_is_pinned_to_its_commit(host: Host) -> None:
-    commit = host.repository("o/vllm", {"vllm/envs.py": ""})
     assert resolve(CompileSource("vllm", "o/vllm@main", None)).digest == f"o/vllm@{commit}"
     with raises("source-unreachable", match="o/vllm has no nowhere"):
         resolve(CompileSource("vllm", "o/vllm@nowhere", None))

@@ -9,18 +9,11 @@ from imagefactory.compile.job import JobSources, work_out
 from imagefactory.compile.request import Request
 from imagefactory.compile.source_tree import carry
 from imagefactory.compile.toolchain import CompileProject
-from imagefactory.store.cache import Store
-from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
 from tests.fixtures.platforms import MACHINE, PLATFORMS
 from tests.fixtures.wheels import make_wheel
 
 RUST = ("vllm/vllm-rs", "vllm/_rust_*.so")
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> CompileProject:
-    return CompileProject(REPOSITORY, Store(tmp_path / "store"))
 
 
 def found(project: CompileProject, vllm: str, platform: str, targets: tuple[str, ...] = ()) -> JobSources:

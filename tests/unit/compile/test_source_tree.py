@@ -9,8 +9,6 @@ import pytest
 from imagefactory.compile.source_tree import LEFT_OUT, change, prepare, unpack_sdist
 from imagefactory.compile.toolchain import CompileProject
 from imagefactory.mods.choose import source_mods
-from imagefactory.store.cache import Store
-from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
 
 CMAKE = """\
@@ -33,11 +31,6 @@ def vllm(folder: Path) -> Path:
     files = {"CMakeLists.txt": CMAKE, "cmake/utils.cmake": "function(cuda_archs_loose_intersection A)\n"}
     unpack_sdist(sdist(folder.parent / "vllm.tar.gz", files | parts), folder)
     return folder
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> CompileProject:
-    return CompileProject(REPOSITORY, Store(tmp_path / "store"))
 
 
 def test_sdist_is_unpacked_without_its_top_folder_and_a_damaged_one_is_an_error(tmp_path: Path) -> None:
@@ -76,17 +69,12 @@ def test_mod_changes_the_sources_unless_it_is_left_out(tmp_path: Path, project: 
     change(without, (), ())
     assert (with_it / "CMakeLists.txt").read_text() == CMAKE.replace('12.0")', '12.0;12.1")')
     assert (without / "CMakeLists.txt").read_text() == CMAKE
+    (without / "CMakeLists.txt").write_text("nothing of the kind\n")
+    with raises("anchor-misfit"):
+        change(without, [mods["preserve-sm121a"]], ())
     assert list(mods) == ["fa3-on-hopper", "native-fa2", "no-older-kernels", "preserve-sm121a"]
     of_hopper = [mod.name for mod, _ in source_mods(project, "0.32.0", "h100", ())]
     assert of_hopper == ["native-fa2", "no-older-kernels"]
-
-
-def test_mod_that_does_not_fit_stops_the_compile(tmp_path: Path, project: CompileProject) -> None:
-    tree = vllm(tmp_path / "vllm")
-    (tree / "CMakeLists.txt").write_text("nothing of the kind\n")
-    mods = [pair for pair in source_mods(project, "0.32.0", "gb10", ()) if pair[0].name == "preserve-sm121a"]
-    with raises("anchor-misfit"):
-        change(tree, mods, ())
 
 
 def test_left_out_parts_are_empty(tmp_path: Path) -> None:

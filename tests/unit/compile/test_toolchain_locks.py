@@ -2,8 +2,6 @@
 
 from itertools import product
 
-import pytest
-
 from imagefactory.compile.toolchain import (
     CompileProject,
     build_requirements,
@@ -18,18 +16,12 @@ from imagefactory.compile.toolchain import (
     toolchain_cells,
     toolchain_plan,
 )
-from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
 
 PYPROJECT = """\
 [build-system]
 requires = ["cmake>=3.26.1", "torch == 2.13.0", "wheel"]
 """
-
-
-@pytest.fixture
-def project() -> CompileProject:
-    return CompileProject(REPOSITORY)
 
 
 def test_build_requirements_and_pins_are_read() -> None:

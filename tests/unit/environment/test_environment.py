@@ -43,13 +43,11 @@ def test_committed_set_matches_pyproject_has_hashes_and_names_no_host(name: str)
     assert all(line.endswith(" \\") for line in text.splitlines() if "==" in line and line[0] not in "# ")
 
 
-def test_committed_set_test_includes_all_others_but_those_apart() -> None:
+def test_committed_set_test_includes_all_others() -> None:
     everything = LockedSet.of(REPOSITORY, "test").pins()
     for name in SETS:
         pins = LockedSet.of(REPOSITORY, name).pins()
-        assert pins.items() <= everything.items(), name
-        # Sets are installed beside each other.
-        assert {package: everything.get(package, pins[package]) for package in pins} == pins
+        assert pins.items() <= everything.items(), f"{name}: sets are installed beside each other"
 
 
 class Small:

@@ -9,7 +9,7 @@ import yaml
 
 from imagefactory.launch.docker_run import Launch
 from imagefactory.launch.preview import Preview
-from imagefactory.launch.recipes import Format, recipe
+from imagefactory.launch.recipes import Format, recipe_document, recipe_text
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.targets import select
 from tests.fixtures.failures import raises
@@ -24,7 +24,7 @@ def export(style: Format, preview: Preview, matrix: Matrix, image: str = IMAGE) 
     cell = select(matrix, [preview.description["image"]["target"]])[0]
     launch = Launch(cell, image, preview.description)
     env = matrix.models[cell.model].serve.env
-    document = yaml.safe_load(recipe(style, launch, preview.model, preview.command(), env))
+    document = yaml.safe_load(recipe_text(recipe_document(style, launch, preview.model, preview.command(), env)))
     assert isinstance(document, dict)
     return document
 
@@ -72,5 +72,5 @@ def test_an_image_without_digest_and_sglang_for_a_launcher_of_vllm_get_no_recipe
 ) -> None:
     with raises("unpinned-image"):
         export("sparkrun", served_image("gemma4-31b"), serving_matrix, image="spark-vllm:latest")
-    with raises("unknown-name", match="no recipe of the format 'eugr' for SGLang"):
+    with raises("unknown-name", match="Unknown launcher for SGLang 'eugr'"):
         export("eugr", served_image("gemma4-31b@sglang-0.5.21"), serving_matrix)

@@ -134,20 +134,13 @@ def fake_docker(folder: Path, monkeypatch: pytest.MonkeyPatch, state: str) -> Pa
     return record
 
 
-@pytest.mark.parametrize(("state", "removed"), [("exited a-plan", True), ("created a-plan", True), ("exited ", False)])
-def test_only_a_container_of_ours_that_ended_makes_room(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    state: str,
-    removed: bool,  # noqa: FBT001 - a case
-) -> None:
-    record = fake_docker(tmp_path, monkeypatch, state)
-    said: list[str] = []
-    make_room("vllm-tiny", said.append)
-    assert ("rm" in record.read_text().split()) == removed == bool(said)
-
-
-def test_a_running_container_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_container_of_ours_that_ended_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for state, removed in {"exited a-plan": True, "created a-plan": True, "exited ": False}.items():
+        record = fake_docker(tmp_path, monkeypatch, state)
+        said: list[str] = []
+        make_room("vllm-tiny", said.append)
+        assert ("rm" in record.read_text().split()) == removed == bool(said), state
+        record.unlink()
     record = fake_docker(tmp_path, monkeypatch, "running a-plan")
     with raises("container-exists", match="vllm-tiny is running"):
         make_room("vllm-tiny", print)

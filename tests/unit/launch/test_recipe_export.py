@@ -70,14 +70,11 @@ def test_recipes_name_images_by_the_recorded_digest(files: dict[str, str]) -> No
         assert document["container"] == f"{PROJECT.matrix.effective_registry}@{image.digest}"
 
 
-def test_recipes_have_only_keys_and_names_that_the_launchers_know(files: dict[str, str]) -> None:
+def test_recipes_have_only_what_the_launchers_know_and_start_the_server_by_its_program(files: dict[str, str]) -> None:
     for name in set(files) - {MANIFEST}:
         document = read(files, name)
         assert set(document) <= KNOWN[document["recipe_version"]]
         assert document.get("metadata", {}).get("quantization", "none") in QUANTIZATIONS
-
-
-def test_recipe_starts_the_server_by_its_program(files: dict[str, str]) -> None:
     # sparkrun appends `bash -c COMMAND` to the image, whose entry point hands programs through.
     for name, program in (("gemma4-31b-v0.32.0", "vllm"), ("gemma4-31b-sglang-0.5.21", "sglang")):
         command = read(files, f"recipes/{name}.yaml")["command"]

@@ -3,19 +3,16 @@
 from pathlib import Path
 
 import pytest
-import requests
 from requests.structures import CaseInsensitiveDict
 
 from imagefactory.oci.registry.answers import (
     Answer,
     RegistryRequest,
     UnsafeRedirectError,
-    judge_answer,
     read_answer,
 )
 from imagefactory.oci.registry.connection import Connection
 from imagefactory.oci.registry.reference import Reference
-from tests.fixtures.registries import HURRIED
 from tests.fixtures.servers import Answer as Served
 from tests.fixtures.servers import ScriptedServer, scripted
 
@@ -61,19 +58,6 @@ def test_errors_are_summarized_on_one_line() -> None:
 @pytest.mark.parametrize("body", ['{"errors": [3]}', '{"errors": 3}', "[]", "í³¿", "[" * 100_000])
 def test_malformed_errors_are_ignored(body: str) -> None:
     assert answer(403, body).errors() == []
-
-
-def test_refused_connection_is_retried() -> None:
-    asked: list[int] = []
-
-    def refused() -> Answer:
-        asked.append(1)
-        nobody = Connection(Reference("127.0.0.1:1", "x"))
-        return nobody.ask_once(RegistryRequest("GET", "http://127.0.0.1:1/v2/"))
-
-    with pytest.raises(requests.ConnectionError):
-        HURRIED.run(refused, later=judge_answer)
-    assert len(asked) == HURRIED.attempts
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pytest
 
 from imagefactory.errors import RegistryError
 from imagefactory.oci.registry.blobs import LONGEST
-from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.digests import digest_of
 from imagefactory.store.http import Retry
 from tests.fixtures.failures import raises
@@ -160,12 +159,6 @@ def test_registry_that_gives_no_location_is_named() -> None:
         pytest.raises(RegistryError, match="without a Location"),
     ):
         upload(server)
-
-
-def test_layer_too_large_for_ghcr_is_refused_before_any_request() -> None:
-    repository = Repository.open("ghcr.io/o/n", retry=HURRIED)
-    with raises("blob-too-large", match=r"10,000,000,001 bytes is too large for ghcr\.io"):
-        repository.upload(DIGEST, 10_000_000_001, io.BytesIO)
 
 
 def test_empty_blob_is_sent_with_its_length() -> None:

@@ -110,13 +110,10 @@ def test_entries_are_sorted_by_bytes_and_have_all_parents(paths: list[str]) -> N
     assert [(e.mode, e.uid, e.gid) for e in entries if e.kind is EntryKind.DIRECTORY] == [(0o711, 5, 6)] * 2
 
 
-def test_path_occurring_twice_is_refused() -> None:
+def test_path_occurs_once_and_is_not_both_a_file_and_a_folder() -> None:
     with raises("duplicate-path", match="Two entries of one layer are /a/b") as caught:
         complete([file("a/b"), file("a/b")], owner="layer x")
     assert caught.value.where == "layer x"
-
-
-def test_path_cannot_be_both_a_file_and_a_folder() -> None:
     for entries in ([file("a"), file("a/b/c")], [file("a/b/c"), file("a")]):
         with raises("duplicate-path", match="/a is a file and a folder"):
             complete(entries, owner="layer x")

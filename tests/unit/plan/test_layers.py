@@ -9,6 +9,7 @@ from imagefactory.oci.format import LAYER_FORMAT
 from imagefactory.plan.plan import (
     BaseLayer,
     BaseSettings,
+    Environment,
     Input,
     Layer,
     ModelLayer,
@@ -20,7 +21,6 @@ from imagefactory.plan.plan import (
     ServeLayer,
     ServeSettings,
     ToolkitLayer,
-    ToolkitSettings,
     WheelLayer,
     WheelSettings,
 )
@@ -30,7 +30,7 @@ INPUTS = (Input(name="a", sha256=Sha256("a" * 64)),)
 VENV = "opt/venv"
 PYTHON = {"python": "3.11", "venv": VENV}
 FILES = {"images/a.py": "usr/share/a.py"}
-TOOLKIT = ToolkitSettings(**PYTHON)
+TOOLKIT = Environment(**PYTHON)
 YIELDING = WheelSettings(**PYTHON, without={"a.whl": ("a/b.py", "a/c.py")}, rehash=("a.whl",))
 RENAMED = WheelSettings(**PYTHON, second_name=SecondName(name="vllm", version="1.0+cpu"))
 LINK = ModLink(manifest={"name": "a-first", "variants": []}, files={"x.patch": "ü"})

@@ -29,12 +29,6 @@ def test_files_not_used_for_long_are_removed(store: Store) -> None:
     assert (cleaned.files, cleaned.freed, cleaned.kept) == (1, 1000, 1000)
 
 
-def test_oldest_files_are_removed_when_the_store_is_too_large(store: Store) -> None:
-    files = [put(store, name, days=days) for name, days in (("a", 3), ("b", 1), ("c", 2))]
-    assert clean(store, larger_than=1500).files == 2
-    assert [path.exists() for path in files] == [False, True, False]
-
-
 def test_everything_is_removed_without_a_limit(small_factory: SmallFactory) -> None:
     small_factory.build()
     store = Store(small_factory.cache)

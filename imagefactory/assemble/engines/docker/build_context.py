@@ -17,7 +17,7 @@ from packaging.utils import parse_wheel_filename
 
 from imagefactory.assemble.layers.debian.policy import folder as folder_attributes
 from imagefactory.assemble.layers.layer_blob import LayerWork, layer_entries
-from imagefactory.assemble.layers.wheel_layer import Environment, metadata_entries
+from imagefactory.assemble.layers.wheel_layer import metadata_entries
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath, read_content
 from imagefactory.oci.format import MTIME
 from imagefactory.oci.layout import link_or_copy
@@ -79,7 +79,6 @@ class BuildContext:
     pieces: tuple[Piece, ...]
 
     def put_together(self, folder: Path, store: Store, mod_files: ModFilesByKey) -> None:
-        """Write the context into a folder, replacing what was there."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         for piece in self.pieces:
@@ -141,9 +140,8 @@ def _wheel_step(number: int, layer: WheelLayer, lock: str) -> tuple[Step, list[P
     metadata = None
     if second_name is not None:
         metadata = f"metadata/{number:02}-{label}"
-        environment = Environment(layer.settings.venv, layer.settings.python)
         origin = f"a second name of {label}: {second_name.name} {second_name.version}"
-        pieces.append(layer_tree(metadata, origin, metadata_entries(second_name, environment)))
+        pieces.append(layer_tree(metadata, origin, metadata_entries(second_name, layer.settings)))
     count = f"{len(layer.inputs)} wheels" if layer.kind != "wheel" else "1 wheel"
     title = f"{label}: {count}, {layer.download / 1e6:.1f} MB"
     return Step(title, layer.key, folder, tuple(yielding), bool(others), metadata), pieces
@@ -193,7 +191,7 @@ def _module_list(path: str, layer: BytecodeLayer, root: Path) -> Piece:
     settings = layer.settings
     if not settings.files:
         lists = [item.name for item in layer.inputs if is_list(item.name)]
-        lines = "".join(f"{path}\n" for path in listed_paths(root, settings.python, settings.venv, lists))
+        lines = "".join(f"{path}\n" for path in listed_paths(root, settings, lists))
         return _file(path, MODULES, lines.encode())
 
     def put(context: Path, _: Store, mod_files: ModFilesByKey) -> None:

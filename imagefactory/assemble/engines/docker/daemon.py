@@ -67,20 +67,18 @@ def refuse_foreign(daemon: Daemon, platform: str) -> None:
 
 def load(layout: Layout, name: str) -> str:
     """Stream an image into the daemon without a temporary file; return its id."""
-    with client_for("docker load", "The Docker daemon did not accept the image.") as client:
+    fix = "Start Docker, check DOCKER_HOST, its free disk, and that its platform is the image's."
+    with client_for("docker load", "The Docker daemon did not accept the image.", fix) as client:
         client.ping()
-        answers = client.api.load_image(archive(layout, name), quiet=True)
-        errors = [answer["error"] for answer in answers if "error" in answer]
-        if errors:
-            raise EngineError(
-                "engine-failed",
-                "The Docker daemon refused the image.",
-                where="docker load",
-                why=str(errors[0]),
-                fix="Check the free disk of the daemon, and that the image's platform is the daemon's.",
-            )
+        _refuse_errors(client.api.load_image(archive(layout, name), quiet=True))
         image: str = client.images.get(name).id
     return image
+
+
+def _refuse_errors(answers: Iterable[Mapping[str, Any]]) -> None:
+    for answer in answers:
+        if "error" in answer:
+            raise DockerException(str(answer["error"]))
 
 
 def image_id(name: str) -> str | None:
@@ -164,16 +162,9 @@ def files_of(name: str, paths: Iterable[str]) -> Iterator[tuple[str, IO[bytes]]]
 
 def pull(reference: str, *, auth: Mapping[str, str] | None = None) -> Mapping[str, Any]:
     """Pull an image; return its attributes, including the digests it was pulled by (`RepoDigests`)."""
-    with client_for("docker pull", f"{reference} cannot be pulled.") as client:
-        for answer in client.api.pull(reference, stream=True, decode=True, auth_config=auth):
-            if "error" in answer:
-                raise EngineError(
-                    "engine-failed",
-                    f"{reference} cannot be pulled.",
-                    where=reference,
-                    why=str(answer["error"]),
-                    fix="Check the name and the network; for a private registry, run `docker login` first.",
-                )
+    fix = "Start Docker, and check the name and the network; for a private registry, run `docker login` first."
+    with client_for("docker pull", f"{reference} cannot be pulled.", fix) as client:
+        _refuse_errors(client.api.pull(reference, stream=True, decode=True, auth_config=auth))
         found: Mapping[str, Any] = client.images.get(reference).attrs
     return found
 

@@ -22,20 +22,16 @@ INSTALL = "/mnt/uv pip install --require-hashes --no-deps --no-index --find-link
 
 
 def render_plan(project: Project, plan: Plan) -> dict[str, str]:
-    """Return a Dockerfile and the description of its context, by their names."""
     context = plan_context(project, plan)
     base = plan.layers[0]
+    shared = {"target": plan.target, "platform": plan.platform, "plan": plan.key}
     described = {
-        "target": plan.target,
-        "platform": plan.platform,
-        "plan": plan.key,
+        **shared,
         "base": {"image": base_image(base), "layer": base.key},
         "files": context.described_files(),
     }
     values = {
-        "target": plan.target,
-        "platform": plan.platform,
-        "plan": plan.key,
+        **shared,
         "base": {"packages": len(base.inputs), "image": base_image(base), **base.model_dump()},
         "epoch": MTIME,
         "venv": VENV,
@@ -85,13 +81,6 @@ def quoted(text: str) -> str:
 
 
 def _healthcheck(check: Mapping[str, Any]) -> str:
-    if not check:
-        return "NONE"
     names = {"interval": "Interval", "timeout": "Timeout", "start-period": "StartPeriod"}
-    options = [f"--{option}={check[name] // SECOND}s" for option, name in names.items() if name in check]
-    if "Retries" in check:
-        options.append(f"--retries={check['Retries']}")
-    kind, *words = check["Test"]
-    if kind != "CMD":
-        raise ValueError(f"a health check of the kind {kind} is not rendered")
-    return f"{' '.join(options)} \\\n    CMD {json.dumps(words)}"
+    options = [f"--{option}={check[name] // SECOND}s" for option, name in names.items()]
+    return f"{' '.join(options)} --retries={check['Retries']} \\\n    CMD {json.dumps(check['Test'][1:])}"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from imagefactory.assemble.layers.debian.policy import folder
-from imagefactory.errors import InputError, LockError
+from imagefactory.errors import LockError
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath, read_content
 
 FACTORY = "the factory"  # the owner of files that no package ships, but its scripts would write
@@ -96,25 +96,6 @@ class FileTree:
         for entry in self:
             found.setdefault(posixpath.dirname(entry.path), []).append(entry)
         return found
-
-    def add_parents(self) -> None:
-        """Add the missing parent directories of every path; nothing may be below a file or a link."""
-        for entry in list(self):
-            parent = posixpath.dirname(entry.path)
-            while parent:
-                known = self._entries.get(ImagePath(parent))
-                if known is None:
-                    self.add_folder(parent)
-                elif known.kind is not EntryKind.DIRECTORY:
-                    raise InputError(
-                        "unsafe-path",
-                        f"{self.owner(entry.path)} ships /{entry.path}, but /{parent} is no directory.",
-                        where=f"/{entry.path}",
-                        why=f"{self.owner(parent)} ships /{parent} as a {known.kind.value}; unpacking "
-                        "would write through it, to somewhere else.",
-                        fix="Remove one of the two packages from the base's list in matrix.yaml.",
-                    )
-                parent = posixpath.dirname(parent)
 
 
 def _differ(one: Entry, other: Entry) -> bool:
