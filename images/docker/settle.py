@@ -4,8 +4,6 @@
 Both engines then agree on what is there: one wheel per path, no bytecode, no traces of the installer, one time for all.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import os
@@ -72,7 +70,6 @@ def _is_new(path: Path) -> bool:
 
 
 def _new_records() -> list[Path]:
-    """List what was installed in this layer."""
     return [path for path in VENV.glob("lib/python*/site-packages/*.dist-info/RECORD") if _is_new(path)]
 
 

@@ -4,8 +4,6 @@ The serve program itself runs without site-packages, to start fast. The package 
 beside this file, needs them.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -18,8 +16,7 @@ MODULES = str(Path(__file__).absolute().parent / "python")
 
 def apply_mods(names: Sequence[str], folder: str) -> None:
     """Apply mods of a folder; a RuntimeError holds the reason of a failure."""
-    command = [PYTHON, "-m", "images.shipped.mods.at_start", "--folder", folder]
-    command += [f"--name={name}" for name in names]
+    command = [PYTHON, "-m", "images.shipped.mods.at_start", folder, *names]
     environment = {**os.environ, "PYTHONPATH": MODULES, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -162,7 +162,7 @@ def _changes(expected: dict[str, int | None]) -> dict[str, object]:
         if path == "python3.13":
             continue
         if inside == path:
-            found.outside.append(f"{PLACE}/{path}")
+            found.listed["outside"].append(f"{PLACE}/{path}")
             continue
         found.seen.add(inside)
         _compare(found, ROOT / inside, inside, entry, expected)
@@ -170,39 +170,31 @@ def _changes(expected: dict[str, int | None]) -> dict[str, object]:
         if path.startswith("mods/"):
             continue
         if stat.S_ISREG(entry.st_mode):
-            found.keep(found.workspace, WORKSPACE / path, path, entry)
+            found.keep("workspace", WORKSPACE / path, path, entry)
         else:
             found.odd[f"{WORKSPACE}/{path}"] = stat.filemode(entry.st_mode)[0]
     return {
-        "changed": found.changed,
-        "workspace": found.workspace,
+        **found.kept,
         "deleted": sorted(set(expected) - found.seen)[:MOST_FILES],
         "odd": dict(list(found.odd.items())[:50]),
-        "modes": found.modes[:50],
-        "too_large": found.too_large[:50],
-        "outside": found.outside[:50],
-        "rejects": found.rejects[:50],
+        **{name: paths[:50] for name, paths in found.listed.items()},
     }
 
 
 class _Found:
     def __init__(self) -> None:
-        self.changed: dict[str, str] = {}
-        self.workspace: dict[str, str] = {}
+        self.kept: dict[str, dict[str, str]] = {"changed": {}, "workspace": {}}
         self.odd: dict[str, str] = {}
-        self.modes: list[str] = []
-        self.too_large: list[str] = []
-        self.outside: list[str] = []
-        self.rejects: list[str] = []
+        self.listed: dict[str, list[str]] = {name: [] for name in ("modes", "too_large", "outside", "rejects")}
         self.seen: set[str] = set()
         self._left = MOST_BYTES
 
-    def keep(self, where: dict[str, str], file: Path, path: str, entry: os.stat_result) -> None:
-        if len(where) >= MOST_FILES or entry.st_size > min(LARGEST, self._left):
-            self.too_large.append(path)
+    def keep(self, where: str, file: Path, path: str, entry: os.stat_result) -> None:
+        if len(self.kept[where]) >= MOST_FILES or entry.st_size > min(LARGEST, self._left):
+            self.listed["too_large"].append(path)
             return
         self._left -= entry.st_size
-        where[path] = base64.b64encode(_bytes(file)).decode()
+        self.kept[where][path] = base64.b64encode(_bytes(file)).decode()
 
 
 def _compare(found: _Found, file: Path, path: str, entry: os.stat_result, expected: dict[str, int | None]) -> None:
@@ -212,15 +204,15 @@ def _compare(found: _Found, file: Path, path: str, entry: os.stat_result, expect
     if "__pycache__" in path or path.endswith((".pyc", ".orig")):
         return
     if path.endswith(".rej"):
-        found.rejects.append(path)
+        found.listed["rejects"].append(path)
         return
     if path in expected and stat.S_IMODE(entry.st_mode) != 0o644:
-        found.modes.append(path)
+        found.listed["modes"].append(path)
     if path in expected and expected[path] is None:
         if entry.st_size:
-            found.too_large.append(path)
+            found.listed["too_large"].append(path)
     elif entry.st_size > LARGEST or path not in expected or zlib.crc32(_bytes(file)) != expected[path]:
-        found.keep(found.changed, file, path, entry)
+        found.keep("changed", file, path, entry)
 
 
 def _walk(top: Path) -> list[tuple[str, os.stat_result]]:

@@ -23,7 +23,6 @@ EVERY = 30.0
 
 
 def say(text: str) -> None:
-    """Print a line of the serve program."""
     sys.stderr.write(f"[serve] {text}\n")
     sys.stderr.flush()
 
@@ -84,7 +83,6 @@ def compile_module(name: str, make: str, current: dict[str, Any]) -> str:
 
 
 def main(job: dict[str, Any]) -> int:
-    """Compile every module of a job; return how many failed."""
     signal.signal(signal.SIGTERM, end)
     os.environ["MAX_JOBS"] = str(job["jobs"])
     current: dict[str, Any] = {"name": next(iter(job["modules"])), "spec": None, "began": time.time()}

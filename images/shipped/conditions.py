@@ -1,7 +1,5 @@
 """Conditions that select cells, for rules in matrix.yaml and for mods."""
 
-from __future__ import annotations
-
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, model_validator

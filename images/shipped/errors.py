@@ -4,8 +4,6 @@ A message has a stable name and four parts: what happened, where, why, and what 
 has the other classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """Computes sha256 digests and canonical JSON."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import NewType

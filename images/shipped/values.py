@@ -1,7 +1,5 @@
 """Types of values in mod.yaml and matrix.yaml: names, versions and ranges."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, LiteralString
 
 from packaging.specifiers import SpecifierSet

@@ -1,7 +1,5 @@
 """Reads YAML strictly, with the line of every key and item."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast

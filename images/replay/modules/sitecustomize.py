@@ -46,18 +46,11 @@ class _Unknown:
     def __repr__(self) -> str:
         return f"<{self._name}, not run>"
 
-    def _refuse(self, *_: object) -> bool:
+    def _refuse(self, *_: object, **__: object) -> bool:
         message = f"what {self._name} is shows only when the server runs"
         raise RuntimeError(message)
 
-    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse  # type: ignore[assignment]
-
-
-class _Callable(_Unknown):
-    """A function or class."""
-
-    def __call__(self, *words: object, **options: object) -> bool:
-        return self._refuse(words, options)
+    __bool__ = __call__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse  # type: ignore[assignment]
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
@@ -70,14 +63,13 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _names(module: ModuleType) -> dict[str, object]:
-    """Return what a module's source defines."""
     found: dict[str, object] = {}
     for statement in _statements(ast.parse(Path(str(module.__file__)).read_bytes()).body):
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found[statement.name] = _Callable(statement.name)
+            found[statement.name] = _Unknown(statement.name)
         elif isinstance(statement, ast.Import | ast.ImportFrom):
             names = (alias.asname or alias.name.partition(".")[0] for alias in statement.names)
-            found |= {name: _Callable(name) for name in names}
+            found |= {name: _Unknown(name) for name in names}
         elif isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             for name in (target.id for target in targets if isinstance(target, ast.Name)):

@@ -77,7 +77,6 @@ def guard(application: type, key: str, without: Collection[str], short: str = ""
 
 
 async def refuse(scope: Scope, send: Send, status: int, reason: str, header: tuple[bytes, bytes]) -> None:
-    """Answer a request in the application's place."""
     if scope["type"] == "http":
         headers = [(b"content-type", b"application/json"), header]
         await send({"type": "http.response.start", "status": status, "headers": headers})

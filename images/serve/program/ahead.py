@@ -72,14 +72,11 @@ def find(facts: Mapping[str, Any], environment: Mapping[str, str], venv: str = V
     version = next((path.name.split("-")[1] for path in site.glob("flashinfer_python-*.dist-info")), "*")
     base = Path(environment.get("FLASHINFER_WORKSPACE_BASE") or environment.get("HOME") or "/root")
     volume = base / ".cache" / "flashinfer" / version.removesuffix(".dist")
-    image, kept = [], []
-    for name in wanted:
-        if any((site / "flashinfer_jit_cache").glob(f"**/{name}/{name}.so")):
-            image.append(name)
-        elif any(volume.glob(f"*/cached_ops/{name}/{name}.so")):
-            kept.append(name)
-    have = {*image, *kept}
-    return Kernels(tuple(image), tuple(kept), {name: make for name, make in wanted.items() if name not in have})
+    shipped = site / "flashinfer_jit_cache"
+    image = tuple(name for name in wanted if any(shipped.glob(f"**/{name}/{name}.so")))
+    rest = {name: make for name, make in wanted.items() if name not in image}
+    kept = tuple(name for name in rest if any(volume.glob(f"*/cached_ops/{name}/{name}.so")))
+    return Kernels(image, kept, {name: make for name, make in rest.items() if name not in kept})
 
 
 def floor(kept: int) -> int:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "tiktoken.model")
 WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 INDEX = "model.safetensors.index.json"
+SHOWN = 3
 _BYTES = 2
 """Bytes per value in an uncompressed KV cache."""
 
@@ -22,7 +23,6 @@ class Shape(NamedTuple):
 
 
 def hub_cache(environment: dict[str, str] | os._Environ[str]) -> str:
-    """Return the folder for downloaded models."""
     caches = environment.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     home = environment.get("HF_HOME") or Path(caches, "huggingface")
     return environment.get("HF_HUB_CACHE") or str(Path(home, "hub"))
@@ -42,14 +42,18 @@ def locate(model: str, revision: str, cache: str) -> str | None:
     """Return the model if it is a folder, else its snapshot in the download cache; None if there is none."""
     if is_path(model):
         return model
-    repository = Path(cache, "models--" + model.replace("/", "--"))
+    place = repository(cache, model)
     if not revision:
         try:
-            revision = (repository / "refs" / "main").read_text("ascii").strip()
+            revision = (place / "refs" / "main").read_text("ascii").strip()
         except (OSError, ValueError):
             return None
-    folder = str(repository / "snapshots" / revision)
+    folder = str(place / "snapshots" / revision)
     return folder if is_folder(folder) else None
+
+
+def repository(cache: str, repo: str) -> Path:
+    return Path(cache, "models--" + repo.replace("/", "--"))
 
 
 def missing_files(folder: str, *, weights: bool) -> list[str]:
@@ -73,8 +77,12 @@ def missing_files(folder: str, *, weights: bool) -> list[str]:
     return missing
 
 
+def some(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
 def weights_size(folder: str) -> int | None:
-    """Return the total size of the weight files; None if there are none."""
     try:
         sizes = [path.stat().st_size for path in Path(folder).iterdir() if path.name.endswith(WEIGHTS)]
     except OSError:
@@ -85,14 +93,11 @@ def weights_size(folder: str) -> int | None:
 def config_of(folder: str | None) -> dict[str, Any] | None:
     """Read config.json; values of the text model take precedence."""
     config = read_json(Path(folder, "config.json")) if folder else None
-    if config is None:
-        return None
-    text = config.get("text_config")
-    return {**config, **text} if isinstance(text, dict) else config
+    text = config and config.get("text_config")
+    return {**config, **text} if config and isinstance(text, dict) else config
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None if the file has none."""
     try:
         value = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -102,10 +107,8 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 def shape(config: dict[str, Any] | None) -> Shape | None:
     """Compute the size of the KV cache per token and per sequence; None for an unknown kind of config."""
-    if config is None:
-        return None
     try:
-        return _shape(config)
+        return _shape(config or {})
     except (KeyError, TypeError, ValueError, ZeroDivisionError):
         return None
 

@@ -14,29 +14,18 @@ Check = Callable[[Start], Iterable[Finding]]
 
 
 def run(start: Start, names: Iterable[str]) -> list[Finding]:
-    """Run the named checks, except skipped ones."""
     skip, mode = start.settings.words("SKIP_CHECKS"), start.settings.text("CHECKS")
     for name in (name for name in skip if name not in CHECKS):
-        raise StartError(
-            "bad-value",
-            f"There is no check {name!r}.",
-            setting="SKIP_CHECKS",
-            value=",".join(skip),
-            allowed=", ".join(CHECKS),
-            remedy="Name one of these checks.",
-        )
+        what, setting = f"There is no check {name!r}.", ("SKIP_CHECKS", ",".join(skip), ", ".join(CHECKS))
+        raise StartError("bad-value", what, *setting, remedy="Name one of these checks.")
+    changed = {"warn": {FAIL: WARN}, "strict": {WARN: FAIL}}.get(mode, {})
     findings: list[Finding] = []
     for name in names:
         if mode == "off" or name in skip:
-            reason = "skipped by SKIP_CHECKS" if name in skip else "CHECKS=off"
-            findings.append(Finding(name, SKIPPED, reason))
+            findings.append(Finding(name, SKIPPED, "skipped by SKIP_CHECKS" if name in skip else "CHECKS=off"))
             continue
-        found = list(CHECKS[name](start))
-        if mode == "warn":
-            found = [item._replace(result=WARN) if item.result == FAIL else item for item in found]
-        elif mode == "strict":
-            found = [item._replace(result=FAIL) if item.result == WARN else item for item in found]
-        findings += found
+        found = CHECKS[name](start)
+        findings += [finding._replace(result=changed.get(finding.result, finding.result)) for finding in found]
     return findings
 
 

@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from .errors import StartError
@@ -11,8 +12,6 @@ from .image import Image
 from .settings import Settings
 
 DRAFT_SETTINGS = ("DFLASH_DRAFTER", "DFLASH_NUM_SPEC_TOKENS", "DRAFT_ATTENTION_BACKEND")
-
-
 NODE_FLAGS = ("--nnodes", "--node-rank", "-r", "--master-addr", "--master-port", "--dist-init-addr", "--headless")
 """What the settings of a pair become."""
 
@@ -32,9 +31,10 @@ class Command(NamedTuple):
 def more_flags(image: Image, settings: Settings) -> list[str]:
     """Return the flags that the model or its mods need beyond the settings, unless the user gave them."""
     words: list[str] = []
+    given = {word.partition("=")[0].replace("_", "-") for word in settings.extra}
     for name, value in image.facts.get("flags", {}).items():
         flag = f"--{name.replace('_', '-')}"
-        if option(settings.extra, flag) is None and flag not in settings.extra:
+        if flag not in given:
             words += flag_words(flag, value, "")
     return words
 
@@ -47,29 +47,27 @@ def shown(command: Sequence[str]) -> str:
 def option(arguments: Sequence[str], *names: str) -> str | None:
     """Return the last value of an option among arguments."""
     found = None
-    for index, word in enumerate(arguments):
+    for word, following in zip_longest(arguments, arguments[1:]):
         name, equals, value = word.partition("=")
         if name.replace("_", "-") in names:
-            if equals:
-                found = value
-            elif index + 1 < len(arguments):
-                found = arguments[index + 1]
+            found = value if equals else following
     return found
 
 
-def model_of(image: Image, settings: Settings) -> tuple[str, str, bool]:
-    """Return the model, its revision, and whether it is the image's own."""
-    path = settings.text("MODEL_PATH")
-    if path:
-        return path, "", True
-    model = settings.text("MODEL") or str(image.model["model"])
-    own = model == image.model["model"]
-    return model, str(image.model.get("revision", "")) if own else "", own
-
-
-def served_names(settings: Settings, model: str) -> tuple[str, ...]:
-    """Return the names that clients may send."""
-    return tuple(name for name in settings.text("SERVED_MODEL_NAME").split(",") if name) or (model,)
+def begun(image: Image, settings: Settings, *before: str) -> tuple[Command, bool]:
+    """Return a command with the model, its revision and names, and whether the model is the image's own."""
+    path, known = settings.text("MODEL_PATH"), str(image.model["model"])
+    model = path or settings.text("MODEL") or known
+    own = bool(path) or model == known
+    revision = str(image.model.get("revision", "")) if own and not path else ""
+    names = tuple(filter(None, settings.text("SERVED_MODEL_NAME").split(","))) or (model,)
+    words = [*before, model, *(("--revision", revision) if revision else ())]
+    if names != (model,) and option(settings.extra, "--served-model-name") is None:
+        words += ["--served-model-name", *names]
+    remarks: tuple[str, ...] = ()
+    if not own and "DFLASH_DRAFTER" not in settings.given:
+        remarks = (f"{model} is not this image's model: its drafter and revision are not used",)
+    return Command(tuple(words), model, revision, names, None, "", remarks), own
 
 
 def flag_words(flag: str, value: object, default: str) -> list[str]:
@@ -90,34 +88,25 @@ def drafter_of(image: Image, settings: Settings, *, own: bool) -> dict[str, Any]
     if not drafter or (not own and "DFLASH_DRAFTER" not in settings.given):
         return None
     known = next((entry for entry in image.drafters if entry["repo"] == drafter), {})
-    tokens = settings.number("DFLASH_NUM_SPEC_TOKENS")
-    if "DFLASH_NUM_SPEC_TOKENS" not in settings.given:
-        tokens = known.get("tokens") or tokens
-    backend = settings.text("DRAFT_ATTENTION_BACKEND")
-    if "DRAFT_ATTENTION_BACKEND" not in settings.given:
-        backend = known.get("attention_backend") or backend
+
+    def chosen(name: str, key: str) -> Any:  # noqa: ANN401 - a number or a word
+        value = settings.values.get(name)
+        return value if name in settings.given else known.get(key) or value
+
     return {
         "method": known.get("method", "dflash"),
         "model": drafter,
-        "num_speculative_tokens": tokens or 15,
-        "attention_backend": backend or "auto",
+        "num_speculative_tokens": chosen("DFLASH_NUM_SPEC_TOKENS", "tokens") or 15,
+        "attention_backend": chosen("DRAFT_ATTENTION_BACKEND", "attention_backend") or "auto",
         "revision": known.get("revision", ""),
         "config": known.get("config", {}),
     }
 
 
 def refuse_second_drafter(settings: Settings, flag: str) -> None:
-    """Refuse settings of the drafter beside a flag that describes it."""
-    both = [name for name in DRAFT_SETTINGS if name in settings.given]
-    if both:
-        raise StartError(
-            "contradiction",
-            f"{both[0]} and {flag} both describe the drafter.",
-            setting=both[0],
-            value=settings.text(both[0]) or "off",
-            allowed="one of the two",
-            remedy=f"Leave out either {both[0]} or {flag}.",
-        )
+    for name in (name for name in DRAFT_SETTINGS if name in settings.given):
+        what, remedy = f"{name} and {flag} both describe the drafter.", f"Leave out either {name} or {flag}."
+        raise StartError("contradiction", what, name, settings.text(name) or "off", "one of the two", remedy=remedy)
 
 
 def paired(settings: Settings) -> bool:
@@ -128,16 +117,10 @@ def node_words(settings: Settings, joining: Sequence[str], parallel: Sequence[tu
     """Return the flags of one of two nodes: those that join it to the other, and half a layer unless flags say more."""
     if not paired(settings):
         return []
-    both = next((word for word in settings.extra if word.partition("=")[0].replace("_", "-") in NODE_FLAGS), None)
-    if both is not None:
-        flag = both.partition("=")[0]
-        raise StartError(
-            "contradiction",
-            f"NODES and {flag} both describe the nodes.",
-            setting="NODES",
-            value=settings.text("NODES"),
-            allowed="one of the two",
-            remedy=f"Leave out {flag}: NODES, NODE_RANK and HEAD_ADDRESS set it.",
-        )
+    given = (word.partition("=")[0] for word in settings.extra)
+    for flag in (flag for flag in given if flag.replace("_", "-") in NODE_FLAGS):
+        remedy = f"Leave out {flag}: NODES, NODE_RANK and HEAD_ADDRESS set it."
+        setting = ("NODES", settings.text("NODES"), "one of the two")
+        raise StartError("contradiction", f"NODES and {flag} both describe the nodes.", *setting, remedy=remedy)
     spread = any(option(settings.extra, *names) for names in parallel)
     return [*joining, *(() if spread else (parallel[0][0], settings.text("NODES")))]

@@ -16,23 +16,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from io import BufferedRandom, IOBase
 from pathlib import Path
-from typing import IO, Any
 from urllib.parse import quote
 
 from . import checkpoint, weights
 from .errors import StartError
-from .findings import Start
+from .findings import LARGER_DISK, Start
 from .hub import Lookup, Say, Source, find_hub, look_up, open_file, retried
 from .weights import File, amount
 
 EVERY = 10.0
 """Seconds between two lines about the progress."""
 AT_ONCE = 8
-"""Files that are fetched at the same time."""
 BLOCK = 1 << 20
 LOCKS = ".locks"
-"""The folder of huggingface_hub's locks."""
 
 
 class _Stopped(Exception):  # noqa: N818 - no failure of its own
@@ -76,7 +74,7 @@ def _alone(cache: Path, what: str, say: Say) -> Iterator[None]:
         yield
 
 
-def _try_lock(file: IO[Any]) -> bool:
+def _try_lock(file: IOBase) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -84,12 +82,8 @@ def _try_lock(file: IO[Any]) -> bool:
     return True
 
 
-def _unwritable(cache: str, error: OSError) -> StartError:
-    return StartError(
-        "disk",
-        f"{cache} cannot be written: {error.strerror or error}.",
-        remedy="Free space there, or mount a larger disk: -v /path/on/the/host:/root/.cache/huggingface",
-    )
+def _unwritable(place: str, error: OSError) -> StartError:
+    return StartError("disk", f"{place} cannot be written: {error.strerror or error}.", remedy=LARGER_DISK)
 
 
 class _Download:
@@ -105,8 +99,11 @@ class _Download:
 
     def run(self) -> None:
         there = sum(self._there(lookup, file) for lookup in self.lookups for file in lookup.files)
-        free = os.statvfs(self.cache)
-        self._refuse_small_disk(self.total - there, free.f_bavail * free.f_frsize)
+        state = os.statvfs(self.cache)
+        needed, free = self.total - there, state.f_bavail * state.f_frsize
+        if needed > free:
+            what = f"{amount(free)} are free in {self.cache}; the download needs {amount(needed)}."
+            raise StartError("disk", what, remedy=LARGER_DISK)
         for lookup in self.lookups:
             self.say(
                 f"{lookup.want.role} {lookup.want.repo}@{lookup.commit}: {len(lookup.files)} files, "
@@ -136,14 +133,6 @@ class _Download:
                 self.say(f"{amount(self.done)} of {amount(self.total)} ({share}), {speed}/s{rest}")
                 before = self.fetched
 
-    def _refuse_small_disk(self, needed: int, free: int) -> None:
-        if needed > free:
-            raise StartError(
-                "disk",
-                f"{amount(free)} are free in {self.cache}; the download needs {amount(needed)}.",
-                remedy="Free space there, or mount a larger disk: -v /path/on/the/host:/root/.cache/huggingface",
-            )
-
     @staticmethod
     def _there(lookup: Lookup, file: File) -> int:
         """Return how many bytes of a file are here."""
@@ -168,7 +157,7 @@ class _Download:
                 if self.stopped:
                     raise _Stopped
                 time.sleep(0.2)
-            here = next((path for path in (link, blob) if _has_size(path, file)), None)
+            here = next((path for path in (link, blob) if weights.has_size(path, file)), None)
             if here is not None and (lookup.verified or _digest_of(here, file) == file.digest):
                 self._count(file.size)
             else:
@@ -190,21 +179,19 @@ class _Download:
         url = f"{self.hub.endpoint}/{quote(lookup.want.repo)}/resolve/{lookup.commit}/{quote(file.path)}"
         with _part(blob).open("a+b") as part:
             state = _State(part, file, self._count)
-            state.resume()
             resumed = state.size > 0
             while True:
-                state.mark = state.size
-                retried(lambda: self._pull(url, state), state.moved, lookup.want, self.hub, self.say)
+                retried(lambda: self._pull(url, state), lambda: state.size, lookup.want, self.hub, self.say)
                 if state.digest.hexdigest() == file.digest:
                     break
                 state.forget()
                 if not resumed:
                     Path(part.name).unlink()
-                    raise StartError(
-                        "damaged",
-                        f"{file.path} of {lookup.want.repo} does not have the SHA that the hub lists; it was removed.",
-                        remedy="Run it again; if that does not help, a proxy or a mirror (HF_ENDPOINT) changes files.",
+                    what = (
+                        f"{file.path} of {lookup.want.repo} does not have the SHA that the hub lists; it was removed."
                     )
+                    remedy = "Run it again; if that does not help, a proxy or a mirror (HF_ENDPOINT) changes files."
+                    raise StartError("damaged", what, remedy=remedy)
                 resumed = False  # what was here may have been damaged
             os.fsync(part.fileno())
         _part(blob).replace(blob)
@@ -227,20 +214,14 @@ class _Download:
 
 
 class _State:
-    """How far a file is."""
+    """How far a file is; it begins with what an earlier download left."""
 
-    def __init__(self, part: IO[bytes], file: File, count: Callable[[int, int], None]) -> None:
+    def __init__(self, part: BufferedRandom, file: File, count: Callable[[int, int], None]) -> None:
         self.part, self.file, self.count = part, file, count
-        self.digest, self.size, self.mark = _digest(file), 0, 0
-
-    def resume(self) -> None:
-        """Take what an earlier download left."""
-        self.part.seek(0)
-        while block := self.part.read(BLOCK):
-            self.digest.update(block)
-            self.size += len(block)
-        self.count(self.size, 0)
-        if self.size > self.file.size:
+        part.seek(0)
+        self.digest, self.size = hashlib.file_digest(part, lambda: _digest(file)), part.tell()
+        count(self.size, 0)
+        if self.size > file.size:
             self.forget()
 
     def add(self, block: bytes) -> None:
@@ -256,22 +237,11 @@ class _State:
     def forget(self) -> None:
         self.part.truncate(0)
         self.count(-self.size, 0)
-        self.digest, self.size, self.mark = _digest(self.file), 0, 0
-
-    def moved(self) -> bool:
-        """Whether there is more than at the last question."""
-        before, self.mark = self.mark, self.size
-        return self.size > before
+        self.digest, self.size = _digest(self.file), 0
 
 
 def _part(blob: Path) -> Path:
     return blob.with_name(f"{blob.name}.incomplete")
-
-
-def _has_size(path: Path, file: File) -> bool:
-    with suppress(OSError):
-        return path.stat().st_size == file.size
-    return False
 
 
 def _digest(file: File) -> hashlib._Hash:
@@ -281,11 +251,8 @@ def _digest(file: File) -> hashlib._Hash:
 
 
 def _digest_of(path: Path, file: File) -> str:
-    digest = _digest(file)
     with path.open("rb") as content:
-        while block := content.read(BLOCK):
-            digest.update(block)
-    return str(digest.hexdigest())
+        return hashlib.file_digest(content, lambda: _digest(file)).hexdigest()
 
 
 def _write_list(lookup: Lookup, *, verified: bool) -> None:

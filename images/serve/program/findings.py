@@ -12,6 +12,7 @@ from .servers.server import Server
 from .settings import Settings
 
 OK, WARN, FAIL, SKIPPED = "ok", "warn", "fail", "skipped"
+LARGER_DISK = "Free space there, or mount a larger disk: -v /path/on/the/host:/root/.cache/huggingface"
 
 
 class Finding(NamedTuple):
@@ -26,7 +27,6 @@ class Finding(NamedTuple):
     remedy: str = ""
 
     def refusal(self) -> StartError:
-        """Return the error that refuses the start because of this finding."""
         name, _, *what, remedy = self
         return StartError(name, *what, remedy=f"{remedy} (To start anyway: SKIP_CHECKS={name}.)")
 
@@ -52,7 +52,6 @@ class Start(NamedTuple):
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the image is for a GPU."""
         return bool(self.image.capability)
 
     @property
@@ -66,7 +65,6 @@ class Start(NamedTuple):
 
     @property
     def config(self) -> dict[str, object] | None:
-        """The model's config, if the model is already on disk."""
         return checkpoint.config_of(self.folder)
 
     @property
@@ -81,7 +79,7 @@ class Start(NamedTuple):
 
     def matching(self, kind: str, more: Mapping[str, object]) -> Iterator[Json]:
         """Yield the server's rules of a kind that hold, given facts beyond the settings."""
-        own = {"version": self.image.version, "weights": self.image.weights}
+        own = {"version": self.image.version, "weights": self.image.facts.get("weights", "")}
         facts = rules.Facts({**self.settings.values, **own, **more}, self.settings.given, self.image.at_least)
         return rules.matching(self.server.rules[kind], facts)
 

@@ -15,7 +15,6 @@ _FIELD = re.compile(r"^    ([a-z]\w*): ", re.MULTILINE)
 
 
 def find_package(name: str, site: str = SITE) -> str | None:
-    """Return the folder of a package of the image; None if there is none."""
     found = sorted(Path(os.environ.get("FACTORY_SITE", site)).glob(f"*/site-packages/{name}/"))
     return str(found[0]) if found else None
 

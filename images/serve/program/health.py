@@ -59,7 +59,6 @@ def reachable(host: str) -> str:
 
 
 def is_well(where: Address, timeout: float = 5) -> bool:
-    """Whether /health returns 200."""
     try:
         return request(where, "GET", "/health", timeout=timeout).status == 200  # noqa: PLR2004
     except (OSError, ValueError):

@@ -45,7 +45,6 @@ def describe(text: str) -> str:
 
 
 def problems(text: str) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with a GPU, and what to do about it."""
     for name, (temperature, power, busy, clock), reasons in _rows(text):
         at = "" if clock is None else f" to {clock:.0f} MHz"
         if reasons & HEAT:

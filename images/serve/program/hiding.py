@@ -28,12 +28,21 @@ def is_flag(word: str, flag: str) -> bool:
 
 
 def masked(words: Sequence[str]) -> list[str]:
-    """Hide every secret among the words of a command."""
     known = _known()
     return [
         word[: -len(secret)] + HIDDEN if secret else _hidden(word, known)
         for word, secret in zip(words, _secret_parts(words), strict=True)
     ]
+
+
+def say(text: str) -> None:
+    """Write a line about the start to the log."""
+    report(f"[serve] {text}")
+
+
+def report(text: str) -> None:
+    sys.stderr.write(hide(text) + "\n")
+    sys.stderr.flush()
 
 
 def hide(text: str) -> str:

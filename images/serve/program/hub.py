@@ -12,7 +12,7 @@ from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from . import weights
+from . import checkpoint, weights
 from .errors import StartError
 from .hiding import hide
 from .weights import File, Wanted
@@ -49,7 +49,6 @@ class Lookup(NamedTuple):
     entries: dict[str, Any]
     """All files, in the format of huggingface_hub's list."""
     files: list[File]
-    """Those to have."""
     verified: bool
 
 
@@ -80,12 +79,12 @@ def find_hub(environment: Mapping[str, str], token: str) -> Source:
 
 def look_up(want: Wanted, cache: str, server: str, hub: Source, say: Say) -> Lookup:
     """Ask the hub for the files of a revision, unless it is pinned and its list is here."""
-    repository = want.folder(cache)
+    repository = checkpoint.repository(cache, want.repo)
     known = weights.read_list(repository, want.revision) if _COMMIT.fullmatch(want.revision) else None
     if known is not None and known[1]:
         return Lookup(want, repository, want.revision, {}, weights.needed(known[0], server), verified=True)
     url = f"{hub.endpoint}/api/models/{quote(want.repo)}/revision/{quote(want.revision or 'main', '')}?blobs=true"
-    value = retried(lambda: _ask(url, hub), lambda: False, want, hub, say)
+    value = retried(lambda: _ask(url, hub), lambda: 0, want, hub, say)
     try:
         commit = str(value["sha"])
         entries = {str(entry["rfilename"]): _entry(entry) for entry in value["siblings"]}
@@ -113,7 +112,6 @@ def _ask(url: str, hub: Source) -> dict[str, Any]:
 
 
 def open_file(url: str, hub: Source, first: int = 0) -> HTTPResponse:
-    """Request a file from a byte on."""
     request = Request(url, headers={"User-Agent": "imagefactory"})  # noqa: S310 - HF_ENDPOINT is the user's choice
     if hub.token:
         request.add_header("Authorization", f"Bearer {hub.token}")
@@ -123,9 +121,9 @@ def open_file(url: str, hub: Source, first: int = 0) -> HTTPResponse:
     return response
 
 
-def retried(work: Callable[[], T], moved: Callable[[], bool], want: Wanted, hub: Source, say: Say) -> T:
-    """Do work that may fail; `moved` tells whether the failed attempt brought anything."""
-    failures = 0
+def retried(work: Callable[[], T], size: Callable[[], int], want: Wanted, hub: Source, say: Say) -> T:
+    """Do work that may fail; an attempt that added to the size counts as the first."""
+    failures, before = 0, size()
     while True:
         try:
             return work()
@@ -136,59 +134,40 @@ def retried(work: Callable[[], T], moved: Callable[[], bool], want: Wanted, hub:
             failure: Exception = error
         except (OSError, HTTPException, ValueError) as error:
             failure = error
-        failures = 1 if moved() else failures + 1
+        failures, before = 1 if size() > before else failures + 1, size()
         reason = failure if isinstance(failure, HTTPError) else getattr(failure, "reason", failure)
         stalled = isinstance(reason, TimeoutError)
         why = f"no byte in {hub.patience:g} s" if stalled else hide(str(reason) or type(reason).__name__)
         if failures > RETRIES:
             if stalled:
-                raise StartError(
-                    "stalled",
-                    f"The download of {want.repo} stalled {failures} times: {why}.",
-                    remedy="Look at the network, and run it again: it goes on where it stopped.",
-                )
+                what = f"The download of {want.repo} stalled {failures} times: {why}."
+                remedy = "Look at the network, and run it again: it goes on where it stopped."
+                raise StartError("stalled", what, remedy=remedy)
             raise _no_hub(hub, why)
         say(f"{want.repo}: {why}; attempt {failures + 1} of {RETRIES + 1}")
         time.sleep(PAUSE * failures)
 
 
 def _refuse(error: HTTPError, want: Wanted, hub: Source) -> NoReturn:
-    """Name the reason of a refusal."""
     code = error.headers.get("X-Error-Code", "")
     setting = "MODEL" if want.role == "model" else "DFLASH_DRAFTER"
     if code == "RevisionNotFound":
-        raise StartError(
-            "unknown-revision",
-            f"{want.repo} has no revision {want.revision or 'main'}.",
-            setting=setting,
-            value=want.repo,
-            remedy="Use a newer image: the owner of the model has removed this revision.",
-        ) from None
+        what = f"{want.repo} has no revision {want.revision or 'main'}."
+        remedy = "Use a newer image: the owner of the model has removed this revision."
+        raise StartError("unknown-revision", what, setting, want.repo, remedy=remedy) from None
     if code == "GatedRepo" or (error.code in {401, 403} and code != "RepoNotFound"):
         problem = "this token has no access to it" if hub.token else "there is no token"
-        raise StartError(
-            "gated",
-            f"{want.repo} is gated or private, and {problem}.",
-            setting="HF_TOKEN",
-            allowed="a read token of an account with access",
-            remedy=f"Accept the terms on {hide(hub.endpoint)}/{want.repo}, and hand the token on with -e HF_TOKEN.",
-        ) from None
+        what, allowed = f"{want.repo} is gated or private, and {problem}.", "a read token of an account with access"
+        remedy = f"Accept the terms on {hide(hub.endpoint)}/{want.repo}, and hand the token on with -e HF_TOKEN."
+        raise StartError("gated", what, "HF_TOKEN", "", allowed, remedy=remedy) from None
     if code == "RepoNotFound" or error.code == 404:  # noqa: PLR2004
-        raise StartError(
-            "unknown-model",
-            f"The hub has no {want.repo}, or does not show it to {'this account' if hub.token else 'strangers'}.",
-            setting=setting,
-            value=want.repo,
-            remedy="Correct the name; for a private model, hand a token on with -e HF_TOKEN.",
-        ) from None
+        what = f"The hub has no {want.repo}, or does not show it to {'this account' if hub.token else 'strangers'}."
+        remedy = "Correct the name; for a private model, hand a token on with -e HF_TOKEN."
+        raise StartError("unknown-model", what, setting, want.repo, remedy=remedy) from None
     raise _no_hub(hub, f"it answers {error.code} {error.reason}") from None
 
 
 def _no_hub(hub: Source, why: str) -> StartError:
-    return StartError(
-        "no-hub",
-        f"The model hub cannot be used: {why}.",
-        setting="HF_ENDPOINT",
-        value=hide(hub.endpoint),
-        remedy="Look at the container's network, DNS and HTTPS_PROXY, or copy the model into the cache from elsewhere.",
-    )
+    remedy = "Look at the container's network, DNS and HTTPS_PROXY, or copy the model into the cache from elsewhere."
+    what = f"The model hub cannot be used: {why}."
+    return StartError("no-hub", what, "HF_ENDPOINT", hide(hub.endpoint), remedy=remedy)

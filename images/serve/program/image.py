@@ -12,7 +12,6 @@ SHARE = "/usr/share/imagefactory"
 """The folder of settings.json and model.json; tests override it with FACTORY_SHARE."""
 
 TITLES = {"vllm": "vLLM", "sglang": "SGLang"}
-"""The servers, and what people call them."""
 
 Json = dict[str, Any]
 
@@ -46,17 +45,14 @@ class Image(NamedTuple):
 
     @property
     def server(self) -> str:
-        """The name of the server."""
         return str(self.model.get("server", "vllm"))
 
     @property
     def title(self) -> str:
-        """The server as people call it."""
         return TITLES[self.server]
 
     @property
     def version(self) -> str:
-        """The version of the server."""
         return str(self.facts[self.server])
 
     def at_least(self, version: str) -> bool:
@@ -71,56 +67,39 @@ class Image(NamedTuple):
         return str(self.facts.get("capability") or "")
 
     @property
-    def weights(self) -> str:
-        """The number format of the model's weights."""
-        return str(self.facts.get("weights", ""))
-
-    @property
     def drafters(self) -> list[Json]:
-        """The drafters that fit the model."""
         return list(self.model.get("drafters", []))
 
 
 def load(share: str | None = None) -> Image:
-    """Read settings.json and model.json."""
     folder = share or os.environ.get("FACTORY_SHARE") or SHARE
     described, model = read_object(folder, "settings.json"), read_object(folder, "model.json")
     server = model.get("server", "vllm")
-    if server not in TITLES:
-        raise _broken(f"model.json names the server {server!r}, which this program does not know.")
     try:
-        default = f"{server}_default"
-        settings = {entry["name"]: _setting(entry, default) for entry in described["settings"]}
+        settings = {}
+        for entry in described["settings"]:
+            own = {"choices": tuple(entry.pop("choices", ())), "server_default": entry.pop(f"{server}_default", "")}
+            settings[entry["name"]] = Setting(**entry, **own)
         image = Image(described["image"], settings, model, described.get("refused", {}))
         str(image.version), str(model["model"])
     except (KeyError, TypeError) as error:
-        raise _broken(f"{folder}/settings.json or model.json lacks {error}.") from None
+        raise broken(f"{folder}/settings.json or model.json lacks {error}.") from None
     return image
 
 
-def _setting(entry: Json, default: str) -> Setting:
-    fields = {name: value for name, value in entry.items() if name != default}
-    fields |= {"choices": tuple(entry.get("choices", ())), "server_default": entry.get(default, "")}
-    return Setting(**fields)
-
-
 def release(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version."""
     found = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
     return tuple(int(part) for part in found.group().split(".")) if found else ()
 
 
 def read_object(folder: str, name: str) -> Json:
-    """Read a JSON object that belongs to the image."""
     path = Path(folder, name)
     try:
-        value = json.loads(path.read_text("utf-8"))
+        value: Json = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise _broken(f"{path} cannot be read: {error}.") from None
-    if not isinstance(value, dict):
-        raise _broken(f"{path} is not a JSON object.")
+        raise broken(f"{path} cannot be read: {error}.") from None
     return value
 
 
-def _broken(what: str) -> StartError:
+def broken(what: str) -> StartError:
     return StartError("broken-image", what, remedy="Pull the image again.")

@@ -26,7 +26,6 @@ class Secrets(NamedTuple):
     """The secrets of a start."""
 
     words: tuple[str, ...]
-    """The arguments without them."""
     api_key: str = ""
     token: str = ""
     """For downloads from Hugging Face."""
@@ -57,26 +56,16 @@ def find(environment: Mapping[str, str], arguments: Iterable[str] = ()) -> Secre
     if len(given) > 1:
         first, second = list(given)[:2]
         remedy = f"Keep {FILE}: `docker inspect` shows variables and arguments."
-        raise StartError(
-            "contradiction",
-            f"{first} and {second} are both given.",
-            setting=second,
-            value=HIDDEN,
-            allowed="one of the two",
-            remedy=remedy if FILE in given else f"Leave out {KEY_FLAG}.",
-        )
+        remedy = remedy if FILE in given else f"Leave out {KEY_FLAG}."
+        what = f"{first} and {second} are both given."
+        raise StartError("contradiction", what, second, HIDDEN, "one of the two", remedy=remedy)
     if not given:
         _refuse_lost(environment)
     key = " ".join(keys) if keys else _read(given[FILE]) if FILE in given else given.get(KEY, "")
     if not (key.isascii() and key.isprintable()) or " " in key:
-        raise StartError(
-            "bad-value",
-            "The API key is not one word of printable ASCII characters.",
-            setting=next(iter(given)),
-            value=HIDDEN,
-            allowed="one key, for all clients",
-            remedy="Make a key with `openssl rand -hex 32`.",
-        )
+        what = "The API key is not one word of printable ASCII characters."
+        setting = (next(iter(given)), HIDDEN, "one key, for all clients")
+        raise StartError("bad-value", what, *setting, remedy="Make a key with `openssl rand -hex 32`.")
     _refuse_unguarded(words, environment, key)
     return Secrets(tuple(words), key, tokens[0] if tokens else "", tuple(flags))
 
@@ -119,13 +108,10 @@ def _refuse_unguarded(words: Iterable[str], environment: Mapping[str, str], key:
 
 
 def _unprotected(problem: str, name: str) -> StartError:
-    return StartError(
-        "unprotected",
-        f"{problem}: anyone who reaches the port could use the server.",
-        setting=name,
-        allowed=f"a key in {KEY}, or a file with it in {FILE}",
-        remedy=f"Set one of them; to serve without a key, leave out {name}.",
-    )
+    what = f"{problem}: anyone who reaches the port could use the server."
+    allowed = f"a key in {KEY}, or a file with it in {FILE}"
+    remedy = f"Set one of them; to serve without a key, leave out {name}."
+    return StartError("unprotected", what, name, allowed=allowed, remedy=remedy)
 
 
 def _read(path: str) -> str:
@@ -138,12 +124,7 @@ def _read(path: str) -> str:
     if len(words) != 1:
         # What is no path may be the key itself, by mistake.
         shown = path if path.startswith(("/", ".")) else HIDDEN
-        raise StartError(
-            "bad-key-file",
-            f"The file with the API key {problem}.",
-            setting=FILE,
-            value=shown,
-            allowed="a readable file with the key and nothing else",
-            remedy=f"Mount the file: -v /path/on/the/host:{shown}:ro",
-        )
+        what, remedy = f"The file with the API key {problem}.", f"Mount the file: -v /path/on/the/host:{shown}:ro"
+        allowed = "a readable file with the key and nothing else"
+        raise StartError("bad-key-file", what, FILE, shown, allowed, remedy=remedy)
     return words[0]

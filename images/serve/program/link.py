@@ -8,15 +8,17 @@ again.
 import json
 import os
 import socket
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
-from . import agreement, network, own_files, pulse
+from . import network, own_files, pulse
 from .errors import StartError
-from .hiding import hide
+from .findings import Start
+from .hiding import masked, say
 from .pair import HEAD, Node
 
 BEAT, SILENCE = 2.0, 20.0
@@ -27,6 +29,14 @@ LONGEST = 100_000
 STARTING, READY, PARTED = "starting", "ready", "parted"
 NOTE = "pair"
 """The file with the health of a node that waits, or that has no API."""
+APART = 60
+"""Seconds that the clocks may differ."""
+OWN = (
+    *("NODE_RANK", "CABLE", "HOST", "PORT", "VLLM_API_KEY", "VLLM_API_KEY_FILE", "PROTECT_METRICS"),
+    *("SERVED_MODEL_NAME", "WARMUP", "COMPILERS", "HANG_LIMIT", "MEMORY_FLOOR", "GPU_MEMORY_UTILIZATION"),
+    *("MODS_PATH", "CHECKS", "SKIP_CHECKS", "EXTRA_ARGS"),
+)
+"""Settings that each node has for itself; the words of EXTRA_ARGS are compared without secrets."""
 
 
 class Link:
@@ -64,91 +74,111 @@ class Link:
         self._connection.close()
 
 
-def meet(node: Node, own: Mapping[str, Any], limit: float | None = None) -> Link:
+def meet(node: Node, start: Start, limit: float | None = None) -> Link:
     """Wait for the other node, however long unless there is a limit, and agree with it."""
-    began, said, before = time.monotonic(), -SAY_EVERY, ""
+    own, began, said, before = _described(start), time.monotonic(), -SAY_EVERY, ""
     with _listening(node) as listener:
         while True:
             link = None
             try:
-                link = Link(_accepted(listener) if node.rank == HEAD else _connected(node))
+                link = Link(
+                    listener.accept()[0]
+                    if node.rank == HEAD
+                    else socket.create_connection(node.link, ATTEMPT, (node.address, 0))
+                )
                 _agree(link, node, own)
             except (OSError, ValueError) as error:
                 reason = _reason(node, error, link)
-            except BaseException:
-                link.close() if link else None
-                raise
             else:
                 own_files.forget(NOTE)
-                _say(f"joined with {link.other} over {node.interface.name}")
+                say(f"joined with {link.other} over {node.interface.name}")
                 return link
             link.close() if link else None
             text = f"node {node.rank} waits for {_whom(node)}: {reason}"
             now = time.monotonic()
             if limit is not None and now - began > limit:
-                raise StartError(
-                    "pair", f"{text}.", remedy="Start both nodes at the same time; then follow the reason."
-                )
+                remedy = "Start both nodes at the same time; then follow the reason."
+                raise StartError("pair", f"{text}.", remedy=remedy)
             note(f"{STARTING}: {text}", well=False)
             if reason != before or now - said >= SAY_EVERY:
                 said, before = now, reason
-                _say(text)
+                say(text)
             time.sleep(1)
 
 
 def _listening(node: Node) -> socket.socket:
     """Listen for the other node; the worker only so that the head can try whether it gets through."""
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.settimeout(ATTEMPT)
     try:
-        listener.bind(node.link if node.rank == HEAD else (node.address, 0))
+        listener = socket.create_server(node.link if node.rank == HEAD else (node.address, 0))
     except OSError as error:
-        listener.close()
-        raise StartError(
-            "pair",
-            f"{node.address} cannot be listened on: {error.strerror}.",
-            setting="HEAD_PORT",
-            value=str(node.port),
-            allowed="a free port, followed by another",
-            remedy="End what uses the port, or set HEAD_PORT to another on both nodes.",
-        ) from None
-    listener.listen()
+        what = f"{node.address} cannot be listened on: {os.strerror(error.errno or 0)}."
+        remedy = "End what uses the port, or set HEAD_PORT to another on both nodes."
+        setting = ("HEAD_PORT", str(node.port), "a free port, followed by another")
+        raise StartError("pair", what, *setting, remedy=remedy) from None
+    listener.settimeout(ATTEMPT)
     return listener
-
-
-def _accepted(listener: socket.socket) -> socket.socket:
-    return listener.accept()[0]
-
-
-def _connected(node: Node) -> socket.socket:
-    return socket.create_connection(node.link, ATTEMPT, (node.address, 0))
 
 
 def _agree(link: Link, node: Node, own: Mapping[str, Any]) -> None:
     """Compare both nodes, and see that each gets through to any port of the other, as servers need."""
-    with socket.socket() as probe:
-        probe.bind((node.address, 0))
-        probe.listen()
+    with socket.create_server((node.address, 0)) as probe:
         link.send({**own, "clock": time.time(), "port": probe.getsockname()[1]})
         other = link.receive(ANSWER)
         try:
             clock, port = float(other["clock"]), int(other["port"])
         except (LookupError, TypeError) as error:
             raise ValueError("no message of a node") from error
-        differences = agreement.differences(own, other, clock)
+        differences = _differences(own, other, clock)
         if differences:
-            raise StartError(
-                "nodes-differ",
-                f"The two nodes differ (here / on {link.other}): {'; '.join(differences)}.",
-                remedy="Start the same image, by its digest, with the same model and settings on both; set the clocks.",
-            )
+            what = f"The two nodes differ (here / on {link.other}): {'; '.join(differences)}."
+            remedy = "Start the same image, by its digest, with the same model and settings on both; set the clocks."
+            raise StartError("nodes-differ", what, remedy=remedy)
         failure = _unreachable(node, link.other, port)
         link.send({"failure": failure})
         failure = failure or str(link.receive(ANSWER).get("failure", ""))
     if failure:
         remedy = "Allow all traffic on the cable in the firewalls of both, as `sudo ufw allow in on CABLE` does."
         raise StartError("pair", f"{failure}.", "HEAD_ADDRESS", node.head, remedy=remedy)
+
+
+def _described(start: Start) -> dict[str, Any]:
+    """Describe this node; weights are compared by their sizes, as hashes would take minutes."""
+    folder = Path(start.folder or "")
+    sizes = [path.stat().st_size for path in folder.glob("*.safetensors")] if start.folder else []
+    found = sorted(Path(start.package).parent.glob("*.dist-info")) if start.package else []
+    return {
+        "image": str(start.image.facts.get("target", "")),
+        "machine": os.uname().machine,
+        start.image.title: start.image.version,
+        "packages": _digest(path.name for path in found),
+        "serve program": _digest(path.read_text("utf-8") for path in sorted(Path(__file__).parent.rglob("*.py"))),
+        "model": start.command.model,
+        "revision": start.command.revision or (folder.name if folder.parent.name == "snapshots" else ""),
+        "size of the weights": f"{sum(sizes):,} bytes in {len(sizes)} files" if start.folder else "",
+        "flags": masked(start.settings.extra),
+        **{name: value for name, value in start.settings.values.items() if name not in OWN},
+    }
+
+
+def _differences(own: Mapping[str, Any], other: Mapping[str, Any], clock: float) -> list[str]:
+    """List what differs; what a node does not know yet, as before a download, is no difference."""
+    found = []
+    for name, value in own.items():
+        theirs = other.get(name)
+        if theirs != value and not (name in {"revision", "size of the weights"} and "" in {value, theirs}):
+            found.append(f"{name} {_shown(value)} / {_shown(theirs)}")
+    apart = clock - time.time()
+    if abs(apart) > APART:
+        found.append(f"the clock there is {abs(apart):,.0f} s {'ahead' if apart > 0 else 'behind'}")
+    return found
+
+
+def _digest(texts: Iterable[str]) -> str:
+    return sha256("\0".join(texts).encode()).hexdigest()[:12]
+
+
+def _shown(value: object) -> str:
+    return "none" if value in (None, "", []) else str(value)
 
 
 def _unreachable(node: Node, other: str, port: int) -> str:
@@ -233,10 +263,5 @@ def _part(link: Link, server: int, what: str) -> None:
     link.state = PARTED
     text = f"the other node, {link.other}, {what}"
     note(text, well=False)
-    _say(f"{text}: the server is ended with code {pulse.PARTED}, so that Docker starts both again")
+    say(f"{text}: the server is ended with code {pulse.PARTED}, so that Docker starts both again")
     pulse.end(server, pulse.PARTED)
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(hide(f"[serve] {text}\n"))
-    sys.stderr.flush()

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from . import heat
 from . import memory as budget
-from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
+from .findings import FAIL, LARGER_DISK, OK, SKIPPED, WARN, Finding, Start
+from .image import release
 
 ADDRESS = "an address of this machine"
 
@@ -36,7 +37,6 @@ def gpu(start: Start) -> Iterator[Finding]:
 
 
 def driver(start: Start) -> Iterator[Finding]:
-    """Compare the driver with the oldest that the image's CUDA supports."""
     minimum, found = str(start.image.facts.get("driver") or ""), start.readings.driver
     if not minimum:
         yield Finding("driver", OK, "not needed")
@@ -45,7 +45,7 @@ def driver(start: Start) -> Iterator[Finding]:
     elif not found:
         detail = f"version unknown, needs {minimum} or newer"
         yield Finding("driver", WARN, detail, remedy="Compare it with the output of `nvidia-smi`.")
-    elif _numbers(found) < _numbers(minimum):
+    elif release(found) < release(minimum):
         detail, remedy = f"{found}, needs {minimum} or newer", "Update the NVIDIA driver on the host."
         yield Finding("driver", FAIL, detail, allowed=f"{minimum} or newer", remedy=remedy)
     else:
@@ -53,7 +53,6 @@ def driver(start: Start) -> Iterator[Finding]:
 
 
 def kernels(start: Start) -> Iterator[Finding]:
-    """Refuse kernels that the GPU cannot load."""
     gpu = start.readings.gpus[0] if start.readings.gpus else None
     compiled = start.image.facts.get("kernels") == "compiled"
     unloadable = list(start.matching("unloadable", {"capability": gpu.capability if gpu else ""}))
@@ -69,7 +68,6 @@ def kernels(start: Start) -> Iterator[Finding]:
 
 
 def disk(start: Start) -> Iterator[Finding]:
-    """Compare free space with the size of the download."""
     here, free = start.folder, start.readings.disk_free
     sizes = (start.image.facts.get("memory") or {}) if start.own_model else {}
     table = sizes.get("table", 0)  # is written at every start
@@ -88,15 +86,13 @@ def disk(start: Start) -> Iterator[Finding]:
         yield Finding("disk", OK, f"{free / budget.GB:.0f} GB free, download size unknown")
     elif needed > free:
         detail = f"{free / budget.GB:.0f} GB free in {start.cache}, needs {needed / budget.GB:.0f} GB{more}"
-        remedy = "Free space there, or mount a larger disk: -v /path/on/the/host:/root/.cache/huggingface"
         # The table of the last start may be there already; the new one takes its place.
-        yield Finding("disk", WARN if here else FAIL, detail, remedy=remedy)
+        yield Finding("disk", WARN if here else FAIL, detail, remedy=LARGER_DISK)
     else:
         yield Finding("disk", OK, f"{free / budget.GB:.0f} GB free, needs {needed / budget.GB:.0f} GB{more}")
 
 
 def memory(start: Start) -> Iterator[Finding]:
-    """Compute whether weights, KV cache and host fit into memory."""
     readings = start.readings
     if not start.on_gpu or not readings.gpus:
         yield Finding("memory", SKIPPED, "no GPU: only its memory is checked")
@@ -117,7 +113,6 @@ def memory(start: Start) -> Iterator[Finding]:
 
 
 def shm(start: Start) -> Iterator[Finding]:
-    """Compare the size of /dev/shm with the needs of the server's processes."""
     size, needs = start.readings.shared_memory, start.server.shared_memory
     if size is None:
         yield Finding("shm", SKIPPED, "size of shared memory unknown")
@@ -134,7 +129,6 @@ def shm(start: Start) -> Iterator[Finding]:
 
 
 def port(start: Start) -> Iterator[Finding]:
-    """Try to listen on the port."""
     if start.server.without_api(start.command.arguments):
         yield Finding("port", SKIPPED, "this node serves no API")
         return
@@ -158,7 +152,3 @@ def port(start: Start) -> Iterator[Finding]:
         yield Finding("port", FAIL, detail, "HOST", host, ADDRESS, "Set HOST to 0.0.0.0.")
     else:
         yield Finding("port", OK, f"{host}:{port} is free")
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdecimal())

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
@@ -14,11 +14,9 @@ from traceback import format_exc
 from typing import NoReturn
 
 from . import (
-    agreement,
     ahead,
     checkpoint,
     checks,
-    companion,
     first_process,
     flags,
     health,
@@ -32,6 +30,7 @@ from . import (
     readings,
     show,
     timeline,
+    watch,
     weights,
 )
 from . import command as commands
@@ -39,7 +38,7 @@ from . import image as images
 from . import settings as read_settings
 from .errors import StartError
 from .findings import FAIL, WARN, Finding, Start
-from .hiding import hide, masked
+from .hiding import hide, masked, report, say
 from .servers.known import server_of
 from .servers.server import Server
 
@@ -65,19 +64,20 @@ def main(arguments: Sequence[str]) -> int:
     except StartError as error:
         refusal = error
     except Exception as error:  # noqa: BLE001 - Python would print secrets in its message
-        _report(format_exc())
+        report(format_exc())
         what = f"Internal error in the serve program: {type(error).__name__}."
         refusal = StartError("internal", what, remedy="Report it, with the lines above.")
-    _report(str(refusal))
+    report(str(refusal))
     return refusal.exit_code
 
 
 def _run(arguments: list[str]) -> int:
     first = arguments[0] if arguments else ""
-    if first in COMMANDS:
-        return COMMANDS[first](arguments[1:])
     if arguments in (["-h"], ["--help"]):
-        return _help([])
+        arguments = [first := "help"]
+    if first in COMMANDS:
+        command, options = COMMANDS[first]
+        return command(_only(arguments[1:], options, first))
     if first in (*SHELL_COMMANDS, *images.TITLES):
         _run_program(arguments)
     dry = "--dry-run" in arguments
@@ -102,12 +102,9 @@ def _run_program(arguments: list[str]) -> NoReturn:
     """Become another program, which gets the key as the server expects it."""
     server = server_of(images.load())
     if arguments[0] in images.TITLES and arguments[0] != server.name:
-        raise StartError(
-            "bad-option",
-            f"This image has no {arguments[0]}: its server is {images.TITLES[server.name]}.",
-            allowed=" ".join(server.command),
-            remedy="Use an image with that server.",
-        )
+        what = f"This image has no {arguments[0]}: its server is {images.TITLES[server.name]}."
+        allowed = " ".join(server.command)
+        raise StartError("bad-option", what, allowed=allowed, remedy="Use an image with that server.")
     serves = tuple(arguments[:2]) == server.command
     own = len(server.command) if serves else len(arguments)
     secrets = keys.find(os.environ, arguments[own:])
@@ -121,43 +118,30 @@ def _run_program(arguments: list[str]) -> NoReturn:
 
 def _refuse_unread(server: Server, program: str, *, serves: bool) -> None:
     """Refuse a key in a variable that a server started by another program would not read."""
-    unread = [keys.FILE] if program in WAITING_COMMANDS else []
-    if not server.reads_key and not serves:
-        unread = [keys.FILE, keys.KEY]
-    name = next((name for name in unread if name in os.environ), None)
-    if name is None:
-        return
-    starter, title = "docker exec" if program in WAITING_COMMANDS else program, images.TITLES[server.name]
-    allowed, remedy = f"the key itself, in {keys.KEY}", f"Set {keys.KEY} instead."
-    if not server.reads_key:
+    waits = program in WAITING_COMMANDS
+    if server.reads_key:
+        unread = [keys.FILE] if waits else []
+        allowed, remedy = f"the key itself, in {keys.KEY}", f"Set {keys.KEY} instead."
+    else:
+        unread = [] if serves else [keys.FILE, keys.KEY]
         whole = f"`IMAGE {' '.join(server.command)} …`"
-        allowed, remedy = (
-            f"the key with {whole}",
-            f"Have the image start the server, with `IMAGE` or {whole}.",
-        )
-    raise StartError(
-        "unprotected",
-        f"A server that `{starter}` starts here would not know the key: {title} does not read {name}.",
-        setting=name,
-        value=os.environ[name] if name == keys.FILE else "",
-        allowed=allowed,
-        remedy=remedy,
-    )
+        allowed, remedy = f"the key with {whole}", f"Have the image start the server, with `IMAGE` or {whole}."
+    for name in (name for name in unread if name in os.environ):
+        start = f"A server that `{'docker exec' if waits else program}` starts here would not know the key"
+        what = f"{start}: {images.TITLES[server.name]} does not read {name}."
+        value = os.environ[name] if name == keys.FILE else ""
+        raise StartError("unprotected", what, name, value, allowed, remedy=remedy)
 
 
 def _refuse_unknown(word: str) -> None:
-    """Refuse a word that is neither a command nor a model."""
     if not word or word.startswith("-") or "/" in word or checkpoint.is_folder(word):
         return
     known = (*COMMANDS, *SHELL_COMMANDS, server_of(images.load()).name)
     near = get_close_matches(word, known, n=1)
+    what = f"{hide(word)!r} is no command of this image, and no model."
+    allowed = f"{', '.join(known)}; a repository such as OWNER/MODEL, or a folder in the container"
     remedy = f"Did you mean {near[0]}?" if near else "See `docker run --rm IMAGE help`."
-    raise StartError(
-        "bad-option",
-        f"{hide(word)!r} is no command of this image, and no model.",
-        allowed=f"{', '.join(known)}; a repository such as OWNER/MODEL, or a folder in the container",
-        remedy=remedy,
-    )
+    raise StartError("bad-option", what, allowed=allowed, remedy=remedy)
 
 
 def _asks_for_help(arguments: Sequence[str]) -> bool:
@@ -199,16 +183,15 @@ def _prepare(arguments: list[str]) -> Start:
 
 
 def _start(start: Start, findings: list[Finding]) -> int:
-    """Print warnings, apply mods and become the server."""
     failed = [finding for finding in findings if finding.result == FAIL]
     # The first failure is reported by the error.
     worth_showing = [finding for finding in findings if finding.result == WARN] + failed[1:]
     if worth_showing:
-        _report(show.checks_text(worth_showing))
+        report(show.checks_text(worth_showing))
     if failed:
         raise failed[0].refusal()
     for remark in start.command.remarks:
-        _report(f"[serve] {remark}")
+        say(remark)
     apply_mods(start, start.settings.words("MODS"), start.settings.text("MODS_PATH"))
     os.environ.update(ahead.linker_path(os.environ))
     arguments, environment, key_file = start.server.hand_over(
@@ -217,18 +200,18 @@ def _start(start: Start, findings: list[Finding]) -> int:
     environment |= {"HF_HUB_OFFLINE": "1"} if start.offline else {}
     node = pair.find(start.settings, start.readings.network) if commands.paired(start.settings) else None
     environment |= node.environment(start.server.address_variable) if node else {}
-    _report(f"[serve] {commands.shown((*start.server.command, *arguments))}")
-    where = companion.address(start)
+    say(commands.shown((*start.server.command, *arguments)))
+    where = watch.address(start)
     health.leave_note(where)
     began = timeline.process_start()
     _stay_first()
     joined = None
     if node:
         waiting = time.monotonic()
-        joined = link.meet(node, agreement.of(start))
+        joined = link.meet(node, start)
         began = began and began + time.monotonic() - waiting
     if where.port or joined:
-        environment |= companion.accompany(start, where, key_file, began, joined)
+        environment |= watch.accompany(start, where, key_file, began, joined)
     return _become(start.server, arguments, environment)
 
 
@@ -240,7 +223,6 @@ def _stay_first() -> None:
 
 
 def apply_mods(start: Start, names: list[str], folder: str) -> None:
-    """Apply the mods in MODS with the image's own module."""
     if not names:
         return
     path, _, name = str(start.image.facts["mods_module"]).rpartition("/")
@@ -248,14 +230,10 @@ def apply_mods(start: Start, names: list[str], folder: str) -> None:
     try:
         import_module(name).apply_mods(names, folder)
     except Exception as error:  # noqa: BLE001 - mods may raise anything
-        raise StartError(
-            "mod-failed",
-            f"A mod could not be applied: {error}",
-            setting="MODS",
-            value=",".join(names),
-            allowed=f"folders in {folder} that are made for {start.image.title} {start.image.version}",
-            remedy="Correct the mod, or leave it out of MODS.",
-        ) from None
+        allowed = f"folders in {folder} that are made for {start.image.title} {start.image.version}"
+        remedy = "Correct the mod, or leave it out of MODS."
+        what = f"A mod could not be applied: {error}"
+        raise StartError("mod-failed", what, "MODS", ",".join(names), allowed, remedy=remedy) from None
     finally:
         sys.path.remove(path)
 
@@ -266,34 +244,28 @@ def _become(server: Server, arguments: Sequence[str], environment: dict[str, str
     try:
         os.execve(program, [program, *server.command[1:], *arguments], environment)  # noqa: S606 - replaces this process
     except OSError as error:
-        raise StartError(
-            "broken-image", f"{program} cannot be run: {error.strerror}.", remedy="Pull the image again."
-        ) from None
+        raise images.broken(f"{program} cannot be run: {error.strerror}.") from None
 
 
-def _settings(options: list[str]) -> int:
-    ways = {"--json": show.settings_json, "--markdown": show.settings_markdown, "": show.settings_text}
-    _print(ways[_only(options, ways, "settings")](images.load()))
+def _settings(way: str) -> int:
+    _print(SETTINGS[way](images.load()))
     return 0
 
 
-def _help(options: list[str]) -> int:
-    _only(options, ("",), "help")
+def _help(_: str) -> int:
     image = images.load()
     _print(show.help_text(image, server_of(image)))
     return 0
 
 
-def _check(options: list[str]) -> int:
-    way = _only(options, ("--json", ""), "check")
+def _check(way: str) -> int:
     findings = checks.run(_prepare([]), checks.CHECKS)
     _print(json.dumps(show.checks_value(findings), indent=2) if way else show.checks_text(findings))
     refused = next((finding for finding in findings if finding.result == FAIL), None)
     return refused.refusal().exit_code if refused else 0
 
 
-def _health(options: list[str]) -> int:
-    _only(options, ("",), "health")
+def _health(_: str) -> int:
     where, waits = health.address(), link.noted()
     if waits is None and where.port == 0 and os.environ.get("NODES", "1") != "1":
         waits = link.STARTING, False
@@ -307,61 +279,52 @@ def _health(options: list[str]) -> int:
     return 0 if well else 1
 
 
-def _download(options: list[str]) -> int:
+def _download(_: str) -> int:
     from . import downloading  # noqa: PLC0415 - a start does not wait for TLS to load
 
-    _only(options, ("",), "download")
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     try:
-        lines = downloading.download(_prepare([]), os.environ, lambda text: _report(f"[download] {text}"))
+        lines = downloading.download(_prepare([]), os.environ, lambda text: report(f"[download] {text}"))
     except KeyboardInterrupt:
         os._exit(128 + signal.SIGINT)
     _print("\n".join(lines))
     return 0
 
 
-def _weights(options: list[str]) -> int:
-    way = _only(options, ("--json", ""), "weights")
+def _weights(way: str) -> int:
     start = _prepare([])
     _print(json.dumps(weights.as_value(start), indent=2) if way else weights.as_text(start))
     return 0
 
 
-def _pair_test(options: list[str]) -> int:
-    _only(options, ("",), "pair-test")
+def _pair_test(_: str) -> int:
     for line in proof.prove(_prepare([])):
         _print(line)
     return 0
 
 
-def _only(options: list[str], known: Sequence[str] | Mapping[str, object], command: str) -> str:
-    if len(options) > 1 or (options and options[0] not in known):
-        raise StartError(
-            "bad-option",
-            f"`{command}` has no option {' '.join(masked(options))!r}.",
-            allowed=", ".join(option for option in known if option) or "no options",
-            remedy=f"Leave the option out: docker run --rm IMAGE {command}",
-        )
-    return options[0] if options else ""
+def _only(given: list[str], known: Iterable[str], command: str) -> str:
+    """Return the option of a command, empty for none; refuse others."""
+    if not given or given in [[option] for option in known]:
+        return "".join(given)
+    what = f"`{command}` has no option {' '.join(masked(given))!r}."
+    allowed, remedy = ", ".join(filter(None, known)), f"Leave the option out: docker run --rm IMAGE {command}"
+    raise StartError("bad-option", what, allowed=allowed or "no options", remedy=remedy)
 
 
-COMMANDS = {
-    "help": _help,
-    "settings": _settings,
-    "check": _check,
-    "health": _health,
-    "download": _download,
-    "weights": _weights,
-    "pair-test": _pair_test,
+SETTINGS = {"--json": show.settings_json, "--markdown": show.settings_markdown, "": show.settings_text}
+COMMANDS: dict[str, tuple[Callable[[str], int], Iterable[str]]] = {
+    "help": (_help, ()),
+    "settings": (_settings, SETTINGS),
+    "check": (_check, ("--json",)),
+    "health": (_health, ()),
+    "download": (_download, ()),
+    "weights": (_weights, ("--json",)),
+    "pair-test": (_pair_test, ()),
 }
 
 
 def _print(text: str) -> None:
     sys.stdout.write(hide(text) + "\n")
     sys.stdout.flush()
-
-
-def _report(text: str) -> None:
-    sys.stderr.write(hide(text) + "\n")
-    sys.stderr.flush()

@@ -59,7 +59,6 @@ class Share(NamedTuple):
     """Whether the share includes the working memory, which otherwise comes on top."""
 
     def whole(self, machine: Machine) -> int:
-        """Return the memory that it is a share of."""
         return machine.free if self.of_free else machine.total
 
     def fixed(self, needs: Needs) -> int:
@@ -68,7 +67,6 @@ class Share(NamedTuple):
 
     @property
     def contents(self) -> str:
-        """What `fixed` counts."""
         return "weights and working memory" if self.holds_working else "weights"
 
 
@@ -83,7 +81,6 @@ class Verdict(NamedTuple):
 
 
 def compression(dtype: str) -> float:
-    """Return the size of a KV cache relative to a 16-bit one."""
     return next((size for name, size in KNOWN.compression.items() if dtype.startswith(name)), 1.0)
 
 

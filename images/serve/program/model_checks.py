@@ -22,7 +22,6 @@ _failed = partial(Finding, "model", FAIL)
 
 
 def model(start: Start) -> Iterator[Finding]:
-    """Check the model's files, chat template and context length."""
     yield from _template(start)
     yield from _context(start)
     model, folder = start.command.model, start.folder
@@ -42,9 +41,8 @@ def model(start: Start) -> Iterator[Finding]:
     missing = checkpoint.missing_files(folder, weights=not dummy)
     # The next download completes an unfinished snapshot.
     if missing and checkpoint.is_path(model):
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""  # noqa: PLR2004
         remedy = "Download the model again; the last download was probably interrupted."
-        detail = f"{folder} lacks {', '.join(missing[:3])}{more}"
+        detail = f"{folder} lacks {checkpoint.some(missing)}"
         yield _failed(detail, setting, folder, "a complete model folder", remedy)
     else:
         yield Finding("model", OK, folder)
@@ -71,7 +69,6 @@ def _template(start: Start) -> Iterator[Finding]:
 
 
 def drafter(start: Start) -> Iterator[Finding]:
-    """Compare the drafter with the model."""
     speculative = start.command.speculative
     if not speculative or not speculative.get("model"):
         yield Finding("drafter", OK, "none")
@@ -81,12 +78,10 @@ def drafter(start: Start) -> Iterator[Finding]:
     draft, target = checkpoint.config_of(folder), start.config
     if checkpoint.is_path(drafter) and draft is None:
         yield _drafter_failure(drafter, f"{drafter} has no config.json")
-    elif draft and target and draft.get("vocab_size") != target.get("vocab_size"):
-        sizes = f"{draft.get('vocab_size')} tokens, the model's {target.get('vocab_size')}"
-        yield _drafter_failure(drafter, f"its vocabulary has {sizes}")
-    elif draft and target and draft.get("hidden_size") != target.get("hidden_size"):
-        sizes = f"{draft.get('hidden_size')}, the model's {target.get('hidden_size')}"
-        yield _drafter_failure(drafter, f"its hidden size is {sizes}")
+    elif draft and target and (one := draft.get("vocab_size")) != (other := target.get("vocab_size")):
+        yield _drafter_failure(drafter, f"its vocabulary has {one} tokens, the model's {other}")
+    elif draft and target and (one := draft.get("hidden_size")) != (other := target.get("hidden_size")):
+        yield _drafter_failure(drafter, f"its hidden size is {one}, the model's {other}")
     elif start.own_model and drafter in {entry["repo"] for entry in start.image.drafters}:
         yield Finding("drafter", OK, f"{drafter} was trained for this model")
     elif draft and target:
@@ -104,7 +99,6 @@ def _drafter_failure(drafter: str, detail: str) -> Finding:
 
 
 def flags(start: Start) -> Iterator[Finding]:
-    """Look up every flag in the installed server."""
     server, version = start.image.title, start.image.version
     if start.package is None:
         yield Finding("flags", SKIPPED, f"{server} is not installed here")
@@ -122,7 +116,6 @@ def flags(start: Start) -> Iterator[Finding]:
 
 
 def combination(start: Start) -> Iterator[Finding]:
-    """Find combinations of settings that are known to fail."""
     gpu = start.readings.gpus[0].capability if start.readings.gpus else start.image.capability
     shape = checkpoint.shape(start.config)
     facts = start.image.facts if start.own_model else {}
@@ -158,14 +151,12 @@ def api_key(start: Start) -> Iterator[Finding]:
     secrets = start.settings.secrets
     for flag in secrets.flags:
         detail = f"everyone who may run `docker inspect` can read the value of {flag}"
-        remedy = "Set VLLM_API_KEY_FILE instead."
-        if flag != KEY_FLAG:
-            remedy = "Log in with `hf auth login` instead."
+        remedy = "Set VLLM_API_KEY_FILE instead." if flag == KEY_FLAG else "Log in with `hf auth login` instead."
         yield Finding("api-key", WARN, detail, setting="EXTRA_ARGS", remedy=remedy)
     host = option(start.command.arguments, "--host") or start.settings.text("HOST")
     if start.server.without_api(start.command.arguments):
         yield Finding("api-key", OK, "not needed: this node serves no API")
-    elif start.settings.api_key:
+    elif secrets.api_key:
         yield Finding("api-key", OK, "required")
     elif host.startswith(LOOPBACK):
         yield Finding("api-key", OK, f"none, and {host} is for this machine alone")

@@ -40,7 +40,6 @@ def exists(name: str) -> bool:
 
 
 def forget(*names: str) -> None:
-    """Remove files, if they are there."""
     with suppress(OSError):
         folder = _open_folder(f"{PLACE}/imagefactory-{os.getuid()}")
         for name in names:

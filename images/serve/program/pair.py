@@ -32,16 +32,13 @@ class Node(NamedTuple):
     """Where torch's store listens on the head; the companions meet on the next."""
     interface: Interface
     devices: tuple[str, ...]
-    """The RoCE devices of the cable."""
 
     @property
     def address(self) -> str:
-        """This machine's address on the cable."""
         return str(self.interface.address.ip)
 
     @property
     def link(self) -> tuple[str, int]:
-        """Where the companions meet."""
         return self.head, self.port + 1
 
     def environment(self, address_variable: str) -> dict[str, str]:
@@ -113,7 +110,6 @@ def _listed(here: Network) -> str:
 
 
 def check(start: Start) -> Iterator[Finding]:
-    """Check that this machine can be one of two."""
     if not paired(start.settings):
         yield Finding("pair", OK, "one machine")
         return
@@ -160,7 +156,6 @@ def _ports(node: Node) -> Iterator[Finding]:
 
 
 def nccl_version() -> str:
-    """Return the version of the image's NCCL; empty if it has none."""
     package = flags.find_package("nvidia") or ""
     found = sorted(Path(package).parent.glob("nvidia_nccl_cu*.dist-info")) if package else []
     return found[-1].name.split("-")[1].removesuffix(".dist") if found else ""

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import agreement, checks, command, link, pair
+from . import checks, command, link, pair
 from .ahead import VENV
 from .errors import StartError
 from .findings import FAIL, Start
@@ -26,19 +26,14 @@ LIKELY = {
 def prove(start: Start) -> Iterator[str]:
     """Yield how fast the two nodes add up numbers; refuse if they cannot."""
     if not command.paired(start.settings):
-        raise StartError(
-            "bad-value",
-            "`pair-test` is for two nodes.",
-            setting="NODES",
-            value=start.settings.text("NODES"),
-            allowed="2",
-            remedy="Set NODES=2, NODE_RANK and HEAD_ADDRESS, and run it on both at the same time.",
-        )
-    failed = [finding for finding in checks.run(start, ("pair",)) if finding.result == FAIL]
-    if failed:
-        raise failed[0].refusal()
+        remedy = "Set NODES=2, NODE_RANK and HEAD_ADDRESS, and run it on both at the same time."
+        nodes = ("NODES", start.settings.text("NODES"), "2")
+        raise StartError("bad-value", "`pair-test` is for two nodes.", *nodes, remedy=remedy)
+    for finding in checks.run(start, ("pair",)):
+        if finding.result == FAIL:
+            raise finding.refusal()
     node = pair.find(start.settings, start.readings.network)
-    joined = link.meet(node, agreement.of(start), MEETING)
+    joined = link.meet(node, start, MEETING)
     yield from _measured(start, node)
     joined.close()
 

@@ -95,7 +95,6 @@ def connections(port: int, tables: tuple[str, ...] = ("/proc/net/tcp", "/proc/ne
 
 
 def compiling(processes: str = "/proc") -> bool:
-    """Whether a compiler runs in this container."""
     for name in Path(processes).glob("[0-9]*/comm"):
         with suppress(OSError):
             if name.read_text("utf-8", "replace").strip() in COMPILERS:

@@ -46,7 +46,6 @@ class Readings(NamedTuple):
 
     @property
     def unified(self) -> bool:
-        """Whether the GPU and the host share their memory."""
         return bool(self.gpus) and self.gpus[0].total is None
 
 
@@ -69,27 +68,18 @@ def _recorded(path: str) -> Readings:
         gpus = tuple(Gpu(**gpu) for gpu in values.pop("gpus", ()))
         return Readings(gpus=gpus, network=networks.recorded(values.pop("network", {})), **values)
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise StartError(
-            "bad-value",
-            f"The recorded readings cannot be used: {error}.",
-            setting="FACTORY_READINGS",
-            value=path,
-            allowed="a JSON file with gpus, driver, memory_total, memory_available, disk_free",
-            remedy="Correct the file, or leave FACTORY_READINGS out.",
-        ) from None
+        what = f"The recorded readings cannot be used: {error}."
+        remedy = "Correct the file, or leave FACTORY_READINGS out."
+        allowed = "a JSON file with gpus, driver, memory_total, memory_available, disk_free"
+        raise StartError("bad-value", what, "FACTORY_READINGS", path, allowed, remedy=remedy) from None
 
 
 def memory() -> tuple[int | None, int | None]:
     """Return the host's total memory, and how much is available within the container's limit."""
-    found: dict[str, int] = {}
-    try:
-        for line in Path(MEMINFO).read_text("ascii").splitlines():
-            name, _, rest = line.partition(":")
-            if name in {"MemTotal", "MemAvailable"}:
-                found[name] = int(rest.split()[0]) * _KIB
-    except (OSError, ValueError):
-        return None, None
-    total, available = found.get("MemTotal"), found.get("MemAvailable")
+    found: dict[str, str] = {}
+    with suppress(OSError, ValueError):
+        found = dict(re.findall(r"^(\w+): +(\d+) kB", Path(MEMINFO).read_text("ascii"), re.MULTILINE))
+    total, available = (int(found[name]) * _KIB if name in found else None for name in ("MemTotal", "MemAvailable"))
     limit, used = _number("memory.max"), _number("memory.current")
     if limit is not None and available is not None:
         with suppress(OSError):  # pages of files, which the kernel takes back

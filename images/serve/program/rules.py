@@ -19,18 +19,15 @@ class Facts(NamedTuple):
     given: Collection[str]
     """Names of settings that differ from the image's default."""
     at_least: Callable[[str], bool]
-    """Whether the server has a version or a later one."""
 
 
 @cache
 def common() -> Json:
-    """Return the rules of every server."""
     return read_object(str(Path(__file__).parent), "rules.json")
 
 
 @cache
 def of_server(name: str) -> Json:
-    """Return the rules of one server."""
     return read_object(str(Path(__file__).parent), f"servers/{name}/rules.json")
 
 
@@ -42,7 +39,6 @@ def matching(rules: Iterable[Json], facts: Facts) -> Iterator[Json]:
 
 
 def holds(condition: list[Any], facts: Facts) -> bool:
-    """Whether a condition holds."""
     verb, *rest = condition
     return _VERBS[verb](facts, *rest)
 

@@ -31,40 +31,25 @@ class Settings(NamedTuple):
     extra: tuple[str, ...]
     """Flags for the server that no setting covers."""
     secrets: keys.Secrets
-    notes: tuple[str, ...]
-
-    @property
-    def api_key(self) -> str:
-        """The key that clients must send, if any."""
-        return self.secrets.api_key
 
     def text(self, name: str) -> str:
-        """Return a value as text, empty when unset."""
         value = self.values.get(name)
         return "" if value is None else str(value)
 
     def number(self, name: str) -> int | None:
-        """Return a whole number."""
         value = self.values.get(name)
         return value if isinstance(value, int) else None
 
     def fraction(self, name: str) -> float | None:
-        """Return a number with decimals."""
         value = self.values.get(name)
         return float(value) if isinstance(value, (int, float)) else None
 
-    def on(self, name: str) -> bool:
-        """Whether a switch is on."""
-        return self.values.get(name) is True
-
     def words(self, name: str) -> list[str]:
-        """Return a list."""
         value = self.values.get(name)
         return value if isinstance(value, list) else []
 
 
 def read(image: Image, environment: Mapping[str, str], arguments: Iterable[str] = ()) -> Settings:
-    """Read and check every setting."""
     _refuse_lacking(image, environment)
     values: dict[str, Value] = {}
     given: set[str] = set()
@@ -79,24 +64,16 @@ def read(image: Image, environment: Mapping[str, str], arguments: Iterable[str] 
     _check_versions(image, values, given)
     _check_contradictions(image, values, given)
     values[keys.KEY] = None
-    notes: tuple[str, ...] = ()
-    if "MODEL" in given and values["MODEL"] != image.model["model"] and "DFLASH_DRAFTER" not in given:
-        notes = (f"{values['MODEL']} is not this image's model: its drafter and revision are not used",)
-    return Settings(values, frozenset(given), tuple(rest), secrets, notes)
+    return Settings(values, frozenset(given), tuple(rest), secrets)
 
 
 def _refuse_lacking(image: Image, environment: Mapping[str, str]) -> None:
     # Ignoring them would not be what the user asked for.
     for name, instead in image.refused.items():
-        if environment.get(name, "").strip():
-            raise StartError(
-                "not-in-this-server",
-                f"{name} is not a setting of {image.title}.",
-                setting=name,
-                value=environment[name].strip(),
-                allowed="unset",
-                remedy=instead,
-            )
+        value = environment.get(name, "").strip()
+        if value:
+            what = f"{name} is not a setting of {image.title}."
+            raise StartError("not-in-this-server", what, name, value, "unset", remedy=instead)
 
 
 def _parse(setting: Setting, text: str, image: Image) -> Value:
@@ -115,7 +92,6 @@ def _parse(setting: Setting, text: str, image: Image) -> Value:
 
 
 def allowed(setting: Setting) -> str:
-    """Describe what a setting accepts."""
     if setting.choices:
         return ", ".join(setting.choices)
     words = str(rules.common()["allowed"].get(setting.kind, "text"))
@@ -129,8 +105,7 @@ def _refused(
 ) -> StartError:
     # Flags that cannot be told apart may hold a secret.
     value = HIDDEN if setting.name in {keys.KEY, "EXTRA_ARGS"} else text
-    what = f"{setting.name} {problem}."
-    return StartError(name, what, setting=setting.name, value=value, allowed=only or allowed(setting), remedy=remedy)
+    return StartError(name, f"{setting.name} {problem}.", setting.name, value, only or allowed(setting), remedy=remedy)
 
 
 def _noun(setting: Setting) -> str:
@@ -191,16 +166,10 @@ def _choice(setting: Setting, text: str, image: Image) -> str:
         raise _refused(setting, text, f"does not accept {text!r}", remedy)
     since = setting.since_of.get(value, "")
     if since and not image.at_least(since):
-        raise StartError(
-            "not-in-this-server",
-            f"{setting.name}={text} needs {image.title} {since}; this image has {image.version}.",
-            setting=setting.name,
-            value=text,
-            allowed=", ".join(
-                choice for choice in setting.choices if image.at_least(setting.since_of.get(choice, "0"))
-            ),
-            remedy="Choose another value, or an image with a newer version.",
-        )
+        what = f"{setting.name}={text} needs {image.title} {since}; this image has {image.version}."
+        here = ", ".join(word for word in setting.choices if image.at_least(setting.since_of.get(word, "0")))
+        remedy = "Choose another value, or an image with a newer version."
+        raise StartError("not-in-this-server", what, setting.name, text, here, remedy=remedy)
     return value
 
 
@@ -230,24 +199,13 @@ def _take_flags(image: Image, words: Iterable[str], values: dict[str, Value], gi
         else:
             text = inline if equals else next(remaining, None)
         if text is None:
-            raise StartError(
-                "bad-value",
-                f"{flag} has no value.",
-                setting="EXTRA_ARGS",
-                value=word,
-                allowed=f"{flag} followed by {allowed(setting)}",
-                remedy=f"Add the value, or set {setting.name} instead.",
-            )
+            takes, remedy = f"{flag} followed by {allowed(setting)}", f"Add the value, or set {setting.name} instead."
+            raise StartError("bad-value", f"{flag} has no value.", "EXTRA_ARGS", word, takes, remedy=remedy)
         value = _parse(setting, text, image)
         if setting.name in given and values[setting.name] != value:
-            raise StartError(
-                "contradiction",
-                f"{setting.name} is set to {values[setting.name]}, but {flag} says {text}.",
-                setting=setting.name,
-                value=str(values[setting.name]),
-                allowed="one of the two",
-                remedy=f"Leave out either {setting.name} or {flag}.",
-            )
+            what = f"{setting.name} is set to {values[setting.name]}, but {flag} says {text}."
+            clash = (setting.name, str(values[setting.name]), "one of the two")
+            raise StartError("contradiction", what, *clash, remedy=f"Leave out either {setting.name} or {flag}.")
         values[setting.name] = value
         given.add(setting.name)
     return rest
@@ -269,11 +227,6 @@ def _check_contradictions(image: Image, values: Mapping[str, Value], given: set[
         name, other = rule["setting"], rule["against"]
         value = values.get(other)
         against = f"{other}={'off' if value is None else int(value) if isinstance(value, bool) else value}"
-        raise StartError(
-            "contradiction",
-            f"{name} conflicts with {against}: {rule['why']}.",
-            setting=name,
-            value="" if values.get(name) is None else str(values[name]),
-            allowed=f"a value that works with {against}",
-            remedy=rule["remedy"],
-        )
+        what, own = f"{name} conflicts with {against}: {rule['why']}.", values.get(name)
+        clash = (name, "" if own is None else str(own), f"a value that works with {against}")
+        raise StartError("contradiction", what, *clash, remedy=rule["remedy"])

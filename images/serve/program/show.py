@@ -13,15 +13,7 @@ from .settings import allowed
 
 HEADINGS = ("Setting", "Default", "Allowed", "What it does")
 MARKS = {OK: "ok", WARN: "WARN", FAIL: "FAIL", SKIPPED: "skip"}
-FIRST = [
-    "MAX_MODEL_LEN",
-    "MAX_NUM_SEQS",
-    "GPU_MEMORY_UTILIZATION",
-    "SERVED_MODEL_NAME",
-    "PORT",
-    "VLLM_API_KEY_FILE",
-]
-"""The settings that people change first."""
+FIRST = ("MAX_MODEL_LEN", "MAX_NUM_SEQS", "GPU_MEMORY_UTILIZATION", "SERVED_MODEL_NAME", "PORT", "VLLM_API_KEY_FILE")
 HELP = """\
 {title}
 
@@ -50,28 +42,22 @@ LONGEST = 60
 
 
 def settings_text(image: Image) -> str:
-    """Format the settings as a text table."""
-    rows = [HEADINGS[:3], *((name, default, _cut(words)) for name, default, words, _ in _rows(image))]
+    rows = [(name, default, _cut(words), about) for name, default, words, about in (HEADINGS, *_rows(image))]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = []
-    for row, (*_, description) in zip(rows, [HEADINGS, *_rows(image)], strict=True):
-        cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        lines.append(f"{cells}  {description}")
+    lines = ["  ".join([*map(str.ljust, row, widths), row[-1]]) for row in rows]
     return "\n".join([_title(image), "", *lines])
 
 
 def help_text(image: Image, server: Server) -> str:
-    """Explain the image: its commands, how to start it, and the settings that people change first."""
-    chosen = [row for row in _rows(image) if row[0] in FIRST]
     lines = [
         f"  {name:22} {default or '(none)':8} {about.partition('. ')[0].rstrip('.')}"
-        for name, default, _, about in chosen
+        for name, default, _, about in _rows(image)
+        if name in FIRST
     ]
-    command = " ".join(server.command)
     return HELP.format(
         title=_title(image),
         gpus=" --gpus all" if image.capability else "",
-        command=command,
+        command=" ".join(server.command),
         all_flags=server.all_flags,
         settings="\n".join(lines),
     )
@@ -82,7 +68,6 @@ def _title(image: Image) -> str:
 
 
 def settings_markdown(image: Image) -> str:
-    """Format the settings as a Markdown table."""
     lines = ["| " + " | ".join(HEADINGS) + " |", "|---" * len(HEADINGS) + "|"]
     for name, default, words, description in _rows(image):
         cells = (f"`{name}`", f"`{default}`" if default else "", words, description)
@@ -91,7 +76,6 @@ def settings_markdown(image: Image) -> str:
 
 
 def settings_json(image: Image) -> str:
-    """Format the settings as JSON."""
     rows = [
         {key: value for key, value in setting._asdict().items() if value not in (None, "", (), {})}
         for setting in image.settings.values()
@@ -100,7 +84,6 @@ def settings_json(image: Image) -> str:
 
 
 def checks_text(findings: Iterable[Finding]) -> str:
-    """Format the checks as text."""
     lines = []
     for finding in findings:
         lines.append(f"{MARKS[finding.result]:4}  {finding.name:11}  {finding.detail}".rstrip())
@@ -110,7 +93,6 @@ def checks_text(findings: Iterable[Finding]) -> str:
 
 
 def dry_run_text(start: Start, findings: Sequence[Finding]) -> str:
-    """Format the command and the checks as text."""
     command = commands.shown((*start.server.command, *start.command.arguments))
     remarks = [f"note  {remark}" for remark in start.command.remarks]
     return "\n".join([command, "", *remarks, checks_text(findings)])
@@ -129,7 +111,6 @@ def dry_run_json(start: Start, findings: Sequence[Finding]) -> str:
 
 
 def checks_value(findings: Iterable[Finding]) -> list[dict[str, object]]:
-    """Return the checks as plain values."""
     return [
         {**finding._asdict(), "exit_code": EXIT_CODES[finding.name] if finding.result == FAIL else 0}
         for finding in findings

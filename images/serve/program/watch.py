@@ -8,20 +8,20 @@ import ctypes
 import json
 import os
 import signal
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from . import ahead, health, own_files, pulse, readings, timeline
+from . import command as commands
 from . import link as links
-from .hiding import hide
-from .servers.server import Choices, Server
+from .findings import Start
+from .hiding import say
+from .servers.server import Choices, hook_variables
 
 START_LIMIT = 2 * 3600
 """Seconds for a first start, with download and autotuning."""
@@ -37,34 +37,66 @@ UNKNOWN_PATH, REFUSALS = "/imagefactory", (401, 403)
 """A path that no server has: one that is not guarded responds with 404."""
 
 
-class Task(NamedTuple):
+class Task:
     """The task of the companion."""
 
-    server: Server
-    address: health.Address
-    model: str
-    api_key: str
-    rounds: int
-    """How often the warm-up requests are sent."""
-    choices: str
-    drafting: bool
-    key_file: str
-    """A file with the key, which the server has read once it is ready; empty if there is none."""
-    began: float | None
-    """When the program's process started, on the monotonic clock."""
-    kernels: ahead.Kernels
-    compilers: int
-    """How many compilers may run at once."""
-    hang_limit: int = 0
-    """Seconds after which a stuck server is ended; 0 for never."""
-    memory_floor: int = 0
-    """Bytes that the host keeps; 0 if the server has memory of its own."""
-    link: links.Link | None = None
-    """The connection to the other node of a pair."""
+    def __init__(
+        self, start: Start, where: health.Address, key_file: str, began: float | None, link: links.Link | None
+    ) -> None:
+        self.server, self.address, self.link = start.server, where, link
+        self.model, self.drafting = start.command.served_names[0], start.command.speculative is not None
+        self.api_key, self.key_file = start.settings.secrets.api_key, key_file
+        self.rounds, self.hang_limit = start.settings.number("WARMUP") or 0, start.settings.number("HANG_LIMIT") or 0
+        self.memory_floor, self.compilers = start.memory_floor, _compilers(start)
+        self.kernels = ahead.find(start.image.facts, os.environ)
+        self.began = began
+        """When the program's process started, on the monotonic clock."""
+        try:
+            self.choices = own_files.write(f"choices.{os.getpid()}", "")
+        except OSError:
+            self.choices = ""
 
 
-def accompany(task: Task) -> None:
-    """Fork the companion; the caller becomes the server."""
+def accompany(
+    start: Start, where: health.Address, key_file: str, began: float | None, link: links.Link | None
+) -> Mapping[str, str]:
+    """Start the companion of the server; return variables that make the server record its choices for it."""
+    task = Task(start, where, key_file, began, link)
+    _fork(task)
+    kept = {**start.server.watched, **({"MAX_JOBS": str(max(1, task.compilers))} if any(task.kernels) else {})}
+    hooked = hook_variables(start.server.name, start.server.log, task.choices, os.environ) if task.choices else {}
+    if task.choices and task.memory_floor:
+        hooked["IMAGEFACTORY_SHORT"] = str(Path(task.choices).with_name(pulse.SHORT))
+    return hooked | {name: value for name, value in kept.items() if name not in os.environ}
+
+
+def _compilers(start: Start) -> int:
+    """Return how many compilers may run beside the server, which comes first where the GPU shares the host's memory."""
+    chosen, machine = start.settings.number("COMPILERS"), start.readings
+    if chosen is not None:
+        return chosen
+    share = start.settings.fraction("GPU_MEMORY_UTILIZATION") or start.server.share.default
+    reserved = int(share * (machine.memory_total or 0)) if machine.unified else 0
+    reserved += ahead.floor(start.memory_floor)
+    return ahead.jobs(len(os.sched_getaffinity(0)), machine.memory_available, reserved)
+
+
+def address(start: Start) -> health.Address:
+    """Return the address of the API; port 0 if this node has none."""
+    words = start.command.arguments
+    if start.server.without_api(words):
+        return health.Address("", 0)
+    host = commands.option(words, "--host") or start.settings.text("HOST")
+    # A command of the user's own may leave the port to the server.
+    port = commands.option(words, "--port") or start.image.settings["PORT"].server_default
+    return health.Address(
+        health.reachable(host),
+        int(port) if port.isdecimal() else start.settings.number("PORT") or 8000,
+        commands.option(words, "--ssl-certfile") is not None,
+    )
+
+
+def _fork(task: Task) -> None:
     server = os.getpid()
     if os.fork():
         return
@@ -74,7 +106,7 @@ def accompany(task: Task) -> None:
         if os.getppid() == server:
             _companion(task, server)
     except BaseException as error:  # noqa: BLE001 - there is no caller
-        _say(f"the companion ends: {type(error).__name__}")
+        say(f"the companion ends: {type(error).__name__}")
     # An exit would leave a zombie: the server, as process 1, never waits for it.
     while os.getppid() == server:
         time.sleep(3600)
@@ -89,32 +121,32 @@ def _companion(task: Task, server: int) -> None:
     if task.kernels.missing and task.compilers:
         ahead.begin(task.kernels.missing, task.compilers, ahead.floor(task.memory_floor))
     elif task.kernels.missing:
-        _say("nothing is compiled beside the start: COMPILERS is 0, or memory is short")
+        say("nothing is compiled beside the start: COMPILERS is 0, or memory is short")
     if task.memory_floor:
-        threading.Thread(target=_guard_memory, args=(task, server), daemon=True).start()
+        threading.Thread(target=_guard_memory, args=(task.memory_floor, server), daemon=True).start()
     if task.link:
         threading.Thread(target=links.keep, args=(task.link, server, task.address.port), daemon=True).start()
     if not task.address.port or not _gets_ready(task, server, started):
         return
     ready = time.monotonic()
-    _say(f"ready: {task.address.url}/v1, model {task.model}, after {ready - started:.0f} s")
+    say(f"ready: {task.address.url}/v1, model {task.model}, after {ready - started:.0f} s")
     if task.key_file:
         with suppress(OSError):
             Path(task.key_file).unlink()
     if task.api_key and health.request(task.address, "GET", UNKNOWN_PATH, timeout=60).status not in REFUSALS:
-        _say("the server answers without its key: it is stopped")
+        say("the server answers without its key: it is stopped")
         os.kill(server, signal.SIGTERM)
         return
     lines: list[str] = []
     with suppress(OSError):
         lines = Path(task.choices).read_text("utf-8", "replace")[:1_000_000].splitlines()
     for line in report(task.server.choices(lines), drafting=task.drafting):
-        _say(line)
+        say(line)
     warm = time.monotonic() if _warm_up(task) else None
     moments = timeline.Moments(task.began, became, ready=ready, warm=warm)
-    _say(timeline.describe(task.server.moments(lines, moments), warm_up=bool(task.rounds)))
+    say(timeline.describe(task.server.moments(lines, moments), warm_up=bool(task.rounds)))
     if any(task.kernels):
-        _say(f"kernels of FlashInfer: {task.kernels}")
+        say(f"kernels of FlashInfer: {task.kernels}")
     _watch_over(task, server)
 
 
@@ -127,7 +159,7 @@ def _gets_ready(task: Task, server: int, started: float) -> bool:
             return False
         if task.link and task.link.state == links.STARTING and now - said >= WARN_EVERY:
             said = now
-            _say(f"not ready after {now - started:.0f} s; the other node, {task.link.other}, is alive")
+            say(f"not ready after {now - started:.0f} s; the other node, {task.link.other}, is alive")
         time.sleep(PAUSE)
     if task.link:
         task.link.state = links.READY
@@ -136,19 +168,20 @@ def _gets_ready(task: Task, server: int, started: float) -> bool:
 
 def _warm_up(task: Task) -> bool:
     """Send the rounds of warm-up requests; return whether all were answered."""
+    ask = partial(health.request, task.address, "POST", "/v1/chat/completions", key=task.api_key, timeout=600)
     for number in range(1, task.rounds + 1):
         took = []
         try:
             for name, bodies in _requests(task, number).items():
                 started = time.monotonic()
                 with ThreadPoolExecutor(len(bodies)) as pool:
-                    refused = {status for status in pool.map(partial(_ask, task), bodies) if status != 200}  # noqa: PLR2004
+                    refused = {answer.status for answer in pool.map(lambda body: ask(body=body), bodies)} - {200}
                 verdict = f"got status {min(refused)}" if refused else f"{time.monotonic() - started:.1f} s"
                 took.append(f"{name} {verdict}")
         except (OSError, ValueError) as error:
-            _say(f"warm-up {number} of {task.rounds} failed: {error}")
+            say(f"warm-up {number} of {task.rounds} failed: {error}")
             return False
-        _say(f"warm-up {number} of {task.rounds}: {', '.join(took)}")
+        say(f"warm-up {number} of {task.rounds}: {', '.join(took)}")
     return True
 
 
@@ -177,11 +210,6 @@ def _context(task: Task) -> int:
         return 0
 
 
-def _ask(task: Task, body: dict[str, object]) -> int:
-    path = "/v1/chat/completions"
-    return health.request(task.address, "POST", path, body=body, key=task.api_key, timeout=600).status
-
-
 def _watch_over(task: Task, server: int) -> None:
     """See to it that the server moves, and report draft acceptance, until the server ends."""
     watched, drafts, reported = pulse.Pulse(time.monotonic()), (0.0, 0.0, 0.0), 0.0
@@ -203,7 +231,7 @@ def _watch_over(task: Task, server: int) -> None:
         if task.drafting and metrics and now - reported > REPORT_EVERY:
             line, reported = acceptance(drafts, task.server.drafted(metrics)), now
             if line:
-                _say(line)
+                say(line)
                 drafts = task.server.drafted(metrics)
 
 
@@ -216,62 +244,57 @@ def _metrics(task: Task) -> bytes:
 
 def _judge(task: Task, server: int, watched: pulse.Pulse, now: float, waiting: int) -> None:
     noted = own_files.exists(pulse.NOTE)
+    still = f"{now - watched.moved:.0f} s"
     if task.link and watched.late(now):
-        _say(
-            f"the engine has not moved for {now - watched.moved:.0f} s, and does not answer; this may be the other node"
-        )
+        say(f"the engine has not moved for {still}, and does not answer; this may be the other node")
     if not watched.stuck(now):
         if noted:
             own_files.forget(pulse.NOTE)
-            _say("the engine moves again")
+            say("the engine moves again")
         return
     since = time.strftime("%H:%M:%S UTC", time.gmtime(time.time() - now + watched.moved))
-    ago = f"{now - watched.moved:.0f} s ago"
-    text = f"the engine is stuck: nothing moved since {since}, {ago}, and a request for one token is not answered"
+    text = f"the engine is stuck: nothing moved since {since}, {still} ago, and a request for one token is not answered"
     text += f"; requests that wait: {waiting}" if waiting else ""
     if not noted:
-        _say(text)
+        say(text)
     with suppress(OSError):
         own_files.write(pulse.NOTE, text)
     if task.hang_limit and now - watched.moved >= task.hang_limit:
-        _say(f"{text}. The server is ended with code {pulse.STUCK}, after HANG_LIMIT={task.hang_limit} s")
+        say(f"{text}. The server is ended with code {pulse.STUCK}, after HANG_LIMIT={task.hang_limit} s")
         pulse.end(server, pulse.STUCK)
 
 
-def _guard_memory(task: Task, server: int) -> None:
-    """Look at the host's memory until the server ends."""
+def _guard_memory(floor: int, server: int) -> None:
     warned = -WARN_EVERY
     while os.getppid() == server:
         time.sleep(LOOK_AT_MEMORY)
-        warned = look_at_memory(task, server, time.monotonic(), warned)
+        warned = look_at_memory(floor, server, time.monotonic(), warned)
 
 
-def look_at_memory(task: Task, server: int, now: float, warned: float) -> float:
+def look_at_memory(floor: int, server: int, now: float, warned: float) -> float:
     """Warn, refuse requests or end the server before the host freezes; return when the last warning was."""
     available, waits = readings.memory()[1], pulse.pressure()
-    verdict, refusing = pulse.short_of_memory(available, waits, task.memory_floor), own_files.exists(pulse.SHORT)
+    verdict, refusing = pulse.short_of_memory(available, waits, floor), own_files.exists(pulse.SHORT)
+    left = f"{(available or 0) / pulse.GB:.1f} GB of memory are left"
     if not verdict:
         if refusing:
             own_files.forget(pulse.SHORT)
-            _say(f"{(available or 0) / pulse.GB:.1f} GB of memory are left: requests are taken again")
+            say(f"{left}: requests are taken again")
         return warned
-    text = (
-        f"{(available or 0) / pulse.GB:.1f} GB of memory are left (MEMORY_FLOOR is "
-        f"{task.memory_floor // pulse.GB}), and everything waited for memory in {waits:.0f} % of the last 10 s"
-    )
+    text = f"{left} (MEMORY_FLOOR is {floor // pulse.GB}), and everything waited for memory in "
+    text += f"{waits:.0f} % of the last 10 s"
     if verdict == "end":
-        _say(f"{text}: the server is ended with code {pulse.MEMORY}, before the host freezes")
+        say(f"{text}: the server is ended with code {pulse.MEMORY}, before the host freezes")
         pulse.end(server, pulse.MEMORY)
         return now
     if now - warned >= WARN_EVERY:
-        _say(f"WARNING: {text}: lower GPU_MEMORY_UTILIZATION, or end other programs")
+        say(f"WARNING: {text}: lower GPU_MEMORY_UTILIZATION, or end other programs")
         warned = now
     if verdict == "refuse" and not refusing:
         with suppress(OSError):
             own_files.write(pulse.SHORT, f"The server takes no new requests: {text}.")
-            _say(
-                f"{text}: new requests are refused until {pulse.WARNING * task.memory_floor / pulse.GB:.0f} GB are left"
-            )
+            enough = f"{pulse.WARNING * floor / pulse.GB:.0f} GB"
+            say(f"{text}: new requests are refused until {enough} are left")
     return warned
 
 
@@ -305,8 +328,3 @@ def report(chosen: Choices, *, drafting: bool) -> Iterator[str]:
             f"WARNING: {kind} runs through Marlin, which only unpacks the weights. A GB10 has {kind} units: "
             "check that no variable or flag forces Marlin, and that the image is for this GPU"
         )
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(hide(f"[serve] {text}\n"))
-    sys.stderr.flush()

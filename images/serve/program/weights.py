@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from . import checkpoint
 from .command import option
@@ -22,7 +22,6 @@ COPIES = ("original/", "metal/")
 """Folders with the same weights for other programs."""
 LISTS = ("imagefactory", "trees")
 """Folders of a repository with its lists of files: the program's own, and that of huggingface_hub."""
-SHOWN = 3
 _REPOSITORY = re.compile(r"(?<![\w./-])[\w.-]+/[\w.-]+(?![\w./-])")
 
 
@@ -34,9 +33,6 @@ class Wanted(NamedTuple):
     revision: str
     """Empty for the newest."""
 
-    def folder(self, cache: str) -> Path:
-        return Path(cache, "models--" + self.repo.replace("/", "--"))
-
 
 class File(NamedTuple):
     """A file of a repository."""
@@ -47,31 +43,13 @@ class File(NamedTuple):
     """Its SHA-256 or, if it is small, git's SHA-1; also its name among the cache's blobs."""
 
 
-class Snapshot(NamedTuple):
-    """A revision of a repository in the cache."""
-
-    repo: str
-    revision: str
-    refs: tuple[str, ...]
-    size: int
-    listed: bool
-    """Whether its files are known; if not, only those that every model needs are looked for."""
-    verified: bool
-    missing: tuple[str, ...]
-    used_as: str
-    unfinished: int
-    """Bytes of unfinished files of the repository."""
-
-
 def wanted(start: Start) -> list[Wanted]:
     """List the repositories of the model and of its drafter; a folder is none."""
     drafter = start.command.speculative or {}
     found = [Wanted("model", start.command.model, start.command.revision)]
-    if drafter.get("model"):
+    if drafter.get("model") not in {None, "", start.command.model}:  # which may draft by itself
         found.append(Wanted("drafter", str(drafter["model"]), str(drafter.get("revision", ""))))
-    own = [want for want in found if not checkpoint.is_path(want.repo)]
-    # A model that drafts by itself is its own drafter.
-    return [want for index, want in enumerate(own) if want.repo not in {other.repo for other in own[:index]}]
+    return [want for want in found if not checkpoint.is_path(want.repo)]
 
 
 def needed(files: Iterable[File], server: str) -> list[File]:
@@ -102,14 +80,12 @@ def read_list(repository: Path, commit: str) -> tuple[list[File], bool] | None:
 
 
 def file_of(path: str, entry: Json) -> File:
-    """Read an entry of a list."""
     return File(path, int(entry["size"]), str(entry.get("lfs_sha256") or entry["blob_id"]))
 
 
-def is_there(repository: Path, commit: str, file: File) -> bool:
-    """Whether a file is in a snapshot, with its size."""
+def has_size(path: Path, file: File) -> bool:
     with suppress(OSError):
-        return (repository / "snapshots" / commit / file.path).stat().st_size == file.size
+        return path.stat().st_size == file.size
     return False
 
 
@@ -136,11 +112,10 @@ def settled(start: Start, environment: Mapping[str, str]) -> Start:
 
 
 def _suffices(start: Start, want: Wanted) -> bool:
-    repository, commit = want.folder(start.cache), commit_of(want, start.cache)
-    listed = read_list(repository, commit) if commit else None
-    if listed is None or not all(is_there(repository, commit, file) for file in needed(listed[0], start.server.name)):
+    repository, commit = checkpoint.repository(start.cache, want.repo), commit_of(want, start.cache)
+    listed, folder = read_list(repository, commit) if commit else None, repository / "snapshots" / commit
+    if listed is None or not all(has_size(folder / file.path, file) for file in needed(listed[0], start.server.name)):
         return False
-    folder = repository / "snapshots" / commit
     configs = [checkpoint.read_json(folder / name) or {} for name in ("config.json", "tokenizer_config.json")]
     if any("--" in json.dumps(config.get("auto_map", "")) for config in configs):
         return False  # its code is in another repository
@@ -151,8 +126,8 @@ def _suffices(start: Start, want: Wanted) -> bool:
     return True
 
 
-def snapshots(start: Start) -> Iterator[Snapshot]:
-    """Look through the cache."""
+def snapshots(start: Start) -> Iterator[Json]:
+    """Describe the revisions in the cache; of one without a list of its files, what every model needs is looked for."""
     uses = {want.repo: (want.role, commit_of(want, start.cache)) for want in wanted(start)}
     for repository in sorted(Path(start.cache).glob("models--*")):
         repo = repository.name.removeprefix("models--").replace("--", "/")
@@ -170,25 +145,24 @@ def snapshots(start: Start) -> Iterator[Snapshot]:
                 missing = checkpoint.missing_files(str(folder), weights=True)
             else:
                 files = needed(listed[0], start.server.name)
-                missing = [file.path for file in files if not is_there(repository, commit, file)]
-            size = sum(_size(path) for path in folder.rglob("*") if path.is_file())
+                missing = [file.path for file in files if not has_size(folder / file.path, file)]
             role, used = uses.get(repo, ("", ""))
-            yield Snapshot(
-                repo,
-                commit,
-                refs=tuple(refs.get(commit, ())),
-                size=size,
-                listed=listed is not None,
-                verified=listed is not None and listed[1] and not missing,
-                missing=tuple(missing),
-                used_as=role if commit == used or not used else "",
-                unfinished=unfinished,
-            )
+            yield {
+                "repo": repo,
+                "revision": commit,
+                "refs": refs.get(commit, []),
+                "size": sum(_size(path) for path in folder.rglob("*") if path.is_file()),
+                "listed": listed is not None,
+                "verified": listed is not None and listed[1] and not missing,
+                "missing": missing,
+                "used_as": role if commit == used or not used else "",
+                "unfinished": unfinished,
+                "complete": not missing,
+            }
             unfinished = 0
         if not folders and unfinished:
-            yield Snapshot(
-                repo, "", (), 0, listed=False, verified=False, missing=("all files",), used_as="", unfinished=unfinished
-            )
+            nothing = {"revision": "", "refs": [], "size": 0, "listed": False, "verified": False, "complete": False}
+            yield {"repo": repo, **nothing, "missing": ["all files"], "used_as": "", "unfinished": unfinished}
 
 
 def _size(path: Path) -> int:
@@ -197,27 +171,25 @@ def _size(path: Path) -> int:
     return 0
 
 
-def as_value(start: Start) -> dict[str, Any]:
-    """Describe the cache as plain values."""
+def as_value(start: Start) -> Json:
     found = list(snapshots(start))
-    there = {snapshot.used_as for snapshot in found}
+    there = {snapshot["used_as"] for snapshot in found}
     return {
         "cache": start.cache,
         "free": start.readings.disk_free,
-        "snapshots": [snapshot._asdict() | {"complete": not snapshot.missing} for snapshot in found],
+        "snapshots": found,
         "absent": [want._asdict() for want in wanted(start) if want.role not in there],
     }
 
 
 def as_text(start: Start) -> str:
-    """Describe the cache, a line for each snapshot."""
     value = as_value(start)
     total = sum(entry["size"] + entry["unfinished"] for entry in value["snapshots"])
     lines = [f"{start.cache}: {amount(total)}" + (f", {amount(value['free'])} free" if value["free"] else "")]
     for entry in value["snapshots"]:
         refs = f" ({', '.join(entry['refs'])})" if entry["refs"] else ""
         name = f"{entry['repo']}{'@' if entry['revision'] else ''}{entry['revision'][:12]}{refs}"
-        state = "complete" if entry["complete"] else f"incomplete, lacks {_some(entry['missing'])}"
+        state = "complete" if entry["complete"] else f"incomplete, lacks {checkpoint.some(entry['missing'])}"
         state += ", verified" if entry["verified"] else ""
         state += f", {amount(entry['unfinished'])} of unfinished files" if entry["unfinished"] else ""
         lines.append(f"{entry['used_as'] or 'unused':8} {amount(entry['size']):>9}  {name}: {state}")
@@ -226,11 +198,6 @@ def as_text(start: Start) -> str:
     if checkpoint.is_path(start.command.model):
         lines.append(f"{'model':8} {'':9}  {start.command.model}: a folder")
     return "\n".join(lines)
-
-
-def _some(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
 
 
 def amount(size: float) -> str:

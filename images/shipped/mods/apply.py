@@ -1,7 +1,5 @@
 """Applies mods exactly, in a fixed order, and verifies all their checks in the final tree."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
@@ -9,16 +7,8 @@ from graphlib import TopologicalSorter
 from images.shipped.errors import ModError
 from images.shipped.hashing import Sha256, sha256_of
 from images.shipped.mods.checks import failing, syntax_fault
-from images.shipped.mods.edits import (
-    Texts,
-    Written,
-    apply_spans,
-    locate,
-    moved,
-    refuse_overlaps,
-    refuse_trespass,
-)
-from images.shipped.mods.manifest import IMAGE_FILES, Mod, Variant, folders_above
+from images.shipped.mods.edits import Texts, Written, apply_spans, locate, moved, refuse_overlaps, refuse_trespass
+from images.shipped.mods.manifest import IMAGE_FILES, Mod, Variant, changed_paths, folders_above
 
 Reader = Callable[[str], str | None]  # returns the original text of a file; None if there is none
 
@@ -213,7 +203,7 @@ def _refuse_broken(mod: Mod, variant: Variant, files: dict[str, str]) -> None:
     for path, text in files.items():
         fault = syntax_fault(path, text)
         if fault is not None:
-            index = next(index for index, change in enumerate(variant.changes) if path in change.paths)
+            index = next(index for index, change in enumerate(variant.changes) if path in changed_paths(change))
             raise ModError(
                 "broken-syntax",
                 f"The mod {mod.label(variant)} breaks {path}.",

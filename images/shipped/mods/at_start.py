@@ -1,14 +1,11 @@
 """Applies mods to the installed files of a container, before the server starts.
 
-    python -m images.shipped.mods.at_start --folder /mods --name eagle3-marker
+    python -m images.shipped.mods.at_start /mods eagle3-marker
 
 If a mod does not apply, no file changes and the start fails. A mod that the files already have (in a restarted
 container, or an image that was built with it) is skipped.
 """
 
-from __future__ import annotations
-
-import argparse
 import csv
 import io
 import json
@@ -21,7 +18,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -46,7 +43,7 @@ class Installation:
     vllm: Version
 
     @classmethod
-    def here(cls) -> Installation:
+    def here(cls) -> Self:
         try:
             vllm = Version(Version(installed_version("vllm")).public)
         except PackageNotFoundError:
@@ -159,13 +156,9 @@ def _refuse_foreign(applied: Sequence[Applied], installation: Installation) -> N
             refuse_taken(mod, variant, result.added, owner, files)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="images.shipped.mods.at_start", description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="folder with the mods")
-    parser.add_argument("--name", action="append", default=[], help="mod to apply; may be repeated")
-    options = parser.parse_args(arguments)
+def main(folder: str, *names: str) -> int:
     try:
-        for line in apply_installed(options.folder, options.name, Installation.here()):
+        for line in apply_installed(Path(folder), names, Installation.here()):
             sys.stderr.write(f"mods: {line}\n")
     except FactoryError as error:
         sys.stderr.write(f"error[{error.name}]: {error}\n")
@@ -312,4 +305,4 @@ def _unreadable(record: Path) -> ModError:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(*sys.argv[1:]))

@@ -1,7 +1,5 @@
 """Evaluates the checks of mods on text and syntax trees, without importing or running code."""
 
-from __future__ import annotations
-
 import ast
 import threading
 import warnings

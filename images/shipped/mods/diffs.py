@@ -1,7 +1,5 @@
 """Parses unified diffs strictly: unknown lines are refused, not skipped."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

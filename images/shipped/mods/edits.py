@@ -4,8 +4,6 @@ Every change is first converted to spans of the original text. So the spans of s
 anything is applied, and the order of applying them does not matter.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

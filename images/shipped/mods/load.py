@@ -1,7 +1,5 @@
 """Loads mods from their folders; errors name the mod, the file and the line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -99,9 +97,8 @@ def load_mod(folder: Path) -> Mod:
             why="A mod has the name of its folder.",
             fix="Rename the folder or the mod.",
         )
-    _refuse_empty_ranges(mod)
     for stage in STAGES:
-        _refuse_contradictions(mod, stage)
+        _refuse_wrong_ranges(mod, stage)
     return mod
 
 
@@ -169,36 +166,29 @@ def _read_files(folder: Path, manifest: Manifest, source: YamlFile) -> dict[str,
     return files
 
 
-def _refuse_empty_ranges(mod: Mod) -> None:
-    ranges = [(("variants", index), item.versions) for index, item in enumerate(mod.manifest.variants)]
-    ranges += [(("not_needed", index), item.versions) for index, item in enumerate(mod.manifest.not_needed)]
-    for path, versions in ranges:
-        if not versions.strip() or common_version(versions) is None:
-            raise ModError(
-                "bad-mod-versions",
-                f"A range of the mod {mod.name} matches {'no' if versions.strip() else 'every'} version.",
-                where=mod.where(*path, "versions"),
-                why=f"No version lies in {versions!r}."
-                if versions.strip()
-                else "No change fits all past and future releases.",
-                fix='Write a range, such as ">=0.20,<0.24".',
-            )
-
-
 def _claims(mod: Mod, stage: Stage) -> Iterator[tuple[str, str, str]]:
     """Yield the statements of a mod about versions: the statement, the versions and the location."""
     for index, variant in enumerate(mod.manifest.variants):
         if variant.stage == stage:
             yield "a variant", variant.versions, mod.where("variants", index, "versions")
     for index, entry in enumerate(mod.manifest.not_needed):
-        yield "not needed", entry.versions, mod.where("not_needed", index)
+        yield "not needed", entry.versions, mod.where("not_needed", index, "versions")
     if mod.manifest.upstreamed_in is not None:
         yield "upstream", f">={mod.manifest.upstreamed_in}", mod.where("upstreamed_in")
 
 
-def _refuse_contradictions(mod: Mod, stage: Stage) -> None:
+def _refuse_wrong_ranges(mod: Mod, stage: Stage) -> None:
     claims = list(_claims(mod, stage))
     for index, (says, versions, where) in enumerate(claims):
+        empty, every = common_version(versions) is None, not versions.strip()
+        if empty or every:
+            raise ModError(
+                "bad-mod-versions",
+                f"A range of the mod {mod.name} matches {'every' if every else 'no'} version.",
+                where=where,
+                why="No change fits all past and future releases." if every else f"No version lies in {versions!r}.",
+                fix='Write a range, such as ">=0.20,<0.24".',
+            )
         for also, others, _ in claims[index + 1 :]:
             both = common_version(versions, others)
             if both is not None:

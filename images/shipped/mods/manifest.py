@@ -1,7 +1,5 @@
 """The model of mod.yaml: what a mod changes, in which versions, and when it retires."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self, get_args
@@ -110,10 +108,6 @@ class Edit(_Model):
             raise PydanticCustomError("edit", "give exactly one of `before`, `after` and `replace`")
         return self
 
-    @property
-    def paths(self) -> tuple[str, ...]:
-        return (self.edit,)
-
 
 class Patch(_Model):
     """A unified diff that must fit exactly, at most `offset` lines from its line numbers."""
@@ -123,20 +117,12 @@ class Patch(_Model):
     """The files that the diff touches; it must touch no others."""
     offset: Annotated[int, Field(ge=0, le=1000)] = 0
 
-    @property
-    def paths(self) -> tuple[str, ...]:
-        return tuple(self.files)
-
 
 class NewFile(_Model):
     """A new file."""
 
     add: ChangedPath
     source: OwnPath  # the file with its content
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        return (self.add,)
 
 
 _KINDS = {"edit": "an edit", "patch": "a diff", "add": "a new file"}  # the kind of a change, by its first key
@@ -156,6 +142,12 @@ Change = Annotated[
         "or `add` (with `source`)",
     ),
 ]
+
+
+def changed_paths(change: Edit | Patch | NewFile) -> list[str]:
+    if isinstance(change, Patch):
+        return change.files
+    return [change.edit if isinstance(change, Edit) else change.add]
 
 
 class Check(_Model):
@@ -237,7 +229,7 @@ class Variant(_Model):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(path for change in self.changes for path in change.paths))
+        return tuple(dict.fromkeys(path for change in self.changes for path in changed_paths(change)))
 
     @property
     def own_files(self) -> Iterator[str]:

@@ -1,7 +1,5 @@
 """Picks a mod together with the mods it requires, except those that a version does not need."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from packaging.version import Version

@@ -1,7 +1,5 @@
 """What a mod may set in the images that have it: how the server computes, not whom it trusts or what it loads."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

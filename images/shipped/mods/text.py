@@ -1,7 +1,5 @@
 """Converts files to text and back without changing a byte."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is compiled beside a start: which modules, by how many compilers, and what ends them."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

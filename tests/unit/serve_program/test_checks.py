@@ -1,7 +1,5 @@
 """Runs the checks on recorded machines."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket
@@ -11,13 +9,11 @@ from typing import Any
 
 import pytest
 
-from imagefactory.launch.preview import Preview
 from images.serve.program import checkpoint
 from images.serve.program.checks import CHECKS
 from tests.fixtures.failures import refused
-from tests.fixtures.serving import READINGS, SIZES
+from tests.fixtures.serving import READINGS, SIZES, Images
 
-Images = Callable[..., Preview]
 QWEN = "qwen3.5-27b-nvfp4"
 DRAFT = "DRAFT_ATTENTION_BACKEND"
 FP8_ON_TRITON = {"KV_CACHE_DTYPE": "fp8", "ATTENTION_BACKEND": "triton_attn"}
@@ -100,24 +96,24 @@ def test_a_context_longer_than_the_models_is_refused(checks: Checks) -> None:
     assert checks(QWEN, "gb10", stretched)["model"]["result"] == "ok"
 
 
-def test_dockers_default_shared_memory_is_refused_where_it_is_needed(served_image: Images, tmp_path: Path) -> None:
-    recorded = json.loads((READINGS / "gb10.json").read_text()) | {"shared_memory": 67_108_864}
-    small = tmp_path / "small.json"
-    small.write_text(json.dumps(recorded))
-
-    def found(target: str, extra: str = "") -> tuple[str, int]:
-        ran = served_image(target).dry_run({"EXTRA_ARGS": extra}, readings=small)
-        check = next(check for check in ran["checks"] if check["name"] == "shm")
-        return check["result"], check["exit_code"]
-
-    assert found("tiny") == ("fail", 67)
-    assert found("gemma4-31b") == ("warn", 0)
-    assert found("gemma4-31b", "--tensor-parallel-size 2") == ("fail", 67)
-
-
-def test_a_busy_gb10_and_an_rtx_5090_with_an_old_driver_and_too_long_a_context_are_refused(
-    checks: Checks,
+@pytest.mark.parametrize(
+    ("target", "extra", "expected"),
+    [
+        ("tiny", "", ("fail", 67)),
+        ("gemma4-31b", "", ("warn", 0)),
+        ("gemma4-31b", "--tensor-parallel-size 2", ("fail", 67)),
+    ],
+)
+def test_dockers_default_shared_memory_is_refused_where_it_is_needed(
+    checks: Checks, tmp_path: Path, target: str, extra: str, expected: tuple[str, int]
 ) -> None:
+    recorded = json.loads((READINGS / "gb10.json").read_text()) | {"shared_memory": 67_108_864}
+    (tmp_path / "small.json").write_text(json.dumps(recorded))
+    found = checks(target, str(tmp_path / "small"), {"EXTRA_ARGS": extra})["shm"]
+    assert (found["result"], found["exit_code"]) == expected
+
+
+def test_a_busy_gb10_and_an_rtx_5090_with_an_old_driver_and_too_long_a_context_are_refused(checks: Checks) -> None:
     busy = checks(QWEN, "gb10-busy")
     assert busy["memory"]["allowed"] == "up to 0.46", "the memory of other programs counts"
     assert busy["disk"]["exit_code"] == 67

@@ -1,7 +1,5 @@
 """Process 1 of a container whose server ends by killing itself."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,11 +1,7 @@
 """The guard of a server with a key."""
 
-from __future__ import annotations
-
-import importlib.util
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.serve_process import QuickStart, Start, finished
+from tests.fixtures.serve_process import SERVES, QuickStart, Start, finished, free_port
 from tests.fixtures.serving import REPOSITORY
 
 HOOK = REPOSITORY / "images" / "serve" / "hook"
@@ -132,30 +128,7 @@ def test_every_command_gets_the_guard(quick_start: QuickStart, command: list[str
     assert ran.environment["PYTHONPATH"].split(os.pathsep) == [str(HOOK), "/own"]
 
 
-OPEN_TO_ALL = """
-from http.server import BaseHTTPRequestHandler, HTTPServer
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
-"""
-
-
 def test_a_server_that_answers_without_its_key_is_stopped(start: Start) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    ran = finished(start(then=OPEN_TO_ALL, PORT=port, VLLM_API_KEY=KEY))
+    ran = finished(start(then=SERVES % 200, PORT=str(free_port()), VLLM_API_KEY=KEY))
     assert ran.returncode == -15
     assert "the server answers without its key: it is stopped" in ran.stderr
-
-
-def test_other_modules_are_left_alone() -> None:
-    spec = importlib.util.spec_from_file_location("guard", HOOK / "imagefactory_guard.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    finder = module._Finder(KEY, ())
-    assert finder.find_spec("starlette") is None
-    assert finder.find_spec(module.MODULE, ["/nowhere"]) is None

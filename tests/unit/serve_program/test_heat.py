@@ -1,7 +1,5 @@
 """A GPU that is slowed down by heat or a lack of power, or stuck, is told from one that works."""
 
-from __future__ import annotations
-
 import pytest
 
 from images.serve.program import heat

@@ -1,7 +1,5 @@
 """The API key: however it is given, the server requires it, or does not start."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -38,7 +36,7 @@ def test_the_key_reaches_vllm_however_it_is_started(
 
 def test_the_key_reaches_the_process_of_vllm(start: Start, tmp_path: Path, key_file: str) -> None:
     for arguments in ((), ("bash", "-c", f"vllm serve {MODEL}")):
-        ran = finished(start(*arguments, VLLM_API_KEY_FILE=key_file))
+        ran = finished(start(*arguments, VLLM_API_KEY_FILE=key_file, EXTRA_ARGS=f"--hf-token {KEY}"))
         record = recorded(tmp_path)
         assert record["environment"]["VLLM_API_KEY"] == KEY
         assert KEY not in " ".join(record["arguments"]) + ran.stdout + ran.stderr
@@ -90,11 +88,7 @@ def test_a_service_that_does_not_ask_for_the_key_is_refused_beside_one(
 
 def test_a_key_in_a_configuration_file_is_refused(quick_start: QuickStart, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
-    for text, key in (
-        ("port: 1\n", False),
-        (f"api-key: {KEY}\n", True),
-        (f"x: 1\n'api_key': [{KEY}]\n", True),
-    ):
+    for text, key in (("port: 1\n", False), (f"api-key: {KEY}\n", True), (f"x: 1\n'api_key': [{KEY}]\n", True)):
         file.write_text(text)
         for flag in (["--config", str(file)], [f"--config={file}"]):
             ran = quick_start("vllm", "serve", MODEL, *flag)

@@ -1,7 +1,5 @@
 """Two nodes as two programs on the loopback: they meet, agree, and end together."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -11,9 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -21,21 +18,16 @@ from imagefactory.launch.preview import Preview
 from imagefactory.plan.serve.image_paths import program_folder
 from images.serve.program import pulse
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.serve_process import written_image
+from tests.fixtures.serve_process import SERVES, free_port, written_image
 
 NODE_PROGRAM = REPOSITORY / "tests" / "fixtures" / "node_program.py"
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
-SERVER = """#!{python}
+SERVER = f"""#!{sys.executable}
 import os, sys, time
-from http.server import BaseHTTPRequestHandler, HTTPServer
 open(os.environ["RECORD"], "w").write(str(os.getpid()))
-class Healthy(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
 if "--headless" in sys.argv:
     time.sleep(100)
-HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Healthy).serve_forever()
+{SERVES % 200}
 """
 
 
@@ -47,7 +39,7 @@ class Node:
         self.process: subprocess.Popen[bytes] | None = None
         folder.mkdir()
 
-    def start(self, changes: dict[str, Any] | None = None, *arguments: str, **variables: str) -> Node:
+    def start(self, changes: dict[str, Any] | None = None, *arguments: str, **variables: str) -> Self:
         self.process = self._run(self.folder / "log", list(arguments), changes or {}, variables)
         return self
 
@@ -69,7 +61,7 @@ class Node:
     def log(self) -> str:
         return (self.folder / "log").read_text()
 
-    def says(self, words: str, seconds: float = 20) -> Node:
+    def says(self, words: str, seconds: float = 20) -> Self:
         until = time.monotonic() + seconds
         while words not in self.log:
             assert time.monotonic() < until, self.log
@@ -105,14 +97,14 @@ class Node:
             self.process.wait()
 
 
-Nodes = Callable[[], tuple[Node, Node]]
+Nodes = tuple[Node, Node]
 
 
 @pytest.fixture
-def nodes(served_image: Callable[..., Preview], tmp_path: Path) -> Iterator[tuple[Node, Node]]:
+def nodes(served_image: Callable[..., Preview], tmp_path: Path) -> Iterator[Nodes]:
     common = written_image(served_image("tiny", model=str(tmp_path / "model")), tmp_path)
     server = tmp_path / "vllm"
-    server.write_text(SERVER.format(python=sys.executable))
+    server.write_text(SERVER)
     server.chmod(server.stat().st_mode | stat.S_IXUSR)
     port, made = free_port(), []
     for rank, address in enumerate(ADDRESSES):
@@ -137,16 +129,7 @@ def nodes(served_image: Callable[..., Preview], tmp_path: Path) -> Iterator[tupl
         node.kill()
 
 
-def free_port() -> int:
-    """Return a port that is free, as is the next."""
-    while True:
-        with socket.socket() as one, socket.socket() as two, suppress(OSError):
-            one.bind(("127.0.0.1", 0))
-            two.bind(("127.0.0.1", one.getsockname()[1] + 1))
-            return int(one.getsockname()[1])
-
-
-def test_nodes_meet_in_any_order_and_the_worker_is_as_healthy_as_the_head(nodes: tuple[Node, Node]) -> None:
+def test_nodes_meet_in_any_order_and_the_worker_is_as_healthy_as_the_head(nodes: Nodes) -> None:
     head, worker = nodes
     worker.start().says("node 1 waits for the head at 127.0.0.1:")
     assert "nobody listens there; the head has not been started yet" in worker.log
@@ -163,7 +146,7 @@ def test_nodes_meet_in_any_order_and_the_worker_is_as_healthy_as_the_head(nodes:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_when_either_dies_the_other_ends_and_they_meet_again(nodes: tuple[Node, Node], rank: int) -> None:
+def test_when_either_dies_the_other_ends_and_they_meet_again(nodes: Nodes, rank: int) -> None:
     victim, other = nodes[rank], nodes[1 - rank]
     for _ in range(5):
         other.start()
@@ -174,7 +157,7 @@ def test_when_either_dies_the_other_ends_and_they_meet_again(nodes: tuple[Node, 
         other.says(f"the other node, {ADDRESSES[rank]}, has ended or is cut off: the server is ended")
 
 
-def test_a_node_that_is_silent_counts_as_dead_and_one_that_is_stopped_ends_well(nodes: tuple[Node, Node]) -> None:
+def test_a_node_that_is_silent_counts_as_dead_and_one_that_is_stopped_ends_well(nodes: Nodes) -> None:
     head, worker = nodes
     worker.start()
     head.start().says("joined")
@@ -203,7 +186,7 @@ def test_a_node_that_is_silent_counts_as_dead_and_one_that_is_stopped_ends_well(
     ],
 )
 def test_nodes_that_differ_both_say_how(
-    nodes: tuple[Node, Node], tmp_path: Path, changes: dict[str, Any], variables: dict[str, str], words: str
+    nodes: Nodes, tmp_path: Path, changes: dict[str, Any], variables: dict[str, str], words: str
 ) -> None:
     head, worker = nodes
     if "FACTORY_SHARE" in variables:
@@ -227,7 +210,7 @@ def copy(source: Path, target: Path, change: Callable[[str], str]) -> None:
         (target / path.name).write_text(change(path.read_text()))
 
 
-def test_a_wrong_address_and_a_port_that_is_taken_are_refused_at_once(nodes: tuple[Node, Node]) -> None:
+def test_a_wrong_address_and_a_port_that_is_taken_are_refused_at_once(nodes: Nodes) -> None:
     head, worker = nodes
     assert head.start(HEAD_ADDRESS="10.99.0.1").ends() == 67
     assert "error[pair]: no interface has 10.99.0.1" in head.log
@@ -240,7 +223,7 @@ def test_a_wrong_address_and_a_port_that_is_taken_are_refused_at_once(nodes: tup
         assert f"error[pair]: port {port} of 127.0.0.1 is in use" in head.log
 
 
-def test_strangers_do_not_disturb_and_who_waits_says_so_again(nodes: tuple[Node, Node]) -> None:
+def test_strangers_do_not_disturb_and_who_waits_says_so_again(nodes: Nodes) -> None:
     head, worker = nodes
     head.start({"say_every": 1}).says("node 0 waits for the other to connect to 127.0.0.1:")
     for sent in (b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b"{}\n", b""):
@@ -265,7 +248,7 @@ def test_strangers_do_not_disturb_and_who_waits_says_so_again(nodes: tuple[Node,
     ],
 )
 def test_a_pair_test_says_how_fast_or_why_not(
-    nodes: tuple[Node, Node], tmp_path: Path, printed: str, code: int, words: str
+    nodes: Nodes, tmp_path: Path, printed: str, code: int, words: str
 ) -> None:
     """With a stand-in for torch; test_pair_container.py has the real one."""
     python = tmp_path / "python"
@@ -277,6 +260,6 @@ def test_a_pair_test_says_how_fast_or_why_not(
     assert words in nodes[0].log
 
 
-def test_a_pair_test_of_one_machine_is_refused(nodes: tuple[Node, Node]) -> None:
+def test_a_pair_test_of_one_machine_is_refused(nodes: Nodes) -> None:
     assert nodes[0].start({}, "pair-test", NODES="1", HEAD_ADDRESS="").ends() == 64
     assert "`pair-test` is for two nodes" in nodes[0].log

@@ -1,7 +1,5 @@
 """The image's loader gives way where it cannot load the weights, and the start says why."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable
@@ -11,11 +9,10 @@ from typing import Any
 import pytest
 
 from images.serve.program import loading
-from images.serve.program import settings as read_settings
 from images.serve.program.findings import Start
 from images.serve.program.image import Image
 from images.serve.program.readings import Gpu, Readings
-from images.serve.program.servers.known import server_of
+from tests.fixtures.serving import start_of
 
 Images = Callable[..., Image]
 SPARK = Readings(gpus=(Gpu("NVIDIA GB10", "12.1"),), memory_available=40_000_000_000)
@@ -36,9 +33,7 @@ def started(program_image: Images, tmp_path: Path) -> Callable[..., Start]:
                 file.truncate(size)
         if files:
             given["MODEL_PATH"] = str(folder)
-        server, settings = server_of(image), read_settings.read(image, given)
-        command = server.build(image, settings)
-        return Start(server, image, settings, command, SPARK, str(tmp_path / "cache" / "hub"), "/vllm")
+        return start_of(image, SPARK, str(tmp_path / "cache" / "hub"), **given)
 
     return start
 

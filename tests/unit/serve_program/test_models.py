@@ -1,7 +1,5 @@
 """The models of this checkout on a DGX Spark: their drafters, flags and variables, and the checks of a start."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

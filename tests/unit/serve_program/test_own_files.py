@@ -1,7 +1,5 @@
 """The health check and its note: nobody else can redirect or fake them."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

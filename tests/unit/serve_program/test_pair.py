@@ -1,24 +1,19 @@
 """One of two nodes: which interface is the cable, what the server is told, and what is refused."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from imagefactory.launch.preview import Preview
 from images.serve.program import network, pair, rules
 from images.serve.program.errors import StartError
 from images.serve.program.keys import Secrets
 from images.serve.program.network import Interface, Network
 from images.serve.program.settings import Settings
-from tests.fixtures.serving import READINGS, SIZES
+from tests.fixtures.serving import READINGS, SIZES, Images
 
-Images = Callable[..., Preview]
 PORTS = {"f0np0": "f0", "f1np1": "f1"}
 WIFI = ("wlP9s9", "192.168.1.7/24", 1500)
 
@@ -237,4 +232,4 @@ def cable(name: str, address: str) -> Interface:
 
 def settings(rank: int, head: str, named: str = "") -> Settings:
     values: dict[str, Any] = {"NODES": 2, "NODE_RANK": rank, "HEAD_ADDRESS": head, "CABLE": named, "HEAD_PORT": 29501}
-    return Settings(values, frozenset(values), (), Secrets(()), ())
+    return Settings(values, frozenset(values), (), Secrets(()))

@@ -1,11 +1,8 @@
 """Runs the serve program as a process."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
-import socket
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,7 @@ from images.serve.program.flags import known, unknown
 from images.serve.program.readings import read as read_machine
 from images.serve.program.servers.vllm.server import SERVER as VLLM
 from tests.fixtures.failures import refused
-from tests.fixtures.serve_process import QuickStart, Start, finished, recorded, wait_for
+from tests.fixtures.serve_process import SERVES, QuickStart, Start, finished, free_port, recorded, wait_for
 from tests.fixtures.serving import READINGS, REPOSITORY, Images
 
 
@@ -39,26 +36,19 @@ def test_signals_reach_the_server_and_the_companion_ends_with_it(start: Start, t
     assert process.returncode == -signal.SIGTERM
 
 
-SERVER = """
+LOGS = """
 import logging
-from http.server import BaseHTTPRequestHandler, HTTPServer
 log = logging.getLogger("vllm.x")
 log.setLevel("INFO")
 log.info("non-default args: %s", {})
 log.info("Starting to load model %s...", "tiny")
 log.info("init engine (%s) took %.2f s", "profile", 0)
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
 """
 
 
 def test_the_companion_reports_the_steps_of_a_start(start: Start) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    process = start(then=SERVER, PORT=port)
+    port = str(free_port())
+    process = start(then=LOGS + SERVES % 404, PORT=port)
     assert process.stderr is not None
     ready = next(line for line in process.stderr if "ready" in line)
     line = next(line for line in process.stderr if "start in seconds" in line)

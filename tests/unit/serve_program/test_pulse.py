@@ -1,7 +1,5 @@
 """The companion tells a stuck server from one that works, waits or compiles, and sees the host's memory run out."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -13,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from images.serve.program import ahead, own_files, pulse, readings, watch
-from images.serve.program.health import Address
 from images.serve.program.pulse import IDLE, LATE, PATIENCE, QUIET, Pulse
 from images.serve.program.servers.sglang.server import SERVER as SGLANG
 from images.serve.program.servers.vllm.server import SERVER as VLLM
@@ -33,14 +30,16 @@ def test_a_server_that_does_not_move_while_somebody_waits_is_asked_and_then_stuc
     assert not seen.stuck(200), "it moves again"
 
 
-@pytest.mark.parametrize("how", ["work", "an answer or a compiler"])
+@pytest.mark.parametrize("how", ["work", "a step of a minute", "an answer or a compiler"])
 def test_whatever_moves_is_not_stuck(how: str) -> None:
-    """A long prefill works on tokens step by step, however long the request takes."""
-    seen = Pulse(0)
+    """A long prefill works step by step, however long the request for a token waits behind it."""
+    seen, asked = Pulse(0), 0
     for now in range(0, 10_000, 5):
-        seen.see(now, now if how == "work" else None, alive=how != "work")
-        seen.asks(now, waiting=True)
+        work = {"work": now, "a step of a minute": now // 60 * 8192}.get(how)
+        seen.see(now, work, alive=work is None)
+        asked += seen.asks(now, waiting=True)
         assert not seen.stuck(now)
+    assert (asked > 100) is (how == "a step of a minute")
 
 
 def test_an_idle_server_is_asked_rarely_and_one_without_metrics_as_if_somebody_waited() -> None:
@@ -112,20 +111,16 @@ def test_memory_that_runs_out_stops_compilers_then_warns_refuses_and_ends_the_se
     monkeypatch.setattr(own_files, "PLACE", str(tmp_path))
     monkeypatch.setattr(pulse, "pressure", partial(pulse.pressure, str(waits)))
     monkeypatch.setattr(pulse, "end", lambda *call: ended.append(call))
-    nothing = ahead.Kernels((), (), {})
-    task = watch.Task(
-        VLLM, Address("", 0), "m", "", 0, "", drafting=False, key_file="", began=None, kernels=nothing, compilers=0
-    )._replace(memory_floor=2 * pulse.GB)
-    warned = -watch.WARN_EVERY
+    floor, warned = 2 * pulse.GB, -watch.WARN_EVERY
 
     def left(gigabytes: float, now: float, full: float = 0) -> list[str]:
         nonlocal warned
         meminfo.write_text(f"MemTotal: 125000000 kB\nMemAvailable: {gigabytes * pulse.GB / 1024:.0f} kB\n")
         waits.write_text(f"some avg10=0.00 total=0\nfull avg10={full:.2f} avg60=0.00 avg300=0.00 total=1\n")
-        warned = watch.look_at_memory(task, 7, now, warned)
+        warned = watch.look_at_memory(floor, 7, now, warned)
         return capsys.readouterr().err.splitlines()
 
-    assert ahead.floor(task.memory_floor) == 6 * pulse.GB, "compilers end by themselves"
+    assert ahead.floor(floor) == 6 * pulse.GB, "compilers end by themselves"
     assert left(5.9, 0) == []
     [said] = left(3.9, 1)
     assert said.startswith("[serve] WARNING: 3.9 GB of memory are left (MEMORY_FLOOR is 2), and everything waited")
@@ -142,16 +137,6 @@ def test_memory_that_runs_out_stops_compilers_then_warns_refuses_and_ends_the_se
     assert said.endswith("the server is ended with code 70, before the host freezes")
     assert left(3.9, 8, full=45)
     assert ended == [(7, pulse.MEMORY)] * 2
-
-
-def test_a_hundred_long_prefills_are_no_hang() -> None:
-    """One step of the engine takes a minute, and the request for a token waits behind all others."""
-    seen, asked = Pulse(0), 0
-    for now in range(0, 3 * 3600, 5):
-        seen.see(now, now // 60 * 8192)
-        asked += seen.asks(now, waiting=True)
-        assert not seen.stuck(now)
-    assert asked > 100
 
 
 SERVER = """

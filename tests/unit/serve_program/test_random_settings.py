@@ -1,7 +1,5 @@
 """Random settings and arguments: the program refuses or starts, soon, and never fails by itself."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Tests the language of rules.json, and that its rules use nothing else."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -3,8 +3,6 @@
 Each entry holds the command as published and our differences, with the reason.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -98,11 +96,7 @@ SHAPES = {
     "qwen3.5-27b-nvfp4, the tuned container": Shape(
         "qwen3.5-27b-nvfp4",
         given={"MODEL_PATH": "/models/target"},
-        published={
-            "model": "/models/target",
-            **QWEN_27B,
-            "--speculative-config": dflash("z-lab/Qwen3.5-27B-DFlash"),
-        },
+        published={"model": "/models/target", **QWEN_27B, "--speculative-config": dflash("z-lab/Qwen3.5-27B-DFlash")},
     ),
     "qwen3.5-27b-nvfp4 with TurboQuant": Shape(
         "qwen3.5-27b-nvfp4",

@@ -1,7 +1,5 @@
 """Settings: what is accepted, and one named error for everything that is not."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -92,9 +90,7 @@ def test_a_key_file_without_exactly_one_word_is_refused(program_image: Images, t
         read_settings.read(program_image(TARGET), {"VLLM_API_KEY_FILE": str(file)})
 
 
-def test_a_flag_in_extra_args_changes_its_setting_and_the_default_counts_as_not_given(
-    program_image: Images,
-) -> None:
+def test_a_flag_in_extra_args_changes_its_setting_and_the_default_counts_as_not_given(program_image: Images) -> None:
     image = program_image(TARGET)
     chosen = read_settings.read(image, {"EXTRA_ARGS": "--max_model_len=4096 --seed 7 --enforce-eager"})
     built = server_of(image).build(image, chosen)

@@ -1,7 +1,5 @@
 """SGLang behind the settings: its command, what it refuses, its memory, log and metrics."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,17 +9,15 @@ import pytest
 
 from imagefactory.launch.preview import Preview
 from imagefactory.project.servers.known import SERVERS
-from images.serve.program import companion, errors, flags
+from images.serve.program import errors, flags, watch
 from images.serve.program import settings as read_settings
 from images.serve.program.command import Command
-from images.serve.program.findings import Start
 from images.serve.program.image import Image, load
-from images.serve.program.readings import Readings
 from images.serve.program.servers.known import server_of
 from images.serve.program.servers.sglang.server import SERVER
 from images.serve.program.timeline import Moments, describe
 from tests.fixtures.failures import raises, refuses
-from tests.fixtures.serving import READINGS, REPOSITORY
+from tests.fixtures.serving import READINGS, REPOSITORY, start_of
 
 Images = Callable[..., Image]
 Previews = Callable[..., Preview]
@@ -254,19 +250,16 @@ sglang:generation_tokens_total{is_streaming="true",model_name="m"} 280.0
 def test_the_health_check_of_a_command_without_a_port_asks_at_the_servers_own(
     program_image: Images, target: str, port: int
 ) -> None:
-    image = program_image(target)
-    server, settings = server_of(image), read_settings.read(image, {})
+    start = start_of(program_image(target))
     for words, wanted in ((("org/model",), port), (("org/model", "--port", "9000"), 9000)):
-        command = server.build(image, settings)._replace(arguments=words)
-        start = Start(server, image, settings, command, Readings(), "", None)
-        assert companion.address(start).port == wanted
+        assert watch.address(start._replace(command=start.command._replace(arguments=words))).port == wanted
 
 
 def test_an_image_of_an_unknown_server_is_broken(program_image: Images, tmp_path: Path) -> None:
     program_image(QWEN)
     described = tmp_path / "share" / "model.json"
     described.write_text(described.read_text("utf-8").replace('"sglang"', '"other"'), "utf-8")
-    with refuses("broken-image", match="'other'"):
+    with refuses("broken-image", match="model.json lacks"):
         load(str(described.parent))
 
 

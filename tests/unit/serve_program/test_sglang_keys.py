@@ -1,7 +1,5 @@
 """A key reaches SGLang, and nobody else."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path
@@ -11,7 +9,7 @@ import yaml
 
 from images.serve.program.keys import KEY
 from tests.fixtures.failures import refused
-from tests.fixtures.serve_process import Start, finished, recorded, wait_for
+from tests.fixtures.serve_process import SERVES, Start, finished, free_port, recorded, wait_for
 
 SECRET = "s3cret-key'\"\\"  # noqa: S105
 UNCHECKED = {"CHECKS": "off"}
@@ -23,14 +21,6 @@ record["mode"] = os.stat(config).st_mode & 0o777
 open({path!r}, "w").write(json.dumps(record))
 logging.basicConfig(level=logging.INFO)
 logging.getLogger("sglang.srt").info(f"server_args={{ {{'api_key': os.environ['VLLM_API_KEY']}} }}")
-"""
-SERVES = """
-import http.server
-class Healthy(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200 if self.path == "/health" else 401); self.end_headers()
-    def log_message(self, *words): pass
-http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Healthy).serve_forever()
 """
 
 
@@ -56,7 +46,7 @@ def test_without_a_key_there_is_no_file(sglang_start: Start, tmp_path: Path) -> 
 
 
 def test_the_file_is_removed_once_the_server_is_ready(sglang_start: Start, tmp_path: Path) -> None:
-    process = sglang_start(then=SERVES, VLLM_API_KEY="s3cret-key", PORT="18997", **UNCHECKED)
+    process = sglang_start(then=SERVES % 401, VLLM_API_KEY="s3cret-key", PORT=str(free_port()), **UNCHECKED)
     try:
         wait_for(tmp_path / "record")
         arguments = recorded(tmp_path)["arguments"]

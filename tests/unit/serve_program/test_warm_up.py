@@ -1,36 +1,33 @@
 """The warm-up: requests that call for different kernels, whose failure is only reported."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from images.serve.program import health, watch
-from images.serve.program.ahead import Kernels
-from images.serve.program.servers.vllm.server import SERVER
+from images.serve.program import health, own_files, watch
+from images.serve.program.image import Image
 from tests.fixtures.servers import Answer, Asked, scripted
+from tests.fixtures.serving import start_of
 
 CHAT = "/v1/chat/completions"
+WarmUp = Callable[..., bool]
 
 
-def warm_up(port: int, rounds: int = 1) -> bool:
-    return watch._warm_up(
-        watch.Task(
-            SERVER,
-            health.Address("127.0.0.1", port),
-            model="tiny",
-            api_key="key",
-            rounds=rounds,
-            choices="",
-            drafting=False,
-            key_file="",
-            began=None,
-            kernels=Kernels((), (), {}),
-            compilers=0,
-        )
-    )
+@pytest.fixture
+def warm_up(program_image: Callable[..., Image], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WarmUp:
+    """Warm up a server at an address."""
+    monkeypatch.setattr(own_files, "PLACE", str(tmp_path))
+    image = program_image("tiny")
+
+    def run(address: str, rounds: int = 1) -> bool:
+        start = start_of(image, VLLM_API_KEY="key", WARMUP=str(rounds))
+        host, _, port = address.partition(":")
+        return watch._warm_up(watch.Task(start, health.Address(host, int(port)), "", None, None))
+
+    return run
 
 
 def answered(asked: Asked, models: bytes = b'{"data": [{"max_model_len": 800}]}', *, refuse: str = "nothing") -> Answer:
@@ -42,43 +39,32 @@ def words(body: dict[str, Any]) -> int:
     return len(body["messages"][0]["content"].split())
 
 
-def test_a_round_asks_in_four_ways(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_round_asks_in_four_ways(warm_up: WarmUp, capfd: pytest.CaptureFixture[str]) -> None:
     with scripted(answered) as server:
-        assert warm_up(int(server.address.split(":")[1]), rounds=2)
+        assert warm_up(server.address, rounds=2)
         asked = [json.loads(asked.body) for asked in server.log if asked.path == CHAT]
     first, second = asked[:11], asked[11:]
-    assert [words(body) for body in first[:3]] == [
-        6,
-        6,
-        201,
-    ]  # a quarter of the context, and the number of the round
+    assert [words(body) for body in first[:3]] == [6, 6, 201], "a quarter of the context, and the number of the round"
     assert [body.get("top_logprobs") for body in first] == [None, 5, *[None] * 9]
     assert [body.get("top_p") for body in first] == [None, None, None, *[0.9] * 8]
     assert len({json.dumps(body) for body in first + second}) == 22, "some come from the cache of prefixes"
     said = capfd.readouterr().err.splitlines()
-    assert [line[:30] for line in said] == [
-        "[serve] warm-up 1 of 2: short ",
-        "[serve] warm-up 2 of 2: short ",
-    ]
+    assert [line[:30] for line in said] == [f"[serve] warm-up {number} of 2: short " for number in (1, 2)]
 
 
 @pytest.mark.parametrize("models", [b"", b"{}", b'{"data": []}', b'{"data": [{"max_model_len": null}]}', b"[1]"])
-def test_a_server_that_does_not_tell_its_context_gets_a_short_prompt(models: bytes) -> None:
+def test_a_server_that_does_not_tell_its_context_gets_a_short_prompt(warm_up: WarmUp, models: bytes) -> None:
     with scripted(lambda asked: answered(asked, models)) as server:
-        assert warm_up(int(server.address.split(":")[1]))
+        assert warm_up(server.address)
         longest = max(words(json.loads(asked.body)) for asked in server.log if asked.path == CHAT)
     assert longest < 10
 
 
-def test_a_refused_request_is_named_and_the_others_are_sent(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_request_is_named_and_one_that_goes_away_ends_the_warm_up(
+    warm_up: WarmUp, capfd: pytest.CaptureFixture[str]
+) -> None:
     with scripted(lambda asked: answered(asked, refuse="logprobs")) as server:
-        assert warm_up(int(server.address.split(":")[1]))
-    said = capfd.readouterr().err
-    assert "log-probabilities got status 400, long 0.0 s, 8 at once" in said
-
-
-def test_a_server_that_goes_away_ends_the_warm_up(capfd: pytest.CaptureFixture[str]) -> None:
-    with scripted(answered) as server:
-        port = int(server.address.split(":")[1])
-    assert not warm_up(port, rounds=3)
+        assert warm_up(server.address)
+    assert "log-probabilities got status 400, long 0.0 s, 8 at once" in capfd.readouterr().err
+    assert not warm_up(server.address, rounds=3)
     assert capfd.readouterr().err.count("[serve] warm-up 1 of 3 failed: ") == 1

@@ -1,7 +1,5 @@
 """Reports of the companion, from vLLM's log and metrics."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """`download` and `weights`: what they fetch, verify and say, what interrupts them, and starts without the hub."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -152,10 +152,7 @@ def test_a_conflict_is_found_across_another_change_of_the_mod(tmp_path: Path) ->
 
 
 def test_a_declared_conflict_counts_without_a_shared_line(tmp_path: Path) -> None:
-    mods = [
-        on_lines(tmp_path, "one", "one = 1\n", conflicts=["two"]),
-        on_lines(tmp_path, "two", "four = 4\n"),
-    ]
+    mods = [on_lines(tmp_path, "one", "one = 1\n", conflicts=["two"]), on_lines(tmp_path, "two", "four = 4\n")]
     with raises("mod-conflict", match="one and two cannot be together") as caught:
         apply_mods(mods, reader(TREE))
     assert caught.value.where.startswith("mods/one/mod.yaml:")
@@ -307,11 +304,7 @@ def test_a_new_file_below_that_of_another_mod_is_refused(tmp_path: Path, root: s
 
 @pytest.mark.parametrize(
     ("path", "stage"),
-    [
-        ("vllm/new/x.py", "installed"),
-        ("/usr/share/imagefactory/mods/x", "installed"),
-        ("csrc/new.h", "source"),
-    ],
+    [("vllm/new/x.py", "installed"), ("/usr/share/imagefactory/mods/x", "installed"), ("csrc/new.h", "source")],
 )
 def test_a_new_file_in_a_package_in_the_folder_of_mods_or_among_sources_is_added(
     tmp_path: Path, path: str, stage: str

@@ -290,9 +290,9 @@ def test_the_program_prints_the_error_and_exits_with_its_code(
     write_mod(mods, one("good"))
     write_mod(mods, one("bad", "not there\n"))
     monkeypatch.setattr(Installation, "here", classmethod(lambda _: here))
-    assert at_start.main(["--folder", str(mods), "--name", "good"]) == 0
+    assert at_start.main(str(mods), "good") == 0
     assert capsys.readouterr().err == "mods: good: applied (>=1,<2), 1 files\n"
-    assert at_start.main(["--folder", str(mods), "--name", "good", "--name", "bad"]) == ModError.exit_code
+    assert at_start.main(str(mods), "good", "bad") == ModError.exit_code
     assert "An anchor of the mod bad (>=1,<2) occurs 0 times in vllm/x.py." in capsys.readouterr().err
 
 

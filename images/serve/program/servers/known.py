@@ -7,5 +7,4 @@ from .vllm.server import SERVER as VLLM
 
 
 def server_of(image: Image) -> Server:
-    """Return the server of an image."""
     return {"vllm": VLLM, "sglang": SGLANG}[image.server]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,6 @@ class Server:
     name: str
     """Also its package, its program, its loggers, and the name of its version among the image's facts."""
     all_flags: str
-    """The command that lists its flags."""
     argument_files: tuple[str, ...]
     """The files and folders of its package that define its flags."""
     parallel: tuple[tuple[str, ...], ...]
@@ -65,7 +65,6 @@ class Server:
     stretching_variable: str
     """The variable that permits a context longer than the model's own."""
     shared_memory: int
-    """Bytes that its processes need in /dev/shm."""
     log: LogLines
     reads_key: bool
     """Whether it takes its API key from VLLM_API_KEY."""
@@ -78,7 +77,6 @@ class Server:
     node_words: Callable[[Settings], list[str]]
     """Returns the flags of one of two nodes; none for a single one."""
     build: Callable[[Image, Settings], Command]
-    """Builds the recommended command."""
     facts: Callable[[Settings, Command], dict[str, object]]
     """Returns what its rules ask for beyond the settings."""
     without_api: Callable[[Sequence[str]], bool]
@@ -88,7 +86,6 @@ class Server:
     moments: Callable[[Iterable[str], Moments], Moments]
     """Adds what its log tells about a start; of several processes, the first to begin and the last to end count."""
     choices: Callable[[Iterable[str]], Choices]
-    """Finds the backends and kernels in lines of its log."""
     work: Callable[[bytes], tuple[tuple[float, ...], float]]
     """Reads from its metrics numbers that change as its engine works, and how many requests run or wait."""
     drafted: Callable[[bytes], tuple[float, float, float]]
@@ -96,7 +93,6 @@ class Server:
 
     @property
     def command(self) -> tuple[str, str]:
-        """The words that a command starts with."""
         return self.name, "serve"
 
     @property
@@ -106,8 +102,13 @@ class Server:
 
     @property
     def share(self) -> Share:
-        """What GPU_MEMORY_UTILIZATION means."""
         return Share(**self.rules["share"])
+
+
+def work(pattern: re.Pattern[bytes], metrics: bytes) -> tuple[tuple[float, ...], float]:
+    """Sort figures of the metrics into those of the engine's work, for which the first group is there, and requests."""
+    found = [(bool(worked), float(value)) for worked, value in pattern.findall(metrics)]
+    return tuple(value for worked, value in found if worked), sum(value for worked, value in found if not worked)
 
 
 def hook_variables(logger: str, lines: LogLines, file: str, environment: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,6 @@ from . import keys
 ALWAYS = ("--model-type", "llm", "--enable-metrics")
 """No search of the hub for a diffusion model; /metrics as vLLM has it."""
 SPECIAL = ("MODEL", "MODEL_PATH", "SERVED_MODEL_NAME")
-"""Settings that `build` handles itself."""
 PARALLEL = (("--tp-size", "--tensor-parallel-size", "--tp"), ("--pp-size", "--pipeline-parallel-size", "--pp"))
 OTHERS = {
     "--speculative-config": "--speculative-algorithm and the like (or set DFLASH_DRAFTER)",
@@ -33,28 +32,24 @@ OTHERS = {
 
 
 def build(image: Image, settings: Settings) -> Command:
-    """Build the recommended command."""
     _refuse_foreign(image, settings)
     keys.check(settings.extra, settings.secrets)
-    model, revision, own = commands.model_of(image, settings)
-    names = commands.served_names(settings, model)
-    words = ["--model-path", model]
-    if revision:
-        words += ["--revision", revision]
-    if names != (model,) and option(settings.extra, "--served-model-name") is None:
-        words += ["--served-model-name", *names]
+    begun, own = commands.begun(image, settings, "--model-path")
+    words = [*begun.arguments]
     for setting in image.settings.values():
         if setting.name not in SPECIAL:
             words += _words(setting, settings)
     if own:
         words += commands.more_flags(image, settings)
     speculative = _given_speculative(settings)
-    described = _speculative(image, settings, own=own) if speculative is None else None
-    _refuse(image, settings, names, described)
+    described = commands.drafter_of(image, settings, own=own) if speculative is None else None
+    if described:
+        described["attention_backend"] = spelled("DRAFT_ATTENTION_BACKEND", described["attention_backend"])
+    _refuse(image, settings, begun.served_names, described)
     words += _speculative_words(image, described) if described else []
     words += [*ALWAYS, *node_words(settings), *settings.extra]
     cache = str(spelled("KV_CACHE_DTYPE", settings.text("KV_CACHE_DTYPE")))
-    return Command(tuple(words), model, revision, names, speculative or described, cache, settings.notes)
+    return begun._replace(arguments=tuple(words), speculative=speculative or described, cache_dtype=cache)
 
 
 def node_words(settings: Settings) -> list[str]:
@@ -64,7 +59,6 @@ def node_words(settings: Settings) -> list[str]:
 
 
 def spelled(name: str, value: Value) -> Value:
-    """Return the value of a setting in SGLang's spelling."""
     if not isinstance(value, str):
         return value
     own: dict[str, str] = rules.of_server("sglang")["spelled"].get(name, {})
@@ -83,13 +77,6 @@ def _words(setting: Setting, settings: Settings) -> list[str]:
     return (
         commands.flag_words(setting.flag, spelled(setting.name, value), setting.server_default) if setting.flag else []
     )
-
-
-def _speculative(image: Image, settings: Settings, *, own: bool) -> dict[str, Any] | None:
-    drafter = commands.drafter_of(image, settings, own=own)
-    if drafter is None:
-        return None
-    return drafter | {"attention_backend": spelled("DRAFT_ATTENTION_BACKEND", drafter["attention_backend"])}
 
 
 def _speculative_words(image: Image, config: dict[str, Any]) -> list[str]:
@@ -120,7 +107,6 @@ def _given_speculative(settings: Settings) -> dict[str, Any] | None:
 
 
 def _refuse(image: Image, settings: Settings, names: tuple[str, ...], drafter: dict[str, Any] | None) -> None:
-    """Refuse what SGLang's rules say that it does not take."""
     values = {
         "version": image.version,
         "served_names": ",".join(names),
@@ -143,11 +129,6 @@ def _refuse_foreign(image: Image, settings: Settings) -> None:
         setting = of_settings.get(flag.replace("--no-", "--", 1), "")
         if flag in OTHERS or (setting and flag not in own):
             instead = OTHERS.get(flag) or f"the setting {setting}"
-            raise StartError(
-                "not-in-this-server",
-                f"{flag} is a flag of vLLM; this image serves with SGLang {image.version}.",
-                setting="EXTRA_ARGS",
-                value=flag,
-                allowed=f"flags of `sglang serve`; here {instead}",
-                remedy=f"Use {instead}, or an image with vLLM.",
-            )
+            what = f"{flag} is a flag of vLLM; this image serves with SGLang {image.version}."
+            allowed, remedy = f"flags of `sglang serve`; here {instead}", f"Use {instead}, or an image with vLLM."
+            raise StartError("not-in-this-server", what, "EXTRA_ARGS", flag, allowed, remedy=remedy)

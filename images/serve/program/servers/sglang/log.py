@@ -13,7 +13,7 @@ LINES = LogLines(
 )
 _MODEL = re.compile(r"Use (\w+) (?:backend by default|as default attention backend)")
 _DRAFT = re.compile(r"draft attention backend to (\w+)")
-_WORK = re.compile(
+WORK = re.compile(
     rb"^sglang:(?:(realtime_tokens_total)|num_(?:running|queue)_reqs)(?:\{[^}]*\})? ([0-9.e+-]+)", re.MULTILINE
 )
 """Its other counters of tokens grow only as requests end, which a batch of long ones may not do for an hour."""
@@ -24,7 +24,6 @@ _METRIC = re.compile(
 
 
 def moments(lines: Iterable[str], found: Moments) -> Moments:
-    """Add what SGLang's log tells; of several processes, the first to begin and the last to end count."""
     for moment, text in timed(lines):
         if text.startswith(READ) and found.imported is None:
             found = found._replace(imported=moment)
@@ -58,9 +57,3 @@ def drafted(metrics: bytes) -> tuple[float, float, float]:
         else:
             block = max(block, float(value))
     return calls, calls * max(0.0, block - 1), max(0.0, generated - calls)
-
-
-def work(metrics: bytes) -> tuple[tuple[float, ...], float]:
-    """Read numbers that change with every step of the engine, and how many requests it has."""
-    found = [(bool(worked), float(value)) for worked, value in _WORK.findall(metrics)]
-    return tuple(value for worked, value in found if worked), sum(value for worked, value in found if not worked)

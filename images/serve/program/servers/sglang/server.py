@@ -1,8 +1,10 @@
 """SGLang, as the program sees it."""
 
+from functools import partial
+
 from ...command import Command, option
 from ...settings import Settings
-from ..server import Server
+from ..server import Server, work
 from . import command, keys, log
 
 
@@ -40,6 +42,6 @@ SERVER = Server(
     hand_over=keys.hand_over,
     moments=log.moments,
     choices=log.choices,
-    work=log.work,
+    work=partial(work, log.WORK),
     drafted=log.drafted,
 )

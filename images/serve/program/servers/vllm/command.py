@@ -10,24 +10,16 @@ from ...image import Image
 from ...settings import Settings
 
 SPECIAL = ("MODEL", "MODEL_PATH", "SERVED_MODEL_NAME", "KV_CACHE_DTYPE")
-"""Settings that `build` handles itself."""
 PARALLEL = (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp"))
 EXECUTOR = "--distributed-executor-backend"
 WITHOUT_EFFECT = ("TQ_RING_CAPACITY", "TQ_INITIAL_LAYERS")
 
 
 def build(image: Image, settings: Settings) -> Command:
-    """Build the recommended command."""
-    model, revision, own = commands.model_of(image, settings)
+    begun, own = commands.begun(image, settings)
     cache, remarks = _turboquant(settings)
     cache = cache or settings.text("KV_CACHE_DTYPE")
-    words: list[str] = [model]
-    if revision:
-        words += ["--revision", revision]
-    names = commands.served_names(settings, model)
-    if names != (model,) and option(settings.extra, "--served-model-name") is None:
-        words += ["--served-model-name", *names]
-    done = set(SPECIAL)
+    words, done = [*begun.arguments], set(SPECIAL)
     # TurboQuant is itself an attention backend; vLLM refuses any other beside it.
     backend = settings.text("ATTENTION_BACKEND")
     if cache.startswith("turboquant_") and backend and "ATTENTION_BACKEND" not in settings.given:
@@ -45,7 +37,8 @@ def build(image: Image, settings: Settings) -> Command:
         speculative = _speculative(image, settings, cache, own=own)
         words += ["--speculative-config", json.dumps(speculative)] if speculative else []
     words += [*node_words(settings), *settings.extra]
-    return Command(tuple(words), model, revision, names, speculative, cache, (*settings.notes, *remarks))
+    remarks = [*begun.remarks, *remarks]
+    return begun._replace(arguments=tuple(words), speculative=speculative, cache_dtype=cache, remarks=tuple(remarks))
 
 
 def node_words(settings: Settings) -> list[str]:
@@ -62,7 +55,7 @@ def _turboquant(settings: Settings) -> tuple[str, list[str]]:
 
     The settings are those of a plugin of the same name; vLLM has four fixed data types instead.
     """
-    if not settings.on("ENABLE_TURBOQUANT"):
+    if settings.values.get("ENABLE_TURBOQUANT") is not True:
         return "", []
     mode = settings.text("TQ_MODE") or "hybrid"
     if mode in {"off", "capture_only"}:

@@ -15,10 +15,9 @@ _ENGINE = re.compile(r"init engine \(.*?\) took ([\d.]+) s(?: \(compilation: ([\
 _ATTENTION = re.compile(
     r"Using (?:AttentionBackendEnum\.)?(\w+?)(?: attention)? backend(?: out of potential backends|\.)"
 )
-_GEMM = re.compile(r"Using (\w+) for (\w+) GEMM")
-_MOE = re.compile(r"Using '?(\w+)'? (\w+) MoE backend")
+_KERNEL = re.compile(r"Using (?:(\w+) for (\w+) GEMM|'?(\w+)'? (\w+) MoE backend)")
 _SLOW = re.compile(r"does not have native support for (FP4|FP8)")
-_WORK = re.compile(
+WORK = re.compile(
     rb"^vllm:(?:(iteration_tokens_total_sum|kv_cache_usage_perc)|num_requests_(?:running|waiting))"
     rb"(?:\{[^}]*\})? ([0-9.e+-]+)",
     re.MULTILINE,
@@ -31,7 +30,6 @@ _METRIC = re.compile(
 
 
 def moments(lines: Iterable[str], found: Moments) -> Moments:
-    """Add what vLLM's log tells; of several processes, the first to begin and the last to end count."""
     for moment, text in timed(lines):
         if text.startswith("non-default args") and found.imported is None:
             found = found._replace(imported=moment)
@@ -45,34 +43,18 @@ def moments(lines: Iterable[str], found: Moments) -> Moments:
 
 
 def choices(lines: Iterable[str]) -> Choices:
-    """Find the backends and kernels in lines of vLLM's log."""
-    attention: list[str] = []
-    kernels: list[str] = []
-    slow: list[str] = []
-    for line in lines:
-        chosen = _ATTENTION.search(line)
-        if chosen and "vit" not in line and "MLA prefill" not in line:
-            attention.append(chosen.group(1))
-        for pattern in (_GEMM, _MOE):
-            kernel = pattern.search(line)
-            if kernel:
-                what = "MoE" if pattern is _MOE else "GEMM"
-                kernels.append(f"{kernel.group(2)} {what} by {kernel.group(1)}")
-        weak = _SLOW.search(line)
-        if weak:
-            slow.append(weak.group(1))
-    return Choices(*(tuple(dict.fromkeys(found)) for found in (attention, kernels, slow)))
+    told = list(lines)
+    text = "\n".join(told)
+    attention = _ATTENTION.findall("\n".join(line for line in told if "vit" not in line and "MLA prefill" not in line))
+    kernels = [
+        f"{dtype} GEMM by {gemm}" if gemm else f"{other} MoE by {moe}"
+        for gemm, dtype, moe, other in _KERNEL.findall(text)
+    ]
+    return Choices(*(tuple(dict.fromkeys(found)) for found in (attention, kernels, _SLOW.findall(text))))
 
 
 def counters(metrics: bytes) -> tuple[float, float, float]:
-    """Read the numbers of drafts, drafted tokens and accepted tokens from the metrics."""
     found = {b"drafts": 0.0, b"draft_tokens": 0.0, b"accepted_tokens": 0.0}
     for name, value in _METRIC.findall(metrics):
         found[name] += float(value)
     return found[b"drafts"], found[b"draft_tokens"], found[b"accepted_tokens"]
-
-
-def work(metrics: bytes) -> tuple[tuple[float, ...], float]:
-    """Read numbers that change with every step of the engine, and how many requests it has."""
-    found = [(bool(worked), float(value)) for worked, value in _WORK.findall(metrics)]
-    return tuple(value for worked, value in found if worked), sum(value for worked, value in found if not worked)

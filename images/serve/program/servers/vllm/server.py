@@ -1,12 +1,13 @@
 """vLLM, as the program sees it."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from ...command import Command, option
 from ...hiding import is_flag
 from ...keys import Secrets
 from ...settings import Settings
-from ..server import Handover, Server, hook_variables
+from ..server import Handover, Server, hook_variables, work
 from . import command, log
 
 
@@ -60,6 +61,6 @@ SERVER = Server(
     hand_over=_hand_over,
     moments=log.moments,
     choices=log.choices,
-    work=log.work,
+    work=partial(work, log.WORK),
     drafted=log.counters,
 )
