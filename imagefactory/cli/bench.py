@@ -10,14 +10,14 @@ from imagefactory.cli import options
 from imagefactory.cli.command import command, say, select_one, show
 
 if TYPE_CHECKING:
+    from imagefactory.check.bench.measuring import Bench
     from imagefactory.check.bench.result import BenchResult
-    from imagefactory.check.bench.running import Bench
     from imagefactory.project.project import Project
 
 
 def _bench(project: Project, profile: str, set: list[str], users: str, repeats: str, limit: str) -> Bench:
+    from imagefactory.check.bench.measuring import Bench
     from imagefactory.check.bench.profiles import load_profiles
-    from imagefactory.check.bench.running import Bench
     from imagefactory.launch.prepare import settings_from
 
     load_profiles(project.root).named(profile)  # an unknown one is refused before anything starts
@@ -71,7 +71,7 @@ def run(
         result, path = bench_image(bench, subject, say)
     for table in result_tables(result):
         show(table)
-    if others := published_table(load_published(project.root), subject.model):
+    if others := published_table(load_published(project.root), subject.cell.model):
         show(others)
     print(path.relative_to(project.root))
     refuse_wrong_answers(result, path)
@@ -105,7 +105,7 @@ def compare(
     """Compare two results, images or settings: ratios with 95 % confidence intervals."""
     from imagefactory.check.bench.comparison import compare, refuse_incomparable
     from imagefactory.check.bench.result import BenchResult
-    from imagefactory.check.bench.running import Side, asked_differences, run_interleaved
+    from imagefactory.check.bench.running import asked_differences, run_interleaved
     from imagefactory.check.smoke.subject import subject_named
     from imagefactory.cli.show.bench_tables import comparison_table
 
@@ -114,7 +114,7 @@ def compare(
         asked = {*by}
     else:
         left, right = (
-            Side(_bench(project, profile, [*set, *own], users, repeats, limit), subject_named(project, name))
+            (_bench(project, profile, [*set, *own], users, repeats, limit), subject_named(project, name))
             for name, own in ((first, set_first), (second, set_second))
         )
         asked = {*by, *asked_differences(left, right)}

@@ -172,8 +172,9 @@ def attach_scans(project: Project, repository: Repository, scan: Scan, staged: I
 
 def bench_pulled(project: Project, repository: Repository, staged: Staged, say: Say) -> SmokeRecord:
     """Measure an image by the profile `quick`, and add its throughput to its smoke record, as a test that may fail."""
+    from imagefactory.check.bench.measuring import Bench  # noqa: PLC0415 - with Docker's client
     from imagefactory.check.bench.profiles import load_profiles  # noqa: PLC0415
-    from imagefactory.check.bench.running import Bench, bench_image  # noqa: PLC0415 - with Docker's client
+    from imagefactory.check.bench.running import bench_image  # noqa: PLC0415
     from imagefactory.check.smoke.runner import RECORD, recorded, results_folder  # noqa: PLC0415
     from imagefactory.publish.records import judged, with_throughput  # noqa: PLC0415
 

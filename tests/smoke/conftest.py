@@ -193,7 +193,7 @@ def in_python(inside: Any, project: Project, subject: Subject) -> Callable[..., 
 
     def run(program: str, *arguments: str) -> Any:
         words = [f"{IN_CONTAINER}/{program}", *arguments]
-        if has_gpu(project.matrix, subject.arch):
+        if has_gpu(project.matrix, subject.cell.arch):
             words.insert(0, f"sh {IN_CONTAINER}/with_driver_stub.sh")
         else:
             words.insert(0, "python3")

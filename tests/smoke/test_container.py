@@ -138,7 +138,7 @@ def test_it_has_the_flags_of_every_model(
     help_text: tuple[str, float], project: Project, subject: Subject, record_property: Measure
 ) -> None:
     """Images of other models with the same server and arch do not start."""
-    cells = [cell for cell in buildable(project.matrix) if replace(cell, model=subject.model) == subject.cell]
+    cells = [cell for cell in buildable(project.matrix) if replace(cell, model=subject.cell.model) == subject.cell]
     record_property("models", len(cells))
     wrong = {}
     for cell in cells:

@@ -81,7 +81,7 @@ def contents(project: Project, subject: Subject, assignment: Assignment) -> Iter
         plan = plan_of(project, subject)
     checked = checked_files(plan) if plan else set()
     is_source = compiled_sources(project.root, plan) if plan else lambda _: False
-    on_gpu = has_gpu(project.matrix, subject.arch)
+    on_gpu = has_gpu(project.matrix, subject.cell.arch)
 
     def keep(path: str) -> bool:
         return is_text(path) or path in checked or is_source(path) or (on_gpu and is_gpu_library(path))

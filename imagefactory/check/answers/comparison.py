@@ -28,25 +28,19 @@ FORMATS: Final = (
 """Settings that change how numbers are kept."""
 KERNELS: Final = ("ATTENTION_BACKEND", "ENFORCE_EAGER")
 DRAFT_SETTINGS: Final = ("DFLASH_DRAFTER", "DFLASH_NUM_SPEC_TOKENS", "DRAFT_ATTENTION_BACKEND")
-SPECULATIVE: Final = "--speculative"
-"""How the flags of both servers begin that describe a drafter."""
-NOISE: Final = 3.0
-"""How many times the noise a difference may be."""
+SPECULATIVE: Final = "--speculative"  # how the flags of both servers begin that describe a drafter
+NOISE: Final = 3.0  # how many times the noise a difference may be
 SIGNIFICANT: Final = 0.05
 LEAST: Final = 1e-12
-MOST: Final = 700.0
-"""The least probability that counts, and the largest exponent."""
+MOST: Final = 700.0  # the least probability that counts, and the largest exponent
 
 
 class Floor(NamedTuple):
     """Differences that are no change, whatever the noise."""
 
-    divergence: float
-    """The mean KL."""
-    other_choices: float
-    """How often first choices differ."""
-    tie: float
-    """How far apart, in nats, the two tokens may be where continuations part."""
+    divergence: float  # the mean KL
+    other_choices: float  # how often first choices differ
+    tie: float  # how far apart, in nats, the two tokens may be where continuations part
 
 
 # Between 16 and 32, where logits lie, numbers of 16 bits (bf16) are 0.125 apart: two steps are rounding.
@@ -67,33 +61,31 @@ class Figures:
     """How far one measurement is from another."""
 
     places: int
-    divergence: float
-    """The mean KL in nats."""
+    divergence: float  # the mean KL in nats
     divergence_p99: float
-    same_choice: float
-    """The share of places with the same likeliest token."""
-    difference: float
-    """The mean absolute difference of the log-probability of the text's own token."""
-    perplexity: float
-    """The second side's perplexity, divided by the first's."""
-    same_chat: bool = True
-    """Whether a chat becomes the same tokens, as far as both servers say."""
+    same_choice: float  # the share of places with the same likeliest token
+    difference: float  # the mean absolute difference of the log-probability of the text's own token
+    perplexity: float  # the second side's perplexity, divided by the first's
+    same_chat: bool = True  # whether a chat becomes the same tokens, as far as both servers say
     continuations: int = 0
-    partings: int = 0
-    """Continuations that differ."""
+    partings: int = 0  # continuations that differ
     widest: float = 0.0
     """Of the pairs of tokens where they part, the largest difference of the log-probabilities of the two."""
-    scenarios: int = 0
-    """How many were compared."""
-    only_first: tuple[str, ...] = ()
-    """Scenarios that only the first side passed."""
+    scenarios: int = 0  # how many were compared
+    only_first: tuple[str, ...] = ()  # scenarios that only the first side passed
     only_second: tuple[str, ...] = ()
-    chance: float = 1.0
-    """The probability of so uneven a split if neither side were better: McNemar's exact test."""
+    chance: float = 1.0  # the probability of so uneven a split if neither side were better: McNemar's exact test
 
 
 def figures(left: AnswersResult, right: AnswersResult) -> Figures:
-    _refuse_other_panels(left, right)
+    why = ""
+    if left.panel != right.panel:
+        why = f"They are of the panel's versions {left.panel} and {right.panel}."
+    elif [window.tokens for window in left.windows] != [window.tokens for window in right.windows]:
+        why = "The same texts became other tokens: tokenizer or context length differ."
+    if why:
+        what, fix = "These answers cannot be compared.", "Measure both with one panel, model and MAX_MODEL_LEN."
+        raise UsageError("incomparable", what, where="the two sides", why=why, fix=fix)
     pairs = list(zip(left.windows, right.windows, strict=True))
     divergences = sorted(max(0.0, value) for pair in pairs for value in _divergences(*pair))
     places = len(divergences)
@@ -122,13 +114,12 @@ def _first(place: dict[int, float]) -> int:
 
 def _divergences(left: Window, right: Window) -> Iterator[float]:
     for one, other in zip(left.top, right.top, strict=True):
-        both = one.keys() & other.keys()
-        known = [(math.exp(one[token]), math.exp(other[token])) for token in both]
-        rest = [max(LEAST, 1 - sum(values)) for values in zip(*known, strict=True)] if known else [1.0, 1.0]
+        known = [(math.exp(one[token]), math.exp(other[token])) for token in one.keys() & other.keys()]
         if not known:
             yield math.log(1 / LEAST)  # no likely token in common
             continue
-        yield sum(p * math.log(p / max(q, LEAST)) for p, q in (*known, (rest[0], rest[1])) if p > 0)
+        p_rest, q_rest = (max(LEAST, 1 - sum(values)) for values in zip(*known, strict=True))
+        yield sum(p * math.log(p / max(q, LEAST)) for p, q in (*known, (p_rest, q_rest)) if p > 0)
 
 
 def _paired(left: AnswersResult, right: AnswersResult) -> tuple[int, tuple[str, ...], tuple[str, ...], float]:
@@ -161,20 +152,17 @@ def change(left: AnswersResult, right: AnswersResult) -> Change:
     def settings(names: Iterable[str]) -> bool:
         return any(one.settings.get(name) != other.settings.get(name) for name in names)
 
-    flags = [_flags(side.settings.get("EXTRA_ARGS", "")) for side in (one, other)]
+    def kernels(side: AnswersResult) -> tuple[object, ...]:
+        bound, machine = side.bound, side.machine
+        chips = {gpu.name for gpu in machine.gpus} or {machine.platform}
+        return bound.server, bound.server_version, bound.target.partition("/")[2], chips
 
     if settings((*FORMATS, "MODEL_PATH")) or not (one.settings.get("MODEL_PATH") or _same_model(one, other)):
         return "formats"
-    machines = [{gpu.name for gpu in side.machine.gpus} or {side.machine.platform} for side in (left, right)]
-    if (
-        settings(KERNELS)
-        or flags[0][0] != flags[1][0]
-        or (one.server, one.server_version) != (other.server, other.server_version)
-    ):
+    flags, other_flags = (_flags(side.settings.get("EXTRA_ARGS", "")) for side in (one, other))
+    if settings(KERNELS) or flags[0] != other_flags[0] or kernels(left) != kernels(right):
         return "kernels"
-    if machines[0] != machines[1] or one.target.partition("/")[2] != other.target.partition("/")[2]:
-        return "kernels"
-    if settings(DRAFT_SETTINGS) or flags[0][1] != flags[1][1]:
+    if settings(DRAFT_SETTINGS) or flags[1] != other_flags[1]:
         return "drafter"
     return "nothing" if one.digest == other.digest and one.settings == other.settings else "code"
 
@@ -183,10 +171,6 @@ def _same_model(one: BoundTo, other: BoundTo) -> bool:
     # An image of another checkout does not say its revision.
     revisions = one.model_revision, other.model_revision
     return one.model == other.model and (revisions[0] == revisions[1] or "" in revisions)
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(names) or "none"
 
 
 def _flags(text: str) -> tuple[list[str], list[str]]:
@@ -200,7 +184,6 @@ def _flags(text: str) -> tuple[list[str], list[str]]:
 
 
 def judge(what: Change, found: Figures, noise: Figures | None) -> tuple[Verdict, str]:
-    """Return the verdict, and why."""
     if noise is None or noise.divergence > FLOORS["kernels"].divergence:
         differ = f"two starts of one image differ by KL {noise.divergence:.1e}" if noise else "the noise is not known"
         return "cannot tell", f"{differ}: measure the first side twice, on a quiet machine"
@@ -208,6 +191,7 @@ def judge(what: Change, found: Figures, noise: Figures | None) -> tuple[Verdict,
     often = max(NOISE * (1 - noise.same_choice), FLOORS[what].other_choices)
     tie = max(NOISE * noise.widest, FLOORS[what].tie)
     other = 1 - found.same_choice
+    only_first, only_second = (", ".join(names) or "none" for names in (found.only_first, found.only_second))
     reasons = {
         "numbers are kept in another way, or the model is another: that is never the same": what == "formats",
         "a chat becomes other tokens: the chat template differs": not found.same_chat,
@@ -215,19 +199,8 @@ def judge(what: Change, found: Figures, noise: Figures | None) -> tuple[Verdict,
         f"{other:.2%} of the first choices differ, more than {often:.2%}": other > often,
         f"{found.partings} of {found.continuations} continuations part, one where the two tokens are "
         f"{found.widest:.2g} nats apart, more than {tie:.2g}": found.widest > tie,
-        f"behaviour differs (p = {found.chance:.2g}): only the first side passes {_listed(found.only_first)}, "
-        f"only the second {_listed(found.only_second)}": found.chance < SIGNIFICANT,
+        f"behaviour differs (p = {found.chance:.2g}): only the first side passes {only_first}, "
+        f"only the second {only_second}": found.chance < SIGNIFICANT,
     }
     why = next((reason for reason, holds in reasons.items() if holds), "")
     return ("changed", why) if why else ("same", f"KL {found.divergence:.1e} is within {most:.1e}")
-
-
-def _refuse_other_panels(left: AnswersResult, right: AnswersResult) -> None:
-    why = ""
-    if left.panel != right.panel:
-        why = f"They are of the panel's versions {left.panel} and {right.panel}."
-    elif [window.tokens for window in left.windows] != [window.tokens for window in right.windows]:
-        why = "The same texts became other tokens: tokenizer or context length differ."
-    if why:
-        what, fix = "These answers cannot be compared.", "Measure both with one panel, model and MAX_MODEL_LEN."
-        raise UsageError("incomparable", what, where="the two sides", why=why, fix=fix)

@@ -25,14 +25,7 @@ from imagefactory.check.answers.result import (
 from imagefactory.check.bench.endpoint import Endpoint
 from imagefactory.check.bench.measuring import this_machine
 from imagefactory.check.bench.result import BoundTo
-from imagefactory.check.bench.running import (
-    DRAFTER,
-    START_LIMIT,
-    bound_to,
-    in_daemon,
-    result_file,
-    server_options,
-)
+from imagefactory.check.bench.running import DRAFTER, START_LIMIT, bound_to, containers_of, result_file, server_options
 from imagefactory.check.smoke.subject import Subject
 from imagefactory.errors import CheckError
 from imagefactory.project.project import Project
@@ -40,10 +33,8 @@ from imagefactory.store.progress import Say
 
 ALONE: Final = {DRAFTER: "off", "ENABLE_PREFIX_CACHING": "0", "WARMUP": "0"}
 """Nothing between the model and its answers."""
-ROOM: Final = 8
-"""Tokens of the context that are left free."""
-WRITTEN: Final = 64
-"""Tokens that continue a text."""
+ROOM: Final = 8  # tokens of the context that are left free
+WRITTEN: Final = 64  # tokens that continue a text
 
 
 def read_panel(endpoint: Endpoint, server: str, panel: Panel, say: Say) -> tuple[Window, ...]:
@@ -129,7 +120,6 @@ def _alone(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def measure_endpoint(root: Path, endpoint: Endpoint, bound: BoundTo, say: Say) -> AnswersResult:
-    """Read everything from a running server."""
     panel, behaviour = Panel.of(root), Behaviour.of(root)
     started = datetime.now(UTC).replace(microsecond=0)
     windows = read_panel(endpoint, bound.server, panel, say)
@@ -157,7 +147,7 @@ def measure_image(
     say(f"starting {subject.cell}")
     options = (*server_options(project, subject, _alone(settings)), *volume)
     with (
-        in_daemon(subject) as (image, containers),
+        containers_of(subject) as (image, containers),
         tempfile.TemporaryDirectory() as folder,
         containers.serve(image, Path(folder), options=options) as server,
     ):

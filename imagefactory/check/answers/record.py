@@ -25,27 +25,19 @@ class AnswersRecord(Document):
     digest: _Digest
     plan_key: Annotated[Sha256, Field(pattern=r"^[0-9a-f]{64}$")]
     target: str
-    panel: int
-    """The version of the panel."""
+    panel: int  # the version of the panel
     started: datetime
-    machine: BenchMachine | None = None
-    """None if its answers could not be measured."""
-    verdict: Verdict | Literal["first"]
-    """`first`: there was no image to compare with."""
+    machine: BenchMachine | None = None  # None if its answers could not be measured
+    verdict: Verdict | Literal["first"]  # `first`: there was no image to compare with
     why: str
-    base: _Digest | None = None
-    """The image that its tag named when it was measured."""
-    change: Change | None = None
-    """What differs between the two."""
+    base: _Digest | None = None  # the image that its tag named when it was measured
+    change: Change | None = None  # what differs between the two
     figures: Figures | None = None
-    noise: Figures | None = None
-    """Between two starts of this image."""
-    accepted: str = ""
-    """Why it was published although its answers changed."""
+    noise: Figures | None = None  # between two starts of this image
+    accepted: str = ""  # why it was published although its answers changed
 
     @property
     def line(self) -> str:
-        """The verdict in one line, for people."""
         machine, day = self.machine, f"{self.started:%Y-%m-%d}"
         chips = {gpu.name for gpu in machine.gpus} or {machine.platform} if machine else set()
         measured = f"measured on {', '.join(sorted(chips))}, {day}" if chips else f"tried on {day}"

@@ -12,8 +12,7 @@ from imagefactory.errors import InputError
 from imagefactory.project.locks.files import Document, Frozen
 
 PANEL: Final = Path(FOLDER, "panel.yaml")
-TOP: Final = 20
-"""The likeliest tokens of each place that are compared."""
+TOP: Final = 20  # the likeliest tokens of each place that are compared
 
 
 class PanelText(Frozen):
@@ -27,8 +26,7 @@ class Panel(Frozen):
     """Texts of several kinds, under a version."""
 
     version: int
-    chat: tuple[dict[str, str], ...]
-    """Messages, for the chat template."""
+    chat: tuple[dict[str, str], ...]  # messages, for the chat template
     windows: tuple[PanelText, ...]
 
     @classmethod
@@ -41,10 +39,8 @@ class Window(Frozen):
 
     kind: str
     tokens: tuple[int, ...]
-    own: tuple[float, ...]
-    """The log-probability of each token after the first."""
-    top: tuple[dict[int, float], ...]
-    """The log-probabilities of the likeliest tokens in its place."""
+    own: tuple[float, ...]  # the log-probability of each token after the first
+    top: tuple[dict[int, float], ...]  # the log-probabilities of the likeliest tokens in its place
 
     @model_validator(mode="after")
     def _counts_agree(self) -> Self:
@@ -58,8 +54,7 @@ class Continuation(Frozen):
 
     kind: str
     tokens: tuple[int, ...]
-    top: tuple[dict[int, float], ...]
-    """The log-probabilities of the likeliest tokens in the place of each."""
+    top: tuple[dict[int, float], ...]  # the log-probabilities of the likeliest tokens in the place of each
 
     @model_validator(mode="after")
     def _counts_agree(self) -> Self:
@@ -73,8 +68,7 @@ class Outcome(Frozen):
 
     name: str
     passed: bool
-    why: str = ""
-    """What the answer lacked."""
+    why: str = ""  # what the answer lacked
 
 
 class AnswersResult(Document):
@@ -83,17 +77,14 @@ class AnswersResult(Document):
     indent: ClassVar[int | None] = None
 
     format: Literal[1] = 1
-    panel: int
-    """The version of the panel."""
+    panel: int  # the version of the panel
     started: datetime
     bound: BoundTo
     machine: BenchMachine
-    chat: tuple[int, ...] = ()
-    """The tokens of the panel's chat; empty if the server does not say."""
+    chat: tuple[int, ...] = ()  # the tokens of the panel's chat; empty if the server does not say
     windows: tuple[Window, ...] = Field(min_length=1)
     continuations: tuple[Continuation, ...] = ()
-    behaviour: int = 0
-    """The version of the scenarios; 0 without any."""
+    behaviour: int = 0  # the version of the scenarios; 0 without any
     outcomes: tuple[Outcome, ...] = ()
 
     @staticmethod
@@ -117,13 +108,11 @@ def _likeliest(place: dict[int, float]) -> dict[int, float]:
 
 
 def vllm_places(answer: Any) -> list[dict[int, float]]:  # noqa: ANN401 - JSON
-    """Read the log-probabilities of a prompt as vLLM returns them."""
     places = answer["choices"][0]["prompt_logprobs"][1:]
     return [{int(token): float(one["logprob"]) for token, one in place.items()} for place in places]
 
 
 def vllm_written(answer: Any) -> tuple[list[int], list[dict[int, float]]]:  # noqa: ANN401 - JSON
-    """Read the tokens that vLLM wrote, with the log-probabilities in their places."""
     choice = answer["choices"][0]
     # Asked to, vLLM names a token by its number: token_id:17.
     places = [
@@ -134,7 +123,6 @@ def vllm_written(answer: Any) -> tuple[list[int], list[dict[int, float]]]:  # no
 
 
 def sglang_places(answer: Any) -> list[dict[int, float]]:  # noqa: ANN401 - JSON
-    """Read the log-probabilities of a prompt as SGLang returns them."""
     about = answer["meta_info"]
     own, likeliest = about["input_token_logprobs"][1:], about["input_top_logprobs"][1:]
     return [
@@ -144,7 +132,6 @@ def sglang_places(answer: Any) -> list[dict[int, float]]:  # noqa: ANN401 - JSON
 
 
 def sglang_written(answer: Any) -> tuple[list[int], list[dict[int, float]]]:  # noqa: ANN401 - JSON
-    """Read the tokens that SGLang wrote, with the log-probabilities in their places."""
     about = answer["meta_info"]
     tokens = [int(token) for _, token, *_ in about["output_token_logprobs"]]
     return tokens, [

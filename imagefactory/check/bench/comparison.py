@@ -14,8 +14,7 @@ from typing import Final
 from imagefactory.check.bench.result import BenchResult, Measurement, pooled, users_text
 from imagefactory.errors import UsageError
 
-SETTING: Final = "setting "
-"""How a differing setting begins."""
+SETTING: Final = "setting "  # how a differing setting begins
 MeasuredCell = tuple[str, int, int]
 
 
@@ -36,7 +35,6 @@ class RatioInterval:
 
     @property
     def shows_difference(self) -> bool:
-        """Whether the interval leaves out 1."""
         return not self.low <= 1 <= self.high
 
 
@@ -89,30 +87,24 @@ class Compared:
 def compare(lefts: Sequence[BenchResult], rights: Sequence[BenchResult]) -> list[Compared]:
     """Compare two results by their repeats, or two series of interleaved results by their pairs."""
     found = [_compared("tokens/s", None, lefts, rights)]
-    for cell in lefts[0].cells():
-        measured = [one for result in (*lefts, *rights) for one in result.measurements if one.cell == cell]
-        for name, (field, _) in _FIGURES.items():
-            if all(getattr(one, field) for one in measured):
-                found.append(_compared(name, cell, lefts, rights))
-    return found
+    return found + [_compared(name, cell, lefts, rights) for cell in lefts[0].cells() for name in _FIGURES]
 
 
 def _median(field: str) -> Callable[[Sequence[Measurement]], float]:
     return lambda measurements: fmean(getattr(one, field).p50 for one in measurements)
 
 
-_FIGURES: Final[dict[str, tuple[str, Callable[[Sequence[Measurement]], float]]]] = {
-    "tokens/s": ("seconds", pooled),
-    "first token p50": ("first_token", _median("first_token")),
-    "per token p50": ("per_token", _median("per_token")),
+_FIGURES: Final[dict[str, Callable[[Sequence[Measurement]], float]]] = {
+    "tokens/s": pooled,
+    "first token p50": _median("first_token"),
+    "per token p50": _median("per_token"),
 }
-"""Each with the field that a measurement has to have; llama-benchy does not give everything."""
 
 
 def _compared(
     name: str, cell: MeasuredCell | None, lefts: Sequence[BenchResult], rights: Sequence[BenchResult]
 ) -> Compared:
-    left, right = (_values(results, _FIGURES[name][1], cell) for results in (lefts, rights))
+    left, right = (_values(results, _FIGURES[name], cell) for results in (lefts, rights))
     interval = paired_ratio(left, right) if len(lefts) > 1 else welch_ratio(left, right)
     kind, users, depth = cell or ("all", 0, 0)
     shown = ", ".join([kind, *([users_text(users)] if users else []), *([f"depth {depth}"] if depth else [])])

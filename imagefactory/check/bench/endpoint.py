@@ -17,8 +17,7 @@ from imagefactory.store.digests import parse_json
 from imagefactory.store.http import new_session, read_bounded, reason_of
 
 _PATIENCE: Final = 300
-_LARGEST: Final = 16 * 1024 * 1024
-"""The longest answer in bytes: a list of models, or 48 tokens."""
+_LARGEST: Final = 16 * 1024 * 1024  # the longest answer in bytes: a list of models, or 48 tokens
 _MOST_TOKENS: Final = 1_000_000_000
 _LONGEST_WORD: Final = 1000
 _REFUSED: Final = (401, 403)
@@ -30,8 +29,7 @@ class Endpoint:
 
     address: str
     key: str = ""
-    container: Container | None = None
-    """The container of the server, if this run started it."""
+    container: Container | None = None  # the container of the server, if this run started it
 
     def models(self) -> ServedAs:
         found = self.json("GET", "/v1/models")
@@ -140,16 +138,13 @@ class ServedAs:
     """A model as its server names it."""
 
     name: str
-    root: str
-    """The repository or folder that it was loaded from, which has the tokenizer."""
-    context: int
-    """Tokens of prompt and answer at most; 0 if unknown."""
+    root: str  # the repository or folder that it was loaded from, which has the tokenizer
+    context: int  # tokens of prompt and answer at most; 0 if unknown
 
 
 _PROMPT: Final = "Name three rivers, and say in one sentence where each of them ends."
 _TOKENS: Final = 48
-_JUDGED: Final = 40
-"""Shorter answers are not judged: yes and 42 are answers too."""
+_JUDGED: Final = 40  # shorter answers are not judged: yes and 42 are answers too
 _MOST_ODD: Final = 0.05
 _MOST_OF_ONE_WORD: Final = 0.5
 
@@ -157,23 +152,22 @@ _MOST_OF_ONE_WORD: Final = 0.5
 def check_repeatable(endpoint: Endpoint, model: str) -> SanityCheck:
     """Ask the same three times at temperature 0, and compare the last two; the first fills the cache of prefixes."""
     _, second, third = (endpoint.answer(model, _PROMPT, _TOKENS) for _ in range(3))
-    name = "the same prompt gives the same answer"
-    if not second.strip():
-        return SanityCheck(name=name, outcome="failed", detail="the answer is empty")
-    if second == third:
-        return SanityCheck(name=name, outcome="passed")
-    return SanityCheck(name=name, outcome="failed", detail=f"{second[:80]!r}, then {third[:80]!r}")
+    detail = "" if second == third else f"{second[:80]!r}, then {third[:80]!r}"
+    detail = detail if second.strip() else "the answer is empty"
+    return _check("the same prompt gives the same answer", detail)
 
 
 def check_answers(texts: Iterable[str], *, generated: bool) -> list[SanityCheck]:
     """Check that measured answers are neither empty nor garbage; random weights write nothing but garbage."""
     texts = list(texts)
-    empty = _check("no answer is empty", [text for text in texts if not text.strip()], texts)
-    garbage = _check("no answer is garbage", [text for text in texts if looks_broken(text)], texts)
+
+    def check(name: str, bad: list[str]) -> SanityCheck:
+        return _check(name, f"{len(bad)} of {len(texts)}, such as {bad[0][:80]!r}" if bad else "")
+
+    garbage = check("no answer is garbage", [text for text in texts if looks_broken(text)])
     if generated:
-        random = {"outcome": "not-applicable", "detail": "the weights are random"}
-        garbage = garbage.model_copy(update=random)
-    return [empty, garbage]
+        garbage = garbage.model_copy(update={"outcome": "not-applicable", "detail": "the weights are random"})
+    return [check("no answer is empty", [text for text in texts if not text.strip()]), garbage]
 
 
 def looks_broken(text: str) -> bool:
@@ -191,10 +185,5 @@ def looks_broken(text: str) -> bool:
     return odd / len(text) > _MOST_ODD or (len(words) >= 10 and most > _MOST_OF_ONE_WORD) or few  # noqa: PLR2004
 
 
-def _check(name: str, bad: list[str], texts: list[str]) -> SanityCheck:
-    if not texts:
-        return SanityCheck(name=name, outcome="not-applicable", detail="there are no answers")
-    if not bad:
-        return SanityCheck(name=name, outcome="passed")
-    detail = f"{len(bad)} of {len(texts)}, such as {bad[0][:80]!r}"
-    return SanityCheck(name=name, outcome="failed", detail=detail)
+def _check(name: str, detail: str) -> SanityCheck:
+    return SanityCheck(name=name, outcome="failed" if detail else "passed", detail=detail)

@@ -6,7 +6,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +16,15 @@ from typing import Final
 
 from imagefactory.assemble.engines.docker import daemon
 from imagefactory.check.bench.endpoint import Endpoint, ServedAs, check_answers, check_repeatable
-from imagefactory.check.bench.profiles import MIXED, Profile, Prompts, salted
+from imagefactory.check.bench.profiles import MIXED, Profile, Prompts, load_profiles, load_prompts, salted
 from imagefactory.check.bench.result import BenchMachine, BenchResult, GpuUse
 from imagefactory.check.bench.tool import BenchJob, ToolError, running_tool
 from imagefactory.check.smoke.containers import Container, ContainerError
 from imagefactory.errors import CheckError
+from imagefactory.project.project import Project
 from imagefactory.store.progress import Say
 
-_MARGIN: Final = 16
-"""Tokens by which prompts may be longer than the one that was counted."""
+_MARGIN: Final = 16  # tokens by which prompts may be longer than the one that was counted
 _SHORTEST: Final = 16
 _FIELDS: Final = ("index", "name", "driver_version", "memory.used", "power.draw", "clocks.sm")
 _QUERY: Final = (f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits", "--loop=1")
@@ -43,13 +43,10 @@ def gpus_in(lines: Iterable[str]) -> tuple[GpuUse, ...]:
 
 
 def _summary(rows: list[list[str]]) -> GpuUse:
-    def mean(column: int) -> float | None:
-        values = [float(row[column]) for row in rows if re.fullmatch(r"\d+(\.\d+)?", row[column])]
-        return round(fmean(values), 1) if values else None
-
-    _, name, driver, *_ = rows[0]
-    figures = {"memory_mb": mean(3), "power_w": mean(4), "clock_mhz": mean(5)}
-    return GpuUse(name=name, driver=driver, samples=len(rows), **figures)
+    _, (name, *_), (driver, *_), *columns = zip(*rows, strict=True)
+    numbers = ([float(text) for text in column if re.fullmatch(r"\d+(\.\d+)?", text)] for column in columns)
+    memory, power, clock = (round(fmean(found), 1) if found else None for found in numbers)
+    return GpuUse(name=name, driver=driver, samples=len(rows), memory_mb=memory, power_w=power, clock_mhz=clock)
 
 
 class GrowingResult:
@@ -117,39 +114,48 @@ def recording(path: Path, result: BenchResult) -> Iterator[GrowingResult]:
 
 
 @dataclass(frozen=True)
-class Course:
-    """What to measure, and with which texts."""
+class Bench:
+    """A benchmark to run."""
 
-    profile: Profile
-    prompts: Prompts
-    limit: float
-    """Seconds that one measurement may take."""
+    project: Project
+    profile_name: str
+    settings: Mapping[str, str]
+    users: tuple[int, ...] = ()
+    repeats: int | None = None
+    limit: float = 1800  # seconds that one measurement may take
+
+    @property
+    def profile(self) -> Profile:
+        """The chosen profile, with the numbers of this run."""
+        found = load_profiles(self.project.root).named(self.profile_name)
+        changes = {"users": self.users or found.users, "repeats": self.repeats or found.repeats}
+        return found.model_copy(update=changes)
+
+    @property
+    def prompts(self) -> Prompts:
+        return load_prompts(self.project.root)
 
     def jobs(self, fitted: Fit) -> list[BenchJob]:
         """List the measurements in their order: a warm-up, all of the first repeat, then all of the second."""
-        profile = self.profile
+        profile, prompts = self.profile, self.prompts
         most = max(profile.users)
-        texts = salted(self.prompts.of(MIXED), max(most, len(self.prompts.root)), 0)
-        warm_up = BenchJob(0, MIXED, most, 0, tuple(texts), fitted.output, profile.fixed_length)
         how = (fitted.output, profile.fixed_length)
-        return [warm_up] + [
-            BenchJob(repeat, kind, users, depth, self._texts(fitted, kind, users, depth, repeat), *how)
+        texts = salted(prompts.of(MIXED), max(most, len(prompts.root)), 0)
+        filler = " ".join(prompts.of(MIXED)) + " "
+
+        def deep(text: str, depth: int) -> str:
+            needed = int(depth / fitted.tokens_per_character)
+            # The mark of the text comes first, so that no two prompts share a prefix.
+            return f"{text}\n\n{(filler * (needed // len(filler) + 1))[:needed]}" if depth else text
+
+        return [BenchJob(0, MIXED, most, 0, tuple(texts), *how)] + [
+            BenchJob(repeat, kind, users, depth, tuple(deep(text, depth) for text in texts), *how)
             for repeat in range(1, profile.repeats + 1)
             for depth in fitted.depths
             for users in profile.users
-            for kind in (self.prompts.root if profile.per_kind else (MIXED,))
+            for kind in (prompts.root if profile.per_kind else (MIXED,))
+            for texts in [salted(prompts.of(kind), profile.requests * (1 if profile.per_kind else users), repeat)]
         ]
-
-    def _texts(self, fitted: Fit, kind: str, users: int, depth: int, repeat: int) -> tuple[str, ...]:
-        count = self.profile.requests * (1 if self.profile.per_kind else users)
-        texts = salted(self.prompts.of(kind), count, repeat)
-        if not depth:
-            return tuple(texts)
-        filler = " ".join(self.prompts.of(MIXED)) + " "
-        needed = int(depth / fitted.tokens_per_character)
-        long = (filler * (needed // len(filler) + 1))[:needed]
-        # The mark comes first, so that no two prompts share a prefix.
-        return tuple(f"{text}\n\n{long}" for text in texts)
 
 
 @dataclass(frozen=True)
@@ -186,13 +192,13 @@ def fit(endpoint: Endpoint, served: ServedAs, profile: Profile, prompts: Prompts
     return Fit(output, depths, ratio, tuple(left_out))
 
 
-def measure(record: GrowingResult, endpoint: Endpoint, course: Course, command: Sequence[str], say: Say) -> None:
+def measure(bench: Bench, record: GrowingResult, endpoint: Endpoint, command: Sequence[str], say: Say) -> None:
     """Warm up and measure; every result is on disk before the next measurement begins."""
     served = endpoint.models()
-    fitted = fit(endpoint, served, course.profile, course.prompts)
+    fitted = fit(endpoint, served, bench.profile, bench.prompts)
     repeatable = check_repeatable(endpoint, served.name)
     record.add(output=fitted.output, left_out=fitted.left_out, sanity=(repeatable,))
-    jobs = course.jobs(fitted)
+    jobs = bench.jobs(fitted)
     documents = [job.document(endpoint.address, served.name, served.root) for job in jobs]
     answers: list[str] = []
     with (
@@ -202,7 +208,7 @@ def measure(record: GrowingResult, endpoint: Endpoint, course: Course, command: 
         record.add(tools={"vllm bench serve": tool.name().rpartition(" ")[2]})
         for job in jobs:
             try:
-                measurement, texts = tool.result(job, course.limit)
+                measurement, texts = tool.result(job, bench.limit)
             except ToolError as error:
                 raise ToolError(f"{job}: {error}{endpoint.death()}") from None
             if job.repeat:

@@ -22,8 +22,7 @@ _LINES: Final = ("-", "--", ":", "-.")
 _HATCHES: Final = ("", "//", "..", "xx", "\\\\", "++", "oo", "--")
 _WIDEST: Final = 90
 SPREAD: Final = "bars: standard deviation of the repeats"
-_MOST: Final = 6
-"""Series that can be told apart."""
+_MOST: Final = 6  # series that can be told apart
 
 
 class Theme(NamedTuple):
@@ -54,12 +53,9 @@ class _Panel:
     """Series over the same places; a place with several values is drawn as their mean and standard deviation."""
 
     unit: str
-    series: Mapping[str, Mapping[str, Sequence[float]]]
-    """Label -> place -> values."""
-    kind: str = "bars"
-    """bars beside each other, bars that are stacked, or lines"""
-    about: str = ""
-    """What the places are."""
+    series: Mapping[str, Mapping[str, Sequence[float]]]  # label -> place -> values
+    kind: str = "bars"  # bars beside each other, bars that are stacked, or lines
+    about: str = ""  # what the places are
 
     @property
     def places(self) -> list[str]:
@@ -124,7 +120,7 @@ def _plots(results: Sequence[BenchResult]) -> Iterator[tuple[str, str, list[_Pan
         [_Panel("tokens per second, all users", lines, "lines", f"users at once; {SPREAD}")],
     )
 
-    chosen, title = _newest([one for one in measured if any(each.first_token for each in one.measurements)])
+    chosen, title = _newest(measured)
     yield "latency", title, list(_latency(chosen[-1])) if chosen else []
 
     chosen, title = _newest([one for one in measured if pooled_acceptance(one.measurements)], "Acceptance")
@@ -162,8 +158,8 @@ def _latency(result: BenchResult) -> Iterator[_Panel]:
         for (kind, users, depth), found in result.cells().items():
             place = f"{kind}\n{users_text(users)}" + (f"\n{depth} deep" if depth else "")
             spread = mean_spread(getattr(one, field) for one in found)
-            for share in shares if spread else ():
-                shares[share][place] = [getattr(spread, share)]
+            for share, places in shares.items():
+                places[place] = [getattr(spread, share)]
         yield _Panel(unit, shares)
 
 

@@ -2,17 +2,16 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
-from pydantic import BaseModel, Field, RootModel, ValidationError, model_validator
+from pydantic import BaseModel, Field, RootModel, ValidationError
 
 from imagefactory.errors import InputError, unknown_name
 from imagefactory.project.locks.files import Frozen, first_problem
 from images.shipped.yamlfile import read_yaml
 
 FOLDER: Final = "benchmarks"
-MIXED: Final = "mixed"
-"""The kind of a measurement whose prompts are of all kinds."""
+MIXED: Final = "mixed"  # the kind of a measurement whose prompts are of all kinds
 Positive = Annotated[int, Field(gt=0)]
 Figure = Annotated[float, Field(gt=0)]
 
@@ -22,18 +21,13 @@ class Profile(Frozen):
 
     means: str
     tool: Literal["vllm", "none"] = "vllm"
-    per_kind: bool
-    """Whether each kind of text is measured by itself."""
-    requests: Annotated[int, Field(ge=0)]
-    """Requests per measurement, or per user where the kinds are mixed."""
+    per_kind: bool  # whether each kind of text is measured by itself
+    requests: Annotated[int, Field(ge=0)]  # requests per measurement, or per user where the kinds are mixed
     users: tuple[Positive, ...]
-    depths: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
-    """Tokens of conversation before the prompt."""
-    output: int
-    """Tokens of each answer."""
+    depths: tuple[Annotated[int, Field(ge=0)], ...] = (0,)  # tokens of conversation before the prompt
+    output: int  # tokens of each answer
     repeats: Positive
-    fixed_length: bool
-    """Whether every answer has exactly `output` tokens, even if the model would end earlier."""
+    fixed_length: bool  # whether every answer has exactly `output` tokens, even if the model would end earlier
     starts: tuple[Literal["cold", "warm"], ...] = ()
 
 
@@ -53,12 +47,6 @@ class Profiles(Frozen):
 class Prompts(RootModel[dict[str, tuple[str, ...]]]):
     """The prompts of each kind."""
 
-    @model_validator(mode="after")
-    def _are_distinct(self) -> Self:
-        if len(set(self.of(MIXED))) != sum(map(len, self.root.values())):
-            raise ValueError("a prompt occurs twice")
-        return self
-
     def of(self, kind: str) -> tuple[str, ...]:
         """Return the prompts of a kind, or of all kinds in turn."""
         if kind != MIXED:
@@ -70,10 +58,8 @@ class PublishedFigure(Frozen):
     """A row of somebody's table."""
 
     source: str
-    models: tuple[str, ...]
-    """The models of matrix.yaml that it is about."""
-    served: str = ""
-    """The model, if matrix.yaml does not have it."""
+    models: tuple[str, ...]  # the models of matrix.yaml that it is about
+    served: str = ""  # the model, if matrix.yaml does not have it
     gpu: str
     drafter: str
     kind: str
@@ -108,13 +94,6 @@ class PublishedFigures(Frozen):
     figures: tuple[PublishedFigure, ...]
     scores: tuple[PublishedScore, ...] = ()
 
-    @model_validator(mode="after")
-    def _has_sources(self) -> Self:
-        used = {one.source for one in self.figures} | {one.source for one in self.scores}
-        if used != self.sources.keys():
-            raise ValueError(f"sources and figures do not match: {sorted(used ^ self.sources.keys())}")
-        return self
-
     def about(self, model: str) -> list[PublishedFigure]:
         return [figure for figure in self.figures if model in figure.models]
 
@@ -126,8 +105,7 @@ class ObservedStart(Frozen):
     """A start on a machine of ours, for the documentation."""
 
     about: str
-    nvcc: str
-    """What nvcc compiled, and when."""
+    nvcc: str  # what nvcc compiled, and when
     steps: dict[str, Annotated[float, Field(ge=0)]]
 
     @property

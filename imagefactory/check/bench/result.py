@@ -4,10 +4,10 @@ A result is written after every measurement. Until its end it is marked as incom
 failure leaves behind.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
-from statistics import fmean, quantiles
+from statistics import fmean
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
@@ -30,14 +30,6 @@ class Spread(Frozen):
     p90: Amount
     p99: Amount
 
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Self | None:
-        """Return the distribution of some values; None without any."""
-        if not values:
-            return None
-        cuts = quantiles(values, n=100, method="inclusive") if len(values) > 1 else [values[0]] * 99
-        return cls(mean=fmean(values), p50=cuts[49], p90=cuts[89], p99=cuts[98])
-
 
 class Acceptance(Frozen):
     """What became of the tokens that a drafter proposed."""
@@ -48,7 +40,6 @@ class Acceptance(Frozen):
 
     @property
     def rate(self) -> float:
-        """The share of drafted tokens that were accepted."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
@@ -69,17 +60,12 @@ class Measurement(Frozen):
     seconds: Amount
     input_tokens: Count
     output_tokens: Count
-    tokens_per_second: Amount
-    """Of all users together."""
-    tokens_per_second_per_user: Amount
-    """The median over the requests of their tokens by their time."""
-    prefill_per_second: Amount | None = None
-    """Tokens of prompts processed per second, where the tool says so."""
-    first_token: Spread | None = None
-    per_token: Spread | None = None
-    """The time of a request after its first token, divided by its other tokens."""
-    between_tokens: Spread | None = None
-    whole_request: Spread | None = None
+    tokens_per_second: Amount  # of all users together
+    tokens_per_second_per_user: Amount  # the median over the requests of their tokens by their time
+    first_token: Spread
+    per_token: Spread  # the time of a request after its first token, divided by its other tokens
+    between_tokens: Spread
+    whole_request: Spread
     acceptance: Acceptance | None = None
     errors: dict[str, int] = Field(default={})
 
@@ -94,10 +80,8 @@ class MeasuredStart(Frozen):
 
     cache: Literal["cold", "warm", "given"]
     seconds: Amount
-    steps: dict[str, float] = Field(default={})
-    """Where the time went, as the image reports it."""
-    kernels: str = ""
-    """Which modules of FlashInfer were in the image, in the cache or absent."""
+    steps: dict[str, float] = Field(default={})  # where the time went, as the image reports it
+    kernels: str = ""  # which modules of FlashInfer were in the image, in the cache or absent
     compiled: dict[str, Amount] = Field(default_factory=dict)
     """Seconds that those took which were compiled beside the start."""
 
@@ -116,10 +100,8 @@ class GpuUse(Frozen):
     name: str
     driver: str
     memory_mb: Amount | None = None
-    power_w: Amount | None = None
-    """The mean."""
-    clock_mhz: Amount | None = None
-    """The mean."""
+    power_w: Amount | None = None  # the mean
+    clock_mhz: Amount | None = None  # the mean
     samples: Count = 0
 
 
@@ -130,8 +112,7 @@ class BenchMachine(Frozen):
     kernel: str
     cpu: str = ""
     cpus: Count
-    memory: Count
-    """Bytes."""
+    memory: Count  # bytes
     engine: str = ""
     gpus: tuple[GpuUse, ...] = ()
 
@@ -139,8 +120,7 @@ class BenchMachine(Frozen):
 class BoundTo(Frozen):
     """What was measured: enough to run it again."""
 
-    target: str = ""
-    """Empty for a running server of unknown origin."""
+    target: str = ""  # empty for a running server of unknown origin
     digest: Annotated[str, Field(pattern=_DIGEST)] = ""
     plan_key: Annotated[str, Field(pattern=_KEY)] = ""
     server: str
@@ -150,10 +130,8 @@ class BoundTo(Frozen):
     drafter: str = ""
     drafter_revision: str = ""
     mods: tuple[str, ...] = ()
-    settings: dict[str, str] = Field(default={})
-    """What differs from the image's defaults."""
-    generated: bool = False
-    """Whether the model has random weights, so that its answers mean nothing."""
+    settings: dict[str, str] = Field(default={})  # what differs from the image's defaults
+    generated: bool = False  # whether the model has random weights, so that its answers mean nothing
 
     @property
     def matrix_model(self) -> str:
@@ -167,23 +145,19 @@ class BenchResult(Document):
     format: Literal[1] = 1
     profile: str
     profile_version: Count
-    output: Count
-    """Tokens of each answer; fewer than the profile's if the context of the server is short."""
+    output: Count  # tokens of each answer; fewer than the profile's if the context of the server is short
     repeats: Count
     tools: dict[str, str]
     started: datetime
     complete: bool = False
-    why: str = ""
-    """Why it is incomplete."""
+    why: str = ""  # why it is incomplete
     bound: BoundTo
     machine: BenchMachine
     starts: tuple[MeasuredStart, ...] = ()
     measurements: tuple[Measurement, ...] = ()
-    left_out: tuple[str, ...] = ()
-    """Parts of the profile that do not fit this server."""
+    left_out: tuple[str, ...] = ()  # parts of the profile that do not fit this server
     sanity: tuple[SanityCheck, ...] = ()
-    peak_memory: Count = 0
-    """Bytes that the container used at most, without what a GPU has of its own."""
+    peak_memory: Count = 0  # bytes that the container used at most, without what a GPU has of its own
 
     @model_validator(mode="after")
     def _says_why(self) -> Self:
@@ -193,11 +167,9 @@ class BenchResult(Document):
 
     @property
     def sane(self) -> bool:
-        """Whether no check of the answers failed."""
         return all(check.outcome != "failed" for check in self.sanity)
 
     def cells(self) -> dict[tuple[str, int, int], list[Measurement]]:
-        """Return the repeats of each measurement, in order."""
         found: dict[tuple[str, int, int], list[Measurement]] = {}
         for one in self.measurements:
             found.setdefault(one.cell, []).append(one)
@@ -229,28 +201,22 @@ def pooled(measurements: Iterable[Measurement]) -> float:
 
 
 def pooled_acceptance(measurements: Iterable[Measurement]) -> Acceptance | None:
-    """Add up what became of drafts in several measurements."""
     found = [one.acceptance for one in measurements if one.acceptance is not None]
     sums = {name: sum(getattr(one, name) for one in found) for name in Acceptance.model_fields}
     return Acceptance(**sums) if found else None
 
 
-def mean_spread(spreads: Iterable[Spread | None]) -> Spread | None:
-    """Return the mean over repeats of each figure of a distribution."""
-    found = [one for one in spreads if one is not None]
-    if not found:
-        return None
+def mean_spread(spreads: Iterable[Spread]) -> Spread:
+    found = list(spreads)
     return Spread(**{name: fmean(getattr(one, name) for one in found) for name in Spread.model_fields})
 
 
 RESULTS: Final = Path(FOLDER, "results")
-_MOST: Final = 1_000_000
-"""Tokens per second that no machine of this matrix gives."""
+_MOST: Final = 1_000_000  # tokens per second that no machine of this matrix gives
 _SLACK: Final = 1.02
 
 
 def shared_files(root: Path) -> list[Path]:
-    """List the shared results, relative to the checkout."""
     return sorted(file.relative_to(root) for file in (root / RESULTS).rglob("*.json"))
 
 
@@ -315,7 +281,7 @@ def _implausible(one: Measurement) -> Iterator[str]:
     if one.acceptance and not one.acceptance.accepted <= one.acceptance.drafted:
         yield "more drafts accepted than made"
     spreads = (one.first_token, one.per_token, one.between_tokens, one.whole_request)
-    if any(spread and not spread.p50 <= spread.p90 <= spread.p99 for spread in spreads):
+    if any(not spread.p50 <= spread.p90 <= spread.p99 for spread in spreads):
         yield "percentiles are not in order"
 
 

@@ -4,17 +4,15 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 from uuid import uuid4
 
-from imagefactory.assemble.engines.docker import daemon
 from imagefactory.check.bench.comparison import SETTING
 from imagefactory.check.bench.endpoint import Endpoint
 from imagefactory.check.bench.measuring import (
-    Course,
+    Bench,
     GrowingResult,
     kernels_of,
     measure,
@@ -22,12 +20,12 @@ from imagefactory.check.bench.measuring import (
     steps_of,
     this_machine,
 )
-from imagefactory.check.bench.profiles import Profile, load_profiles, load_prompts
+from imagefactory.check.bench.profiles import load_profiles
 from imagefactory.check.bench.result import BenchResult, BoundTo, MeasuredStart
 from imagefactory.check.bench.tool import command_in
-from imagefactory.check.smoke.containers import Container, Containers, RunningServer
+from imagefactory.check.smoke.containers import Containers, RunningServer
 from imagefactory.check.smoke.record import has_gpu
-from imagefactory.check.smoke.subject import Subject, bring_into_daemon, plan_of
+from imagefactory.check.smoke.subject import Subject, in_daemon, plan_of
 from imagefactory.errors import UsageError
 from imagefactory.launch.docker_run import HUB_CACHE
 from imagefactory.mods.choose import choose_mods
@@ -40,29 +38,8 @@ from imagefactory.store.paths import expand_home
 from imagefactory.store.progress import Say
 from imagefactory.store.signals import ending_in_order
 
-START_LIMIT: Final = 7200
-"""Seconds for a start, which may download the model."""
-DRAFTER: Final = "DFLASH_DRAFTER"
-"""The setting of the drafter."""
-
-
-@dataclass(frozen=True)
-class Bench:
-    """A benchmark to run."""
-
-    project: Project
-    profile_name: str
-    settings: Mapping[str, str]
-    users: tuple[int, ...] = ()
-    repeats: int | None = None
-    limit: float = 1800
-
-    @property
-    def profile(self) -> Profile:
-        """The chosen profile, with the numbers of this run."""
-        found = load_profiles(self.project.root).named(self.profile_name)
-        changes = {"users": self.users or found.users, "repeats": self.repeats or found.repeats}
-        return found.model_copy(update=changes)
+START_LIMIT: Final = 7200  # seconds for a start, which may download the model
+DRAFTER: Final = "DFLASH_DRAFTER"  # the setting of the drafter
 
 
 def refuse_other_servers(bench: Bench, cell: Cell) -> None:
@@ -109,17 +86,17 @@ def bench_url(bench: Bench, endpoint: Endpoint, tool: Subject, say: Say) -> tupl
         server="unknown",
         server_version=endpoint.version(),
         model=endpoint.models().root,
-        generated=bench.project.matrix.models[tool.model].generated is not None,
+        generated=bench.project.matrix.models[tool.cell.model].generated is not None,
     )
     with _running(bench, tool, bound) as (image, containers, record):
         options = ("--network", "host", *models_volume())
         beside = containers.start(image, "sleep", "infinity", options=options)
-        _measure(bench, record, endpoint, beside, say)
+        measure(bench, record, endpoint, command_in(beside.name, bench.project.root), say)
     return record.result, record.path
 
 
 def server_options(project: Project, subject: Subject, settings: Mapping[str, str]) -> tuple[str, ...]:
-    gpus = ("--gpus", "all") if has_gpu(project.matrix, subject.arch) else ()
+    gpus = ("--gpus", "all") if has_gpu(project.matrix, subject.cell.arch) else ()
     given = [word for name, value in settings.items() for word in ("--env", f"{name}={value}")]
     return (*gpus, *given, *models_volume())
 
@@ -129,28 +106,23 @@ def models_volume() -> tuple[str, str]:
 
 
 @contextmanager
-def in_daemon(subject: Subject) -> Iterator[tuple[str, Containers]]:
-    """Bring an image into the daemon; afterwards remove its containers, and the image if it was not there."""
-    with ending_in_order():
-        image, loaded = bring_into_daemon(subject)
+def containers_of(subject: Subject) -> Iterator[tuple[str, Containers]]:
+    """Bring an image into the daemon; yield its id there, and its containers, which are removed afterwards."""
+    with ending_in_order(), in_daemon(subject) as image:
         containers = Containers(uuid4().hex[:12])
         try:
             yield image, containers
         finally:
             containers.remove_all()
-            if loaded:
-                daemon.remove_name(loaded)
 
 
 def result_file(project: Project, kind: str, started: datetime, name: str) -> Path:
-    """Return a new file for a result, in the folder of its kind."""
     unique = f"{started:%Y%m%dT%H%M%S}-{uuid4().hex[:4]}"
     return project.root / "build" / kind / f"{unique}-{name.replace('/', '-').replace('@', '-')}.json"
 
 
 @contextmanager
 def _running(bench: Bench, subject: Subject, bound: BoundTo) -> Iterator[tuple[str, Containers, GrowingResult]]:
-    """Bring an image into the daemon, and record a result."""
     result = BenchResult(
         profile=bench.profile_name,
         profile_version=load_profiles(bench.project.root).version,
@@ -163,7 +135,7 @@ def _running(bench: Bench, subject: Subject, bound: BoundTo) -> Iterator[tuple[s
         machine=this_machine(),
     )
     path = result_file(bench.project, "bench", result.started, f"{bound.target or 'server'}-{result.profile}")
-    with in_daemon(subject) as (image, containers), recording(path, result) as record:
+    with containers_of(subject) as (image, containers), recording(path, result) as record:
         yield image, containers, record
 
 
@@ -210,12 +182,7 @@ def _start_and_measure(
     endpoint = Endpoint(server.address, server.key, server.container)
     if version := endpoint.version():  # not every server says
         record.add(bound=record.result.bound.model_copy(update={"server_version": version}))
-    _measure(bench, record, endpoint, server.container, say)
-
-
-def _measure(bench: Bench, record: GrowingResult, endpoint: Endpoint, tool: Container, say: Say) -> None:
-    course = Course(bench.profile, load_prompts(bench.project.root), bench.limit)
-    measure(record, endpoint, course, command_in(tool.name, bench.project.root), say)
+    measure(bench, record, endpoint, command_in(server.container.name, bench.project.root), say)
 
 
 def _steps(server: RunningServer) -> dict[str, float]:
@@ -227,12 +194,7 @@ def _steps(server: RunningServer) -> dict[str, float]:
     return {}
 
 
-@dataclass(frozen=True)
-class Side:
-    """One side of a comparison."""
-
-    bench: Bench
-    subject: Subject
+Side = tuple[Bench, Subject]
 
 
 def run_interleaved(left: Side, right: Side, rounds: int, say: Say) -> tuple[list[BenchResult], list[BenchResult]]:
@@ -240,17 +202,17 @@ def run_interleaved(left: Side, right: Side, rounds: int, say: Say) -> tuple[lis
     results: dict[str, list[BenchResult]] = {"A": [], "B": []}
     for number in range(rounds):
         for name in "AB" if number % 2 == 0 else "BA":
-            side = left if name == "A" else right
+            bench, subject = left if name == "A" else right
             say(f"round {number + 1} of {rounds}, {name}")
-            results[name].append(bench_image(side.bench, side.subject, say)[0])
+            results[name].append(bench_image(bench, subject, say)[0])
     return results["A"], results["B"]
 
 
 def asked_differences(left: Side, right: Side) -> set[str]:
     """Return in what two sides were asked to differ: their settings, and their images."""
-    first, second = left.bench.settings, right.bench.settings
+    first, second = left[0].settings, right[0].settings
     given = {name for name in {*first, *second} if first.get(name) != second.get(name)}
     asked = {f"{SETTING}{name}" for name in given} | ({"drafter"} if DRAFTER in given else set())
-    if left.subject.digest != right.subject.digest:
+    if left[1].digest != right[1].digest:
         asked |= {"image", "server", "mods", "tool"}
     return asked

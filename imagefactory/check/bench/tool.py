@@ -21,14 +21,11 @@ from imagefactory.errors import clean
 from imagefactory.oci.format import VENV
 from imagefactory.store.digests import parse_json
 
-_LOADING: Final = 600
-"""Seconds that the tool may take to import itself."""
+_LOADING: Final = 600  # seconds that the tool may take to import itself
 _FIELDS: Final = ("first_token", "per_token", "between_tokens", "whole_request")
-_SPREADS: Final = ("ttft", "tpot", "itl", "e2el")
-"""The fields as the tool names them."""
+_SPREADS: Final = ("ttft", "tpot", "itl", "e2el")  # the fields as the tool names them
 _LONGEST: Final = 160
-_LARGEST: Final = 256 * 1024 * 1024
-"""The longest line in bytes; a result has the answers to all requests."""
+_LARGEST: Final = 256 * 1024 * 1024  # the longest line in bytes; a result has the answers to all requests
 _SHOWN: Final = 3
 
 
@@ -67,7 +64,6 @@ class BenchJob:
 
 
 def command_in(container: str, root: Path) -> list[str]:
-    """Return the command that runs the jobs in a running container."""
     program = (root / FOLDER / "run_jobs.py").read_text("utf-8")
     return ["docker", "exec", "--interactive", container, f"/{VENV}/bin/python3", "-c", program]
 

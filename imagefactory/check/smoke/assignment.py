@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -14,13 +14,7 @@ from imagefactory.assemble.engines.docker import daemon
 from imagefactory.assemble.watch import Unwatched
 from imagefactory.check.smoke.containers import Containers
 from imagefactory.check.smoke.record import Level, cpu_counterparts, has_gpu
-from imagefactory.check.smoke.subject import (
-    Subject,
-    bring_into_daemon,
-    plan_of,
-    subject_of_layout,
-    subject_of_target,
-)
+from imagefactory.check.smoke.subject import Subject, in_daemon, plan_of, subject_of_layout, subject_of_target
 from imagefactory.errors import BuildError, FactoryError
 from imagefactory.oci.layout import Layout
 from imagefactory.plan.known_layers import KnownLayers
@@ -40,8 +34,7 @@ class Serving(Frozen):
     image: str
     digest: Digest
     target: str
-    mods: tuple[str, ...] = ()
-    """Mods of the image under test that its counterpart lacks and applies at start-up."""
+    mods: tuple[str, ...] = ()  # mods of the image under test that its counterpart lacks and applies at start-up
     on_cpu: dict[str, str] = Field(default={})
     """The variables with which an image for GPUs serves on a CPU; empty for an image for CPUs."""
 
@@ -52,11 +45,9 @@ class Assignment(Frozen):
     root: Path
     run: str
     subject: Subject
-    image: str = ""
-    """The image's id in the daemon; empty if the daemon cannot run it."""
+    image: str = ""  # the image's id in the daemon; empty if the daemon cannot run it
     serving: Serving | None = None
-    hindered: dict[Level, str] = Field(default={})
-    """Why a level cannot run."""
+    hindered: dict[Level, str] = Field(default={})  # why a level cannot run
     engine: str = ""
     gpus: tuple[str, ...] = ()
 
@@ -68,15 +59,13 @@ class _CannotRunError(Exception):
 @contextmanager
 def assigned(project: Project, subject: Subject, levels: Sequence[Level]) -> Iterator[Assignment]:
     """Prepare an image for its tests; afterwards remove everything that was loaded into the daemon."""
-    preparing = _Preparing(project, subject, Containers(uuid4().hex[:12]))
-    try:
-        yield preparing.assignment(levels)
-    finally:
-        if preparing.engine is not None:
-            preparing.containers.remove_all()
-        for name in preparing.loaded:
-            with suppress(FactoryError):
-                daemon.remove_name(name)
+    with ExitStack() as loaded:
+        preparing = _Preparing(project, subject, Containers(uuid4().hex[:12]), loaded)
+        try:
+            yield preparing.assignment(levels)
+        finally:
+            if preparing.engine is not None:
+                preparing.containers.remove_all()
 
 
 @dataclass
@@ -84,8 +73,8 @@ class _Preparing:
     project: Project
     subject: Subject
     containers: Containers
+    loaded: ExitStack
     engine: daemon.Daemon | None = None
-    loaded: list[str] = field(default_factory=list)
 
     def assignment(self, levels: Sequence[Level]) -> Assignment:
         facts: dict[str, object] = {}
@@ -113,23 +102,23 @@ class _Preparing:
 
     def _for_containers(self) -> dict[str, object]:
         self._refuse_foreign()
-        return {"image": self._in_daemon(self.subject)}
+        return {"image": self.loaded.enter_context(in_daemon(self.subject))}
 
     def _for_serving(self) -> dict[str, object]:
         counterpart = self._counterpart()
         mods = self._mods_to_add(counterpart) if counterpart != self.subject else ()
-        image = self._in_daemon(counterpart)
+        image = self.loaded.enter_context(in_daemon(counterpart))
         target = f"{counterpart.cell}/{counterpart.cell.machine}"
         on_cpu = dict(server_of(counterpart.cell).on_cpu)
         serving = Serving(image=image, digest=counterpart.digest, target=target, mods=mods, on_cpu=on_cpu)
         return {"serving": serving}
 
     def _for_a_gpu(self) -> dict[str, object]:
-        arch = self.project.matrix.archs[self.subject.arch]
+        arch = self.project.matrix.archs[self.subject.cell.arch]
         if arch.capability is None:
-            raise _CannotRunError(f"{self.subject.arch} has no GPU")
+            raise _CannotRunError(f"{self.subject.cell.arch} has no GPU")
         self._refuse_foreign()
-        image = self._in_daemon(self.subject)
+        image = self.loaded.enter_context(in_daemon(self.subject))
         options = ("--gpus", "all", "--entrypoint", "nvidia-smi")
         done = self.containers.once(image, *_GPU_QUERY, options=options, timeout=120)
         gpus = tuple(match for line in done.stdout.splitlines() if (match := _GPU.fullmatch(line.strip())))
@@ -141,12 +130,6 @@ class _Preparing:
             raise _CannotRunError(f"the image is for compute capability {arch.capability}; here is {there}")
         return {"image": image, "gpus": tuple(gpu["name"] for gpu in gpus)}
 
-    def _in_daemon(self, subject: Subject) -> str:
-        image, name = bring_into_daemon(subject)
-        if name:
-            self.loaded.append(name)
-        return image
-
     def _here(self) -> str:
         if self.engine is None:
             self.engine = daemon.ask()
@@ -154,18 +137,18 @@ class _Preparing:
 
     def _refuse_foreign(self) -> None:
         """Refuse an image for another platform: servers crash under emulation."""
-        if self.subject.platform != self._here():
-            platform = self.subject.platform
+        if self.subject.cell.platform != self._here():
+            platform = self.subject.cell.platform
             raise _CannotRunError(f"the image is for {platform} and the engine runs on {self._here()}")
 
     def _counterpart(self) -> Subject:
         """Find the image of the same version that serves without a GPU."""
         project, subject = self.project, self.subject
-        if not has_gpu(project.matrix, subject.arch) or server_of(subject.cell).on_cpu:
+        if not has_gpu(project.matrix, subject.cell.arch) or server_of(subject.cell).on_cpu:
             self._refuse_foreign()
             return subject
         here = self._here()
-        cells = [cell for cell in cpu_counterparts(project, subject.version) if cell.platform == here]
+        cells = [cell for cell in cpu_counterparts(project, subject.cell.version) if cell.platform == here]
         if not cells:
             raise _CannotRunError(f"{subject.cell.runs} has no cell for a CPU on {here}")
         cell = next((cell for cell in cells if project.is_locked(cell)), None)

@@ -20,8 +20,7 @@ from imagefactory.plan.serve.image_paths import CACHES, KEY_FILE
 from imagefactory.store.digests import sha256_of
 
 LABEL: Final = "imagefactory.check.smoke"
-_PATIENCE: Final = 120
-"""Seconds for commands that start no container."""
+_PATIENCE: Final = 120  # seconds for commands that start no container
 
 
 def docker(*words: str, timeout: float = _PATIENCE) -> subprocess.CompletedProcess[str]:
@@ -41,8 +40,7 @@ def docker(*words: str, timeout: float = _PATIENCE) -> subprocess.CompletedProce
 class Containers:
     """The containers of a smoke run."""
 
-    run: str
-    """The value of their label."""
+    run: str  # the value of their label
 
     def once(
         self, image: str, *arguments: str, options: Sequence[str] = (), timeout: float = 600
@@ -121,7 +119,6 @@ class Container:
 
     @property
     def exit_code(self) -> int | None:
-        """Its exit code; None while it runs."""
         code = self._inspect("{{.State.ExitCode}}")
         return int(code) if code.isdecimal() and not self.is_running else None
 
@@ -167,8 +164,8 @@ class RunningServer:
         # The reason goes last: the end of this log does not say it.
         raise ContainerError(f"{self.last_words()}\nthe server was not ready after {limit:.0f} s")
 
-    def last_words(self, lines: int = 15) -> str:
-        return "\n".join(self.container.log.strip().splitlines()[-lines:]) or "it wrote nothing"
+    def last_words(self) -> str:
+        return "\n".join(self.container.log.strip().splitlines()[-15:]) or "it wrote nothing"
 
     def status(self, method: str, path: str, key: str | None = None, *, websocket: bool = False) -> int:
         """Send a request for a path exactly as given, or the handshake of a WebSocket; return the status."""

@@ -21,8 +21,7 @@ from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
 
 _FILES = frozenset({"file", "hard link"})
-_IN_MEMORY = 1 << 20
-"""Larger files are kept on disk."""
+_IN_MEMORY = 1 << 20  # larger files are kept on disk
 
 
 class Contents(ABC):
@@ -49,7 +48,6 @@ class Contents(ABC):
         return {path: content.read() for path, content in self._open_each(self._existing(paths))}
 
     def copy(self, path: str, target: Path) -> None:
-        """Copy a file of any size."""
         for _, content in self._open_each(self._existing([path])):
             with target.open("wb") as file:
                 shutil.copyfileobj(content, file, 1 << 20)
@@ -83,7 +81,6 @@ class LayoutContents(Contents):
             return dict(zip(digests, pool.map(self._read, digests), strict=True))
 
     def close(self) -> None:
-        """Forget the files that were kept."""
         while self._kept:
             self._kept.popitem()[1].close()
 

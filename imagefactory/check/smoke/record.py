@@ -40,10 +40,8 @@ class TestResult(Frozen):
     outcome: TestOutcome
     seconds: float = 0.0
     message: str = ""
-    means: str = ""
-    """What a failure of this test means for users of the image."""
-    measured: dict[str, float] = Field(default={})
-    """Measurements, such as the seconds of an import."""
+    means: str = ""  # what a failure of this test means for users of the image
+    measured: dict[str, float] = Field(default={})  # measurements, such as the seconds of an import
 
 
 def reason_in(message: str) -> str:
@@ -59,10 +57,8 @@ class SmokeMachine(Frozen):
     platform: str
     kernel: str = ""
     cpus: int = 0
-    memory: int = 0
-    """Bytes."""
-    engine: str = ""
-    """The container engine and its version; empty without one."""
+    memory: int = 0  # bytes
+    engine: str = ""  # the container engine and its version; empty without one
     gpus: tuple[str, ...] = ()
 
 
@@ -70,16 +66,12 @@ class LevelResult(Frozen):
     """The result of a level; it passes only if every applicable test ran and passed."""
 
     outcome: LevelOutcome
-    why: str = ""
-    """Why it did not pass: the failed tests, or what prevented the level."""
+    why: str = ""  # why it did not pass: the failed tests, or what prevented the level
     tests: tuple[TestResult, ...] = ()
     seconds: float = 0.0
-    started: datetime | None = None
-    """When it ran, if that was an earlier run."""
-    machine: SmokeMachine | None = None
-    """Where it ran, if that was an earlier run."""
-    ran_on: str = ""
-    """The digest of the image that ran instead, such as the CPU counterpart of a GPU image."""
+    started: datetime | None = None  # when it ran, if that was an earlier run
+    machine: SmokeMachine | None = None  # where it ran, if that was an earlier run
+    ran_on: str = ""  # the digest of the image that ran instead, such as the CPU counterpart of a GPU image
 
     @classmethod
     def of(cls, tests: Iterable[TestResult], *, seconds: float = 0.0, ran_on: str = "") -> Self:
@@ -89,13 +81,10 @@ class LevelResult(Frozen):
         if outcomes - {"not-applicable"} == {"passed"}:
             outcome = "passed"
         wrong = [test for test in tests if test.outcome == outcome != "passed"]
-        why = ""
-        if wrong:
-            # The first failure explains most others.
+        why = "it has no test for this image" if outcome == "not-run" else ""
+        if wrong:  # the first failure explains most others
             why = f"{wrong[0].name}: {reason_in(wrong[0].message)}"
             why += f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        if outcome == "not-run":
-            why = why or "it has no test for this image"
         return cls(outcome=outcome, why=why, tests=tests, seconds=seconds, ran_on=ran_on)
 
     @classmethod
@@ -119,8 +108,7 @@ class SmokeRecord(Document):
     digest: Digest = Field(pattern=_DIGEST)
     plan_key: Sha256 = Field(pattern=_SHA256)
     target: str
-    image: str
-    """The reference or layout that was tested."""
+    image: str  # the reference or layout that was tested
     platform: str
     machine: SmokeMachine
     started: datetime
@@ -132,7 +120,6 @@ class SmokeRecord(Document):
 
     @property
     def summary(self) -> str:
-        """Every level with its outcome, on one line."""
         return ", ".join(f"{level}: {result.outcome}" for level, result in self.levels.items())
 
     def missing(self, required_levels: Iterable[str]) -> list[str]:
@@ -152,14 +139,11 @@ class SmokeRecord(Document):
         """Add the levels of an earlier record of the same image that did not run this time."""
         if (earlier.digest, earlier.plan_key) != (self.digest, self.plan_key):
             raise ValueError("the records are about different images")
-        levels: dict[Level, LevelResult] = {}
-        for level in LEVELS:
-            if level in self.levels:
-                levels[level] = self.levels[level]
-            elif old := earlier.levels.get(level):
-                when, where = old.started or earlier.started, old.machine or earlier.machine
-                levels[level] = old.model_copy(update={"started": when, "machine": where})
-        return self.model_copy(update={"levels": levels})
+        ran = {"started": earlier.started, "machine": earlier.machine}
+        levels = {
+            level: old.model_copy(update=ran if old.started is None else {}) for level, old in earlier.levels.items()
+        } | self.levels
+        return self.model_copy(update={"levels": {level: levels[level] for level in LEVELS if level in levels}})
 
     @staticmethod
     def unreadable(where: Path | str, why: str) -> CheckError:

@@ -14,14 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from imagefactory.check.smoke.assignment import Assignment, assigned
-from imagefactory.check.smoke.record import (
-    Level,
-    LevelResult,
-    SmokeMachine,
-    SmokeRecord,
-    TestResult,
-    reason_in,
-)
+from imagefactory.check.smoke.record import Level, LevelResult, SmokeMachine, SmokeRecord, TestResult, reason_in
 from imagefactory.check.smoke.subject import Subject
 from imagefactory.errors import CheckError
 from imagefactory.project.project import Project
@@ -73,7 +66,7 @@ def smoke(project: Project, subject: Subject, levels: Sequence[Level], say: Say)
         plan_key=subject.plan_key,
         target=f"{subject.cell}/{subject.cell.machine}",
         image=subject.name,
-        platform=subject.platform,
+        platform=subject.cell.platform,
         machine=machine,
         started=started,
         levels=found,
@@ -104,20 +97,16 @@ def _run(assignment: Assignment, levels: Sequence[Level], folder: Path, say: Say
         (work / "assignment.json").write_text(assignment.model_dump_json(), "utf-8")
         with _pytest(assignment, levels, work, folder) as process:
             seen = _follow(process, work / "results.jsonl", say)
-        code = process.returncode
-    results: dict[Level, LevelResult] = {}
-    for level in levels:
-        tests = [entry for entry in seen if entry["level"] == level]
-        if why := assignment.hindered.get(level):
-            results[level] = LevelResult.not_run(why)
-        else:
-            results[level] = _level(level, assignment, tests, code, folder)
-    return results
+    return {level: _level(level, assignment, seen, process.returncode, folder) for level in levels}
 
 
 def _level(level: Level, assignment: Assignment, entries: list[dict[str, Any]], code: int, folder: Path) -> LevelResult:
-    planned = {entry["name"]: entry for entry in entries if entry["kind"] == "planned"}
-    ended = {entry["name"]: entry for entry in entries if entry["kind"] == "ended"}
+    if why := assignment.hindered.get(level):
+        return LevelResult.not_run(why)
+    planned, ended = (
+        {entry["name"]: entry for entry in entries if (entry["level"], entry["kind"]) == (level, kind)}
+        for kind in ("planned", "ended")
+    )
     if not planned:
         last = (folder / LOG).read_text("utf-8", "replace").strip().splitlines()[-1:] or ["no output"]
         return LevelResult.not_run(f"pytest ended with code {code} before any test: {last[0]}")

@@ -4,15 +4,14 @@ A daemon keeps only the digest of an image's configuration. The manifest contain
 """
 
 import re
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from imagefactory.assemble.assemble import built_layouts
 from imagefactory.assemble.engines.docker import daemon
-from imagefactory.errors import BuildError, EngineError
+from imagefactory.errors import BuildError, EngineError, FactoryError
 from imagefactory.oci.image import INDEX_TYPE
 from imagefactory.oci.layout import Layout
 from imagefactory.oci.registry.repository import DOCKER_INDEX_TYPE
@@ -33,24 +32,12 @@ _INDEXES = (INDEX_TYPE, DOCKER_INDEX_TYPE)
 class Subject(Frozen):
     """An image and its location."""
 
-    model: str
-    version: str
-    arch: str
-    platform: str
-    name: str
-    """The user's name for it, or its path."""
-    digest: Digest
-    """The manifest's digest: the image's name in registries."""
-    config: Digest
-    """The configuration's digest: the image's id in daemons."""
+    cell: Cell  # according to its labels
+    name: str  # the user's name for it, or its path
+    digest: Digest  # the manifest's digest: the image's name in registries
+    config: Digest  # the configuration's digest: the image's id in daemons
     plan_key: Sha256
-    layout: Path | None = None
-    """Its OCI layout; None if only the daemon has it."""
-
-    @property
-    def cell(self) -> Cell:
-        """The cell of the image, according to its labels."""
-        return Cell(self.model, self.version, self.arch, self.platform)
+    layout: Path | None = None  # its OCI layout; None if only the daemon has it
 
 
 def subject_of_target(project: Project, target: str) -> Subject:
@@ -91,7 +78,6 @@ def subject_of_image(project: Project, name: str, *, auth: Mapping[str, str] | N
 
 
 def subject_named(project: Project, name: str) -> Subject:
-    """Return an image by its own name, or that of its target."""
     is_image = "sha256:" in name or Path(name, "index.json").exists()
     return subject_of_image(project, name) if is_image else subject_of_target(project, name)
 
@@ -102,16 +88,14 @@ def plan_of(project: Project, subject: Subject) -> Plan | None:
     return next((plan for plan in plans if plan is not None and plan.key == subject.plan_key), None)
 
 
-def bring_into_daemon(subject: Subject) -> tuple[str, str]:
-    """Load the image unless the daemon has it.
-
-    Returns the image's id in the daemon, and the name it was loaded under, which the caller has to remove; empty if it
-    was not loaded.
-    """
+@contextmanager
+def in_daemon(subject: Subject) -> Iterator[str]:
+    """Load the image unless the daemon has it, and remove it afterwards if so; yield its id in the daemon."""
     # Daemons with containerd's image store use the manifest's digest.
-    for known in (subject.config, subject.digest):
-        if daemon.inspect(known) is not None:
-            return known, ""
+    ids = (subject.config, subject.digest)
+    if known := next((one for one in ids if daemon.inspect(one) is not None), None):
+        yield known
+        return
     if subject.layout is None:
         raise BuildError(
             "no-image",
@@ -122,10 +106,13 @@ def bring_into_daemon(subject: Subject) -> tuple[str, str]:
         )
     name = f"{_OWN_NAME}:{subject.config[7:19]}"
     loaded = daemon.load(Layout(subject.layout), name)
-    if loaded not in (subject.config, subject.digest):
-        why = f"It has {loaded}; the manifest {subject.digest} names {subject.config}."
-        raise _another(subject.name, why)
-    return loaded, name
+    if loaded not in ids:
+        raise _another(subject.name, f"It has {loaded}; the manifest {subject.digest} names {subject.config}.")
+    try:
+        yield loaded
+    finally:
+        with suppress(FactoryError):
+            daemon.remove_name(name)
 
 
 def _pulled(project: Project, reference: str, auth: Mapping[str, str] | None) -> Subject:
@@ -140,7 +127,7 @@ def _pulled(project: Project, reference: str, auth: Mapping[str, str] | None) ->
             fix="Use the digest of one of its images; `docker manifest inspect` lists them.",
         )
     subject = _built_here(project, reference, digest)
-    if subject and subject.platform != f"linux/{daemon.ask().machine}":
+    if subject and subject.cell.platform != f"linux/{daemon.ask().machine}":
         return subject
     known = daemon.pull(reference, auth=auth)
     digests = known.get("RepoDigests") or []
@@ -188,4 +175,4 @@ def _subject(project: Project, document: Mapping[str, Any], name: str, digest: D
             why=f"Its labels name the cell {named or '(nothing)'} for {platform} and the plan {key or '(nothing)'}.",
             fix="Use an image of `./inv build`; `./inv targets` lists them.",
         )
-    return Subject(**asdict(cell), name=name, digest=digest, config=config, plan_key=Sha256(key))
+    return Subject(cell=cell, name=name, digest=digest, config=config, plan_key=Sha256(key))

@@ -50,12 +50,9 @@ def result_tables(result: BenchResult) -> Iterator[Table]:
 def _figures(found: list[Measurement]) -> Iterator[str]:
     yield f"{fmean(one.tokens_per_second for one in found):.1f}"
     yield f"{fmean(one.tokens_per_second_per_user for one in found):.1f}"
-    for spread in (
-        mean_spread(one.first_token for one in found),
-        mean_spread(one.per_token for one in found),
-    ):
-        yield f"{spread.p50:.1f} ms" if spread else ""
-        yield f"{spread.p99:.1f} ms" if spread else ""
+    for spread in (mean_spread(one.first_token for one in found), mean_spread(one.per_token for one in found)):
+        yield f"{spread.p50:.1f} ms"
+        yield f"{spread.p99:.1f} ms"
     acceptance = pooled_acceptance(found)
     yield f"{acceptance.rate:.0%}" if acceptance else ""
     yield f"{acceptance.length:.2f}" if acceptance else ""

@@ -24,8 +24,8 @@ import yaml
 
 from imagefactory.assemble.layers.own_layers import tiny_model
 from imagefactory.check.bench.endpoint import Endpoint
-from imagefactory.check.bench.measuring import Course, measure, recording
-from imagefactory.check.bench.profiles import load_profiles, load_prompts
+from imagefactory.check.bench.measuring import Bench, measure, recording
+from imagefactory.check.bench.profiles import Profile
 from imagefactory.check.bench.result import BenchResult
 from imagefactory.check.bench.tool import command_in
 from imagefactory.check.smoke.containers import Container, Containers, RunningServer, docker
@@ -42,6 +42,7 @@ from imagefactory.plan.serve.image_paths import (
     program_folder,
 )
 from imagefactory.project.matrix import Matrix
+from imagefactory.project.project import Project
 from imagefactory.project.servers.known import SERVERS
 from imagefactory.project.targets import select
 from imagefactory.store.index_config import environment_for_uv
@@ -327,15 +328,21 @@ def ask_in_vain(server: RunningServer) -> str:
     return server.container.log
 
 
+class ShortBench(Bench):
+    """A benchmark of one short answer of each kind."""
+
+    @property
+    def profile(self) -> Profile:
+        return super().profile.model_copy(update={"requests": 1, "output": 16})
+
+
 def measure_once(server: RunningServer, folder: Path) -> None:
     """Run a short benchmark, with the tool of the image."""
-    quick = load_profiles(REPOSITORY).named("quick")
-    short = quick.model_copy(update={"repeats": 1, "requests": 1, "output": 16})
+    bench = ShortBench(Project(REPOSITORY), "quick", {}, repeats=1, limit=START_LIMIT)
     endpoint = Endpoint(server.address, server.key, server.container)
     path = folder / "result.json"
     with recording(path, result(measurements=(), complete=False, why="new")) as record:
-        course = Course(short, load_prompts(REPOSITORY), START_LIMIT)
-        measure(record, endpoint, course, command_in(server.container.name, REPOSITORY), lambda _: None)
+        measure(bench, record, endpoint, command_in(server.container.name, REPOSITORY), lambda _: None)
     found = BenchResult.read(path)
     assert found.complete
     assert [one.kind for one in found.measurements] == ["code", "prose", "dialogue", "maths", "tools"]

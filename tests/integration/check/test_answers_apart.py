@@ -5,14 +5,12 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from imagefactory.assemble.engines.docker import daemon
 from imagefactory.check.answers.comparison import change, figures, judge
 from imagefactory.check.answers.measuring import ALONE, measure_endpoint
 from imagefactory.check.answers.result import AnswersResult
 from imagefactory.check.bench.endpoint import Endpoint
-from imagefactory.check.bench.running import bound_to
-from imagefactory.check.smoke.containers import Containers
-from imagefactory.check.smoke.subject import bring_into_daemon, subject_of_target
+from imagefactory.check.bench.running import bound_to, containers_of
+from imagefactory.check.smoke.subject import subject_of_target
 from imagefactory.project.project import Project
 from imagefactory.project.servers.sglang import SERVER
 from images.shipped.mods.load import load_mods
@@ -74,19 +72,16 @@ def test_sglang_says_the_same(served: AnswersResult, trained: Path, tmp_path: Pa
     invoke(root, "build", "--target", SGLANG)
     project = Project(root)
     subject = subject_of_target(project, SGLANG)
-    image, loaded = bring_into_daemon(subject)
-    containers = Containers("answers")
     options, arguments = on_cpu(REPOSITORY, tmp_path, SERVER.on_cpu)
     given = (word for name, value in (ALONE | SETTINGS).items() for word in ("--env", f"{name}={value}"))
-    try:
-        with containers.serve(image, tmp_path, *arguments, options=(*options, *given, *mounted(trained))) as server:
-            server.wait_until_healthy(1200)
-            endpoint = Endpoint(server.address, server.key, server.container)
-            found = measure_endpoint(root, endpoint, bound_to(project, subject, SETTINGS), lambda _: None)
-    finally:
-        containers.remove_all()
-        if loaded:
-            daemon.remove_name(loaded)
+    options = (*options, *given, *mounted(trained))
+    with (
+        containers_of(subject) as (image, containers),
+        containers.serve(image, tmp_path, *arguments, options=options) as server,
+    ):
+        server.wait_until_healthy(1200)
+        endpoint = Endpoint(server.address, server.key, server.container)
+        found = measure_endpoint(root, endpoint, bound_to(project, subject, SETTINGS), lambda _: None)
     what, told = verdict(served, found)
     assert what == "kernels"
     assert told.startswith("same"), told

@@ -7,11 +7,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from imagefactory.assemble.engines.docker.daemon import remove_name
 from imagefactory.check.smoke.contents import DaemonContents, LayoutContents
 from imagefactory.check.smoke.record import SmokeRecord
-from imagefactory.check.smoke.subject import Subject, bring_into_daemon, subject_of_target
-from imagefactory.errors import CheckError
+from imagefactory.check.smoke.subject import Subject, in_daemon, subject_of_target
 from imagefactory.oci.layout import Layout
 from imagefactory.project.project import Project
 from tests.fixtures.checkouts import REPOSITORY, Checkout
@@ -73,20 +71,6 @@ def test_results_are_recorded_level_by_level(factory: SmallFactory) -> None:
     assert all(case.find("skipped") is not None for case in cases)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--target", "other"], "is not built here"),
-        (["--image", "registry.example/none:1"], "neither an OCI layout"),
-    ],
-)
-def test_an_unknown_target_or_image_is_refused(factory: SmallFactory, arguments: list[str], words: str) -> None:
-    done = smoke(factory, *arguments)
-    assert done.returncode not in {0, 1, CheckError.exit_code}
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 @pytest.fixture(scope="module")
 def tiny(tiny_checkout: Path) -> Subject:
     return subject_of_target(Project(tiny_checkout), "tiny")
@@ -108,9 +92,8 @@ def test_an_image_in_the_daemon_has_the_contents_of_its_layout(factory: SmallFac
     project = factory.project
     subject = subject_of_target(project, "tiny")
     assert subject.layout is not None
-    image, name = bring_into_daemon(subject)
-    assert image in {subject.config, subject.digest}
-    try:
+    with in_daemon(subject) as image:
+        assert image in {subject.config, subject.digest}
         by_layout, by_daemon = LayoutContents(Layout(subject.layout), project.store), DaemonContents(image)
         assert by_daemon.config == by_layout.config
         assert by_daemon.files == by_layout.files
@@ -118,8 +101,6 @@ def test_an_image_in_the_daemon_has_the_contents_of_its_layout(factory: SmallFac
         assert by_daemon.read(paths) == by_layout.read(paths)
         by_daemon.copy("usr/lib/base/data", factory.folder / "copied")
         assert (factory.folder / "copied").stat().st_size == by_layout.files["usr/lib/base/data"].size
-    finally:
-        remove_name(name)
 
 
 @pytest.mark.slow

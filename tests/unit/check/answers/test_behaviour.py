@@ -1,6 +1,7 @@
 """Scenarios pass or fail by the rules of their data."""
 
 import json
+from collections.abc import Mapping
 from contextlib import closing
 from http import HTTPStatus
 from typing import Any
@@ -11,7 +12,7 @@ from imagefactory.check.answers.behaviour import Behaviour, Expected, Scenario, 
 from imagefactory.check.bench.endpoint import Endpoint
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
-from tests.fixtures.servers import Answer, Asked, ScriptedServer
+from tests.fixtures.servers import Answer, Asked, ScriptedServer, scripted
 
 BEHAVIOUR = Behaviour.of(REPOSITORY)
 MODELS = {"data": [{"id": "m", "max_model_len": 4096}]}
@@ -34,29 +35,28 @@ def right(scenario: Scenario) -> dict[str, Any]:
     return says(" ".join(expect.says) if expect.json_ is None else json.dumps(expect.json_))
 
 
-class Model(ScriptedServer):
-    """Answers the scenarios in turn: rightly, or with what is given for their names."""
+def model(instead: Mapping[str, dict[str, Any] | HTTPStatus] = {}) -> closing[ScriptedServer]:
+    """Serve a model that answers the scenarios in turn: rightly, or with what is given for their names."""
+    turns = iter(BEHAVIOUR.scenarios)
 
-    def __init__(self, **instead: dict[str, Any] | HTTPStatus) -> None:
-        turns = iter(BEHAVIOUR.scenarios)
+    def answer(asked: Asked) -> Answer:
+        if asked.path == "/v1/models":
+            return Answer(json.dumps(MODELS).encode())
+        scenario = next(turns)
+        choice = instead.get(scenario.name, right(scenario))
+        if isinstance(choice, HTTPStatus):
+            return Answer(b"no", choice)
+        return Answer(json.dumps({"choices": [choice]}).encode())
 
-        def answer(asked: Asked) -> Answer:
-            if asked.path == "/v1/models":
-                return Answer(json.dumps(MODELS).encode())
-            scenario = next(turns)
-            choice = instead.get(scenario.name.replace(" ", "_"), right(scenario))
-            if isinstance(choice, HTTPStatus):
-                return Answer(b"no", choice)
-            return Answer(json.dumps({"choices": [choice]}).encode())
-
-        super().__init__(answer)
+    return scripted(answer)
 
 
 def test_a_model_without_fault_passes_all() -> None:
-    with closing(Model()) as model:
-        outcomes = observe(Endpoint(model.url), BEHAVIOUR, lambda _: None)
-        asked = [json.loads(one.body) for one in model.log if one.body]
-    assert [one.why for one in outcomes] == [""] * 26
+    with model() as server:
+        outcomes = observe(Endpoint(server.url), BEHAVIOUR, lambda _: None)
+        asked = [json.loads(one.body) for one in server.log if one.body]
+    assert [one.why for one in outcomes] == [""] * len({one.name for one in outcomes}) == [""] * 26
+    assert all(one.expect != Expected() for one in BEHAVIOUR.scenarios)
     assert sum("tools" in one for one in asked) == 15
     assert sum("response_format" in one for one in asked) == 8
     assert sum(bool(one.get("stop")) for one in asked) == 2
@@ -68,23 +68,21 @@ def test_a_model_without_fault_passes_all() -> None:
 
 def test_faults_are_kept_with_their_reasons() -> None:
     faults: dict[str, Any] = {
-        "one_call": says("It is sunny."),
-        "two_calls_at_once": HTTPStatus.BAD_REQUEST,
-        "a_list": {"message": 1},
+        "one call": says("It is sunny."),
+        "two calls at once": HTTPStatus.BAD_REQUEST,
+        "a list": {"message": 1},
     }
-    with closing(Model(**faults)) as model:
-        outcomes = observe(Endpoint(model.url), BEHAVIOUR, lambda _: None)
+    with model(faults) as server:
+        outcomes = observe(Endpoint(server.url), BEHAVIOUR, lambda _: None)
     failed = {one.name: one.why for one in outcomes if not one.passed}
-    assert failed.keys() == {"one call", "two calls at once", "a list"}
+    assert failed.keys() == faults.keys()
     assert failed["one call"] == "other calls: It is sunny."
     assert failed["two calls at once"].startswith("refused: It answers with status 400: no")
 
 
 def test_a_server_that_is_gone_fails_the_measurement() -> None:
-    model = Model()
-    endpoint = Endpoint(model.url)
-    with raises("bench-incomplete", "cannot be reached"):
-        observe(endpoint, BEHAVIOUR, lambda text: model.close() if "scenario 2 " in text else None)
+    with model() as server, raises("bench-incomplete", "cannot be reached"):
+        observe(Endpoint(server.url), BEHAVIOUR, lambda text: server.close() if "scenario 2 " in text else None)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -11,7 +11,7 @@ import pytest
 
 from imagefactory.check.bench.endpoint import Endpoint, ServedAs
 from imagefactory.check.bench.measuring import (
-    Course,
+    Bench,
     fit,
     gpus_in,
     kernels_of,
@@ -22,10 +22,11 @@ from imagefactory.check.bench.measuring import (
 )
 from imagefactory.check.bench.profiles import load_profiles, load_prompts
 from imagefactory.check.bench.result import BenchResult
+from imagefactory.project.project import Project
 from tests.fixtures.benchmarks import printed, result
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
-from tests.fixtures.servers import Answer, Asked, ScriptedServer
+from tests.fixtures.servers import Answer, Asked, scripted
 
 PROMPTS = load_prompts(REPOSITORY)
 SERVED = ServedAs("tiny", "/models/tiny", 256)
@@ -44,20 +45,10 @@ def good(asked: Asked) -> Answer:
     return Answer(json.dumps(replies[asked.path]).encode()) if asked.path in replies else Answer(b"", 404)
 
 
-Serve = Callable[[Callable[[Asked], Answer]], Endpoint]
-
-
 @pytest.fixture
-def serve() -> Iterator[Serve]:
-    servers: list[ScriptedServer] = []
-
-    def start(answer: Callable[[Asked], Answer]) -> Endpoint:
-        servers.append(ScriptedServer(answer))
-        return Endpoint(servers[-1].url, "key")
-
-    yield start
-    for server in servers:
-        server.close()
+def endpoint() -> Iterator[Endpoint]:
+    with scripted(good) as server:
+        yield Endpoint(server.url, "key")
 
 
 def tool(results: list[Any], ending: str = "") -> list[str]:
@@ -71,33 +62,31 @@ def measured(count: int) -> list[Any]:
     return [{"result": printed(2 if number else 5)} for number in range(count + 1)]
 
 
-def course(name: str = "quick") -> Course:
-    return Course(load_profiles(REPOSITORY).named(name), PROMPTS, 20)
+def bench(name: str = "quick") -> Bench:
+    return Bench(Project(REPOSITORY), name, {}, limit=20)
 
 
-def test_a_server_is_asked_about_itself(serve: Serve) -> None:
-    endpoint = serve(good)
+def test_a_server_is_asked_about_itself(endpoint: Endpoint) -> None:
     assert endpoint.models() == SERVED
     assert endpoint.version() == "0.32.0"
     assert endpoint.count_tokens("tiny", "hello") == 60
     assert endpoint.answer("tiny", "hello", 8) == "an answer"
 
 
-def test_a_server_that_cannot_be_measured_is_explained(serve: Serve) -> None:
+def test_a_server_that_cannot_be_measured_is_explained() -> None:
     for answer, reason in (
         (Answer(b"{}", 401), "refuses the key"),
         (Answer(b"out of memory", 500), "status 500: out of memory"),
         (Answer(b"<html>"), "nonsense: <html>"),
         (Answer(b'{"data": []}'), "nonsense"),
     ):
-        with raises("bench-incomplete", match=reason):
-            serve(Mock(return_value=answer)).models()
+        with scripted(Mock(return_value=answer)) as server, raises("bench-incomplete", match=reason):
+            Endpoint(server.url).models()
     with raises("bench-incomplete", match="cannot be reached"):
         Endpoint("http://127.0.0.1:9").models()
 
 
-def test_a_profile_is_fitted_to_a_short_context(serve: Serve) -> None:
-    endpoint = serve(good)
+def test_a_profile_is_fitted_to_a_short_context(endpoint: Endpoint) -> None:
     profiles = load_profiles(REPOSITORY)
     assert fit(endpoint, SERVED, profiles.named("quick"), PROMPTS).output == 64
     chat = fit(endpoint, SERVED, profiles.named("chat"), PROMPTS)
@@ -108,11 +97,11 @@ def test_a_profile_is_fitted_to_a_short_context(serve: Serve) -> None:
         fit(endpoint, ServedAs("tiny", "", 80), profiles.named("quick"), PROMPTS)
 
 
-def test_depths_are_filled_with_text_that_shares_no_prefix(serve: Serve) -> None:
+def test_depths_are_filled_with_text_that_shares_no_prefix(endpoint: Endpoint) -> None:
     roomy = ServedAs("tiny", "", 10_000)
-    found = fit(serve(good), roomy, load_profiles(REPOSITORY).named("long"), PROMPTS)
+    found = fit(endpoint, roomy, load_profiles(REPOSITORY).named("long"), PROMPTS)
     assert found.depths == (4096, 8192)
-    jobs = course("long").jobs(found)[1:]
+    jobs = bench("long").jobs(found)[1:]
     assert [job.depth for job in jobs] == [4096, 8192] * 3
     first, second = jobs[0].prompts
     assert first[:8] != second[:8]
@@ -121,22 +110,22 @@ def test_depths_are_filled_with_text_that_shares_no_prefix(serve: Serve) -> None
 
 def measure_with(endpoint: Endpoint, path: Path, command: list[str]) -> None:
     with recording(path, result(measurements=(), complete=False, why="new")) as record:
-        measure(record, endpoint, course(), command, lambda _: None)
+        measure(bench(), record, endpoint, command, lambda _: None)
 
 
-def test_a_whole_run_is_complete_and_its_warm_up_is_not_recorded(serve: Serve, tmp_path: Path) -> None:
+def test_a_whole_run_is_complete_and_its_warm_up_is_not_recorded(endpoint: Endpoint, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    measure_with(serve(good), path, tool(measured(15)))
+    measure_with(endpoint, path, tool(measured(15)))
     found = BenchResult.read(path)
     assert (found.complete, found.why, len(found.measurements)) == (True, "", 15)
     assert found.tools == {"vllm bench serve": "1"}
     assert [check.outcome for check in found.sanity] == ["passed", "passed", "not-applicable"]
 
 
-def test_what_was_measured_before_a_failure_is_kept(serve: Serve, tmp_path: Path) -> None:
+def test_what_was_measured_before_a_failure_is_kept(endpoint: Endpoint, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     with raises("bench-incomplete", match="the tool ended early: boom"):
-        measure_with(serve(good), path, tool(measured(2), "sys.exit('boom')"))
+        measure_with(endpoint, path, tool(measured(2), "sys.exit('boom')"))
     found = BenchResult.read(path)
     assert (found.complete, len(found.measurements)) == (False, 2)
     assert "boom" in found.why

@@ -3,8 +3,10 @@
 import pytest
 
 from imagefactory.check.bench.endpoint import Endpoint
-from imagefactory.check.bench.running import Bench, Side, asked_differences, bench_url, refuse_other_servers
+from imagefactory.check.bench.measuring import Bench
+from imagefactory.check.bench.running import asked_differences, bench_url, refuse_other_servers
 from imagefactory.check.smoke.subject import Subject
+from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select_one
 from imagefactory.store.digests import Digest, Sha256
@@ -12,11 +14,11 @@ from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
 
 DIGEST = Digest(f"sha256:{'a' * 64}")
+TINY = Cell("tiny", "0.32.0", "cpu", "linux/arm64")
 
 
-def subject(arch: str = "cpu") -> Subject:
-    facts = {"model": "tiny", "version": "0.32.0", "arch": arch, "platform": "linux/arm64", "name": "x"}
-    return Subject(**facts, digest=DIGEST, config=DIGEST, plan_key=Sha256("c" * 64))
+def subject(cell: Cell = TINY) -> Subject:
+    return Subject(cell=cell, name="x", digest=DIGEST, config=DIGEST, plan_key=Sha256("c" * 64))
 
 
 SGLANG = "gemma4-31b@sglang-0.5.21"
@@ -36,8 +38,7 @@ def bench(**settings: str) -> Bench:
 def test_settings_may_differ_where_they_were_asked_to(
     left: dict[str, str], right: dict[str, str], asked: set[str]
 ) -> None:
-    sides = [Side(bench(**settings), subject()) for settings in (left, right)]
-    assert asked_differences(*sides) == asked
+    assert asked_differences((bench(**left), subject()), (bench(**right), subject())) == asked
 
 
 def test_profiles_that_need_vllm_refuse_images_of_other_servers() -> None:
@@ -45,6 +46,5 @@ def test_profiles_that_need_vllm_refuse_images_of_other_servers() -> None:
     with raises("bad-option", match="needs an image with vLLM"):
         refuse_other_servers(bench(), cell)
     refuse_other_servers(Bench(Project(REPOSITORY), "start", {}), cell)
-    other = subject("gb10").model_copy(update={"model": "gemma4-31b", "version": "sglang-0.5.21"})
     with raises("bad-option", match="needs an image with vLLM"):
-        bench_url(bench(), Endpoint("http://127.0.0.1:9"), other, print)
+        bench_url(bench(), Endpoint("http://127.0.0.1:9"), subject(cell), print)

@@ -10,14 +10,19 @@ from pydantic import ValidationError
 
 from imagefactory.check.smoke.containers import ContainerError, RunningServer
 from imagefactory.check.smoke.record import (
+    LEVELS,
     Level,
     LevelResult,
     SmokeMachine,
     SmokeRecord,
     TestOutcome,
     TestResult,
+    levels_named,
+    levels_of,
     reason_in,
+    required_levels,
 )
+from imagefactory.project.matrix import Matrix
 from imagefactory.store.digests import Digest, Sha256
 from tests.fixtures.failures import raises
 
@@ -125,3 +130,20 @@ def test_a_slow_start_is_the_reason_whatever_the_log_ends_with() -> None:
     with pytest.raises(ContainerError) as failure:
         RunningServer(container, "http://127.0.0.1:1", "key").wait_until_healthy(0)
     assert reason_in(str(failure.value)) == "the server was not ready after 0 s"
+
+
+def test_a_cpu_image_has_no_gpu_level_and_no_tag_requires_it(serving_matrix: Matrix) -> None:
+    assert levels_of(serving_matrix, "cpu") == ("static", "container", "serve")
+    assert levels_of(serving_matrix, "gb10") == LEVELS
+    for arch in ("cpu", "gb10", "rtx5090"):
+        assert required_levels(serving_matrix, arch) == ("static", "container", "serve")
+
+
+def test_requested_levels_are_sorted_and_an_unknown_one_is_refused_with_the_nearest_name(
+    serving_matrix: Matrix,
+) -> None:
+    assert levels_named(["serve,static", "gpu"], serving_matrix, "cpu") == ("static", "serve", "gpu")
+    assert levels_named([], serving_matrix, "cpu") == levels_of(serving_matrix, "cpu")
+    with raises("unknown-name", match="Unknown level 'statik'") as caught:
+        levels_named(["statik"], serving_matrix, "cpu")
+    assert caught.value.fix == "Did you mean static?"

@@ -13,13 +13,13 @@ from unittest.mock import Mock
 import pytest
 
 from imagefactory.assemble.engines.docker import daemon
-from imagefactory.check.smoke import assignment as assignments
 from imagefactory.check.smoke.assignment import Assignment, assigned
 from imagefactory.check.smoke.containers import ContainerError, Containers, docker
 from imagefactory.check.smoke.record import LEVELS, Level, LevelResult, TestResult
 from imagefactory.check.smoke.runner import _follow, _level, refuse_failed
 from imagefactory.check.smoke.subject import Subject
 from imagefactory.errors import EngineError
+from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.store.digests import Digest, Sha256
 from tests.fixtures.failures import raises
@@ -32,14 +32,14 @@ OTHER = Digest(f"sha256:{'b' * 64}")
 
 def subject(**cell: str) -> Subject:
     told = {"model": "gemma4-31b", "version": "0.32.0", "arch": "rtx5090", "platform": "linux/amd64"} | cell
-    return Subject(**told, name="x", digest=DIGEST, config=OTHER, plan_key=Sha256("c" * 64))
+    return Subject(cell=Cell(**told), name="x", digest=DIGEST, config=OTHER, plan_key=Sha256("c" * 64))
 
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend to have a daemon on amd64 with every image."""
     monkeypatch.setattr(daemon, "ask", lambda: daemon.Daemon("20.10.24", "amd64"))
-    monkeypatch.setattr(assignments, "bring_into_daemon", lambda subject: (subject.config, ""))
+    monkeypatch.setattr(daemon, "inspect", {OTHER: {}}.get)
     monkeypatch.setattr(Containers, "remove_all", lambda _: None)
 
 
@@ -113,11 +113,13 @@ def test_a_gpu_of_the_arch_is_used(project: Project, monkeypatch: pytest.MonkeyP
 @pytest.mark.usefixtures("engine")
 def test_loaded_images_are_removed_after_the_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     removed: list[str] = []
-    monkeypatch.setattr(assignments, "bring_into_daemon", lambda one: (one.config, "imagefactory-smoke:x"))
+    monkeypatch.setattr(daemon, "inspect", {}.get)
+    monkeypatch.setattr(daemon, "load", lambda *_: OTHER)
     monkeypatch.setattr(daemon, "remove_name", removed.append)
-    with assigned(project, subject(), ["container"]):
+    tested = subject().model_copy(update={"layout": project.root})
+    with assigned(project, tested, ["container"]):
         assert removed == []
-    assert removed == ["imagefactory-smoke:x"]
+    assert removed == [f"imagefactory-smoke:{'b' * 12}"]
 
 
 def planned(name: str) -> dict[str, Any]:

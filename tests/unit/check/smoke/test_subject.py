@@ -11,7 +11,7 @@ from imagefactory.assemble.engines.docker import daemon
 from imagefactory.check.smoke import contents as smoke_contents
 from imagefactory.check.smoke.contents import LayoutContents
 from imagefactory.check.smoke.subject import (
-    bring_into_daemon,
+    in_daemon,
     plan_of,
     subject_of_image,
     subject_of_layout,
@@ -34,11 +34,13 @@ class Daemon:
         self.takes = ""
         self.machine = MACHINE
         self.pulled: list[str] = []
+        self.removed: list[str] = []
         monkeypatch.setattr(daemon, "inspect", self.images.get)
         monkeypatch.setattr(daemon, "ask", lambda: daemon.Daemon("20.10.24", self.machine))
         monkeypatch.setattr(daemon, "load", lambda layout, _: self.takes or layout.config_digest())
         monkeypatch.setattr(daemon, "in_registry", lambda _, auth: self.in_registry)  # noqa: ARG005
         monkeypatch.setattr(daemon, "pull", self.pull)
+        monkeypatch.setattr(daemon, "remove_name", self.removed.append)
 
     def pull(self, reference: str, *, auth: object) -> dict[str, Any]:  # noqa: ARG002
         self.pulled.append(reference)
@@ -123,15 +125,16 @@ def test_an_image_is_loaded_once_and_its_id_is_verified(
     small_factory: SmallFactory, built: Built, docker: Daemon
 ) -> None:
     subject = subject_of_layout(small_factory.project, built.layout)
-    image, name = bring_into_daemon(subject)
-    assert image == built.image.config_digest
-    assert name
+    with in_daemon(subject) as image:
+        assert image == built.image.config_digest
     docker.has(built, built.image.config_digest)
-    assert bring_into_daemon(subject) == (built.image.config_digest, "")
+    with in_daemon(subject) as image:
+        assert image == built.image.config_digest
+    assert len(docker.removed) == 1
     docker.images.clear()
     docker.takes = f"sha256:{'2' * 64}"
-    with raises("engine-failed", match="another image"):
-        bring_into_daemon(subject)
+    with raises("engine-failed", match="another image"), in_daemon(subject):
+        pass
 
 
 def test_contents_are_the_files_that_a_container_sees(small_factory: SmallFactory, built: Built) -> None:
