@@ -20,8 +20,7 @@ from imagefactory.launch.preview import Preview
 from imagefactory.lock.flags.flag_records import FlagLock, record_flags
 from imagefactory.lock.making import make_locks
 from imagefactory.mods.choose import choose_mods
-from imagefactory.mods.compatibility import check_mods, seems_upstream
-from imagefactory.mods.ending import end_before
+from imagefactory.mods.compatibility import check_mods, end_before, seems_upstream
 from imagefactory.mods.source_files import Trees
 from imagefactory.plan.serve.description import describe
 from imagefactory.project.cells import Cell, buildable, default_version, intended_kernels
@@ -185,7 +184,7 @@ class NewRelease:
             if self.server == VLLM:
                 listed = re.findall(r'^    "(\w+)": \(', source.read(_TABLE) or "", flags=re.MULTILINE)
                 return {_NEEDLESS.sub("", name) for name in listed}
-            files = (name.removeprefix(_MODELS) for name in source.names() if name.startswith(_MODELS))
+            files = (name.removeprefix(_MODELS) for name in source.names if name.startswith(_MODELS))
             return {name.partition("/")[0].removesuffix(".py") for name in files}
 
         old, new = families(self.previous), families(self.name)

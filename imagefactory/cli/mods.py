@@ -79,7 +79,7 @@ def new(project: Project, name: str) -> None:
 @command(
     "mods",
     called="import",
-    source="a folder with run.sh, a .patch or .diff file or a folder of them, REPOSITORY@A..B, or a text file",
+    source="a folder with run.sh, a .patch or .diff file, or a folder of them",
     name="the name of the mod (default: that of the source)",
     with_="ADDRESS=FILE for a download of the script, or FILE if the address ends with its name; repeatable",
     env="a variable for the script, as NAME=VALUE; repeatable",
@@ -95,7 +95,7 @@ def import_(
     name: str = "",
     why: str = "",
 ) -> None:
-    """Turn somebody's run.sh, diffs or file into a mod: try it on every version, in a container without network."""
+    """Turn somebody's run.sh or diffs into a mod: try it on every version, in a container without network."""
     from imagefactory.compile.replay import provide_image, replaying
     from imagefactory.compile.toolchain import CompileProject
     from imagefactory.launch.prepare import settings_from

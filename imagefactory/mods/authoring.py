@@ -112,7 +112,7 @@ def source_lines(project: Project, path: str, vllm: str, pattern: str = "") -> I
             fix="Put a backslash before characters such as ( and [ to mean them literally.",
         ) from None
     release = Trees(project).release(server_name(vllm), vllm)
-    names, folder = release.names(), f"{path.rstrip('/')}/"
+    names, folder = release.names, f"{path.rstrip('/')}/"
     below = sorted(name for name in names if name.startswith(folder))
     text = release.read(path) if path in names else None
     if text is None and not below and server_name(vllm) == VLLM:

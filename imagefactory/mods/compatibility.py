@@ -18,7 +18,7 @@ from imagefactory.project.project import Project
 from imagefactory.project.server_versions import TITLES, server_name
 from imagefactory.store.atomic import write_text
 from images.shipped.mods.checks import failing
-from images.shipped.mods.manifest import STAGES, Mod, Variant
+from images.shipped.mods.manifest import MANIFEST, STAGES, Mod, Variant
 
 Status = Literal[
     "applies",
@@ -168,8 +168,21 @@ def seems_upstream(project: Project, mod: Mod, name: str) -> bool:
     return all(failing(check, tree.read(check.file)) is None for check in checks)
 
 
+def end_before(mods: Path, mod: Mod, release: str, *, upstream: bool) -> None:
+    """Let the variants that cover a release end before it; `upstream` also notes that the release has the change."""
+    path = mods / mod.name / MANIFEST
+    text = path.read_text("utf-8")
+    for versions in {variant.versions for variant in variants_for(mod, Version(release))}:
+        named = rf"""(\bversions: *)(["']?){re.escape(versions)}\2(?=[\s,}}])"""
+        text = re.sub(named, rf'\1"{versions},<{release}"', text)
+    if upstream:
+        text = re.sub(
+            r"^needed_when:.*\n(?:[ -].*\n)*", rf'\g<0>\nupstreamed_in: "{release}"\n', text, flags=re.MULTILINE
+        )
+    write_text(path, text)
+
+
 def _check_upstream(mod: Mod, name: str, trees: Trees) -> ModResult:
-    """Check that the unmodified sources of a version really contain the change."""
     variant = mod.manifest.variants[-1]
     tree = trees.tree(mod, variant, name)
     for check in mod.manifest.upstream_checks or variant.checks:

@@ -3,8 +3,6 @@
 import ast
 import re
 import warnings
-from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -17,8 +15,7 @@ from images.shipped.mods.manifest import UNPARSABLE, Check, Edit
 
 _TELLING = 12  # how many characters an anchor needs, apart from spaces
 _WIDEST = 80  # how many lines an anchor may take from around a change
-_SMALL, _DEPTH = 100, 3
-"""How many lines are compared with each other, and how often a part is split before it counts as changed as a whole."""
+_MOST_PAIRS = 200_000  # of equal lines on the two sides, apart from lines that are everywhere
 MOST_EDITS, LARGEST = 200, 1024**2  # the most changes of a file, and its most characters
 
 
@@ -33,55 +30,20 @@ class Block:
 
 
 def blocks(old: list[str], new: list[str]) -> list[Block]:
-    """List what differs between two lists of lines, in time that grows with their length alone."""
-    return list(_differing(old, new, Block(0, len(old), 0, len(new))))
+    """List what differs between two lists of lines; all between their equal ends, if comparing it would take long."""
+    start = _equal_ahead(old, new)
+    same = _equal_ahead(old[start:][::-1], new[start:][::-1])
+    left, right = old[start : len(old) - same], new[start : len(new) - same]
+    matcher = SequenceMatcher(None, left, right)
+    found: dict[str, list[int]] = matcher.b2j  # type: ignore[attr-defined] # typeshed lacks it
+    if sum(len(found.get(line, ())) for line in left) > _MOST_PAIRS:
+        return [Block(start, len(old) - same, start, len(new) - same)]
+    return [Block(*(start + at for at in place)) for tag, *place in matcher.get_opcodes() if tag != "equal"]
 
 
-def _differing(old: list[str], new: list[str], part: Block, depth: int = 0) -> Iterator[Block]:
-    """Yield what differs within a part: what lies between lines that occur once on both sides, in the same order."""
-    start, end, new_start, new_end = part.start, part.end, part.new_start, part.new_end
-    while start < end and new_start < new_end and old[start] == new[new_start]:
-        start, new_start = start + 1, new_start + 1
-    while start < end and new_start < new_end and old[end - 1] == new[new_end - 1]:
-        end, new_end = end - 1, new_end - 1
-    if start == end or new_start == new_end:
-        if start < end or new_start < new_end:
-            yield Block(start, end, new_start, new_end)
-    elif end - start + new_end - new_start <= _SMALL:
-        matcher = SequenceMatcher(None, old[start:end], new[new_start:new_end], autojunk=False)
-        for tag, i1, i2, j1, j2 in matcher.get_opcodes():
-            if tag != "equal":
-                yield Block(i1 + start, i2 + start, j1 + new_start, j2 + new_start)
-    else:
-        same = _once_in_both(old[start:end], new[new_start:new_end]) if depth < _DEPTH else []
-        if not same:
-            yield Block(start, end, new_start, new_end)
-            return
-        at, new_at = start, new_start
-        for one, other in [*((i + start, j + new_start) for i, j in same), (end, new_end)]:
-            yield from _differing(old, new, Block(at, one, new_at, other), depth + 1)
-            at, new_at = one, other
-
-
-def _once_in_both(old: list[str], new: list[str]) -> list[tuple[int, int]]:
-    """Return where lines are that occur once on both sides: the longest row of them that has the same order."""
-    here, there = Counter(old), Counter(new)
-    places = {line: at for at, line in enumerate(new) if there[line] == 1}
-    ends: list[int] = []
-    rows: list[tuple[int, int, int]] = []
-    at_end: list[int] = []
-    for at, line in enumerate(old):
-        if here[line] == 1 and line in places:
-            length = bisect_left(ends, places[line])
-            rows.append((at, places[line], at_end[length - 1] if length else -1))
-            ends[length : length + 1] = [places[line]]
-            at_end[length : length + 1] = [len(rows) - 1]
-    found: list[tuple[int, int]] = []
-    last = at_end[-1] if at_end else -1
-    while last >= 0:
-        found.append(rows[last][:2])
-        last = rows[last][2]
-    return found[::-1]
+def _equal_ahead(one: list[str], other: list[str]) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (mine, yours) in pairs if mine != yours), min(len(one), len(other)))
 
 
 def exact_edits(path: str, before: str, after: str) -> list[Edit]:

@@ -62,8 +62,18 @@ class ReleaseSource:
                     file.write(json.dumps(self._memory, sort_keys=True).encode())
             return self._memory[path]
 
+    @property
+    def distribution(self) -> str:
+        return self._locked.name
+
+    @cached_property
     def names(self) -> frozenset[str]:
         return frozenset(self._zip.namelist())
+
+    def may_hold(self, path: str) -> bool:
+        """Whether it has a file, or a package that the file could belong to."""
+        top = path.partition("/")[0]
+        return path in self.names or (top != path and f"{top}/__init__.py" in self.names)
 
     def texts(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
         """Yield the paths and contents of text files of a wheel, which is downloaded as a whole."""
@@ -80,8 +90,7 @@ class ReleaseSource:
     def _read_member(self) -> Callable[[str], str | None]:
         if not self._locked.file.endswith(".whl"):
             return self._open_sdist()
-        names = self.names()
-        return lambda path: decoded(self._zip.read(path), path) if path in names else None
+        return lambda path: decoded(self._zip.read(path), path) if path in self.names else None
 
     def _ranges(self) -> ZipFile | None:
         """Open the wheel remotely, if the index states its hash and the server supports range requests."""

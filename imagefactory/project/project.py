@@ -135,7 +135,6 @@ def target_status(project: Project, cell: Cell) -> dict[str, str]:
     return {
         **asdict(cell),
         "sparks": str(model.sparks),
-        "mods": model.mods if isinstance(model.mods, str) else " ".join(model.mods),
         "kernels": project.wheel_lock(cell).kernels if locked else intended_kernels(project.matrix, cell),
         "locked": "yes" if locked else "no",
         "revision": "generated" if not model.repositories else "pinned" if pinned else "unpinned",

@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from imagefactory.project.bases import unique
 from imagefactory.project.server_versions import VLLM
-from images.shipped.values import HubRepo, Name, Specifier
+from images.shipped.values import HubRepo, Specifier
 
 ServedOn = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)?$")]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -43,8 +43,7 @@ class Drafter(_OfServers):
     method: Literal["dflash", "dspark", "eagle3", "mtp", "ngram"]
     tokens: Annotated[int, Field(ge=1, le=64)]
     attention_backend: str | None = None
-    config: Annotated[dict[FlagName, Scalar], Field(exclude_if=not_)] = {}
-    """More keys of vLLM's --speculative-config."""
+    config: Annotated[dict[FlagName, Scalar], Field(exclude_if=not_)] = {}  # more keys of vLLM's --speculative-config
     vllm: Specifier = ""
     sglang: Specifier | None = None  # the versions of SGLang that it works with. Absent: none
 
@@ -113,8 +112,7 @@ class ServedModel(_OfServers):
     generated: Literal["tiny"] | None = None
     vllm: Specifier | None = None  # the versions of vLLM that can serve it. Absent: none
     sglang: Specifier | None = None  # the versions of SGLang that can serve it. Absent: none
-    sparks: Literal[1, 2] = 1
-    """How many DGX Sparks serve it together; what `memory` says is shared by them."""
+    sparks: Literal[1, 2] = 1  # how many DGX Sparks serve it together; what `memory` says is shared by them
     weights: Literal["bf16", "fp8", "nvfp4", "mxfp4", "int4-autoround", "awq", "dummy"]
     good_for: Annotated[list[Use], AfterValidator(unique)] = []
     """What to use it for, the main use first; `documents` are long ones. Only tables show it."""
@@ -134,7 +132,6 @@ class ServedModel(_OfServers):
     """Serving settings that differ: of vLLM on an arch (`rtx5090`), of another server (`sglang`), which takes nothing
     from `serve`, and of that server on an arch (`sglang/rtx5090`)."""
     memory: Memory | None = None
-    mods: Literal["auto", "none"] | list[Name] = "auto"
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:

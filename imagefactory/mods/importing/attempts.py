@@ -4,39 +4,33 @@ Of unified diffs, every line has to match, wherever in the file it is; there is 
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Literal
 
 from imagefactory.errors import ModError
-from imagefactory.mods.authoring import printable
+from imagefactory.mods.authoring import FileChange, printable
 from imagefactory.mods.exact_edits import LARGEST, MOST_EDITS
 from imagefactory.mods.source_files import ReleaseSource
-from images.shipped.mods.diffs import NOWHERE, Hunk, parse_diff, split_lines
+from images.shipped.mods.diffs import Hunk, parse_diff, split_lines
 from images.shipped.mods.manifest import IMAGE_FILES, path_fault
 from images.shipped.mods.text import decoded
 
 Outcome = Literal["changes", "nothing", "fails", "untried"]
 _COMPILED = re.compile(r"^(csrc/|cmake/|CMakeLists\.txt|setup\.py)|\.(cu|cuh|cpp|cc|c|h|hpp|cmake)$")
-_SECTION = re.compile(r"^diff --git |^--- (?=\S)")
-_PLACE = re.compile(r"^/?(?:.*/)?(?:dist|site)-packages/")
+_FROM_GIT = re.compile(r"^(?=diff --git )", re.MULTILINE)
+_PLAIN = re.compile(r"^(?=--- \S.*\n\+\+\+ .*\n@@ )", re.MULTILINE)
+_PLACE = re.compile(r"^/?(?:.*/)?(?:dist|site)-packages/")  # in diffs that were made on an installed tree
 _STRUCTURE = {
-    "rename ": "renames",
-    "copy ": "copies",
-    "deleted file ": "deletes",
-    "old mode ": "changes the permissions of",
-    "GIT binary ": "has binary parts for",
-    "Binary files ": "has binary parts for",
+    "rename": "renames",
+    "copy": "copies",
+    "deleted file": "deletes",
+    "old mode": "changes the permissions of",
+    "GIT binary": "has binary parts for",
+    "Binary files": "has binary parts for",
 }
-
-
-@dataclass(frozen=True)
-class TextChange:
-    """A file before and after; `before` is None if the file is new."""
-
-    before: str | None
-    after: str
+_STRUCTURAL = re.compile(rf"^({'|'.join(_STRUCTURE)}) ", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -47,7 +41,7 @@ class Attempt:
     outcome: Outcome
     why: str = ""  # why nothing came of it
     distribution: str = ""
-    files: Mapping[str, TextChange] = field(default_factory=dict)
+    files: Mapping[str, FileChange] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what a reviewer should know
     addresses: tuple[str, ...] = ()  # what the script would have fetched
 
@@ -57,28 +51,15 @@ class Attempt:
         object.__setattr__(self, "addresses", tuple(map(printable, self.addresses)))
 
 
-@dataclass(frozen=True)
-class Distribution:
-    """A locked distribution that a change may touch, with the names of its files."""
-
-    name: str
-    release: ReleaseSource
-    paths: frozenset[str]
-
-    def may_hold(self, path: str) -> bool:
-        top = path.partition("/")[0]
-        return path in self.paths or (top != path and f"{top}/__init__.py" in self.paths)
-
-
 def settle(
     version: str,
     contents: Mapping[str, bytes],
-    distributions: list[Distribution],
+    distributions: list[ReleaseSource],
     *,
     notes: tuple[str, ...] = (),
 ) -> Attempt:
     """Turn new contents of files into an attempt; a path below IMAGE_FILES belongs to any distribution."""
-    files: dict[str, TextChange] = {}
+    files: dict[str, FileChange] = {}
     owners: dict[str, list[str]] = {}
     for path, data in sorted(contents.items()):
         owner = next((one for one in distributions if one.may_hold(path)), None)
@@ -87,18 +68,18 @@ def settle(
             return Attempt(version, "fails", change)
         if change.before != change.after:
             files[path] = change
-            owners.setdefault(owner.name if owner is not None else "", []).append(path)
+            owners.setdefault(owner.distribution if owner is not None else "", []).append(path)
     named = [name for name in owners if name]
     if len(named) > 1:
         parts = "; ".join(f"{name}: {', '.join(owners[name][:3])}" for name in named)
         return Attempt(version, "fails", f"it changes several distributions, and a mod changes one ({parts})")
     if not files:
         return Attempt(version, "nothing", notes=notes)
-    own = named[0] if named else distributions[0].name
+    own = named[0] if named else distributions[0].distribution
     return Attempt(version, "changes", distribution=own, files=files, notes=notes)
 
 
-def _change(path: str, data: bytes, owner: Distribution | None) -> TextChange | str:
+def _change(path: str, data: bytes, owner: ReleaseSource | None) -> FileChange | str:
     """Return a file before and after, or why no mod can change it like that."""
     inside = path.removeprefix(IMAGE_FILES)
     fault = path_fault(inside)
@@ -107,7 +88,7 @@ def _change(path: str, data: bytes, owner: Distribution | None) -> TextChange | 
     if inside == path and owner is None:
         return f"it changes {path}, which is in no package that it may change"
     try:
-        before = owner.release.read(path) if owner is not None and path in owner.paths else None
+        before = owner.read(path) if owner is not None else None
         after = decoded(data, path)
     except ModError:
         return f"it changes {path}, which is not text"
@@ -115,7 +96,7 @@ def _change(path: str, data: bytes, owner: Distribution | None) -> TextChange | 
         return f"{path} would have more than {LARGEST} characters"
     if before == "" or not after:
         return f"{path} is empty, before or after: an edit needs text"
-    return TextChange(before, after)
+    return FileChange(path, before, after)
 
 
 def in_image(name: str) -> str:
@@ -134,7 +115,9 @@ class Section:
 def read_diffs(diffs: Mapping[str, str]) -> list[tuple[str, list[Section]]]:
     stack: list[tuple[str, list[Section]]] = []
     for name, text in diffs.items():
-        sections = [section for part in _parts(text) if (section := _section(name, part)).path]
+        # What comes before the first is a message.
+        parts = re.split(_FROM_GIT if _FROM_GIT.search(text) else _PLAIN, text)
+        sections = [section for part in parts if (section := _section(name, part)).path]
         if not sections:
             raise _no_diff(name, f"{name} is not a diff.", "It names no file to change.")
         stack.append((name, sections))
@@ -150,7 +133,7 @@ def _no_diff(name: str, what: str, why: str) -> ModError:
     return ModError("bad-import-source", printable(what), where=printable(name), why=printable(why), fix=fix)
 
 
-def try_diffs(version: str, stack: Sequence[tuple[str, list[Section]]], distributions: list[Distribution]) -> Attempt:
+def try_diffs(version: str, stack: Sequence[tuple[str, list[Section]]], distributions: list[ReleaseSource]) -> Attempt:
     """Apply a stack of diffs to a version; one that is there already is passed over."""
     texts: dict[str, str | None] = {}
     notes: list[str] = []
@@ -189,11 +172,10 @@ def _refused(name: str, inside: Sequence[Section], outside: Sequence[str]) -> st
     return f"{name} {refused.refused} {refused.path}, which no mod can" if refused is not None else None
 
 
-def _read(path: str, texts: Mapping[str, str | None], distributions: list[Distribution]) -> str | None:
+def _read(path: str, texts: Mapping[str, str | None], distributions: list[ReleaseSource]) -> str | None:
     if path in texts:
         return texts[path]
-    owner = next((one for one in distributions if path in one.paths), None)
-    return owner.release.read(path) if owner is not None else None
+    return next((one.read(path) for one in distributions if path in one.names), None)
 
 
 def _apply(
@@ -255,48 +237,16 @@ def _is_there(section: Section, text: str | None) -> bool:
     return not isinstance(_replaced(text, reverse), int)
 
 
-def _parts(text: str) -> Iterator[list[str]]:
-    """Split a diff into the parts of its files; what comes before the first is a message."""
-    part: list[str] = []
-    in_hunk = (0, 0)
-    for line in split_lines(text):
-        old, new = in_hunk
-        if old > 0 or new > 0:
-            kind = line[:1]
-            in_hunk = (old - (kind in " -\n"), new - (kind in " +\n"))
-        elif _SECTION.match(line) and not (line.startswith("--- ") and _heads(part)):
-            yield part
-            part = []
-        match = re.match(r"^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@", line) if in_hunk <= (0, 0) else None
-        if match is not None:
-            in_hunk = (int(match[1] or 1), int(match[2] or 1))
-        part.append(line)
-    yield part
-
-
-def _heads(part: Sequence[str]) -> bool:
-    """Whether a part is at the head of its file: a `diff` line, with no `---` yet."""
-    return bool(part) and part[0].startswith("diff --git ") and not any(x.startswith("--- ") for x in part)
-
-
-def _section(name: str, part: list[str]) -> Section:
-    head = [line for line in part if not line.startswith((" ", "+ ", "- "))]
-    verbs = (verb for line in head for key, verb in _STRUCTURE.items() if line.startswith(key))
-    structure = next(verbs, None)
-    named = re.match(r"diff --git (?:a/)?(\S+) ", part[0]) if part else None
-    if structure is not None:
-        return Section(_inside(named[1] if named else "a file"), refused=structure)
-    if not any(line.startswith("@@") for line in part):
+def _section(name: str, part: str) -> Section:
+    named = re.match(r"diff --git (?:a/)?(\S+) ", part)
+    path = _PLACE.sub("", named[1]) if named else ""
+    if structure := _STRUCTURAL.search(part):
+        return Section(path or "a file", refused=_STRUCTURE[structure[1]])
+    if not re.search(r"^@@", part, re.MULTILINE):
         # A new, empty file, or the message of a commit.
-        return Section(_inside(named[1]) if named else "")
+        return Section(path)
     try:
-        hunks = parse_diff("".join(part))
+        hunks = parse_diff(part)
     except ValueError as error:
         raise _no_diff(name, f"{name} is not a diff that can be applied.", f"{error}.") from None
-    path = _inside(hunks[0].path)
-    return Section(path, tuple(Hunk(path, hunk.line, hunk.old, hunk.new) for hunk in hunks))
-
-
-def _inside(path: str) -> str:
-    """Return a path below the packages, for diffs made on an installed tree."""
-    return path if path == NOWHERE else _PLACE.sub("", path)
+    return Section(_PLACE.sub("", hunks[0].path), tuple(hunks))

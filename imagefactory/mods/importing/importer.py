@@ -11,20 +11,13 @@ from pathlib import Path
 
 from imagefactory.errors import ModError, UsageError
 from imagefactory.mods.authoring import NO_REASON, manifest_text, new_folder, printable
-from imagefactory.mods.compatibility import check_mods, refuse_unknown_version, releases
+from imagefactory.mods.compatibility import check_mods, refuse_broken, refuse_unknown_version, releases
 from imagefactory.mods.exact_edits import blocks
-from imagefactory.mods.importing.attempts import (
-    Attempt,
-    Distribution,
-    in_image,
-    read_diffs,
-    settle,
-    try_diffs,
-)
+from imagefactory.mods.importing.attempts import Attempt, read_diffs, try_diffs
 from imagefactory.mods.importing.draft import Draft, draft, group_attempts
 from imagefactory.mods.importing.replays import SECONDS, Order, Report, judge
 from imagefactory.mods.importing.sources import UNKNOWN, Source
-from imagefactory.mods.source_files import Trees
+from imagefactory.mods.source_files import ReleaseSource, Trees
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import VLLM
 from imagefactory.store.atomic import write_text
@@ -49,8 +42,7 @@ class Importer:
     """Tries sources on the versions of a checkout's matrix."""
 
     project: Project
-    replay: Callable[[Order, Path], Report]
-    """Runs a script in a container; the folder is for files of that run."""
+    replay: Callable[[Order, Path], Report]  # runs a script in a container; the folder is for files of that run
     say: Say
     supplied: Mapping[str, bytes]  # what scripts would download, by its address or the last part of it
     env: Mapping[str, str]
@@ -98,21 +90,17 @@ class Importer:
     def _way(self, source: Source) -> Callable[[str], Attempt]:
         if source.kind == "script":
             return lambda name: self._replay(source, name)
-        if source.kind == "diffs":
-            stack = read_diffs(source.texts)
-            return lambda name: try_diffs(name, stack, self._distributions(source, name))
-        contents = {in_image(name): data for name, data in source.files.items()}
-        return lambda name: settle(name, contents, self._distributions(source, name)[:1])
+        stack = read_diffs(source.texts)
+        return lambda name: try_diffs(name, stack, self._distributions(source, name))
 
-    def _distributions(self, source: Source, name: str) -> list[Distribution]:
+    def _distributions(self, source: Source, name: str) -> list[ReleaseSource]:
         """Return the distributions that a source can change: vLLM, and those whose folders it names."""
         names = [VLLM]
         for wheel in {wheel.name: wheel for wheel in self.trees.wheels(name)}.values():
             package = wheel.name.replace("-", "_").removesuffix("_python")
             if wheel.name != VLLM and wheel.size <= _LARGEST and package in source.words:
                 names.append(wheel.name)
-        found = {one: self.trees.release(one, name) for one in names}
-        return [Distribution(one, release, release.names()) for one, release in found.items()]
+        return [self.trees.release(one, name) for one in names]
 
     def _replay(self, source: Source, name: str) -> Attempt:
         distributions = self._distributions(source, name)
@@ -126,7 +114,7 @@ class Importer:
                 mod=_tar(folder / "mod.tar", source.files),
                 supplied=_tar(folder / "supplied.tar", {names[key]: data for key, data in self.supplied.items()}),
                 names=names,
-                wheels=[one.release.archive() for one in distributions],
+                wheels=[one.archive() for one in distributions],
                 locked={wheel.name: wheel.version for wheel in self.trees.wheels(name)},
                 env=self.env,
                 seconds=self.seconds,
@@ -136,30 +124,17 @@ class Importer:
 
     def _write(self, folder: Path, source: Source, made: Draft) -> Path:
         """Write a mod and check it on the versions that it was tried on; leave nothing behind if it fails."""
+        tried = [attempt.version for attempt in made.attempts if attempt.outcome != "untried"]
         try:
             for name, text in made.files.items():
                 write_text(folder / name, text)
             comments = provenance(source, made, self.supplied)
             write_text(folder / MANIFEST, manifest_text(made.manifest, comments))
-            self._refuse_unfit(source, made)
+            refuse_broken(check_mods(Project(self.project.root, self.project.store), [source.name], tried))
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         return folder / MANIFEST
-
-    def _refuse_unfit(self, source: Source, made: Draft) -> None:
-        tried = [attempt.version for attempt in made.attempts if attempt.outcome != "untried"]
-        expected = {attempt.version for attempt in made.attempts if attempt.outcome == "changes"}
-        results = check_mods(Project(self.project.root, self.project.store), [source.name], tried)
-        wrong = [one for one in results if (one.status == "applies") is not (one.version in expected)]
-        if wrong:
-            raise ModError(
-                "unfit-draft",
-                f"The draft of {source.name} does not hold.",
-                where=", ".join(result.version for result in wrong),
-                why=" | ".join(f"{result.version}: {result.status}, {result.detail}" for result in wrong),
-                fix="Write the mod by hand (`./inv mods.new`), and report this as a bug.",
-            )
 
 
 def without_old_copies(source: Source, attempts: Sequence[Attempt]) -> list[Attempt]:

@@ -11,7 +11,8 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from imagefactory.errors import clean
-from imagefactory.mods.importing.attempts import Attempt, Distribution, in_image, settle
+from imagefactory.mods.importing.attempts import Attempt, in_image, settle
+from imagefactory.mods.source_files import ReleaseSource
 
 _KINDS = {"l": "a link", "p": "a pipe", "s": "a socket", "c": "a device", "b": "a device"}
 _EXCEPTION = re.compile(r"^Traceback \(most recent call last\):$", re.MULTILINE)
@@ -84,7 +85,7 @@ class Order:
     seconds: float = SECONDS
 
 
-def judge(version: str, report: Report, distributions: list[Distribution]) -> Attempt:
+def judge(version: str, report: Report, distributions: list[ReleaseSource]) -> Attempt:
     addresses = tuple(dict.fromkeys(call.address for call in report.calls if call.address and not call.supplied))
     fault = next(_faults(report, addresses), None)
     if fault is not None:

@@ -1,4 +1,7 @@
-"""Reads what should become a mod: a script's folder, diffs, a range of commits, or a file; and where it comes from."""
+"""Reads what should become a mod: a script's folder or diffs; and where it comes from.
+
+Git itself never runs: any option of somebody else's repository may name a program. Its files are read instead.
+"""
 
 import os
 import re
@@ -11,13 +14,15 @@ from typing import Final, Literal
 
 from imagefactory.errors import ModError
 from imagefactory.mods.authoring import NAME, printable
-from imagefactory.mods.importing.foreign_git import ForeignRepository
 from imagefactory.store.paths import expand_home
 
 SCRIPT: Final = "run.sh"
 _DIFFS = (".patch", ".diff")
 _MOST_FILES, _MOST_BYTES = 500, 16 * 1024**2
-_RANGE = re.compile(r"^(?P<folder>.+)@(?P<commits>[^@\s]+\.\.[^@\s]+)$")
+_ORIGIN = re.compile(
+    r'^\[remote "origin"\]\n(?:[ \t].*\n)*?[ \t]*url *= *\S*github\.com[:/]([\w.-]+/[\w.-]+?)(?:\.git)?/?$',
+    re.MULTILINE,
+)
 _PROBLEM = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(?:pull|issues)/\d+")
 _LICENCES = {
     "Apache-2.0": ["Apache License Version 2.0"],
@@ -34,7 +39,7 @@ UNKNOWN: Final = "NOASSERTION"  # what SPDX calls a licence that nobody has look
 class Source:
     """What should become a mod."""
 
-    kind: Literal["script", "diffs", "file"]
+    kind: Literal["script", "diffs"]
     name: str
     files: Mapping[str, bytes]  # all its files; for diffs in the order in which they are applied
     shown: str  # how the source is called in mod.yaml
@@ -62,44 +67,18 @@ class Source:
 
 
 def read_source(text: str, name: str = "") -> Source:
-    commits = _RANGE.match(text)
-    path = expand_home(commits["folder"] if commits else text, "the source to import")
+    path = expand_home(text, "the source to import")
     if not os.path.exists(path):  # noqa: PTH110 - Path.exists raises for a name that is too long
         raise _unusable(text, "Nothing of that name exists.")
-    if commits is not None:
-        return _of_range(path, commits["commits"], name)
     files = dict(_read_files(path)) if path.is_dir() else {path.name: read_file(path)}
     diffs = {key: data for key, data in files.items() if key.endswith(_DIFFS) and "/" not in key}
-    kind: Literal["script", "diffs", "file"] = "file"
-    if path.is_dir() and SCRIPT in files:
-        kind = "script"
-    elif diffs:
-        kind, files = "diffs", _in_series(diffs, files.get("series"))
-    elif path.is_dir():
-        raise _unusable(text, f"The folder has no {SCRIPT}, and no .patch or .diff file.")
-    else:
-        try:
-            files[path.name].decode()
-        except UnicodeDecodeError:
-            raise _unusable(text, "It is not text, which is all that a mod can bring.") from None
+    kind: Literal["script", "diffs"] = "script"
+    if not path.is_dir() or SCRIPT not in files:
+        kind, files = "diffs", dict(sorted(diffs.items()))
+    if not files:
+        raise _unusable(text, f"It has no {SCRIPT}, and no .patch or .diff file.")
     shown, link = _published(path)
     return Source(kind, name or _name_for(path), files, shown, _licence(path, files), link)
-
-
-def _of_range(folder: Path, commits: str, name: str) -> Source:
-    if commits.startswith("-"):
-        raise _unusable(commits, "A range of commits begins with a commit.")
-    repository = ForeignRepository.around(folder)
-    done = repository.diff(commits) if repository is not None else None
-    if done is None:
-        limit = f"or they differ in more than {_MOST_BYTES // 1024**2} MiB"
-        raise _unusable(f"{folder}@{commits}", f"Git cannot compare these commits in that folder, {limit}.")
-    if not done.strip():
-        raise _unusable(f"{folder}@{commits}", "The two commits have the same files.")
-    shown, link = _published(folder)
-    files = {f"{commits.replace('/', '-')}.diff": done}
-    chosen = name or _name_for(Path(commits.rpartition("..")[2]))
-    return Source("diffs", chosen, files, f"{shown}, {commits}", _licence(folder, {}), link)
 
 
 def _read_files(folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -139,14 +118,6 @@ def read_file(path: Path) -> bytes:
     return data
 
 
-def _in_series(diffs: Mapping[str, bytes], series: bytes | None) -> dict[str, bytes]:
-    """Order diffs as the file `series` says, else by name."""
-    if series is None:
-        return dict(sorted(diffs.items()))
-    names = [line.split("#")[0].strip() for line in series.decode("utf-8", "replace").splitlines()]
-    return {name: diffs[name] for name in names if name in diffs}
-
-
 def _name_for(path: Path) -> str:
     stem = path.resolve().name if path.is_dir() else path.name.partition(".")[0]
     name = re.sub(r"[^a-z0-9._-]+", "-", stem.lower()).strip("-._")
@@ -156,18 +127,37 @@ def _name_for(path: Path) -> str:
 
 
 def _published(path: Path) -> tuple[str, str | None]:
-    """Return how a source is called, and its web page: its repository, commit and path, where Git knows them."""
-    name = printable(path.name)
-    repository = ForeignRepository.around(path if path.is_dir() else path.parent)
-    commit = repository.head() if repository is not None else ""
-    if repository is None or not commit:
-        return name, None
-    inside = printable(path.resolve().relative_to(repository.top).as_posix())
-    match = re.search(r"github\.com[:/]([\w.-]+/[\w.-]+?)(?:\.git)?/?$", repository.origin())
-    if match is None:
-        return f"{inside} at {commit}", None
-    link = f"https://github.com/{match[1]}/tree/{commit}/{inside}"
-    return f"{inside} of {match[1]} at {commit}", link
+    """Return how a source is called, and its web page: its repository, commit and path, where they are known."""
+    top, git = _repository(path.resolve())
+    shared = git / _text(git / "commondir").strip()  # a second work tree has a HEAD of its own alone
+    head = _text(git / "HEAD").strip()
+    if branch := head.partition("ref: ")[2]:
+        packed = re.search(rf"^(\w+) {re.escape(branch)}$", _text(shared / "packed-refs"), re.MULTILINE)
+        head = _text(shared / branch).strip() or (packed[1] if packed else "")
+    if not re.fullmatch(r"[0-9a-f]{40,64}", head):
+        return printable(path.name), None
+    inside = printable(path.resolve().relative_to(top).as_posix())
+    origin = _ORIGIN.search(_text(shared / "config"))
+    if origin is None:
+        return f"{inside} at {head}", None
+    return f"{inside} of {origin[1]} at {head}", f"https://github.com/{origin[1]}/tree/{head}/{inside}"
+
+
+def _repository(path: Path) -> tuple[Path, Path]:
+    """Return the work tree around a path, and the folder where Git keeps its files; the path itself if it has none."""
+    for top in (path, *path.parents):
+        git = top / ".git"
+        if pointer := _text(git):  # of a submodule, or of a second work tree
+            git = top / pointer.removeprefix("gitdir:").strip()
+        if _text(git / "HEAD"):
+            return top, git
+    return path, path
+
+
+def _text(file: Path) -> str:
+    """Read a file; empty if there is none."""
+    there = os.path.isfile(file)  # noqa: PTH113 - Path.is_file raises for a name that is too long
+    return read_file(file).decode("utf-8", "replace") if there else ""
 
 
 def _licence(path: Path, files: Mapping[str, bytes]) -> str:
@@ -177,8 +167,8 @@ def _licence(path: Path, files: Mapping[str, bytes]) -> str:
         if match is not None:
             return match[1]
     folder = path.resolve() if path.is_dir() else path.resolve().parent
-    repository = ForeignRepository.around(folder)
-    above = [one for one in folder.parents if repository and one.is_relative_to(repository.top)]
+    top, _ = _repository(folder)
+    above = [one for one in folder.parents if one.is_relative_to(top)]
     for place in (folder, *above):
         for file in sorted(place.glob("LICEN[CS]E*")):
             text = " ".join(read_file(file).decode("utf-8", "replace").split()) if file.is_file() else ""
@@ -193,5 +183,5 @@ def _unusable(source: str, why: str) -> ModError:
         "This cannot be read as a mod.",
         where=printable(source),
         why=printable(why),
-        fix=f"Name a folder with {SCRIPT}, a .patch or .diff file, a folder of them, REPOSITORY@A..B, or a text file.",
+        fix=f"Name a folder with {SCRIPT}, a .patch or .diff file, or a folder of them.",
     )

@@ -13,6 +13,7 @@ from imagefactory.assemble.engines.by_name import BuildOptions, BuiltImage, buil
 from imagefactory.assemble.engines.differences import compare_named
 from imagefactory.assemble.engines.docker.daemon import image_id
 from imagefactory.mods.authoring import scaffold
+from imagefactory.mods.choose import NO_MODEL
 from imagefactory.plan.make import make_plan
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
@@ -37,9 +38,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     matrix = (REPOSITORY / "matrix.yaml").read_text("utf-8")
     # Another name, so that the images of whoever runs this stay as they are; and a mod, which tiny has none of.
     matrix = matrix.replace("/spark-vllm ", f"/test-{os.getpid()} ", 1)
-    matrix = matrix.replace("    generated: tiny\n", "    generated: tiny\n    mods: [note]\n", 1)
     (root / "matrix.yaml").write_text(matrix, "utf-8")
-    scaffold(Project(root), "note")
+    mod = scaffold(Project(root), "note")
+    mod.write_text(mod.read_text("utf-8").replace(NO_MODEL, "tiny"), "utf-8")
     return Project(root)
 
 

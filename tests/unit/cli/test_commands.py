@@ -28,7 +28,7 @@ def test_lock_check_finds_drift_and_names_the_model(own_inv: Inv) -> None:
 
 def test_targets_are_listed_as_json_and_as_a_table(inv: Inv) -> None:
     rows = json.loads(inv("targets", "--json").stdout)
-    assert {"model", "version", "arch", "platform", "sparks", "mods", "kernels", "locked", "revision"} == set(rows[0])
+    assert {"model", "version", "arch", "platform", "sparks", "kernels", "locked", "revision"} == set(rows[0])
     assert {row["locked"] for row in rows} == {"yes", "no"}
     assert {row["revision"] for row in rows if row["model"] == "tiny"} == {"generated"}
     assert len(inv("targets").stdout.splitlines()) == len(rows) + 1

@@ -9,31 +9,16 @@ from imagefactory.mods.authoring import changes, scaffold, source_lines, unfinis
 from imagefactory.mods.compatibility import BEGIN, END, check_mods, markdown, refuse_broken, write_table
 from imagefactory.mods.source_files import FolderSource
 from imagefactory.project.cells import Cell
-from imagefactory.project.locks.files import LockedSource, SourceLock
+from imagefactory.project.locks.files import SourceLock
 from imagefactory.project.project import Project
-from imagefactory.store.cache import Store
-from imagefactory.store.digests import Sha256
 from images.shipped.mods.load import load_mod
 from tests.fixtures.failures import raises
-from tests.fixtures.lock_files import MADE_FROM, locked_wheel, write_wheel_lock
+from tests.fixtures.lock_files import locked_wheel, write_wheel_lock
 from tests.fixtures.mods import Data, edit, has, manifest, plugin_mod, table_in, write_mod
+from tests.fixtures.releases import released
 from tests.fixtures.servers import SimpleIndex
-from tests.fixtures.small_matrix import HEAD
-from tests.fixtures.wheels import WheelFactory, sha256_of_file
-from tests.unit.mods.test_source_files import make_sdist
+from tests.fixtures.wheels import WheelFactory
 
-MATRIX = f"""\
-{HEAD}
-defaults: {{vllm: "2.0", arch: cpu}}
-archs: {{cpu: {{platforms: [linux/amd64], base: bookworm}}}}
-vllm:
-  "1.0": {{release: "1.0"}}
-  "2.0": {{release: "2.0"}}
-  old: {{git: some/where, ref: old, counts_as: 0.5.0}}
-  nightly: {{git: some/where, ref: main, counts_as: 2.1.dev0}}
-models:
-  tiny: {{generated: tiny, vllm: ">=0", weights: dummy}}
-"""
 INDENTED = "if True:\n    import warnings\n"
 OLD = {"vllm/x.py": "class A(Base):\n    pass\n", "vllm/version.py": INDENTED}
 NEW = {"vllm/x.py": "class A(Base, Mixin):\n    pass\n", "vllm/version.py": INDENTED}
@@ -46,24 +31,14 @@ VERSION_EDIT = edit("vllm/version.py", "import warnings\n", after="# marked\n")
 def project(
     tmp_path: Path, simple_index: SimpleIndex, wheel_factory: WheelFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Project:
-    """Make a checkout with two releases whose archives are on an index."""
+    """Make a checkout with two releases, the newer one with another distribution, and a version before both."""
     monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
-    root = tmp_path / "checkout"
-    root.mkdir()
-    (root / "matrix.yaml").write_text(MATRIX)
-    locks = root / "locks"
-    sources: list[LockedSource] = []
-    for version, files in (("1.0", OLD), ("2.0", NEW)):
-        sdist = make_sdist(tmp_path, {**files, "CMakeLists.txt": "set(ARCHS 1)\n"}, version)
-        for path in (wheel_factory("vllm", version, files=files), sdist):
-            simple_index.add(path)
-            digest, size = Sha256(sha256_of_file(path)), path.stat().st_size
-            sources.append(LockedSource(name="vllm", version=version, file=path.name, sha256=digest, size=size))
-    SourceLock(made_from=MADE_FROM, sources=tuple(sources)).write(SourceLock.path(locks))
-    other = wheel_factory("flash-thing", "7.0", files={"flash/x.py": "SLOW = 1\n"})
-    simple_index.add(other)
-    write_wheel_lock(locks, Cell("tiny", "2.0", "cpu", "linux/amd64"), [locked_wheel(other)])
-    return Project(root, Store(tmp_path / "store"))
+    releases, others = {"1.0": OLD, "2.0": NEW}, {"flash-thing": {"flash/x.py": "SLOW = 1\n"}}
+    made = released(tmp_path, simple_index, wheel_factory, releases, others)
+    made.wheel_lock_path(Cell("tiny", "1.0", "cpu", "linux/amd64")).unlink()
+    matrix, old = made.root / "matrix.yaml", "  old: {git: some/where, ref: old, counts_as: 0.5.0}\n"
+    matrix.write_text(matrix.read_text().replace("  nightly:", f"{old}  nightly:"))
+    return Project(made.root, made.store)
 
 
 def marker(**more: Any) -> Data:

@@ -1,16 +1,13 @@
 """Mods are checked on archives that are pinned by hash, and read by range request where possible."""
 
-import io
 import re
-import tarfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import pytest
 
-from imagefactory.lock.lookups import lock_sources
+from imagefactory.lock.lookups import lock_archive
 from imagefactory.mods.source_files import (
     FolderSource,
     ReleaseSource,
@@ -25,6 +22,7 @@ from imagefactory.store.indexes import Indexes
 from images.shipped.mods.manifest import GitSource
 from tests.fixtures.failures import raises
 from tests.fixtures.mods import plugin_mod
+from tests.fixtures.releases import make_sdist
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import WheelFactory, sha256_of_file
 
@@ -34,17 +32,6 @@ FILES: dict[str, bytes | str] = {
     "vllm/big.bin": b"\xff" * 1_500_000,
     "vllm/odd.txt": b"fine\n\xff\n",
 }
-
-
-def make_sdist(folder: Path, files: Mapping[str, bytes | str], version: str = "1.0") -> Path:
-    path = folder / f"vllm-{version}.tar.gz"
-    with tarfile.open(path, "w:gz") as archive:
-        for name, content in files.items():
-            data = content.encode() if isinstance(content, str) else content
-            info = tarfile.TarInfo(f"vllm-{version}/{name}")
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return path
 
 
 @dataclass
@@ -60,7 +47,7 @@ class Release:
 
     @cached_property
     def locked(self) -> list[LockedSource]:
-        return lock_sources("vllm", "1.0", self.indexes)
+        return [lock_archive(kind, "vllm", "1.0", self.indexes, "") for kind in ("wheel", "sdist")]
 
     def open(self, locked: LockedSource) -> ReleaseSource:
         return ReleaseSource(locked, self.indexes, self.store)
@@ -92,7 +79,7 @@ def test_lock_pins_one_wheel_and_the_sdist_of_a_release(release: Release) -> Non
 @pytest.mark.parametrize(("version", "missing"), [("0.9", "sdist"), ("0.8", "wheel")])
 def test_lock_refuses_an_incomplete_release(release: Release, version: str, missing: str) -> None:
     with raises("no-wheel", match=rf"lacks the {missing} of vllm {re.escape(version)}"):
-        lock_sources("vllm", version, release.indexes)
+        lock_archive(missing, "vllm", version, release.indexes, "It is needed.")
 
 
 @pytest.mark.parametrize("number", [0, 1])

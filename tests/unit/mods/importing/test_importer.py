@@ -1,10 +1,12 @@
-"""Diffs and files become mods that hold on the versions they were seen on; what cannot says why and leaves nothing."""
+"""Diffs become mods that hold on the versions they were seen on; what cannot says why and leaves nothing."""
 
+import base64
 import os
 import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,7 +76,7 @@ def project(
 
 
 def no_container(*_: object) -> Report:
-    raise AssertionError("diffs and files need no container")
+    raise AssertionError("diffs need no container")
 
 
 def run(project: Project, source: Path | str, *versions: str, name: str = "") -> Imported:
@@ -129,32 +131,41 @@ def test_a_stack_is_applied_in_order_and_what_is_there_already_is_passed_over(tm
     imported = run(project, folder)
     assert outcomes(imported) == {"1.0": "changes", "2.0": "changes", "3.0": "fails", "4.0": "changes"}
     assert "01-one.patch is in 4.0 already" in imported.manifest.read_text("utf-8")
-    backwards = write(tmp_path / "wrong", {"01.patch": second, "02.patch": DIFF, "series": "01.patch\n02.patch\n"})
+    backwards = write(tmp_path / "wrong", {"01.patch": second, "02.patch": DIFF})
     with raises("not-importable", match="wrong cannot become a mod"):
         run(project, backwards)
 
 
-def test_a_range_of_commits_becomes_a_mod_with_its_licence_and_origin(tmp_path: Path, project: Project) -> None:
-    folder = write(tmp_path / "repo", {"vllm/x.py": BODY, "LICENSE": "Apache License\n Version 2.0, January 2004"})
+def test_a_source_has_the_licence_and_origin_of_its_repository_and_git_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(tmp_path / "repo", {"x.diff": DIFF, "LICENSE": "Apache License\n Version 2.0, January 2004"})
 
-    def git(*words: str) -> None:
+    def git(*words: str) -> str:
         identity = ("-c", "user.name=a", "-c", "user.email=a@b.example")
-        subprocess.run(["git", "-C", str(folder), *identity, *words], check=True, capture_output=True)
+        command = ["git", "-C", str(folder), *identity, *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     git("init", "-q")
     git("remote", "add", "origin", "git@github.com:some/where.git")
     git("add", ".")
     git("commit", "-qm", "one")
-    write(folder, {"vllm/x.py": BODY.replace("step_9 = function", "step_9 = another")})
-    git("commit", "-qam", "two")
-    imported = run(project, f"{folder}@HEAD~1..HEAD", name="from-git")
-    assert imported.draft.manifest.licence == "Apache-2.0"
-    assert imported.draft.manifest.why.startswith("https://github.com/some/where/tree/")
-    assert outcomes(imported)["1.0"] == "changes"
-    with raises("bad-import-source", match="cannot be read"):
-        read_source(f"{folder}@HEAD..nothing")
-    with raises("bad-import-source", match="cannot be read"):
-        read_source(f"{folder}@HEAD..HEAD")
+    head = git("rev-parse", "HEAD")
+    git("worktree", "add", "-q", str(tmp_path / "second"))
+
+    def shown(place: Path = folder) -> str:
+        with monkeypatch.context() as patch:
+            patch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a program ran"))
+            return read_source(str(place / "x.diff")).shown
+
+    for pack in (False, True):
+        git("pack-refs", "--all") if pack else None
+        assert shown() == shown(tmp_path / "second") == f"x.diff of some/where at {head}"
+    source = read_source(str(folder / "x.diff"))
+    assert (source.licence, source.link) == ("Apache-2.0", f"https://github.com/some/where/tree/{head}/x.diff")
+    for text in (f"ref: {'x' * 5000}", "ref: ../../../../etc/passwd", "ref: a\0b", "nonsense"):
+        (folder / ".git" / "HEAD").write_text(text)
+        assert shown() == "x.diff"
 
 
 @pytest.mark.parametrize(
@@ -165,10 +176,15 @@ def test_a_range_of_commits_becomes_a_mod_with_its_licence_and_origin(tmp_path: 
         ("tools.py", PARSER.format("ToolParser"), "tool_parser_plugin"),
     ],
 )
-def test_a_file_is_added_with_the_flag_that_uses_it(
+def test_a_file_that_a_script_leaves_is_added_with_the_flag_that_uses_it(
     tmp_path: Path, project: Project, name: str, text: str, flag: str
 ) -> None:
-    imported = run(project, write(tmp_path, {name: text}) / name)
+    left = {name: base64.b64encode(text.encode()).decode()}
+    lists: dict[str, Any] = {field: [] for field in Report.model_fields}
+    report = lists | {"status": 0, "output": "", "journal": "", "changed": {}, "odd": {}, "workspace": left}
+    source = read_source(str(write(tmp_path / "script", {"run.sh": "x"})))
+    importer = Importer(project, lambda *_: Report.model_validate(report), lambda _: None, {}, {})
+    imported = importer.run(source)
     mod = Project(project.root, project.store).mods[imported.draft.manifest.name]
     assert mod.manifest.settings.flags == {flag: f"{IMAGE_FILES}{name}"}
     assert set(outcomes(imported).values()) == {"changes"}
@@ -202,7 +218,7 @@ def test_what_no_mod_can_do_says_why_and_leaves_nothing(tmp_path: Path, project:
 @pytest.mark.parametrize(
     ("files", "why"),
     [
-        ({"README.md": "nothing"}, "has no run.sh, and no .patch or .diff file"),
+        ({"README.md": "nothing"}, "It has no run.sh, and no .patch or .diff file"),
         ({"run.sh": "x", **{f"{number}": "x" for number in range(501)}}, "more than 500 files or 16 MiB"),
     ],
 )
