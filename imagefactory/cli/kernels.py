@@ -11,8 +11,6 @@ from imagefactory.cli.command import command, print_json, say, show, show_rows, 
 if TYPE_CHECKING:
     from imagefactory.project.project import Project
 
-KEY = "only the wheel whose key starts with this"
-
 
 @command(
     called="compile",
@@ -84,12 +82,12 @@ def compile_(
 
 
 @command(
-    subject="a shared library, a wheel, an OCI layout, a target, or a vLLM version of the matrix",
+    subject="a shared library, a wheel, a target, or a vLLM version of the matrix",
     arch="the arch to check for (default: the target's, else the matrix's)",
     beside="compare with this, library by library: another wheel, target or version; repeatable",
 )
 def audit(project: Project, subject: str, beside: list[str], arch: str = "", json: bool = False) -> None:
-    """Check whether the kernels in a library, wheel or image run on an arch."""
+    """Check whether the kernels of a library, wheel, target or release run on an arch."""
     from imagefactory.lock.audit import auditing
 
     if beside:
@@ -115,26 +113,25 @@ def audit(project: Project, subject: str, beside: list[str], arch: str = "", jso
 @command(
     "wheels",
     called="list",
-    key=KEY,
     remote="also list the wheels in the registry (FACTORY_REGISTRY, else `registry` in matrix.yaml)",
 )
-def list_(project: Project, key: str = "", remote: bool = False, json: bool = False) -> None:
+def list_(project: Project, remote: bool = False, json: bool = False) -> None:
     """List the compiled wheels and what they were compiled from."""
     from imagefactory.cli.show.tables import wheels_table
     from imagefactory.lock.wheelhouse.share import listing
 
-    rows = listing(project, key=key, remote=remote)
+    rows = listing(project, remote=remote)
     if json:
         print_json([row.as_json() for row in rows])
     else:
         show(wheels_table(rows))
 
 
-@command("wheels", key=KEY)
-def push(project: Project, key: str = "") -> None:
+@command("wheels")
+def push(project: Project) -> None:
     """Push compiled wheels to the registry, except those already there; locks and builds take them from it."""
     from imagefactory.lock.wheelhouse.share import push_all
 
-    for filename, outcome, reference in push_all(project, key=key):
+    for filename, outcome, reference in push_all(project):
         say(f"{filename}: {outcome}")
         print(reference)

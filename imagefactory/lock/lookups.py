@@ -8,12 +8,7 @@ from http import HTTPStatus
 from urllib.parse import quote
 
 import requests
-from packaging.utils import (
-    InvalidSdistFilename,
-    InvalidWheelFilename,
-    parse_sdist_filename,
-    parse_wheel_filename,
-)
+from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
 
 from imagefactory.errors import LockError, NetworkError, RegistryError, clean
@@ -25,18 +20,12 @@ from imagefactory.store.index_config import redact
 from imagefactory.store.indexes import Indexes
 from imagefactory.store.progress import Say
 
-_BOTH = ("wheel", "sdist")
 _PATTERNS = {
     "wheel": "*.whl",
     "sdist": "*.tar.gz",
     "amd64 wheel": "*manylinux*x86_64.whl",
     "arm64 wheel": "*manylinux*aarch64.whl",
 }
-
-
-def lock_sources(project: str, release: str, indexes: Indexes) -> list[LockedSource]:
-    """Pin one wheel and the sdist of a release; the Python files are the same in all of its wheels."""
-    return [lock_archive(kind, project, release, indexes, "Mods are checked against it.") for kind in _BOTH]
 
 
 def lock_archive(kind: str, project: str, release: str, indexes: Indexes, why: str) -> LockedSource:

@@ -16,7 +16,7 @@ from imagefactory.lock.drift import (
     wheels_made_from,
     wheels_to_audit,
 )
-from imagefactory.lock.lookups import lock_archive, lock_companions, lock_revision, lock_sources
+from imagefactory.lock.lookups import lock_archive, lock_companions, lock_revision
 from imagefactory.lock.mirrors import DebianMirrors
 from imagefactory.lock.wheel_locks import WheelRequest, lock_wheels
 from imagefactory.lock.wheelhouse.adopt import choose_compiled, refuse_unfit_kernels, refuse_unknown
@@ -137,10 +137,9 @@ def _lock_of(project: Project, cell: Cell, version: str) -> WheelLock | None:
 
 def _make_kernel_lock(project: Project, say: Say) -> LockResult:
     path = KernelLock.path(project.locks)
-    old = KernelLock.read(path) if path.exists() else KernelLock(made_from={})
     found: dict[str, WheelKernels] = {}
     for wheel in wheels_to_audit(project):
-        known = found.get(wheel.sha256) or old.find(wheel.sha256)
+        known = found.get(wheel.sha256) or project.kernel_lock.find(wheel.sha256)
         if known is None:
             say(f"Inspecting the kernels of {wheel.file}")
             known = look_into(project, wheel)
@@ -175,7 +174,9 @@ def _make_source_lock(project: Project, say: Say) -> LockResult:
     releases = dict.fromkeys(version.release for version in project.matrix.vllm.values() if version.release)
     say(f"Looking up the archives of {len(releases)} releases")
     indexes = configured_indexes()
-    sources = [source for release in releases for source in lock_sources("vllm", release, indexes)]
+    # One wheel is enough: the Python files are the same in all of a release.
+    why, kinds = "Mods are checked against it.", ("wheel", "sdist")
+    sources = [lock_archive(kind, VLLM, release, indexes, why) for release in releases for kind in kinds]
     return LockResult(path, changed=SourceLock(made_from=made_from, sources=tuple(sources)).write(path))
 
 

@@ -6,11 +6,11 @@ plain HTTP server or a folder.
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import Literal, Self
 from urllib.parse import unquote
 
 import requests
@@ -43,11 +43,11 @@ class DebianMirrors:
     keys: Path = KEYS
 
     @classmethod
-    def discover(cls, debian: str, *, environ: Mapping[str, str] = os.environ, apt: Path = Path("/etc/apt")) -> Self:
+    def discover(cls, debian: str, apt: Path = Path("/etc/apt")) -> Self:
         """Return the mirrors that the user names, else those that the host's apt uses."""
-        named = environ.get("FACTORY_DEBIAN_MIRROR", "").rstrip("/")
+        named = os.environ.get("FACTORY_DEBIAN_MIRROR", "").rstrip("/")
         if named:
-            security = environ.get("FACTORY_DEBIAN_SECURITY_MIRROR", "").rstrip("/") or f"{named}-security"
+            security = os.environ.get("FACTORY_DEBIAN_SECURITY_MIRROR", "").rstrip("/") or f"{named}-security"
             return cls(main=(named,), security=(security,))
         offers = list(read_apt_sources(apt))
         return cls(
@@ -65,16 +65,11 @@ class DebianMirrors:
         return [*mirrors, *(f"{self.snapshots}/{folder}/{moment:{SNAPSHOT_DATE}}" for moment in moments)]
 
 
-class AptSource(NamedTuple):
-    """An apt source: its root, and the suites and components that apt uses of it."""
-
-    root: str
-    suites: tuple[str, ...]
-    components: tuple[str, ...]
+AptSource = tuple[str, Sequence[str]]  # a root of binary packages, and the suites that apt uses of its component main
 
 
 def read_apt_sources(apt: Path) -> Iterator[AptSource]:
-    """Read the binary package sources of a host's apt configuration, in apt's own order."""
+    """Read a host's apt configuration, in apt's own order."""
     files = [apt / "sources.list", *sorted((apt / "sources.list.d").glob("*"), key=lambda path: path.name)]
     for file in files:
         if file.suffix not in {".list", ".sources"} or not file.is_file():
@@ -85,34 +80,27 @@ def read_apt_sources(apt: Path) -> Iterator[AptSource]:
 
 def _one_line_sources(text: str) -> Iterator[AptSource]:
     for line in text.splitlines():
-        words = re.sub(r"\[[^\]]*\]", " ", line.split("#", 1)[0]).split()
-        if len(words) > 3 and words[0] == "deb":  # noqa: PLR2004 - type, root, suite, then components
-            yield AptSource(words[1].rstrip("/"), (words[2],), tuple(words[3:]))
+        kind, root, suite, *components = [*re.sub(r"\[[^\]]*\]", " ", line.split("#", 1)[0]).split(), "", "", ""]
+        if kind == "deb" and "main" in components:
+            yield root.rstrip("/"), (suite,)
 
 
 def _deb822_sources(text: str) -> Iterator[AptSource]:
     for stanza in Deb822.iter_paragraphs(text, use_apt_pkg=False):
-        if stanza.get("Enabled", "yes") == "no" or "deb" not in stanza.get("Types", "").split():
-            continue
-        suites, components = (tuple(stanza.get(name, "").split()) for name in ("Suites", "Components"))
-        for root in stanza.get("URIs", "").split():
-            yield AptSource(root.rstrip("/"), suites, components)
+        words = {name: stanza.get(name, "").split() for name in ("Types", "URIs", "Suites", "Components")}
+        if stanza.get("Enabled", "yes") != "no" and "deb" in words["Types"] and "main" in words["Components"]:
+            yield from ((root.rstrip("/"), words["Suites"]) for root in words["URIs"])
 
 
 def _offering(sources: Sequence[AptSource], suite: str, archive: Archive) -> tuple[str, ...]:
-    """Return the roots of an archive's main component, preferably those that apt uses for this suite."""
-    usable = [
-        source
-        for source in sources
-        if "main" in source.components
-        and split_address(source.root, "the sources of apt").scheme in {"http", "https", "file"}
-    ]
-    asked = [source.root for source in usable if suite in source.suites]
+    """Return the roots of an archive, preferably those that apt uses for this suite."""
+    schemes = {"http", "https", "file"}
+    usable = [one for one in sources if split_address(one[0], "the sources of apt").scheme in schemes]
+    asked = [root for root, suites in usable if suite in suites]
     if not asked:
         # A mirror of another Debian release usually has this one too; other sources are not Debian archives.
-        suffix = "-security" if archive == "security" else ""
-        releases = {f"{name}{suffix}" for name in _RELEASES}
-        asked = [source.root for source in usable if releases.intersection(source.suites)]
+        releases = {f"{name}{'-security' if archive == 'security' else ''}" for name in _RELEASES}
+        asked = [root for root, suites in usable if releases.intersection(suites)]
     return tuple(dict.fromkeys(asked))
 
 

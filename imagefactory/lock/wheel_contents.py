@@ -48,7 +48,6 @@ class WheelContents:
 def wheel_contents(
     location: WheelLocation, sha256: Sha256, python: str, store: Store, session: requests.Session
 ) -> WheelContents:
-    """Return what a wheel installs, from the store's record or from the wheel's zip directory."""
     contents = recorded_contents(sha256, python=python, store=store)
     if contents is None:
         contents = _read(location, python, session)
@@ -86,12 +85,10 @@ def scheme_roots(distribution: str, python: str) -> dict[str, str]:
 
 def _read(location: WheelLocation, python: str, session: requests.Session) -> WheelContents:
     try:
-        if location.local is not None:
-            with ZipFile(location.local) as archive:
-                return _describe(archive, location.file, location.local.stat().st_size, python)
-        remote = RangeFile(location.url, session)
-        with ZipFile(remote) as archive:
-            return _describe(archive, location.file, remote.size, python)
+        source = location.local or RangeFile(location.url, session)
+        size = source.size if isinstance(source, RangeFile) else source.stat().st_size
+        with ZipFile(source) as archive:
+            return _describe(archive, location.file, size, python)
     except (requests.RequestException, OSError, *_DAMAGED) as error:
         fix = "The file on the index is damaged; choose another version or another index."
         if isinstance(error, RangesRefusedError):

@@ -1,4 +1,4 @@
-"""Audits the kernels of a library, a wheel, an image, a target or a vLLM release, with NVIDIA's cuobjdump."""
+"""Audits the kernels of a library, a wheel, a target or a vLLM release, with NVIDIA's cuobjdump."""
 
 import json
 import mmap
@@ -6,7 +6,6 @@ import re
 import shutil
 import stat
 import subprocess
-import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -16,13 +15,9 @@ from functools import partial
 from pathlib import Path
 from zipfile import ZipFile, ZipInfo, is_zipfile
 
-from isal import igzip
-
 from imagefactory.errors import CheckError, UsageError, unknown_name
 from imagefactory.gpu_code.fatbins import NotUnderstoodError, containers
 from imagefactory.lock.wheelhouse.keep import find, graft_of
-from imagefactory.oci.layout import Layout
-from imagefactory.oci.listing import cached_listing
 from imagefactory.project.cells import first_of_release
 from imagefactory.project.locks.files import Graft, LockedSource, LockedWheel
 from imagefactory.project.locks.indexed_files import configured_indexes, indexed_file, offers_of
@@ -38,15 +33,13 @@ from imagefactory.project.project import Project
 from imagefactory.project.servers.known import SERVERS
 from imagefactory.project.targets import Selector, host_machine, select_one
 from imagefactory.store.atomic import writing
-from imagefactory.store.cache import Store
 from imagefactory.store.digests import file_sha256, sha256_of
 from imagefactory.store.downloads import fetch
 from imagefactory.store.http import RangeFile, new_session
 
-_LIBRARIES = ("*.so", "*.so.*")
 _PACKAGES = tuple(dict.fromkeys(glob for server in SERVERS.values() for glob in server.kernel_files))
 """Packages whose kernels an image is judged by; the libraries of CUDA and torch are left to their publishers."""
-_SITE = "/site-packages/"
+_LIBRARY = re.compile(r"\.so(\.|$)")
 _PIECE = re.compile(r"^Fatbin (elf|ptx) code:\n=+\narch = (sm_\d+)([af]?)$", re.MULTILINE)
 _NOTHING = "does not contain device code"
 _BLOCK = 1 << 20
@@ -63,9 +56,7 @@ class GpuLibrary:
 
 
 def is_library(name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in _LIBRARIES) and any(
-        fnmatchcase(name, pattern) for pattern in _PACKAGES
-    )
+    return bool(_LIBRARY.search(name)) and any(fnmatchcase(name, pattern) for pattern in _PACKAGES)
 
 
 def from_file(path: Path) -> Iterator[GpuLibrary]:
@@ -77,29 +68,6 @@ def from_wheel(archive: ZipFile, sha256: str) -> Iterator[GpuLibrary]:
         if is_library(info.filename):
             unpack = partial(_copy, archive, info)
             yield GpuLibrary(info.filename, f"wheel:{sha256}:{info.filename}", unpack)
-
-
-def from_layout(layout: Layout, store: Store) -> Iterator[GpuLibrary]:
-    """Yield the libraries in an image; layers without any are not unpacked."""
-    for digest in layout.layer_digests():
-        blob = layout.blob(digest)
-        for entry in cached_listing(blob, digest, store):
-            name = entry.path.partition(_SITE)[2]
-            if entry.kind == "file" and is_library(name):
-                yield GpuLibrary(name, f"file:{entry.sha256}", partial(_from_layer, blob, entry.path))
-
-
-def _from_layer(blob: Path, path: str, target: Path) -> None:
-    with (
-        igzip.open(blob, "rb") as stream,  # type: ignore[no-untyped-call]
-        tarfile.open(fileobj=stream, mode="r|") as archive,
-    ):
-        for member in archive:
-            content = archive.extractfile(member) if member.name == path else None
-            if content is not None:
-                with target.open("wb") as file:
-                    shutil.copyfileobj(content, file, _BLOCK)
-                return
 
 
 def _copy(archive: ZipFile, info: ZipInfo, target: Path) -> None:
@@ -163,7 +131,7 @@ CUOBJDUMP = "nvidia-cuda-cuobjdump"
 
 @dataclass(frozen=True)
 class Subject:
-    """A library, a wheel, an image, a target or a vLLM release, with the arch to judge it for."""
+    """A library, a wheel, a target or a vLLM release, with the arch to judge it for."""
 
     arch: str
     libraries: Iterator[GpuLibrary]
@@ -181,8 +149,6 @@ def open_subject(project: Project, name: str, arch: str = "") -> Subject:
             return Subject(usual, from_file(path))
         libraries = from_wheel(ZipFile(path), file_sha256(path))
         return Subject(usual, libraries, _replaced(graft_of(path)))
-    if (path / "index.json").exists():
-        return Subject(usual, from_layout(Layout(path), project.store))
     _refuse_path(name)
     Selector.parse(name)  # an empty subject does not mean the default target
     cell = select_one(matrix, name)
@@ -198,7 +164,6 @@ def _replaced(*grafts: Graft | None) -> frozenset[str]:
 
 
 def _of_release(project: Project, name: str) -> Iterator[GpuLibrary]:
-    """Return the libraries of a version's published wheel, whether or not a cell uses it."""
     published = first_of_release(project.matrix, name)
     locked = project.source_lock.find(name, ".whl")
     if published != name or locked is None:
@@ -216,14 +181,13 @@ def _of_release(project: Project, name: str) -> Iterator[GpuLibrary]:
 
 def _refuse_path(subject: str) -> None:
     folder = bool(subject) and Path(subject).is_dir()
-    named = subject.startswith(("/", ".", "~")) or subject.endswith((".whl", ".so", ".zip", ".tar"))
-    if folder or named:
+    if folder or subject.startswith(("/", ".", "~")) or subject.endswith((".whl", ".so", ".zip", ".tar")):
         raise UsageError(
             "bad-subject",
-            f"{subject} is not an image." if folder else f"There is no {subject}.",
+            f"There is no library or wheel {subject}.",
             where="the audit's argument",
-            why="The folder has no index.json, as every OCI layout does." if folder else "Nothing is there.",
-            fix="Name a library, a wheel, or the folder that `./inv build` wrote; paths are relative to this folder.",
+            why="It is a folder." if folder else "Nothing is there.",
+            fix="Name a library or a wheel, relative to this folder; `./inv smoke` judges what is in an image.",
         )
 
 
@@ -267,7 +231,6 @@ def refuse_failing(subject: str, verdicts: Sequence[KernelVerdict]) -> None:
 
 
 def judge_libraries(project: Project, libraries: Iterable[GpuLibrary], arch: str) -> list[KernelVerdict]:
-    """Judge libraries by the policy of an arch, leaving out those without GPU code."""
     if arch not in project.matrix.archs:
         raise unknown_name("arch", arch, project.matrix.archs, "the --arch option")
     settings = project.matrix.archs[arch]

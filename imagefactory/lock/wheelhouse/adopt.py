@@ -151,7 +151,6 @@ def _one_of(
 
 
 def mods_of_sources(project: Project, cell: Cell) -> tuple[str, ...]:
-    """List the digests of the mods that a compile for this cell would apply to the sources."""
     return tuple(mod.digest(variant) for mod, variant in source_mods(project, cell.version, cell.arch, ()))
 
 

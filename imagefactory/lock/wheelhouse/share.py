@@ -144,7 +144,7 @@ class ListedWheel(CompiledWheel):
         return {"key": self.key, **vars(self), "inputs": self.inputs.as_json()}
 
 
-def listing(project: Project, *, key: str = "", remote: bool = False) -> list[ListedWheel]:
+def listing(project: Project, *, remote: bool = False) -> list[ListedWheel]:
     kept = {str(wheel.key): wheel for wheel in all_kept(project.store)}
     shared: dict[str, CompiledWheel] = {}
     if remote:
@@ -160,16 +160,21 @@ def listing(project: Project, *, key: str = "", remote: bool = False) -> list[Li
             locked=wheel.key in locked,
         )
         for wheel in everything.values()
-        if wheel.key.startswith(key)
     ]
     return sorted(rows, key=lambda row: (row.inputs.name, row.inputs.version, row.key))
 
 
-def push_all(project: Project, *, key: str = "") -> Iterator[tuple[str, str, str]]:
-    """Push local wheels, all or by the start of their keys; yield the file, the outcome and the address of each."""
-    wheels = [wheel for wheel in all_kept(project.store) if wheel.key.startswith(key)]
+def push_all(project: Project) -> Iterator[tuple[str, str, str]]:
+    """Push the wheels of this machine; yield the file, the outcome and the address of each."""
+    wheels = list(all_kept(project.store))
     if not wheels:
-        raise _nothing(project, key, "the wheelhouse of this machine")
+        raise LockError(
+            "wheel-not-kept",
+            "There is no compiled wheel to push.",
+            where=project.store.root / "wheelhouse",
+            why="Nothing was compiled on this machine.",
+            fix="`./inv wheels.list --remote` lists all wheels; `./inv compile` makes one.",
+        )
     with Repository.open(project.matrix.require_registry()) as repository:
         for wheel in wheels:
             outcome = push(repository, wheel)
@@ -202,15 +207,3 @@ def _locked_keys(project: Project) -> set[str]:
         for wheel in project.wheel_lock(cell).wheels
         if wheel.compiled is not None
     }
-
-
-def _nothing(project: Project, key: str, where: str) -> LockError:
-    wheels = all_kept(project.store)
-    kept = [f"{wheel.inputs.name} {wheel.inputs.version} ({wheel.key[:16]})" for wheel in wheels]
-    return LockError(
-        "wheel-not-kept",
-        f"There is no compiled wheel{f' with the key {key}' if key else ''}.",
-        where=where,
-        why=f"This machine has {', '.join(kept) or 'none'}.",
-        fix="`./inv wheels.list --remote` lists all wheels; `./inv compile` makes one.",
-    )

@@ -58,29 +58,25 @@ def apt(tmp_path: Path) -> Path:
     return folder
 
 
-def discover(debian: str, apt: Path, **environ: str) -> DebianMirrors:
-    return DebianMirrors.discover(debian, environ=environ, apt=apt)
-
-
 def test_mirrors_of_apt_serve_every_debian_release_that_has_none_of_its_own(apt: Path) -> None:
     for debian in ("bookworm", "trixie"):
-        found = discover(debian, apt)
+        found = DebianMirrors.discover(debian, apt)
         assert found.main == tuple(f"http://{name}.example/debian" for name in ("third", "first", "second"))
         assert found.security == ("http://first.example/debian-security",)
     (apt / "sources.list").write_text("deb http://new.example/debian trixie main\n")
-    assert discover("trixie", apt).main == ("http://new.example/debian",)
+    assert DebianMirrors.discover("trixie", apt).main == ("http://new.example/debian",)
 
 
-def test_configured_mirrors_replace_those_of_apt(apt: Path) -> None:
-    found = discover("bookworm", apt, FACTORY_DEBIAN_MIRROR="/srv/debian/")
+def test_configured_mirrors_replace_those_of_apt(apt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FACTORY_DEBIAN_MIRROR", "/srv/debian/")
+    found = DebianMirrors.discover("bookworm", apt)
     assert (found.main, found.security) == (("/srv/debian",), ("/srv/debian-security",))
-    security = {"FACTORY_DEBIAN_SECURITY_MIRROR": "http://b.example/sec/"}
-    found = discover("bookworm", apt, FACTORY_DEBIAN_MIRROR="/a", **security)
-    assert found.security == ("http://b.example/sec",)
+    monkeypatch.setenv("FACTORY_DEBIAN_SECURITY_MIRROR", "http://b.example/sec/")
+    assert DebianMirrors.discover("bookworm", apt).security == ("http://b.example/sec",)
 
 
 def test_host_without_apt_uses_the_snapshots(tmp_path: Path) -> None:
-    [root] = discover("bookworm", tmp_path / "no-such-folder").roots("security")
+    [root] = DebianMirrors.discover("bookworm", tmp_path / "no-such-folder").roots("security")
     assert root.startswith(f"{mirrors.SNAPSHOTS}/debian-security/2")
 
 
