@@ -200,8 +200,7 @@ class Matrix(_Model):
     leave_out: list[LeaveOut] = []
     broken_records: list[BrokenRecord] = []
     exclude: list[Rule] = []
-    known_faults: list[Rule] = []
-    """What is wrong with images that are built all the same; `plan` and the site say so."""
+    known_faults: list[Rule] = []  # what is wrong with images that are built all the same; `plan` and the site say so
     kept: dict[Name, Kept] = {}  # older versions, by their names in targets
     _checkout: Path | None = PrivateAttr(None)
 

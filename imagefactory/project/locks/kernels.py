@@ -11,7 +11,8 @@ from pydantic import Field
 
 from imagefactory.project.locks.files import Frozen, Hash, Lock, LockedWheel, WheelLock
 from imagefactory.project.matrix import Arch
-from imagefactory.project.servers.known import server_of_version
+from imagefactory.project.server_versions import server_name
+from imagefactory.project.servers.known import SERVERS
 
 
 class LibraryKernels(Frozen):
@@ -143,7 +144,7 @@ def audited_wheels(lock: WheelLock, arch: Arch) -> list[LockedWheel]:
     """List the wheels that an image of an arch is judged by: the server's, its kernels' and FlashInfer's."""
     if arch.cubins is None or arch.capability is None:
         return []
-    server = server_of_version(lock.version)
+    server = SERVERS[server_name(lock.version)]
     return [wheel for wheel in lock.wheels if server.judged_by(wheel.name, arch)]
 
 

@@ -4,17 +4,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from imagefactory.project.cells import Cell
-from imagefactory.project.server_versions import server_name
 from imagefactory.project.servers import sglang, vllm
 from imagefactory.project.servers.server import Server
 
 SERVERS: Final[Mapping[str, Server]] = {server.name: server for server in (vllm.SERVER, sglang.SERVER)}
 
 
-def server_of_version(version: str) -> Server:
-    return SERVERS[server_name(version)]
-
-
 def server_of(cell: Cell) -> Server:
-    """Return the server that the image of a cell runs."""
     return SERVERS[cell.server]

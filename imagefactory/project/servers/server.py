@@ -16,8 +16,7 @@ from imagefactory.project.server_versions import TITLES, ServerVersion
 
 SettingKind = Literal["text", "path", "whole", "fraction", "switch", "choice", "counts", "list", "flags", "secret"]
 MOST = 2**31 - 1
-KEY_SETTINGS = ("VLLM_API_KEY", "VLLM_API_KEY_FILE")
-"""The API key of any server."""
+KEY_SETTINGS = ("VLLM_API_KEY", "VLLM_API_KEY_FILE")  # the API key of any server
 
 
 @dataclass(frozen=True)
@@ -28,22 +27,16 @@ class Setting:
     kind: SettingKind
     description: str
     _: KW_ONLY
-    passed: bool = False
-    """Whether the server gets it as a flag."""
-    spelled: str = ""
-    """The flag, where it does not have the setting's name."""
+    passed: bool = False  # whether the server gets it as a flag
+    spelled: str = ""  # the flag, where it does not have the setting's name
     default: str = ""
-    server_default: str = ""
-    """What the server assumes without the flag, which is then left out."""
+    server_default: str = ""  # what the server assumes without the flag, which is then left out
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
-    since: str = ""
-    """The first version of the server that supports it."""
-    since_of: dict[str, str] = field(default_factory=dict)
-    """The first version of the server that supports a choice."""
-    unset: str = ""
-    """The word that stands for no value."""
+    since: str = ""  # the first version of the server that supports it
+    since_of: dict[str, str] = field(default_factory=dict)  # the first version of the server that supports a choice
+    unset: str = ""  # the word that stands for no value
 
     @property
     def key(self) -> str:
@@ -81,33 +74,24 @@ def choice(name: str, description: str, others: str, since_of: dict[str, str] | 
 class Server:
     """A program that serves models, published as a Python distribution."""
 
-    name: str
-    """The key of its versions in matrix.yaml."""
+    name: str  # the key of its versions in matrix.yaml
     distribution: str
     kernel_wheels: tuple[str, ...]
     """The distributions (globs) whose GPU code an image is judged by, besides the server's own."""
-    kernel_files: tuple[str, ...]
-    """Where their libraries are below site-packages (globs)."""
-    settings: tuple[Setting, ...]
-    """Those of its images."""
+    kernel_files: tuple[str, ...]  # where their libraries are below site-packages (globs)
+    settings: tuple[Setting, ...]  # those of its images
     refused: Mapping[str, str] = field(default_factory=dict)
     """Settings of other servers that it lacks, with what to do instead."""
-    tensor_parallel: str = "--tensor-parallel-size"
-    """The flag for the number of GPUs that share each layer."""
-    cache: str = ""
-    """The variable that names its own cache folder."""
-    recipes: tuple[str, ...] = ("sparkrun",)
-    """The launchers that can start it."""
+    tensor_parallel: str = "--tensor-parallel-size"  # the flag for the number of GPUs that share each layer
+    cache: str = ""  # the variable that names its own cache folder
+    recipes: tuple[str, ...] = ("sparkrun",)  # the launchers that can start it
     on_cpu: Mapping[str, str] = field(default_factory=dict)
     """The variables with which its images for GPUs serve a tiny model on a CPU; empty if only images for CPUs can."""
-    checks_model_names: bool = True
-    """Whether it refuses requests for another model."""
-    logs_backends: bool = True
-    """Whether its log says which attention kernels it uses."""
+    checks_model_names: bool = True  # whether it refuses requests for another model
+    logs_backends: bool = True  # whether its log says which attention kernels it uses
 
     @property
     def title(self) -> str:
-        """The name that people know it by."""
         return TITLES[self.name]
 
     def distribution_on(self, arch: Arch) -> str:  # noqa: ARG002 - servers with a distribution per arch need it

@@ -221,7 +221,6 @@ class VllmServer(Server):
     """vLLM, which has distributions of their own for machines without a GPU."""
 
     def distribution_on(self, arch: Arch) -> str:
-        """Return the distribution to install on an arch, which matrix.yaml names."""
         return arch.distribution
 
     def model_document(self, drafter: Drafter, version: ServerVersion) -> dict[str, Any]:
@@ -242,7 +241,6 @@ class VllmServer(Server):
         return serve | {"quantization": "fp8_per_tensor"} if renamed else serve
 
     def needs_cuda_13(self, version: ServerVersion) -> bool:
-        """Whether the wheels of a version are made for CUDA 13, as they are since 0.20."""
         return version.within(">=0.20.0.dev0")
 
 

@@ -5,16 +5,20 @@ import string
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from random import Random
+from typing import Any
 
 import pytest
+import yaml
 
 from imagefactory.cli.program import collection
+from imagefactory.cli.show.terminal import error_message
 from imagefactory.errors import FactoryError
 from imagefactory.lock.drift import check_locks, expected_locks
 from imagefactory.plan.make import make_plan
-from imagefactory.project.cells import buildable
+from imagefactory.project.cells import buildable, exclusions
 from imagefactory.project.locks.files import Lock
 from imagefactory.project.project import Project
+from imagefactory.project.targets import EVERYTHING, select
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.inv import Inv
 
@@ -56,23 +60,55 @@ def mutated(random: Random, text: str) -> str:
     return text
 
 
+def rearranged(random: Random, text: str) -> str:
+    """Replace, remove, rename or copy one value of a document."""
+    document = yaml.safe_load(text)
+    parent, key = random.choice(places(document))
+    other, name = random.choice(places(document))
+    match random.randrange(4):
+        case 0:
+            parent[key] = random.choice((*ODD, None, True, -1, float("nan"), [], {}, [["x"]], {"x": {}}))
+        case 1:
+            del parent[key]
+        case 2 if isinstance(parent, dict):
+            parent[random.choice(ODD)] = parent.pop(key)
+        case _:
+            parent[key] = yaml.safe_load(yaml.safe_dump(other[name]))
+    return yaml.dump(document, allow_unicode=True, sort_keys=False)
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """List every place in a document: the collection and the key that hold it."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place for key, item in items for place in ((value, key), *places(item))]
+
+
 def use(checkout: Checkout, random: Random) -> None:
     """Read every lock, and plan a few images."""
     project = Project(checkout.root)
     with suppress(FactoryError):
         check_locks(project, expected_locks(project))
     cells = buildable(project.matrix)
+    assert {exclusion.cell for exclusion in exclusions(project.matrix)}.isdisjoint(cells)
+    assert not cells or set(select(project.matrix, [EVERYTHING])) == set(cells)
     for cell in random.sample(cells, min(len(cells), 3)):
         with suppress(FactoryError):
             make_plan(project, cell)
 
 
-def test_any_matrix_is_used_or_refused(locked_checkout: Checkout) -> None:
+def test_any_matrix_is_used_or_refused_with_all_four_parts(locked_checkout: Checkout) -> None:
     random, text = Random(SEED), locked_checkout.matrix.read_text("utf-8")
-    for _ in range(CASES):
-        locked_checkout.matrix.write_text(mutated(random, text), "utf-8")
-        with in_time(), suppress(FactoryError):
-            use(locked_checkout, random)
+    for number in range(CASES):
+        change = mutated if number % 2 else rearranged
+        locked_checkout.matrix.write_text(change(random, text), "utf-8")
+        refused = None
+        with in_time():
+            try:
+                use(locked_checkout, random)
+            except FactoryError as error:
+                refused = error
+        if refused:
+            assert all((refused.what, refused.where, refused.why, refused.fix, error_message(refused).plain))
 
 
 def test_any_lock_is_used_or_refused(locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:

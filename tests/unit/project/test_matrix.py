@@ -4,22 +4,15 @@ import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
-from imagefactory.cli.show.terminal import error_message
 from imagefactory.errors import FactoryError
 from imagefactory.lock.drift import wheels_made_from
-from imagefactory.project.cells import Cell, buildable, exclusions, reason_excluded
-from imagefactory.project.matrix import Matrix, load_matrix
-from imagefactory.project.targets import EVERYTHING, select
+from imagefactory.project.cells import Cell, reason_excluded
+from imagefactory.project.matrix import load_matrix
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.failures import raises
-from tests.fixtures.small_matrix import MATRIX
 
 
 def test_committed_matrix_has_the_promised_archs_versions_and_models() -> None:
@@ -93,75 +86,6 @@ def test_file_without_a_matrix_is_refused(tmp_path: Path) -> None:
         path.write_text(text)
         with raises("bad-matrix"):
             load_matrix(path)
-
-
-def test_environment_overrides_the_registry(matrix: Matrix, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert matrix.effective_registry == matrix.registry
-    monkeypatch.setenv("FACTORY_REGISTRY", "registry.example/mine")
-    assert matrix.effective_registry == "registry.example/mine"
-
-
-# --- fuzzing: any change to the file either loads or raises an error with all four parts ---------------------
-
-SCALARS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.floats(),
-    st.text(max_size=20),
-    st.sampled_from(["all", "*", "!", "", ">=0", "==", "3.0", "tiny", "a/b", "linux/arm64", "spark", "../x"]),
-)
-STRUCTURES = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-def check(path: Path, text: str) -> None:
-    """Load a changed matrix: either everything that reads it works, or the error has all four parts."""
-    path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    try:
-        matrix = load_matrix(path)
-    except FactoryError as error:
-        parts = (error.what, error.where, error.why, error.fix, error_message(error).plain)
-    else:
-        _check_cells(matrix)
-        return
-    assert all(parts)
-
-
-def _check_cells(matrix: Matrix) -> None:
-    cells = buildable(matrix)
-    assert {exclusion.cell for exclusion in exclusions(matrix)}.isdisjoint(cells)
-    if cells:
-        assert set(select(matrix, [EVERYTHING])) == set(cells)
-
-
-@given(data=st.data())
-def test_fuzz_values_replaced(tmp_path: Path, data: st.DataObject) -> None:
-    document = yaml.safe_load(MATRIX)
-    parent, key = data.draw(st.sampled_from(places(document)))
-    match data.draw(st.sampled_from(["replace", "remove", "rename", "copy"])):
-        case "replace":
-            parent[key] = data.draw(STRUCTURES)
-        case "remove":
-            del parent[key]
-        case "rename" if isinstance(parent, dict):
-            parent[data.draw(st.text(max_size=10))] = parent.pop(key)
-        case _:
-            other, name = data.draw(st.sampled_from(places(document)))
-            parent[key] = yaml.safe_load(yaml.safe_dump(other[name]))
-    check(tmp_path / "matrix.yaml", yaml.dump(document, allow_unicode=True, sort_keys=False))
-
-
-def places(value: Any) -> list[tuple[Any, Any]]:
-    """List every place in a document: the collection and the key that hold it."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    found: list[tuple[Any, Any]] = []
-    for key, item in items:
-        found += [(value, key), *places(item)]
-    return found
 
 
 def test_extras_make_a_version_of_their_own_and_change_its_lock() -> None:

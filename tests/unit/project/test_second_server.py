@@ -1,5 +1,8 @@
 """Tests cells of a server other than vLLM: their names, what selects and excludes them, and how they are served."""
 
+from dataclasses import replace
+from typing import get_args
+
 import pytest
 
 from imagefactory.project.bases import LeaveOut
@@ -11,8 +14,11 @@ from imagefactory.project.cells import (
     usable_drafters,
 )
 from imagefactory.project.matrix import Matrix, Rule, load_matrix
+from imagefactory.project.server_versions import TITLES
+from imagefactory.project.servers.known import SERVERS, server_of
 from imagefactory.project.targets import select
 from images.shipped.conditions import Condition
+from images.shipped.values import ServerName
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.failures import raises
 
@@ -50,7 +56,14 @@ def test_a_model_that_only_this_server_serves_has_its_newest_version_by_default(
         load_matrix(checkout.matrix)
 
 
+def test_matrix_mods_and_factory_know_the_same_servers() -> None:
+    assert list(SERVERS) == list(TITLES) == list(get_args(ServerName))
+    assert set(TITLES) <= Matrix.model_fields.keys() & Condition.model_fields.keys()
+
+
 def test_names_of_cells_tell_the_servers_apart() -> None:
+    for version, title in {"3.0-graft": "vLLM", "nightly": "vLLM", "sglang-0.5.21": "SGLang"}.items():
+        assert server_of(replace(SPARK, version=version)).title == title
     vllm = Cell("large", "3.0", "spark", "linux/arm64")
     assert (str(vllm), vllm.slug, vllm.runs) == ("large@3.0/spark", "large-v3.0-spark-arm64", "vLLM 3.0")
     assert (SPARK.slug, SPARK.runs) == ("large-sglang-0.5.21-spark-arm64", "SGLang 0.5.21")
