@@ -78,14 +78,6 @@ def test_a_claim_to_be_upstream_too_early_and_a_missing_file_are_reported(projec
     assert "vllm/gone.py, which the mod gone (>=1,<2) changes, does not exist" in gone.detail
 
 
-def test_not_needed_shows_its_reason(project: Project) -> None:
-    retired = [{"versions": ">=2", "reason": "the class has it another way"}]
-    add(project, marker(upstreamed_in=None, not_needed=retired))
-    results = check_mods(project)
-    assert [result.status for result in results] == ["applies", "not needed"]
-    assert "- marker on 2.0: the class has it another way." in markdown(results)
-
-
 def test_mod_is_checked_in_both_stages(project: Project) -> None:
     data = marker()
     source = {
