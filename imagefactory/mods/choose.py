@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from itertools import product
 
 from imagefactory.errors import ModError, did_you_mean, unknown_name
-from imagefactory.project.cells import Cell, buildable, condition_holds, intended_kernels, matches, usable_drafters
+from imagefactory.project.cells import (
+    Cell,
+    buildable,
+    condition_holds,
+    intended_kernels,
+    matches,
+    usable_drafters,
+)
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
 from images.shipped.mods.apply import in_order, refuse_declared_conflicts
@@ -24,21 +31,30 @@ class Chosen:
 
 
 def choose_mods(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> Chosen:
-    """Choose the mods that a cell needs and that change its installed files."""
+    """Choose the mods that change a cell's installed files: those listed, or with `auto` those it needs."""
+    automatic = matrix.models[cell.model].mods == "auto"
     version = matrix.versions[cell.version].version
     compiled = intended_kernels(matrix, cell) != "upstream"
     picked: Picked = {}
     notes: list[str] = []
-    for mod in _needed(matrix, cell, mods):
-        if mod.variant(version) is None:
+    for mod in _wanted(matrix, cell, mods):
+        if mod.variant(version) is not None:
+            try:
+                picked |= with_requirements(mod, mods, version)
+            except ModError as error:
+                if not automatic or error.name != "not-applicable":
+                    raise
+                notes.append(f"{mod.name}: left out. {error.what}")
+        elif automatic or (compiled and mod.variant(version, "source") is not None):
             notes.append(why_not(mod, version, compiled=compiled))
-            continue
-        try:
-            picked |= with_requirements(mod, mods, version)
-        except ModError as error:
-            if error.name != "not-applicable":
-                raise
-            notes.append(f"{mod.name}: left out. {error.what}")
+        else:
+            raise ModError(
+                "not-applicable",
+                f"The mod {mod.name} does not apply to {cell}.",
+                where=_list_of_mods(cell),
+                why=f"{why_not(mod, version)}.",
+                fix="Remove it from the list, or use `mods: auto`, which leaves it out.",
+            )
     chosen = _ordered(picked)
     refuse_declared_conflicts([mod for mod, _ in chosen])
     return Chosen(chosen, tuple(dict.fromkeys(notes)))
@@ -49,7 +65,7 @@ def source_mods(project: Project, vllm: str, arch: str, without: Sequence[str]) 
     matrix, found = project.matrix, Picked()
     for cell in buildable(matrix):
         if (cell.version, cell.arch) == (vllm, arch):
-            for mod in _needed(matrix, cell, project.mods):
+            for mod in _wanted(matrix, cell, project.mods):
                 variant = mod.variant(matrix.versions[vllm].version, "source")
                 if variant is not None and mod.name not in without:
                     found[mod.name] = mod, variant
@@ -60,8 +76,8 @@ def reached(matrix: Matrix, mods: Mapping[str, Mod]) -> set[str]:
     found: set[str] = set()
     for cell in buildable(matrix):
         version = matrix.versions[cell.version].version
-        needed = _needed(matrix, cell, mods)
-        found |= {mod.name for mod in needed if any(mod.variant(version, stage) for stage in STAGES)}
+        wanted = _wanted(matrix, cell, mods)
+        found |= {mod.name for mod in wanted if any(mod.variant(version, stage) for stage in STAGES)}
     waiting = list(found)
     while waiting:
         waiting = [name for other in waiting for name in mods[other].manifest.requires if name not in found]
@@ -92,14 +108,30 @@ def find_mod(mods: Mapping[str, Mod], name: str, where: str = "mods/") -> Mod:
     return mods[name]
 
 
-def _needed(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> list[Mod]:
-    drafters = {None, *(drafter.method for drafter in usable_drafters(matrix, cell))}
-    return [
-        mod
-        for mod in mods.values()
-        if mod.manifest.of_server == cell.server
-        and any(one.drafter in drafters and condition_holds(one, matrix, cell) for one in mod.manifest.needed_when)
-    ]
+def _wanted(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> list[Mod]:
+    asked = matrix.models[cell.model].mods
+    if asked == "none":
+        return []
+    automatic = asked == "auto"
+    listed = list(mods.values()) if automatic else [find_mod(mods, name, _list_of_mods(cell)) for name in asked]
+    of_server = [mod for mod in listed if mod.manifest.of_server == cell.server]
+    return [mod for mod in of_server if not automatic or _needed(matrix, cell, mod)]
+
+
+def _list_of_mods(cell: Cell) -> str:
+    return f"matrix.yaml, models.{cell.model}.mods"
+
+
+def _needed(matrix: Matrix, cell: Cell, mod: Mod) -> bool:
+    return any(
+        condition_holds(condition, matrix, cell)
+        and (condition.drafter is None or condition.drafter in _drafting_methods(matrix, cell))
+        for condition in mod.manifest.needed_when
+    )
+
+
+def _drafting_methods(matrix: Matrix, cell: Cell) -> set[str]:
+    return {drafter.method for drafter in usable_drafters(matrix, cell)}
 
 
 def _ordered(picked: Picked) -> tuple[tuple[Mod, Variant], ...]:

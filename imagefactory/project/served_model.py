@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from imagefactory.project.bases import unique
 from imagefactory.project.server_versions import VLLM
-from images.shipped.values import HubRepo, Specifier
+from images.shipped.values import HubRepo, Name, Specifier
 
 ServedOn = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)?$")]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -132,6 +132,7 @@ class ServedModel(_OfServers):
     """Serving settings that differ: of vLLM on an arch (`rtx5090`), of another server (`sglang`), which takes nothing
     from `serve`, and of that server on an arch (`sglang/rtx5090`)."""
     memory: Memory | None = None
+    mods: Literal["auto", "none"] | list[Name] = "auto"
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
