@@ -130,7 +130,7 @@ def test_a_compile_that_was_killed_is_resumed_by_the_next_start(start: Start, co
     wait_until(lambda: objects(first), COMPILE_LIMIT, first)
     kept = objects(first)
     wait_until(lambda: compilers(first), 60, first)
-    [companion] = [pid for pid, parent, args in processes(first) if parent == 1 and args.endswith(PROGRAM)]
+    [companion] = [pid for pid, _, args in processes(first) if pid != 1 and args.endswith(PROGRAM)]
     first.execute("kill", "-KILL", str(companion))
     wait_until(lambda: not compilers(first), 10, first)
     goes_on(first)
