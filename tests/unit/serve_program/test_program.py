@@ -37,7 +37,8 @@ def test_signals_reach_the_server_and_the_companion_ends_with_it(start: Start, t
 
 
 LOGS = """
-import logging
+import logging, time
+time.sleep(0.5)  # imports take longer than the companion needs to look at the clock
 log = logging.getLogger("vllm.x")
 log.setLevel("INFO")
 log.info("non-default args: %s", {})
