@@ -162,6 +162,8 @@ def check_answers(texts: Iterable[str], *, generated: bool) -> list[SanityCheck]
     texts = list(texts)
 
     def check(name: str, bad: list[str]) -> SanityCheck:
+        if not texts:
+            return SanityCheck(name=name, outcome="not-applicable", detail="there are no answers")
         return _check(name, f"{len(bad)} of {len(texts)}, such as {bad[0][:80]!r}" if bad else "")
 
     garbage = check("no answer is garbage", [text for text in texts if looks_broken(text)])

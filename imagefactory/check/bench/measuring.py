@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from threading import Thread
@@ -124,14 +125,14 @@ class Bench:
     repeats: int | None = None
     limit: float = 1800  # seconds that one measurement may take
 
-    @property
+    @cached_property
     def profile(self) -> Profile:
         """The chosen profile, with the numbers of this run."""
         found = load_profiles(self.project.root).named(self.profile_name)
         changes = {"users": self.users or found.users, "repeats": self.repeats or found.repeats}
         return found.model_copy(update=changes)
 
-    @property
+    @cached_property
     def prompts(self) -> Prompts:
         return load_prompts(self.project.root)
 

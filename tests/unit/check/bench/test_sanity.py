@@ -47,5 +47,6 @@ def test_empty_answers_and_garbage_fail_a_result_but_random_weights_may_write_ga
     assert (empty.outcome, empty.detail) == ("failed", "1 of 3, such as ''")
     assert garbage.outcome == "failed"
     assert garbage.detail.startswith("1 of 3, such as 'the the")
+    assert {one.outcome for one in check_answers([], generated=False)} == {"not-applicable"}
     empty, garbage = check_answers(["the " * 30], generated=True)
     assert (empty.outcome, garbage.outcome) == ("passed", "not-applicable")
