@@ -164,17 +164,18 @@ def watching() -> AbstractContextManager[LiveDisplay | PlainDisplay]:
     return watching()
 
 
-def select(project: Project, target: Sequence[str]) -> list[Cell]:
+def select(project: Project, target: Sequence[str], *, tagged: bool = False) -> list[Cell]:
     """Return the cells that targets name; a job of a workflow hands several on in one text."""
     from imagefactory.project.targets import select
 
-    return select(project.matrix, [word for text in target for word in text.split() or [text]])
+    words = [word for text in target for word in text.split() or [text]]
+    return select(project.matrix, words, tagged=tagged)
 
 
-def select_one(project: Project, target: str) -> Cell:
+def select_one(project: Project, target: str, *, tagged: bool = False) -> Cell:
     from imagefactory.project.targets import select_one
 
-    return select_one(project.matrix, target)
+    return select_one(project.matrix, target, tagged=tagged)
 
 
 def plans_of(project: Project, target: Sequence[str]) -> list[Plan]:

@@ -159,7 +159,7 @@ def planned(project: Project, target: list[str]) -> Outcomes[Plan]:
     from imagefactory.plan.make import make_plan
     from imagefactory.publish.outcomes import Outcomes
 
-    return Outcomes.of(select(project, target), lambda cell: make_plan(project, cell), say)
+    return Outcomes.of(select(project, target, tagged=True), lambda cell: make_plan(project, cell), say)
 
 
 def _show(outcome: Promotion) -> None:
@@ -183,7 +183,7 @@ def rollback(project: Project, target: str = "", to: str = "") -> None:
     """Move a target's tags back to an image published earlier; no image changes."""
     from imagefactory.publish.rollback import rollback
 
-    cell = select_one(project, target)
+    cell = select_one(project, target, tagged=True)
     with open_repository(project) as repository:
         done = rollback(project, repository, cell, to)
         was = f" (was {done.left.digest})" if done.left else ""
@@ -200,7 +200,7 @@ def history(project: Project, target: str = "") -> None:
     from imagefactory.publish.history import read_history
     from imagefactory.publish.tags import short_digest
 
-    cell = select_one(project, target)
+    cell = select_one(project, target, tagged=True)
     with open_repository(project) as repository:
         found = read_history(project, repository, cell)
     show(history_table(found.lines))

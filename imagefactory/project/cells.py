@@ -142,6 +142,16 @@ def default_version(matrix: Matrix, name: str) -> str:
     return next(fitting, matrix.defaults.vllm)
 
 
+def tagged_version(matrix: Matrix, name: str) -> str:
+    """Return the version whose images a model's short tags name."""
+    version, native = default_version(matrix, name), matrix.defaults.tags
+    if native is None or version != matrix.defaults.vllm:
+        return version
+    arch = matrix.models[name].arch or matrix.defaults.arch
+    excluded = reason_excluded(matrix, Cell(name, native, arch, matrix.archs[arch].platforms[0]))
+    return version if excluded else native
+
+
 def support_warnings(matrix: Matrix, cells: Iterable[Cell], today: date) -> list[str]:
     """List what is past its day: Debian's support of the bases of cells, with their archs, and versions."""
     archs: dict[str, dict[str, None]] = {}

@@ -53,6 +53,7 @@ class Defaults(_Model):
 
     vllm: str
     arch: str
+    tags: str | None = None  # the version that short tags follow instead of `vllm`, on archs that it is compiled for
 
 
 class CubinPolicy(_Model):
@@ -322,6 +323,7 @@ def _references(matrix: Matrix) -> Iterator[tuple[tuple[str | int, ...], str, It
     """Yield every reference of the file: where it is, its value, and the known ones of a kind."""
     yield ("defaults", "vllm"), matrix.defaults.vllm, matrix.vllm, "vLLM version"
     yield ("defaults", "arch"), matrix.defaults.arch, matrix.archs, "arch"
+    yield ("defaults", "tags"), matrix.defaults.tags or matrix.defaults.vllm, matrix.vllm, "vLLM version"
     for name, arch in matrix.archs.items():
         yield ("archs", name, "base"), arch.base, matrix.bases, "base"
     for name, version in matrix.vllm.items():

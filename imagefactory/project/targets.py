@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from imagefactory.errors import UsageError, unknown_name
-from imagefactory.project.cells import Cell, all_combinations, default_version, reason_excluded
+from imagefactory.project.cells import Cell, all_combinations, default_version, reason_excluded, tagged_version
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.server_versions import TITLES, server_name
 
@@ -55,16 +55,19 @@ def default_target(matrix: Matrix) -> str:
     return next(iter(matrix.models))
 
 
-def select(matrix: Matrix, targets: Sequence[str]) -> list[Cell]:
-    """Return the cells that targets name, each once and in the order of the matrix; none means the default target."""
+def select(matrix: Matrix, targets: Sequence[str], *, tagged: bool = False) -> list[Cell]:
+    """Return the cells that targets name, each once and in the order of the matrix; none means the default target.
+
+    A target without a version means the default one, or with `tagged` the one that the model's short tags name.
+    """
     selectors = [Selector.parse(target) for target in targets or [default_target(matrix)]]
-    chosen = {cell for selector in selectors for cell in _cells_of(matrix, selector)}
+    chosen = {cell for selector in selectors for cell in _cells_of(matrix, selector, tagged=tagged)}
     return [cell for cell in all_combinations(matrix) if cell in chosen]
 
 
-def select_one(matrix: Matrix, target: str) -> Cell:
+def select_one(matrix: Matrix, target: str, *, tagged: bool = False) -> Cell:
     """Return the one cell that a target names; an empty target means the default one."""
-    cells = select(matrix, [target] if target else [])
+    cells = select(matrix, [target] if target else [], tagged=tagged)
     if len(cells) > 1:
         names = [str(cell) for cell in cells]
         raise UsageError(
@@ -77,11 +80,12 @@ def select_one(matrix: Matrix, target: str) -> Cell:
     return cells[0]
 
 
-def _cells_of(matrix: Matrix, selector: Selector) -> list[Cell]:
+def _cells_of(matrix: Matrix, selector: Selector, *, tagged: bool) -> list[Cell]:
+    default = tagged_version if tagged else default_version
     cells: list[Cell] = []
     excluded: list[tuple[Cell, str]] = []
     for model in _matching(selector.text, "model", selector.model, matrix.models):
-        wanted = selector.version or default_version(matrix, model)
+        wanted = selector.version or default(matrix, model)
         arch = selector.arch or matrix.models[model].arch or matrix.defaults.arch
         what = f"{TITLES[server_name(wanted)]} version"
         for version in _matching(selector.text, what, wanted, matrix.versions):

@@ -10,7 +10,9 @@ from imagefactory.check.answers.record import NOT_MEASURED
 from imagefactory.check.smoke.record import LEVELS
 from imagefactory.launch.docker_run import Launch, docker_run, shell_line
 from imagefactory.project.cells import Cell, known_faults
+from imagefactory.project.locks.files import WheelLock
 from imagefactory.project.locks.kernels import recorded_audit
+from imagefactory.project.server_versions import VLLM
 from imagefactory.publish.history import history
 from imagefactory.publish.tags import fixed_tag, moving_tags
 from imagefactory.site.stock import Document, Planned, Stock
@@ -53,7 +55,7 @@ def image_page(stock: Stock, planned: Planned, packages: Document, shared: Mappi
         "platform": cell.platform,
         "base": f"Debian {matrix.bases[project.base_lock(cell).base].debian}",
         "python": project.wheel_lock(cell).python,
-        "kernels_from": plan.kernels,
+        "kernels_from": _origin_of_kernels(project.wheel_lock(cell)),
         "registry": registry,
         "digest": planned.digest,
         "published_digest": published,
@@ -148,6 +150,13 @@ def _neighbours(stock: Stock, planned: Planned) -> list[Document]:
     same_version = [found for found in sizes if found[1].version == cell.version]
     chosen = dict.fromkeys([*own_model[: NEIGHBOURS // 2], *same_version[: NEIGHBOURS // 2]])
     return [{"slug": other.slug, "target": str(other), "bytes": count} for count, other in sorted(chosen)]
+
+
+def _origin_of_kernels(lock: WheelLock) -> str:
+    """Say who compiled vLLM's kernels, and what else was compiled for the chip."""
+    compiled = [wheel.name for wheel in lock.wheels if wheel.compiled and wheel.name != VLLM]
+    origin = "published" if lock.kernels == "upstream" else lock.kernels
+    return f"{origin} kernels{''.join(f', {name} compiled' for name in compiled)}"
 
 
 def _smoke(stock: Stock, cell: Cell) -> Iterator[Document]:

@@ -11,7 +11,7 @@ from imagefactory.check.bench.profiles import PublishedFigure, PublishedFigures
 from imagefactory.check.bench.result import BenchResult, pooled_acceptance
 from imagefactory.launch.preview import Preview
 from imagefactory.plan.serve.description import Served, image_environment
-from imagefactory.project.cells import Cell, default_version, drafter_exclusions, known_faults
+from imagefactory.project.cells import Cell, drafter_exclusions, known_faults, tagged_version
 from imagefactory.project.served_model import ServedModel
 from imagefactory.project.server_versions import TITLES
 from imagefactory.project.servers.server import MOST
@@ -92,7 +92,7 @@ def _home(stock: Stock, name: str) -> Cell | None:
     """Return the cell that stands for a model; the machine that makes the site does not matter."""
     matrix = stock.project.matrix
     arch = matrix.models[name].arch or matrix.defaults.arch
-    wanted = Cell(name, default_version(matrix, name), arch, matrix.archs[arch].platforms[0])
+    wanted = Cell(name, tagged_version(matrix, name), arch, matrix.archs[arch].platforms[0])
     return wanted if wanted in stock.planned or wanted in stock.missing else None
 
 

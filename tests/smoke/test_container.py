@@ -22,7 +22,6 @@ from imagefactory.plan.plan import Plan
 from imagefactory.plan.serve.image_paths import CUDA_HOME, ENTRYPOINT
 from imagefactory.project.cells import buildable
 from imagefactory.project.project import Project
-from imagefactory.project.server_versions import version_key
 from images.serve.program.servers.server import Server
 
 Applies = Callable[[bool, str], None]
@@ -97,11 +96,11 @@ def test_a_dry_run_shows_the_command(run: Callable[..., Any], plan: Plan, progra
 
 
 def test_the_server_can_be_imported(
-    in_python: Callable[..., Any], plan: Plan, program: Server, record_property: Measure
+    in_python: Callable[..., Any], plan: Plan, project: Project, program: Server, record_property: Measure
 ) -> None:
     """The server fails at start-up with an ImportError, or takes minutes to start."""
     first, second = (in_python("import_server.py", program.name) for _ in range(2))
-    wanted = version_key(plan.version)
+    wanted = project.matrix.versions[plan.version].release
     assert plan.kernels != "upstream" or first["version"].partition("+")[0] == wanted, first["version"]
     record_property("first_import_seconds", first["seconds"])
     record_property("import_seconds", second["seconds"])
@@ -142,7 +141,8 @@ def test_it_has_the_flags_of_every_model(
     record_property("models", len(cells))
     wrong = {}
     for cell in cells:
-        command = prepare(project, cell, subject.config, given={}, environment={}).command
+        pair = {"NODE_RANK": "0", "HEAD_ADDRESS": "10.0.0.1"} if project.matrix.models[cell.model].sparks > 1 else {}
+        command = prepare(project, cell, subject.config, given=pair, environment={}).command
         wrong[str(cell)] = unexplained(command, help_text[0])
     assert not any(wrong.values()), f"its help does not explain {wrong}"
 

@@ -46,7 +46,7 @@ document.addEventListener("DOMContentLoaded", () => {
     "good for": ({ model }) => model.badges.join(", "),
     server: ({ image }) => image.runs,
     machine: ({ image }) => image.gpu,
-    "made of": ({ image }) => `${image.base}, Python ${image.python}, ${image.kernels_from} kernels`,
+    "made of": ({ image }) => `${image.base}, Python ${image.python}, ${image.kernels_from}`,
     "to pull": ({ image }) => size(image.bytes),
     "context served": (one) => grouped(value(one, "MAX_MODEL_LEN") || one.model.memory?.context || "unknown"),
     "memory it takes": ({ judged }) => (judged.machine.total ? size(parts(judged).reduce((total, [, , bytes]) => total + bytes, 0)) : "not checked"),

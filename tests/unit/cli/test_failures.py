@@ -21,7 +21,7 @@ def test_a_damaged_file_is_named_wherever_it_is_read(
     damaged = tmp_path / "damaged.json"
     damaged.write_bytes(content)
 
-    def read(*_: object) -> object:
+    def read(*_: object, **__: object) -> object:
         return json.loads(damaged.read_text("utf-8"))
 
     monkeypatch.setattr(SELECT, read)

@@ -147,7 +147,7 @@ class Finder:
     if name == 'invoke': os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Finder())
 """
-WORK = "import imagefactory.project.targets as t; t.select = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
+WORK = "import imagefactory.project.targets as t; t.select = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)\n"
 
 
 @pytest.mark.parametrize(

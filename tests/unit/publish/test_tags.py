@@ -9,6 +9,7 @@ import yaml
 from imagefactory.check.smoke.record import Level
 from imagefactory.project.cells import Cell
 from imagefactory.project.matrix import Matrix, SmokeLevel, load_matrix
+from imagefactory.project.targets import select_one
 from imagefactory.publish.tags import fixed_tag, moving_tags, names_image, nightly_date, refuse_ambiguous, tags_of
 from imagefactory.store.digests import Sha256
 from tests.fixtures.checkouts import REPOSITORY
@@ -50,6 +51,18 @@ def test_short_tags_belong_to_the_default_arch_of_a_model(
     matrix: Matrix, cell: Cell, expected: tuple[str, ...]
 ) -> None:
     assert moving_tags(matrix, cell) == expected
+
+
+def test_short_tags_follow_another_version_where_it_is_compiled() -> None:
+    versions = yaml.safe_load(MATRIX)["vllm"] | {"3.0-native": {"release": "3.0", "compile": {"spark": "graft"}}}
+    defaults = yaml.safe_load(MATRIX)["defaults"] | {"tags": "3.0-native"}
+    matrix = changed(vllm=versions, defaults=defaults)
+    native = replace(RELEASE, version="3.0-native")
+    assert moving_tags(matrix, native) == ("large-v3.0-native", "large", "latest")
+    assert moving_tags(matrix, RELEASE) == ("large-v3.0",)
+    assert moving_tags(matrix, Cell("tiny", "3.0", "cpu", "linux/amd64")) == ("tiny-v3.0", "tiny")
+    assert (select_one(matrix, "large"), select_one(matrix, "large", tagged=True)) == (RELEASE, native)
+    assert select_one(matrix, "large@3.0", tagged=True) == RELEASE
 
 
 def test_one_tag_names_the_plan_and_nightlies_get_a_dated_one_only_on_the_default_arch(matrix: Matrix) -> None:
