@@ -142,14 +142,18 @@ def default_version(matrix: Matrix, name: str) -> str:
     return next(fitting, matrix.defaults.vllm)
 
 
-def tagged_version(matrix: Matrix, name: str) -> str:
-    """Return the version whose images a model's short tags name."""
+def tagged_version(matrix: Matrix, name: str, arch: str) -> str:
+    """Return the version of a tag without one: on the model's own arch `defaults.tags`, where it can be built."""
     version, native = default_version(matrix, name), matrix.defaults.tags
-    if native is None or version != matrix.defaults.vllm:
+    if native is None or version != matrix.defaults.vllm or arch != (matrix.models[name].arch or matrix.defaults.arch):
         return version
-    arch = matrix.models[name].arch or matrix.defaults.arch
     excluded = reason_excluded(matrix, Cell(name, native, arch, matrix.archs[arch].platforms[0]))
     return version if excluded else native
+
+
+def is_tagged(matrix: Matrix, cell: Cell) -> bool:
+    """Whether a cell has the version that is meant if none is named."""
+    return cell.version == tagged_version(matrix, cell.model, cell.arch)
 
 
 def support_warnings(matrix: Matrix, cells: Iterable[Cell], today: date) -> list[str]:

@@ -81,12 +81,12 @@ def select_one(matrix: Matrix, target: str, *, tagged: bool = False) -> Cell:
 
 
 def _cells_of(matrix: Matrix, selector: Selector, *, tagged: bool) -> list[Cell]:
-    default = tagged_version if tagged else default_version
     cells: list[Cell] = []
     excluded: list[tuple[Cell, str]] = []
     for model in _matching(selector.text, "model", selector.model, matrix.models):
-        wanted = selector.version or default(matrix, model)
         arch = selector.arch or matrix.models[model].arch or matrix.defaults.arch
+        default = tagged_version(matrix, model, arch) if tagged else default_version(matrix, model)
+        wanted = selector.version or default
         what = f"{TITLES[server_name(wanted)]} version"
         for version in _matching(selector.text, what, wanted, matrix.versions):
             for arch_name in _matching(selector.text, "arch", arch, matrix.archs):

@@ -92,7 +92,7 @@ def _home(stock: Stock, name: str) -> Cell | None:
     """Return the cell that stands for a model; the machine that makes the site does not matter."""
     matrix = stock.project.matrix
     arch = matrix.models[name].arch or matrix.defaults.arch
-    wanted = Cell(name, tagged_version(matrix, name), arch, matrix.archs[arch].platforms[0])
+    wanted = Cell(name, tagged_version(matrix, name, arch), arch, matrix.archs[arch].platforms[0])
     return wanted if wanted in stock.planned or wanted in stock.missing else None
 
 

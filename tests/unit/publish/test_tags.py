@@ -63,6 +63,7 @@ def test_short_tags_follow_another_version_where_it_is_compiled() -> None:
     assert moving_tags(matrix, Cell("tiny", "3.0", "cpu", "linux/amd64")) == ("tiny-v3.0", "tiny")
     assert (select_one(matrix, "large"), select_one(matrix, "large", tagged=True)) == (RELEASE, native)
     assert select_one(matrix, "large@3.0", tagged=True) == RELEASE
+    assert select_one(matrix, "large/server", tagged=True).version == "3.0"
 
 
 def test_one_tag_names_the_plan_and_nightlies_get_a_dated_one_only_on_the_default_arch(matrix: Matrix) -> None:
