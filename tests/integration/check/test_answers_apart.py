@@ -39,7 +39,7 @@ def verdict(first: AnswersResult, second: AnswersResult) -> tuple[str, str]:
 def test_a_drafter_and_a_mod_that_adds_a_comment_change_nothing(
     served: AnswersResult, trained: Path, tiny_checkout: Path, tmp_path: Path
 ) -> None:
-    comment = edit(LAYER, "class Qwen3MLP(", before="# This changes nothing.\n")
+    comment = edit(LAYER, "class Qwen3ForCausalLM(", before="# This changes nothing.\n")
     write_mod(tmp_path, manifest("comment", comment, checks=[has(LAYER, "# This changes")], versions=">=0.32"))
     options = ("--volume", f"{tmp_path}:/mods:ro")
     both = measured(tiny_checkout, trained, more=options, MODS="comment", EXTRA_ARGS=NGRAM)
