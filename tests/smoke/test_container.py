@@ -54,13 +54,24 @@ EXCUSED_SCRIPTS = {
 }
 
 
+HEAD = {"NODE_RANK": "0", "HEAD_ADDRESS": "127.0.0.1"}
+
+
+def of_pair(project: Project, model: str) -> dict[str, str]:
+    """Return the settings without which a model for two Sparks does not start."""
+    return HEAD if project.matrix.models[model].sparks > 1 else {}
+
+
 @pytest.fixture(scope="session")
-def run(assignment: Assignment, containers: Containers) -> Callable[..., subprocess.CompletedProcess[str]]:
+def run(
+    assignment: Assignment, containers: Containers, project: Project, subject: Subject
+) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run the image as users do."""
+    needed = [word for item in of_pair(project, subject.cell.model).items() for word in ("--env", "=".join(item))]
 
     def once(*arguments: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
         caches = containers.caches(assignment.image)
-        return containers.once(assignment.image, *arguments, options=(*caches, *options))
+        return containers.once(assignment.image, *arguments, options=(*caches, *needed, *options))
 
     return once
 
@@ -141,8 +152,8 @@ def test_it_has_the_flags_of_every_model(
     record_property("models", len(cells))
     wrong = {}
     for cell in cells:
-        pair = {"NODE_RANK": "0", "HEAD_ADDRESS": "10.0.0.1"} if project.matrix.models[cell.model].sparks > 1 else {}
-        command = prepare(project, cell, subject.config, given=pair, environment={}).command
+        given = of_pair(project, cell.model)
+        command = prepare(project, cell, subject.config, given=given, environment={}).command
         wrong[str(cell)] = unexplained(command, help_text[0])
     assert not any(wrong.values()), f"its help does not explain {wrong}"
 

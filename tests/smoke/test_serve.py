@@ -77,7 +77,7 @@ def on_cpu(root: Path, folder: Path, variables: Mapping[str, str]) -> tuple[tupl
         (model / name).write_bytes(data)
     mounts = {model: TINY} | {root / "tests" / path: f"{PLACE}/{Path(path).name}" for path in BROUGHT}
     options = [word for source, target in mounts.items() for word in ("--volume", f"{source}:{target}:ro")]
-    for name, value in {**variables, "MODEL_PATH": TINY}.items():
+    for name, value in {**variables, "MODEL_PATH": TINY, "NODES": "1"}.items():
         options += ["--env", f"{name}={value}"]
     return (*options, "--entrypoint", "/bin/sh"), (f"{PLACE}/serve.sh",)
 
