@@ -151,11 +151,6 @@ def tagged_version(matrix: Matrix, name: str, arch: str) -> str:
     return version if excluded else native
 
 
-def is_tagged(matrix: Matrix, cell: Cell) -> bool:
-    """Whether a cell has the version that is meant if none is named."""
-    return cell.version == tagged_version(matrix, cell.model, cell.arch)
-
-
 def support_warnings(matrix: Matrix, cells: Iterable[Cell], today: date) -> list[str]:
     """List what is past its day: Debian's support of the bases of cells, with their archs, and versions."""
     archs: dict[str, dict[str, None]] = {}

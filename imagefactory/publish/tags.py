@@ -11,7 +11,7 @@ from typing import Final
 
 from imagefactory.errors import ConfigError
 from imagefactory.oci.registry.reference import is_tag
-from imagefactory.project.cells import Cell, buildable, is_tagged
+from imagefactory.project.cells import Cell, buildable, tagged_version
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.targets import default_target
 from imagefactory.store.digests import Sha256
@@ -63,7 +63,7 @@ def moving_tags(matrix: Matrix, cell: Cell) -> tuple[str, ...]:
     tags = [cell.model_and_version]
     if not is_home(matrix, cell):
         return (_checked(f"{tags[0]}-{cell.arch}", cell),)
-    if is_tagged(matrix, cell):
+    if cell.version == tagged_version(matrix, cell.model, cell.arch):
         tags.append(cell.model)
         if cell.model == default_target(matrix):
             tags.append(LATEST)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Final
 
@@ -11,7 +12,7 @@ from imagefactory.check.bench.profiles import PublishedFigure, PublishedFigures
 from imagefactory.check.bench.result import BenchResult, pooled_acceptance
 from imagefactory.launch.preview import Preview
 from imagefactory.plan.serve.description import Served, image_environment
-from imagefactory.project.cells import Cell, drafter_exclusions, known_faults, tagged_version
+from imagefactory.project.cells import Cell, default_version, drafter_exclusions, known_faults, tagged_version
 from imagefactory.project.served_model import ServedModel
 from imagefactory.project.server_versions import TITLES
 from imagefactory.project.servers.server import MOST
@@ -89,10 +90,12 @@ def model_page(
 
 
 def _home(stock: Stock, name: str) -> Cell | None:
-    """Return the cell that stands for a model; the machine that makes the site does not matter."""
+    """Return the cell that stands for a model: what its tag names, or while none is published the default."""
     matrix = stock.project.matrix
     arch = matrix.models[name].arch or matrix.defaults.arch
     wanted = Cell(name, tagged_version(matrix, name, arch), arch, matrix.archs[arch].platforms[0])
+    if not stock.published.get(wanted):
+        wanted = replace(wanted, version=default_version(matrix, name))
     return wanted if wanted in stock.planned or wanted in stock.missing else None
 
 

@@ -14,7 +14,7 @@ from imagefactory.launch.recipes import TEMPLATED, Format, recipe_document, reci
 from imagefactory.mods.choose import choose_mods
 from imagefactory.plan.serve.description import Served, describe
 from imagefactory.plan.serve.image_paths import MODEL_CACHE, program_folder
-from imagefactory.project.cells import Cell, is_tagged
+from imagefactory.project.cells import Cell, default_version
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
 from imagefactory.project.servers.known import SERVERS, server_of
@@ -113,7 +113,7 @@ def _image(matrix: Matrix, cell: Cell, served: Served, settings: list[dict[str, 
         "version": cell.version,
         "machine": machine_name(matrix, cell),
         "server": cell.server,
-        "default": is_tagged(matrix, cell),
+        "default": cell.version == default_version(matrix, cell.model),
         "reference": name,
         "state": offer.state,
         "answers": offer.answers,

@@ -15,7 +15,7 @@ from imagefactory.check.bench.profiles import PublishedFigures, load_published
 from imagefactory.check.bench.result import BenchResult, shared_files
 from imagefactory.errors import FactoryError, UsageError
 from imagefactory.launch.recipe_export import registry_of
-from imagefactory.project.cells import first_of_release, is_tagged
+from imagefactory.project.cells import default_version, first_of_release
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.server_versions import server_name, version_title
 from imagefactory.publish.catalog import Published
@@ -137,7 +137,7 @@ def _choices(
     fits = {
         cell.model: best_start(program_image(stock.served(cell)), machine, context=0, users=1)
         for cell in stock.planned
-        if machine_name(matrix, cell) == machine["name"] and is_tagged(matrix, cell)
+        if machine_name(matrix, cell) == machine["name"] and cell.version == default_version(matrix, cell.model)
     }
     first = {use: best_first([name for name in names if name in fits], fits, 1) for use, names in order.items()}
     return {
