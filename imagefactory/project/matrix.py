@@ -53,7 +53,7 @@ class Defaults(_Model):
 
     vllm: str
     arch: str
-    tags: str | None = None  # the version that short tags follow instead of `vllm`, on archs that it is compiled for
+    tags: str | None = None  # the version that short tags follow instead of `vllm`, where it can be built
 
 
 class CubinPolicy(_Model):
