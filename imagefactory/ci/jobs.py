@@ -5,15 +5,11 @@ each layer once. A cell that fails does not stop the others of its job.
 """
 
 import json
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from imagefactory.errors import MachineError
-from imagefactory.plan.plan import Plan
 from imagefactory.project.cells import Cell
 
 MOST_JOBS: Final = 256
@@ -167,30 +163,3 @@ def _smoke_jobs(works: Sequence[Work]) -> list[dict[str, str]]:
 def _named(works: Sequence[Work]) -> dict[str, str]:
     reasons = dict.fromkeys(work.reason for work in works)
     return {"targets": " ".join(work.target for work in works), "reason": "; ".join(reasons)}
-
-
-MARGIN: Final = 0.5
-"""GB for everything that is small."""
-
-
-def space_needed(plans: Iterable[Plan], *, pulled: bool = False) -> float:
-    """Estimate how many GB a job needs at most: to assemble images, or (`pulled`) to have an engine pull them."""
-    layers = {layer.key: layer for plan in plans for layer in plan.layers}.values()
-    packed = sum(layer.download for layer in layers)
-    # Assembling keeps the files and the layers made of them; an engine keeps layers until they are unpacked.
-    return (packed + (sum(layer.unpacked for layer in layers) if pulled else packed)) / 1e9 + MARGIN
-
-
-def refuse_full(folder: Path, need_gb: float) -> None:
-    """Raise an error if a disk has less free space than needed."""
-    while not folder.exists():
-        folder = folder.parent
-    free = shutil.disk_usage(folder).free / 1e9
-    if free < need_gb:
-        raise MachineError(
-            "no-room",
-            f"There are {free:.1f} GB free; {need_gb:.1f} GB are needed.",
-            where=folder,
-            why="GitHub promises 14 GB on its machines, and most have more.",
-            fix="Run the job again: another machine may have more. On your own, `./inv clean` frees the cache.",
-        )

@@ -5,7 +5,7 @@ and is checked before, from the lock and without the cache.
 """
 
 import subprocess
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from imagefactory.assemble.assemble import BuildRun, make_layers
 from imagefactory.assemble.watch import Watcher
 from imagefactory.check.smoke.record import has_gpu
-from imagefactory.ci.jobs import MARGIN, RUNNERS, refuse_full, space_needed
+from imagefactory.ci.jobs import RUNNERS
 from imagefactory.ci.run_summary import page
 from imagefactory.errors import BuildError, FactoryError, TrustError
 from imagefactory.oci.image import Blob
@@ -172,9 +172,7 @@ def changed_records(project: Project, base: str) -> dict[Sha256, RecordedLayer]:
 
 def check_records(project: Project, changed: Mapping[Sha256, RecordedLayer], watch: Watcher) -> None:
     """Rebuild what changed; raise an error with every record that something else comes out for."""
-    parts = list(_parts(project, changed))
-    refuse_full(project.store.root, max([MARGIN, *(space_needed([part]) for part in parts)]))
-    refuted = list(_refuted_layers(project, changed, parts, watch))
+    refuted = list(_refuted_layers(project, changed, watch))
     if refuted:
         raise TrustError(
             "record-refuted",
@@ -195,11 +193,9 @@ def _parts(project: Project, layers: Collection[Sha256]) -> Iterator[Plan]:
             yield plan.model_copy(update={"layers": tuple(wanted.values())})
 
 
-def _refuted_layers(
-    project: Project, layers: Mapping[Sha256, RecordedLayer], parts: Iterable[Plan], watch: Watcher
-) -> Iterator[str]:
+def _refuted_layers(project: Project, layers: Mapping[Sha256, RecordedLayer], watch: Watcher) -> Iterator[str]:
     left = dict(layers)
-    for part in parts:
+    for part in _parts(project, layers):
         with project.store.scratch() as scratch:
             fresh = replace(project, store=Store(scratch / "store"))
             built = make_layers(BuildRun(fresh, [part], watch))

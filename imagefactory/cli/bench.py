@@ -53,10 +53,9 @@ def run(
     """Measure an image or a running server: speed, latency, accepted drafts, starts; the result is a JSON file."""
     from imagefactory.check.bench.endpoint import Endpoint
     from imagefactory.check.bench.measuring import refuse_wrong_answers
-    from imagefactory.check.bench.profiles import load_published
     from imagefactory.check.bench.running import bench_image, bench_url, refuse_other_servers
     from imagefactory.check.smoke.subject import subject_of_image, subject_of_target
-    from imagefactory.cli.show.bench_tables import published_table, result_tables
+    from imagefactory.cli.show.bench_tables import result_tables
 
     options.at_most_one(target=target, image=image)
     options.at_most_one(set=set, url=url)
@@ -71,8 +70,6 @@ def run(
         result, path = bench_image(bench, subject, say)
     for table in result_tables(result):
         show(table)
-    if others := published_table(load_published(project.root), subject.cell.model):
-        show(others)
     print(path.relative_to(project.root))
     refuse_wrong_answers(result, path)
 

@@ -42,12 +42,10 @@ def push(project: Project, target: list[str]) -> None:
 
     What later steps need to know is left in build/pushed.
     """
-    from imagefactory.ci.jobs import refuse_full, space_needed
     from imagefactory.publish.handovers import write_handover
     from imagefactory.publish.staging import stage
 
     plans = planned(project, target)
-    refuse_full(project.store.root, space_needed(plans.finished.values()))
     with open_repository(project) as repository:
         with watching() as watch:
             staged = stage(project, repository, plans, watch, say, pushing=watch)

@@ -7,7 +7,6 @@ from rich.table import Table
 
 from imagefactory.check.answers.comparison import Figures
 from imagefactory.check.bench.comparison import Compared
-from imagefactory.check.bench.profiles import PublishedFigures
 from imagefactory.check.bench.result import BenchResult, Measurement, mean_spread, pooled_acceptance
 from imagefactory.cli.show.tables import table
 
@@ -71,24 +70,6 @@ def comparison_table(found: Sequence[Compared], left: str, right: str) -> Table:
         rows.append((one.name, one.cell, *sides, ratio, bounds, one.verdict))
     columns = ("figure", "of", ">A", ">B", ">B / A", ">95 % interval", "B is")
     return table(rows, *columns, title=f"A is {left}, B is {right}")
-
-
-def published_table(published: PublishedFigures, model: str) -> Table | None:
-    """Show what others published about a model; None if nobody did."""
-    rows = [
-        (
-            *(one.kind, one.gpu, one.drafted, str(one.users), f"{one.tokens_per_second:g}"),
-            f"{one.first_token_ms:g} ms" if one.first_token_ms else "",
-            f"{one.per_token_ms:g} ms" if one.per_token_ms else "",
-            f"{one.acceptance_rate:.0%}" if one.acceptance_rate else "",
-            f"{one.acceptance_length:.2f}" if one.acceptance_length else "",
-            published.sources[one.source],
-        )
-        for one in published.about(model)
-    ]
-    columns = ("kind", "GPU", "drafter", ">users", ">tokens/s", ">first token", ">per token", ">accepted")
-    title = "published by others: other images, revisions and settings"
-    return table(rows, *columns, ">length", "source", title=title) if rows else None
 
 
 def figures_table(found: Figures, noise: Figures | None) -> Table:

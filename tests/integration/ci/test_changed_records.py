@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 import tomli_w
 
-from imagefactory.ci.jobs import MARGIN, refuse_full, space_needed
 from imagefactory.ci.pull_request import changed_records, check_records
-from imagefactory.plan.make import locked_plans
 from imagefactory.project.locks.kernels import SlimLock
 from imagefactory.publish.tags import staging_tag
 from tests.fixtures.failures import raises, refused
@@ -81,25 +79,6 @@ def test_unchanged_records_are_not_rebuilt_and_new_ones_that_a_build_gave_hold(
     commit_all(recorded.root)
     recorded.project.known_layers.write_bytes(right)
     assert check(recorded) == len(tomllib.loads(right.decode())["layers"])
-
-
-def test_a_full_disk_is_noticed_before_anything_is_fetched(
-    recorded: SmallFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    edit(recorded.project.known_layers, point_elsewhere)
-    [layer] = changed_records(recorded.project, "HEAD")
-    asked: list[float] = []
-
-    def refuse(folder: Path, need_gb: float) -> None:
-        asked.append(need_gb)
-        refuse_full(folder, 1e9)
-
-    monkeypatch.setattr("imagefactory.ci.pull_request.refuse_full", refuse)
-    monkeypatch.setattr("imagefactory.ci.pull_request.make_layers", None)
-    with raises("no-room"):
-        check(recorded)
-    [part] = [plan for plan in locked_plans(recorded.project) if layer in {one.key for one in plan.layers}]
-    assert MARGIN <= asked[0] < space_needed([part]), "only what changed counts"
 
 
 def test_a_record_of_another_blob_is_refused_even_if_the_cache_agrees(recorded: SmallFactory) -> None:

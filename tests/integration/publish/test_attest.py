@@ -25,7 +25,7 @@ from imagefactory.publish.attest.keys import new_key_pair, read_private_key
 from imagefactory.publish.attest.signing import KeySigner
 from imagefactory.publish.catalog import Pointer
 from imagefactory.store.digests import Digest, canonical_json, digest_of
-from tests.fixtures.failures import raises
+from tests.fixtures.failures import raises, refused
 from tests.fixtures.signed_image import SignedImage, edited, failures, states
 from tests.fixtures.small_factory import CELL
 
@@ -240,14 +240,22 @@ def test_another_checkout_can_check_but_not_rebuild(signed_image: SignedImage) -
         require_plan(checked)
 
 
-def test_a_key_of_the_command_signs_for_the_checkout(signed_image: SignedImage) -> None:
+def test_the_commands_make_a_key_verify_and_rebuild(signed_image: SignedImage) -> None:
+    run = signed_image.factory.invoke
     key = str(signed_image.key.with_name("second.key"))
-    made = signed_image.factory.invoke("keys.new", "--private", key)
+    made = run("keys.new", "--private", key)
     assert made.returncode == 0, made.stderr
     signed_image.attach(KeySigner(read_private_key(key), "the second"))
-    good = signed_image.factory.invoke("verify", "--image", signed_image.reference)
+    image = ("--image", signed_image.reference)
+    good = run("verify", *image, "--rebuild")
     assert good.returncode == 0, good.stderr
     assert good.stdout.split() == [signed_image.digest]
+    assert "a rebuild gives the same bits" in good.stderr
+    layer = signed_image.built.layout.layer_digests()[-1]
+    signed_image.change(layer, lambda data: data[:-1] + b"?")
+    bad = run("verify", *image, "--rebuild")
+    assert refused(bad, "tampered")
+    assert f"layer model {CELL.model}: {layer} has other bytes" in " ".join(bad.stderr.split())
 
 
 def test_openssl_agrees_with_a_signature(signed_image: SignedImage, tmp_path: Path) -> None:

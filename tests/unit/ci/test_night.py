@@ -1,19 +1,17 @@
 """Planning a night: jobs, reasons, limits and summaries."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from imagefactory.check.smoke.record import cpu_counterparts, serving_elsewhere
 from imagefactory.ci import night as night_planning
-from imagefactory.ci.jobs import MOST_JOBS, Night, Trouble, Work, fitted, refuse_full, space_needed
+from imagefactory.ci.jobs import MOST_JOBS, Night, Trouble, Work, fitted
 from imagefactory.ci.night import differences, nightly_cells, plan_night
 from imagefactory.ci.run_summary import LARGEST, bounded, night_summary
 from imagefactory.errors import FactoryError, LockError, RegistryError
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.plan.make import make_plan
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select
@@ -179,10 +177,3 @@ def test_a_failure_of_the_registry_ends_a_night_and_one_of_a_cell_does_not(
     else:
         with raises(kind):
             plan_first(small_factory)
-
-
-def test_a_full_disk_is_refused(tmp_path: Path, small_factory: SmallFactory) -> None:
-    assert 0.5 < space_needed([make_plan(small_factory.project, CELL)]) < 0.6
-    refuse_full(tmp_path / "not" / "there", 0.001)
-    with raises("no-room"):
-        refuse_full(tmp_path, 1e9)
