@@ -1,23 +1,18 @@
 """Measures `history`, `catalog`, `site` and `prune` with catalogs of 1,000 images and more.
 
 `.venv/bin/python -m tests.bench.catalog 1000 10000 100000` uses a registry that is made up in the same process; its
-memory is not counted. With `--registry 127.0.0.1:5000/me/bench`, everything is first written to a real one, which takes
-four requests per image. Nothing is asserted.
+memory is not counted. Nothing is asserted.
 """
 
 import argparse
-import io
 import multiprocessing
 import re
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
 from imagefactory.cli.show.tables import history_table
-from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
-from imagefactory.oci.registry.referrers import fallback_tag
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
@@ -25,14 +20,13 @@ from imagefactory.publish.catalog import Catalog
 from imagefactory.publish.history import current_images, history
 from imagefactory.publish.prune import Policy, prune
 from imagefactory.publish.stored_catalog import read_catalog, write_catalog
-from imagefactory.publish.tags import moving_tags, staging_tag
+from imagefactory.publish.tags import moving_tags
 from imagefactory.site.registry_records import RegistryRecords
 from imagefactory.site.rendering import render
 from imagefactory.site.site_contents import gather
 from imagefactory.site.stock import take_stock
-from imagefactory.store.digests import digest_of
 from tests.bench.measuring import timed
-from tests.fixtures.big_catalog import START, StandIn, attached_body, big_catalog, image_body, list_body
+from tests.fixtures.big_catalog import START, StandIn, big_catalog
 from tests.fixtures.small_site import make_site_checkout
 
 LATER = START + timedelta(days=3650)
@@ -51,26 +45,6 @@ def measured(work: Callable[[], object]) -> None:
         f"{spent.seconds:.2f} s | {spent.processor:.2f} s | {(memory('VmHWM') - before) / 1e6:.0f} MB |",
         flush=True,
     )
-
-
-def fill(repository: Repository, catalog: Catalog) -> None:
-    """Write what a catalog names to a real registry, unless it is there."""
-    repository.upload(digest_of(b"{}"), 2, lambda: io.BytesIO(b"{}"))
-
-    def put(number: int) -> None:
-        image, body = catalog.images[number], image_body(number)
-        repository.put_manifest(body, MANIFEST_TYPE, image.tag)
-        repository.put_manifest(body, MANIFEST_TYPE, staging_tag(image.plan_key))
-        repository.put_manifest(attached_body(image.digest), MANIFEST_TYPE)
-        repository.put_manifest(list_body(image.digest), INDEX_TYPE, fallback_tag(image.digest))
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(put, range(len(catalog.images))))
-    for tag in catalog.moving_tags():
-        pointer = catalog.pointer(tag)
-        body = image_body([one.digest for one in catalog.images].index(pointer.digest)) if pointer else b""
-        repository.put_manifest(body, MANIFEST_TYPE, tag)
-    write_catalog(repository, lambda _: catalog)
 
 
 def steps(
@@ -101,17 +75,12 @@ def steps(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("images", nargs="+", type=int)
-    parser.add_argument("--registry", default="")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         project = make_site_checkout(Path(folder) / "checkout")
         cells = tuple(take_stock(project, RegistryRecords("")).planned)
         for count in options.images:
-            catalog = big_catalog(count, cells)
-            repository = StandIn(catalog).repository
-            if options.registry:
-                repository = Repository.open(f"{options.registry}-{count}")
-                fill(repository, catalog)
+            repository = StandIn(big_catalog(count, cells)).repository
             for name, step in steps(project, repository, cells, count).items():
                 print(f"| {count:,} | {name} | ", end="", flush=True)
                 # Each in a process of its own.

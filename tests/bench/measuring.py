@@ -12,7 +12,6 @@ class Spent(NamedTuple):
     seconds: float
     processor: float
     """Of this process and the programs that it started; daemons count for themselves."""
-    memory: int = 0
 
 
 def timed(step: Callable[[], object]) -> Spent:

@@ -6,8 +6,6 @@ answers at once, and the driver, which only the linker wants, an empty library. 
 """
 
 import json
-import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -143,17 +141,6 @@ def test_a_compile_that_was_killed_is_resumed_by_the_next_start(start: Start, co
 def test_a_full_disk_ends_the_compile_and_not_the_start(start: Start) -> None:
     container = start("--tmpfs", f"{CACHES}:size=64k")
     said(container, "quantization could not be compiled beside the start", 600)
-    goes_on(container)
-
-
-def test_with_one_core_one_compiler_runs(start: Start) -> None:
-    container = start("--cpuset-cpus", str(min(os.sched_getaffinity(0))))
-    said(container, "compiling quantization beside the start, 1 at a time")
-    wait_until(lambda: compilers(container), 120, container)
-    for _ in range(20):
-        running = compilers(container)
-        assert len([args for args in running if "nvcc" in args.split()[0]]) <= 1, running
-        time.sleep(0.5)
     goes_on(container)
 
 
