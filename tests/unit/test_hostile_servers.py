@@ -7,6 +7,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import requests
@@ -32,7 +33,6 @@ from imagefactory.store.index_config import IndexConfig
 from imagefactory.store.indexes import Indexes
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
-from tests.fixtures.mutations import ODD_HEADERS, mutated
 from tests.fixtures.servers import Answer, Asked, endless, scripted
 
 HASTY = Retry(attempts=2, pause=0.001, longest=0.002, patience=0.01)
@@ -226,6 +226,63 @@ HEADERS = (
     *("Content-Length", "Content-Range"),
 )
 TYPES = (MANIFEST_TYPE, INDEX_TYPE, "application/json", "text/html", "application/vnd.pypi.simple.v1+json")
+
+
+ODD: tuple[Any, ...] = (
+    None, True, 0, -1, 2**63, 10**400, 1.5, float("inf"), float("nan"), "", "x" * 10_000, [], {}, [None], {"a": 1},
+    "\x1b[31mred\x1b[0m", "line\nbreak", "\ud800", "\ufffe", "\u2028", "../../x", "sha256:" + "0" * 64, "é",
+)  # fmt: skip
+"""Values that programs stumble over."""
+ODD_HEADERS = (
+    "", "12x", "-1", "9" * 30, "é", "\x1b[31m", "http://[", "//", "x" * 5_000, "a\tb", "Bearer realm=", ";;,=",
+    'Bearer realm="http://[",service="x"', '<http://[>; rel="next"', "bytes 9-1/x", "Basic realm=x",
+)  # fmt: skip
+DEEP = 100_000
+
+
+def mutated(random: Random, document: bytes) -> bytes:  # noqa: PLR0911 - one for each kind
+    """Return a document with some damage: in its bytes, or, if it is JSON, in its values."""
+    if random.random() < 0.7:
+        try:
+            parsed = json.loads(document)
+        except ValueError:
+            pass
+        else:
+            for _ in range(random.randint(1, 3)):
+                parsed = _changed(random, parsed)
+            return json.dumps(parsed).encode()
+    at, end = sorted(random.randint(0, len(document)) for _ in range(2))
+    match random.randrange(6):
+        case 0:
+            return document[:at]
+        case 1:
+            return document[:at] + random.randbytes(random.randint(1, 20)) + document[end:]
+        case 2:
+            return document[:at] + document[at:end] * random.randint(2, 50) + document[end:]
+        case 3:
+            return document[:at] + random.choice((b"[", b'{"a":')) * DEEP + document[at:]
+        case 4:
+            return document.replace(b"1", b"1e999")
+        case _:
+            return document[:at] + random.choice((b"\x00", b"\xff\xfe", b"\xed\xa0\x80", b"\\ud800")) + document[at:]
+
+
+def _changed(random: Random, value: Any) -> Any:
+    """Replace, remove or add something at a random place of a document."""
+    if not isinstance(value, dict | list) or not value or random.random() < 0.1:
+        return random.choice(ODD)
+    copy: Any = value.copy()
+    key = random.choice([*copy]) if isinstance(copy, dict) else random.randrange(len(copy))
+    match random.randrange(6):
+        case 0:
+            del copy[key]
+        case 1 if isinstance(copy, dict):
+            copy[random.choice(["mediaType", "x", "\x1b"])] = random.choice(ODD)
+        case 1:
+            copy += random.choices(ODD, k=random.randint(1, 5))
+        case _:
+            copy[key] = _changed(random, copy[key])
+    return copy
 
 
 def ask_registry(url: str, random: Random) -> None:

@@ -8,7 +8,6 @@ answers at once, and the driver, which only the linker wants, an empty library. 
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
@@ -42,13 +41,6 @@ VARIABLES = {
     "WARMUP": "0",
 }
 COMPILERS = ("nvcc", "cicc", "ptxas", "cudafe++", "cc1plus")
-
-
-@pytest.fixture(scope="module")
-def containers() -> Iterator[Containers]:
-    started = Containers(f"test-{uuid4().hex[:12]}")
-    yield started
-    started.remove_all()
 
 
 Start = Callable[..., Container]

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
-from uuid import uuid4
 
 import pytest
 
@@ -56,13 +55,6 @@ class Image(NamedTuple):
     name: str
     options: tuple[str, ...]
     arguments: tuple[str, ...] = ()
-
-
-@pytest.fixture
-def containers() -> Iterator[Containers]:
-    started = Containers(f"test-{uuid4().hex[:12]}")
-    yield started
-    started.remove_all()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from imagefactory.lock.audit.auditing import audit
 from imagefactory.project.cells import Cell
 from imagefactory.project.locks.files import WheelLock
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.cuda import COMPILER
+from tests.fixtures.locked_wheels import COMPILER
 from tests.fixtures.platforms import PLATFORM
 from tests.fixtures.small_factory import RecordingWatcher
 

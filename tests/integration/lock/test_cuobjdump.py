@@ -9,8 +9,8 @@ from imagefactory.lock.audit.auditing import audit, cuobjdump, read_kernels, ref
 from imagefactory.project.locks.kernels import GpuCode
 from imagefactory.project.project import Project
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.cuda import Nvcc
 from tests.fixtures.failures import raises
+from tests.fixtures.locked_wheels import Nvcc
 from tests.fixtures.wheels import make_wheel
 
 pytestmark = pytest.mark.network

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import shutil
 import subprocess
+import sysconfig
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,9 +21,9 @@ from imagefactory.project.project import Project
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import sha256_of
 from tests.fixtures.checkouts import REPOSITORY, Checkout
-from tests.fixtures.compiled import TAG, compiled_wheel
-from tests.fixtures.cuda import Nvcc
 from tests.fixtures.failures import refused
+from tests.fixtures.locked_wheels import Nvcc
+from tests.fixtures.platforms import wheel_tag
 from tests.fixtures.small_factory import CELL, SmallFactory
 from tests.fixtures.wheelhouse import INPUTS
 from tests.fixtures.wheels import make_wheel
@@ -30,6 +31,34 @@ from tests.fixtures.wheels import make_wheel
 pytestmark = pytest.mark.engine
 CPU = replace(INPUTS, arch_list="", platform=CELL.platform)
 CHIP = """cubins: {accept: [sm_121a, sm_120f], refuse: [sm_120a]}, capability: "12.1", torch_cuda_arch_list: "12.1a"}"""
+
+SOURCE = """\
+#define Py_LIMITED_API 0x030b0000
+#include <Python.h>
+
+static PyObject *answer(PyObject *self, PyObject *args) { return PyLong_FromLong(ANSWER); }
+static PyMethodDef methods[] = {{"answer", answer, METH_NOARGS, NULL}, {NULL}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_C", NULL, -1, methods};
+PyMODINIT_FUNC PyInit__C(void) { return PyModule_Create(&module); }
+"""
+TAG = wheel_tag(tag="cp311-abi3-linux")
+
+
+def compiled_wheel(folder: Path, *, answer: int = 42) -> Path:
+    """Make a wheel called vllm with an extension whose only function returns the answer."""
+    made = folder / f"made-{answer}"
+    made.mkdir()
+    source, library = made / "_C.c", made / "_C.abi3.so"
+    source.write_text(SOURCE)
+    options = ("-shared", "-fPIC", "-O2", f"-DANSWER={answer}", f"-I{sysconfig.get_path('include')}")
+    subprocess.run(["cc", *options, source, "-o", library], check=True, capture_output=True)
+    return vllm_with(library, made)
+
+
+def vllm_with(library: Path, folder: Path) -> Path:
+    """Make a wheel called vllm whose only library is this one."""
+    files: dict[str, bytes | str] = {"vllm/__init__.py": "", "vllm/_C.abi3.so": library.read_bytes()}
+    return make_wheel(folder, "vllm", files=files, tag=TAG)
 
 
 class Machine:
@@ -166,18 +195,12 @@ def test_wheel_compiled_on_one_machine_is_adopted_and_built_on_another(
     assert builder.run("verify", "--target", "tiny") == digest
 
 
-def with_kernels(store: Store, folder: Path, library: Path) -> KeptWheel:
-    """Keep a vLLM whose only library is this one."""
-    files: dict[str, bytes | str] = {"vllm/__init__.py": "", "vllm/_C.abi3.so": library.read_bytes()}
-    wheel = make_wheel(folder, "vllm", files=files, tag=TAG)
-    return keep(store, replace(CPU, arch_list="12.1a"), wheel)
-
-
 @pytest.mark.network
 def test_wheel_with_kernels_for_the_gpu_is_adopted(
     compiler: Machine, chip_builder: Machine, nvcc: Nvcc, tmp_path: Path
 ) -> None:
-    kept = with_kernels(compiler.store, tmp_path, nvcc("sm_121a"))
+    wheel = vllm_with(nvcc("sm_121a"), tmp_path / "wheel")
+    kept = keep(compiler.store, replace(CPU, arch_list="12.1a"), wheel)
     compiler.run("wheels.push")
     chip_builder.make_lock()
     chip_builder.run("build", "--target", "tiny")

@@ -1,21 +1,19 @@
 """Mods in containers: patched classes behave as intended, and mods can be applied at start."""
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from imagefactory.check.smoke.containers import docker
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.mods import edit, has, manifest, write_mod
 
 pytestmark = pytest.mark.engine
 CONTAINER = REPOSITORY / "tests" / "container"
 MODS_IMAGE = "FACTORY_TEST_MODS_IMAGE"
-
-
-def docker(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False)
+LIMIT = 600
+"""Seconds for a container that imports vLLM."""
 
 
 def test_patched_classes_work_in_a_container() -> None:
@@ -26,6 +24,7 @@ def test_patched_classes_work_in_a_container() -> None:
     done = docker(
         *("run", "--rm", "--network", "none", "-v", f"{CONTAINER}:/tests:ro"),
         *("--entrypoint", "/bin/sh", image, "/tests/with_driver_stub.sh", "/tests/patched_classes.py"),
+        timeout=LIMIT,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[-1] == "all claims hold"
@@ -52,7 +51,8 @@ print(look("Qwen3ForCausalLM") == forked, forked.is_text_generation_model)
 @pytest.mark.slow
 def test_a_class_is_looked_at_in_a_fork_and_else_in_a_second_python(tiny_image: str) -> None:
     python = "/opt/venv/bin/python"
-    done = docker("run", "--rm", "--network", "none", "--entrypoint", python, tiny_image, "-c", INSPECT)
+    options = ("--rm", "--network", "none", "--entrypoint", python)
+    done = docker("run", *options, tiny_image, "-c", INSPECT, timeout=LIMIT)
     assert done.stdout.splitlines()[-1:] == ["True True"], done.stderr[-3000:]
     assert done.stdout.count("looked at in a second Python") + done.stderr.count("looked at in a second Python") == 1
 
@@ -72,6 +72,7 @@ def test_mods_are_applied_at_container_start(tiny_image: str, tmp_path: Path) ->
         *("run", "--rm", "--network", "none", "--entrypoint", "/bin/sh", "-e", "PYTHONPATH=/factory"),
         *("-v", f"{REPOSITORY / 'images'}:/factory/images:ro", "-v", f"{mods}:/mods:ro"),
         *("-v", f"{CONTAINER}:/tests:ro", tiny_image, "/tests/mods_at_start.sh"),
+        timeout=LIMIT,
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     assert done.stdout.splitlines() == [

@@ -14,7 +14,7 @@ from imagefactory.check.smoke.containers import ContainerError
 from imagefactory.check.smoke.record import Level, SmokeRecord
 from imagefactory.ci.night import plan_night
 from imagefactory.oci.registry import referrers
-from imagefactory.publish import answers, pipeline
+from imagefactory.publish import answers
 from imagefactory.publish.answers import ANSWERS_TYPE
 from imagefactory.publish.history import history
 from imagefactory.publish.promote import Promotion
@@ -22,14 +22,19 @@ from imagefactory.publish.staging import Staged
 from imagefactory.store.digests import Digest
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import is_failure, refused
-from tests.fixtures.publishing import REQUIRED, Publisher, plans, smoke_record
-from tests.fixtures.small_factory import CELL, RecordingWatcher
+from tests.fixtures.publishing import REQUIRED, Publisher, smoke_record
+from tests.fixtures.small_factory import CELL
 from tests.integration.site.test_registry import files_of
 from tests.unit.check.answers.test_comparison import PLACES, measured
 
 OTHER = [{6: math.log(0.25), 7: math.log(0.5)}, PLACES[1]]
 """Another first choice at one of two places: a mask or a scale that is wrong looks so."""
 Places = list[dict[int, float]]
+
+
+def passing(staged: Staged, levels: Sequence[Level]) -> SmokeRecord:
+    """Stand in for smoke tests."""
+    return smoke_record(staged.digest, staged.plan.key, levels=levels)
 
 
 class Servers:
@@ -42,24 +47,16 @@ class Servers:
         shutil.copy(REPOSITORY / PANEL, publisher.factory.root / PANEL)
 
     def publish(self, says: Places = PLACES, failure: Exception | None = None, **options: Any) -> Promotion:
-        def run(_: object, __: object, staged: Staged, levels: Sequence[Level], ___: object) -> SmokeRecord:
-            return smoke_record(staged.digest, staged.plan.key, levels=levels)
-
         def answer(_: object, __: object, digest: Digest, ___: object) -> AnswersResult:
             if failure:
                 raise failure
             self.started.append(digest)
             return measured(says, {"digest": digest})
 
-        publisher, self.started = self.publisher, []
+        self.started = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(pipeline, "run_levels", run)
             patch.setattr(answers, "measure", answer)
-            return pipeline.publish(
-                publisher.project, publisher.repository, plans(publisher.project, CELL), RecordingWatcher(),
-                publisher.factory.said.append, signer=publisher.signer, trust=publisher.signer.verifier,
-                **({"answers": True} | options),
-            )  # fmt: skip
+            return self.publisher.publish_with(passing, CELL, **({"answers": True} | options))
 
     def publish_changed(self, number: int, says: Places = PLACES, **options: Any) -> Digest:
         self.publisher.change(number)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -10,18 +10,15 @@ import pytest
 
 from imagefactory.check.smoke.record import Level, SmokeRecord
 from imagefactory.errors import EngineError
-from imagefactory.project.cells import Cell
-from imagefactory.publish import pipeline
-from imagefactory.publish.promote import Promotion
 from imagefactory.publish.records import attach_record, read_records
 from imagefactory.publish.staging import Staged
 from imagefactory.publish.stored_catalog import write_catalog
 from imagefactory.publish.tags import Tags
 from imagefactory.store.digests import Sha256
 from tests.fixtures.failures import is_failure, raises, refused
-from tests.fixtures.publishing import REQUIRED, Publisher, plans, smoke_record
+from tests.fixtures.publishing import REQUIRED, Publisher, SmokeTest, smoke_record
 from tests.fixtures.registries import GuardedRegistry
-from tests.fixtures.small_factory import CELL, SECOND, RecordingWatcher
+from tests.fixtures.small_factory import CELL, SECOND
 
 
 def test_push_promote_history_rollback_and_prune(publisher: Publisher) -> None:
@@ -73,9 +70,6 @@ def test_a_target_that_was_never_published_has_no_history(publisher: Publisher) 
     assert refused(publisher.invoke("promote"), "not-pushed")
 
 
-SmokeTest = Callable[[Staged, Sequence[Level]], SmokeRecord]
-
-
 def smoke_tests(failing: Collection[str], ran: list[tuple[str, list[Level]]]) -> SmokeTest:
     """Make smoke tests that end as a test wants them to, and note what they ran."""
 
@@ -87,21 +81,9 @@ def smoke_tests(failing: Collection[str], ran: list[tuple[str, list[Level]]]) ->
     return run
 
 
-def publish_with(publisher: Publisher, run: SmokeTest, *cells: Cell, retest: bool = False) -> Promotion:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "run_levels", lambda _, __, staged, levels, ___: run(staged, levels))
-        return pipeline.publish(
-            *(publisher.project, publisher.repository, plans(publisher.project, *cells)),
-            *(RecordingWatcher(), publisher.factory.said.append),
-            signer=publisher.signer,
-            trust=publisher.signer.verifier,
-            retest=retest,
-        )
-
-
 def test_an_image_that_fails_its_tests_gets_no_tag_and_its_record_says_why(publisher: Publisher) -> None:
     ran: list[tuple[str, list[Level]]] = []
-    [refusal] = publish_with(publisher, smoke_tests(["serve"], ran), CELL).refused
+    [refusal] = publisher.publish_with(smoke_tests(["serve"], ran), CELL).refused
     assert is_failure(refusal, "not-promotable")
     assert publisher.tags() == {}
     [(digest, _)] = ran
@@ -109,7 +91,7 @@ def test_an_image_that_fails_its_tests_gets_no_tag_and_its_record_says_why(publi
     assert record is not None
     assert record.levels["serve"].why == "test_it: the entrypoint is broken"
     # Suppose that the test itself was wrong.
-    assert publish_with(publisher, smoke_tests([], ran), CELL).refused == []
+    assert publisher.publish_with(smoke_tests([], ran), CELL).refused == []
     assert ran[1:] == [(digest, ["serve"])]  # the other levels had passed
     assert publisher.tags()["tiny"] == digest
 
@@ -117,10 +99,10 @@ def test_an_image_that_fails_its_tests_gets_no_tag_and_its_record_says_why(publi
 def test_an_image_that_passed_is_not_tested_again(publisher: Publisher) -> None:
     ran: list[tuple[str, list[Level]]] = []
     for _ in range(2):
-        publish_with(publisher, smoke_tests([], ran), CELL)
+        publisher.publish_with(smoke_tests([], ran), CELL)
     [(digest, levels)] = ran
     assert publisher.tags()["tiny"] == digest
-    publish_with(publisher, smoke_tests([], ran), CELL, retest=True)
+    publisher.publish_with(smoke_tests([], ran), CELL, retest=True)
     assert ran[1:] == [(digest, levels)]
 
 
@@ -134,7 +116,7 @@ def test_a_failure_that_is_attached_during_the_tests_counts(publisher: Publisher
         attach_record(publisher.repository, failed)
         return record
 
-    [refusal] = publish_with(publisher, run, CELL).refused
+    [refusal] = publisher.publish_with(run, CELL).refused
     assert is_failure(refusal, "not-promotable")
     assert publisher.tags() == {}
 
@@ -148,7 +130,7 @@ def test_what_forbids_publishing_is_found_before_anything_is_built(
     publisher.publish_changed(1000, 1100)
     publisher.rollback()
     monkeypatch.setattr("imagefactory.publish.staging.make_layers", build)
-    [refusal] = publish_with(publisher, smoke_tests([], []), CELL).refused
+    [refusal] = publisher.publish_with(smoke_tests([], []), CELL).refused
     assert is_failure(refusal, "held-back")
     _, _, name = publisher.repository.reference.name.partition("/")
     with guarded_registry.repository(name, "reader") as reader, raises("access-denied"):
@@ -156,33 +138,26 @@ def test_what_forbids_publishing_is_found_before_anything_is_built(
     write_catalog(publisher.repository, lambda catalog: replace(catalog, events=catalog.events[:-1]))
     fixed = publisher.catalog.images[0].tag
     monkeypatch.setattr("imagefactory.publish.promote.tags_of", lambda *_, **__: Tags("new", (), (fixed,)))
-    [refusal] = publish_with(publisher, smoke_tests([], []), CELL).refused
+    [refusal] = publisher.publish_with(smoke_tests([], []), CELL).refused
     assert is_failure(refusal, "tag-taken")
-
-
-def test_an_image_that_passed_on_this_machine_is_not_tested_again(publisher: Publisher) -> None:
-    publisher.leave_record()
-    ran: list[tuple[str, list[Level]]] = []
-    [promoted] = publish_with(publisher, smoke_tests([], ran), CELL).promoted
-    assert ran == []
-    record = read_records(publisher.repository, promoted.image.digest, Sha256(publisher.key()))
-    assert record is not None
-    assert record.passed == ("static", "container", "serve")
-    assert "/" not in record.image
 
 
 @pytest.mark.parametrize(
     ("key", "levels", "left"),
-    [("", ["static"], {"container", "serve"}), ("0" * 64, REQUIRED, set(REQUIRED))],
-    ids=["not all levels", "another plan"],
+    [("", REQUIRED, []), ("", ["static"], [{"container", "serve"}]), ("0" * 64, REQUIRED, [set(REQUIRED)])],
+    ids=["all levels", "not all levels", "another plan"],
 )
 def test_what_did_not_pass_on_this_machine_is_tested(
-    publisher: Publisher, key: str, levels: Sequence[Level], left: set[str]
+    publisher: Publisher, key: str, levels: Sequence[Level], left: list[set[str]]
 ) -> None:
     publisher.leave_record(key, levels)
     ran: list[tuple[str, list[Level]]] = []
-    assert publish_with(publisher, smoke_tests([], ran), CELL).refused == []
-    assert [set(tested) for _, tested in ran] == [left]
+    [promoted] = publisher.publish_with(smoke_tests([], ran), CELL).promoted
+    assert [set(tested) for _, tested in ran] == left
+    record = read_records(publisher.repository, promoted.image.digest, Sha256(publisher.key()))
+    assert record is not None
+    assert set(record.passed) == set(REQUIRED)
+    assert "/" not in record.image
 
 
 def test_an_image_that_cannot_be_tested_does_not_keep_others_from_their_tags(publisher: Publisher) -> None:
@@ -191,7 +166,7 @@ def test_an_image_that_cannot_be_tested_does_not_keep_others_from_their_tags(pub
             raise EngineError("engine-failed", "Docker is gone.", where="here", why="It was stopped.", fix="Start it.")
         return smoke_tests([], [])(staged, levels)
 
-    outcome = publish_with(publisher, run, CELL, SECOND)
+    outcome = publisher.publish_with(run, CELL, SECOND)
     assert [error.what for error in outcome.refused] == ["Docker is gone."]
     assert [one.image.cell for one in outcome.promoted] == [SECOND]
     assert "tiny" not in publisher.tags()

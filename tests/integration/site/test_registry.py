@@ -25,7 +25,7 @@ def files_of(publisher: Publisher) -> dict[str, bytes]:
     return render(gather(take_stock(publisher.project, records)))
 
 
-def test_published_images_are_shown_with_their_evidence(publisher: Publisher) -> None:
+def test_published_images_are_shown_with_their_evidence_and_rollbacks_with_what_waits(publisher: Publisher) -> None:
     old, new = publisher.publish_changed(100, 200)
     files = files_of(publisher)
     image = json.loads(files[f"images/{CELL.slug}.json"])
@@ -35,10 +35,6 @@ def test_published_images_are_shown_with_their_evidence(publisher: Publisher) ->
     assert image["smoke_on"] == "2026-11-01"
     assert image["problems"] == []
     assert files_of(publisher) == files
-
-
-def test_rollback_and_a_waiting_update_are_shown(publisher: Publisher) -> None:
-    old, new = publisher.publish_changed(100, 200)
     publisher.rollback()
     files = files_of(publisher)
     image = json.loads(files[f"images/{CELL.slug}.json"])
