@@ -107,10 +107,8 @@ def stale(model: Any) -> Callable[[], None]:
 
 FAULTS: dict[str, Callable[[Any], Callable[[], None]]] = {
     "a scale off by 1 %": lambda m: of_all(kernels(m), "scale", lambda x: x * 1.01),
-    "swapped halves of RoPE": lambda m: of_all(
-        [one.rotary_emb for one in attention(m)], "is_neox_style", lambda x: not x
-    ),
-    "a mask of 32 tokens": lambda m: of_all([one.attn.impl for one in attention(m)], "sliding_window", lambda _: 31),
+    "swapped halves of RoPE": lambda m: of_all(rotations(m), "is_neox_style", lambda x: not x),
+    "a mask of 32 tokens": lambda m: of_all(kernels(m), "sliding_window", lambda _: 31),
     "a dropped bias": lambda m: weights([one.qkv_proj.bias for one in attention(m)], torch.zeros_like),
     "activations in fp8": rounded,
     "a truncated vocabulary": truncated,

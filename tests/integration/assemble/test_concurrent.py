@@ -1,15 +1,13 @@
 """Builds that share a cache at the same time give the same results and download nothing twice."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
-from threading import Event
 
-import pytest
-
+from imagefactory.plan.plan import Layer
 from tests.fixtures.failures import refused
-from tests.fixtures.servers import Answer, SimpleIndex
-from tests.fixtures.small_factory import SmallFactory
+from tests.fixtures.servers import SimpleIndex
+from tests.fixtures.small_factory import RecordingWatcher, SmallFactory
 from tests.integration.assemble.test_killed import assert_whole
 
 PATIENCE = 120
@@ -37,40 +35,25 @@ def test_builds_at_the_same_time_do_not_disturb_each_other(tmp_path: Path, simpl
     assert "model other" in record
 
 
-class SlowIndex(SimpleIndex):
-    """An index that sends files only after `go_on`, and sets `asked` on the first request for one."""
+class CleaningWatcher(RecordingWatcher):
+    """Somebody who cleans the cache as soon as a build has begun."""
 
-    def __init__(self) -> None:
+    def __init__(self, factory: SmallFactory) -> None:
         super().__init__()
-        self.asked, self.go_on = Event(), Event()
+        self.factory = factory
+        self.cleaned: list[subprocess.CompletedProcess[str]] = []
 
-    def _answer(self, path: str, headers: dict[str, str]) -> Answer:
-        if path.startswith("/files/"):
-            self.asked.set()
-            assert self.go_on.wait(PATIENCE)
-        return super()._answer(path, headers)
-
-
-@pytest.fixture
-def slow_index() -> Iterator[SlowIndex]:
-    index = SlowIndex()
-    yield index
-    index.go_on.set()
-    index.close()
+    def layers(self, layers: Sequence[Layer]) -> None:
+        super().layers(layers)
+        self.cleaned.append(self.factory.invoke("clean", "--everything"))
 
 
-def test_cleaning_is_refused_while_a_build_runs(tmp_path: Path, slow_index: SlowIndex) -> None:
-    factory = SmallFactory(tmp_path)
-    slow_index.add(*factory.links.glob("*.whl"))
-    environment = {**factory.environment(), "PIP_INDEX_URL": slow_index.url, "PIP_FIND_LINKS": ""}
-    build = start(factory, "tiny", environment)
-    assert slow_index.asked.wait(PATIENCE), "the build does not reach its downloads"
-    done = factory.invoke("clean", "--everything")
-    slow_index.go_on.set()
-    digest, said = build.communicate(timeout=PATIENCE)
+def test_cleaning_is_refused_while_a_build_runs(small_factory: SmallFactory) -> None:
+    small_factory.watch = watch = CleaningWatcher(small_factory)
+    [built] = small_factory.build()
+    [done] = watch.cleaned
     assert refused(done, "cache-busy"), done.stderr
     assert "A build is running with this cache" in done.stderr
-    assert build.returncode == 0, said
-    assert_whole(factory, digest.strip())
-    assert factory.invoke("clean", "--everything").returncode == 0
-    assert not list(factory.cache.glob("blobs/sha256/*")), "after the build it works"
+    assert_whole(small_factory, built.image.digest)
+    assert small_factory.invoke("clean", "--everything").returncode == 0
+    assert not list(small_factory.cache.glob("blobs/sha256/*")), "after the build it works"

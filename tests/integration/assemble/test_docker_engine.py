@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +11,7 @@ from imagefactory.assemble.assemble import BuildRun, assemble
 from imagefactory.assemble.engines.by_name import BuildOptions, BuiltImage, build_images
 from imagefactory.assemble.engines.differences import compare_named
 from imagefactory.assemble.engines.docker.daemon import image_id
+from imagefactory.check.smoke.containers import docker
 from imagefactory.mods.authoring import scaffold
 from imagefactory.mods.choose import NO_MODEL
 from imagefactory.plan.make import make_plan
@@ -23,10 +23,6 @@ from tests.fixtures.small_factory import RecordingWatcher
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 TINY = Cell("tiny", "0.32.0", "cpu", PLATFORM)
-
-
-def docker(*words: str) -> str:
-    return subprocess.run(["docker", *words], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.fixture(scope="module")
@@ -65,19 +61,22 @@ def test_engines_differ_only_in_what_is_declared(project: Project, by_docker: Bu
     assert "mod" in [layer.kind for layer in by_docker.plan.layers]
 
 
-def test_configuration_is_the_planned_one(by_docker: BuiltImage) -> None:
-    config = json.loads(docker("image", "inspect", by_docker.digest))[0]["Config"]
+def test_configuration_is_the_planned_one(project: Project, by_docker: BuiltImage) -> None:
+    config = json.loads(docker("image", "inspect", by_docker.digest).stdout)[0]["Config"]
     plan = by_docker.plan
     assert config["Labels"] == {**plan.config.labels, "imagefactory.plan": plan.key}
     assert config["Healthcheck"] == plan.config.healthcheck
     assert config["Entrypoint"] == list(plan.config.entrypoint)
+    # The context is removed after the build.
+    left = {path.name for path in project.build_folder(TINY).iterdir()}
+    assert ("Dockerfile" in left, "context" in left) == (True, False)
 
 
 def test_programs_of_the_image_run(by_docker: BuiltImage) -> None:
     def run(program: str, *arguments: str) -> str:
         # The host's network: a daemon on a restricted machine has no bridge.
         options = ("--rm", "--network", "host", "--entrypoint", program)
-        return docker("run", *options, by_docker.where, *arguments)
+        return docker("run", *options, by_docker.where, *arguments).stdout
 
     assert "Running uvicorn" in run("uvicorn", "--version")
     ask = "from importlib.metadata import version; print(version('vllm'))"
@@ -91,11 +90,3 @@ def test_second_build_takes_every_step_from_the_cache(project: Project, by_docke
     assert steps
     assert log.count(" CACHED") >= len(steps)
     assert image_id(again.where) == again.digest == by_docker.digest
-
-
-def test_context_is_removed_after_the_build(project: Project, by_docker: BuiltImage) -> None:
-    assert by_docker
-    assert sorted(path.name for path in project.build_folder(TINY).iterdir() if path.name[0].isupper()) == [
-        "Dockerfile"
-    ]
-    assert not (project.build_folder(TINY) / "context").exists()

@@ -110,8 +110,7 @@ def test_records_that_nothing_gives_or_beside_the_committed_ones_are_refused(rec
 
 
 def test_another_record_of_slimmed_libraries_is_refused(small_factory: SmallFactory) -> None:
-    matrix = small_factory.root / "matrix.yaml"
-    matrix.write_text(matrix.read_text().replace("{cpu: {", '{cpu: {capability: "12.1", slim: yes, '))
+    small_factory.edit_matrix("{cpu: {", '{cpu: {capability: "12.1", slim: yes, ')
     small_factory.build()
     commit_all(small_factory.root)
     assert check(small_factory) == 0

@@ -183,6 +183,9 @@ def test_wheel_compiled_on_one_machine_is_adopted_and_built_on_another(
     assert builder.lock().kernels == "compiled"
     assert (wheel.file, wheel.sha256, wheel.size) == (kept.filename, kept.sha256, kept.size)
     assert wheel.compiled == kept.key
+    [row] = json.loads(builder.run("wheels.list", "--remote", "--json"))
+    assert (row["key"], row["here"], row["shared"], row["locked"]) == (kept.key, True, True, True)
+    assert row["inputs"]["sources"] == CPU.sources
 
     digest = builder.run("build", "--target", "tiny")
     assert builder.labels()["imagefactory.kernels"] == "compiled"
@@ -212,14 +215,6 @@ def test_wheel_with_kernels_for_the_gpu_is_adopted(
     assert (verdict["outcome"], verdict["kernels"]["cubins"]) == ("native", {"sm_121a": 1})
 
 
-def test_a_wheel_is_listed_with_where_it_is(compiler: Machine, builder: Machine, kept: KeptWheel) -> None:
-    compiler.run("wheels.push")
-    builder.make_lock()
-    [row] = json.loads(builder.run("wheels.list", "--remote", "--json"))
-    assert (row["key"], row["here"], row["shared"], row["locked"]) == (kept.key, True, True, True)
-    assert row["inputs"]["sources"] == CPU.sources
-
-
 def test_build_refuses_a_local_wheel_that_is_not_the_locked_one(
     compiler: Machine, builder: Machine, kept: KeptWheel, tmp_path: Path
 ) -> None:
@@ -230,19 +225,6 @@ def test_build_refuses_a_local_wheel_that_is_not_the_locked_one(
     done = builder.invoke("build", "--target", "tiny")
     assert refused(done, "bad-wheel-artifact")
     assert kept.sha256[:16] in done.stderr
-
-
-def test_named_or_locked_wheel_is_preferred_to_a_local_one(
-    compiler: Machine, builder: Machine, kept: KeptWheel, tmp_path: Path
-) -> None:
-    compiler.run("wheels.push")
-    other = compiled_wheel(tmp_path, answer=43)
-    keep(builder.store, replace(CPU, flags=("-O1",)), other)
-    assert builder.make_lock("--wheel", kept.key[:8]).compiled == kept.key
-    builder.forget()
-    keep(builder.store, replace(CPU, flags=("-O1",)), other)
-    builder.edit('glibc: "2.36"', 'glibc: "2.37"')
-    assert builder.make_lock().compiled == kept.key
 
 
 def test_push_without_a_wheel_or_a_registry_is_refused(compiler: Machine, tmp_path: Path) -> None:

@@ -12,29 +12,13 @@ from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import Payload
 from imagefactory.oci.registry.image_push import push_image
 from imagefactory.oci.registry.reference import Descriptor, is_digest
-from imagefactory.oci.registry.referrers import Attachment, fallback_tag
+from imagefactory.oci.registry.referrers import Attachment
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.digests import Digest, digest_of
 from tests.fixtures.failures import raises
 from tests.fixtures.small_images import small_image
 
 LAYERS = [b"a layer"]
-
-
-def test_referrers_are_found_when_the_registry_has_no_api(
-    repository: Repository,
-) -> None:
-    image = push_image(repository, small_image(LAYERS)).descriptor
-    assert referrers.find(repository, image.digest) == []
-    sbom = referrers.attach(
-        repository, image, "application/vnd.sbom", [Payload("application/json", b'{"a":1}')], {"a": "b"}
-    )
-    signature = referrers.attach(repository, image, "application/vnd.sig", [Payload("application/json", b'{"b":1}')])
-    assert referrers.find(repository, image.digest) == [sbom, signature]
-    assert referrers.find(repository, image.digest, "application/vnd.sig") == [signature]
-    manifest = repository.require_manifest(sbom.digest).document()
-    assert manifest["subject"]["digest"] == image.digest
-    assert repository.tags() == [fallback_tag(image.digest)]
 
 
 def test_an_attachment_whose_content_got_lost_is_sent_again(

@@ -1,6 +1,5 @@
 """Images and artifacts in a real registry that requires tokens, as GHCR does."""
 
-import errno
 import json
 import os
 import subprocess
@@ -11,10 +10,9 @@ from typing import BinaryIO
 
 import pytest
 
-from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
+from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.layout import Layout
-from imagefactory.oci.registry.artifacts import TITLE, Payload, contents, upload_artifact
-from imagefactory.oci.registry.image_push import Pushable, index_document, push_image
+from imagefactory.oci.registry.image_push import Pushable, push_image
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, digest_of
@@ -67,15 +65,6 @@ def test_second_push_only_looks_up(guarded_registry: GuardedRegistry, fault_prox
     assert fault_proxy.account.requests == {"HEAD blob": 4, "HEAD manifest": 1}
 
 
-def test_index_lists_images_of_several_platforms(repository: Repository) -> None:
-    images = [push_image(repository, small_image(LAYERS, name)).descriptor for name in ("one", "two")]
-    digest = repository.put_manifest(index_document(images, {TITLE: "both"}), INDEX_TYPE, "both")
-    index = repository.require_manifest("both")
-    assert index.digest == digest
-    assert [item["digest"] for item in index.document()["manifests"]] == [item.digest for item in images]
-    assert index.document()["manifests"][0]["platform"] == {"architecture": MACHINE, "os": "linux"}
-
-
 def test_built_image_is_pushed_from_the_store_and_skopeo_copies_it(
     repository: Repository, small_factory: SmallFactory, tmp_path: Path
 ) -> None:
@@ -97,30 +86,8 @@ def test_built_image_is_pushed_from_the_store_and_skopeo_copies_it(
     assert Layout(tmp_path / "copy").manifest_digest() == pushed.digest
 
 
-# --- artifacts -----------------------------------------------------------------------------------
-
-
-def test_files_of_an_artifact_survive_a_round_trip(repository: Repository, tmp_path: Path) -> None:
-    (tmp_path / "one.whl").write_bytes(os.urandom(100_000))
-    (tmp_path / "two.json").write_bytes(b"{}")
-    payloads = [Payload.file(tmp_path / name, "application/zip") for name in ("one.whl", "two.json")]
-    body = upload_artifact(repository, "application/vnd.test.wheel", payloads, annotations={"a": "b"})
-    repository.put_manifest(body, MANIFEST_TYPE, "wheel")
-    held = contents(repository, repository.require_manifest("wheel"))
-    assert [item.annotations[TITLE] for item in held] == ["one.whl", "two.json"]
-    assert all(repository.blob(item.digest) == (tmp_path / item.annotations[TITLE]).read_bytes() for item in held)
-
-
 def push_to(repository: Repository) -> object:
     return push_image(repository, small_image(LAYERS))
-
-
-def test_read_only_token_cannot_push(guarded_registry: GuardedRegistry) -> None:
-    repository = guarded_registry.repository("acme/readonly", "reader")
-    with raises("access-denied", match="does not allow") as failure:
-        push_to(repository)
-    assert "packages: write" in failure.value.fix
-    assert "'reader'" in failure.value.why
 
 
 def test_anonymous_user_may_read_a_public_image_but_not_write(
@@ -132,13 +99,6 @@ def test_anonymous_user_may_read_a_public_image_but_not_write(
     assert anonymous.resolve("latest") == digest
     with raises("credentials-refused", match="without credentials"):
         push_image(anonymous, small_image([b"new"]))
-
-
-def test_docker_login_is_used(
-    guarded_registry: GuardedRegistry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("DOCKER_CONFIG", str(guarded_registry.write_docker_config(tmp_path)))
-    push_to(Repository.open(f"{guarded_registry.address}/acme/docker-login"))
 
 
 def test_token_is_replaced_before_it_expires(
@@ -156,33 +116,3 @@ def test_token_is_replaced_before_it_expires(
     now[0] += 15
     push_to(repository)
     assert len(guarded_registry.tokens.requests) - before == 2
-
-
-# --- other failures ------------------------------------------------------------------------------
-
-
-def test_full_disk_is_named_and_leaves_no_file(
-    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    push_image(repository, small_image(LAYERS))
-
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("imagefactory.store.atomic.os.fsync", full)
-    with raises("disk-full"):
-        repository.download(digest_of(LAYERS[2]), len(LAYERS[2]), tmp_path / "file")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_first_failure_stops_the_push_before_the_tag(repository: Repository) -> None:
-    def broken() -> BinaryIO:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    image = small_image(LAYERS)
-    first, second, third, config = image.parts
-    spoiled = replace(image, parts=(first, second, replace(third, open=broken), config))
-    with raises("no-image", match="cannot be read") as failure:
-        push_image(repository, spoiled, tag="latest")
-    assert failure.value.why == f"{os.strerror(errno.EIO)}."
-    assert repository.manifest("latest") is None

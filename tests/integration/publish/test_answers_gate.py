@@ -134,11 +134,8 @@ def test_what_cannot_be_told_holds_an_image_only_where_the_gpu_level_is_required
     broken = ContainerError("the server ended with code 1: no memory")
     assert servers.publish(failure=broken).refused == []
     assert servers.history()[-1].startswith("cannot tell whether answers changed: the server ended with code 1")
-    matrix = publisher.factory.root / "matrix.yaml"
-    text = matrix.read_text("utf-8").replace(
-        "base: bookworm", f"base: bookworm, smoke: [{', '.join(REQUIRED)}, gpu]", 1
-    )
-    matrix.write_text(text, "utf-8")
+    levels = ", ".join((*REQUIRED, "gpu"))
+    publisher.factory.edit_matrix("base: bookworm", f"base: bookworm, smoke: [{levels}]")
     publisher.change(1200)
     [refusal] = servers.publish(failure=broken, answers=False).refused
     assert is_failure(refusal, "answers-changed")

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import yaml
 
 from imagefactory.check.answers.measuring import measure_image
 from imagefactory.check.answers.result import PANEL, AnswersResult
@@ -21,6 +20,7 @@ from imagefactory.store.digests import Digest
 from imagefactory.store.progress import Say
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.failures import is_failure
+from tests.fixtures.mods import edit, has, manifest, write_mod
 from tests.fixtures.publishing import plans, smoke_record
 from tests.fixtures.small_factory import RecordingWatcher
 from tests.fixtures.tiny_image import TARGET, copied_checkout
@@ -29,21 +29,7 @@ from tests.fixtures.trained import IN_CONTAINER, SETTINGS, trained  # noqa: F401
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 FILE = "vllm/model_executor/models/qwen3.py"
 SCALE = "self.scaling = self.head_dim**-0.5"
-MOD = {
-    "name": "wrong-scale",
-    "summary": "Scales attention by 1 % too much",
-    "why": "https://example.org/1",
-    "licence": "Apache-2.0",
-    "distribution": "vllm",
-    "needed_when": [{"arch": "cpu"}],
-    "variants": [
-        {
-            "versions": ">=0.32",
-            "changes": [{"edit": FILE, "anchor": SCALE, "replace": f"{SCALE} * 1.01"}],
-            "checks": [{"file": FILE, "contains": f"{SCALE} * 1.01"}],
-        }
-    ],
-}
+WRONG = f"{SCALE} * 1.01"
 
 
 def test_a_mod_that_scales_attention_wrongly_is_not_promoted(
@@ -78,8 +64,10 @@ def test_a_mod_that_scales_attention_wrongly_is_not_promoted(
     name = own_repository.reference.name
     try:
         [first] = published().promoted
-        (root / "mods" / "wrong-scale").mkdir()
-        (root / "mods" / "wrong-scale" / "mod.yaml").write_text(yaml.safe_dump(MOD), "utf-8")
+        change, checks = edit(FILE, SCALE, replace=WRONG), [has(FILE, WRONG)]
+        needed = [{"arch": "cpu"}]
+        mod = manifest("wrong-scale", change, checks=checks, versions=">=0.32", needed_when=needed)
+        write_mod(root / "mods", mod)
         [refusal] = published().refused
         assert is_failure(refusal, "answers-changed")
         assert f"compared with {first.image.digest[:19]}" in refusal.why

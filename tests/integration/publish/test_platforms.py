@@ -23,8 +23,7 @@ def two_platforms(publisher: Publisher) -> Publisher:
     ):
         lock = kind.read(path).model_copy(update={"platform": OTHER.platform})
         lock.write(path.with_name(path.name.replace(MACHINE, machine_of(FOREIGN))))
-    matrix = publisher.factory.root / "matrix.yaml"
-    matrix.write_text(matrix.read_text().replace(f"[{PLATFORM}]", "[linux/arm64, linux/amd64]"))
+    publisher.factory.edit_matrix(f"[{PLATFORM}]", "[linux/arm64, linux/amd64]")
     return publisher
 
 

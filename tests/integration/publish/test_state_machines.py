@@ -20,7 +20,6 @@ from tests.fixtures.mishaps import (
     MISHAPS,
     RUNS,
     Attach,
-    Calm,
     Crash,
     Mishap,
     Prune,
@@ -48,7 +47,7 @@ class Machine(RuleBasedStateMachine):
     @initialize(images=st.integers(0, IMAGES))
     def begin(self, images: int) -> None:
         for run in THREE[:images]:
-            self.publishing.step(run, Calm())
+            self.publishing.step(run)
 
     @rule(run=RUNS, mishap=MISHAPS)
     def step(self, run: Run, mishap: Mishap) -> None:
@@ -86,7 +85,7 @@ def test_publishing_survives_crashes_faults_and_rivals(world: World) -> None:
 def prepared(world: World, *runs: Run) -> Publishing:
     publishing = Publishing(world)
     for run in runs:
-        publishing.step(run, Calm())
+        publishing.step(run)
     return publishing
 
 
@@ -125,7 +124,7 @@ def test_a_crash_after_any_write_is_made_good(world: World, before: Sequence[Run
     start = prepared(world, *before)
     for number in count(1):
         publishing = start.copy()
-        ends = publishing.step(run, Crash(0, resume=True), at=number)
+        ends = publishing.step(run, Crash(number, resume=True))
         publishing.close()
         if ends == ["done"]:
             break
@@ -137,7 +136,7 @@ def test_an_answer_lost_after_any_write_does_no_harm(world: World, before: Seque
     start = prepared(world, *before)
     for number in count(1):
         publishing = start.copy()
-        assert publishing.step(run, Replay(0), at=number) == ["done"]
+        assert publishing.step(run, Replay(number)) == ["done"]
         publishing.close()
         if world.proxy.account.faults.total() < number:
             break
@@ -147,9 +146,9 @@ def test_an_answer_lost_after_any_write_does_no_harm(world: World, before: Seque
 @pytest.mark.parametrize(("run", "rival"), one_always(RIVALS if EXAMPLES else RIVALS[:5], 0))
 def test_a_rival_after_any_answer_does_no_harm(world: World, run: Run, rival: Run) -> None:
     start = prepared(world, *THREE)
-    start.copy().step(run, Calm())
-    for number in range(1, world.longest[type(run), "answers"] + 1):
+    start.copy().step(run)
+    for number in range(1, world.answers + 1):
         publishing = start.copy()
-        publishing.step(run, Rival(0, rival), at=number)
+        publishing.step(run, Rival(number, rival))
         publishing.close()
     assert world.counts["rival"] > 10

@@ -79,15 +79,13 @@ def test_a_scan_is_attached_shown_and_decides_only_what_the_maintainer_asks(
         assert told in files[page].decode()
 
     publisher.push_tested(1100)
-    matrix = publisher.factory.root / "matrix.yaml"
-    text = matrix.read_text("utf-8")
-    matrix.write_text(f"vulnerabilities: {{severity: high}}\n{text}", "utf-8")
+    publisher.factory.edit_matrix("\ndefaults:", "\nvulnerabilities: {severity: high}\ndefaults:")
     assert refused(publisher.invoke("promote", "--target", "tiny"), "vulnerable")  # nobody scanned it
     found = publisher.invoke("promote", "--target", "tiny", "--scan", scan)
     assert refused(found, "vulnerable")
     assert "CVE-2026-1001 (critical) in wheel " in found.stderr
     assert publisher.tags()["tiny"] == first
     reason = "GHSA-aaaa-bbbb-cccc: the server never loads such models"
-    matrix.write_text(f"vulnerabilities: {{severity: high, accept: {{{reason}}}}}\n{text}", "utf-8")
+    publisher.factory.edit_matrix("severity: high", f"severity: high, accept: {{{reason}}}")
     assert publisher.invoke("promote", "--target", "tiny").returncode == 0
     assert publisher.tags()["tiny"] != first

@@ -19,12 +19,6 @@ def write_page(folder: Path, body: str, head: str = "") -> str:
     return page.as_uri()
 
 
-def test_good_page_has_nothing_to_complain_about(tmp_path: Path, tabs: Tabs) -> None:
-    page = tabs(write_page(tmp_path, "<p>Hello</p>", POLICY), color_scheme="dark")
-    assert page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches") is True
-    assert violations(page) == []
-
-
 def test_requests_errors_and_violations_are_noticed(tmp_path: Path, spoiled_tabs: Tabs) -> None:
     page = spoiled_tabs(write_page(tmp_path, SPOILED))
     assert spoiled_tabs.astray == ["http://image.invalid/x.png"]
