@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import timeit
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from imagefactory.plan.serve.description import describe_image, image_environmen
 from imagefactory.plan.serve.image_paths import program_folder
 from imagefactory.project.matrix import load_matrix
 from imagefactory.project.targets import select
-from tests.bench.measuring import timed
 from tests.fixtures.serving import model_document
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +29,7 @@ def median_ms(command: list[str], environment: dict[str, str], runs: int) -> flo
     # Not captured: the companion would hold a pipe open a little longer than the start takes.
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     run = partial(subprocess.run, command, env=environment, check=True, **quiet)
-    return statistics.median(timed(run).seconds * 1000 for _ in range(runs))
+    return 1000 * statistics.median(timeit.repeat(run, number=1, repeat=runs))
 
 
 def main(runs: int) -> None:

@@ -91,18 +91,6 @@ def test_a_week(night_factory: NightFactory) -> None:
     assert [work.needs for work in night_factory.plan(retry=True).works] == [("smoke", "promote")]
 
 
-def test_a_night_does_not_repeat_what_an_interrupted_one_did(night_factory: NightFactory) -> None:
-    night = night_factory.plan()
-    night_factory.night()
-    night_factory.serve("tiny", 3000)
-    project, repository = night_factory.project, night_factory.repository
-    stage(project, repository, plans(project, CELL), RecordingWatcher(), night_factory.factory.said.append)
-    [work] = night_factory.plan().works
-    assert work.needs == ("smoke", "promote")
-    assert work.reason == "model tiny changed; pushed, but not tested yet"
-    assert len(night.works) == 2
-
-
 @pytest.mark.slow
 def test_no_night_brings_back_an_image_that_a_second_rollback_left_behind(
     night_factory: NightFactory,
@@ -143,7 +131,9 @@ def test_a_night_finishes_a_rollback_that_was_interrupted(night_factory: NightFa
     assert night_factory.night().held == ["tiny: rolled back"]
 
 
-def test_a_night_restores_tags_that_somebody_moved(night_factory: NightFactory) -> None:
+def test_a_night_restores_moved_tags_and_does_not_repeat_what_an_interrupted_one_did(
+    night_factory: NightFactory,
+) -> None:
     night_factory.night()
     other = night_factory.repository.require_manifest("other")
     night_factory.repository.put_manifest(other.body, other.media_type, "tiny")
@@ -151,6 +141,12 @@ def test_a_night_restores_tags_that_somebody_moved(night_factory: NightFactory) 
     assert morning.jobs == {"image": [], "smoke": [], "promote": ["tiny"]}
     assert morning.moved == ["tiny"]
     assert len(night_factory.catalog.images) == 2
+    night_factory.serve("tiny", 3000)
+    project, repository = night_factory.project, night_factory.repository
+    stage(project, repository, plans(project, CELL), RecordingWatcher(), night_factory.factory.said.append)
+    [work] = night_factory.plan().works
+    assert work.needs == ("smoke", "promote")
+    assert work.reason == "model tiny changed; pushed, but not tested yet"
 
 
 def ask(night_factory: NightFactory, **env: str) -> Any:

@@ -153,12 +153,6 @@ def builder(tmp_path: Path, repository: str) -> Machine:
 
 
 @pytest.fixture
-def chip_builder(tmp_path: Path, repository: str) -> Machine:
-    """A machine that builds for a chip with a policy."""
-    return Machine(tmp_path / "chip-builder", repository, chip=True)
-
-
-@pytest.fixture
 def kept(compiler: Machine, tmp_path: Path) -> KeptWheel:
     return keep(compiler.store, CPU, compiled_wheel(tmp_path))
 
@@ -200,8 +194,9 @@ def test_wheel_compiled_on_one_machine_is_adopted_and_built_on_another(
 
 @pytest.mark.network
 def test_wheel_with_kernels_for_the_gpu_is_adopted(
-    compiler: Machine, chip_builder: Machine, nvcc: Nvcc, tmp_path: Path
+    compiler: Machine, repository: str, nvcc: Nvcc, tmp_path: Path
 ) -> None:
+    chip_builder = Machine(tmp_path / "chip-builder", repository, chip=True)
     wheel = vllm_with(nvcc("sm_121a"), tmp_path / "wheel")
     kept = keep(compiler.store, replace(CPU, arch_list="12.1a"), wheel)
     compiler.run("wheels.push")

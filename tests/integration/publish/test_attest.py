@@ -29,12 +29,6 @@ from tests.fixtures.signed_image import SignedImage, edited, failures, states
 from tests.fixtures.small_factory import CELL
 
 
-def new_key(folder: Path) -> Path:
-    key = folder / "other.key"
-    new_key_pair(key, key.with_suffix(".pub"))
-    return key
-
-
 def test_a_published_image_is_what_was_signed(signed_image: SignedImage, monkeypatch: pytest.MonkeyPatch) -> None:
     checked = signed_image.check(every_byte=True)
     assert set(states(checked).values()) == {"ok"}
@@ -55,7 +49,8 @@ def test_a_published_image_is_what_was_signed(signed_image: SignedImage, monkeyp
 def test_an_image_that_nobody_signed_is_told_from_one_that_a_stranger_signed(
     signed_image: SignedImage, tmp_path: Path
 ) -> None:
-    checked = signed_image.check(new_key(tmp_path).with_suffix(".pub"))
+    new_key_pair(tmp_path / "other.key", tmp_path / "other.pub")
+    checked = signed_image.check(tmp_path / "other.pub")
     assert [finding.check for finding in failures(checked)] == ["signature"]
     with raises("no-trusted-signature", match="signed with another key"):
         refuse_failing(checked)

@@ -24,12 +24,6 @@ def tested(publisher: Publisher) -> Staged:
     return staged
 
 
-@pytest.fixture
-def stranger(tmp_path: Path) -> KeySigner:
-    new_key_pair(tmp_path / "other.key", tmp_path / "other.pub")
-    return KeySigner(read_private_key(str(tmp_path / "other.key")), "somebody else's")
-
-
 def refusal(publisher: Publisher) -> FactoryError:
     error = publisher.refusal()
     assert publisher.tags() == {}
@@ -37,8 +31,11 @@ def refusal(publisher: Publisher) -> FactoryError:
 
 
 def test_an_image_gets_a_tag_once_every_statement_is_signed_by_whom_we_trust(
-    publisher: Publisher, tested: Staged, stranger: KeySigner
+    publisher: Publisher, tested: Staged, tmp_path: Path
 ) -> None:
+    new_key_pair(tmp_path / "other.key", tmp_path / "other.pub")
+    stranger = KeySigner(read_private_key(str(tmp_path / "other.key")), "somebody else's")
+
     def attach(kind: str, signer: Signer) -> None:
         statement = Statement(kind, {}, tested.digest, "an image")
         attach_statement(publisher.repository, tested.pushed.descriptor, statement, signer)

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
-from pathlib import Path
 from typing import Any, get_args
-from uuid import uuid4
 
 import pytest
 import ruamel.yaml
 import yaml
 from playwright.sync_api import Browser, Page
 
-from imagefactory.check.smoke.containers import docker
 from imagefactory.launch.docker_run import Launch, compose, docker_run, shell_line
 from imagefactory.launch.recipes import Format, recipe_document, recipe_text
 from imagefactory.mods.choose import choose_mods
 from imagefactory.plan.serve.description import describe, settings_bytes
-from imagefactory.plan.serve.image_paths import ENTRYPOINT
 from imagefactory.project.cells import Cell
 from imagefactory.project.servers.known import server_of
 from imagefactory.site.choosing import USES, best_first, best_start
@@ -35,7 +29,6 @@ from images.serve.program.findings import Start
 from images.serve.program.memory import KNOWN, Machine
 from images.serve.program.servers.known import server_of as program_server
 from tests.fixtures.picker import DIGEST, PROJECT, SITE, settings_document
-from tests.fixtures.platforms import MACHINE
 from tests.fixtures.random_settings import MACHINES, random_environment
 
 FEW, MANY = 300, 3000
@@ -55,13 +48,6 @@ JUDGE = """(cases) => {
     return refusal ? { refusal } : { words: command.words, remarks: command.remarks, findings };
   });
 }"""
-
-SAMPLE = 12
-ACCEPTED = """(cases) => cases.flatMap(({ image, machine, environment }) => {
-  const judged = ImagePicker.judge(ImagePicker.load(pickerData, pickerData.images[image]), environment, machine);
-  const accepted = !judged.refusal && judged.findings.every(({ result }) => result !== "fail");
-  return accepted ? [ImagePicker.outputs(judged, environment).docker] : [];
-})"""
 
 
 @pytest.fixture(scope="module")
@@ -294,47 +280,3 @@ def test_recipes_and_compose_files_hold_any_text_as_text(page: Page, sign: str) 
             assert evil in shlex.split(document["command"].replace("{{", "{").replace("}}", "}").replace("\\\n", " "))
     environment = yaml.safe_load(written["compose"])["services"]["vllm"]["environment"]
     assert evil in environment["SERVED_MODEL_NAME"]
-
-
-@pytest.mark.engine
-@pytest.mark.slow
-def test_the_image_itself_accepts_the_commands_of_the_picker(
-    page: Page, picker: dict[str, Any], tiny_image: str, tmp_path: Path
-) -> None:
-    number, image = next(
-        (number, image)
-        for number, image in enumerate(picker["images"])
-        if image["machine"] == f"cpu-{MACHINE}" and image["version"] == picker["version"]
-    )
-    machine = next(machine for machine in picker["machines"] if machine["name"] == image["machine"])
-    # Whether an address can be listened on is for the machine to say. Strict checks ask for a key, which no page sees.
-    left_out = {*picker["not_offered"], "HOST", "PORT", "CHECKS"}
-    settings = picker["servers"]["vllm"]["settings"]
-    offered = [setting for setting in settings if setting["name"] not in left_out]
-    source = random.Random(12)
-    cases = [
-        {"image": number, "machine": machine, "environment": random_environment(source, offered, {})}
-        for _ in range(120)
-    ]
-    lines = [line for line in page.evaluate(ACCEPTED, cases) if "--env" in line][:SAMPLE]
-    assert len(lines) == SAMPLE
-    words = [shlex.split(line.replace("\\\n", "").replace("~/", f"{tmp_path}/"))[2:] for line in lines]
-    variables = [[word for option, word in pairwise(options) if option == "--env"] for options in words]
-    program = shlex.join((*ENTRYPOINT, "--dry-run", "--json"))
-    script = "".join(f"env {shlex.join(given)} {program} || exit\n" for given in variables)
-    (tmp_path / "commands").write_text(script, "utf-8")
-    # The first command as it stands, and the settings of all.
-    once = [word for word in words[0][:-1] if word not in {"--detach", "--restart", "unless-stopped"}]
-    # A daemon without privileges cannot lift this limit.
-    once = [word.replace("memlock=-1", "memlock=65536") for word in once]
-    once[once.index("--name") + 1] = f"picker-{uuid4().hex[:12]}"
-    whole = docker("run", "--rm", *once, tiny_image, "--dry-run", "--json", timeout=120)
-    alone = ("--network", "none", "--ipc", "host", "--volume", f"{tmp_path}:/sample:ro")
-    ran = docker("run", "--rm", *alone, tiny_image, "sh", "/sample/commands", timeout=300)
-    docker("volume", "rm", next(word for word in once if word.startswith("imagefactory-")).partition(":")[0])
-    assert ran.returncode == whole.returncode == 0, ran.stderr + whole.stderr
-    texts = re.split(r"(?<=^})\n", whole.stdout + ran.stdout, flags=re.MULTILINE)
-    found = [json.loads(text) for text in texts if text]
-    assert len(found) == SAMPLE + 1
-    for judged in found:
-        assert not [check for check in judged["checks"] if check["result"] == "fail"]

@@ -14,7 +14,6 @@ from imagefactory.mods.importing.importer import Imported, Importer
 from imagefactory.mods.importing.replays import Order
 from imagefactory.mods.importing.sources import read_source
 from imagefactory.project.project import Project
-from images.shipped.mods.manifest import IMAGE_FILES
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
 from tests.fixtures.releases import released
@@ -163,13 +162,6 @@ sed -i s/why/because_of/ $ROOT/vllm/y.py
 """
     assert "shows only when the server runs" in replay.refusal(script)
     assert outcomes(replay(script.replace("&& exit 1", "2>/dev/null && exit 1"))) == ["changes", "changes"]
-
-
-@pytest.mark.slow
-def test_a_file_beside_the_server_is_added_with_its_flag(replay: Replayed) -> None:
-    imported = replay("cp a.jinja $WORKSPACE_DIR/mine.jinja", a_jinja="{{ messages | some_filter }}\n")
-    assert imported.draft.manifest.settings.flags == {"chat_template": f"{IMAGE_FILES}mine.jinja"}
-    assert [variant.versions for variant in imported.draft.manifest.variants] == [">=1.0"]
 
 
 @pytest.mark.slow
