@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,18 +12,25 @@ from imagefactory.assemble.assemble import BuildRun, assemble
 from imagefactory.assemble.engines.by_name import BuildOptions, BuiltImage, build_images
 from imagefactory.assemble.engines.differences import compare_named
 from imagefactory.assemble.engines.docker.daemon import image_id
+from imagefactory.assemble.layers.debian.deb import data_files
 from imagefactory.check.smoke.containers import docker
+from imagefactory.lock.debian_index import read_index
+from imagefactory.lock.mirrors import DebianMirrors, fetch
 from imagefactory.mods.authoring import scaffold
 from imagefactory.mods.choose import NO_MODEL
 from imagefactory.plan.make import make_plan
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
+from imagefactory.store.digests import sha256_of
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.platforms import PLATFORM
 from tests.fixtures.small_factory import RecordingWatcher
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 TINY = Cell("tiny", "0.32.0", "cpu", PLATFORM)
+RELEASE = "trixie"
+"""The first Debian with buildx; the program runs on the libc of the one before."""
+PLUGIN = "usr/libexec/docker/cli-plugins/docker-buildx"
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +53,32 @@ def build_with_docker(project: Project) -> BuiltImage:
     return built
 
 
+def debian_buildx(folder: Path) -> Path:
+    """Return a configuration folder of docker with Debian's plugin in it, for a machine that has none."""
+    plugin = folder / "cli-plugins" / "docker-buildx"
+    plugin.parent.mkdir()
+    mirrors = DebianMirrors.discover(RELEASE)
+    index = read_index(debian=RELEASE, platform=PLATFORM, mirrors=mirrors, say=lambda _line: None)
+    package = index.packages["docker-buildx"]
+    content = next(filter(None, (fetch(root, package.file) for root in mirrors.roots(package.archive))))
+    assert sha256_of(content) == package.sha256
+    deb = folder / "docker-buildx.deb"
+    deb.write_bytes(content)
+    with data_files(deb) as files:
+        [data] = [read() for path, _, read in files if path == PLUGIN and read is not None]
+    plugin.write_bytes(data)
+    plugin.chmod(0o755)
+    return folder
+
+
 @pytest.fixture(scope="module")
-def by_docker(project: Project, buildx: str) -> Iterator[BuiltImage]:
-    assert buildx
-    made = build_with_docker(project)
-    yield made
-    docker("image", "rm", "--force", made.where)
+def by_docker(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BuiltImage]:
+    with pytest.MonkeyPatch.context() as patch:
+        if docker("buildx", "version").returncode:
+            patch.setenv("DOCKER_CONFIG", str(debian_buildx(tmp_path_factory.mktemp("docker-config"))))
+        made = build_with_docker(project)
+        yield made
+        docker("image", "rm", "--force", made.where)
 
 
 def test_engines_differ_only_in_what_is_declared(project: Project, by_docker: BuiltImage) -> None:

@@ -6,7 +6,7 @@ import json
 import random
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 import pytest
@@ -29,7 +29,6 @@ from images.serve.program.findings import Start
 from images.serve.program.memory import KNOWN, Machine
 from images.serve.program.servers.known import server_of as program_server
 from tests.fixtures.picker import DIGEST, PROJECT, SITE, settings_document
-from tests.fixtures.random_settings import MACHINES, random_environment
 
 FEW, MANY = 300, 3000
 JUDGED = ("gpu", "kernels", "model", "drafter", "memory", "combination")
@@ -48,6 +47,60 @@ JUDGE = """(cases) => {
     return refusal ? { refusal } : { words: command.words, remarks: command.remarks, findings };
   });
 }"""
+
+MACHINES: tuple[dict[str, Any], ...] = tuple(
+    dict(zip(("title", "capability", "total", "free", "unified"), machine, strict=True))
+    for machine in (
+        ("GB10", "12.1", 128_525_242_368, 122_406_567_936, True),
+        ("GB10", "12.1", 128_525_242_368, 64_000_000_000, True),
+        ("RTX 5090", "12.0", 34_190_917_632, 33_200_000_000, False),
+        ("B200", "10.0", 192_265_846_784, 191_000_000_000, False),
+        ("H100", "9.0", 85_520_809_984, 84_900_000_000, False),
+        ("RTX 3090", "8.6", 25_769_803_776, 1_000_000_000, False),
+        ("no GPU", "", None, None, False),
+    )
+)
+GOOD = {
+    "whole": ("1", "7", "16", "64", "+8", "007", " 12 ", "1024", "16384", "32768", "131072", "262144"),
+    "fraction": ("0.3", "0.5", "0.7", "0.8", ".85", "0.9", "9e-1", "0.95", "1", "1.0"),
+    "switch": ("1", "0", "true", "OFF", "Yes", "no"),
+    "counts": ('{"image": 0}', '{"image":2, "vidéo": 1}', '{"image": {"count": 1, "more": {}}}', "{}"),
+    "list": ("memory", "gpu,memory", "port  disk,", "combination"),
+}
+TEXTS: dict[str, tuple[str, ...]] = {
+    "DFLASH_DRAFTER": (
+        *("off", "z-lab/gemma-4-31B-it-DFlash", "RedHatAI/gemma-4-31B-it-speculator.dflash"),
+        *("some/drafter", "/models/drafter", "./here"),
+    ),
+    "SERVED_MODEL_NAME": ("chat", "one,two", "a:b", ",only,", "größe"),
+    "TOOL_CALL_PARSER": ("hermes", "openai", "off", "qwen3_xml"),
+    "REASONING_PARSER": ("deepseek_r1", "off"),
+    "HOST": ("127.0.0.1", "::1", "localhost"),
+}
+BAD = {
+    "whole": ("", "0", "-1", "1.5", "1e3", "1_000", "٣", "many", "99999999999999999999", "9" * 4301, "0x10"),
+    "fraction": ("0", "-0.5", "1.01", "nan", "inf", "-Infinity", "half", "0,8", "1e", "0.000001", "."),
+    "switch": ("2", "maybe", "-", "on off"),
+    "counts": (
+        *(
+            '{"image": 1.0}',
+            '{"image": -1}',
+            '{"image": 1e2}',
+            '{"image": true}',
+            '{"image": null}',
+            "[1]",
+            "3",
+        ),
+        *('{"image": 9223372036854775808}', '{"image": "1"}', "{'image': 1}", '{"image": [1]}', "NaN"),
+        '{"a.5": 1',
+    ),
+    "list": ("nothing", "memory,it's", "gpu;disk"),
+    "text": ("two\nlines",),
+    "choice": (
+        *("nonsense", "it's", 'say "so"', 'it\'s "so"', "aut", "tab\there", "\U0001f600"),
+        "\N{NO-BREAK SPACE}x\N{ZERO WIDTH SPACE}y",
+    ),
+}
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +123,32 @@ def programs(picker: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -
         (folder / "model.json").write_text(json.dumps(image["document"]), "utf-8")
         found.append(program_images.load(str(folder)))
     return found
+
+
+def random_environment(
+    source: random.Random, settings: list[Mapping[str, Any]], refused: Mapping[str, str]
+) -> dict[str, str]:
+    """Return up to six settings; one in twenty is nothing that its setting accepts."""
+    chosen = source.sample(settings, k=source.randint(0, 6))
+    found = {str(setting["name"]): random_value(source, setting) for setting in chosen}
+    if refused and source.random() < 0.05:
+        found[source.choice(list(refused))] = source.choice(("1", "  "))
+    return found
+
+
+def random_value(source: random.Random, setting: Mapping[str, Any]) -> str:
+    kind, choices = str(setting["kind"]), list(setting.get("choices", ()))
+    if source.random() < 0.05 and kind in BAD:
+        return source.choice(BAD[kind])
+    if choices:
+        word = str(source.choice(choices))
+        misspelled = word[:-1] if len(word) > 1 else word
+        return source.choice((*[word] * 14, word.upper(), misspelled))
+    if kind == "whole" and source.random() < 0.3:
+        return str(source.choice((setting["minimum"], setting["maximum"], source.randint(1, 300_000))))
+    if kind == "fraction":
+        return source.choice((*GOOD[kind], str(round(source.uniform(0.01, 1), 3))))
+    return source.choice(GOOD.get(kind) or TEXTS.get(str(setting["name"]), ("text",)))
 
 
 def random_cases(picker: dict[str, Any], count: int) -> list[dict[str, Any]]:
