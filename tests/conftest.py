@@ -21,7 +21,6 @@ pytest_plugins = (
     "tests.fixtures.engines",
     "tests.fixtures.wheels",
     "tests.fixtures.servers",
-    "tests.fixtures.token_server",
     "tests.fixtures.fault_proxy",
     "tests.fixtures.registries",
     "tests.fixtures.small_images",

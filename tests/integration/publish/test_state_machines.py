@@ -14,22 +14,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from tests.fixtures.invariants import World
-from tests.fixtures.mishaps import (
-    IMAGES,
-    MISHAPS,
-    RUNS,
-    Attach,
-    Crash,
-    Mishap,
-    Prune,
-    Publish,
-    Replay,
-    Rival,
-    RollBack,
-    Run,
-)
-from tests.fixtures.rehearsal import Publishing
+from tests.fixtures.invariants import Attach, Prune, Publish, RollBack, Run, World
+from tests.fixtures.rehearsal import IMAGES, MISHAPS, RUNS, Crash, Mishap, Publishing, Replay, Rival
 
 EXAMPLES = int(os.environ.get("FACTORY_TEST_EXAMPLES", "0"))
 THREE = (Publish(0), Publish(1), Publish(2))
