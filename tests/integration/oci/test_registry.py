@@ -3,7 +3,7 @@
 import json
 import os
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +18,6 @@ from imagefactory.oci.layout import Layout
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import Payload
 from imagefactory.oci.registry.image_push import Pushable, push_image
-from imagefactory.oci.registry.reference import Descriptor, is_digest
-from imagefactory.oci.registry.referrers import Attachment
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, digest_of
@@ -163,49 +161,3 @@ def test_parallel_attachments_are_all_listed(repository: Repository) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(attach, range(8)))
     assert len(referrers.find(repository, image.digest)) == 8
-
-
-class Interrupted(Repository):
-    """A repository whose user is interrupted once, after a kind of request for a tag."""
-
-    after = ""
-    interruption: Callable[[], object] = lambda: None
-
-    def _then(self, kind: str, name: str, answer: Any) -> Any:
-        if kind == self.after and not is_digest(name):
-            self.after = ""
-            self.interruption()
-        return answer
-
-    def manifest(self, name: str) -> Any:
-        return self._then("read", name, super().manifest(name))
-
-    def resolve(self, name: str) -> Any:
-        return self._then("look", name, super().resolve(name))
-
-    def write_manifest(self, body: bytes, media_type: str, tag: str | None = None, **options: Any) -> Any:
-        return self._then("write", tag or digest_of(body), super().write_manifest(body, media_type, tag, **options))
-
-
-@pytest.mark.usefixtures("rivals")
-@pytest.mark.parametrize("moment", ["read", "look", "write"])
-def test_of_two_writers_of_attachments_neither_loses_its_own(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
-    image = push_image(repository, small_image([b"a layer"])).descriptor
-    # Processes do not share locks.
-    monkeypatch.setattr(referrers, "_ONE_AT_A_TIME", SimpleNamespace(setdefault=lambda _, lock: lock))
-
-    def attach(writer: Repository, *texts: bytes) -> list[Descriptor]:
-        several = [Attachment("application/vnd.sig", [Payload("text/plain", text)]) for text in texts]
-        return referrers.attach_many(writer, image, several)
-
-    slow = Interrupted(repository.reference, repository.credentials, repository.retry)
-    slow.after = moment
-    theirs: list[Descriptor] = []
-    slow.interruption = lambda: theirs.extend(attach(repository, b"theirs", b"theirs too"))
-    ours = attach(slow, b"ours", b"ours too")
-    assert slow.after == ""
-    found = {item.digest for item in referrers.find(repository, image.digest)}
-    assert found == {item.digest for item in (*ours, *theirs)}
-    assert len(found) == 4

@@ -58,18 +58,10 @@ def test_an_image_with_a_swapped_layer_is_neither_signed_nor_tagged(
         forget_the_record(publisher)
     done = publisher.invoke("promote", "--target", TARGET)
     assert refused(done, error), done.stderr
+    assert recorded or "./inv publish" in done.stderr
     assert publisher.tags() == {}
     attached = {item.artifact_type for item in referrers.find(publisher.repository, swapped)}
     assert attached == {SMOKE_TYPE}, "only what the attacker attached"
-
-
-def test_an_image_that_nobody_vouches_for_is_refused(publisher: Publisher) -> None:
-    publisher.push_tested()
-    forget_the_record(publisher)
-    done = publisher.invoke("promote", "--target", TARGET)
-    assert refused(done, "no-record"), done.stderr
-    assert publisher.tags() == {}
-    assert "./inv publish" in done.stderr
 
 
 def pushed_by_the_image_job(publisher: Publisher) -> Staged:
