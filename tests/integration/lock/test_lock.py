@@ -63,13 +63,6 @@ def test_dump_tells_targets_apart_that_the_list_does_not(nvcc: Nvcc) -> None:
     assert "sm_120f" not in listed
 
 
-def test_library_without_kernels_is_accepted(tmp_path: Path) -> None:
-    source, library = tmp_path / "c.c", tmp_path / "c.so"
-    source.write_text("int one(void) { return 1; }\n")
-    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", library], check=True)
-    assert read_kernels(library, cuobjdump(PROJECT)) == GpuCode()
-
-
 def test_local_wheel_is_audited(nvcc: Nvcc, tmp_path: Path) -> None:
     library = nvcc("sm_120a")
     wheel = make_wheel(tmp_path, "vllm", tag="cp38-abi3-linux_aarch64", files={"vllm/_C.abi3.so": library.read_bytes()})
