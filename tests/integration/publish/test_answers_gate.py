@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,18 +10,16 @@ import pytest
 
 from imagefactory.check.answers.result import PANEL, AnswersResult
 from imagefactory.check.smoke.containers import ContainerError
-from imagefactory.check.smoke.record import Level, SmokeRecord
 from imagefactory.ci.night import plan_night
 from imagefactory.oci.registry import referrers
 from imagefactory.publish import answers
 from imagefactory.publish.answers import ANSWERS_TYPE
 from imagefactory.publish.history import history
 from imagefactory.publish.promote import Promotion
-from imagefactory.publish.staging import Staged
 from imagefactory.store.digests import Digest
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import is_failure, refused
-from tests.fixtures.publishing import REQUIRED, Publisher, smoke_record
+from tests.fixtures.publishing import REQUIRED, Publisher, passing
 from tests.fixtures.small_factory import CELL
 from tests.integration.site.test_registry import files_of
 from tests.unit.check.answers.test_comparison import PLACES, measured
@@ -30,11 +27,6 @@ from tests.unit.check.answers.test_comparison import PLACES, measured
 OTHER = [{6: math.log(0.25), 7: math.log(0.5)}, PLACES[1]]
 """Another first choice at one of two places: a mask or a scale that is wrong looks so."""
 Places = list[dict[int, float]]
-
-
-def passing(staged: Staged, levels: Sequence[Level]) -> SmokeRecord:
-    """Stand in for smoke tests."""
-    return smoke_record(staged.digest, staged.plan.key, levels=levels)
 
 
 class Servers:

@@ -1,7 +1,6 @@
 """A mod that spoils the answers, from its image to the history: real servers, a trained model and a real registry."""
 
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,19 +8,17 @@ import pytest
 from imagefactory.check.answers.measuring import measure_image
 from imagefactory.check.answers.result import PANEL, AnswersResult
 from imagefactory.check.smoke.containers import docker
-from imagefactory.check.smoke.record import Level, SmokeRecord
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select_one
 from imagefactory.publish import answers, pipeline
 from imagefactory.publish.promote import Promotion
-from imagefactory.publish.staging import Staged
 from imagefactory.store.digests import Digest
 from imagefactory.store.progress import Say
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.failures import is_failure
 from tests.fixtures.mods import edit, has, manifest, write_mod
-from tests.fixtures.publishing import plans, smoke_record
+from tests.fixtures.publishing import passing, plans
 from tests.fixtures.small_factory import RecordingWatcher
 from tests.fixtures.tiny_image import TARGET, copied_checkout
 from tests.fixtures.trained import IN_CONTAINER, SETTINGS, trained  # noqa: F401 - a fixture
@@ -44,14 +41,11 @@ def test_a_mod_that_scales_attention_wrongly_is_not_promoted(
     (root / PANEL).parent.mkdir()
     shutil.copy(REPOSITORY / PANEL, root / PANEL)
 
-    def run(_: object, __: object, staged: Staged, levels: Sequence[Level], ___: object) -> SmokeRecord:
-        return smoke_record(staged.digest, staged.plan.key, levels=levels)
-
     def measure(project: Project, repository: Repository, digest: Digest, say: Say) -> AnswersResult:
         volume = ("--volume", f"{trained}:{IN_CONTAINER}:ro")
         return measure_image(project, answers.pulled(project, repository, digest), SETTINGS, say, volume)[0]
 
-    monkeypatch.setattr(pipeline, "run_levels", run)
+    monkeypatch.setattr(pipeline, "run_levels", lambda _, __, staged, levels, ___: passing(staged, levels))
     monkeypatch.setattr(answers, "measure", measure)
 
     def published(reason: str = "") -> Promotion:
