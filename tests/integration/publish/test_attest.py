@@ -5,6 +5,7 @@ import io
 import json
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -73,7 +74,7 @@ def test_a_layer_that_is_gone_is_noticed_without_downloading(signed_image: Signe
     assert finding.detail == f"layer model {CELL.model}: the registry does not have it"
 
 
-def test_a_changed_sbom_is_named_with_the_component(signed_image: SignedImage) -> None:
+def test_a_changed_sbom_is_named_with_the_component_or_its_bytes(signed_image: SignedImage) -> None:
     def hide(document: dict[str, Any]) -> None:
         document["components"] = [part for part in document["components"] if part["name"] != "pure"]
 
@@ -86,14 +87,9 @@ def test_a_changed_sbom_is_named_with_the_component(signed_image: SignedImage) -
     assert wrong in finding.detail
     assert "the component pkg:pypi/pure@1.0" in finding.detail
     assert "is missing" in finding.detail
-
-
-def test_an_sbom_with_changed_bytes_is_named(signed_image: SignedImage) -> None:
-    [right, *_] = signed_image.attached
     signed_image.change(signed_image.held(right), lambda data: data.replace(b"1.0", b"9.9", 1))
-    [finding] = failures(signed_image.check())
-    assert finding.check == "sbom"
-    assert f"{right}: its bytes are not what its name says" in finding.detail
+    details = [finding.detail for finding in failures(signed_image.check()) if finding.check == "sbom"]
+    assert any(f"{right}: its bytes are not what its name says" in detail for detail in details)
 
 
 def test_a_signed_statement_that_was_changed_does_not_count(signed_image: SignedImage) -> None:
@@ -164,13 +160,8 @@ def test_an_index_that_the_factory_would_not_publish_is_refused(signed_image: Si
     ):
         with raises("unfit-index", match=reason):
             signed_image.check(at=at)
-
-
-def test_an_index_for_another_platform_is_refused(signed_image: SignedImage) -> None:
-    platform = {"os": "linux", "architecture": "s390x"}
-    size = len(signed_image.built.image.manifest)
-    at = index_of(signed_image, Descriptor(MANIFEST_TYPE, signed_image.digest, size, platform=platform))
-    checked = signed_image.check(at=at)
+    elsewhere = replace(image, platform={"os": "linux", "architecture": "s390x"})
+    checked = signed_image.check(at=index_of(signed_image, elsewhere))
     assert "the index lists it for linux/s390x" in failures(checked)[0].detail
     with raises("tampered"):
         refuse_failing(checked)

@@ -23,6 +23,9 @@ from tests.fixtures.small_factory import CELL, SECOND
 
 def test_push_promote_history_rollback_and_prune(publisher: Publisher) -> None:
     name = publisher.repository.reference.name
+    assert refused(publisher.invoke("history"), "never-published")
+    assert refused(publisher.invoke("rollback"), "never-published")
+    assert refused(publisher.invoke("promote"), "not-pushed")
     digests = []
     for number in (1000, 1100):
         publisher.change(number)
@@ -62,12 +65,6 @@ def test_push_promote_history_rollback_and_prune(publisher: Publisher) -> None:
     assert publisher.invoke("prune", "--delete", "--keep", "1").returncode == 0
     assert publisher.repository.manifest(digests[0]) is None
     assert publisher.repository.manifest(digests[1]) is not None
-
-
-def test_a_target_that_was_never_published_has_no_history(publisher: Publisher) -> None:
-    assert refused(publisher.invoke("history"), "never-published")
-    assert refused(publisher.invoke("rollback"), "never-published")
-    assert refused(publisher.invoke("promote"), "not-pushed")
 
 
 def smoke_tests(failing: Collection[str], ran: list[tuple[str, list[Level]]]) -> SmokeTest:

@@ -43,7 +43,8 @@ def test_an_image_that_did_not_pass_its_tests_or_the_audit_gets_no_tag(
         assert publisher.tags() == {}
 
     [staged] = publisher.push()
-    refused("no record")
+    refused("smoke: no record")
+    refused("signed: no trusted signature")
     publisher.vouch(staged, levels=["static", "container"])
     refused("serve: no result")
     publisher.vouch(staged, failing=["container"], started=START + timedelta(hours=1))

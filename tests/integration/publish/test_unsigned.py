@@ -65,14 +65,6 @@ def test_statements_about_another_image_do_not_count(publisher: Publisher, teste
     assert is_failure(refusal(publisher), "unsigned")
 
 
-def test_a_failed_test_is_named_beside_the_missing_signature(publisher: Publisher) -> None:
-    publisher.push()
-    error = refusal(publisher)
-    assert is_failure(error, "not-promotable")
-    assert "smoke: no record" in error.why
-    assert "signed: no trusted signature" in error.why
-
-
 def test_only_unsigned_promotes_what_nobody_signed(publisher: Publisher, tested: Staged) -> None:
     default_key_path().unlink()
     done = publisher.invoke("promote", "--target", "tiny")
