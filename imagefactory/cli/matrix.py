@@ -184,11 +184,9 @@ def plan(project: Project, target: list[str], json: bool = False, diff: bool = F
 
 @command()
 def render(project: Project, target: list[str]) -> None:
-    """Write a target's Dockerfile, and a description of its build context."""
-    from imagefactory.assemble.engines.docker.dockerfile import render_plan, write
+    """Write a target's Dockerfile."""
+    from imagefactory.assemble.engines.docker.dockerfile import write
     from imagefactory.plan.make import make_plan
 
     for cell in select(project, target):
-        rendered = render_plan(project, make_plan(project, cell, fat=True))
-        for path in write(rendered, project.build_folder(cell)):
-            print(path.relative_to(project.root))
+        print(write(project, make_plan(project, cell, fat=True)).relative_to(project.root))

@@ -3,8 +3,7 @@
 # target  tiny@0.32.0/cpu for linux/amd64
 # plan    0000000000000000000000000000000000000000000000000000000000000000
 #
-# Every file of the build context stands in context.json, with where it comes from and its sha256.
-# `./inv build --engine docker --target tiny@0.32.0/cpu` puts the context together and runs this.
+# `./inv build --engine docker --target tiny@0.32.0/cpu` puts the build context together, of locked files, and runs this.
 # What it makes is compared path by path with the image of the embedded engine: docs/engines.md.
 #
 # One step per layer of the plan, slowest to change first: a changed wheel leaves the steps before it cached.

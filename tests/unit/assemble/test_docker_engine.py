@@ -10,7 +10,7 @@ from docker.errors import DockerException
 
 from imagefactory.assemble.engines.by_name import BuildOptions, refuse_engine
 from imagefactory.assemble.engines.docker import daemon
-from imagefactory.assemble.engines.docker.build_context import copied_layers, layer_tree, plan_context
+from imagefactory.assemble.engines.docker.build_context import copied_layers, layer_tree
 from imagefactory.assemble.engines.docker.dockerfile import base_image
 from imagefactory.assemble.engines.docker.engine import (
     _run,
@@ -20,10 +20,7 @@ from imagefactory.assemble.engines.docker.engine import (
 )
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 from imagefactory.plan.make import make_plan
-from imagefactory.project.cells import Cell
-from imagefactory.project.project import Project
 from imagefactory.store.cache import Store
-from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
 from tests.fixtures.platforms import FOREIGN, machine_of
 from tests.fixtures.small_factory import CELL, RecordingWatcher, SmallFactory
@@ -125,8 +122,8 @@ def test_failed_build_shows_its_last_lines_and_logs_all_of_them(step: str, tmp_p
 def test_copied_files_have_the_modes_and_times_of_the_image(small_factory: SmallFactory, tmp_path: Path) -> None:
     project = small_factory.project
     os.umask(0o077)
-    for _, piece in copied_layers(make_plan(project, CELL).layers, project.root):
-        piece.put(tmp_path, project.store, {})
+    for _, put in copied_layers(make_plan(project, CELL).layers, project.root):
+        put(tmp_path, project.store, {})
     caches = tmp_path / "serve/var/cache/imagefactory"
     assert stat.S_IMODE(caches.stat().st_mode) == 0o1777
     config = tmp_path / "model/opt/models/tiny/config.json"
@@ -140,18 +137,5 @@ def test_links_are_copied_as_links(tmp_path: Path) -> None:
         Entry(ImagePath("usr/local/cuda"), EntryKind.SYMLINK, 0o777, target="/opt/cuda"),
         Entry(ImagePath("opt/cuda/nvcc"), EntryKind.FILE, 0o755, Bytes(b"x")),
     ]
-    tree = layer_tree("serve", "here", entries)
-    tree.put(tmp_path, Store(tmp_path / "store"), {})
+    layer_tree("serve", entries)(tmp_path, Store(tmp_path / "store"), {})
     assert (tmp_path / "serve/usr/local/cuda").readlink() == Path("/opt/cuda")
-    assert [file.get("link_to") for file in tree.files] == [None, "/opt/cuda"]
-
-
-def test_mods_are_described_by_their_inputs() -> None:
-    project = Project(REPOSITORY)
-    plan = make_plan(project, Cell("gemma4-31b", "0.20.2", "gb10", "linux/arm64"))
-    files = [file for piece in plan_context(project, plan).pieces for file in piece.files]
-    mods = [file for file in files if file["path"].startswith("mods/")]
-    assert mods
-    for file in mods:
-        assert file["changes"]
-        assert file["made_from"][0]["name"].startswith("vllm-0.20.2")

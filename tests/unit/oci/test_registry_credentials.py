@@ -56,50 +56,30 @@ def test_login_comes_before_the_token_of_a_workflow(tmp_path: Path) -> None:
     assert found.username == "other"
 
 
-def test_helper_is_asked_only_for_its_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_helpers_are_asked_as_docker_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = f"""cat > {tmp_path}/asked; echo '{{"Username": "me", "Secret": "s"}}'"""
     helper(tmp_path / "bin", "own", script, monkeypatch)
     config = {"credHelpers": {"ghcr.io": "own"}, "auths": {"ghcr.io": packed("not", "x")}}
     environment = log_in(tmp_path, config)
-    found = find_credentials("ghcr.io", environment)
-    assert found == Credentials("me", "s", "docker-credential-own")
+    assert find_credentials("ghcr.io", environment) == Credentials("me", "s", str(tmp_path / ".docker/config.json"))
     assert (tmp_path / "asked").read_text() == "ghcr.io"  # without a newline, as helpers expect it
     assert find_credentials("example.com", environment) is None
-
-
-def test_store_is_asked_when_a_login_has_no_secret_and_may_have_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    helper(tmp_path / "bin", "shop", """echo '{"Username": "me", "Secret": "t"}'""", monkeypatch)
-    environment = log_in(tmp_path, {"credsStore": "shop", "auths": {"ghcr.io": {}}})
-    assert find_credentials("ghcr.io", environment) == Credentials("me", "t", "docker-credential-shop")
     helper(tmp_path / "bin", "empty", "echo credentials not found in native keychain; exit 1", monkeypatch)
-    assert find_credentials("ghcr.io", log_in(tmp_path, {"credsStore": "empty"})) is None
+    assert find_credentials("ghcr.io", log_in(tmp_path, {"credsStore": "empty", "auths": {"ghcr.io": {}}})) is None
 
 
 @pytest.mark.parametrize(
     ("script", "why"),
-    [("echo the keychain is locked; exit 1", "locked"), ("echo hello", "not JSON"), ("exit 3", "status 3")],
+    [("echo the keychain is locked; exit 1", "locked"), ("echo hello", "value"), ("", "docker-credential-bad")],
 )
 def test_failing_helper_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str) -> None:
-    helper(tmp_path / "bin", "bad", script, monkeypatch)
+    helper(tmp_path / "bin", "bad" if script else "another", script, monkeypatch)
     with raises("credentials-refused") as failure:
         find_credentials("ghcr.io", log_in(tmp_path, {"credsStore": "bad"}))
     assert why in failure.value.why
-    assert failure.value.where == "docker-credential-bad"
 
 
-def test_missing_helper_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(*_: object, **__: object) -> None:
-        raise PermissionError  # as with a folder in PATH that the user may not read
-
-    monkeypatch.setattr("subprocess.run", denied)
-    with raises("credentials-refused", match="cannot be used") as failure:
-        find_credentials("ghcr.io", log_in(tmp_path, {"credsStore": "nowhere-to-be-found"}))
-    assert "no folder in PATH has it" in failure.value.why
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"auths": 3}', '{"auths": {"ghcr.io": {"auth": "%%%"}}}'])
+@pytest.mark.parametrize("text", ["{", '{"auths": 3}', '{"auths": {"ghcr.io": {"auth": "%%%"}}}'])
 def test_damaged_configuration_is_named(tmp_path: Path, text: str) -> None:
     log_in(tmp_path, {})
     (tmp_path / ".docker/config.json").write_text(text)

@@ -1,8 +1,4 @@
-"""Describes and writes the build context of a rendered Dockerfile.
-
-The description needs only the plan and the checkout, and downloads nothing. Files that depend on a download (a mod's
-files, a program inside its wheel) are described by the hashes of their inputs.
-"""
+"""Plans and writes the build context of a rendered Dockerfile; planning it downloads nothing."""
 
 import os
 import shutil
@@ -10,7 +6,7 @@ import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zipfile import ZipFile
 
 from packaging.utils import parse_wheel_filename
@@ -22,7 +18,7 @@ from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath, read_cont
 from imagefactory.oci.format import MTIME
 from imagefactory.oci.layout import link_or_copy
 from imagefactory.oci.tar import complete
-from imagefactory.plan.bytecode import COMPILER, MODULES, is_list, listed_paths
+from imagefactory.plan.bytecode import COMPILER, is_list, listed_paths
 from imagefactory.plan.plan import (
     BytecodeLayer,
     Input,
@@ -35,7 +31,7 @@ from imagefactory.plan.plan import (
 )
 from imagefactory.project.project import Project
 from imagefactory.store.cache import Store
-from imagefactory.store.digests import Sha256, sha256_of
+from imagefactory.store.digests import Sha256
 
 TOOLS = "tools"
 UV = "/scripts/uv"  # the end of uv's path inside its wheel
@@ -43,11 +39,8 @@ SETTLE = "images/docker/settle.py"
 ModFilesByKey = Mapping[Sha256, tuple[Entry, ...]]
 
 
-class Piece(NamedTuple):
-    """A part of the context: a description of each of its files, and how to write them below a folder."""
-
-    files: Sequence[Mapping[str, Any]]
-    put: Callable[[Path, Store, ModFilesByKey], None]  # all it needs is in the store, or among mods' files
+Put = Callable[[Path, Store, ModFilesByKey], None]
+"""Writes a part of the context below a folder; all it needs is in the store, or among mods' files."""
 
 
 class Step(NamedTuple):
@@ -76,35 +69,29 @@ class BuildContext:
 
     steps: tuple[Step, ...]
     copies: tuple[Copy, ...]
-    pieces: tuple[Piece, ...]
+    puts: tuple[Put, ...]
 
     def put_together(self, folder: Path, store: Store, mod_files: ModFilesByKey) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        for piece in self.pieces:
-            piece.put(folder, store, mod_files)
-
-    def described_files(self) -> list[Mapping[str, Any]]:
-        return sorted((file for piece in self.pieces for file in piece.files), key=lambda file: str(file["path"]))
+        for put in self.puts:
+            put(folder, store, mod_files)
 
 
 def plan_context(project: Project, plan: Plan) -> BuildContext:
-    lock = project.wheel_lock_path(plan.cell).relative_to(project.root).as_posix()
-    programs = [
-        _file(f"{TOOLS}/{Path(name).name}", name, (project.root / name).read_bytes()) for name in (SETTLE, COMPILER)
-    ]
+    programs = [_file(f"{TOOLS}/{Path(name).name}", (project.root / name).read_bytes()) for name in (SETTLE, COMPILER)]
     steps: list[Step] = []
-    pieces = [_uv(project, plan), *programs]
+    puts = [_uv(project, plan), *programs]
     for number, layer in enumerate((item for item in plan.layers if isinstance(item, WheelLayer)), 1):
-        step, more = _wheel_step(number, layer, lock)
+        step, more = _wheel_step(number, layer)
         steps.append(step)
-        pieces += more
+        puts += more
     above = copied_layers(plan.layers, project.root)
     copies = tuple(copy for copy, _ in above)
-    return BuildContext(tuple(steps), copies, (*pieces, *(piece for _, piece in above)))
+    return BuildContext(tuple(steps), copies, (*puts, *(put for _, put in above)))
 
 
-def _uv(project: Project, plan: Plan) -> Piece:
+def _uv(project: Project, plan: Plan) -> Put:
     uv = project.tool_lock.find("uv", plan.cell.machine)
 
     def put(folder: Path, store: Store, _: object) -> None:
@@ -115,36 +102,31 @@ def _uv(project: Project, plan: Plan) -> Piece:
                 shutil.copyfileobj(source, file)
         target.chmod(0o755)
 
-    made_from = [{"name": uv.file, "sha256": uv.sha256}]
-    described = {"path": f"{TOOLS}/uv", "from": f"{UV} of {uv.file}, as locked", "made_from": made_from}
-    return Piece([described], put)
+    return put
 
 
-def _wheel_step(number: int, layer: WheelLayer, lock: str) -> tuple[Step, list[Piece]]:
+def _wheel_step(number: int, layer: WheelLayer) -> tuple[Step, list[Put]]:
     label = layer.name if layer.kind == "wheel" else layer.kind
     folder = f"wheels/{number:02}-{label}"
     without, second_name = layer.settings.without, layer.settings.second_name
-    pieces = [_locked_file(f"{folder}/{item.name}", lock, item.sha256) for item in layer.inputs]
+    puts = [_locked_file(f"{folder}/{item.name}", item.sha256) for item in layer.inputs]
     # Wheels that yield paths are installed one at a time, because uv installs those of one call in any order.
     yielding: list[str] = []
     for item in (item for item in layer.inputs if item.name in without):
         name = str(parse_wheel_filename(item.name)[0])
         yielding.append(name)
-        pieces.append(_file(f"{folder}/{name}.txt", lock, _requirement(item)))
-        lines = "".join(f"{path}\n" for path in without[item.name]).encode()
-        origin = f"{lock}, conflicts and leave_out of matrix.yaml"
-        pieces.append(_file(f"{folder}/{name}.yields", origin, lines))
+        puts.append(_file(f"{folder}/{name}.txt", _requirement(item)))
+        puts.append(_file(f"{folder}/{name}.yields", "".join(f"{path}\n" for path in without[item.name]).encode()))
     others = b"".join(_requirement(item) for item in layer.inputs if item.name not in without)
     if others:
-        pieces.append(_file(f"{folder}/requirements.txt", lock, others))
+        puts.append(_file(f"{folder}/requirements.txt", others))
     metadata = None
     if second_name is not None:
         metadata = f"metadata/{number:02}-{label}"
-        origin = f"a second name of {label}: {second_name.name} {second_name.version}"
-        pieces.append(layer_tree(metadata, origin, metadata_entries(second_name, layer.settings)))
+        puts.append(layer_tree(metadata, metadata_entries(second_name, layer.settings)))
     count = f"{len(layer.inputs)} wheels" if layer.kind != "wheel" else "1 wheel"
     title = f"{label}: {count}, {layer.download / 1e6:.1f} MB"
-    return Step(title, layer.key, folder, tuple(yielding), bool(others), metadata), pieces
+    return Step(title, layer.key, folder, tuple(yielding), bool(others), metadata), puts
 
 
 def _requirement(wheel: Input) -> bytes:
@@ -152,9 +134,9 @@ def _requirement(wheel: Input) -> bytes:
     return f"{name}=={version} --hash=sha256:{wheel.sha256}\n".encode()
 
 
-def copied_layers(layers: Iterable[Layer], root: Path) -> list[tuple[Copy, Piece]]:
+def copied_layers(layers: Iterable[Layer], root: Path) -> list[tuple[Copy, Put]]:
     """Return the layers above the wheels as folders to copy, computed by the embedded engine's code."""
-    found: list[tuple[Copy, Piece]] = []
+    found: list[tuple[Copy, Put]] = []
     number = 0
     for layer in layers:
         note = f"layer key {layer.key}"
@@ -169,72 +151,40 @@ def copied_layers(layers: Iterable[Layer], root: Path) -> list[tuple[Copy, Piece
         elif isinstance(layer, ServeLayer | ModelLayer):
             files = {item.sha256: root / item.name for item in layer.inputs}
             entries = [entry for _, entry in layer_entries(LayerWork(layer, files), root)]
-            origin = "images/" if layer.kind == "serve" else f"matrix.yaml, models.{layer.name}"
             title = "serve program" if layer.kind == "serve" else f"settings of the model {layer.name}"
-            found.append((Copy(title, note, layer.kind), layer_tree(layer.kind, origin, entries)))
+            found.append((Copy(title, note, layer.kind), layer_tree(layer.kind, entries)))
     return found
 
 
-def _modded(folder: str, layer: ModLayer) -> Piece:
-    [variant] = layer.settings.chain[-1].mod.manifest.variants
-    described = {
-        "path": f"{folder}/",
-        "from": f"mods/{layer.name} applied to {', '.join(item.name for item in layer.inputs)}",
-        "layer": layer.key,
-        "changes": sorted(variant.paths),
-        "made_from": [item.model_dump() for item in layer.inputs],
-    }
-    return Piece([described], lambda context, _, mods: _write_tree(context / folder, mods[layer.key]))
+def _modded(folder: str, layer: ModLayer) -> Put:
+    return lambda context, _, mod_files: _write_tree(context / folder, mod_files[layer.key])
 
 
-def _module_list(path: str, layer: BytecodeLayer, root: Path) -> Piece:
+def _module_list(path: str, layer: BytecodeLayer, root: Path) -> Put:
     settings = layer.settings
-    if not settings.files:
-        lists = [item.name for item in layer.inputs if is_list(item.name)]
-        lines = "".join(f"{path}\n" for path in listed_paths(root, settings, lists))
-        return _file(path, MODULES, lines.encode())
 
     def put(context: Path, _: Store, mod_files: ModFilesByKey) -> None:
         modded = mod_files[layer.key] if settings.mods else ()
         lines = sorted({*settings.files.values(), *(entry.path for entry in modded)})
+        if not settings.files:
+            lists = [item.name for item in layer.inputs if is_list(item.name)]
+            lines = listed_paths(root, settings, lists)
         _with_parent(context / path).write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
-    described = {
-        "path": path,
-        "from": "the paths of the serve program and of what mods change",
-        "layer": layer.key,
-        "made_from": [item.model_dump() for item in layer.inputs],
-    }
-    return Piece([described], put)
+    return put
 
 
-def layer_tree(folder: str, origin: str, entries: Sequence[Entry]) -> Piece:
-    """Return the files of a layer, as the embedded engine would put them into the image."""
-    described = [
-        {
-            "path": f"{folder}/{entry.path}".lstrip("/"),
-            "from": origin,
-            **(
-                {"link_to": entry.target}
-                if entry.content is None
-                else {"sha256": sha256_of(read_content(entry.content))}
-            ),
-        }
-        for entry in sorted(entries, key=lambda entry: entry.path)
-        if entry.kind is not EntryKind.DIRECTORY
-    ]
-    return Piece(described, lambda context, *_: _write_tree(context / folder, entries))
+def layer_tree(folder: str, entries: Sequence[Entry]) -> Put:
+    """Put the files of a layer there, as the embedded engine would put them into the image."""
+    return lambda context, *_: _write_tree(context / folder, entries)
 
 
-def _file(path: str, origin: str, data: bytes) -> Piece:
-    return layer_tree("", origin, [Entry(ImagePath(path), EntryKind.FILE, 0o644, Bytes(data))])
+def _file(path: str, data: bytes) -> Put:
+    return layer_tree("", [Entry(ImagePath(path), EntryKind.FILE, 0o644, Bytes(data))])
 
 
-def _locked_file(path: str, origin: str, sha256: Sha256) -> Piece:
-    def put(folder: Path, store: Store, _: object) -> None:
-        link_or_copy(store.download(sha256), _with_parent(folder / path))
-
-    return Piece([{"path": path, "from": origin, "sha256": sha256}], put)
+def _locked_file(path: str, sha256: Sha256) -> Put:
+    return lambda context, store, _: link_or_copy(store.download(sha256), _with_parent(context / path))
 
 
 def _with_parent(path: Path) -> Path:

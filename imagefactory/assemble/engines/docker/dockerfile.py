@@ -15,23 +15,18 @@ from imagefactory.project.project import Project
 from imagefactory.store.atomic import write_text
 
 DOCKERFILE = "Dockerfile"
-CONTEXT = "context.json"
 BASE_IMAGE = "imagefactory/base"
 SECOND = 1_000_000_000
 INSTALL = "/mnt/uv pip install --require-hashes --no-deps --no-index --find-links /srv"
 
 
-def render_plan(project: Project, plan: Plan) -> dict[str, str]:
+def render_plan(project: Project, plan: Plan) -> str:
     context = plan_context(project, plan)
     base = plan.layers[0]
-    shared = {"target": plan.target, "platform": plan.platform, "plan": plan.key}
-    described = {
-        **shared,
-        "base": {"image": base_image(base), "layer": base.key},
-        "files": context.described_files(),
-    }
     values = {
-        **shared,
+        "target": plan.target,
+        "platform": plan.platform,
+        "plan": plan.key,
         "base": {"packages": len(base.inputs), "image": base_image(base), **base.model_dump()},
         "epoch": MTIME,
         "venv": VENV,
@@ -42,8 +37,7 @@ def render_plan(project: Project, plan: Plan) -> dict[str, str]:
         "labels": dict(sorted((plan.config.labels | {"imagefactory.plan": plan.key}).items())),
         "healthcheck": _healthcheck(plan.config.healthcheck),
     }
-    text = json.dumps(described, indent=1, ensure_ascii=False) + "\n"
-    return {DOCKERFILE: _fill(project.root, values), CONTEXT: text}
+    return _fill(project.root, values)
 
 
 def base_image(base: Layer) -> str:
@@ -51,11 +45,11 @@ def base_image(base: Layer) -> str:
     return f"{BASE_IMAGE}:{base.key[:16]}"
 
 
-def write(rendered: Mapping[str, str], folder: Path) -> list[Path]:
-    with writing_output(folder):
-        for name, text in rendered.items():
-            write_text(folder / name, text)
-    return [folder / name for name in rendered]
+def write(project: Project, plan: Plan) -> Path:
+    path = project.build_folder(plan.cell) / DOCKERFILE
+    with writing_output(path.parent):
+        write_text(path, render_plan(project, plan))
+    return path
 
 
 def _fill(root: Path, values: Mapping[str, Any]) -> str:

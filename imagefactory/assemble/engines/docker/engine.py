@@ -11,7 +11,7 @@ from imagefactory.assemble.applied_mods import apply_mods, refuse_foreign_files
 from imagefactory.assemble.assemble import BuildRun, make_layers
 from imagefactory.assemble.engines.docker import daemon
 from imagefactory.assemble.engines.docker.build_context import plan_context
-from imagefactory.assemble.engines.docker.dockerfile import base_image, render_plan, write
+from imagefactory.assemble.engines.docker.dockerfile import base_image, write
 from imagefactory.assemble.inputs import Downloads, LayerInputs
 from imagefactory.assemble.watch import Watcher
 from imagefactory.errors import BuildError, EngineError
@@ -62,7 +62,7 @@ def build_image(
         if not builder and daemon.image_id(base_name) != base.config_digest():
             say(f"loading the base as {base_name}")
             daemon.load(base, base_name)
-        dockerfile, _ = write(render_plan(project, plan), folder)
+        dockerfile = write(project, plan)
         wheels = sum(len(layer.inputs) for layer in plan.layers if isinstance(layer, WheelLayer))
         say(f"putting the build context together: {wheels} wheels as hard links")
         try:
