@@ -13,7 +13,6 @@ from imagefactory.mods.choose import Chosen, choose_mods
 from imagefactory.oci.format import BIG_WHEEL, MAX_LAYERS, VENV
 from imagefactory.plan.bytecode import module_bytecode, own_bytecode
 from imagefactory.plan.plan import (
-    LOCKED_LABEL,
     PLAN_FORMAT,
     BaseLayer,
     BaseSettings,
@@ -237,7 +236,7 @@ def _image_config(
         **recorded_audit(wheels, matrix.archs[cell.arch], project.kernel_lock).labels(),
         **_compiled_label(wheels),
         **({"imagefactory.slim": f"{slim.chip} rule {slim.rule}"} if slim else {}),
-        LOCKED_LABEL: "yes",
+        "imagefactory.locked": "yes",  # no plan has other files
         "imagefactory.mods": " ".join(mod.name for mod, _ in chosen.mods) or "none",
         "imagefactory.drafter": drafters[0].repo if drafters else "none",
     }

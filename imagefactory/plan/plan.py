@@ -17,7 +17,6 @@ from imagefactory.store.digests import Sha256, canonical_json, checksum, sha256_
 from images.shipped.mods.manifest import Mod
 
 PLAN_FORMAT: Final = 1
-LOCKED_LABEL: Final = "imagefactory.locked"
 
 WheelKind = Literal["wheel", "pure-bundle", "platform-bundle"]
 LayerKind = Literal["base", WheelKind, "bytecode", "serve", "mod", "model", "toolkit"]
@@ -244,11 +243,6 @@ class Plan(_Value):
     layers: tuple[Layer, ...]
     config: ImageConfig
     notes: tuple[str, ...] = ()  # remarks that do not affect the image: mods that were left out, with reasons
-
-    @property
-    def locked(self) -> bool:
-        """Whether its label says that every file is the locked one."""
-        return self.config.labels[LOCKED_LABEL] == "yes"
 
     @property
     def cell(self) -> Cell:

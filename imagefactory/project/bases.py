@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator
 from datetime import date
 from fnmatch import fnmatchcase
-from typing import Annotated, Self
+from typing import Annotated
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from imagefactory.project.server_versions import TITLES
@@ -37,27 +37,13 @@ class Base(_Model):
     glibc: Annotated[str, StringConstraints(pattern=r"^2\.[0-9]+$")]
     supported_until: Day | None = None
     """The last day on which Debian's security team supports the release; `plan` and `doctor` warn afterwards."""
-    long_term_support_until: Day | None = None  # the last day of Debian LTS, by other volunteers
     packages: Annotated[list[DebianPackage], Field(min_length=1), AfterValidator(unique)]
 
-    @model_validator(mode="after")
-    def _regular_support_ends_first(self) -> Self:
-        regular, long_term = self.supported_until, self.long_term_support_until
-        if long_term and (regular is None or regular > long_term):
-            raise PydanticCustomError("support", "long-term support follows `supported_until`")
-        return self
-
     def support_warning(self, today: date) -> str | None:
-        """Return what is wrong with the support of this Debian on a day; LTS does not count as regular support."""
-        regular, long_term = self.supported_until, self.long_term_support_until
-        if regular is None or today <= regular:
+        """Return what is wrong with the support of this Debian on a day; that of Debian LTS does not count."""
+        if self.supported_until is None or today <= self.supported_until:
             return None
-        if long_term is not None and today <= long_term:
-            return (
-                f"Debian {self.debian} has had no regular security support since {regular}; "
-                f"the LTS team still fixes it until {long_term}"
-            )
-        return f"Debian {self.debian} has had no security updates since {long_term or regular}"
+        return f"Debian {self.debian} has had no regular security support since {self.supported_until}"
 
 
 Pattern = Annotated[str, StringConstraints(pattern=r"^[^/\s][^\s\\]*[^/\s\\]$")]

@@ -1,8 +1,7 @@
-"""The gate before promotion: only images that are locked, audited, tested and signed get their tags."""
+"""The gate before promotion: only images that are audited, tested and signed get their tags."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from textwrap import shorten
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from imagefactory.errors import TrustError
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.plan.plan import LOCKED_LABEL, Plan
+from imagefactory.plan.plan import Plan
 from imagefactory.project.locks.kernels import AUDIT_LABEL, recorded_audit
 from imagefactory.project.project import Project
 from imagefactory.publish.catalog import ImagePart, Published
@@ -33,9 +32,6 @@ def pass_gate(project: Project, repository: Repository, staged: Staged, trust: V
     plan, attached = staged.plan, referrers.find(repository, staged.digest)
     record = merge_records(records_among(repository, attached), staged.digest, plan.key)
     missing = _untested(project, plan, record)
-    labels = json.loads(staged.image.config).get("config", {}).get("Labels", {})
-    if not plan.locked or labels.get(LOCKED_LABEL) != "yes":
-        missing.append("locked: the image has files that the lock does not name")
     missing += [f"audit: {reason}" for reason in audit_verdict(project, plan)]
     unsigned = _unsigned(repository, staged.digest, attached, trust) if trust else []
     if record and not missing and not unsigned:

@@ -62,7 +62,6 @@ def make_provenance(project: Project, plan: Plan, *, source: CheckoutState, run:
                 "plan": plan.key,
                 "planFormat": plan.format,
                 "layerFormat": plan.layer_format,
-                "locked": plan.locked,
                 "sourceModified": source.modified,
             },
             "resolvedDependencies": dependencies,

@@ -62,7 +62,7 @@ def write_sbom(project: Project, plan: Plan, parts: Sequence[Component]) -> byte
                 "bom-ref": ROOT,
                 "name": plan.target,
                 "version": plan.version,
-                "properties": _properties(root | {"locked": "yes" if plan.locked else "no"}, absent),
+                "properties": _properties(root, absent),
             },
         },
         "components": [_component(part) for part in parts],

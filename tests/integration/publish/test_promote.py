@@ -5,18 +5,12 @@ from typing import Any
 
 import pytest
 
-from imagefactory.assemble.assemble import BuildRun, assemble
 from imagefactory.oci.image import MANIFEST_TYPE
-from imagefactory.oci.registry.image_push import Pushable, push_image
-from imagefactory.plan.make import make_plan
-from imagefactory.plan.plan import LOCKED_LABEL
 from imagefactory.publish import gate
-from imagefactory.publish.records import attach_record
-from imagefactory.publish.staging import Staged
 from imagefactory.publish.tags import fixed_tag, staging_tag
 from tests.fixtures.failures import is_failure, raises
-from tests.fixtures.publishing import START, Publisher, smoke_record
-from tests.fixtures.small_factory import CELL, SECOND, RecordingWatcher
+from tests.fixtures.publishing import START, Publisher
+from tests.fixtures.small_factory import CELL, SECOND
 
 
 def test_a_layer_in_the_registry_is_not_built_again(publisher: Publisher) -> None:
@@ -52,21 +46,6 @@ def test_an_image_that_did_not_pass_its_tests_or_the_audit_gets_no_tag(
     publisher.vouch(staged, started=START + timedelta(hours=2))
     monkeypatch.setattr(gate, "audit_verdict", lambda *_: ["vllm/_C.abi3.so: no code for 12.1"])
     refused("audit: vllm/_C.abi3.so: no code for 12.1.")
-
-
-def test_an_image_with_unlocked_files_is_not_promoted(publisher: Publisher) -> None:
-    project = publisher.project
-    plan = make_plan(project, CELL)
-    labels = plan.config.labels | {LOCKED_LABEL: "no"}
-    plan = plan.model_copy(update={"config": plan.config.model_copy(update={"labels": labels})})
-    [built] = assemble(BuildRun(project, [plan], RecordingWatcher()))
-    pushable = Pushable.of_image(built.image, project.store.blob)
-    pushed = push_image(publisher.repository, pushable, tag=staging_tag(plan.key))
-    attach_record(publisher.repository, smoke_record(built.image.digest, plan.key))
-    with raises("not-promotable") as refused:
-        gate.pass_gate(project, publisher.repository, Staged(plan, built.image, pushed), None)
-    assert "locked: the image has files that the lock does not name" in refused.value.why
-    assert publisher.tags() == {}
 
 
 def test_a_tag_that_never_moves_is_never_overwritten(publisher: Publisher) -> None:
