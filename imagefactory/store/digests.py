@@ -104,13 +104,9 @@ def _damaged(path: Path, sha256: Sha256, found: Sha256) -> TrustError:
     )
 
 
-class TooDeepError(ValueError):
-    """A text is nested more deeply than can be parsed."""
-
-
 def parse_json(text: bytes | str) -> Any:  # noqa: ANN401 - anything may come
-    """Parse JSON; raise ValueError if it is none, or TooDeepError, which is one too."""
+    """Parse JSON; raise ValueError if it is none, or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
-        raise TooDeepError("it is nested too deeply") from None
+        raise ValueError("it is nested too deeply") from None

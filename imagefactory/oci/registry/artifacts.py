@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from imagefactory.errors import RegistryError
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository, StoredManifest
@@ -96,13 +95,8 @@ def contents(repository: Repository, manifest: StoredManifest) -> list[Descripto
     try:
         found = [Descriptor.of(layer) for layer in manifest.document()["layers"]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RegistryError(
-            "registry-failed",
-            "That is not an artifact.",
-            where=where,
-            why=f"Its manifest has no readable list of layers ({type(error).__name__}).",
-            fix="Check the tag or digest.",
-        ) from None
+        why = f"Its manifest has no readable list of contents ({type(error).__name__})."
+        raise repository.error("unusable", where, why) from None
     if len(found) > _MOST:
         raise repository.error("oversized", where, f"It lists {len(found):,} contents.")
     return [descriptor for descriptor in found if descriptor.media_type != _EMPTY.media_type]

@@ -8,11 +8,8 @@ one needs permission to delete.
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
@@ -22,7 +19,7 @@ from typing import BinaryIO, Literal
 
 import requests
 
-from imagefactory.errors import BuildError, InputError, RegistryError
+from imagefactory.errors import BuildError
 from imagefactory.oci.registry.answers import BLOCK, Answer, RegistryRequest, judge_answer
 from imagefactory.oci.registry.connection import Connection
 from imagefactory.store.digests import Digest
@@ -33,7 +30,6 @@ UploadOutcome = Literal["present", "uploaded"]
 OpenStream = Callable[[], BinaryIO]
 _Problem = Answer | requests.RequestException
 
-LONGEST = {"ghcr.io": 600.0}  # the longest upload in seconds that a registry documents
 _TIMEOUT = (60.0, 300.0)
 """Seconds to send a block, and for the registry to commit: GHCR needs about 10 s for a large layer."""
 _CHECKS = 3  # how often to look up a blob that was sent whole: the commit may still be running behind an early error
@@ -125,26 +121,21 @@ class Upload:
     def _send(self) -> _Problem | None:
         """Send the blob, and look it up if the registry did not confirm it; return the problem if it is not there."""
         location, body = self.start(), _Body(self)
-        started = time.monotonic()
         problem = self._put(location, body)
         if problem is None:
             return None
-        seconds = time.monotonic() - started
         unclear = not isinstance(problem, Answer) or problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR
         for check in range(_CHECKS if body.sent >= self.size and unclear else 1):
             self.connection.retry.wait(check + 1, Again(), self.stopped)
             if self._is_present():
                 self.progress(self.size)
                 return None
-        self._refuse_too_slow(seconds)
         return problem
 
     def _judge(self, problem: _Problem | OSError | None) -> Again | None:
         again = judge_answer(problem) if problem is not None else None
         if again is not None or not isinstance(problem, Answer):
             return again
-        if problem.has_error("DIGEST_INVALID"):
-            self._check_content()
         # An expired token, a forgotten upload, or a body that was damaged in transit.
         passing = problem.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.NOT_FOUND) or problem.has_error(
             "BLOB_UPLOAD_UNKNOWN", "BLOB_UPLOAD_INVALID", "BLOB_UNKNOWN", "DIGEST_INVALID", "SIZE_INVALID"
@@ -186,35 +177,6 @@ class Upload:
         except requests.RequestException as error:
             return error
         return None if answer.ok else answer
-
-    def _refuse_too_slow(self, seconds: float) -> None:
-        """Do not repeat an upload that failed because it exceeded the registry's time limit."""
-        reference = self.connection.reference
-        most = LONGEST.get(reference.registry)
-        if most is not None and seconds >= most:
-            raise RegistryError(
-                "registry-failed",
-                f"A layer of {self.size:,} bytes takes longer to upload than {reference.registry} waits.",
-                where=f"{reference.name}@{self.digest}",
-                why=f"It failed after {seconds:.0f} s; the registry ends uploads after {most:.0f} s.",
-                fix=f"Push over a faster connection: this layer needs {self.size / most / 1e6:.1f} MB/s, and up to "
-                "four are sent in parallel. Completed uploads are kept.",
-            )
-
-    def _check_content(self) -> None:
-        """After the registry refused the digest, check whether the local file is wrong."""
-        with self.open_stream() as stream:
-            hashed = hashlib.file_digest(stream, "sha256")  # type: ignore[arg-type]  # BinaryIO lacks readinto
-            found = f"sha256:{hashed.hexdigest()}"
-            size = stream.seek(0, os.SEEK_END)
-        if (size, found) != (self.size, self.digest):
-            raise InputError(
-                "wrong-digest",
-                "A blob does not match its digest.",
-                where=getattr(stream, "name", None) or self.digest,
-                why=f"It has {size:,} bytes with the digest {found}, not {self.digest}.",
-                fix="The cache is damaged: delete that file, and build the image again.",
-            )
 
 
 class _Body:

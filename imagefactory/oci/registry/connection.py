@@ -20,7 +20,7 @@ from urllib.parse import urljoin, urlsplit
 
 import requests
 
-from imagefactory.errors import FactoryError, RegistryError
+from imagefactory.errors import FactoryError
 from imagefactory.oci.registry.answers import (
     MOST_TEXT,
     Access,
@@ -37,7 +37,7 @@ from imagefactory.oci.registry.answers import (
 )
 from imagefactory.oci.registry.credentials import Credentials, find_credentials
 from imagefactory.oci.registry.reference import Reference
-from imagefactory.store.digests import Digest, TooDeepError, parse_json
+from imagefactory.store.digests import Digest, parse_json
 from imagefactory.store.http import Retry, new_session
 
 _RETRY = Retry(attempts=7)
@@ -203,10 +203,7 @@ class Connection:
         """Parse the JSON of an answer; raise ValueError if it is none, oversized-answer if it is too much."""
         if len(body) > MOST_TEXT:
             raise self.error("oversized", where, f"It has more than {MOST_TEXT:,} bytes.")
-        try:
-            return parse_json(body)
-        except TooDeepError:
-            raise self.error("oversized", where, "It is nested too deeply.") from None
+        return parse_json(body)
 
     # --- authorization ---------------------------------------------------------------------------
 
@@ -255,13 +252,8 @@ class Connection:
         except (ValueError, TypeError, AttributeError, OverflowError):
             value = None
         if not isinstance(value, str) or not value.isascii() or not value.isprintable() or not value:
-            raise RegistryError(
-                "registry-failed",
-                "The registry's token server did not issue a token.",
-                where=challenge.realm,
-                why=f"It answered {answer.said()}.",
-                fix="Try again later, and check the registry's status page.",
-            )
+            why = f"Its token server issued no token: it answered {answer.said()}."
+            raise self.error("unusable", challenge.realm, why)
         # Expire it a little early: a request takes a while, and its token is checked on arrival.
         return _Token(value, asked + lifetime - min(10.0, lifetime / 5))
 

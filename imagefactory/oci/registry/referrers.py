@@ -127,13 +127,8 @@ def _entries(repository: Repository, digest: Digest, body: bytes | None) -> list
         listed = repository.parse(body, f"{repository.reference.name}, referrers of {digest}")
         return [Descriptor.of(item) for item in listed.get("manifests") or []]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RegistryError(
-            "registry-failed",
-            "The list of an image's referrers cannot be read.",
-            where=f"{repository.reference.name}:{fallback_tag(digest)}",
-            why=f"It is not an index ({type(error).__name__}).",
-            fix="If the registry has that list under a tag, delete the tag and attach again.",
-        ) from None
+        where = f"{repository.reference.name}:{fallback_tag(digest)}"
+        raise repository.error("unusable", where, f"It is no index of referrers ({type(error).__name__}).") from None
 
 
 def enlist(repository: Repository, subject: Digest, *attached: Descriptor) -> None:

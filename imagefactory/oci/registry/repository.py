@@ -68,20 +68,16 @@ class StoredManifest:
         return Descriptor(self.media_type, self.digest, len(self.body))
 
 
-class _AmbiguousError(ValueError):
-    """A document says two things about what it is."""
-
-
 def _type_of(document: Mapping[str, Any], served: str) -> str:
     """Return the media type of a document, which is read as an image by some and as an index by others otherwise."""
     written = document.get("mediaType")
     if written is not None and served in _TYPES and written != served:
-        raise _AmbiguousError(f"It is served as {served}, and says that it is {clean(str(written)[:100])}.")
+        raise ValueError(f"It is served as {served}, and says that it is {clean(str(written)[:100])}.")
     default = INDEX_TYPE if "manifests" in document else MANIFEST_TYPE
     found = str(written or (served if served in _TYPES else default))
     foreign = {"config", "layers"} if found in (INDEX_TYPE, DOCKER_INDEX_TYPE) else {"manifests"}
     if other := foreign & document.keys():
-        raise _AmbiguousError(f"It is {clean(found[:100])}, and has {' and '.join(sorted(other))}.")
+        raise ValueError(f"It is {clean(found[:100])}, and has {' and '.join(sorted(other))}.")
     return found
 
 
@@ -173,8 +169,7 @@ class Repository(Connection):
             served = answer.headers.get("Content-Type", "").partition(";")[0].strip()
             media_type = _type_of(document, served)
         except (ValueError, AttributeError) as error:
-            why = str(error) if isinstance(error, _AmbiguousError) else "The manifest is not a JSON object."
-            raise self.error("unusable", where, why) from None
+            raise self.error("unusable", where, f"The manifest cannot be used: {error}") from None
         told = answer.headers.get("Docker-Content-Digest")
         expected = name if is_digest(name) else told
         digest = Digest(expected) if expected and is_digest(expected) else digest_of(answer.body)
@@ -257,14 +252,6 @@ class Repository(Connection):
         answer = self.ask(RegistryRequest("DELETE", url, "pull,push,delete"))
         if answer.status == HTTPStatus.NOT_FOUND:
             return False
-        if answer.status == HTTPStatus.METHOD_NOT_ALLOWED or answer.has_error("UNSUPPORTED"):
-            raise RegistryError(
-                "registry-failed",
-                f"{self.reference.registry} does not delete manifests.",
-                where=f"{self.reference.name}@{name}",
-                why=f"It answered {answer.said()}.",
-                fix="Delete it on the registry's web pages, or through its own API.",
-            )
         if not answer.ok:
             raise self.failure(answer, "delete a manifest")
         return True

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from imagefactory.errors import RegistryError
-from imagefactory.oci.registry.blobs import LONGEST
 from imagefactory.store.digests import digest_of
 from imagefactory.store.http import Retry
 from tests.fixtures.failures import raises
@@ -128,15 +127,6 @@ def test_upload_gives_up_after_the_last_attempt() -> None:
         assert uploads.puts == HURRIED.attempts
 
 
-def test_upload_names_a_file_that_does_not_match_its_digest() -> None:
-    uploads = Uploads(lambda _: Answer(registry_error("DIGEST_INVALID"), 400))
-    with scripted(uploads) as server:
-        with raises("wrong-digest") as failure:
-            upload(server, b"x" * len(DATA))
-        assert "cache is damaged" in failure.value.fix
-        assert uploads.puts == 1
-
-
 def test_upload_sends_the_announced_length_or_fails() -> None:
     with scripted(Uploads()) as server, raises("no-image") as failure:
         upload(server, DATA[:5])
@@ -166,16 +156,6 @@ def test_empty_blob_is_sent_with_its_length() -> None:
         assert opened(server).upload(digest_of(b""), 0, io.BytesIO) == "uploaded"
         assert server.log[-1].headers["content-length"] == "0"
         assert "transfer-encoding" not in server.log[-1].headers
-
-
-def test_upload_is_not_repeated_when_it_exceeds_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    uploads = Uploads(lambda _: Answer(status=502))
-    with scripted(uploads) as server:
-        monkeypatch.setitem(LONGEST, server.address, 1e-6)
-        with pytest.raises(RegistryError, match="takes longer to upload") as failure:
-            upload(server)
-        assert "faster connection" in failure.value.fix
-        assert uploads.puts == 1
 
 
 @pytest.mark.parametrize("seconds", ["86400", "9" * 400, "Fri, 31 Dec 9999 23:59:59 GMT"])
