@@ -48,15 +48,12 @@ _KINDS = {
 }
 
 
-def read_listing(blob: Path) -> Iterator[ListedPath]:
-    """List a layer blob, compressed or not."""
-    try:
-        with blob.open("rb") as raw:
-            compressed = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            yield from read_stream(igzip.open(raw, "rb") if compressed else raw)  # type: ignore[no-untyped-call]
-    except READ_ERRORS as error:
-        raise unreadable(blob, f"{type(error).__name__}: {error}") from None
+def read_listing(blob: Path) -> tuple[ListedPath, ...]:
+    """List a layer blob; raise an error if it is damaged."""
+    reading = read_layer(blob)
+    if reading.fault:
+        raise unreadable(blob, reading.fault)
+    return reading.listing
 
 
 def unreadable(blob: Path, why: str) -> InputError:

@@ -1,6 +1,7 @@
 """The status of a plan: cached layers, recorded sizes, and what changed since the last build."""
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from pydantic import ValidationError
 
 from imagefactory.oci.image import Blob, Image
 from imagefactory.plan.known_layers import KnownLayers, read_blob_record
-from imagefactory.plan.plan import Layer, ModLayer, ModSettings, Plan
+from imagefactory.plan.plan import Layer, Plan
 from imagefactory.project.project import Project
 
 
@@ -40,6 +41,7 @@ def plan_status(project: Project, plan: Plan) -> PlanStatus:
 
 
 LAST_PLAN = "plan.json"
+_SHORT = 100  # characters of two values that a line of a table holds
 
 
 class LayerChange(NamedTuple):
@@ -68,13 +70,8 @@ def diff_plans(old: Plan, new: Plan) -> list[LayerChange]:
             changes.append(LayerChange(_label(layer), "new"))
         elif before[name].key != layer.key:
             changes += [LayerChange(_label(layer), what) for what in _why(before[name], layer)]
-    old_config, new_config = old.config.model_dump(), new.config.model_dump()
-    changes += [
-        LayerChange("image config", f"{field}: {_differing(old_config[field], new_config[field])}")
-        for field in new_config
-        if old_config[field] != new_config[field]
-    ]
-    return changes
+    config = _differences(*(dict(_flat(plan.config.model_dump())) for plan in (old, new)))
+    return changes + [LayerChange("image config", what) for what in config]
 
 
 def _label(layer: Layer) -> str:
@@ -82,34 +79,32 @@ def _label(layer: Layer) -> str:
 
 
 def _why(old: Layer, new: Layer) -> list[str]:
-    before, after = ({item.name: item.sha256 for item in layer.inputs} for layer in (old, new))
-    reasons = [f"input removed: {name}" for name in sorted(before.keys() - after.keys())]
-    reasons += [f"input added: {name}" for name in sorted(after.keys() - before.keys())]
-    reasons += [f"input changed: {name}" for name in sorted(before.keys() & after) if before[name] != after[name]]
-    if isinstance(old, ModLayer) and isinstance(new, ModLayer) and old.settings != new.settings:
-        reasons += _differing_mods(old.settings, new.settings)
-    elif old.settings != new.settings:
-        both = (layer.settings.model_dump(mode="json") for layer in (old, new))
-        reasons.append(f"settings: {_differing(*both)}")
-    return reasons or ["the order of its inputs"]
+    return _differences(_covered(old), _covered(new)) or ["the order of its inputs or mods"]
 
 
-def _differing_mods(old: ModSettings, new: ModSettings) -> list[str]:
-    before, after = ({link.manifest["name"]: link for link in settings.chain} for settings in (old, new))
-    reasons = [f"mods/{name} is no longer applied before it" for name in before if name not in after]
-    reasons += [f"mods/{name} is now applied before it" for name in after if name not in before]
-    reasons += [f"mods/{name} changed" for name in after if name in before and before[name] != after[name]]
-    return reasons or ["the wheels that its mods change"]
+def _covered(layer: Layer) -> dict[str, object]:
+    """Return what the key of a layer covers: its inputs, the mods applied so far, and the other settings."""
+    settings = layer.settings.model_dump(mode="json")
+    mods = {f"mods/{link['manifest']['name']}": link for link in settings.pop("chain", ())}
+    return {f"input {item.name}": item.sha256 for item in layer.inputs} | mods | dict(_flat(settings))
 
 
-def _differing(old: object, new: object) -> str:
-    if isinstance(old, dict) and isinstance(new, dict):
-        keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
-        return ", ".join(f"{key} {_differing(old.get(key), new.get(key))}" for key in keys)
-    before, after = _short(old), _short(new)
-    return f"{before} -> {after}" if before != after else "changed"
+def _flat(value: object, name: str = "") -> Iterator[tuple[str, object]]:
+    if not isinstance(value, dict):
+        yield name, value
+        return
+    for key, one in value.items():
+        yield from _flat(one, f"{name} {key}".lstrip())
 
 
-def _short(value: object) -> str:
-    text = "nothing" if value is None else json.dumps(value, sort_keys=True, default=str)
-    return text if len(text) <= 60 else f"{text[:57]}..."  # noqa: PLR2004 - fits a line of a table
+def _differences(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
+    return [
+        f"{name} {'added' if name not in old else 'removed' if name not in new else _change(old[name], new[name])}"
+        for name in sorted(old.keys() | new.keys())
+        if name not in old or name not in new or old[name] != new[name]
+    ]
+
+
+def _change(old: object, new: object) -> str:
+    before, after = (json.dumps(value, sort_keys=True, default=str) for value in (old, new))
+    return f"{before} -> {after}" if len(before + after) <= _SHORT else "changed"
