@@ -69,7 +69,7 @@ def lock(
     from imagefactory.assemble.assemble import drop_unneeded
     from imagefactory.compile.toolchain import CompileProject, check_all_locks, make_toolchain_locks
     from imagefactory.environment.locks import check_environment, lock_environment
-    from imagefactory.lock.drift import cells_to_lock, without_lock
+    from imagefactory.lock.drift import cells_to_lock
     from imagefactory.lock.flags.flag_records import record_flags
     from imagefactory.lock.making import make_locks
     from imagefactory.project.project import Project
@@ -105,9 +105,6 @@ def lock(
     say_written(project, path, changed=changed)
     if dropped := drop_unneeded(project):
         say(f"locks/layers.toml: {dropped} layers dropped that no locked target has any more")
-    if missing := without_lock(project):
-        named = ", ".join(f"{version} ({' '.join(archs)})" for version, archs in missing.items())
-        say(f"without a lock: {named}; `./inv lock --target 'MODEL@VERSION/ARCH[/MACHINE]'` makes one")
 
 
 @command(

@@ -104,18 +104,13 @@ def _no_such_package(name: str, index: Index, choices: Choices) -> LockError:
 
 
 def _unsatisfiable(package: IndexedPackage, alternatives: Alternatives, index: Index) -> LockError:
-    wanted = " | ".join(str(alternative) for alternative in alternatives)
-    available = []
-    for name in dict.fromkeys(alternative.name for alternative in alternatives):
-        known = index.packages.get(name)
-        available.append(
-            f"there is {name} {known.version}" if known else f"there is no {name}; {_nearest(name, index)}"
-        )
+    known = [index.packages[one.name] for one in alternatives if one.name in index.packages]
     return LockError(
         "no-debian-package",
-        f"{package.name} {package.version} needs {wanted}, which Debian {index.debian} does not have.",
+        f"{package.name} {package.version} needs {' | '.join(map(str, alternatives))}, which Debian {index.debian} "
+        "does not have.",
         where=package.file,
-        why="; ".join(available),
+        why=f"There is {', '.join(f'{one.name} {one.version}' for one in known) or 'nothing of that name'}.",
         fix="The mirror may be updating: try again, or use another one (FACTORY_DEBIAN_MIRROR).",
     )
 

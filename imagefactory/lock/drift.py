@@ -76,22 +76,6 @@ def cells_to_lock(project: Project) -> list[Cell]:
     ]
 
 
-def without_lock(project: Project) -> dict[str, list[str]]:
-    """List the archs, by version, that could be locked and are not; with the machine if another one is locked."""
-    cells = buildable(project.matrix)
-    locked = {cell for cell in cells if project.wheel_lock_path(cell).exists()}
-    begun = {(cell.version, cell.arch) for cell in locked}
-    found: dict[str, list[str]] = {}
-    for cell in cells:
-        if cell in locked or compiled_distributions(project.matrix, cell):
-            continue
-        machine = f"/{cell.machine}" if (cell.version, cell.arch) in begun else ""
-        known = found.setdefault(cell.version, [])
-        if (name := f"{cell.arch}{machine}") not in known:
-            known.append(name)
-    return found
-
-
 def check_locks(project: Project, expected: Iterable[Expected]) -> list[Path]:
     """Compare every lock of the checkout with what is expected, and return their paths; raise an error for drift."""
     known = {entry.path: entry for entry in expected}

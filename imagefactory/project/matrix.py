@@ -349,13 +349,3 @@ def _check_references(source: YamlFile, matrix: Matrix) -> None:
         if value not in known:
             why = f"{_dotted(path)} refers to something that matrix.yaml does not define."
             raise unknown_name(what, value, known, source.location(path), why=why)
-    shared = set(matrix.versions) & set(matrix.bases)
-    if shared:
-        name = min(shared)
-        raise ConfigError(
-            "bad-matrix",
-            f"{name!r} is both a base and a version.",
-            where=source.location(("bases", name)),
-            why="Both keep their locks in the folder of that name.",
-            fix="Rename the base.",
-        )

@@ -27,9 +27,7 @@ from imagefactory.assemble.layers.debian.settled import (
     add_certificates,
     add_merged_links,
     add_settled_files,
-    refuse_apt_without_sources,
 )
-from imagefactory.errors import InputError
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 from imagefactory.plan.plan import Environment
 
@@ -39,7 +37,7 @@ def base_entries(debs: Sequence[tuple[DebPackage, Path]], scratch: Path) -> list
 
     The entries refer to spool files in `scratch`, which must stay until the layer is written.
     """
-    architecture = _architecture(debs)
+    architecture = next((deb.architecture for deb, _ in debs if deb.architecture != "all"), "all")
     packages = _unpack_all(debs, architecture, scratch)
     tree = FileTree()
     add_merged_links(tree, architecture)
@@ -47,7 +45,6 @@ def base_entries(debs: Sequence[tuple[DebPackage, Path]], scratch: Path) -> list
         for entry in unpacked.entries:
             tree.add(entry, deb.name)
         add_apt_sources(tree, unpacked.left_out)
-    refuse_apt_without_sources(tree)
     for entry in account_entries():
         tree.add(entry)
     add_settled_files(tree)
@@ -86,16 +83,3 @@ def _unpack_all(
 
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         return list(pool.map(one, sorted(debs, key=lambda item: item[0].name)))
-
-
-def _architecture(debs: Sequence[tuple[DebPackage, Path]]) -> str:
-    found = sorted({deb.architecture for deb, _ in debs} - {"all"})
-    if len(found) > 1:
-        raise InputError(
-            "bad-deb",
-            f"The packages of one base are for several architectures: {', '.join(found)}.",
-            where="the base's lock",
-            why="An image has one architecture.",
-            fix="Make a new lock: `./inv lock`.",
-        )
-    return found[0] if found else "all"

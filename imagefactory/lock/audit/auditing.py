@@ -129,34 +129,22 @@ FACTS = "kernels-2"
 CUOBJDUMP = "nvidia-cuda-cuobjdump"
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A library, a wheel, a target or a vLLM release, with the arch to judge it for."""
-
-    arch: str
-    libraries: Iterator[GpuLibrary]
-    grafted: frozenset[str] = frozenset()  # its files that were compiled in place of published ones
-
-
-def open_subject(project: Project, name: str, arch: str = "") -> Subject:
-    """Find the libraries of a subject, to judge them for an arch: by default the target's own, else the matrix's."""
+def open_subject(project: Project, name: str) -> tuple[str, Iterable[GpuLibrary], frozenset[str]]:
+    """Find a library, a wheel, a target or a vLLM release: its own arch, its libraries, and which were compiled."""
     path, matrix = Path(name), project.matrix
-    usual = arch or matrix.defaults.arch
     if name in matrix.vllm:
-        return Subject(usual, _of_release(project, name))
+        return "", _of_release(project, name), frozenset()
     if path.is_file():
         if not is_zipfile(path):
-            return Subject(usual, from_file(path))
-        libraries = from_wheel(ZipFile(path), file_sha256(path))
-        return Subject(usual, libraries, _replaced(graft_of(path)))
+            return "", from_file(path), frozenset()
+        return "", from_wheel(ZipFile(path), file_sha256(path)), _replaced(graft_of(path))
     _refuse_path(name)
     Selector.parse(name)  # an empty subject does not mean the default target
     cell = select_one(matrix, name)
     lock = project.wheel_lock(cell)
     wheels = audited_wheels(lock, matrix.archs[cell.arch])
     libraries = (library for wheel in wheels for library in _of_wheel(project, wheel))
-    grafted = _replaced(*(wheel.graft for wheel in lock.wheels))
-    return Subject(arch or cell.arch, libraries, grafted)
+    return cell.arch, libraries, _replaced(*(wheel.graft for wheel in lock.wheels))
 
 
 def _replaced(*grafts: Graft | None) -> frozenset[str]:
@@ -213,9 +201,10 @@ class Audited:
 
 
 def audit(project: Project, name: str, arch: str = "") -> Audited:
-    subject = open_subject(project, name, arch)
-    verdicts = judge_libraries(project, subject.libraries, subject.arch)
-    return Audited(name, tuple(verdicts), subject.grafted)
+    """Judge libraries for an arch, by default the target's own, else the matrix's; also name the compiled ones."""
+    own, libraries, grafted = open_subject(project, name)
+    verdicts = judge_libraries(project, libraries, arch or own or project.matrix.defaults.arch)
+    return Audited(name, tuple(verdicts), grafted)
 
 
 def refuse_failing(subject: str, verdicts: Sequence[KernelVerdict]) -> None:

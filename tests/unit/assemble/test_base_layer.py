@@ -215,12 +215,6 @@ def test_file_is_written_as_maintainer_scripts_would(
     assert base.text(path) == text
 
 
-def test_apt_without_a_mirror_is_refused(base: Base) -> None:
-    base.deb("apt", member("./usr/bin/apt-get"))
-    with raises("bad-deb", match="ships no example"):
-        base.image()
-
-
 def test_packages_of_derived_images_leave_out_the_same_files(base: Base) -> None:
     base.deb("dpkg", member("./usr/bin/dpkg"))
     text = base.text("etc/dpkg/dpkg.cfg.d/imagefactory")

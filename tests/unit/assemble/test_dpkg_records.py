@@ -112,10 +112,3 @@ def test_damaged_deb_is_named_in_the_error(base: Base, data: bytes, why: str) ->
         base.entries()
     assert caught.value.where == "pool/main/broken_1.0_arm64.deb"
     assert why in caught.value.why
-
-
-def test_base_of_two_architectures_is_refused(base: Base) -> None:
-    base.deb("a", architecture="arm64")
-    base.deb("b", architecture="amd64")
-    with raises("bad-deb", match="several architectures: amd64, arm64"):
-        base.entries()

@@ -82,7 +82,7 @@ def test_choice_among_alternatives(archive: DebianArchive) -> None:
     [
         ("libnuma", "There is no Debian package libnuma.", "No suite", "Did you mean libnuma1?"),
         ("awk", "There is no Debian package awk.", "virtual", "Name one of them: gawk, mawk"),
-        ("app", "app 1.0 needs libnuma1 (>= 9), which", "there is libnuma1 1.0", "FACTORY_DEBIAN_MIRROR"),
+        ("app", "app 1.0 needs libnuma1 (>= 9), which", "There is libnuma1 1.0", "FACTORY_DEBIAN_MIRROR"),
     ],
 )
 def test_package_that_cannot_be_had_is_refused_with_advice(

@@ -17,7 +17,6 @@ from imagefactory.assemble.layers.debian.policy import EXCLUDED, INCLUDED, MERGE
 from imagefactory.errors import InputError
 from imagefactory.oci.entry import Entry, EntryKind, ImagePath, read_content
 
-APT = ImagePath("usr/bin/apt-get")
 APT_EXAMPLES: Mapping[ImagePath, ImagePath] = {
     # until Debian 12, and since
     ImagePath("usr/share/doc/apt/examples/sources.list"): ImagePath("etc/apt/sources.list"),
@@ -183,18 +182,6 @@ def add_apt_sources(tree: FileTree, left_out: Mapping[ImagePath, Entry]) -> None
             words = [line.split() for line in used if line.startswith("deb ")]
             in_lines = "".join(f"{kind} {root} {suite} main\n" for kind, root, suite, *_ in words)
             tree.add_file(place, in_lines or in_stanzas)
-
-
-def refuse_apt_without_sources(tree: FileTree) -> None:
-    """Raise an error if apt is there but knows no mirror: nothing could be installed in a derived image."""
-    if APT in tree and not any(place in tree for place in APT_EXAMPLES.values()):
-        raise InputError(
-            "bad-deb",
-            "The package apt ships no example of its sources.",
-            where="the base's lock",
-            why=f"None of {', '.join(f'/{path}' for path in APT_EXAMPLES)} is in it.",
-            fix="Add the path of its example to APT_EXAMPLES in imagefactory/assemble/layers/debian/settled.py.",
-        )
 
 
 BUNDLE = "etc/ssl/certs/ca-certificates.crt"
