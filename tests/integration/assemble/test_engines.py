@@ -79,15 +79,6 @@ def test_docker_loads_the_stream(built: Built) -> None:
 
 
 @pytest.mark.engine
-def test_docker_loads_the_archive(built: Built, tar: Path) -> None:
-    try:
-        assert f"small:{CELL.slug}" in run("docker", "load", "--input", str(tar))
-        assert built.image.layers
-    finally:
-        subprocess.run(["docker", "rmi", "--force", f"small:{CELL.slug}"], capture_output=True, check=False)
-
-
-@pytest.mark.engine
 @pytest.mark.network
 @pytest.mark.slow
 def test_base_is_a_working_debian(tiny_image: str) -> None:

@@ -8,7 +8,6 @@ import pytest
 from imagefactory.errors import RegistryError
 from imagefactory.oci.registry.image_push import push_image
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.store.digests import digest_of
 from tests.fixtures.fault_proxy import Fault, FaultProxy, Request
 from tests.fixtures.registries import GuardedRegistry
 from tests.fixtures.small_images import small_image, what_is_missing
@@ -91,11 +90,3 @@ def test_tag_stays_when_the_registry_rejects_a_manifest(repository: Repository, 
     pushed = push_image(repository, small_image([LAYER], "second"), tag="latest")
     assert fault_proxy.account.requests["PUT upload"] == 0
     assert repository.resolve("latest") == pushed.digest
-
-
-@pytest.mark.parametrize("fault", [Fault("torn"), Fault("expired")])
-def test_download_continues_after_a_fault(repository: Repository, fault_proxy: FaultProxy, fault: Fault) -> None:
-    push_image(repository, small_image([LAYER]))
-    fault_proxy.choose = once("GET blob", fault)
-    assert repository.blob(digest_of(LAYER)) == LAYER
-    assert fault_proxy.account.requests["GET blob"] == 2

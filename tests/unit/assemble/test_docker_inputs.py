@@ -20,7 +20,7 @@ from tests.fixtures.failures import raises
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.small_factory import CELL, SmallFactory
 from tests.fixtures.wheels import make_wheel
-from tests.unit.assemble.test_changed_cache import poison, poison_deb
+from tests.unit.assemble.test_changed_cache import poison
 
 
 class DockerFactory:
@@ -99,20 +99,6 @@ def test_changed_wheel_or_program_is_not_handed_to_docker(docker_factory: Docker
         docker_factory.refuse(file)
         file.write_bytes(content)
         docker_factory.build()
-
-
-@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "not recorded"])
-def test_changed_deb_does_not_reach_the_base_that_docker_loads(
-    docker_factory: DockerFactory, *, recorded: bool
-) -> None:
-    factory = docker_factory.factory
-    factory.build()
-    for layer in docker_factory.plan().layers:
-        docker_factory.store.layer(layer.key).unlink()
-    if not recorded:
-        factory.project.known_layers.unlink()
-    docker_factory.refuse(poison_deb(factory))
-    assert docker_factory.loaded == []
 
 
 def test_changed_base_is_not_loaded(docker_factory: DockerFactory) -> None:

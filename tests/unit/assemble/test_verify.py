@@ -152,13 +152,6 @@ def test_given_digest_is_compared_and_without_one_an_image_is_needed(small_facto
         run(small_factory)
 
 
-def test_record_that_differs_from_the_rebuild_is_an_error(small_factory: SmallFactory, built: Built) -> None:
-    record = small_factory.project.known_layers
-    record.write_text(record.read_text().replace(built.image.layers[0].diff_id, f"sha256:{'0' * 64}"))
-    with raises("not-reproducible"):
-        run(small_factory)
-
-
 def test_verifying_keeps_the_store_from_being_cleaned(small_factory: SmallFactory, built: Built) -> None:
     """Cleaning must not take away the downloads that a rebuild reads."""
     seen: list[bool] = []
@@ -176,10 +169,3 @@ def test_verifying_keeps_the_store_from_being_cleaned(small_factory: SmallFactor
     verify(small_factory.project, CELL, Watch())
     assert seen == [True]
     assert Layout(built.layout.folder).manifest_digest() == built.image.digest
-
-
-def test_missing_input_stops_verifying(small_factory: SmallFactory, built: Built) -> None:
-    for file in (*small_factory.mirror.glob("**/*.deb"), *(small_factory.cache / "downloads").glob("*/*")):
-        file.unlink()
-    with raises("download-failed"):
-        run(small_factory, built.image.digest)

@@ -1,11 +1,10 @@
 """Comparing images and layers."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from imagefactory.oci.compare import Difference, diff_images, diff_layers
+from imagefactory.oci.compare import Difference, diff_images
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 from imagefactory.oci.image import Blob
 from imagefactory.oci.layout import Layout, write_layout
@@ -92,10 +91,3 @@ def test_configurations_are_compared(small_factory: SmallFactory) -> None:
     found = diff_images(one.layout, other.layout, Store(small_factory.cache))
     assert {"Labels"} <= {row.field for row in found if row.path == "(config)"}
     assert Difference("opt/models/tiny/config.json", "presence", "there", "missing") in found
-
-
-def test_layers_are_compared_entry_by_entry(stack: Stack, tmp_path: Path) -> None:
-    one, other = stack.layer(file("a", b"1")), stack.layer(file("a", b"22"))
-    shutil.copy(stack.store.blob(one.digest), tmp_path / "one")
-    found = diff_layers(tmp_path / "one", stack.store.blob(other.digest))
-    assert [row.field for row in found] == ["size", "sha256"]

@@ -16,7 +16,7 @@ from imagefactory.store.cache import Store
 from imagefactory.store.digests import sha256_of
 from tests.fixtures.failures import raises
 from tests.fixtures.platforms import MACHINE
-from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
+from tests.fixtures.small_factory import SECOND, SmallFactory
 
 
 def blobs(layout: Layout) -> dict[str, bytes]:
@@ -167,9 +167,3 @@ def test_archive_that_cannot_be_written_leaves_the_old_one_and_nothing_else(layo
         write_archive(archive(layout, "a:b"), file / "image.tar")
     assert file.read_text() == "the old one"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["image", "image.tar", "small"]
-
-
-def test_layout_of_a_build_has_its_plan(small_factory: SmallFactory) -> None:
-    [built] = small_factory.build()
-    plan = json.loads((small_factory.project.build_folder(CELL) / "plan.json").read_text())
-    assert plan["key"] == built.plan.key

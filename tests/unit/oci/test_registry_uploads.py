@@ -168,14 +168,3 @@ def test_upload_does_not_wait_as_long_as_a_registry_pleases(seconds: str, monkey
             upload(server)
         assert uploads.puts == 1
     assert sum(waits) == 0
-
-
-def test_upload_waits_once_for_all_its_lookups_and_not_forever(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[float] = []
-    monkeypatch.setattr(Retry, "wait", lambda _, __, again, ___: waits.append(again.after))
-    uploads = Uploads(lambda _: Answer(status=503, headers={"Retry-After": "50"}))
-    with scripted(uploads) as server:
-        with pytest.raises(RegistryError, match="failed to write a blob"):
-            upload(server)
-        assert uploads.puts == 3
-    assert sum(waits) == 100
