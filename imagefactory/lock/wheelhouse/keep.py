@@ -100,7 +100,7 @@ def _wrong(wheel: Path, what: str, why: str) -> InputError:
         what,
         where=wheel,
         why=why or "It cannot be read.",
-        fix="Compile it again for the right package, version and platform; nothing was kept.",
+        fix="Compile it again for the right package, version and platform, and remove this one.",
     )
 
 
@@ -270,10 +270,4 @@ def _graft_record(archive: ZipFile) -> dict[str, Any]:
 
 
 def _no_graft(wheel: Path, why: str) -> InputError:
-    return InputError(
-        "wrong-wheel",
-        f"{wheel.name} does not say which of its files were compiled.",
-        where=wheel,
-        why=why,
-        fix="Remove it from the wheelhouse, and compile it again.",
-    )
+    return _wrong(wheel, f"{wheel.name} does not say which of its files were compiled.", why)

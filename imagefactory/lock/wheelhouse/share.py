@@ -55,14 +55,7 @@ def push(repository: Repository, wheel: KeptWheel) -> Literal["pushed", "present
     if there is not None:
         if there.sha256 == wheel.sha256:
             return "present"
-        raise RegistryError(
-            "bad-wheel-artifact",
-            f"The registry has a different {wheel.filename} from the same inputs.",
-            where=f"{repository.reference.name}:{tag}",
-            why=f"Compilers do not always produce the same bytes: there {there.sha256[:16]}, here {wheel.sha256[:16]}. "
-            "A lock may refer to the one in the registry.",
-            fix=f"Use that one: remove {wheel.path.parent}; builds then take the registry's.",
-        )
+        raise _another(f"{repository.reference.name}:{tag}", there, wheel)
     payload = Payload.file(wheel.path, MEDIA_TYPE, digest=Digest(f"sha256:{wheel.sha256}"))
     annotations = {
         TITLE: wheel.filename,
@@ -122,14 +115,19 @@ def pull(repository: Repository, remote: CompiledWheel, store: Store) -> KeptWhe
         repository.download(Digest(f"sha256:{remote.sha256}"), remote.size, file)
         kept = keep(store, remote.inputs, file)
     if kept.sha256 != remote.sha256:
-        raise RegistryError(
-            "bad-wheel-artifact",
-            f"The wheelhouse has a different {remote.filename} from the same inputs.",
-            where=kept.path,
-            why=f"The registry's is {remote.sha256[:16]}, the one here {kept.sha256[:16]}.",
-            fix=f"To use the registry's wheel, remove {kept.path.parent} first.",
-        )
+        raise _another(str(kept.path), remote, kept)
     return kept
+
+
+def _another(where: str, remote: CompiledWheel, kept: KeptWheel) -> RegistryError:
+    return RegistryError(
+        "bad-wheel-artifact",
+        f"The registry has a different {kept.filename} from the same inputs.",
+        where=where,
+        why=f"Compilers do not always produce the same bytes: there {remote.sha256[:16]}, here {kept.sha256[:16]}. "
+        "A lock may refer to the one in the registry.",
+        fix=f"Use that one: remove {kept.path.parent}; builds then take the registry's.",
+    )
 
 
 @dataclass(frozen=True)

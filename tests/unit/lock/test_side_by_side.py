@@ -66,7 +66,7 @@ def test_target_says_which_libraries_were_compiled(project: Project) -> None:
     )
     lock.model_copy(update={"wheels": wheels}).write(path)
     arch, _, compiled = open_subject(Project(project.root), str(cell))
-    assert (arch, compiled) == (cell.arch, {C})
+    assert (arch, compiled) == (cell.arch, frozenset({C}))
 
 
 def test_version_that_is_only_compiled_is_not_taken_for_a_published_one(
