@@ -14,7 +14,6 @@ from typing import Literal, Self
 from urllib.parse import unquote
 
 import requests
-from debian.deb822 import Deb822
 
 from imagefactory.errors import NetworkError, clean
 from imagefactory.store.http import Retry, get_bounded, judge, new_session, reason_of
@@ -65,42 +64,30 @@ class DebianMirrors:
         return [*mirrors, *(f"{self.snapshots}/{folder}/{moment:{SNAPSHOT_DATE}}" for moment in moments)]
 
 
-AptSource = tuple[str, Sequence[str]]  # a root of binary packages, and the suites that apt uses of its component main
+AptSource = tuple[str, Sequence[str]]  # a root of binary packages, and the words of its entry, suites among them
 
 
 def read_apt_sources(apt: Path) -> Iterator[AptSource]:
-    """Read a host's apt configuration, in apt's own order."""
+    """Read a host's apt configuration, in apt's own order: the lines of *.list, and the stanzas of *.sources."""
     files = [apt / "sources.list", *sorted((apt / "sources.list.d").glob("*"), key=lambda path: path.name)]
     for file in files:
         if file.suffix not in {".list", ".sources"} or not file.is_file():
             continue
-        text = file.read_text("utf-8", errors="replace")
-        yield from _one_line_sources(text) if file.suffix == ".list" else _deb822_sources(text)
-
-
-def _one_line_sources(text: str) -> Iterator[AptSource]:
-    for line in text.splitlines():
-        kind, root, suite, *components = [*re.sub(r"\[[^\]]*\]", " ", line.split("#", 1)[0]).split(), "", "", ""]
-        if kind == "deb" and "main" in components:
-            yield root.rstrip("/"), (suite,)
-
-
-def _deb822_sources(text: str) -> Iterator[AptSource]:
-    for stanza in Deb822.iter_paragraphs(text, use_apt_pkg=False):
-        words = {name: stanza.get(name, "").split() for name in ("Types", "URIs", "Suites", "Components")}
-        if stanza.get("Enabled", "yes") != "no" and "deb" in words["Types"] and "main" in words["Components"]:
-            yield from ((root.rstrip("/"), words["Suites"]) for root in words["URIs"])
+        text = re.sub(r"(?m)^#.*\n|#.*$", "", file.read_text("utf-8", errors="replace"))
+        for entry in re.split(r"\n" if file.suffix == ".list" else r"\n\s*\n", text):
+            words = re.sub(r"\[[^\]]*\]", " ", entry).split()  # without options
+            if {"deb", "main"} <= set(words) and not re.search(r"(?m)^Enabled:\s*no", entry):
+                roots = (word.rstrip("/") for word in words if word.startswith(("http://", "https://", "file:")))
+                yield from ((root, words) for root in roots)
 
 
 def _offering(sources: Sequence[AptSource], suite: str, archive: Archive) -> tuple[str, ...]:
     """Return the roots of an archive, preferably those that apt uses for this suite."""
-    schemes = {"http", "https", "file"}
-    usable = [one for one in sources if split_address(one[0], "the sources of apt").scheme in schemes]
-    asked = [root for root, suites in usable if suite in suites]
+    asked = [root for root, words in sources if suite in words]
     if not asked:
         # A mirror of another Debian release usually has this one too; other sources are not Debian archives.
         releases = {f"{name}{'-security' if archive == 'security' else ''}" for name in _RELEASES}
-        asked = [root for root, suites in usable if releases.intersection(suites)]
+        asked = [root for root, words in sources if releases.intersection(words)]
     return tuple(dict.fromkeys(asked))
 
 
