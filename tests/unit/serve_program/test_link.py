@@ -253,7 +253,7 @@ def test_strangers_do_not_disturb_and_who_waits_says_so_again(nodes: Nodes) -> N
 def test_a_pair_test_says_how_fast_or_why_not(
     nodes: Nodes, tmp_path: Path, printed: str, code: int, words: str
 ) -> None:
-    """With a stand-in for torch; integration/pair has the real one."""
+    """With a stand-in for torch; tests/integration/pair has the real one."""
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\necho '{printed}'\n")
     python.chmod(0o755)
