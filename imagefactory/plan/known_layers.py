@@ -6,7 +6,6 @@ With it the digest of an image is known before a build, and a build with another
 """
 
 import json
-import os
 import tomllib
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -83,21 +82,6 @@ class KnownLayers:
                 why=f"Recorded: diff_id {known.diff_id}, digest {known.digest}; "
                 f"built: diff_id {blob.diff_id}, digest {blob.digest}.",
                 fix="If the factory's code changed the content of layers, raise LAYER_FORMAT; otherwise this is a bug.",
-            )
-
-    def refuse_unwritable(self, plans: Iterable[Plan]) -> None:
-        if all(self.blob(layer.key) for plan in plans for layer in plan.layers):
-            return
-        # The file is replaced, so its folder, or the nearest one that exists, must be writable too.
-        folder = next(folder for folder in self.path.parents if folder.exists())
-        places = [self.path, folder] if self.path.exists() else [folder]
-        if not all(os.access(place, os.W_OK) for place in places):
-            raise LockError(
-                "record-not-written",
-                f"{self.path.name} cannot be written to.",
-                where=self.path,
-                why="Builds record new layers there; the file or its folder is read-only.",
-                fix="Make the checkout writable. Nothing was built.",
             )
 
     def add(self, found: Mapping[Sha256, tuple[str, Blob]]) -> None:

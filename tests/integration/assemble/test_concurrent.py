@@ -1,13 +1,10 @@
 """Builds that share a cache at the same time give the same results and download nothing twice."""
 
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
-from imagefactory.plan.plan import Layer
-from tests.fixtures.failures import refused
 from tests.fixtures.servers import SimpleIndex
-from tests.fixtures.small_factory import RecordingWatcher, SmallFactory
+from tests.fixtures.small_factory import SmallFactory
 from tests.integration.assemble.test_killed import assert_whole
 
 PATIENCE = 120
@@ -33,27 +30,3 @@ def test_builds_at_the_same_time_do_not_disturb_each_other(tmp_path: Path, simpl
     record = factory.project.known_layers.read_text()
     assert "model tiny" in record
     assert "model other" in record
-
-
-class CleaningWatcher(RecordingWatcher):
-    """Somebody who cleans the cache as soon as a build has begun."""
-
-    def __init__(self, factory: SmallFactory) -> None:
-        super().__init__()
-        self.factory = factory
-        self.cleaned: list[subprocess.CompletedProcess[str]] = []
-
-    def layers(self, layers: Sequence[Layer]) -> None:
-        super().layers(layers)
-        self.cleaned.append(self.factory.invoke("clean", "--everything"))
-
-
-def test_cleaning_is_refused_while_a_build_runs(small_factory: SmallFactory) -> None:
-    small_factory.watch = watch = CleaningWatcher(small_factory)
-    [built] = small_factory.build()
-    [done] = watch.cleaned
-    assert refused(done, "cache-busy"), done.stderr
-    assert "A build is running with this cache" in done.stderr
-    assert_whole(small_factory, built.image.digest)
-    assert small_factory.invoke("clean", "--everything").returncode == 0
-    assert not list(small_factory.cache.glob("blobs/sha256/*")), "after the build it works"

@@ -16,7 +16,6 @@ import pytest
 from imagefactory.errors import UsageError
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.inv import Done, check_failure
-from tests.fixtures.small_factory import CELL, SmallFactory
 
 _DROP_FROM_BOUNDS = 24  # PR_CAPBSET_DROP
 _OVERRIDE, _READ_ANYTHING = 1, 2  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
@@ -191,11 +190,3 @@ def test_files_without_permission_are_named(root: Path, kind: str, path: str, co
     with mode(place, 0):
         done = run([*as_inv(root), *command], root)
     assert Path(path).name in check_failure(done, kind)
-
-
-def test_a_build_does_not_start_when_its_record_cannot_be_written(small_factory: SmallFactory) -> None:
-    with mode(small_factory.project.locks, 0o555):
-        command = small_factory.command("build", "--target", str(CELL))
-        done = run(command, small_factory.root, env=small_factory.environment())
-    assert "Nothing was built" in check_failure(done, "record-not-written")
-    assert not (small_factory.root / "build").exists()
