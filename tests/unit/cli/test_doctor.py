@@ -80,7 +80,7 @@ def test_index_or_mirror_without_the_packages_or_without_a_response_fails(
 def test_debian_past_its_support_is_a_warning(look: Look, locked_checkout: Checkout) -> None:
     found = look(today=LAST_DAY + timedelta(days=1))["Debian support"]
     assert found.health == "warning"
-    assert found.detail == "Debian bookworm has had no security updates since 2026-06-10"
+    assert found.detail == "Debian bookworm has had no regular security support since 2026-06-10"
     locked_checkout.edit_matrix(f"    supported_until: {LAST_DAY}\n", "")
     assert look()["Debian support"].health == "warning"
 
