@@ -15,6 +15,7 @@ from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
 import requests
+from installer.utils import parse_entrypoints
 from packaging.utils import parse_wheel_filename
 
 from imagefactory.errors import ConfigError, LockError, NetworkError
@@ -32,7 +33,7 @@ from images.shipped.yamlfile import read_yaml
 FACTS = "wheel-contents-1"
 _DAMAGED = (
     *(BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError),
-    *(zlib.error, configparser.Error),
+    *(zlib.error, configparser.Error, AssertionError),
 )
 
 
@@ -115,18 +116,9 @@ def _describe(archive: ZipFile, file: str, size: int, python: str) -> WheelConte
         path = installed_path(info.filename, distribution=distribution, python=python)
         paths[path] = f"{info.CRC:08x}:{info.file_size}"
         if info.filename.endswith(".dist-info/entry_points.txt"):
-            scripts = console_scripts(archive.read(info))
-            paths |= {f"bin/{name}": target for name, target in scripts.items()}
+            scripts = parse_entrypoints(archive.read(info).decode("utf-8"))
+            paths |= {f"bin/{name}": f"{module}:{function}" for name, module, function, _ in scripts}
     return WheelContents(size=size, unpacked=unpacked, paths=paths)
-
-
-def console_scripts(entry_points: bytes) -> dict[str, str]:
-    parser = configparser.RawConfigParser(delimiters=("=",), strict=False)
-    # Keep the case of names.
-    parser.optionxform = str  # type: ignore[assignment,method-assign]
-    parser.read_string(entry_points.decode("utf-8"))
-    sections = [name for name in ("console_scripts", "gui_scripts") if parser.has_section(name)]
-    return {name: target for section in sections for name, target in parser.items(section)}
 
 
 def settle(found: Sequence[tuple[LockedWheel, WheelContents]], conflicts: Sequence[Conflict]) -> list[LockedWheel]:

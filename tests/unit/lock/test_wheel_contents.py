@@ -9,7 +9,6 @@ import requests
 
 from imagefactory.lock.wheel_contents import (
     WheelContents,
-    console_scripts,
     installed_path,
     settle,
     wheel_contents,
@@ -71,10 +70,7 @@ def test_directory_is_read_once(read: Reader, wheel_factory: WheelFactory) -> No
     assert read.index.bytes_served("one-1.0-py3-none-any.whl") == served > 0
 
 
-def test_data_folder_is_installed_by_scheme_and_scripts_keep_their_case() -> None:
-    text = b"[console_scripts]\nServe = a:b\n[gui_scripts]\nw = c:d [extra]\n[other]\nx = y\n"
-    assert console_scripts(text) == {"Serve": "a:b", "w": "c:d [extra]"}
-
+def test_data_folder_is_installed_by_scheme() -> None:
     def path(member: str) -> str:
         return installed_path(member, distribution="a", python="3.11")
 
