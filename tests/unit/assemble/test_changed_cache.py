@@ -3,18 +3,14 @@
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from imagefactory.assemble.assemble import Built
-from imagefactory.assemble.engines.docker import daemon
 from imagefactory.assemble.verify import verify
 from imagefactory.errors import FactoryError
 from imagefactory.oci.layout import archive, write_archive
-from imagefactory.oci.tar import END
 from imagefactory.plan.plan import Layer
 from imagefactory.store import digests as hashed
 from imagefactory.store.cache import Store
@@ -132,31 +128,6 @@ def test_changed_blob_is_not_exported(built: Built, tmp_path: Path) -> None:
         assert not (tmp_path / "image.tar").exists()
         blob.write_bytes(content)
     write_archive(archive(built.layout, "a:b"), tmp_path / "image.tar")
-
-
-def test_changed_blob_is_not_loaded(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The daemon unpacks a stream that has ended well, and no other."""
-    received: list[bytes] = []
-
-    def load_image(stream: Iterator[bytes], *, quiet: bool) -> list[dict[str, str]]:
-        assert quiet
-        received.clear()
-        received.extend(stream)
-        return []
-
-    @contextmanager
-    def client_for(*_: object) -> Iterator[SimpleNamespace]:
-        images = SimpleNamespace(get=lambda _: SimpleNamespace(id="sha256:loaded"))
-        api = SimpleNamespace(load_image=load_image)
-        yield SimpleNamespace(ping=lambda: None, api=api, images=images)
-
-    monkeypatch.setattr(daemon, "client_for", client_for)
-    assert daemon.load(built.layout, "a:b") == "sha256:loaded"
-    assert received[-1] == END
-    blob = built.layout.blob(built.image.layers[1].digest)
-    poison(blob)
-    refused(lambda: daemon.load(built.layout, "a:b"), blob)
-    assert END not in received
 
 
 # --- what is remembered --------------------------------------------------------------------------
