@@ -58,6 +58,7 @@ exclude: [{{when: {{server: sglang, arch: other}}, reason: one arch is enough to
 """
 TEXTS = {"applied": ("one\n", "one\n"), "retired": ("old\n", "new\n"), "broken": ("here\n", "gone\n")}
 """The files that mods change, in vLLM 1.0 and in 2.0."""
+MODELS = ("LlamaForCausalLM", "GlmForCausalLM", "GlmMTPModel")
 
 
 def sources(version: int, *, without: str = "") -> dict[str, str]:
@@ -68,6 +69,7 @@ def sources(version: int, *, without: str = "") -> dict[str, str]:
     return {
         "vllm/engine/arg_utils.py": f"def add_cli_args(parser):\n{calls}",
         **{f"vllm/{name}.py": texts[version - 1] for name, texts in TEXTS.items()},
+        "vllm/model_executor/models/registry.py": "".join(f'    "{name}": (),\n' for name in MODELS[version - 1 :]),
     }
 
 

@@ -45,7 +45,7 @@ def test_changed_inputs_are_listed(plan: Plan) -> None:
 def test_a_changed_setting_is_listed_with_both_values(plan: Plan) -> None:
     changed = replace(plan, 0, settings=plan.layers[0].settings.model_copy(update={"python": "3.99"}))
     assert changes(plan, changed) == {"base": ['python "3.11" -> "3.99"']}
-    long = plan.layers[0].settings.model_copy(update={"python": "3" * 90})
+    long = plan.layers[0].settings.model_copy(update={"python": "3" * 100})
     assert changes(plan, replace(plan, 0, settings=long)) == {"base": ["python changed"]}
 
 
