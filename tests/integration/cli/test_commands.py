@@ -38,6 +38,15 @@ def inv(
     )
 
 
+def test_a_plan_has_the_same_bytes_from_anywhere(clone: Path, tmp_path: Path) -> None:
+    command = ("plan", "--target", "gemma4-31b", "--json")
+    here = inv(clone, *command, env={"TZ": "UTC", "PYTHONHASHSEED": "1"})
+    there = inv(clone, *command, env={"TZ": "Asia/Tokyo", "PYTHONHASHSEED": "2"}, cwd=tmp_path)
+    assert here.returncode == 0, here.stderr
+    assert here.stdout == there.stdout
+    assert here.stderr == ""
+
+
 def test_inv_passes_on_messages_and_exit_codes(clone: Path) -> None:
     done = inv(clone, "plan", "--target", "gemma4-31b@0.18")
     assert "Did you mean" in check_failure(done, "unknown-name")

@@ -13,6 +13,27 @@ from tests.fixtures.publishing import START, Publisher
 from tests.fixtures.small_factory import CELL, SECOND
 
 
+def test_promotion_gives_an_image_its_tags(publisher: Publisher) -> None:
+    [staged] = publisher.push()
+    assert publisher.repository.tags() == [staging_tag(staged.plan.key)]
+    publisher.vouch(staged)
+    outcome = publisher.promote()
+    digest = staged.digest
+    assert outcome.refused == []
+    assert publisher.tags() == {
+        "tiny-v1.0": digest,
+        "tiny": digest,
+        "latest": digest,
+        fixed_tag(CELL, staged.plan.key): digest,
+    }
+    [image] = publisher.catalog.images
+    assert (image.digest, image.plan_key, image.tag) == (
+        digest,
+        staged.plan.key,
+        fixed_tag(CELL, staged.plan.key),
+    )
+
+
 def test_a_layer_in_the_registry_is_not_built_again(publisher: Publisher) -> None:
     [first] = publisher.push()
     # An empty machine, and nothing to download from.
