@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from imagefactory.ci.news import News, in_short, newest_here
 from imagefactory.ci.run_summary import cell as escaped
-from imagefactory.compile.pinned_sources import add_references
+from imagefactory.compile.settings import add_references
 from imagefactory.compile.toolchain import CompileProject, FlashInferLock, make_toolchain_locks
 from imagefactory.errors import ConfigError, FactoryError, LockError
 from imagefactory.launch.preview import Preview

@@ -16,8 +16,8 @@ from imagefactory.assemble.inputs import Downloads, LayerInputs
 from imagefactory.assemble.watch import Unwatched
 from imagefactory.check.smoke.record import has_gpu, required_levels, serving_elsewhere
 from imagefactory.ci.jobs import Compile, Need, Night, Trouble, Work
-from imagefactory.compile.git_sources import head_of
 from imagefactory.compile.settings import FILE
+from imagefactory.compile.source_tree import head_of
 from imagefactory.errors import FactoryError, NetworkError, RegistryError
 from imagefactory.lock.making import make_locks
 from imagefactory.lock.wheelhouse.adopt import chips_of, mods_of_sources, why_not_for

@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     called="compile",
     arch="the arch to compile for (default: as in matrix.yaml)",
     what="vllm, flashinfer, or both separated by a comma (default: what matrix.yaml names, else both)",
-    targets=(
-        "compile only these, separated by commas: CMake targets of vLLM such as _qutlass_C, objects of one "
-        "such as '_vllm_fa2_C/*hdim256*', or modules of FlashInfer such as norm; the results go to build/kernels/, not "
-        "to the wheelhouse"
-    ),
     only=(
         "separated by commas: graft only these extensions, and leave the others as published; put only these "
         "modules into FlashInfer's wheel (default: all that matrix.yaml and images/compile.yaml list)"
@@ -36,7 +31,6 @@ def compile_(
     vllm: str = "",
     arch: str = "",
     what: str = "",
-    targets: str = "",
     only: str = "",
     jobs: str = "",
 ) -> None:
@@ -50,11 +44,10 @@ def compile_(
     See docs/compiling.md.
     """
     from imagefactory.compile.compiling import compile_kernels
-    from imagefactory.compile.request import requests_of
+    from imagefactory.compile.job import requests_of
     from imagefactory.compile.toolchain import CompileProject
 
     count = options.processes("--jobs", jobs)
-    options.at_most_one(targets=bool(targets), only=bool(only))
     for text in source:
         if (place := text.partition("=")[2]).strip():
             options.existing("--source", place, folder=True)
@@ -64,7 +57,6 @@ def compile_(
         what=what,
         vllm=vllm,
         arch=arch,
-        targets=targets,
         only=only,
         sources=source,
         without_mods=without_mod,
@@ -77,8 +69,7 @@ def compile_(
             say(f"{made.inputs.name} {made.inputs.version} is in the wheelhouse already")
         else:
             say(f"the log is {made.log}")
-        for path in (made.wheel.path,) if made.wheel else made.libraries:
-            print(path)
+        print(made.wheel.path)
 
 
 @command(

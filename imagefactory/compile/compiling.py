@@ -1,4 +1,4 @@
-"""Compiles locked sources with a pinned toolchain, into a wheel or into a few libraries to inspect."""
+"""Compiles locked sources with a pinned toolchain, into a wheel."""
 
 import json
 import os
@@ -16,23 +16,23 @@ from imagefactory.assemble.watch import Watcher
 from imagefactory.compile import container, toolchain
 from imagefactory.compile.container import GB, PART, BuildMachine, Ended, Mount, jobs_for, refuse_full_disk
 from imagefactory.compile.graft import make_graft, refuse_other_chips, repack
-from imagefactory.compile.job import SCRIPTS, Job, work_out
-from imagefactory.compile.request import Request
-from imagefactory.compile.source_tree import downloaded, fill, prepare
+from imagefactory.compile.job import SCRIPTS, Job, Published, Request, work_out
+from imagefactory.compile.source_tree import CompileSource, carry, change, place, prepare, unpack_sdist
 from imagefactory.compile.toolchain import CompileProject
-from imagefactory.errors import BuildError, MachineError, UsageError, did_you_mean
+from imagefactory.errors import BuildError, MachineError
 from imagefactory.lock.audit.auditing import audit, refuse_failing
 from imagefactory.lock.wheelhouse.keep import CompileInputs, KeptWheel, find, keep
 from imagefactory.oci.format import MTIME
 from imagefactory.plan.plan import Plan
+from imagefactory.project.locks.indexed_files import indexed_file
 from imagefactory.store.atomic import translating_disk_full
-from imagefactory.store.digests import sha256_of
+from imagefactory.store.downloads import fetch
+from imagefactory.store.http import new_session
 from imagefactory.store.progress import Say
 
 REMOTE: Final = "FACTORY_CCACHE_REMOTE"
 """The variable that names a server to share objects through, in the notation of ccache's remote_storage."""
 _STEP: Final = re.compile(r"\[(\d+)/(\d+)\]")  # what ninja prints for each step
-_LONGEST_NAME: Final = 100
 _KILLED: Final = 137
 _DISK_FULL: Final = "No space left on device"
 
@@ -49,8 +49,7 @@ class Compiled:
     """The result of a compile."""
 
     inputs: CompileInputs
-    wheel: KeptWheel | None
-    libraries: tuple[Path, ...]
+    wheel: KeptWheel
     log: Path | None  # None if nothing had to be compiled
 
 
@@ -66,13 +65,11 @@ def provide(project: CompileProject, plan: Plan, watch: Watcher, machine: BuildM
 def compile_kernels(project: CompileProject, request: Request, watch: CompileWatcher, say: Say) -> Compiled:
     """Compile what the request names, unless the wheelhouse has it already."""
     job = work_out(project, request)
-    kept = None if request.inspects else find(project.store, job.inputs.key)
-    if kept is not None:
-        return Compiled(job.inputs, kept, (), None)
+    if kept := find(project.store, job.inputs.key):
+        return Compiled(job.inputs, kept, None)
     cost, folder, machine = project.settings.costs[request.what], job.folder(project.store), BuildMachine.this()
     jobs = jobs_for(machine, cost, request.jobs)
-    needed = cost.disk_gb * (PART if request.inspects or request.graft else 1)
-    refuse_full_disk(machine, folder, needed, "the objects")
+    refuse_full_disk(machine, folder, cost.disk_gb * (PART if request.graft else 1), "the objects")
     _announce(job, say)
     with project.store.in_use(), _alone(folder), translating_disk_full(folder):
         image = provide(project, job.plan, watch, machine)
@@ -80,12 +77,29 @@ def compile_kernels(project: CompileProject, request: Request, watch: CompileWat
         say(f"{'compiling' if fresh else 'resuming'} {job.inputs.name} {job.inputs.version} in {folder}")
         say(f"for {job.inputs.arch_list}, up to {jobs} compiler{'s' if jobs > 1 else ''} at once")
         ended = _run(project, job, jobs, watch, image)
-        missing = "" if ended.status else _missing(job, folder / "out")
-        if missing:
+        if ended.status == 0 and (missing := _missing(job, folder / "out")):
             ended = Ended(1, (f"The build ended without {missing}.",))
         if ended.status != 0:
             raise _failed(ended, folder / "log", jobs)
         return _finish(project, job, folder)
+
+
+def fill(project: CompileProject, job: Job, target: Path) -> None:
+    sources, main = job.sources, target / job.request.what
+    if isinstance(sources.main, CompileSource):
+        place(sources.main, main, project.store)
+    else:
+        unpack_sdist(downloaded(project, sources.main), main)
+    for source in sources.dependencies:
+        place(source, target / source.name, project.store)
+    if sources.carried_from is not None:
+        carry(sources.carried, downloaded(project, sources.carried_from), main)
+    change(main, sources.mods, sources.left_out)
+
+
+def downloaded(project: CompileProject, locked: Published) -> Path:
+    with new_session() as session:
+        return fetch(indexed_file(locked), project.store, session, lambda _: None)
 
 
 def _announce(job: Job, say: Say) -> None:
@@ -139,7 +153,7 @@ def _run(project: CompileProject, job: Job, jobs: int, watch: CompileWatcher, im
     return container.run(
         image,
         ["python3", f"/factory/tools/{job.request.what}_build.py", json.dumps(_order(job, jobs))],
-        key=job.tree.key,
+        key=job.inputs.key,
         mounts=[
             *(Mount(path, place) for path, place in places.items()),
             Mount(project.root / SCRIPTS, "/factory/tools", read_only=True),
@@ -152,7 +166,6 @@ def _run(project: CompileProject, job: Job, jobs: int, watch: CompileWatcher, im
 
 
 def _order(job: Job, jobs: int) -> dict[str, object]:
-    wheel = job.request.what == "flashinfer" and not job.request.inspects
     return {
         "archs": job.inputs.arch_list,
         "jobs": jobs,
@@ -163,7 +176,7 @@ def _order(job: Job, jobs: int) -> dict[str, object]:
             if one.settings and one.settings.is_option
         ],
         "platform_tag": job.platform_tag,
-        "targets": [] if wheel else list(job.request.targets),
+        "targets": list(job.request.targets) if job.request.graft else [],
         "version": job.inputs.version,
     }
 
@@ -201,12 +214,10 @@ def _missing(job: Job, out: Path) -> str:
     made = {path.name.partition(".")[0] for path in out.glob("*.so")}
     if job.request.graft:
         return ", ".join(name for name in job.request.targets if name not in made)
-    return "" if job.request.inspects or any(out.glob("*.whl")) else "a wheel"
+    return "" if any(out.glob("*.whl")) else "a wheel"
 
 
 def _finish(project: CompileProject, job: Job, folder: Path) -> Compiled:
-    if job.request.inspects:
-        return Compiled(job.inputs, None, _hand_out(project, job, folder / "out"), folder / "log")
     wheel = _finished_wheel(project, job, folder / "out")
     audited = audit(project, str(wheel), job.request.arch)
     refuse_failing(wheel.name, audited.verdicts)
@@ -214,7 +225,7 @@ def _finish(project: CompileProject, job: Job, folder: Path) -> Compiled:
     kept = keep(project.store, job.inputs, wheel)
     for finished in ("src", "build", "out"):  # tens of gigabytes that are of no use once there is a wheel
         shutil.rmtree(folder / finished, ignore_errors=True)
-    return Compiled(job.inputs, kept, (), folder / "log")
+    return Compiled(job.inputs, kept, folder / "log")
 
 
 def _finished_wheel(project: CompileProject, job: Job, out: Path) -> Path:
@@ -236,30 +247,7 @@ def _finished_wheel(project: CompileProject, job: Job, out: Path) -> Path:
     )
 
 
-def _hand_out(project: CompileProject, job: Job, out: Path) -> tuple[Path, ...]:
-    """Copy libraries and objects into the checkout's build folder; parts of a wheel never enter the wheelhouse."""
-    request = job.request
-    without = "".join(f"-without-{name}" for name in request.without_mods)
-    if len(without) > _LONGEST_NAME:
-        without = f"-without-{len(request.without_mods)}-mods-{sha256_of(without.encode())[:8]}"
-    machine = job.inputs.platform.rpartition("/")[2]
-    name = f"{request.what}-v{request.vllm}-{request.arch}-{machine}{without}"
-    folder = project.root / "build" / "kernels" / name
-    folder.mkdir(parents=True, exist_ok=True)
-    return tuple(Path(shutil.copy2(path, folder / path.name)) for path in sorted(out.glob("*.*o")))
-
-
 def _failed(ended: Ended, log: Path, jobs: int) -> Exception:
-    unknown = next((line for line in ended.telling if line.startswith("FACTORY-UNKNOWN ")), None)
-    if unknown is not None:
-        found = json.loads(unknown.partition(" ")[2])
-        return UsageError(
-            "unknown-compile-target",
-            f"There is no target {', '.join(found['unknown'])}.",
-            where="the --targets option",
-            why=f"These sources, for this arch, have {len(found['known'])} others.",
-            fix=did_you_mean(found["unknown"][0], found["known"]),
-        )
     full = next((line for line in ended.telling if _DISK_FULL in line), None)
     if full is not None:
         return MachineError(

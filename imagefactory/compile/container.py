@@ -122,7 +122,7 @@ def _client() -> AbstractContextManager[docker.DockerClient]:
 
 GB = 1e9
 _MEMINFO = Path("/proc/meminfo")
-PART = 0.1  # the share of a whole compile's disk space that a compile of a few targets needs, at least
+PART = 0.1  # the share of a whole compile's disk space that a graft needs, at least
 
 
 @dataclass(frozen=True)

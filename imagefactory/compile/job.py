@@ -1,11 +1,12 @@
-"""Determines a compile before it starts: its sources, mods and toolchain, and the key of its result."""
+"""Turns the options of `./inv compile` into jobs: sources, mods and toolchain, and the key of each result."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from imagefactory.compile.git_sources import (
+from imagefactory.compile.settings import FILE, WHAT, What
+from imagefactory.compile.source_tree import (
     MARKERS,
     CompileSource,
     check_folder,
@@ -14,10 +15,8 @@ from imagefactory.compile.git_sources import (
     resolve,
     tree_digest,
 )
-from imagefactory.compile.request import Request
-from imagefactory.compile.settings import FILE, What
 from imagefactory.compile.toolchain import CompileProject, identity, locked_flashinfer, locked_vllm, toolchain_plan
-from imagefactory.errors import BuildError, ConfigError, LockError
+from imagefactory.errors import BuildError, ConfigError, LockError, unknown_name
 from imagefactory.lock.wheelhouse.keep import MACHINES, CompileInputs, published_source
 from imagefactory.mods.choose import source_mods
 from imagefactory.plan.plan import Plan
@@ -25,6 +24,7 @@ from imagefactory.project.cells import modules_called_on
 from imagefactory.project.locks.files import LockedSource, LockedWheel
 from imagefactory.project.matrix import Arch
 from imagefactory.project.project import locked_cells
+from imagefactory.project.server_versions import choice_for
 from imagefactory.project.targets import host_machine
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import sha256_of
@@ -33,6 +33,112 @@ from images.shipped.mods.manifest import Mod, Variant
 SCRIPTS: Final = "images/compile"
 Published = LockedWheel | LockedSource
 _FLAGS: Final = ("-Wl,--build-id=none,-s", "-frandom-seed=<output>", "CMAKE_BUILD_TYPE=Release")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a user asks to compile."""
+
+    what: What
+    vllm: str
+    arch: str
+    targets: tuple[str, ...] = ()  # extensions of vLLM or modules of FlashInfer; if empty, the whole wheel
+    sources: tuple[str, ...] = ()  # folders that replace sources, as NAME=DIR
+    without_mods: tuple[str, ...] = ()
+    jobs: int = 0
+
+    @property
+    def graft(self) -> bool:
+        """Whether the targets replace those of the published wheel."""
+        return self.what == "vllm" and bool(self.targets)
+
+
+def requests_of(
+    project: CompileProject,
+    *,
+    what: str = "",
+    vllm: str = "",
+    arch: str = "",
+    only: str = "",
+    sources: Sequence[str] = (),
+    without_mods: Sequence[str] = (),
+    jobs: int = 0,
+) -> list[Request]:
+    """Return a request for each project to compile; unknown names are refused with the closest matches."""
+    matrix = project.matrix
+    vllm, arch = vllm or matrix.defaults.vllm, arch or matrix.defaults.arch
+    _refuse_unknown("vLLM version", [vllm], matrix.vllm, "--vllm")
+    _refuse_unknown("arch", [arch], [name for name in matrix.archs if "toolchain-" not in name], "--arch")
+    _refuse_unknown("mod", without_mods, project.mods, "--without-mod")
+    wanted = _projects(project, what, vllm, arch)
+    folders = {
+        "vllm": ["vllm", *project.settings.sources_of(vllm, matrix.vllm[vllm])],
+        "flashinfer": ["flashinfer"],
+    }
+    known = [name for item in wanted for name in folders[item]]
+    _refuse_unknown("source", [text.partition("=")[0] for text in sources], known, "--source")
+    parts = {item: _parts(project, item, vllm, arch) for item in wanted}
+    names, listed = _split(only), [part for every in parts.values() for part in every]
+    _refuse_unknown("extension of a graft or module of FlashInfer", names, listed or ["none"], "--only")
+    if names:
+        chosen = {item: tuple(part for part in parts[item] if part in names) for item in wanted}
+        wanted = [item for item in wanted if chosen[item]]
+    else:
+        chosen = {item: () if item == "flashinfer" else parts[item] for item in wanted}
+    return [
+        Request(
+            what=item,
+            vllm=vllm,
+            arch=arch,
+            targets=chosen[item],
+            sources=tuple(text for text in sources if text.partition("=")[0] in folders[item]),
+            without_mods=tuple(sorted(without_mods)),
+            jobs=jobs,
+        )
+        for item in wanted
+    ]
+
+
+def _projects(project: CompileProject, what: str, vllm: str, arch: str) -> list[What]:
+    """Return the projects to compile: those that the user names, else what matrix.yaml implies."""
+    named = _split(what)
+    _refuse_unknown("project to compile", named, WHAT, "--what")
+    kind, packages = choice_for(project.matrix.vllm[vllm].compile, arch)
+    flashinfer = any(name.startswith("flashinfer") for name in packages)
+    if not named and kind == "graft" and not flashinfer:
+        return ["vllm"]
+    if not named and kind == "published" and flashinfer:
+        return ["flashinfer"]
+    return [item for item in WHAT if not named or item in named]
+
+
+def _parts(project: CompileProject, item: What, vllm: str, arch: str) -> tuple[str, ...]:
+    """Return the parts that --only chooses from; none if vLLM is compiled whole."""
+    if item == "flashinfer":
+        return modules_called_on(project.matrix, vllm, arch)
+    version = project.matrix.vllm[vllm]
+    if choice_for(version.compile, arch)[0] != "graft":
+        return ()
+    listed = project.settings.graft.extensions_of(version)
+    if not listed:
+        raise ConfigError(
+            "bad-compile-data",
+            f"There is nothing to graft into vLLM {vllm} for {arch}.",
+            where=f"{FILE}, graft.extensions",
+            why="No extension is listed for this version.",
+            fix="Add its extensions, or choose `whole` in matrix.yaml.",
+        )
+    return listed
+
+
+def _split(text: str) -> list[str]:
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def _refuse_unknown(what: str, names: Sequence[str], known: Collection[str], where: str) -> None:
+    for name in names:
+        if name not in known:
+            raise unknown_name(what, name, known, f"the {where} option")
 
 
 @dataclass(frozen=True)
@@ -68,13 +174,12 @@ class Job:
     plan: Plan  # the plan of the toolchain's image
     sources: JobSources
     inputs: CompileInputs
-    tree: CompileInputs  # what decides the objects; a graft and an inspection of the same targets share them
     platform_tag: str
     published: Published | None  # the wheel that a graft replaces libraries of
 
     def folder(self, store: Store) -> Path:
         """Return the folder that keeps its tree, so that a second run can resume."""
-        return store.root / "compile" / self.tree.key
+        return store.root / "compile" / self.inputs.key
 
 
 def work_out(project: CompileProject, request: Request) -> Job:
@@ -84,10 +189,15 @@ def work_out(project: CompileProject, request: Request) -> Job:
     plan = _toolchain(project, request, platform)
     sources = _vllm(project, request, platform) if request.what == "vllm" else _flashinfer(project, request)
     scripts = sorted(path for path in (project.root / SCRIPTS).iterdir() if path.is_file())
-    tree = CompileInputs(
+    published, replaced = None, {}
+    if request.graft:
+        why = "A graft replaces some libraries of the published wheel"
+        published = published_wheel(project, str(version.release), platform, why)
+        replaced = published_source(published.sha256)
+    inputs = CompileInputs(
         name=sources.distribution,
         version=sources.version,
-        sources={request.what: _origin(sources.main), **sources.digests},
+        sources={request.what: _origin(sources.main), **sources.digests, **replaced},
         mods=tuple(mod.digest(variant) for mod, variant in sources.mods),
         toolchain=identity(plan),
         arch_list=sources.arch_list or "",
@@ -98,23 +208,15 @@ def work_out(project: CompileProject, request: Request) -> Job:
             *(f"target:{name}" for name in request.targets or sources.modules),
             *(f"left-out:{name}" for name in sources.left_out),
         ),
+        system={"python": compilers.python, "glibc": compilers.glibc, "cuda": settings.cuda},
+        kind="graft" if request.graft else "whole",
     )
-    inputs, published = tree, None
-    if not request.inspects:
-        system = {"python": compilers.python, "glibc": compilers.glibc, "cuda": settings.cuda}
-        inputs = replace(inputs, system=system)
-    if request.graft:
-        why = "A graft replaces some libraries of the published wheel"
-        published = published_wheel(project, str(version.release), platform, why)
-        taken = {**tree.sources, **published_source(published.sha256)}
-        inputs = replace(inputs, sources=taken, kind="graft")
     return Job(
         request=request,
         arch=project.matrix.archs[request.arch],
         plan=plan,
         sources=sources,
         inputs=inputs,
-        tree=tree,
         platform_tag=f"manylinux_{compilers.glibc.replace('.', '_')}_{MACHINES[platform][0]}",
         published=published,
     )
@@ -133,15 +235,14 @@ def _toolchain(project: CompileProject, request: Request, platform: str) -> Plan
             why="It has no arch list.",
             fix="Name an arch with a GPU.",
         )
-    if not request.inspects and not project.settings.runs_on(base):
+    if not project.settings.runs_on(base):
         raise BuildError(
             "toolchain-misfit",
             f"A wheel of {request.what} {request.vllm} would not run in the images of {request.arch}.",
             where=f"{FILE}, toolchain",
             why=f"It would be compiled with Python {compilers.python} and glibc {compilers.glibc}; "
             f"the base {arch.base} has Python {base.python} and glibc {base.glibc}.",
-            fix=f"Give {request.arch} a base of {compilers.debian} in matrix.yaml, or compile only a few targets for "
-            "inspection (`--targets`).",
+            fix=f"Give {request.arch} a base of {compilers.debian} in matrix.yaml.",
         )
     cell = project.cell(request.vllm, platform)
     if not project.is_locked(cell):

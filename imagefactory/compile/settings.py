@@ -1,5 +1,7 @@
-"""Reads compile.yaml, which lists the compilers and sources of kernels."""
+"""Reads compile.yaml, which lists the compilers and sources of kernels, and adds those of a new release."""
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -9,10 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from imagefactory.errors import ConfigError
 from imagefactory.project.bases import Base
 from imagefactory.project.server_versions import ServerVersion
+from imagefactory.store.atomic import write_text
 from images.shipped.values import Distribution, HubRepo, Name, Specifier
 from images.shipped.yamlfile import read_yaml
 
 FILE = "images/compile.yaml"
+PARTS = "cmake/external_projects"
 What = Literal["vllm", "flashinfer"]
 WHAT: tuple[What, ...] = get_args(What)
 Ref = Annotated[str, StringConstraints(pattern=r"^([\w.-]+/[\w.-]+@)?[\w.-]+$")]
@@ -134,3 +138,43 @@ def load_settings(root: Path) -> CompileSettings:
             why=first["msg"],
             fix="Correct the value; docs/schemas/compile.schema.json describes every key.",
         ) from None
+
+
+def add_references(root: Path, release: str, previous: str, read: Callable[[str], str | None]) -> list[str]:
+    """Add the references of a release after those of the one before; return what has to be done by hand."""
+    path = root / FILE
+    text, by_hand = path.read_text("utf-8"), []
+    sources = load_settings(root).sources
+    main = read("CMakeLists.txt") or ""
+    parts = set(re.findall(rf"{PARTS}/(\w+)\.cmake", main))
+    for name, source in sources.items():
+        if previous not in source.refs or (source.part and source.part not in parts):
+            continue
+        found = fetched((read(f"{PARTS}/{source.part}.cmake") or "") if source.part else main)
+        if found is None:
+            by_hand.append(f"`{FILE}`, sources.{name}: its commit for {release} cannot be read from vLLM's CMake.")
+            continue
+        repository, commit = found
+        reference = commit if repository.lower() == source.git.lower() else f"{repository}@{commit}"
+        # The entry before is in the block of this source, on a line of its own or in a list on one.
+        entry = rf'(\n  {re.escape(name)}:\n(?:    .*\n)*?.*?)((?<=\n)      |, |{{)("{re.escape(previous)}": [^\s,}}]+)'
+        if at := re.search(entry, text):
+            between = f"\n{at[2]}" if at[2].isspace() else ", "
+            text = f'{text[: at.end()]}{between}"{release}": {reference}{text[at.end() :]}'
+    unknown = sorted(parts - {source.part for source in sources.values()})
+    by_hand += [f"`{FILE}` does not know {part}, which vLLM {release} fetches to compile." for part in unknown]
+    write_text(path, text)
+    return by_hand
+
+
+def fetched(cmake: str) -> tuple[str, str] | None:
+    """Return the repository and the commit or tag that a CMake file fetches; of several the last one, for CUDA."""
+    lines = "\n".join(line for line in cmake.splitlines() if not line.lstrip().startswith("#"))
+    values: dict[str, str] = dict(re.findall(r'set\((\w+) +"?([^\s")]+)"?\)', lines))
+
+    def last(key: str) -> str:
+        word: str = ["", *re.findall(rf'{key} +"?([^\s")]+)', lines)][-1]
+        return values.get(word.removeprefix("${").removesuffix("}"), word)
+
+    repository = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(\.git)?", last("GIT_REPOSITORY"))
+    return (repository[1], last("GIT_TAG")) if repository and last("GIT_TAG") else None

@@ -1,29 +1,211 @@
-"""Prepares the source tree of a compile: fetches it, applies source-stage mods, leaves out unneeded parts."""
+"""The sources of a compile: chooses and fetches them, and prepares their tree, with mods applied and parts left out."""
 
+import hashlib
 import os
 import posixpath
 import shutil
+import subprocess
 import tarfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
-from imagefactory.compile.git_sources import CompileSource, place
-from imagefactory.compile.job import Job, Published
-from imagefactory.compile.settings import FILE
-from imagefactory.compile.toolchain import CompileProject
-from imagefactory.errors import InputError
+from imagefactory.compile.settings import FILE, PARTS, CompileSettings, SourceSettings
+from imagefactory.errors import InputError, NetworkError
 from imagefactory.mods.source_files import FolderSource
-from imagefactory.project.locks.indexed_files import indexed_file
+from imagefactory.project.server_versions import ServerVersion
 from imagefactory.store.atomic import WRITING, translating_disk_full
-from imagefactory.store.downloads import fetch
-from imagefactory.store.http import new_session
+from imagefactory.store.cache import Store
+from imagefactory.store.digests import checksum
+from imagefactory.store.paths import expand_home
 from images.shipped.mods.apply import apply_mods
 from images.shipped.mods.manifest import Mod, Variant
 
-PARTS = "cmake/external_projects"
+MARKERS: Mapping[str, str] = {"vllm": "vllm/envs.py", "flashinfer": "flashinfer/jit/core.py"}
+"""The file that identifies a folder as one of the two projects that are compiled."""
+_GIT_HOST = "https://github.com"
+_PATIENCE = 60  # seconds to wait for a host to list its branches
+_REF_FOLDERS = ("", "refs/", "refs/tags/", "refs/heads/")  # where git looks for a name (gitrevisions(7))
+_IGNORED = {".git", "__pycache__"}
+
+
+@dataclass(frozen=True)
+class CompileSource:
+    """A source and its origin: a folder of the user's, or a repository."""
+
+    name: str
+    digest: str  # its identity: a repository and commit, or the hash of a folder's files
+    folder: Path | None  # the folder that the user named, if any
+    settings: SourceSettings | None = None  # how vLLM's CMake finds it; None for the project that is compiled
+
+    @property
+    def place(self) -> str:
+        return f"/factory/src/{self.name}"
+
+
+def read_replacements(texts: Sequence[str]) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for text in texts:
+        name, sign, folder = text.partition("=")
+        if not sign or not folder:
+            raise InputError(
+                "wrong-source",
+                f"--source {text} names no folder.",
+                where="the --source option",
+                why="It is read as NAME=DIR.",
+                fix="Write it like --source cutlass=/src/cutlass.",
+            )
+        found[name] = expand_home(folder, "the --source option").absolute()
+    return found
+
+
+def check_folder(name: str, folder: Path, marker: str) -> None:
+    if not (folder / marker).exists():
+        raise InputError(
+            "wrong-source",
+            f"The folder is not {name}.",
+            where=folder,
+            why=f"It has no {marker}." if folder.is_dir() else "There is no such folder.",
+            fix=f"Name the top folder of a checkout of {name}, with its submodules.",
+        )
+
+
+def tree_digest(folder: Path) -> str:
+    """Hash the files of a tree by path, kind and content, without git's own files and bytecode."""
+    entries: list[list[str]] = []
+    for root, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name not in _IGNORED)
+        for name in [*files, *(item for item in folders if Path(root, item).is_symlink())]:
+            path = Path(root, name)
+            relative = path.relative_to(folder).as_posix()
+            if path.is_symlink():
+                entries.append([relative, "link", str(path.readlink())])
+            elif path.is_file() and name != ".git":
+                with path.open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                entries.append([relative, "x" if path.stat().st_mode & 0o100 else "-", digest])
+    return f"tree:{checksum(sorted(entries))}"
+
+
+def choose_sources(
+    settings: CompileSettings,
+    vllm: str,
+    version: ServerVersion,
+    replaced: Mapping[str, Path],
+    targets: Sequence[str],
+) -> tuple[list[CompileSource], list[str]]:
+    """Return the sources that vLLM is compiled with, and the parts that the chosen targets do not need."""
+    chosen: list[CompileSource] = []
+    left_out: list[str] = []
+    listed = settings.listed_as(vllm, version)
+    for name, source in settings.sources_of(vllm, version).items():
+        folder = replaced.get(name)
+        if folder is not None:
+            check_folder(name, folder, source.marker)
+            chosen.append(CompileSource(name, tree_digest(folder), folder, source))
+        elif targets and source.part and not {*targets} & {*source.targets}:
+            left_out.append(source.part)
+        else:
+            repository, commit = source.reference(listed)
+            chosen.append(CompileSource(name, f"{repository}@{commit}", None, source))
+    return chosen, left_out
+
+
+def place(source: CompileSource, target: Path, store: Store) -> None:
+    folder = source.folder or fetch_source(source, store)
+    with translating_disk_full(target):
+        shutil.copytree(folder, target, symlinks=True, ignore=shutil.ignore_patterns(*_IGNORED))
+
+
+def resolve(source: CompileSource) -> CompileSource:
+    repository, _, ref = source.digest.rpartition("@")
+    commit = head_of(repository, ref)
+    if commit is None:
+        raise NetworkError(
+            "source-unreachable",
+            f"{repository} has no {ref}.",
+            where=f"matrix.yaml, vllm: git {repository}, ref {ref}",
+            why="The repository lists no such branch, tag or pull request.",
+            fix=f"Correct `ref`, or pass --source {source.name}=DIR.",
+        )
+    return replace(source, digest=f"{repository}@{commit}")
+
+
+def head_of(git: str, ref: str) -> str | None:
+    """Return the commit that a branch, tag or pull request is at, or None if the repository has no such ref."""
+    # A pattern also matches the tail of longer names: `main` finds refs/heads/fork/main. ^{} is a tag's commit.
+    command = ("ls-remote", "--", _url(git), ref, f"{ref}^{{}}")
+    listed = _git(git.rpartition("/")[2], f"{git}@{ref}", *command, timeout=_PATIENCE)
+    commits = {name: commit for commit, _, name in (line.partition("\t") for line in listed.splitlines())}
+    names = (f"{folder}{ref}{peeled}" for folder in _REF_FOLDERS for peeled in ("^{}", ""))
+    return next((commits[name] for name in names if name in commits), None)
+
+
+def fetch_source(source: CompileSource, store: Store) -> Path:
+    settings = source.settings
+    repository, _, commit = source.digest.rpartition("@")
+    folder = store.root / "sources" / repository.replace("/", "+") / commit
+    part = folder / settings.folder if settings and settings.folder else folder
+    if not folder.exists():
+        with store.scratch() as scratch, translating_disk_full(scratch):
+            checkout = scratch / "checkout"
+            _clone(source, repository, commit, checkout)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            checkout.rename(folder)
+    marker = settings.marker if settings else MARKERS[source.name]
+    check_folder(source.name, part, marker)
+    store.mark_used(folder)
+    return part
+
+
+def _url(repository: str) -> str:
+    return f"{os.environ.get('FACTORY_GIT_HOST', _GIT_HOST).rstrip('/')}/{repository}"
+
+
+def _clone(source: CompileSource, repository: str, commit: str, folder: Path) -> None:
+    def git(*words: str) -> str:
+        return _git(source.name, source.digest, "-C", str(folder), *words)
+
+    folder.mkdir()
+    git("init", "--quiet", "--template=")
+    git("fetch", "--quiet", "--depth", "1", "--", _url(repository), commit)  # git checks a commit by its hash
+    # Without the user's filters and line ends: the files are those of the commit, wherever they are checked out.
+    git("-c", "core.autocrlf=false", "-c", "core.attributesFile=", "checkout", "--quiet", "FETCH_HEAD")
+    for submodule in source.settings.submodules if source.settings else ():
+        if (folder / ".gitmodules").exists() and submodule in (folder / ".gitmodules").read_text("utf-8"):
+            git("submodule", "update", "--quiet", "--init", "--depth", "1", submodule)
+
+
+def _git(source: str, where: str, *words: str, timeout: float | None = None) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603 - our own words
+            ["git", *words],  # noqa: S607 - the user's own git
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout,
+            # A host may be a folder, whose configuration would say how to fetch what it lacks.
+            env={**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1"},
+        )
+        why = done.stderr.strip()
+        if done.returncode == 0:
+            return done.stdout
+    except FileNotFoundError:
+        why = "There is no git on this machine."
+    except subprocess.TimeoutExpired:
+        why = f"The host did not answer within {timeout:g} seconds."
+    raise NetworkError(
+        "source-unreachable",
+        f"The source {source} cannot be fetched.",
+        where=where,
+        why=why or "git gave no reason.",
+        fix=f"Check the network, set FACTORY_GIT_HOST to a mirror, or pass --source {source}=DIR.",
+    )
+
+
 _SAFELY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 """Python 3.11 before 3.11.4, as in Debian 12, has no filters for extracting."""
 LEFT_OUT = "# Left out by `./inv compile`: no target that is compiled needs it.\n"
@@ -45,24 +227,6 @@ def prepare(tree: Path, fill: Callable[[Path], None]) -> bool:
             shutil.rmtree(writing, ignore_errors=True)
             raise
     return True
-
-
-def fill(project: CompileProject, job: Job, target: Path) -> None:
-    sources, main = job.sources, target / job.request.what
-    if isinstance(sources.main, CompileSource):
-        place(sources.main, main, project.store)
-    else:
-        unpack_sdist(downloaded(project, sources.main), main)
-    for source in sources.dependencies:
-        place(source, target / source.name, project.store)
-    if sources.carried_from is not None:
-        carry(sources.carried, downloaded(project, sources.carried_from), main)
-    change(main, sources.mods, sources.left_out)
-
-
-def downloaded(project: CompileProject, locked: Published) -> Path:
-    with new_session() as session:
-        return fetch(indexed_file(locked), project.store, session, lambda _: None)
 
 
 def carry(files: Sequence[str], wheel: Path, target: Path) -> None:

@@ -1,7 +1,9 @@
-"""A compile keeps its wheel, copies single libraries, resumes after an interrupt, and refuses what cannot succeed."""
+"""A compile keeps its wheel, resumes after an interrupt, and refuses what cannot succeed; grafts too."""
 
 import json
 import re
+import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,16 @@ import pytest
 from imagefactory.assemble.engines.docker import daemon
 from imagefactory.compile import container, toolchain
 from imagefactory.compile.compiling import REMOTE, provide
-from imagefactory.compile.job import work_out
-from imagefactory.compile.request import Request
+from imagefactory.compile.job import Request, requests_of, work_out
 from imagefactory.compile.toolchain import CompileProject
-from imagefactory.lock.wheelhouse.keep import all_kept
+from imagefactory.lock.wheelhouse.keep import all_kept, read_graft
+from imagefactory.project.locks.files import LockedSource
+from imagefactory.store.digests import file_sha256
+from tests.fixtures.extensions import extension
 from tests.fixtures.failures import raises
 from tests.fixtures.fake_compiler import FITTING, FOREIGN, FakeCompiler, Machine, Watch, compile_it, source
-from tests.fixtures.platforms import MACHINE, wheel_tag
+from tests.fixtures.fatbins import container as fatbin
+from tests.fixtures.platforms import wheel_tag
 from tests.fixtures.wheels import make_wheel
 
 WHOLE = Request(what="flashinfer", vllm="0.32.0", arch="gb10")
@@ -34,21 +39,10 @@ def wheel(out: Path, chip: str = FITTING) -> int:
     return 0
 
 
-def library(out: Path) -> int:
-    (out / "norm.so").write_bytes(b"code")
-    return 0
-
-
 @pytest.fixture
 def whole(tmp_path: Path) -> Request:
     """A request for all of FlashInfer, from a folder of sources."""
     return replace(WHOLE, sources=(source(tmp_path, "flashinfer", "flashinfer/jit/core.py"),))
-
-
-@pytest.fixture
-def part(whole: Request) -> Request:
-    """A request for one module of FlashInfer."""
-    return replace(whole, targets=("norm",), inspects=True)
 
 
 def test_wheel_is_kept_and_never_compiled_twice(project: CompileProject, whole: Request) -> None:
@@ -59,7 +53,7 @@ def test_wheel_is_kept_and_never_compiled_twice(project: CompileProject, whole: 
     assert again.log is None
     assert len(compiler.asked) == 1
     assert [kept.key for kept in all_kept(project.store)] == [made.inputs.key]
-    folder = project.store.root / "compile" / work_out(project, whole).tree.key
+    folder = project.store.root / "compile" / made.inputs.key
     left = {path.name for path in folder.iterdir()}
     assert left == {".lock", "log"}, "the tree is of no use once there is a wheel"
 
@@ -72,7 +66,6 @@ def test_wheel_that_names_no_glibc_gets_that_of_its_compilers(project: CompilePr
         return 0
 
     made = compile_it(project, whole, FakeCompiler(unnamed))
-    assert made.wheel is not None
     assert made.wheel.filename.endswith(f"-py3-none-{wheel_tag(tag='manylinux_2_41')}.whl")
     assert made.inputs.system == {"python": "3.13", "glibc": "2.41", "cuda": "13.0"}
 
@@ -140,58 +133,29 @@ def test_second_run_of_the_same_compile_is_refused(project: CompileProject, whol
     assert compile_it(project, whole, FakeCompiler(second)).wheel is not None
 
 
-def test_unknown_target_is_refused_with_the_nearest(project: CompileProject, part: Request) -> None:
-    compiler = FakeCompiler(lambda *_: 3)
-    compiler.failure = ("FACTORY-UNKNOWN " + json.dumps({"unknown": ["nrom"], "known": ["norm", "page"]}),)
-    with raises("unknown-compile-target", match="no target nrom") as caught:
-        compile_it(project, part, compiler)
-    assert "norm" in caught.value.fix
-
-
-def test_container_gets_the_gpu_and_fixed_paths_and_single_libraries_are_copied_but_not_kept(
-    project: CompileProject, part: Request
-) -> None:
-    compiler = FakeCompiler(lambda _, out: library(out))
-    made = compile_it(project, part, compiler)
-    assert made.libraries == (project.root / f"build/kernels/flashinfer-v0.32.0-gb10-{MACHINE}/norm.so",)
-    assert made.wheel is None
-    assert list(all_kept(project.store)) == []
+def test_container_gets_the_gpu_the_modules_and_fixed_paths(project: CompileProject, whole: Request) -> None:
+    compiler = FakeCompiler(lambda _, out: wheel(out))
+    compile_it(project, replace(whole, targets=("sampling",)), compiler)
     [asked] = compiler.asked
     environment = asked["environment"]
     assert environment["FLASHINFER_CUDA_ARCH_LIST"] == "12.1a"
     assert environment["SOURCE_DATE_EPOCH"] == "315619200"
     order = json.loads(asked["command"][-1])
-    assert (order["targets"], order["jobs"], order["version"]) == (["norm"], 4, VERSION)
+    assert (order["modules"], order["jobs"], order["version"]) == (["sampling"], 4, VERSION)
     assert {mount.place for mount in asked["mounts"]} == {
         "/factory/src", "/factory/build", "/factory/out", "/ccache", "/factory/tools",
     }  # fmt: skip
 
 
-def test_cmake_is_told_where_its_dependencies_are(project: CompileProject, tmp_path: Path) -> None:
-    names = {"vllm": "vllm/envs.py", "cutlass": "include/cutlass/cutlass.h", "flash-attention": "csrc"}
-    markers = {name: project.settings.sources[name].marker for name in names if name != "vllm"}
-    sources = tuple(source(tmp_path, name, markers.get(name, names[name])) for name in names)
-    (tmp_path / "vllm/cmake/external_projects").mkdir(parents=True)
-    request = replace(
-        WHOLE, what="vllm", targets=("_vllm_fa2_C",), inspects=True, sources=sources,
-        without_mods=tuple(project.mods),
-    )  # fmt: skip
-    compiler = FakeCompiler(lambda _, out: library(out))
-    compile_it(project, request, compiler)
-    [asked] = compiler.asked
-    assert asked["environment"]["VLLM_CUTLASS_SRC_DIR"] == "/factory/src/cutlass"
-    [option] = json.loads(asked["command"][-1])["options"]
-    assert option == "-DFETCHCONTENT_SOURCE_DIR_VLLM-FLASH-ATTN=/factory/src/flash-attention"
-
-
 def test_objects_are_shared_through_the_server_that_the_user_names(
-    project: CompileProject, part: Request, monkeypatch: pytest.MonkeyPatch
+    project: CompileProject, whole: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiler = FakeCompiler(lambda _, out: library(out))
+    compiler = FakeCompiler(lambda *_: 1)
 
     def asked(remote: str) -> tuple[str, str]:
         monkeypatch.setenv(REMOTE, remote)
-        compile_it(project, part, compiler)
+        with raises("compile-failed"):
+            compile_it(project, whole, compiler)
         run = compiler.asked[-1]
         return run["environment"].get("CCACHE_REMOTE_STORAGE", ""), run["network"]
 
@@ -261,7 +225,7 @@ def test_wheel_that_no_image_could_run_is_refused(project: CompileProject) -> No
 def test_key_covers_everything_that_affects_the_result(project: CompileProject, tmp_path: Path) -> None:
     header = "include/cutlass/cutlass.h"
     folders = (source(tmp_path, "cutlass", header), source(tmp_path, "qutlass", "qutlass/csrc/bindings.cpp"))
-    base = replace(WHOLE, what="vllm", targets=("_qutlass_C",), inspects=True, sources=folders)
+    base = replace(WHOLE, what="vllm", targets=("_qutlass_C",), sources=folders)
 
     def key(**changes: Any) -> str:
         return work_out(project, replace(base, **changes)).inputs.key
@@ -276,3 +240,65 @@ def test_key_covers_everything_that_affects_the_result(project: CompileProject, 
     keys.add(key())
     assert len(keys) == 5
     assert key(jobs=7) in keys, "how many compilers run does not matter"
+
+
+@pytest.fixture
+def graft(project: CompileProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
+    """A request for a graft of two extensions, and the published wheel in the store."""
+    names = ("_C_stable_libtorch", "_qutlass_C")
+    files: dict[str, bytes | str] = {f"vllm/{name}.abi3.so": extension(name, code=fatbin("sm_80")) for name in names}
+    tag = wheel_tag(tag="cp38-abi3-manylinux_2_28")
+    wheel = make_wheel(tmp_path / "published", "vllm", "0.28.0", files=files, tag=tag)
+    published = LockedSource(
+        name="vllm", version="0.28.0", file=wheel.name, sha256=file_sha256(wheel), size=wheel.stat().st_size
+    )
+    stored = project.store.download(published.sha256)
+    stored.parent.mkdir(parents=True)
+    shutil.copy(wheel, stored)
+    monkeypatch.setattr("imagefactory.compile.job.published_wheel", lambda *_: published)
+    markers = {"cutlass": "include/cutlass/cutlass.h", "qutlass": "qutlass/csrc/bindings.cpp"}
+    sources = [source(tmp_path, name, marker) for name, marker in {"vllm": "vllm/envs.py", **markers}.items()]
+    (tmp_path / "vllm" / "cmake" / "external_projects").mkdir(parents=True)
+    only, mods = ",".join(names), list(project.mods)
+    [request] = requests_of(project, vllm="0.28.0-graft", arch="gb10", only=only, sources=sources, without_mods=mods)
+    return request
+
+
+def libraries(out: Path, names: Sequence[str], chip: str = FITTING) -> int:
+    for name in names:
+        library = extension(name, code=fatbin(chip), search_path="/opt/venv")
+        (out / f"{name}.abi3.so").write_bytes(library)
+    return 0
+
+
+def test_grafted_wheel_is_kept_and_cmake_is_told_where_its_sources_are(project: CompileProject, graft: Request) -> None:
+    compiler = FakeCompiler(lambda _, out: libraries(out, [*graft.targets, "_C_stable_libtorch_other"]))
+    made = compile_it(project, graft, compiler)
+    assert compile_it(project, graft, compiler).log is None
+    start = f"vllm-0.28.0+graft.gb10.{made.inputs.key[:8]}-cp38-abi3-manylinux_2_41_"
+    assert made.wheel.filename.startswith(start)
+    [asked] = compiler.asked
+    assert asked["environment"]["VLLM_CUTLASS_SRC_DIR"] == "/factory/src/cutlass"
+    assert json.loads(asked["command"][-1])["targets"] == list(graft.targets)
+    inputs = made.inputs
+    assert (inputs.kind, inputs.version) == ("graft", "0.28.0")
+    assert inputs.system == {"python": "3.13", "glibc": "2.41", "cuda": "13.0"}
+    recorded = read_graft(made.wheel.path, inputs)
+    assert [file.path for file in recorded.replaced] == [f"vllm/{name}.abi3.so" for name in graft.targets]
+
+
+@pytest.mark.parametrize(
+    ("count", "chip", "kind", "why"),
+    [
+        (2, FOREIGN, "audit-failed", "would not run"),
+        (2, "sm_100f", "graft-mismatch", "only sm_100f"),
+        (1, FITTING, "compile-failed", "_qutlass_C"),
+    ],
+)
+def test_graft_that_lacks_a_library_or_code_for_the_gpu_is_not_kept(
+    project: CompileProject, graft: Request, count: int, chip: str, *, kind: str, why: str
+) -> None:
+    with raises(kind) as caught:
+        compile_it(project, graft, FakeCompiler(lambda _, out: libraries(out, graft.targets[:count], chip)))
+    assert why in f"{caught.value.what} {caught.value.why}"
+    assert list(all_kept(project.store)) == []

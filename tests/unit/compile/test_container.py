@@ -1,11 +1,14 @@
-"""The number of compilers at once, and errors about too little memory or disk space."""
+"""The number of compilers at once, too little memory or disk space, and the progress of a compile."""
 
+import io
 import shutil
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from imagefactory.compile.container import BuildMachine, jobs_for, refuse_full_disk
+from imagefactory.cli.show.live import PlainDisplay, watching
+from imagefactory.compile.container import BuildMachine, jobs_for, lines, refuse_full_disk
 from imagefactory.compile.settings import Cost
 from tests.fixtures.failures import raises
 
@@ -46,3 +49,24 @@ def test_full_disk_is_refused(tmp_path: Path) -> None:
 def test_free_space_is_known_before_the_folder_exists(tmp_path: Path) -> None:
     free = BuildMachine.this().free_gb(tmp_path / "not" / "yet")
     assert free == pytest.approx(shutil.disk_usage(tmp_path).free / 1e9, abs=1)
+
+
+def test_lines_may_span_chunks() -> None:
+    text = "[1/2] one\n[2/2] zwölf\nlast".encode()
+    for size in range(1, len(text)):
+        chunks = [text[start : start + size] for start in range(0, len(text), size)]
+        assert list(lines(chunks)) == ["[1/2] one", "[2/2] zwölf", "last"]
+
+
+def test_steps_are_counted_from_time_to_time_and_at_the_end_or_in_place_on_a_terminal() -> None:
+    said = io.StringIO()
+    display = PlainDisplay(Console(file=said), every=3600)
+    for done in (1, 2, 3):
+        display.step(done, 3)
+    assert said.getvalue() == "3 of 3 objects\n"
+    PlainDisplay(Console(file=said), every=0).step(1, 9)
+    assert said.getvalue().endswith("1 of 9 objects\n")
+    said = io.StringIO()
+    with watching(Console(file=said, force_terminal=True, width=80)) as live:
+        live.step(12, 345)
+    assert "12 of 345 objects" in said.getvalue()
