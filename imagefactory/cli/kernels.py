@@ -20,13 +20,11 @@ if TYPE_CHECKING:
         "separated by commas: graft only these extensions, and leave the others as published; put only these "
         "modules into FlashInfer's wheel (default: all that matrix.yaml and images/compile.yaml list)"
     ),
-    source="compile the sources in this folder, given as NAME=DIR, instead of fetching them; repeatable",
     without_mod="do not apply this mod to the sources; repeatable",
     jobs="run this many compilers at the same time (default: as many as cores and memory allow)",
 )
 def compile_(
     project: Project,
-    source: list[str],
     without_mod: list[str],
     vllm: str = "",
     arch: str = "",
@@ -48,9 +46,6 @@ def compile_(
     from imagefactory.compile.toolchain import CompileProject
 
     count = options.processes("--jobs", jobs)
-    for text in source:
-        if (place := text.partition("=")[2]).strip():
-            options.existing("--source", place, folder=True)
     checkout = CompileProject(project.root)
     requests = requests_of(
         checkout,
@@ -58,7 +53,6 @@ def compile_(
         vllm=vllm,
         arch=arch,
         only=only,
-        sources=source,
         without_mods=without_mod,
         jobs=count or 0,
     )

@@ -1,20 +1,12 @@
 """Turns the options of `./inv compile` into jobs: sources, mods and toolchain, and the key of each result."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from imagefactory.compile.settings import FILE, WHAT, What
-from imagefactory.compile.source_tree import (
-    MARKERS,
-    CompileSource,
-    check_folder,
-    choose_sources,
-    read_replacements,
-    resolve,
-    tree_digest,
-)
+from imagefactory.compile.source_tree import CompileSource, choose_sources, resolve
 from imagefactory.compile.toolchain import CompileProject, identity, locked_flashinfer, locked_vllm, toolchain_plan
 from imagefactory.errors import BuildError, ConfigError, LockError, unknown_name
 from imagefactory.lock.wheelhouse.keep import MACHINES, CompileInputs, published_source
@@ -43,7 +35,6 @@ class Request:
     vllm: str
     arch: str
     targets: tuple[str, ...] = ()  # extensions of vLLM or modules of FlashInfer; if empty, the whole wheel
-    sources: tuple[str, ...] = ()  # folders that replace sources, as NAME=DIR
     without_mods: tuple[str, ...] = ()
     jobs: int = 0
 
@@ -60,7 +51,6 @@ def requests_of(
     vllm: str = "",
     arch: str = "",
     only: str = "",
-    sources: Sequence[str] = (),
     without_mods: Sequence[str] = (),
     jobs: int = 0,
 ) -> list[Request]:
@@ -71,12 +61,6 @@ def requests_of(
     _refuse_unknown("arch", [arch], [name for name in matrix.archs if "toolchain-" not in name], "--arch")
     _refuse_unknown("mod", without_mods, project.mods, "--without-mod")
     wanted = _projects(project, what, vllm, arch)
-    folders = {
-        "vllm": ["vllm", *project.settings.sources_of(vllm, matrix.vllm[vllm])],
-        "flashinfer": ["flashinfer"],
-    }
-    known = [name for item in wanted for name in folders[item]]
-    _refuse_unknown("source", [text.partition("=")[0] for text in sources], known, "--source")
     parts = {item: _parts(project, item, vllm, arch) for item in wanted}
     names, listed = _split(only), [part for every in parts.values() for part in every]
     _refuse_unknown("extension of a graft or module of FlashInfer", names, listed or ["none"], "--only")
@@ -91,7 +75,6 @@ def requests_of(
             vllm=vllm,
             arch=arch,
             targets=chosen[item],
-            sources=tuple(text for text in sources if text.partition("=")[0] in folders[item]),
             without_mods=tuple(sorted(without_mods)),
             jobs=jobs,
         )
@@ -147,7 +130,7 @@ class JobSources:
 
     distribution: str
     version: str
-    main: LockedSource | CompileSource  # the locked sdist, or a folder or repository in its place
+    main: LockedSource | CompileSource  # the locked sdist, or the repository of a git reference
     arch_list: str | None
     dependencies: tuple[CompileSource, ...] = ()
     left_out: tuple[str, ...] = ()  # the parts of vLLM's CMake that no target needs
@@ -258,19 +241,19 @@ def _toolchain(project: CompileProject, request: Request, platform: str) -> Plan
 
 def _vllm(project: CompileProject, request: Request, platform: str) -> JobSources:
     version = project.matrix.vllm[request.vllm]
-    replaced = read_replacements(request.sources)
-    main: LockedSource | CompileSource | None = _folder("vllm", replaced)
-    if main is None and version.release is not None:
+    main: LockedSource | CompileSource
+    if version.release is not None:
         main = locked_vllm(project, version.release)
-    main = main or resolve(CompileSource("vllm", f"{version.git}@{version.ref}", None))
-    dependencies, left_out = choose_sources(project.settings, request.vllm, version, replaced, request.targets)
+    else:
+        main = resolve(CompileSource("vllm", f"{version.git}@{version.ref}"))
+    dependencies, left_out = choose_sources(project.settings, request.vllm, version, request.targets)
     carried = () if request.targets else project.settings.carried_by(version)
     carried_from, number = None, version.release
     if carried and version.release is not None:
         why = f"A whole compile takes {' and '.join(carried)} from it, which the toolchain has no compiler for"
         carried_from = published_wheel(project, version.release, platform, why)
     if number is None:
-        commit = _origin(main).rpartition("@")[2].rpartition(":")[2][:9]
+        commit = _origin(main).rpartition("@")[2][:9]
         number = f"{version.version}+g{commit}"
     return JobSources(
         "vllm",
@@ -309,19 +292,10 @@ def _flashinfer(project: CompileProject, request: Request) -> JobSources:
     return JobSources(
         "flashinfer-jit-cache",
         locked.version,
-        _folder("flashinfer", read_replacements(request.sources)) or locked,
+        locked,
         project.matrix.archs[request.arch].flashinfer_cuda_arch_list,
         modules=tuple(name for name in listed if not request.targets or name in request.targets),
     )
-
-
-def _folder(what: What, replaced: Mapping[str, Path]) -> CompileSource | None:
-    """Return the folder that the user compiles instead of the locked sources, if any."""
-    folder = replaced.get(what)
-    if folder is None:
-        return None
-    check_folder(what, folder, MARKERS[what])
-    return CompileSource(what, tree_digest(folder), folder)
 
 
 def _origin(main: LockedSource | CompileSource) -> str:

@@ -1,6 +1,5 @@
 """The sources of a compile: chooses and fetches them, and prepares their tree, with mods applied and parts left out."""
 
-import hashlib
 import os
 import posixpath
 import shutil
@@ -19,8 +18,6 @@ from imagefactory.mods.source_files import FolderSource
 from imagefactory.project.server_versions import ServerVersion
 from imagefactory.store.atomic import WRITING, translating_disk_full
 from imagefactory.store.cache import Store
-from imagefactory.store.digests import checksum
-from imagefactory.store.paths import expand_home
 from images.shipped.mods.apply import apply_mods
 from images.shipped.mods.manifest import Mod, Variant
 
@@ -29,16 +26,14 @@ MARKERS: Mapping[str, str] = {"vllm": "vllm/envs.py", "flashinfer": "flashinfer/
 _GIT_HOST = "https://github.com"
 _PATIENCE = 60  # seconds to wait for a host to list its branches
 _REF_FOLDERS = ("", "refs/", "refs/tags/", "refs/heads/")  # where git looks for a name (gitrevisions(7))
-_IGNORED = {".git", "__pycache__"}
 
 
 @dataclass(frozen=True)
 class CompileSource:
-    """A source and its origin: a folder of the user's, or a repository."""
+    """A source and its origin."""
 
     name: str
-    digest: str  # its identity: a repository and commit, or the hash of a folder's files
-    folder: Path | None  # the folder that the user named, if any
+    digest: str  # its repository and commit
     settings: SourceSettings | None = None  # how vLLM's CMake finds it; None for the project that is compiled
 
     @property
@@ -46,78 +41,20 @@ class CompileSource:
         return f"/factory/src/{self.name}"
 
 
-def read_replacements(texts: Sequence[str]) -> dict[str, Path]:
-    found: dict[str, Path] = {}
-    for text in texts:
-        name, sign, folder = text.partition("=")
-        if not sign or not folder:
-            raise InputError(
-                "wrong-source",
-                f"--source {text} names no folder.",
-                where="the --source option",
-                why="It is read as NAME=DIR.",
-                fix="Write it like --source cutlass=/src/cutlass.",
-            )
-        found[name] = expand_home(folder, "the --source option").absolute()
-    return found
-
-
-def check_folder(name: str, folder: Path, marker: str) -> None:
-    if not (folder / marker).exists():
-        raise InputError(
-            "wrong-source",
-            f"The folder is not {name}.",
-            where=folder,
-            why=f"It has no {marker}." if folder.is_dir() else "There is no such folder.",
-            fix=f"Name the top folder of a checkout of {name}, with its submodules.",
-        )
-
-
-def tree_digest(folder: Path) -> str:
-    """Hash the files of a tree by path, kind and content, without git's own files and bytecode."""
-    entries: list[list[str]] = []
-    for root, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name not in _IGNORED)
-        for name in [*files, *(item for item in folders if Path(root, item).is_symlink())]:
-            path = Path(root, name)
-            relative = path.relative_to(folder).as_posix()
-            if path.is_symlink():
-                entries.append([relative, "link", str(path.readlink())])
-            elif path.is_file() and name != ".git":
-                with path.open("rb") as file:
-                    digest = hashlib.file_digest(file, "sha256").hexdigest()
-                entries.append([relative, "x" if path.stat().st_mode & 0o100 else "-", digest])
-    return f"tree:{checksum(sorted(entries))}"
-
-
 def choose_sources(
-    settings: CompileSettings,
-    vllm: str,
-    version: ServerVersion,
-    replaced: Mapping[str, Path],
-    targets: Sequence[str],
+    settings: CompileSettings, vllm: str, version: ServerVersion, targets: Sequence[str]
 ) -> tuple[list[CompileSource], list[str]]:
     """Return the sources that vLLM is compiled with, and the parts that the chosen targets do not need."""
     chosen: list[CompileSource] = []
     left_out: list[str] = []
     listed = settings.listed_as(vllm, version)
     for name, source in settings.sources_of(vllm, version).items():
-        folder = replaced.get(name)
-        if folder is not None:
-            check_folder(name, folder, source.marker)
-            chosen.append(CompileSource(name, tree_digest(folder), folder, source))
-        elif targets and source.part and not {*targets} & {*source.targets}:
+        if targets and source.part and not {*targets} & {*source.targets}:
             left_out.append(source.part)
         else:
             repository, commit = source.reference(listed)
-            chosen.append(CompileSource(name, f"{repository}@{commit}", None, source))
+            chosen.append(CompileSource(name, f"{repository}@{commit}", source))
     return chosen, left_out
-
-
-def place(source: CompileSource, target: Path, store: Store) -> None:
-    folder = source.folder or fetch_source(source, store)
-    with translating_disk_full(target):
-        shutil.copytree(folder, target, symlinks=True, ignore=shutil.ignore_patterns(*_IGNORED))
 
 
 def resolve(source: CompileSource) -> CompileSource:
@@ -129,7 +66,7 @@ def resolve(source: CompileSource) -> CompileSource:
             f"{repository} has no {ref}.",
             where=f"matrix.yaml, vllm: git {repository}, ref {ref}",
             why="The repository lists no such branch, tag or pull request.",
-            fix=f"Correct `ref`, or pass --source {source.name}=DIR.",
+            fix="Correct `ref`.",
         )
     return replace(source, digest=f"{repository}@{commit}")
 
@@ -156,7 +93,14 @@ def fetch_source(source: CompileSource, store: Store) -> Path:
             folder.parent.mkdir(parents=True, exist_ok=True)
             checkout.rename(folder)
     marker = settings.marker if settings else MARKERS[source.name]
-    check_folder(source.name, part, marker)
+    if not (part / marker).exists():
+        raise InputError(
+            "wrong-source",
+            f"{repository} is not {source.name}.",
+            where=part,
+            why=f"At {commit}, it has no {marker}.",
+            fix=f"Correct its repository or commit in {FILE}.",
+        )
     store.mark_used(folder)
     return part
 
@@ -202,7 +146,7 @@ def _git(source: str, where: str, *words: str, timeout: float | None = None) -> 
         f"The source {source} cannot be fetched.",
         where=where,
         why=why or "git gave no reason.",
-        fix=f"Check the network, set FACTORY_GIT_HOST to a mirror, or pass --source {source}=DIR.",
+        fix="Check the network, or set FACTORY_GIT_HOST to a mirror, which may be a folder of clones.",
     )
 
 
@@ -279,6 +223,12 @@ def _refuse_outside(member: tarfile.TarInfo) -> None:
     for path in paths:
         if posixpath.normpath(path).startswith(("/", "..")):
             raise tarfile.ExtractError(f"{member.name} leads out of the folder")
+
+
+def place(source: CompileSource, target: Path, store: Store) -> None:
+    with translating_disk_full(target):
+        folder = fetch_source(source, store)
+        shutil.copytree(folder, target, symlinks=True, ignore=shutil.ignore_patterns(".git"))
 
 
 def change(tree: Path, mods: Sequence[tuple[Mod, Variant]], left_out: Iterable[str]) -> None:

@@ -195,7 +195,7 @@ def locked_vllm(project: CompileProject, release: str) -> LockedSource:
             f"The sources of vLLM {release} are not locked.",
             where="locks/sources.toml",
             why="They are what is compiled, and say which torch and FlashInfer to compile with.",
-            fix="Run `./inv lock`; to compile sources of your own, pass --source vllm=DIR.",
+            fix="Run `./inv lock`.",
         )
     return sdist
 

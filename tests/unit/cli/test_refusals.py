@@ -42,7 +42,6 @@ def filled(text: str, places: Path) -> str:
         ("output-unusable", ["promote", "--target=tiny/cpu", "--subjects={folder}"]),
         ("cannot-sign", ["publish", "--key={missing}"]),
         ("cannot-sign", ["keys.new", "--private={folder}", "--public=p.pem"]),
-        ("no-file", ["compile", "--source=vllm={missing}"]),
         ("bad-setting", ["run", "--print", IMAGE, "--set=nothing"]),
         ("no-file", ["run", "--image=sha256:" + "0" * 64]),
         ("bad-setting", ["build", "--engine=docker", "--fat"]),

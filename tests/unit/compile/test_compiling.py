@@ -21,12 +21,13 @@ from imagefactory.project.locks.files import LockedSource
 from imagefactory.store.digests import file_sha256
 from tests.fixtures.extensions import extension
 from tests.fixtures.failures import raises
-from tests.fixtures.fake_compiler import FITTING, FOREIGN, FakeCompiler, Machine, Watch, compile_it, source
+from tests.fixtures.fake_compiler import FITTING, FOREIGN, FakeCompiler, Machine, Watch, compile_it
 from tests.fixtures.fatbins import container as fatbin
 from tests.fixtures.platforms import wheel_tag
 from tests.fixtures.wheels import make_wheel
 
 WHOLE = Request(what="flashinfer", vllm="0.32.0", arch="gb10")
+"""A request for all of FlashInfer."""
 VERSION = "0.7.0.post1"
 
 
@@ -39,16 +40,10 @@ def wheel(out: Path, chip: str = FITTING) -> int:
     return 0
 
 
-@pytest.fixture
-def whole(tmp_path: Path) -> Request:
-    """A request for all of FlashInfer, from a folder of sources."""
-    return replace(WHOLE, sources=(source(tmp_path, "flashinfer", "flashinfer/jit/core.py"),))
-
-
-def test_wheel_is_kept_and_never_compiled_twice(project: CompileProject, whole: Request) -> None:
+def test_wheel_is_kept_and_never_compiled_twice(project: CompileProject) -> None:
     compiler = FakeCompiler(lambda _, out: wheel(out))
-    made = compile_it(project, whole, compiler)
-    again = compile_it(project, whole, compiler)
+    made = compile_it(project, WHOLE, compiler)
+    again = compile_it(project, WHOLE, compiler)
     assert made.wheel == again.wheel
     assert again.log is None
     assert len(compiler.asked) == 1
@@ -58,38 +53,38 @@ def test_wheel_is_kept_and_never_compiled_twice(project: CompileProject, whole: 
     assert left == {".lock", "log"}, "the tree is of no use once there is a wheel"
 
 
-def test_wheel_that_names_no_glibc_gets_that_of_its_compilers(project: CompileProject, whole: Request) -> None:
+def test_wheel_that_names_no_glibc_gets_that_of_its_compilers(project: CompileProject) -> None:
     def unnamed(_: Path, out: Path) -> int:
         code = f"Fatbin elf code:\n=====\narch = {FITTING}\n"
         files: dict[str, bytes | str] = {"flashinfer_jit_cache/norm.so": code}
         make_wheel(out, "flashinfer-jit-cache", VERSION, files=files, tag=wheel_tag(tag="py3-none-linux"))
         return 0
 
-    made = compile_it(project, whole, FakeCompiler(unnamed))
+    made = compile_it(project, WHOLE, FakeCompiler(unnamed))
     assert made.wheel.filename.endswith(f"-py3-none-{wheel_tag(tag='manylinux_2_41')}.whl")
     assert made.inputs.system == {"python": "3.13", "glibc": "2.41", "cuda": "13.0"}
 
 
-def test_failed_compile_keeps_its_tree_and_log_but_no_wheel(project: CompileProject, whole: Request) -> None:
+def test_failed_compile_keeps_its_tree_and_log_but_no_wheel(project: CompileProject) -> None:
     def fail(build: Path, out: Path) -> int:
         (build / "a.o").touch()
         wheel(out)
         return 1
 
     with raises("compile-failed") as caught:
-        compile_it(project, whole, FakeCompiler(fail))
+        compile_it(project, WHOLE, FakeCompiler(fail))
     assert "it broke" in caught.value.why
     assert Path(str(caught.value.where)).read_text().startswith("[1/2]")
     assert list(all_kept(project.store)) == []
     with raises("compile-failed") as caught:
-        compile_it(project, whole, FakeCompiler(lambda *_: 137))
+        compile_it(project, WHOLE, FakeCompiler(lambda *_: 137))
     assert "fewer than 4" in caught.value.fix, "it was killed"
     with raises("audit-failed", match="would not run"):
-        compile_it(project, whole, FakeCompiler(lambda _, out: wheel(out, FOREIGN)))
+        compile_it(project, WHOLE, FakeCompiler(lambda _, out: wheel(out, FOREIGN)))
     assert list(all_kept(project.store)) == []
 
 
-def test_interrupted_compile_is_resumed(project: CompileProject, whole: Request) -> None:
+def test_interrupted_compile_is_resumed(project: CompileProject) -> None:
     def interrupted(build: Path, out: Path) -> int:
         (build / "a.o").write_text("object")
         wheel(out)
@@ -101,12 +96,12 @@ def test_interrupted_compile_is_resumed(project: CompileProject, whole: Request)
         return wheel(out)
 
     with pytest.raises(KeyboardInterrupt):
-        compile_it(project, whole, FakeCompiler(interrupted))
+        compile_it(project, WHOLE, FakeCompiler(interrupted))
     assert list(all_kept(project.store)) == []
-    assert compile_it(project, whole, FakeCompiler(resumed)).wheel is not None
+    assert compile_it(project, WHOLE, FakeCompiler(resumed)).wheel is not None
 
 
-def test_full_disk_is_named_and_what_is_compiled_is_kept(project: CompileProject, whole: Request) -> None:
+def test_full_disk_is_named_and_what_is_compiled_is_kept(project: CompileProject) -> None:
     def full(build: Path, _: Path) -> int:
         (build / "99.o").write_text("object")
         return 1
@@ -118,24 +113,24 @@ def test_full_disk_is_named_and_what_is_compiled_is_kept(project: CompileProject
     compiler = FakeCompiler(full)
     compiler.failure = ("FAILED: 100.o", "fatal error: error writing to 100.o: No space left on device")
     with raises("disk-full", match="disk was full") as caught:
-        compile_it(project, whole, compiler)
+        compile_it(project, WHOLE, compiler)
     assert "100.o" in caught.value.why
     assert "kept" in caught.value.fix
-    assert compile_it(project, whole, FakeCompiler(resumed)).wheel is not None
+    assert compile_it(project, WHOLE, FakeCompiler(resumed)).wheel is not None
 
 
-def test_second_run_of_the_same_compile_is_refused(project: CompileProject, whole: Request) -> None:
+def test_second_run_of_the_same_compile_is_refused(project: CompileProject) -> None:
     def second(_: Path, out: Path) -> int:
         with raises("compile-busy"):
-            compile_it(project, whole, FakeCompiler(lambda _, out: wheel(out)))
+            compile_it(project, WHOLE, FakeCompiler(lambda _, out: wheel(out)))
         return wheel(out)
 
-    assert compile_it(project, whole, FakeCompiler(second)).wheel is not None
+    assert compile_it(project, WHOLE, FakeCompiler(second)).wheel is not None
 
 
-def test_container_gets_the_gpu_the_modules_and_fixed_paths(project: CompileProject, whole: Request) -> None:
+def test_container_gets_the_gpu_the_modules_and_fixed_paths(project: CompileProject) -> None:
     compiler = FakeCompiler(lambda _, out: wheel(out))
-    compile_it(project, replace(whole, targets=("sampling",)), compiler)
+    compile_it(project, replace(WHOLE, targets=("sampling",)), compiler)
     [asked] = compiler.asked
     environment = asked["environment"]
     assert environment["FLASHINFER_CUDA_ARCH_LIST"] == "12.1a"
@@ -148,14 +143,14 @@ def test_container_gets_the_gpu_the_modules_and_fixed_paths(project: CompileProj
 
 
 def test_objects_are_shared_through_the_server_that_the_user_names(
-    project: CompileProject, whole: Request, monkeypatch: pytest.MonkeyPatch
+    project: CompileProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler = FakeCompiler(lambda *_: 1)
 
     def asked(remote: str) -> tuple[str, str]:
         monkeypatch.setenv(REMOTE, remote)
         with raises("compile-failed"):
-            compile_it(project, whole, compiler)
+            compile_it(project, WHOLE, compiler)
         run = compiler.asked[-1]
         return run["environment"].get("CCACHE_REMOTE_STORAGE", ""), run["network"]
 
@@ -165,9 +160,9 @@ def test_objects_are_shared_through_the_server_that_the_user_names(
 
 
 def test_toolchain_is_refused_where_docker_has_no_room_for_it(
-    project: CompileProject, whole: Request, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    project: CompileProject, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    plan, refused = work_out(project, whole).plan, list[str]()
+    plan, refused = work_out(project, WHOLE).plan, list[str]()
     monkeypatch.setattr(daemon, "ask", lambda: None)
     monkeypatch.setattr(daemon, "refuse_foreign", lambda _, platform: refused.append(platform))
     monkeypatch.setattr(daemon, "image_id", lambda _: None)
@@ -184,11 +179,11 @@ def test_toolchain_is_refused_where_docker_has_no_room_for_it(
     [(Machine(4, 2.0), "memory for 1 compiler"), (Machine(4, 64.0, free=7.9), "disk space for the objects")],
 )
 def test_too_little_memory_or_disk_is_reported_before_any_work(
-    project: CompileProject, whole: Request, machine: Machine, missing: str
+    project: CompileProject, machine: Machine, missing: str
 ) -> None:
     compiler = FakeCompiler(lambda _, out: wheel(out), machine)
     with raises("no-room", match=missing):
-        compile_it(project, whole, compiler)
+        compile_it(project, WHOLE, compiler)
     assert compiler.provided == []
     assert not (project.store.root / "compile").exists()
 
@@ -199,9 +194,8 @@ def test_too_little_memory_or_disk_is_reported_before_any_work(
         ({"vllm": "0.19.1"}, "no-lock", "./inv lock --toolchain 0.19.1"),
         ({"what": "vllm", "arch": "cpu"}, "bad-compile-data", "cpu has no GPU to compile for"),
         ({"what": "flashinfer", "arch": "cpu"}, "bad-compile-data", "cpu has no GPU to compile for"),
-        ({"sources": ("flashinfer=.",)}, "wrong-source", "not flashinfer"),
     ],
-    ids=["toolchain not locked", "vllm, no GPU", "flashinfer, no GPU", "wrong folder"],
+    ids=["toolchain not locked", "vllm, no GPU", "flashinfer, no GPU"],
 )
 def test_request_that_cannot_succeed_is_refused_before_any_work(
     project: CompileProject, changes: dict[str, Any], error: str, says: str
@@ -222,10 +216,8 @@ def test_wheel_that_no_image_could_run_is_refused(project: CompileProject) -> No
     assert "Python 3.11 and glibc 2.36" in runs
 
 
-def test_key_covers_everything_that_affects_the_result(project: CompileProject, tmp_path: Path) -> None:
-    header = "include/cutlass/cutlass.h"
-    folders = (source(tmp_path, "cutlass", header), source(tmp_path, "qutlass", "qutlass/csrc/bindings.cpp"))
-    base = replace(WHOLE, what="vllm", targets=("_qutlass_C",), sources=folders)
+def test_key_covers_everything_that_affects_the_result(project: CompileProject) -> None:
+    base = replace(WHOLE, what="vllm", targets=("_qutlass_C",))
 
     def key(**changes: Any) -> str:
         return work_out(project, replace(base, **changes)).inputs.key
@@ -236,9 +228,7 @@ def test_key_covers_everything_that_affects_the_result(project: CompileProject, 
         key(targets=("_C_stable_libtorch",)),
         key(arch="b200"),
     }
-    (tmp_path / "cutlass" / header).write_text("changed")
-    keys.add(key())
-    assert len(keys) == 5
+    assert len(keys) == 4
     assert key(jobs=7) in keys, "how many compilers run does not matter"
 
 
@@ -256,11 +246,7 @@ def graft(project: CompileProject, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     stored.parent.mkdir(parents=True)
     shutil.copy(wheel, stored)
     monkeypatch.setattr("imagefactory.compile.job.published_wheel", lambda *_: published)
-    markers = {"cutlass": "include/cutlass/cutlass.h", "qutlass": "qutlass/csrc/bindings.cpp"}
-    sources = [source(tmp_path, name, marker) for name, marker in {"vllm": "vllm/envs.py", **markers}.items()]
-    (tmp_path / "vllm" / "cmake" / "external_projects").mkdir(parents=True)
-    only, mods = ",".join(names), list(project.mods)
-    [request] = requests_of(project, vllm="0.28.0-graft", arch="gb10", only=only, sources=sources, without_mods=mods)
+    [request] = requests_of(project, vllm="0.28.0-graft", arch="gb10", only=",".join(names))
     return request
 
 

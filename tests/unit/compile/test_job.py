@@ -25,7 +25,6 @@ RUST = ("vllm/vllm-rs", "vllm/_rust_*.so")
         ({"arch": "toolchain-trixie"}, "arch 'toolchain-trixie'"),
         ({"what": "torch"}, "project to compile 'torch'"),
         ({"without_mods": ["nothing"]}, "mod 'nothing'"),
-        ({"sources": ["cutlas=/x"]}, "source 'cutlas'"),
         ({"what": "vllm", "vllm": GRAFT, "only": "_qutlas_C"}, "'_qutlas_C'"),
         ({"what": "vllm", "vllm": "0.28.0", "only": "_qutlass_C"}, "extension of a graft .* '_qutlass_C'"),
         ({"what": "flashinfer", "only": "sampler"}, "'sampler'"),
@@ -59,13 +58,11 @@ def test_wheel_of_flashinfer_has_the_modules_of_its_arch_or_those_named(project:
     assert alone.what == "vllm", "of FlashInfer nothing is named"
 
 
-def test_whole_version_is_compiled_whole_and_each_request_has_the_sources_of_its_project(
-    project: CompileProject,
-) -> None:
-    vllm, flashinfer = requests_of(project, sources=["cutlass=/c", "flashinfer=/f"], jobs=3)
-    assert (vllm.what, vllm.sources, vllm.vllm, vllm.arch) == ("vllm", ("cutlass=/c",), "0.32.0", "gb10")
+def test_whole_version_is_compiled_whole(project: CompileProject) -> None:
+    vllm, flashinfer = requests_of(project, jobs=3)
+    assert (vllm.what, vllm.vllm, vllm.arch) == ("vllm", "0.32.0", "gb10")
     assert (vllm.targets, vllm.graft) == ((), False)
-    assert (flashinfer.what, flashinfer.sources, flashinfer.jobs) == ("flashinfer", ("flashinfer=/f",), 3)
+    assert (flashinfer.what, flashinfer.jobs) == ("flashinfer", 3)
 
 
 def found(project: CompileProject, vllm: str, platform: str, targets: tuple[str, ...] = ()) -> JobSources:

@@ -1,29 +1,28 @@
 """Sources of a compile: folders of the user, fetching the rest with git, and the tree with mods and without parts."""
 
 import io
-import os
 import shutil
 import subprocess
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from imagefactory.compile.compiling import fill
+from imagefactory.compile.job import JobSources
 from imagefactory.compile.settings import SourceSettings, load_settings
 from imagefactory.compile.source_tree import (
     LEFT_OUT,
     CompileSource,
     change,
-    check_folder,
     choose_sources,
     fetch_source,
     head_of,
-    place,
     prepare,
-    read_replacements,
     resolve,
-    tree_digest,
     unpack_sdist,
 )
 from imagefactory.compile.toolchain import CompileProject
@@ -45,60 +44,15 @@ def tree(folder: Path, files: dict[str, str]) -> Path:
     return folder
 
 
-def cutlass(folder: Path) -> Path:
-    return tree(folder, {"include/cutlass/cutlass.h": "#pragma once\n", "CMakeLists.txt": "project(x)\n"})
-
-
-def test_replacement_is_read_as_name_and_folder() -> None:
-    assert read_replacements(["cutlass=/a=b"]) == {"cutlass": Path("/a=b")}
-    for text in ("cutlass", "cutlass="):
-        with raises("wrong-source", match="names no folder"):
-            read_replacements([text])
-
-
-def test_folder_of_another_project_is_refused(tmp_path: Path) -> None:
-    with raises("wrong-source", match="The folder is not cutlass") as caught:
-        check_folder("cutlass", tmp_path, "include/cutlass/cutlass.h")
-    assert "include/cutlass/cutlass.h" in caught.value.why
-    with raises("wrong-source", match="The folder is not cutlass") as caught:
-        check_folder("cutlass", tmp_path / "nowhere", "x")
-    assert "no such folder" in caught.value.why
-
-
-def test_digest_of_a_tree_depends_on_all_of_its_content_and_nothing_else(tmp_path: Path) -> None:
-    one, two = cutlass(tmp_path / "one"), cutlass(tmp_path / "two")
-    os.utime(two / "CMakeLists.txt", (1, 1))
-    tree(two, {".git/HEAD": "ref", "python/__pycache__/x.pyc": "bytecode"})
-    assert tree_digest(one) == tree_digest(two)
-    digests = {tree_digest(two)}
-    for edit in (
-        lambda: (two / "CMakeLists.txt").write_text("project(y)\n"),
-        (two / "new.h").touch,
-        lambda: (two / "CMakeLists.txt").chmod(0o755),
-        lambda: (two / "include" / "link").symlink_to("cutlass"),
-    ):
-        edit()
-        digests.add(tree_digest(two))
-    assert len(digests) == 5
-
-
-def test_sources_have_files_or_a_commit_and_targets_leave_out_what_they_do_not_need(tmp_path: Path) -> None:
-    replaced = {"cutlass": cutlass(tmp_path)}
-    everything, left_out = choose_sources(SETTINGS, "0.32.0", NEW, replaced, ())
+def test_sources_have_a_commit_and_targets_leave_out_what_they_do_not_need() -> None:
+    everything, left_out = choose_sources(SETTINGS, "0.32.0", NEW, ())
     assert (len(everything), left_out) == (10, [])
-    some, left_out = choose_sources(SETTINGS, "0.32.0", NEW, replaced, ("_qutlass_C",))
+    some, left_out = choose_sources(SETTINGS, "0.32.0", NEW, ("_qutlass_C",))
     assert [source.name for source in some] == ["cutlass", "qutlass"]
-    assert some[0].digest == tree_digest(tmp_path)
     assert some[1].digest == "IST-DASLab/qutlass@e74319e3405ce6d71965732880f5dc1f52371f64"
     assert some[1].place == "/factory/src/qutlass"
     assert "vllm_flash_attn" in left_out
     assert len(left_out) == 8
-
-
-def test_copy_has_no_history_and_no_bytecode(tmp_path: Path) -> None:
-    folder = tree(cutlass(tmp_path / "from"), {".git/HEAD": "ref", "a/__pycache__/x.pyc": ""})
-    place(CompileSource("cutlass", "tree:x", folder), tmp_path / "to", Store(tmp_path / "store"))
-    assert sorted(path.name for path in (tmp_path / "to").iterdir()) == ["CMakeLists.txt", "a", "include"]
 
 
 @dataclass
@@ -130,7 +84,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
 
 def fetched(digest: str, **more: object) -> CompileSource:
     settings = SourceSettings.model_validate({"git": "o/cutlass", "variable": "X", "marker": "a.h", "refs": {}, **more})
-    return CompileSource("cutlass", digest, None, settings)
+    return CompileSource("cutlass", digest, settings)
 
 
 def test_commit_or_tag_is_fetched_once(tmp_path: Path, host: Host) -> None:
@@ -144,16 +98,29 @@ def test_commit_or_tag_is_fetched_once(tmp_path: Path, host: Host) -> None:
     assert fetch_source(fetched("o/cutlass@v1", folder="part"), store).name == "part"
 
 
+def test_tree_has_the_project_and_its_dependencies_without_their_history(
+    project: CompileProject, host: Host, tmp_path: Path
+) -> None:
+    host.repository("o/vllm", {"vllm/envs.py": "", "cmake/external_projects/x.cmake": "include(X)\n"})
+    commit = host.repository("o/cutlass", {"a.h": "x"})
+    cutlass = fetched(f"o/cutlass@{commit}")
+    sources = JobSources("vllm", "1", CompileSource("vllm", "o/vllm@v1"), None, (cutlass,), left_out=("x",))
+    job: Any = SimpleNamespace(sources=sources, request=SimpleNamespace(what="vllm"))
+    fill(project, job, tmp_path / "tree")
+    found = {path.relative_to(tmp_path / "tree").as_posix() for path in (tmp_path / "tree").rglob("*.*")}
+    assert found == {"vllm/vllm/envs.py", "vllm/cmake/external_projects/x.cmake", "cutlass/a.h"}
+
+
 def test_unreachable_source_is_an_error_with_a_workaround(tmp_path: Path, host: Host) -> None:
     host.repository("o/cutlass", {"a.h": "x"})
     store = Store(tmp_path / "store")
     for digest in (f"o/cutlass@{'0' * 40}", "o/nothing@v1"):
         with raises("source-unreachable", match="cannot be fetched") as caught:
             fetch_source(fetched(digest), store)
-        assert "--source cutlass=DIR" in caught.value.fix
+        assert "FACTORY_GIT_HOST" in caught.value.fix
     assert not list(store.root.glob("sources/*/*"))
     host.repository("o/other", {"b.h": "x"})
-    with raises("wrong-source", match="is not cutlass"):
+    with raises("wrong-source", match="o/other is not cutlass"):
         fetch_source(fetched("o/other@v1"), store)
 
 
@@ -167,9 +134,9 @@ def test_ref_is_resolved_exactly_and_not_by_its_last_part_and_pinned_to_its_comm
         assert head_of("o/vllm", ref) == commit
     assert head_of("o/vllm", "HEAD") == head_of("o/vllm", "fork/main") != commit
     assert head_of("o/vllm", "nowhere") is None
-    assert resolve(CompileSource("vllm", "o/vllm@main", None)).digest == f"o/vllm@{commit}"
+    assert resolve(CompileSource("vllm", "o/vllm@main")).digest == f"o/vllm@{commit}"
     with raises("source-unreachable", match="o/vllm has no nowhere"):
-        resolve(CompileSource("vllm", "o/vllm@nowhere", None))
+        resolve(CompileSource("vllm", "o/vllm@nowhere"))
 
 
 def test_a_host_and_a_ref_run_no_program(tmp_path: Path, host: Host) -> None:
