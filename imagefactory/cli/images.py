@@ -115,14 +115,13 @@ def run(
 
     VLLM_API_KEY or VLLM_API_KEY_FILE sets the server's key, HF_TOKEN the token for gated models.
     """
-    from imagefactory.launch import launchers, prepare
+    from imagefactory.launch import prepare, recipes
     from imagefactory.launch.companions import chosen_profiles
     from imagefactory.launch.docker_run import HUB_CACHE
-    from imagefactory.launch.recipes import settings_of_a_recipe
 
     cells = [select_one(project, one) for one in target or [""]]
     options.at_most_one(print=print_, compose=compose, recipe=recipe)
-    swapped, unit = recipe == launchers.LLAMA_SWAP, recipe == launchers.QUADLET
+    swapped, unit = recipe == recipes.LLAMA_SWAP, recipe == recipes.QUADLET
     shared = recipe and not (swapped or unit)
     options.at_most_one(recipe=shared, mod=mod)
     if len(cells) > 1 and (not swapped or image):
@@ -139,7 +138,7 @@ def run(
             project,
             cell,
             image or find(project, cell),
-            given=(settings_of_a_recipe(project.matrix, cell) if shared else {}) | prepare.settings_from(set),
+            given=(recipes.settings_of_a_recipe(project.matrix, cell) if shared else {}) | prepare.settings_from(set),
             environment=os.environ,
             models=models or HUB_CACHE,
             mods=mod,
@@ -149,9 +148,9 @@ def run(
     ]
     start = starts[0]
     if swapped:
-        print(launchers.llama_swap([start.launch for start in starts]), end="")
+        print(recipes.llama_swap([start.launch for start in starts]), end="")
     elif unit:
-        print(launchers.quadlet(start.launch), end="")
+        print(recipes.quadlet(start.launch), end="")
     elif recipe:
         print(start.recipe(recipe))
     elif compose:

@@ -16,17 +16,16 @@ from imagefactory.assemble.assemble import built_layouts
 from imagefactory.check.bench.endpoint import Endpoint
 from imagefactory.errors import BuildError, CheckError, EngineError, UsageError, clean
 from imagefactory.launch.docker_run import Launch, compose, docker_once, docker_run, shell_line
-from imagefactory.launch.launchers import QUADLET, quadlet
 from imagefactory.launch.prepare import Start
+from imagefactory.launch.recipes import QUADLET, quadlet
 from imagefactory.oci.layout import Layout
 from imagefactory.pair import images, weights
 from imagefactory.pair.cable import Cable, find_cable
 from imagefactory.pair.containers import ADDRESS, PAIR, REFUSALS, START, Container, find, make_room
-from imagefactory.pair.eugr_env import find_env, read_env
 from imagefactory.pair.machines import HERE, Machine, There, check, run
 from imagefactory.pair.node import PROBE, Node
 from imagefactory.pair.problem import refuse_first
-from imagefactory.pair.rules import HEAD_PORT, Need, problems
+from imagefactory.pair.rules import HEAD_PORT, Need, find_env, problems, read_env
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.store.digests import canonical_json, sha256_of

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -9,7 +10,7 @@ from imagefactory.errors import FactoryError
 from imagefactory.mods.choose import NO_MODEL
 from imagefactory.mods.exact_edits import exact_edits, propose
 from imagefactory.mods.importing.attempts import Attempt
-from imagefactory.mods.importing.sources import UNKNOWN, Source
+from imagefactory.mods.importing.sources import Source
 from imagefactory.mods.source_files import Trees
 from imagefactory.project.matrix import Matrix
 from images.shipped.conditions import Condition
@@ -28,6 +29,7 @@ from images.shipped.mods.manifest import (
 )
 
 _REASON = 300
+UNKNOWN: Final = "NOASSERTION"  # what SPDX calls a licence that nobody has looked for
 
 
 @dataclass
@@ -81,7 +83,7 @@ def draft(source: Source, groups: Sequence[Group], matrix: Matrix, trees: Trees,
         name=source.name,
         summary=f"Imported from {source.shown}"[:80] + "; say what gets better, and for whom",
         why=why,
-        licence=source.licence,
+        licence=UNKNOWN,
         distribution=distribution,
         needed_when=[Condition(model=NO_MODEL)],
         upstreamed_in=starts[-1] if upstream is not None else None,

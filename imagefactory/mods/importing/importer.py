@@ -16,7 +16,7 @@ from imagefactory.mods.exact_edits import blocks
 from imagefactory.mods.importing.attempts import Attempt, read_diffs, try_diffs
 from imagefactory.mods.importing.draft import Draft, draft, group_attempts
 from imagefactory.mods.importing.replays import SECONDS, Order, Report, judge
-from imagefactory.mods.importing.sources import UNKNOWN, Source
+from imagefactory.mods.importing.sources import Source
 from imagefactory.mods.source_files import ReleaseSource, Trees
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import VLLM
@@ -196,13 +196,11 @@ def refuse_fruitless(source: Source, attempts: Sequence[Attempt]) -> None:
 
 def provenance(source: Source, made: Draft, supplied: Mapping[str, bytes]) -> list[str]:
     """Return the comments that say where a mod comes from, and what is left to do."""
-    licence = "no licence found" if source.licence == UNKNOWN else source.licence
-    lines = [f"Imported by `./inv mods.import` from {source.shown} ({licence})."]
+    lines = [f"Imported by `./inv mods.import` from {source.shown}."]
     lines += [f"  {name}: sha256 {sha256_of(data)}" for name, data in list(source.files.items())[:20]]
     lines += [f"  {name}: sha256 {sha256_of(data)}, supplied with --with" for name, data in supplied.items()]
     lines += [f"Note: {note}." for note in made.notes]
-    todo = ["summary", "needed_when (which models get it)", "the checks"]
-    todo += ["licence"] if source.licence == UNKNOWN else []
+    todo = ["summary", "needed_when (which models get it)", "the checks", "licence"]
     todo += ["why (no issue or pull request was named)"] if made.manifest.why == NO_REASON else []
     return [*lines, f"Review before merging: {', '.join(todo)}."]
 

@@ -24,15 +24,6 @@ _ORIGIN = re.compile(
     re.MULTILINE,
 )
 _PROBLEM = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(?:pull|issues)/\d+")
-_LICENCES = {
-    "Apache-2.0": ["Apache License Version 2.0"],
-    "MIT": ["Permission is hereby granted, free of charge, to any person"],
-    "BSD-3-Clause": ["Redistribution and use in source and binary forms", "Neither the name"],
-    "GPL-3.0-only": ["GNU GENERAL PUBLIC LICENSE Version 3"],
-}
-"""What the texts of licences say, with one space for any others."""
-_SPDX = re.compile(r"SPDX-License-Identifier:[ \t]*([A-Za-z0-9][A-Za-z0-9.+-]{0,60})")
-UNKNOWN: Final = "NOASSERTION"  # what SPDX calls a licence that nobody has looked for
 
 
 @dataclass(frozen=True)
@@ -43,7 +34,6 @@ class Source:
     name: str
     files: Mapping[str, bytes]  # all its files; for diffs in the order in which they are applied
     shown: str  # how the source is called in mod.yaml
-    licence: str = UNKNOWN
     link: str | None = None  # where it was published, as far as Git knows
 
     @cached_property
@@ -78,7 +68,7 @@ def read_source(text: str, name: str = "") -> Source:
     if not files:
         raise _unusable(text, f"It has no {SCRIPT}, and no .patch or .diff file.")
     shown, link = _published(path)
-    return Source(kind, name or _name_for(path), files, shown, _licence(path, files), link)
+    return Source(kind, name or _name_for(path), files, shown, link)
 
 
 def _read_files(folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -158,23 +148,6 @@ def _text(file: Path) -> str:
     """Read a file; empty if there is none."""
     there = os.path.isfile(file)  # noqa: PTH113 - Path.is_file raises for a name that is too long
     return read_file(file).decode("utf-8", "replace") if there else ""
-
-
-def _licence(path: Path, files: Mapping[str, bytes]) -> str:
-    """Find the licence of a source: in its files, or in a licence file beside it or above it in its repository."""
-    for data in files.values():
-        match = _SPDX.search(data.decode("utf-8", "replace"))
-        if match is not None:
-            return match[1]
-    folder = path.resolve() if path.is_dir() else path.resolve().parent
-    top, _ = _repository(folder)
-    above = [one for one in folder.parents if one.is_relative_to(top)]
-    for place in (folder, *above):
-        for file in sorted(place.glob("LICEN[CS]E*")):
-            text = " ".join(read_file(file).decode("utf-8", "replace").split()) if file.is_file() else ""
-            known = (name for name, parts in _LICENCES.items() if all(part in text for part in parts))
-            return next(known, UNKNOWN)
-    return UNKNOWN
 
 
 def _unusable(source: str, why: str) -> ModError:

@@ -26,7 +26,7 @@ from imagefactory.check.bench.result import BenchResult
 from imagefactory.check.bench.tool import command_in
 from imagefactory.check.smoke.containers import Container, Containers, RunningServer, docker
 from imagefactory.launch.docker_run import Launch
-from imagefactory.launch.launchers import llama_swap
+from imagefactory.launch.recipes import llama_swap
 from imagefactory.plan.serve.description import describe_image, image_environment, settings_bytes
 from imagefactory.plan.serve.image_paths import (
     CACHES,

@@ -15,7 +15,7 @@ from imagefactory.mods.compatibility import check_mods
 from imagefactory.mods.exact_edits import MOST_EDITS, blocks, exact_edits, propose
 from imagefactory.mods.importing.importer import Imported, Importer
 from imagefactory.mods.importing.replays import Report
-from imagefactory.mods.importing.sources import UNKNOWN, read_file, read_source
+from imagefactory.mods.importing.sources import read_file, read_source
 from imagefactory.project.project import Project
 from images.shipped.mods.apply import apply_mods
 from images.shipped.mods.manifest import IMAGE_FILES
@@ -136,10 +136,10 @@ def test_a_stack_is_applied_in_order_and_what_is_there_already_is_passed_over(tm
         run(project, backwards)
 
 
-def test_a_source_has_the_licence_and_origin_of_its_repository_and_git_is_not_run(
+def test_a_source_has_the_origin_of_its_repository_and_git_is_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = write(tmp_path / "repo", {"x.diff": DIFF, "LICENSE": "Apache License\n Version 2.0, January 2004"})
+    folder = write(tmp_path / "repo", {"x.diff": DIFF})
 
     def git(*words: str) -> str:
         identity = ("-c", "user.name=a", "-c", "user.email=a@b.example")
@@ -161,8 +161,7 @@ def test_a_source_has_the_licence_and_origin_of_its_repository_and_git_is_not_ru
     for pack in (False, True):
         git("pack-refs", "--all") if pack else None
         assert shown() == shown(tmp_path / "second") == f"x.diff of some/where at {head}"
-    source = read_source(str(folder / "x.diff"))
-    assert (source.licence, source.link) == ("Apache-2.0", f"https://github.com/some/where/tree/{head}/x.diff")
+    assert read_source(str(folder / "x.diff")).link == f"https://github.com/some/where/tree/{head}/x.diff"
     for text in (f"ref: {'x' * 5000}", "ref: ../../../../etc/passwd", "ref: a\0b", "nonsense"):
         (folder / ".git" / "HEAD").write_text(text)
         assert shown() == "x.diff"
@@ -284,12 +283,6 @@ def test_a_reason_that_is_no_link_is_refused_before_anything_is_tried(
     source = read_source(str(write(tmp_path, {"77.diff": DIFF}) / "77.diff"))
     with raises("bad-option", match="--why cannot be"):
         Importer(project, no_container, lambda _: None, {}, {}).run(source, why=why)
-
-
-def test_a_licence_that_is_none_is_not_found(tmp_path: Path) -> None:
-    for text, licence in (("-x", UNKNOWN), ("MIT", "MIT"), ("\nx", UNKNOWN)):
-        file = write(tmp_path, {"x.diff": f"SPDX-License-Identifier: {text}\n{DIFF}"}) / "x.diff"
-        assert read_source(str(file)).licence == licence
 
 
 def test_pipes_devices_and_folders_are_refused_at_once(tmp_path: Path) -> None:
