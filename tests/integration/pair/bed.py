@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 import pytest
 
@@ -190,9 +189,6 @@ class Spark:
         done = self.run(*words, env=env, timeout=timeout)
         assert done.returncode == 0, f"{self.name}: {shlex.join(words)}: {done.stderr or done.stdout}"
         return done.stdout
-
-    def popen(self, *words: str, output: IO[str]) -> subprocess.Popen[str]:
-        return subprocess.Popen(self.inside(*words), stdout=output, stderr=subprocess.STDOUT, text=True)
 
     def stop_daemon(self, name: str) -> None:
         process = self.daemons.pop(name)

@@ -66,32 +66,15 @@ def test_a_machine_without_docker_is_named(pair: Commands) -> None:
         pair.worker.start_dockerd()
 
 
-def test_a_cable_that_is_out_is_named(pair: Commands) -> None:
-    pair.worker.check("ip", "link", "set", CABLE, "down")
-    assert "spark2 does not answer" in pair.refused("no-ssh")
-
-
-def test_ends_of_the_cable_with_different_mtus_are_named(pair: Commands) -> None:
-    pair.worker.check("ip", "link", "set", CABLE, "mtu", "1500")
-    assert "9000" in pair.refused("mtu-differs")
-
-
-def test_ends_of_the_cable_in_different_subnets_are_named(pair: Commands) -> None:
-    """A route is left, as ssh needs one."""
-    pair.worker.check("ip", "address", "flush", "dev", CABLE)
-    pair.worker.check("ip", "address", "add", f"{pair.worker.address}/32", "dev", CABLE)
-    pair.worker.check("ip", "route", "add", f"{pair.head.address}/32", "dev", CABLE)
-    assert "10.77.0.2/32" in pair.refused("no-common-subnet")
-
-
-def test_a_port_that_is_taken_is_named(pair: Commands) -> None:
-    listener = "import socket, time; s = socket.create_server(('0.0.0.0', 8000)); time.sleep(60)"
-    pair.head.start("listener", "python3", "-c", listener)
-    try:
-        pair.head.wait_for("listener", lambda: ":8000" in pair.head.run("ss", "-ltn").stdout)
-        assert "8000" in pair.refused("port-taken")
-    finally:
-        pair.head.stop_daemon("listener")
+@pytest.mark.parametrize(
+    ("change", "name", "words"),
+    [(("down",), "no-ssh", "spark2 does not answer"), (("mtu", "1500"), "mtu-differs", "9000")],
+)
+def test_a_cable_that_is_out_or_whose_ends_differ_is_named(
+    pair: Commands, change: tuple[str, ...], name: str, words: str
+) -> None:
+    pair.worker.check("ip", "link", "set", CABLE, *change)
+    assert words in pair.refused(name)
 
 
 def test_a_firewall_between_is_found_by_the_proof(pair: Commands) -> None:

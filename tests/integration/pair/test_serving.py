@@ -130,27 +130,3 @@ def test_a_cable_that_is_pulled_out_is_noticed(joined: Commands) -> None:
     assert CABLE in log_of_this_start(joined.head)
     joined.worker.check("ip", "link", "set", CABLE, "up")
     wait_until_joined(joined)
-
-
-def test_the_documented_commands_of_before_advertise_the_wifi(pair: Commands) -> None:
-    """They set the interface and no address, and hang: the worker is told an address that it cannot reach."""
-    flags = (
-        "--tensor-parallel-size",
-        "2",
-        "--nnodes",
-        "2",
-        "--master-addr",
-        pair.head.address,
-        "--master-port",
-        "29501",
-    )
-    image = pair.head.check("docker", "images", "--quiet").split()[0]
-    for spark, rank, more in ((pair.worker, "1", ("--headless",)), (pair.head, "0", ())):
-        variables = [f"--env={name}_SOCKET_IFNAME={CABLE}" for name in ("NCCL", "GLOO")]
-        options = ("--detach", "--name", NAME, "--network", "host", "--ipc", "host", *variables)
-        spark.check("docker", "run", *options, image, *flags, "--node-rank", rank, *more)
-    deadline = time.monotonic() + START_LIMIT
-    while "mq_connect_ip=" not in (said := pair.head.run("docker", "logs", NAME).stdout):
-        assert time.monotonic() < deadline, said[-2000:]
-        time.sleep(2)
-    assert f"mq_connect_ip={pair.head.wifi}.1" in said

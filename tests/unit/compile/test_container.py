@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from imagefactory.cli.show.live import PlainDisplay, watching
-from imagefactory.compile.container import BuildMachine, jobs_for, lines, refuse_full_disk
+from imagefactory.compile.container import BuildMachine, jobs_for, lines
 from imagefactory.compile.settings import Cost
 from tests.fixtures.failures import raises
 
@@ -31,19 +31,6 @@ def test_more_compilers_than_fit_into_memory_are_refused() -> None:
     with raises("no-room", match="not enough memory for 1 compiler") as caught:
         jobs_for(BuildMachine(8, 3.5), COST)
     assert "3.5 GB" in caught.value.why
-
-
-class SmallDisk(BuildMachine):
-    def free_gb(self, folder: Path) -> float:  # noqa: ARG002
-        return 7.0
-
-
-def test_full_disk_is_refused(tmp_path: Path) -> None:
-    machine = SmallDisk(2, 24)
-    refuse_full_disk(machine, tmp_path, 6.9, "the objects")
-    with raises("no-room", match="disk space for the objects") as caught:
-        refuse_full_disk(machine, tmp_path, 40, "the objects")
-    assert caught.value.why == "7.0 GB are free; about 40.0 GB are needed."
 
 
 def test_free_space_is_known_before_the_folder_exists(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from imagefactory.errors import FactoryError
-from imagefactory.mods.exact_edits import blocks, exact_edits
 from imagefactory.mods.importing.importer import Importer
 from imagefactory.mods.importing.sources import read_source
 from imagefactory.project.project import Project
@@ -120,32 +119,3 @@ def test_sources_with_any_content(tmp_path: Path, project: Project) -> None:
         source = chance.choice([folder, *folder.iterdir()])
         version = chance.choice(["1.0", "2.0", "4.0"])
         survives(lambda: importer.run(read_source(str(source), f"m{seed}"), [version]), seed)  # noqa: B023
-
-
-def test_texts_of_repeated_lines_are_compared_exactly() -> None:
-    for seed in range(CASES):
-        chance = random.Random(seed)
-        few = [f"{number}\n" for number in range(chance.choice([1, 3, 50, 5000]))]
-        old = chance.choices(few, k=chance.choice([0, 5, 150, 3000]))
-        size = chance.choice([0, 5, 150, 3000])
-        new = chance.choices(few, k=size) if seed % 2 else spoiled_lines(chance, old)
-
-        def case(old: list[str] = old, new: list[str] = new) -> None:
-            made: list[str] = []
-            at = 0
-            for block in blocks(old, new):
-                made += [*old[at : block.start], *new[block.new_start : block.new_end]]
-                at = block.end
-            assert [*made, *old[at:]] == new
-            if old and new and len(blocks(old, new)) < 50:
-                exact_edits("x", "".join(old), "".join(new))
-
-        survives(case, seed)
-
-
-def spoiled_lines(chance: random.Random, lines: list[str]) -> list[str]:
-    changed = list(lines)
-    for _ in range(chance.randrange(20)):
-        at = chance.randrange(len(changed) + 1)
-        changed[at : at + chance.randrange(5)] = [f"new {chance.randrange(9)}\n"] * chance.randrange(3)
-    return changed

@@ -79,17 +79,6 @@ def test_only_what_was_measured_is_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("light")
-def test_throughput_is_over_all_kinds(tmp_path: Path) -> None:
-    ones = [
-        at_speed(speed, users=users, kind=kind) for users in (1, 2) for kind, speed in (("code", 100), ("prose", 50))
-    ]
-    plot([result(measurements=tuple(ones))], tmp_path)
-    found = (tmp_path / "throughput-light.svg").read_text("utf-8")
-    plot([result(measurements=tuple(reversed(ones)))], tmp_path)
-    assert (tmp_path / "throughput-light.svg").read_text("utf-8") == found
-
-
-@pytest.mark.usefixtures("light")
 def test_an_incomplete_result_says_so_in_its_plot(tmp_path: Path) -> None:
     plot([result(complete=False, why="it was interrupted")], tmp_path)
     assert "incomplete" in (tmp_path / "latency-light.svg").read_text("utf-8")
