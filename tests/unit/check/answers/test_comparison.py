@@ -1,5 +1,6 @@
-"""Answers are judged by how far they are apart, beside the noise of two starts."""
+"""Answers are judged by how far they are apart, beside the noise of two starts; a record says it in a line."""
 
+import gzip
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from imagefactory.check.answers.comparison import Change, Figures, change, figures, judge
+from imagefactory.check.answers.record import AnswersRecord, judged
 from imagefactory.check.answers.result import (
     AnswersResult,
     Continuation,
@@ -19,7 +21,8 @@ from imagefactory.check.answers.result import (
     vllm_written,
     window_of,
 )
-from imagefactory.check.bench.result import BenchMachine, BoundTo
+from imagefactory.check.bench.result import BenchMachine, BoundTo, GpuUse
+from imagefactory.publish.answers import compact
 from tests.fixtures.failures import raises
 
 TOKENS = [5, 6, 7]
@@ -37,6 +40,11 @@ def measured(places: list[dict[int, float]] = PLACES, bound: Mapping[str, object
         machine=BenchMachine(platform="linux/amd64", kernel="6", cpus=2, memory=1),
         windows=(window_of("code", TOKENS, places),),
     )
+
+
+SHORTER = measured().model_copy(
+    update={"windows": (Window(kind="code", tokens=(5, 6), own=(-1.0,), top=({6: -1.0},)),)}
+)
 
 
 def test_equal_answers_are_nowhere_apart() -> None:
@@ -166,11 +174,8 @@ def test_scenarios_are_paired(first: str, second: str, chance: float) -> None:
 
 
 def test_other_tokens_are_not_compared() -> None:
-    other = measured().model_copy(
-        update={"windows": (Window(kind="code", tokens=(5, 6), own=(-1.0,), top=({6: -1.0},)),)}
-    )
     with raises("incomparable", "other tokens"):
-        figures(measured(), other)
+        figures(measured(), SHORTER)
 
 
 def test_both_servers_are_read_alike() -> None:
@@ -191,3 +196,59 @@ def test_both_servers_are_read_alike() -> None:
 def test_a_server_that_leaves_something_out_is_not_measured() -> None:
     with pytest.raises(ValueError, match="left out"):
         window_of("code", [5, 9], [{6: -1.0}])
+
+
+BASE = measured(bound={"digest": f"sha256:{'1' * 64}"})
+NEAR = measured([{6: math.log(0.51), 7: math.log(0.25)}, PLACES[1]])
+"""As far away as other kernels may be."""
+RECORD = AnswersRecord(
+    digest=f"sha256:{'2' * 64}",
+    plan_key="3" * 64,
+    target="m@0.32.0/gb10/arm64",
+    panel=1,
+    started=datetime(2026, 11, 17, tzinfo=UTC),
+    verdict="cannot tell",
+    why="it was not measured",
+    base=f"sha256:{'1' * 64}",
+)
+SPARK = BenchMachine(
+    platform="linux/arm64", kernel="6", cpus=20, memory=1, gpus=(GpuUse(name="NVIDIA GB10", driver="1"),)
+)
+COMPARED = "compared with sha256:111111111111, measured on linux/amd64, 2026-11-17"
+
+
+@pytest.mark.parametrize(
+    ("result", "base", "other_kernels", "line"),
+    [
+        (measured(), None, False, "answers measured on linux/amd64, 2026-11-17; there was nothing to compare with"),
+        (measured(), BASE, False, "same answers as sha256:111111111111, measured on linux/amd64, 2026-11-17"),
+        (NEAR, BASE, True, "same answers as sha256:111111111111, measured on linux/amd64, 2026-11-17"),
+        (NEAR, BASE, False, f"answers changed: KL 1.5e-04 is above 1.0e-08; {COMPARED}"),
+        (
+            SHORTER,
+            BASE,
+            False,
+            f"answers changed: the same texts became other tokens: tokenizer or context length differ; {COMPARED}",
+        ),
+    ],
+)
+def test_the_verdict_is_one_line(
+    result: AnswersResult, base: AnswersResult | None, *, other_kernels: bool, line: str
+) -> None:
+    assert judged(RECORD, result, base=base, again=result, other_kernels=other_kernels).line == line
+
+
+def test_a_line_names_gpus_the_reason_and_what_failed() -> None:
+    changed = RECORD.model_copy(update={"verdict": "changed", "why": "KL", "machine": SPARK, "accepted": "new weights"})
+    assert changed.line == (
+        "answers changed: new weights (KL); compared with sha256:111111111111, measured on NVIDIA GB10, 2026-11-17"
+    )
+    assert RECORD.line.startswith("cannot tell whether answers changed: it was not measured; compared with sha256:111")
+    assert RECORD.line.endswith("tried on 2026-11-17")
+
+
+def test_what_is_attached_says_the_same_as_what_was_measured() -> None:
+    certain = measured([{6: -1.1920928955078125e-07, 7: -15.942384719848633}, {7: -0.30000001192092896}])
+    read = AnswersResult.model_validate_json(gzip.decompress(compact(certain)))
+    assert figures(certain, read).divergence < 1e-12
+    assert read.bound == certain.bound

@@ -1,4 +1,4 @@
-"""Measuring: what is asked of a server, and what stays when it fails."""
+"""Measuring: what is asked of a server, what is made of its answers, and what stays when it fails."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from imagefactory.check.bench.endpoint import Endpoint, ServedAs
+from imagefactory.check.bench.endpoint import Endpoint, ServedAs, check_answers, check_repeatable, looks_broken
 from imagefactory.check.bench.measuring import (
     Bench,
     fit,
@@ -22,7 +22,12 @@ from imagefactory.check.bench.measuring import (
 )
 from imagefactory.check.bench.profiles import load_profiles, load_prompts
 from imagefactory.check.bench.result import BenchResult
+from imagefactory.check.bench.running import asked_differences, bench_url, refuse_other_servers
+from imagefactory.check.smoke.subject import Subject
+from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
+from imagefactory.project.targets import select_one
+from imagefactory.store.digests import Digest, Sha256
 from tests.fixtures.benchmarks import printed, result
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
@@ -62,8 +67,8 @@ def measured(count: int) -> list[Any]:
     return [{"result": printed(2 if number else 5)} for number in range(count + 1)]
 
 
-def bench(name: str = "quick") -> Bench:
-    return Bench(Project(REPOSITORY), name, {}, limit=20)
+def bench(name: str = "quick", **settings: str) -> Bench:
+    return Bench(Project(REPOSITORY), name, settings, limit=20)
 
 
 def test_a_server_is_asked_about_itself(endpoint: Endpoint) -> None:
@@ -166,3 +171,78 @@ def test_gpus_are_summarised_and_missing_figures_stay_missing() -> None:
     [gpu] = gpus_in([*lines, "x"])
     assert (gpu.name, gpu.samples) == ("NVIDIA GB10", 2)
     assert (gpu.memory_mb, gpu.power_w, gpu.clock_mhz) == (None, 42.1, 2500)
+
+
+class Oracle:
+    """A server that gives some answers in turn."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = list(answers)
+
+    def answer(self, *_: Any) -> str:
+        return self.answers.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("answers", "outcome"),
+    [(("a", "b", "b"), "passed"), (("a", "a", "b"), "failed"), (("", " ", " "), "failed")],
+)
+def test_the_same_prompt_has_to_give_the_same_answer(answers: tuple[str, ...], outcome: str) -> None:
+    assert check_repeatable(Oracle(*answers), "model").outcome == outcome  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ("the " * 30, True),
+        ("!" * 200, True),
+        ("\ufffd\ufffd\ufffd and some words that make the text long enough", True),
+        ("\x00\x01\x02" * 20, True),
+        ("42", False),
+        ("The Rhine ends in the North Sea, the Danube in the Black Sea, and both are long rivers.", False),
+        ("def merge(a, b):\n\treturn sorted(a + b)  # the simplest way, if not the fastest\n", False),
+        ("莱茵河流入北海 多瑙河流入黑海 尼罗河流入地中海 这三条河流都很长 它们流经许多国家和城市", False),
+    ],
+)
+def test_garbage_is_recognised(text: str, broken: bool) -> None:  # noqa: FBT001
+    assert looks_broken(text) == broken
+
+
+def test_empty_answers_and_garbage_fail_a_result_but_random_weights_may_write_garbage() -> None:
+    empty, garbage = check_answers(["", "yes", "the " * 30], generated=False)
+    assert (empty.outcome, empty.detail) == ("failed", "1 of 3, such as ''")
+    assert garbage.outcome == "failed"
+    assert garbage.detail.startswith("1 of 3, such as 'the the")
+    assert {one.outcome for one in check_answers([], generated=False)} == {"not-applicable"}
+    empty, garbage = check_answers(["the " * 30], generated=True)
+    assert (empty.outcome, garbage.outcome) == ("passed", "not-applicable")
+
+
+DIGEST = Digest(f"sha256:{'a' * 64}")
+TINY = Cell("tiny", "0.32.0", "cpu", "linux/arm64")
+
+
+def subject(cell: Cell = TINY) -> Subject:
+    return Subject(cell=cell, name="x", digest=DIGEST, config=DIGEST, plan_key=Sha256("c" * 64))
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "asked"),
+    [
+        ({"MAX_NUM_SEQS": "1"}, {"MAX_NUM_SEQS": "2"}, {"setting MAX_NUM_SEQS"}),
+        ({}, {"DFLASH_DRAFTER": "off"}, {"setting DFLASH_DRAFTER", "drafter"}),
+    ],
+)
+def test_settings_may_differ_where_they_were_asked_to(
+    left: dict[str, str], right: dict[str, str], asked: set[str]
+) -> None:
+    assert asked_differences((bench(**left), subject()), (bench(**right), subject())) == asked
+
+
+def test_profiles_that_need_vllm_refuse_images_of_other_servers() -> None:
+    cell = select_one(Project(REPOSITORY).matrix, "gemma4-31b@sglang-0.5.21")
+    with raises("bad-option", match="needs an image with vLLM"):
+        refuse_other_servers(bench(), cell)
+    refuse_other_servers(bench("start"), cell)
+    with raises("bad-option", match="needs an image with vLLM"):
+        bench_url(bench(), Endpoint("http://127.0.0.1:9"), subject(cell), print)

@@ -1,4 +1,4 @@
-"""The tests of the GPU level, with fake servers that log what the serve program would."""
+"""The tests of the levels container and gpu, with fake servers that log what the serve program would."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -10,6 +10,7 @@ from imagefactory.project.servers.known import SERVERS
 from images.serve.program import watch
 from images.serve.program.servers.vllm.server import SERVER as VLLM
 from tests.smoke import test_gpu as smoke
+from tests.smoke.test_container import unexplained
 
 MARLIN = "Your GPU does not have native support for FP4 computation but FP4 quantization is being used."
 
@@ -93,3 +94,24 @@ def test_acceptance_excludes_earlier_requests_and_a_useless_drafter_is_found() -
     for after, words in (((20, 300, 5), "5 of 150 drafted tokens"), ((10, 150, 0), "nothing was drafted")):
         with pytest.raises(AssertionError, match=words):
             drafting((10, 150, 0), after)
+
+
+HELP = """usage: server serve [-h] --model-path PATH [--dtype {auto,half}]
+                    [--port PORT] [--trust-remote-code]
+options:
+  --port PORT, --listen PORT
+                        Where to listen.
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "wrong"),
+    [
+        ("server serve --model-path a --dtype half --port 1 --trust-remote-code", []),
+        ("server serve --model-type llm --listen 1", []),
+        ("server serve --dtype float8", ["--dtype float8"]),
+        ("server serve --ports 1 --dtype auto", ["--ports"]),
+    ],
+)
+def test_flags_and_values_that_the_help_lacks_are_found(command: str, wrong: list[str]) -> None:
+    assert unexplained(command.split(), HELP) == wrong
