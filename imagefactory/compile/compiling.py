@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from imagefactory.assemble.engines.docker import daemon
 from imagefactory.assemble.watch import Watcher
 from imagefactory.compile import container, toolchain
-from imagefactory.compile.container import GB, PART, BuildMachine, Ended, Mount, jobs_for, refuse_full_disk
+from imagefactory.compile.container import PART, BuildMachine, Ended, Mount, jobs_for, refuse_full_disk
 from imagefactory.compile.graft import make_graft, refuse_other_chips, repack
 from imagefactory.compile.job import SCRIPTS, Job, Published, Request, work_out
 from imagefactory.compile.source_tree import CompileSource, carry, change, place, prepare, unpack_sdist
@@ -53,12 +53,9 @@ class Compiled:
     log: Path | None  # None if nothing had to be compiled
 
 
-def provide(project: CompileProject, plan: Plan, watch: Watcher, machine: BuildMachine) -> str:
-    """Load a toolchain into the Docker daemon, if that runs its platform and has room for it; return its name."""
+def provide(project: CompileProject, plan: Plan, watch: Watcher) -> str:
+    """Load a toolchain into the Docker daemon, if that runs its platform; return its name."""
     daemon.refuse_foreign(daemon.ask(), plan.platform)
-    if daemon.image_id(toolchain.image_name(plan)) is None and (images := container.root_folder()):
-        unpacked = sum(layer.unpacked for layer in plan.layers)
-        refuse_full_disk(machine, images, unpacked / GB, "the toolchain's image in Docker")
     return toolchain.provide(project, plan, watch)
 
 
@@ -69,10 +66,10 @@ def compile_kernels(project: CompileProject, request: Request, watch: CompileWat
         return Compiled(job.inputs, kept, None)
     cost, folder, machine = project.settings.costs[request.what], job.folder(project.store), BuildMachine.this()
     jobs = jobs_for(machine, cost, request.jobs)
-    refuse_full_disk(machine, folder, cost.disk_gb * (PART if request.graft else 1), "the objects")
+    refuse_full_disk(machine, folder, cost.disk_gb * (PART if request.graft else 1))
     _announce(job, say)
     with project.store.in_use(), _alone(folder), translating_disk_full(folder):
-        image = provide(project, job.plan, watch, machine)
+        image = provide(project, job.plan, watch)
         fresh = prepare(folder / "src", lambda target: fill(project, job, target))
         say(f"{'compiling' if fresh else 'resuming'} {job.inputs.name} {job.inputs.version} in {folder}")
         say(f"for {job.inputs.arch_list}, up to {jobs} compiler{'s' if jobs > 1 else ''} at once")

@@ -85,13 +85,6 @@ def run(
     return Ended(status, telling)
 
 
-def root_folder() -> Path | None:
-    """Return the daemon's folder of images, or None if it is not on this machine."""
-    with _client() as client:
-        folder = Path(str(client.info().get("DockerRootDir", "")))
-    return folder if folder.is_absolute() and folder.exists() else None
-
-
 def lines(chunks: Iterable[bytes]) -> Iterator[str]:
     text = io.TextIOWrapper(reader(iter(chunks)), "utf-8", "replace", newline="\n")
     return (line.rstrip("\r\n") for line in text)
@@ -158,12 +151,12 @@ def jobs_for(machine: BuildMachine, cost: Cost, asked: int = 0) -> int:
     return jobs
 
 
-def refuse_full_disk(machine: BuildMachine, folder: Path, needed_gb: float, what: str) -> None:
+def refuse_full_disk(machine: BuildMachine, folder: Path, needed_gb: float) -> None:
     free = machine.free_gb(folder)
     if free < needed_gb:
         raise MachineError(
             "no-room",
-            f"There is not enough disk space for {what}.",
+            "There is not enough disk space for the objects.",
             where=folder,
             why=f"{free:.1f} GB are free; about {needed_gb:.1f} GB are needed.",
             fix="Free some space, run `./inv clean`, or set FACTORY_CACHE to a folder on a larger disk.",

@@ -1,18 +1,93 @@
-"""Answers of a small trained model: equal ones are called the same, and each deliberate fault is found."""
+"""Answers of a small trained model: other versions, servers, mods and drafters leave them, each fault is found."""
 
 import json
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from imagefactory.check.answers.comparison import change, figures, judge
+from imagefactory.check.answers.measuring import ALONE, measure_endpoint
 from imagefactory.check.answers.result import AnswersResult, Continuation, window_of
+from imagefactory.check.bench.endpoint import Endpoint
+from imagefactory.check.bench.running import bound_to, containers_of
 from imagefactory.check.smoke.containers import docker
+from imagefactory.check.smoke.subject import subject_of_target
+from imagefactory.project.project import Project
+from imagefactory.project.servers.sglang import SERVER
+from images.shipped.mods.load import load_mods
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.trained import mounted
+from tests.fixtures.mods import edit, has, manifest, write_mod
+from tests.fixtures.platforms import MACHINE
+from tests.fixtures.tiny_image import copied_checkout, invoke, lock_or_skip
+from tests.fixtures.trained import SETTINGS, measured, mounted
+from tests.smoke.test_serve import on_cpu
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 Place = dict[str, float]
+NGRAM = """--speculative-config '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}'"""
+LAYER = "vllm/model_executor/models/qwen3.py"
+GPU = {"amd64": "rtx5090", "arm64": "gb10"}[MACHINE]
+# FlashInfer, which another mod changes, is not in images for CPUs.
+MODS = {name: mod for name, mod in load_mods(REPOSITORY / "mods").items() if mod.manifest.distribution == "vllm"}
+SGLANG = f"qwen3.5-27b-nvfp4@sglang-0.5.23/{GPU}"
+
+
+def verdict(first: AnswersResult, second: AnswersResult) -> tuple[str, str]:
+    """Judge by the noise of the first side, whose starts give the same bits."""
+    found = figures(first, second)
+    return change(first, second), ": ".join(judge(change(first, second), found, figures(first, first)))
+
+
+def test_a_drafter_and_a_mod_that_adds_a_comment_change_nothing(
+    served: AnswersResult, trained: Path, tiny_checkout: Path, tmp_path: Path
+) -> None:
+    comment = edit(LAYER, "class Qwen3ForCausalLM(", before="# This changes nothing.\n")
+    write_mod(tmp_path, manifest("comment", comment, checks=[has(LAYER, "# This changes")], versions=">=0.32"))
+    options = ("--volume", f"{tmp_path}:/mods:ro")
+    both = measured(tiny_checkout, trained, more=options, MODS="comment", EXTRA_ARGS=NGRAM)
+    assert verdict(served, both)[0] == "drafter"
+    found = figures(served, both)
+    assert (found.divergence, found.partings, found.continuations) == (0, 0, 8)
+
+
+@pytest.mark.parametrize("name", [name for name, mod in MODS.items() if mod.variant(Version("0.32.0"))])
+def test_a_mod_of_the_tree_leaves_the_answers_as_they_are(
+    name: str, served: AnswersResult, trained: Path, tiny_checkout: Path
+) -> None:
+    options = ("--volume", f"{REPOSITORY / 'mods'}:/mods:ro")
+    found = figures(served, measured(tiny_checkout, trained, more=options, MODS=name))
+    assert (found.divergence, found.same_chat, found.partings, found.continuations) == (0, True, 0, 8)
+
+
+def test_an_older_version_says_the_same(served: AnswersResult, trained: Path, tmp_path: Path) -> None:
+    root = copied_checkout(tmp_path)
+    target = f"tiny@0.28.0/cpu/{MACHINE}"
+    lock_or_skip(root, target)
+    invoke(root, "build", "--target", target)
+    what, told = verdict(measured(root, trained, target), served)
+    assert what == "kernels"
+    assert told.startswith("same"), told
+
+
+def test_sglang_says_the_same(served: AnswersResult, trained: Path, tmp_path: Path) -> None:
+    root = copied_checkout(tmp_path)
+    invoke(root, "build", "--target", SGLANG)
+    project = Project(root)
+    subject = subject_of_target(project, SGLANG)
+    options, arguments = on_cpu(REPOSITORY, tmp_path, SERVER.on_cpu)
+    given = (word for name, value in (ALONE | SETTINGS).items() for word in ("--env", f"{name}={value}"))
+    options = (*options, *given, *mounted(trained))
+    with (
+        containers_of(subject) as (image, containers),
+        containers.serve(image, tmp_path, *arguments, options=options) as server,
+    ):
+        server.wait_until_healthy(1200)
+        endpoint = Endpoint(server.address, server.key, server.container)
+        found = measure_endpoint(root, endpoint, bound_to(project, subject, SETTINGS), lambda _: None)
+    what, told = verdict(served, found)
+    assert what == "kernels"
+    assert told.startswith("same"), told
 
 
 def by_token(place: Place) -> dict[int, float]:

@@ -11,9 +11,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from imagefactory.assemble.engines.docker import daemon
-from imagefactory.compile import container, toolchain
-from imagefactory.compile.compiling import REMOTE, provide
+from imagefactory.compile.compiling import REMOTE
 from imagefactory.compile.job import Request, requests_of, work_out
 from imagefactory.compile.toolchain import CompileProject
 from imagefactory.lock.wheelhouse.keep import all_kept, read_graft
@@ -21,7 +19,7 @@ from imagefactory.project.locks.files import LockedSource
 from imagefactory.store.digests import file_sha256
 from tests.fixtures.extensions import extension
 from tests.fixtures.failures import raises
-from tests.fixtures.fake_compiler import FITTING, FOREIGN, FakeCompiler, Machine, Watch, compile_it
+from tests.fixtures.fake_compiler import FITTING, FOREIGN, FakeCompiler, Machine, compile_it
 from tests.fixtures.fatbins import container as fatbin
 from tests.fixtures.platforms import wheel_tag
 from tests.fixtures.wheels import make_wheel
@@ -157,21 +155,6 @@ def test_objects_are_shared_through_the_server_that_the_user_names(
     assert asked("") == ("", "none")
     http = "http://10.0.0.5:8080/objects|layout=bazel"
     assert asked(http) == (http, "bridge")
-
-
-def test_toolchain_is_refused_where_docker_has_no_room_for_it(
-    project: CompileProject, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    plan, refused = work_out(project, WHOLE).plan, list[str]()
-    monkeypatch.setattr(daemon, "ask", lambda: None)
-    monkeypatch.setattr(daemon, "refuse_foreign", lambda _, platform: refused.append(platform))
-    monkeypatch.setattr(daemon, "image_id", lambda _: None)
-    monkeypatch.setattr(container, "root_folder", lambda: tmp_path)
-    monkeypatch.setattr(toolchain, "provide", lambda *_: "toolchain")
-    with raises("no-room", match="disk space for the toolchain's image"):
-        provide(project, plan, Watch(), Machine(4, 64.0, free=1.0))
-    assert provide(project, plan, Watch(), Machine(4, 64.0)) == "toolchain"
-    assert refused == [plan.platform] * 2
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,12 @@ from imagefactory.mods.importing.importer import Imported, Importer
 from imagefactory.mods.importing.replays import Report
 from imagefactory.mods.importing.sources import read_file, read_source
 from imagefactory.project.project import Project
+from imagefactory.store.digests import sha256_of
 from images.shipped.mods.apply import apply_mods
 from images.shipped.mods.manifest import IMAGE_FILES
+from tests.fixtures.checkouts import Checkout
 from tests.fixtures.failures import raises
+from tests.fixtures.inv import Inv
 from tests.fixtures.releases import released
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import WheelFactory
@@ -121,6 +124,30 @@ def test_a_diff_becomes_a_mod_that_knows_where_it_holds_and_where_it_is_upstream
     assert "77.diff: sha256 " in text
     assert "files that images do not have are left out (tests/test_x.py" in text
     assert "Review before merging: summary, needed_when (which models get it), the checks, licence." in text
+
+
+def test_the_command_shows_what_came_of_each_version_and_names_the_file(
+    tmp_path: Path,
+    project: Project,
+    simple_index: SimpleIndex,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    inv = Inv(Checkout(project.root), monkeypatch, capsys)
+    monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
+    monkeypatch.setenv("FACTORY_CACHE", str(project.store.root))
+    write(tmp_path, {"77.diff": DIFF, "nothing.diff": DIFF.replace(" step_4", " step_four")})
+    why, supplied = "https://git.example/pull/1", f"--with=https://git.example/pull/1.diff={tmp_path / '77.diff'}"
+    done = inv("mods.import", str(tmp_path / "77.diff"), "--name=extra", f"--why={why}", supplied)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split()[:2] for line in lines[1:3]] == [["1.0", "changes"], ["2.0", "changes"]]
+    assert lines[-1] == "mods/extra/mod.yaml"
+    written = (project.root / "mods/extra/mod.yaml").read_text("utf-8")
+    assert f"why: {why}\n" in written
+    assert f"#   {why}.diff: sha256 {sha256_of(DIFF.encode())}" in written
+    message = inv.fails("not-importable", "mods.import", str(tmp_path / "nothing.diff"))
+    assert "nothing.diff does not fit" in message
 
 
 def test_a_stack_is_applied_in_order_and_what_is_there_already_is_passed_over(tmp_path: Path, project: Project) -> None:
