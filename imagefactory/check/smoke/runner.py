@@ -23,14 +23,13 @@ from imagefactory.store.progress import Say
 from imagefactory.store.signals import ending_in_order
 
 RECORD: Final = "record.json"
-JUNIT: Final = "junit.xml"
 LOG: Final = "log.txt"
 _BROKE_OFF: Final = "the test run ended before this test did"
 _POLL: Final = 0.3
 
 
 def results_folder(project: Project, digest: str) -> Path:
-    """Return the folder of an image's results: record.json, junit.xml and the log of the last run."""
+    """Return the folder of an image's results: record.json and the log of the last run."""
     return project.root / "build" / "smoke" / digest.removeprefix("sha256:")
 
 
@@ -130,8 +129,8 @@ def _pytest(
     tests = assignment.root / "tests" / "smoke"
     command = [
         *(sys.executable, "-m", "pytest", "-c", str(tests / "pytest.ini"), "--rootdir", str(tests)),
-        *("--confcutdir", str(tests), "--junitxml", str(folder / JUNIT)),
-        *("--assignment", str(work / "assignment.json"), "--results", str(work / "results.jsonl")),
+        *("--confcutdir", str(tests), "--assignment", str(work / "assignment.json")),
+        *("--results", str(work / "results.jsonl")),
         *(str(tests / f"test_{level}.py") for level in levels),
     ]
     # Options of another pytest run do not apply here.

@@ -3,7 +3,6 @@
 import re
 import subprocess
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -42,7 +41,7 @@ def test_results_are_recorded_level_by_level(factory: SmallFactory) -> None:
     done = smoke(factory, "--target", "tiny", "--level", "static")
     assert refused(done, "smoke-failed"), done.stderr
     assert "Traceback" not in done.stderr
-    record, folder = record_at(done)
+    record, _ = record_at(done)
     [built] = factory.build()
     assert (record.digest, record.plan_key) == (built.image.digest, built.plan.key)
     static = record.levels["static"]
@@ -56,19 +55,13 @@ def test_results_are_recorded_level_by_level(factory: SmallFactory) -> None:
     assert "/usr/bin/python3 leads nowhere" in static.why
     assert tests["every blob matches its digest"].outcome == "passed"
     assert tests["configuration and labels match the plan"].outcome == "passed"
-    cases = ET.parse(folder / "junit.xml").getroot().findall(".//testcase")  # noqa: S314 - our own file
-    assert len(cases) == len(static.tests)
-    assert [case.get("name") for case in cases if case.find("failure") is not None]
     # Without an engine, other levels cannot run; the record keeps the first.
     done = smoke(factory, "--target", "tiny", "--level", "container", "--level", "serve")
     assert refused(done, "smoke-failed"), done.stderr
-    record, folder = record_at(done)
+    record, _ = record_at(done)
     assert record.summary == "static: failed, container: not-run, serve: not-run"
     assert "The Docker daemon does not answer" in record.levels["container"].why
     assert [text.split(":")[0] for text in record.missing(["container"])] == ["container", "static"]
-    cases = ET.parse(folder / "junit.xml").getroot().findall(".//testcase")  # noqa: S314 - our own file
-    assert cases
-    assert all(case.find("skipped") is not None for case in cases)
 
 
 @pytest.fixture(scope="module")
