@@ -18,6 +18,7 @@ from imagefactory.project.cells import known_faults
 from imagefactory.project.project import Project, locked_cells
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.sparks import HEALTHY, LAN, PORT_0, Port, cabled, spark
+from tests.unit.pair.test_cable import CASES as CABLES
 
 NEED = Need("linux/arm64", gpu=True, nccl="2.29.7")
 ADDRESSES = frozenset({"192.168.177.1", "192.168.177.2"})
@@ -50,12 +51,7 @@ CASES = {
     "healthy": Case(),
     "healthy with their .env": Case(need=replace(NEED, env=ENV)),
     "healthy, and running": Case(need=replace(NEED, running=True), head={"ports": [8000]}),
-    "no wire": Case("no-cable", ports={"wlP9s9": Port(("192.168.1.2/24",))}),
     "unplugged": Case("link-down", ports=cabled(2, up=False)),
-    "other subnet": Case(
-        "no-common-subnet", ports=small(PORT_0[0], addresses=()) | {PORT_0[1]: Port(("10.9.0.2/24",))}
-    ),
-    "one subnet": Case("twins-one-subnet", ports=small(PORT_0[1], addresses=("192.168.177.9/24",))),
     "one half": Case("one-twin", ports=small(PORT_0[1], addresses=())),
     "plain Ethernet": Case("plain-ethernet", ports={LAN: Port(("10.0.0.2/24",))}),
     "MTU of one end": Case("mtu-differs", ports=small(PORT_0[0], mtu=1500)),
@@ -122,7 +118,8 @@ def test_the_playbook_works_with_warnings(tmp_path: Path) -> None:
 
 
 def test_every_rule_is_tried() -> None:
-    elsewhere = {"mtu-small", "link-local-address", "ambiguous-cable", "same-machine"}  # above, and in test_cable.py
+    elsewhere = {"mtu-small", "link-local-address"}  # above
+    elsewhere |= {case.ends for case in CABLES.values() if isinstance(case.ends, str)} - {"unknown-name"}
     assert {name for case in CASES.values() for name in case.expected} | elsewhere == set(rules())
 
 
