@@ -22,15 +22,6 @@ _COMPILED = re.compile(r"^(csrc/|cmake/|CMakeLists\.txt|setup\.py)|\.(cu|cuh|cpp
 _FROM_GIT = re.compile(r"^(?=diff --git )", re.MULTILINE)
 _PLAIN = re.compile(r"^(?=--- \S.*\n\+\+\+ .*\n@@ )", re.MULTILINE)
 _PLACE = re.compile(r"^/?(?:.*/)?(?:dist|site)-packages/")  # in diffs that were made on an installed tree
-_STRUCTURE = {
-    "rename": "renames",
-    "copy": "copies",
-    "deleted file": "deletes",
-    "old mode": "changes the permissions of",
-    "GIT binary": "has binary parts for",
-    "Binary files": "has binary parts for",
-}
-_STRUCTURAL = re.compile(rf"^({'|'.join(_STRUCTURE)}) ", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -109,7 +100,7 @@ class Section:
 
     path: str
     hunks: tuple[Hunk, ...] = ()
-    refused: str = ""  # what it does to the file that no mod can
+    refused: str = ""  # why no mod can do that
 
 
 def read_diffs(diffs: Mapping[str, str]) -> list[tuple[str, list[Section]]]:
@@ -117,7 +108,7 @@ def read_diffs(diffs: Mapping[str, str]) -> list[tuple[str, list[Section]]]:
     for name, text in diffs.items():
         # What comes before the first is a message.
         parts = re.split(_FROM_GIT if _FROM_GIT.search(text) else _PLAIN, text)
-        sections = [section for part in parts if (section := _section(name, part)).path]
+        sections = [section for part in parts if (section := _section(part)).path]
         if not sections:
             raise _no_diff(name, f"{name} is not a diff.", "It names no file to change.")
         stack.append((name, sections))
@@ -135,7 +126,7 @@ def _no_diff(name: str, what: str, why: str) -> ModError:
 
 def try_diffs(version: str, stack: Sequence[tuple[str, list[Section]]], distributions: list[ReleaseSource]) -> Attempt:
     """Apply a stack of diffs to a version; one that is there already is passed over."""
-    texts: dict[str, str | None] = {}
+    texts: dict[str, str] = {}
     notes: list[str] = []
     passed: list[str] = []
     for name, sections in stack:
@@ -158,7 +149,7 @@ def try_diffs(version: str, stack: Sequence[tuple[str, list[Section]]], distribu
     if len(passed) == len(stack):
         return Attempt(version, "nothing", f"{', '.join(passed)} is there already")
     notes += [f"{name} is in {version} already" for name in passed]
-    contents = {path: text.encode() for path, text in texts.items() if text is not None}
+    contents = {path: text.encode() for path, text in texts.items()}
     return settle(version, contents, distributions, notes=tuple(notes))
 
 
@@ -169,27 +160,22 @@ def _refused(name: str, inside: Sequence[Section], outside: Sequence[str]) -> st
     if not inside:
         return f"{name} changes nothing that images have"
     refused = next((section for section in inside if section.refused), None)
-    return f"{name} {refused.refused} {refused.path}, which no mod can" if refused is not None else None
+    return f"{name} cannot change {refused.path}: {refused.refused}" if refused is not None else None
 
 
-def _read(path: str, texts: Mapping[str, str | None], distributions: list[ReleaseSource]) -> str | None:
+def _read(path: str, texts: Mapping[str, str], distributions: list[ReleaseSource]) -> str | None:
     if path in texts:
         return texts[path]
     return next((one.read(path) for one in distributions if path in one.names), None)
 
 
 def _apply(
-    name: str, sections: Sequence[Section], before: Mapping[str, str | None], texts: dict[str, str | None]
+    name: str, sections: Sequence[Section], before: Mapping[str, str | None], texts: dict[str, str]
 ) -> str | None:
     """Apply the sections of a diff, all or none; return why they do not fit."""
     after: dict[str, str] = {}
     for section in sections:
-        text = before[section.path]
-        for hunk in section.hunks:
-            if (text is None) is not (hunk.line == 0):
-                state = "does not exist" if text is None else "exists already"
-                return f"{name} does not fit: {section.path} {state}"
-        fitted = _replaced(text or "", [(hunk.line, hunk.old, hunk.new) for hunk in section.hunks])
+        fitted = _replaced(before[section.path] or "", [(hunk.line, hunk.old, hunk.new) for hunk in section.hunks])
         if isinstance(fitted, int):
             hunk = section.hunks[fitted]
             return f"{name} does not fit: the hunk for {section.path}:{hunk.line} matches no single place"
@@ -237,16 +223,12 @@ def _is_there(section: Section, text: str | None) -> bool:
     return not isinstance(_replaced(text, reverse), int)
 
 
-def _section(name: str, part: str) -> Section:
+def _section(part: str) -> Section:
     named = re.match(r"diff --git (?:a/)?(\S+) ", part)
     path = _PLACE.sub("", named[1]) if named else ""
-    if structure := _STRUCTURAL.search(part):
-        return Section(path or "a file", refused=_STRUCTURE[structure[1]])
-    if not re.search(r"^@@", part, re.MULTILINE):
-        # A new, empty file, or the message of a commit.
-        return Section(path)
     try:
         hunks = parse_diff(part)
     except ValueError as error:
-        raise _no_diff(name, f"{name} is not a diff that can be applied.", f"{error}.") from None
-    return Section(_PLACE.sub("", hunks[0].path), tuple(hunks))
+        return Section(path or "a file", refused=str(error))
+    # Without hunks, it is a new, empty file, or the message of a commit.
+    return Section(_PLACE.sub("", hunks[0].path) if hunks else path, tuple(hunks))

@@ -223,9 +223,10 @@ def test_a_file_that_a_script_leaves_is_added_with_the_flag_that_uses_it(
     ("diff", "why"),
     [
         (DIFF.replace(" step_4 = function(4)\n", " step_4 = fnction(4)\n"), "matches no single place"),
-        (f"{GIT_X}similarity index 100%\nrename from vllm/x.py\nrename to vllm/y.py\n", "renames"),
-        (f"{GIT_X}deleted file mode 100644\n--- a/vllm/x.py\n+++ /dev/null\n", "deletes"),
-        (f"{GIT_X}old mode 100644\nnew mode 100755\n", "changes the permissions of vllm/x.py"),
+        (f"{GIT_X}similarity index 100%\nrename from vllm/x.py\nrename to vllm/y.py\n", "only the text of a file"),
+        (f"{GIT_X}deleted file mode 100644\n--- a/vllm/x.py\n+++ /dev/null\n", "only the text of a file"),
+        (f"{GIT_X}old mode 100644\nnew mode 100755\n", "cannot change vllm/x.py: line 2 of"),
+        (DIFF[: DIFF.index(" step_6")], "the hunk is cut off"),
         (edit("csrc/kernel.cu", "x", "y"), "changes what is compiled: csrc/kernel.cu"),
         (DIFF.replace("+step_5 += extra_step", "+step_5 += extra step ("), "breaks vllm/x.py"),
         ("--- /dev/null\n+++ b/vllm/evil.pth\n@@ -0,0 +1 @@\n+import os\n", "run whenever Python starts"),
@@ -265,8 +266,6 @@ def test_links_binaries_and_broken_diffs_are_refused(tmp_path: Path, project: Pr
         read_source(str(tmp_path / "missing"))
     with raises("bad-import-source", match="is not a diff"):
         run(project, write(tmp_path, {"empty.diff": "nothing here\n"}) / "empty.diff")
-    with raises("bad-import-source", match="not a diff that can be applied"):
-        run(project, write(tmp_path, {"cut.diff": DIFF[: DIFF.index(" step_6")]}) / "cut.diff")
 
 
 def test_another_distribution_can_be_changed_and_a_taken_name_is_refused(tmp_path: Path, project: Project) -> None:
