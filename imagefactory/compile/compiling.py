@@ -11,7 +11,6 @@ from typing import Final, Protocol
 
 from filelock import FileLock, Timeout
 
-from imagefactory.assemble.engines.docker import daemon
 from imagefactory.assemble.watch import Watcher
 from imagefactory.compile import container, toolchain
 from imagefactory.compile.container import PART, BuildMachine, Ended, Mount, jobs_for, refuse_full_disk
@@ -23,7 +22,6 @@ from imagefactory.errors import BuildError, MachineError
 from imagefactory.lock.audit.auditing import audit, refuse_failing
 from imagefactory.lock.wheelhouse.keep import CompileInputs, KeptWheel, find, keep
 from imagefactory.oci.format import MTIME
-from imagefactory.plan.plan import Plan
 from imagefactory.project.locks.indexed_files import indexed_file
 from imagefactory.store.atomic import translating_disk_full
 from imagefactory.store.downloads import fetch
@@ -53,12 +51,6 @@ class Compiled:
     log: Path | None  # None if nothing had to be compiled
 
 
-def provide(project: CompileProject, plan: Plan, watch: Watcher) -> str:
-    """Load a toolchain into the Docker daemon, if that runs its platform; return its name."""
-    daemon.refuse_foreign(daemon.ask(), plan.platform)
-    return toolchain.provide(project, plan, watch)
-
-
 def compile_kernels(project: CompileProject, request: Request, watch: CompileWatcher, say: Say) -> Compiled:
     """Compile what the request names, unless the wheelhouse has it already."""
     job = work_out(project, request)
@@ -69,7 +61,7 @@ def compile_kernels(project: CompileProject, request: Request, watch: CompileWat
     refuse_full_disk(machine, folder, cost.disk_gb * (PART if request.graft else 1))
     _announce(job, say)
     with project.store.in_use(), _alone(folder), translating_disk_full(folder):
-        image = provide(project, job.plan, watch)
+        image = toolchain.provide(project, job.plan, watch)
         fresh = prepare(folder / "src", lambda target: fill(project, job, target))
         say(f"{'compiling' if fresh else 'resuming'} {job.inputs.name} {job.inputs.version} in {folder}")
         say(f"for {job.inputs.arch_list}, up to {jobs} compiler{'s' if jobs > 1 else ''} at once")

@@ -7,11 +7,10 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import docker
 import requests
 from docker.errors import DockerException
 
@@ -56,11 +55,17 @@ def run(
     network: str = "none",
 ) -> Ended:
     """Run a command in a container, as the current user; output goes to the log and to `hear`."""
-    with ending_in_order(), _client() as client:
+    client = client_for(
+        "docker run",
+        "The Docker daemon cannot run the compile.",
+        "Start Docker, check DOCKER_HOST, and run it again: what is compiled already is kept.",
+        timeout=None,  # a single object can take many minutes without any output
+    )
+    with ending_in_order(), client as docker:
         # One of a run that was killed would keep writing to the same folders.
-        for left_over in client.containers.list(all=True, filters={"label": f"{LABEL}={key}"}):
+        for left_over in docker.containers.list(all=True, filters={"label": f"{LABEL}={key}"}):
             left_over.remove(force=True)
-        container = client.containers.create(
+        container = docker.containers.create(
             image,
             list(command),
             environment=dict(environment),
@@ -102,15 +107,6 @@ def _listen(said: Iterable[str], log: Path, hear: Say) -> tuple[str, ...]:
                 telling.append(line)
             hear(line)
     return tuple(telling) or tuple(last)
-
-
-def _client() -> AbstractContextManager[docker.DockerClient]:
-    return client_for(
-        "docker run",
-        "The Docker daemon cannot run the compile.",
-        "Start Docker, check DOCKER_HOST, and run it again: what is compiled already is kept.",
-        timeout=None,  # a single object can take many minutes without any output
-    )
 
 
 GB = 1e9

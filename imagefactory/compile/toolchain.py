@@ -126,11 +126,12 @@ def identity(plan: Plan) -> str:
 
 
 def provide(project: CompileProject, plan: Plan, watch: Watcher) -> str:
-    """Load the image of a toolchain into the Docker daemon unless it is there, and return its name.
+    """Load the image of a toolchain into the Docker daemon, which must run its platform, and return its name.
 
     The name is derived from the content, so an image that is there needs none of its layers here.
     """
     name = image_name(plan)
+    daemon.refuse_foreign(daemon.ask(), plan.platform)
     if daemon.image_id(name) is None:
         blobs = make_layers(BuildRun(project, [plan], watch))
         image = make_image(plan, [blobs[layer.key] for layer in plan.layers])
