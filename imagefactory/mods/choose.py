@@ -123,15 +123,9 @@ def _list_of_mods(cell: Cell) -> str:
 
 
 def _needed(matrix: Matrix, cell: Cell, mod: Mod) -> bool:
-    return any(
-        condition_holds(condition, matrix, cell)
-        and (condition.drafter is None or condition.drafter in _drafting_methods(matrix, cell))
-        for condition in mod.manifest.needed_when
-    )
-
-
-def _drafting_methods(matrix: Matrix, cell: Cell) -> set[str]:
-    return {drafter.method for drafter in usable_drafters(matrix, cell)}
+    methods = {None, *(drafter.method for drafter in usable_drafters(matrix, cell))}
+    conditions = mod.manifest.needed_when
+    return any(condition.drafter in methods and condition_holds(condition, matrix, cell) for condition in conditions)
 
 
 def _ordered(picked: Picked) -> tuple[tuple[Mod, Variant], ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,16 +138,14 @@ def _plots(results: Sequence[BenchResult]) -> Iterator[tuple[str, str, list[_Pan
                     steps.setdefault(step, {})[place] = [seconds]
     yield "start", title, [_Panel("seconds until the warm-up is done", steps, "stacked")]
 
-    profiles = list(dict.fromkeys(one.profile for one in measured))
-    for profile in profiles:  # their figures cannot be compared
-        alike = [one for one in measured if one.profile == profile]
-        history: dict[str, dict[str, list[float]]] = {}
-        for one in alike if len(alike) > 1 else ():
-            place = f"{one.started:%Y-%m-%d}\n{one.started:%H:%M}\n{one.bound.digest[7:15]}"
-            history.setdefault(_named(one, alike, images=False), {})[place] = one.throughput()
-        name = "history" if len(profiles) == 1 else "history-" + re.sub(r"[^\w.-]", "-", profile)
-        title = f"{_title('History', alike)}, profile {profile}"
-        yield name, title, [_Panel("tokens per second", history, "lines", SPREAD)]
+    # The figures of several profiles cannot be compared.
+    alike = [one for one in measured if one.profile == measured[-1].profile]
+    history: dict[str, dict[str, list[float]]] = {}
+    for one in alike if len(alike) > 1 else ():
+        place = f"{one.started:%Y-%m-%d}\n{one.started:%H:%M}\n{one.bound.digest[7:15]}"
+        history.setdefault(_named(one, alike, images=False), {})[place] = one.throughput()
+    title = f"{_title('History', alike)}, profile {alike[-1].profile}" if alike else ""
+    yield "history", title, [_Panel("tokens per second", history, "lines", SPREAD)]
 
 
 def _latency(result: BenchResult) -> Iterator[_Panel]:
