@@ -93,17 +93,10 @@ def in_daemon(subject: Subject) -> Iterator[str]:
     """Load the image unless the daemon has it, and remove it afterwards if so; yield its id in the daemon."""
     # Daemons with containerd's image store use the manifest's digest.
     ids = (subject.config, subject.digest)
-    if known := next((one for one in ids if daemon.inspect(one) is not None), None):
-        yield known
+    known = next((one for one in ids if daemon.inspect(one) is not None), None)
+    if known or subject.layout is None:  # it was pulled
+        yield known or subject.config
         return
-    if subject.layout is None:
-        raise BuildError(
-            "no-image",
-            "The Docker daemon no longer has the image.",
-            where=subject.name,
-            why=f"No image has the id {subject.config}.",
-            fix="Pull it again.",
-        )
     name = f"{_OWN_NAME}:{subject.config[7:19]}"
     loaded = daemon.load(Layout(subject.layout), name)
     if loaded not in ids:

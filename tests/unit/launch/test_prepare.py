@@ -122,7 +122,7 @@ def test_the_image_is_the_loaded_one_else_the_built_one_else_the_published_one(
     monkeypatch.setattr(prepare_module, "Repository", Registry(built.image.digest))
     assert image_to_run(project, CELL) == image_to_show(project, CELL) == published
     monkeypatch.setattr(prepare_module, "Repository", Registry(None))
-    with raises("no-image", match="neither built here nor published"):
+    with raises("no-image", match="is not built here"):
         image_to_run(project, CELL)
 
 
