@@ -58,7 +58,8 @@ def requests_of(
     matrix = project.matrix
     vllm, arch = vllm or matrix.defaults.vllm, arch or matrix.defaults.arch
     _refuse_unknown("vLLM version", [vllm], matrix.vllm, "--vllm")
-    _refuse_unknown("arch", [arch], [name for name in matrix.archs if "toolchain-" not in name], "--arch")
+    with_gpu = [name for name, one in matrix.archs.items() if one.torch_cuda_arch_list]
+    _refuse_unknown("arch with a GPU", [arch], with_gpu, "--arch")
     _refuse_unknown("mod", without_mods, project.mods, "--without-mod")
     wanted = _projects(project, what, vllm, arch)
     parts = {item: _parts(project, item, vllm, arch) for item in wanted}
@@ -210,14 +211,6 @@ def _toolchain(project: CompileProject, request: Request, platform: str) -> Plan
     matrix, compilers = project.matrix, project.settings.toolchain
     arch = matrix.archs[request.arch]
     base = matrix.bases[arch.base]
-    if not (arch.torch_cuda_arch_list if request.what == "vllm" else arch.flashinfer_cuda_arch_list):
-        raise ConfigError(
-            "bad-compile-data",
-            f"{request.arch} has no GPU to compile for.",
-            where=f"matrix.yaml, archs.{request.arch}",
-            why="It has no arch list.",
-            fix="Name an arch with a GPU.",
-        )
     if not project.settings.runs_on(base):
         raise BuildError(
             "toolchain-misfit",

@@ -20,7 +20,7 @@ from docker.utils.socket import frames_iter
 import images
 from imagefactory.assemble.engines.docker.daemon import client_for
 from imagefactory.assemble.watch import Watcher
-from imagefactory.compile.toolchain import CompileProject, locked_toolchains, provide, toolchain_plan
+from imagefactory.compile.toolchain import CompileProject, provide, toolchain_plan
 from imagefactory.errors import EngineError
 from imagefactory.mods.importing.replays import Order, Report
 from imagefactory.project.targets import host_machine
@@ -42,16 +42,7 @@ LARGEST: Final = 4 * _MIB  # the largest file that is unpacked, as in images/rep
 
 def provide_image(project: CompileProject, watch: Watcher) -> str:
     """Load the image that scripts run in into the Docker daemon, unless it is there; return its name."""
-    platform = f"linux/{host_machine()}"
-    cell = next((cell for cell in locked_toolchains(project) if cell.platform == platform), None)
-    if cell is None:
-        raise EngineError(
-            "replay-failed",
-            "There is no image to run the script in.",
-            where=f"locks/*/toolchain-*-{platform.replace('/', '-')}.toml",
-            why="Scripts run in the Debian of the toolchain, which is not locked.",
-            fix="Lock it: `./inv lock --toolchain VERSION`.",
-        )
+    cell = project.cell(project.matrix.defaults.vllm, f"linux/{host_machine()}")
     return provide(project, toolchain_plan(project, cell, bare=True), watch)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from imagefactory.errors import UsageError, did_you_mean
+from imagefactory.errors import unknown_name
 from imagefactory.pair.node import ROCE_V2, Interface, Node, Roce
 from imagefactory.pair.problem import Problem, problem
 
@@ -67,13 +67,8 @@ def search(head: Node, worker: Node, interface: str = "") -> Cable | Problem:
     if interface:
         chosen = head.interface(interface)
         if chosen is None:
-            raise UsageError(
-                "unknown-name",
-                f"{head.host} has no interface {interface!r}.",
-                where="the --cable option",
-                why="It names the interface of the first machine that leads to the second.",
-                fix=did_you_mean(interface, [one.name for one in head.interfaces]),
-            )
+            names = [one.name for one in head.interfaces]
+            raise unknown_name(f"interface of {head.host}", interface, names, "the --cable option")
         pools = [chosen], [one for one in worker.interfaces if not one.bridge]
     elif all(any(_ports(node)) for node in nodes):
         pools = list(_ports(head)), list(_ports(worker))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from imagefactory.assemble.assemble import built_layouts
 from imagefactory.check.bench.endpoint import Endpoint
-from imagefactory.errors import BuildError, CheckError, EngineError, UsageError, clean
+from imagefactory.errors import BuildError, CheckError, EngineError, UsageError, clean, unknown_name
 from imagefactory.launch.docker_run import Launch, compose, docker_once, docker_run, shell_line
 from imagefactory.launch.prepare import Start
 from imagefactory.launch.recipes import QUADLET, quadlet
@@ -142,13 +142,7 @@ def pair_of(start: Start, there: There, cable: Cable, nodes: tuple[Node, Node]) 
 def shown(pair: Pair, way: str) -> str:
     """Return both starts for people or another launcher, each after a comment that names its machine."""
     if way not in WAYS:
-        raise UsageError(
-            "bad-option",
-            f"There is no recipe {way!r} for a pair.",
-            where="the --recipe option",
-            why="Other launchers start both machines themselves.",
-            fix=f"Use --recipe {QUADLET}, --compose or --print.",
-        )
+        raise unknown_name("recipe for a pair", way, [QUADLET], "the --recipe option")
     return "\n".join(f"# {machine.name}\n{WAYS[way](launch)}" for machine, launch in pair.nodes)
 
 

@@ -1,7 +1,6 @@
 """A compile keeps its wheel, resumes after an interrupt, and refuses what cannot succeed; grafts too."""
 
 import json
-import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -171,21 +170,10 @@ def test_too_little_memory_or_disk_is_reported_before_any_work(
     assert not (project.store.root / "compile").exists()
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "says"),
-    [
-        ({"vllm": "0.19.1"}, "no-lock", "./inv lock --toolchain 0.19.1"),
-        ({"what": "vllm", "arch": "cpu"}, "bad-compile-data", "cpu has no GPU to compile for"),
-        ({"what": "flashinfer", "arch": "cpu"}, "bad-compile-data", "cpu has no GPU to compile for"),
-    ],
-    ids=["toolchain not locked", "vllm, no GPU", "flashinfer, no GPU"],
-)
-def test_request_that_cannot_succeed_is_refused_before_any_work(
-    project: CompileProject, changes: dict[str, Any], error: str, says: str
-) -> None:
-    with raises(error) as caught:
-        work_out(project, replace(WHOLE, **changes))
-    assert re.search(says, f"{caught.value.what} {caught.value.why} {caught.value.fix}")
+def test_compile_without_a_locked_toolchain_is_refused(project: CompileProject) -> None:
+    with raises("no-lock") as caught:
+        work_out(project, replace(WHOLE, vllm="0.19.1"))
+    assert "./inv lock --toolchain 0.19.1" in caught.value.fix
 
 
 def test_wheel_that_no_image_could_run_is_refused(project: CompileProject) -> None:

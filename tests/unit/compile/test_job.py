@@ -22,7 +22,8 @@ RUST = ("vllm/vllm-rs", "vllm/_rust_*.so")
     ("options", "unknown"),
     [
         ({"vllm": "0.18"}, "vLLM version '0.18'"),
-        ({"arch": "toolchain-trixie"}, "arch 'toolchain-trixie'"),
+        ({"arch": "toolchain-trixie"}, "arch with a GPU 'toolchain-trixie'"),
+        ({"arch": "cpu"}, "arch with a GPU 'cpu'"),
         ({"what": "torch"}, "project to compile 'torch'"),
         ({"without_mods": ["nothing"]}, "mod 'nothing'"),
         ({"what": "vllm", "vllm": GRAFT, "only": "_qutlas_C"}, "'_qutlas_C'"),
