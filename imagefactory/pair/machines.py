@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from imagefactory.check.smoke.containers import run_program
 from imagefactory.errors import EngineError, FactoryError, NetworkError, UsageError, clean
 
 PATIENCE = 60.0
@@ -102,7 +103,7 @@ class There(Machine):
     def lending(self, port: int) -> Iterator[int]:
         """Let the second Spark reach a port of this machine's loopback; yield the port on its own loopback."""
         forward = ("-R", f"127.0.0.1:0:127.0.0.1:{port}")
-        done = _run(["ssh", *self.options, "-O", "forward", *forward, self.name], PATIENCE)
+        done = run_program(["ssh", *self.options, "-O", "forward", *forward, self.name], PATIENCE)
         if done.returncode or not done.stdout.strip().isdecimal():
             raise NetworkError(
                 "no-ssh",
@@ -115,7 +116,7 @@ class There(Machine):
             yield int(done.stdout)
         finally:
             given = ("-R", f"127.0.0.1:{done.stdout.strip()}:127.0.0.1:{port}")
-            _run(["ssh", *self.options, "-O", "cancel", *given, self.name], PATIENCE)
+            run_program(["ssh", *self.options, "-O", "cancel", *given, self.name], PATIENCE)
 
 
 @contextmanager
@@ -135,14 +136,12 @@ def reach(host: str) -> Iterator[There]:
         try:
             yield there
         finally:
-            _run(["ssh", *there.options, "-O", "exit", host], PATIENCE)
+            run_program(["ssh", *there.options, "-O", "exit", host], PATIENCE)
 
 
-def run(
-    machine: Machine, *words: str, given: str | None = None, timeout: float = PATIENCE
-) -> subprocess.CompletedProcess[str]:
+def run(machine: Machine, *words: str, given: str = "", timeout: float = PATIENCE) -> subprocess.CompletedProcess[str]:
     """Run a command on a machine; raise an error if the machine cannot be reached or lacks the program."""
-    done = _run(machine.command(words), timeout, given)
+    done = run_program(machine.command(words), timeout, given)
     machine.refuse(done)
     if done.returncode == NOT_FOUND:
         raise EngineError(
@@ -155,7 +154,7 @@ def run(
     return done
 
 
-def check(machine: Machine, *words: str, given: str | None = None, timeout: float = PATIENCE) -> str:
+def check(machine: Machine, *words: str, given: str = "", timeout: float = PATIENCE) -> str:
     """Run a command that has to succeed; return what it prints."""
     done = run(machine, *words, given=given, timeout=timeout)
     if done.returncode:
@@ -173,14 +172,3 @@ def failed(machine: Machine, words: Sequence[str], said: str) -> FactoryError:
         why=lines[-1],
         fix=next(known, f"Run it there by hand: {shlex.join(words[:3])} …"),
     )
-
-
-def _run(words: Sequence[str], timeout: float, given: str | None = None) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(  # noqa: S603 - ssh, or the words themselves
-            words, input=given or "", capture_output=True, text=True, errors="replace", check=False, timeout=timeout
-        )
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(words, 124, "", f"timed out after {timeout:.0f} s")
-    except FileNotFoundError:
-        return subprocess.CompletedProcess(words, NOT_FOUND, "", f"{words[0]}: not found")

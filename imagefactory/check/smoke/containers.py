@@ -23,17 +23,20 @@ LABEL: Final = "imagefactory.check.smoke"
 _PATIENCE: Final = 120  # seconds for commands that start no container
 
 
-def docker(*words: str, timeout: float = _PATIENCE) -> subprocess.CompletedProcess[str]:
-    """Run the docker command; after a timeout the exit code is 124, as with timeout(1)."""
-    command = ["docker", *words]
+def run_program(words: Sequence[str], timeout: float, given: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a program; the exit code is 124 after a timeout, as with timeout(1), and 127 without the program."""
     try:
-        return subprocess.run(  # noqa: S603 - the user's own docker
-            command, capture_output=True, text=True, errors="replace", check=False, timeout=timeout
+        return subprocess.run(  # noqa: S603 - the user's own docker or ssh
+            words, input=given, capture_output=True, text=True, errors="replace", check=False, timeout=timeout
         )
     except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 124, "", f"timed out after {timeout:.0f} s")
+        return subprocess.CompletedProcess(words, 124, "", f"timed out after {timeout:.0f} s")
     except OSError as error:
-        return subprocess.CompletedProcess(command, 127, "", f"docker cannot be run: {error.strerror}")
+        return subprocess.CompletedProcess(words, 127, "", f"{words[0]} cannot be run: {error.strerror}")
+
+
+def docker(*words: str, timeout: float = _PATIENCE) -> subprocess.CompletedProcess[str]:
+    return run_program(["docker", *words], timeout)
 
 
 @dataclass(frozen=True)
