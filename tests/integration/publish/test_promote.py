@@ -7,7 +7,7 @@ import pytest
 
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.publish import gate
-from imagefactory.publish.tags import fixed_tag
+from imagefactory.publish.tags import fixed_tag, staging_tag
 from tests.fixtures.failures import is_failure, raises
 from tests.fixtures.publishing import START, Publisher
 from tests.fixtures.small_factory import CELL, SECOND
