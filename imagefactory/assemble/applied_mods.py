@@ -5,8 +5,6 @@ The layer of a mod holds the files that it changes, the updated RECORD, and a no
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +14,7 @@ from zipfile import ZipFile
 
 from imagefactory.assemble.inputs import Downloads
 from imagefactory.assemble.layers.slim_wheel import Slimmer
-from imagefactory.assemble.layers.wheel_layer import record_text, wheel_entries
+from imagefactory.assemble.layers.wheel_layer import wheel_entries
 from imagefactory.lock.wheel_contents import installed_path
 from imagefactory.mods.source_files import needed_git_source, package_files
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath, read_content
@@ -36,7 +34,7 @@ from imagefactory.store.digests import Sha256
 from images.shipped.mods.apply import Applied, misplaced, refuse_taken
 from images.shipped.mods.apply import apply_mods as apply_group
 from images.shipped.mods.manifest import IMAGE_FILES, GitSource, Mod, Variant, path_fault
-from images.shipped.mods.text import decoded, record_row
+from images.shipped.mods.text import decoded, updated_record
 
 
 @dataclass
@@ -152,10 +150,7 @@ class InstalledWheel:
         """Return RECORD with new hashes for changed files and new rows for added ones."""
         [record] = [path for path in self._entries if path.endswith(".dist-info/RECORD")]
         text = read_content(self._entries[record].content, record).decode()
-        *others, itself = csv.reader(io.StringIO(text))
-        rows = {row[0]: row for row in others}
-        rows |= {path: record_row(path, text) for path, text in changed.items()}
-        return _file(record, record_text(rows.values(), itself[0]))
+        return _file(record, updated_record(text, changed))
 
 
 def apply_chain(chosen: Sequence[tuple[Mod, Variant]], trees: Mapping[str, InstalledWheel]) -> list[Applied]:

@@ -33,7 +33,6 @@ from imagefactory.project.project import Project
 from imagefactory.project.servers.server import KEY_SETTINGS
 from imagefactory.store.progress import Say
 from images.shipped.mods.manifest import IMAGE_FILES, NewFile
-from images.shipped.mods.requirements import Picked, with_requirements
 
 
 @dataclass(frozen=True)
@@ -223,15 +222,13 @@ def runtime_mods(
     Raise an error if a mod is not for the cell's version.
     """
     version = project.matrix.versions[cell.version].version
-    picked: Picked = {}
-    for name in names:
-        picked |= with_requirements(find_mod(project.mods, name, "the --mod option"), project.mods, version)
+    found = [find_mod(project.mods, name, "the --mod option") for name in dict.fromkeys(names)]
     applied: list[str] = []
     mounts: dict[str, str] = {}
     settings: dict[str, str] = {}
     extra: list[str] = []
     folder = project.root / "mods"
-    for mod, variant in picked.values():
+    for mod, variant in [(mod, mod.needed_variant(version)) for mod in found]:
         beside = [
             change for change in variant.changes if isinstance(change, NewFile) and change.add.startswith(IMAGE_FILES)
         ]

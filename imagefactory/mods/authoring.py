@@ -16,7 +16,6 @@ from imagefactory.project.project import Project
 from imagefactory.project.server_versions import VLLM, server_name, version_title
 from imagefactory.store.atomic import write_text
 from images.shipped.mods.manifest import MANIFEST, Manifest
-from images.shipped.mods.requirements import why_not
 
 NAME = r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?"
 NO_REASON = "https://example.invalid/name-the-issue"  # a mod's `why` until somebody names the issue
@@ -158,18 +157,15 @@ def changes(project: Project, name: str, vllm: str) -> list[FileChange]:
             "not-applicable",
             f"The mod {name} does nothing in {version_title(vllm)}.",
             where=mod.where("variants"),
-            why=f"{why_not(mod, version)}.",
+            why=f"{mod.why_not(version)}.",
             fix="`./inv mods.check` shows where it applies.",
         )
     trees = Trees(project)
     found: list[FileChange] = []
     for variant in variants:
         read = trees.tree(mod, variant, vllm).read
-        texts: dict[str, str] = {}
-        for applied in trees.apply(mod, variant, vllm):
-            if applied.mod is mod:
-                found += [FileChange(path, texts.get(path, read(path)), text) for path, text in applied.files.items()]
-            texts |= applied.files
+        applied = trees.apply(mod, variant, vllm)
+        found += [FileChange(path, read(path), text) for path, text in applied.files.items()]
     return found
 
 

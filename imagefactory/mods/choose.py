@@ -15,9 +15,7 @@ from imagefactory.project.cells import (
 )
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
-from images.shipped.mods.apply import in_order, refuse_declared_conflicts
 from images.shipped.mods.manifest import STAGES, Mod, Variant
-from images.shipped.mods.requirements import Picked, why_not, with_requirements
 
 NO_MODEL = "no-model-yet"  # the model in `needed_when` of a mod until somebody names one
 
@@ -35,41 +33,35 @@ def choose_mods(matrix: Matrix, cell: Cell, mods: Mapping[str, Mod]) -> Chosen:
     automatic = matrix.models[cell.model].mods == "auto"
     version = matrix.versions[cell.version].version
     compiled = intended_kernels(matrix, cell) != "upstream"
-    picked: Picked = {}
+    chosen: list[tuple[Mod, Variant]] = []
     notes: list[str] = []
     for mod in _wanted(matrix, cell, mods):
-        if mod.variant(version) is not None:
-            try:
-                picked |= with_requirements(mod, mods, version)
-            except ModError as error:
-                if not automatic or error.name != "not-applicable":
-                    raise
-                notes.append(f"{mod.name}: left out. {error.what}")
+        variant = mod.variant(version)
+        if variant is not None:
+            chosen.append((mod, variant))
         elif automatic or (compiled and mod.variant(version, "source") is not None):
-            notes.append(why_not(mod, version, compiled=compiled))
+            notes.append(mod.why_not(version, compiled=compiled))
         else:
             raise ModError(
                 "not-applicable",
                 f"The mod {mod.name} does not apply to {cell}.",
                 where=_list_of_mods(cell),
-                why=f"{why_not(mod, version)}.",
+                why=f"{mod.why_not(version)}.",
                 fix="Remove it from the list, or use `mods: auto`, which leaves it out.",
             )
-    chosen = _ordered(picked)
-    refuse_declared_conflicts([mod for mod, _ in chosen])
-    return Chosen(chosen, tuple(dict.fromkeys(notes)))
+    return Chosen(_ordered(chosen), tuple(dict.fromkeys(notes)))
 
 
 def source_mods(project: Project, vllm: str, arch: str, without: Sequence[str]) -> list[tuple[Mod, Variant]]:
     """Choose the mods for the sources of a vLLM version on an arch: those of every model that it serves."""
-    matrix, found = project.matrix, Picked()
+    matrix, found = project.matrix, dict[str, tuple[Mod, Variant]]()
     for cell in buildable(matrix):
         if (cell.version, cell.arch) == (vllm, arch):
             for mod in _wanted(matrix, cell, project.mods):
                 variant = mod.variant(matrix.versions[vllm].version, "source")
                 if variant is not None and mod.name not in without:
                     found[mod.name] = mod, variant
-    return list(_ordered(found))
+    return list(_ordered(found.values()))
 
 
 def reached(matrix: Matrix, mods: Mapping[str, Mod]) -> set[str]:
@@ -78,10 +70,6 @@ def reached(matrix: Matrix, mods: Mapping[str, Mod]) -> set[str]:
         version = matrix.versions[cell.version].version
         wanted = _wanted(matrix, cell, mods)
         found |= {mod.name for mod in wanted if any(mod.variant(version, stage) for stage in STAGES)}
-    waiting = list(found)
-    while waiting:
-        waiting = [name for other in waiting for name in mods[other].manifest.requires if name not in found]
-        found |= {*waiting}
     return found
 
 
@@ -128,5 +116,5 @@ def _needed(matrix: Matrix, cell: Cell, mod: Mod) -> bool:
     return any(condition.drafter in methods and condition_holds(condition, matrix, cell) for condition in conditions)
 
 
-def _ordered(picked: Picked) -> tuple[tuple[Mod, Variant], ...]:
-    return tuple(picked[mod.name] for mod in in_order([mod for mod, _ in picked.values()]))
+def _ordered(chosen: Iterable[tuple[Mod, Variant]]) -> tuple[tuple[Mod, Variant], ...]:
+    return tuple(sorted(chosen, key=lambda pair: pair[0].name))

@@ -23,7 +23,6 @@ from imagefactory.store.http import RangeFile, new_session
 from imagefactory.store.indexes import Indexes, WheelLocation
 from images.shipped.mods.apply import Applied, apply_mods
 from images.shipped.mods.manifest import IMAGE_FILES, GitSource, Mod, Stage, Variant
-from images.shipped.mods.requirements import with_requirements
 from images.shipped.mods.text import decoded, read_text
 
 FACTS = "source-files-2"
@@ -211,13 +210,8 @@ class Trees:
                 self._releases[locked.sha256] = ReleaseSource(locked, self._indexes, self._project.store)
             return self._releases[locked.sha256]
 
-    def apply(self, mod: Mod, variant: Variant, name: str) -> list[Applied]:
-        """Apply a variant of a mod, after the mods that it requires in the same tree."""
-        version = self._project.matrix.versions[name].version
-        chosen = with_requirements(mod, self._project.mods, version, variant.stage).values()
-        tree = (mod.manifest.distribution, variant.source)
-        together = [pair for pair in chosen if (pair[0].manifest.distribution, pair[1].source) == tree]
-        return apply_mods(together, self.tree(mod, variant, name).read)
+    def apply(self, mod: Mod, variant: Variant, name: str) -> Applied:
+        return apply_mods([(mod, variant)], self.tree(mod, variant, name).read)[0]
 
     def _locked(self, distribution: str, stage: Stage, name: str) -> LockedSource | LockedWheel:
         found: LockedSource | LockedWheel | None

@@ -23,7 +23,7 @@ from imagefactory.project.server_versions import (
     version_name,
     version_title,
 )
-from images.shipped.conditions import Condition
+from images.shipped.values import Condition
 
 KernelOrigin = Literal["upstream", "graft", "compiled"]
 """Where vLLM's kernels come from: the published wheel, that wheel with some of its libraries replaced by compiled ones,

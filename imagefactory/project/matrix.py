@@ -27,8 +27,7 @@ from imagefactory.oci.registry.reference import Reference
 from imagefactory.project.bases import Base, Day, LeaveOut, unique
 from imagefactory.project.served_model import ServedModel
 from imagefactory.project.server_versions import TITLES, VLLM, ServerVersion, version_name
-from images.shipped.conditions import Condition
-from images.shipped.values import Distribution, Name, VersionText
+from images.shipped.values import Condition, Distribution, Name, VersionText
 from images.shipped.yamlfile import YamlFile, read_yaml
 
 Platform = Literal["linux/arm64", "linux/amd64"]

@@ -85,7 +85,7 @@ def choose_data(picker: Mapping[str, Any], order: Mapping[str, Any], cards: Mapp
 def _rules(project: Project) -> dict[str, Any]:
     folder = program_folder(project.root) / "program"
     paths = {"common": folder / "rules.json"}
-    paths |= {name: folder / "servers" / name / "rules.json" for name in SERVERS}
+    paths |= {name: folder / "servers" / f"{name}.json" for name in SERVERS}
     return {name: json.loads(path.read_text("utf-8")) for name, path in paths.items()}
 
 

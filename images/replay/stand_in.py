@@ -19,7 +19,8 @@ SUPPLIED = Path("/run/factory/supplied")
 COPIES = Path("/run/factory/copies")
 LOCKED = Path("/run/factory/locked.json")
 _ADDRESS = re.compile(r"^(?:https?|ftp)://\S+$")
-_REQUIREMENT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?\s*(.*)$")
+_NAME = re.compile(r"[A-Za-z0-9._-]*")
+_INSTALLERS = frozenset({"pip", "pip3", "uv"})
 _REVERSE = frozenset({"-R", "--reverse"})
 _FAILED = re.compile(r"FAILED|malformed patch|can't find file|Only garbage|Assuming -R|hunks? fail", re.IGNORECASE)
 
@@ -64,7 +65,7 @@ def _target(program: str, words: list[str], name: str) -> str:
 
 
 def install(program: str, words: list[str]) -> int:
-    """Answer questions about packages from the lock; refuse to install what the lock does not have."""
+    """Answer questions about packages from the lock; refuse to install what it lacks. The factory compares versions."""
     locked = json.loads(LOCKED.read_text("utf-8"))
     words = [word for word in words if word not in {"pip", "-m"}]
     if words[:1] == ["show"]:
@@ -72,44 +73,14 @@ def install(program: str, words: list[str]) -> int:
         for name, version in known:
             sys.stdout.write(f"Name: {name}\nVersion: {version}\n")
         return 0 if known else 1
-    if program in {"pip", "pip3", "uv"} and words[:1] != ["install"]:
+    if program in _INSTALLERS and words[:1] != ["install"]:
         return 1
     wanted = [word for word in words[1:] if not word.startswith("-")]
-    missing = [word for word in wanted if program not in {"pip", "pip3", "uv"} or not _has(locked, word)]
-    note(program=program, wants=missing)
+    missing = [word for word in wanted if program not in _INSTALLERS or _norm(_NAME.match(word)[0]) not in locked]
+    note(program=program, wants=wanted)
     if missing:
         sys.stderr.write(f"{program}: nothing can be installed here: {' '.join(missing)}\n")
     return 1 if missing else 0
-
-
-def _has(locked: dict[str, str], requirement: str) -> bool:
-    match = _REQUIREMENT.match(requirement)
-    if match is None or _norm(match[1]) not in locked:
-        return False
-    version = locked[_norm(match[1])]
-    for clause in filter(None, (part.strip() for part in match[2].split(","))):
-        parts = re.fullmatch(r"(==|>=|<=|>|<|!=|~=)\s*([0-9][0-9A-Za-z.+]*)", clause)
-        if parts is None or not _holds(_numbers(version), parts[1], _numbers(parts[2])):
-            return False
-    return True
-
-
-def _holds(one: list[int], operator: str, other: list[int]) -> bool:
-    length = max(len(one), len(other))
-    left, right = (part + [0] * (length - len(part)) for part in (one, other))
-    return {
-        "==": left == right,
-        "!=": left != right,
-        ">=": left >= right,
-        "<=": left <= right,
-        ">": left > right,
-        "<": left < right,
-        "~=": left >= right and one[: len(other) - 1] == other[:-1],
-    }[operator]
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(part) for part in re.findall(r"\d+", version.partition("+")[0])]
 
 
 def _norm(name: str) -> str:

@@ -1,11 +1,11 @@
-"""Types of values in mod.yaml and matrix.yaml: names, versions and ranges."""
+"""Types of values in mod.yaml and matrix.yaml: names, versions and ranges; conditions that select cells."""
 
-from typing import Annotated, Literal, LiteralString
+from typing import Annotated, Literal, LiteralString, Self
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import Version
-from pydantic import AfterValidator, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 
@@ -43,3 +43,25 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]*[a-z0-9]
 HubRepo = Annotated[str, StringConstraints(pattern=r"^[\w.-]+/[\w.-]+$")]
 ServerName = Literal["vllm", "sglang"]
 Distribution = Annotated[str, AfterValidator(_distribution)]
+
+
+class Condition(BaseModel):
+    """A condition on cells; every key that is given must match."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    model: str | None = None
+    server: str | None = None
+    version: str | None = None
+    arch: str | None = None
+    weights: str | None = None
+    drafter: str | None = None
+    vllm: Specifier | None = None
+    sglang: Specifier | None = None
+    capability: Specifier | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not self.model_dump(exclude_none=True):
+            raise PydanticCustomError("condition", "`when` is empty and would match everything")
+        return self

@@ -134,7 +134,7 @@ def about(subject: Subject) -> Server:
 @pytest.fixture(scope="session")
 def program(subject: Subject) -> ProgramServer:
     """What the serve program of the image knows about its server."""
-    found: ProgramServer = import_module(f"images.serve.program.servers.{subject.cell.server}.server").SERVER
+    found: ProgramServer = import_module(f"images.serve.program.servers.{subject.cell.server}").SERVER
     return found
 
 

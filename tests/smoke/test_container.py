@@ -87,9 +87,9 @@ def test_it_starts_as_the_documented_user(
     """`docker run IMAGE` ends at once, or its files in mounted folders belong to the wrong user."""
     who = run("-u", options=(*options, "--entrypoint", "/usr/bin/id"))
     assert who.stdout.strip() == uid, said(who)
-    started = run("settings", "--json", options=options)
+    started = run("settings", options=options)
     assert started.returncode == 0, said(started)
-    assert json.loads(started.stdout), "no settings"
+    assert "MAX_MODEL_LEN" in started.stdout, "no settings"
     assert inside.user("vllm").uid == 1000
 
 

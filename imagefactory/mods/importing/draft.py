@@ -13,7 +13,6 @@ from imagefactory.mods.importing.attempts import Attempt
 from imagefactory.mods.importing.sources import Source
 from imagefactory.mods.source_files import Trees
 from imagefactory.project.matrix import Matrix
-from images.shipped.conditions import Condition
 from images.shipped.mods.apply import apply_mods
 from images.shipped.mods.checks import failing
 from images.shipped.mods.manifest import (
@@ -27,6 +26,7 @@ from images.shipped.mods.manifest import (
     Settings,
     Variant,
 )
+from images.shipped.values import Condition
 
 _REASON = 300
 UNKNOWN: Final = "NOASSERTION"  # what SPDX calls a licence that nobody has looked for

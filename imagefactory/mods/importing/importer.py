@@ -120,7 +120,7 @@ class Importer:
                 seconds=self.seconds,
             )
             report = self.replay(order, folder)
-        return judge(name, report, distributions)
+        return judge(name, report, distributions, order.locked)
 
     def _write(self, folder: Path, source: Source, made: Draft) -> Path:
         """Write a mod and check it on the versions that it was tried on; leave nothing behind if it fails."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from imagefactory.errors import clean
@@ -85,9 +87,9 @@ class Order:
     seconds: float = SECONDS
 
 
-def judge(version: str, report: Report, distributions: list[ReleaseSource]) -> Attempt:
+def judge(version: str, report: Report, distributions: list[ReleaseSource], locked: Mapping[str, str]) -> Attempt:
     addresses = tuple(dict.fromkeys(call.address for call in report.calls if call.address and not call.supplied))
-    fault = next(_faults(report, addresses), None)
+    fault = next(_faults(report, addresses, locked), None)
     if fault is not None:
         return Attempt(version, "fails", fault, addresses=addresses)
     contents = {path: base64.b64decode(data) for path, data in report.changed.items()}
@@ -97,9 +99,14 @@ def judge(version: str, report: Report, distributions: list[ReleaseSource]) -> A
     return attempt if attempt.outcome != "nothing" else _judge_nothing(version, report)
 
 
-def _faults(report: Report, addresses: tuple[str, ...]) -> Iterator[str]:
+def _faults(report: Report, addresses: tuple[str, ...], locked: Mapping[str, str]) -> Iterator[str]:
     """Yield why a replay is a failure, whatever the script's exit status, the most telling first."""
-    wanted = dict.fromkeys(item for call in report.calls for item in call.wants)
+    wanted = dict.fromkeys(
+        item
+        for call in report.calls
+        for item in call.wants
+        if call.program.startswith("apt") or not _is_locked(item, locked)
+    )
     odd, kind = next(iter(report.odd.items()), ("", ""))
     faults = {
         f"it fetches {_list(addresses)}": addresses,
@@ -115,6 +122,14 @@ def _faults(report: Report, addresses: tuple[str, ...]) -> Iterator[str]:
     }
     yield from (fault for fault, found in faults.items() if found)
     yield from _swallowed(report, report.calls)
+
+
+def _is_locked(requirement: str, locked: Mapping[str, str]) -> bool:
+    with suppress(ValueError):  # InvalidRequirement, or a number with thousands of digits
+        wanted = Requirement(requirement)
+        version = locked.get(canonicalize_name(wanted.name))
+        return version is not None and wanted.specifier.contains(version, prereleases=True)
+    return False
 
 
 def _swallowed(report: Report, calls: list[ProgramCall]) -> Iterator[str]:

@@ -62,7 +62,7 @@ def serve_files(root: Path) -> dict[str, str]:
     program = program_folder(root)
     files = {
         path.relative_to(root).as_posix(): f"{PROGRAM}/{path.relative_to(program).as_posix()}"
-        for path in sorted([*program.rglob("*.py"), *program.rglob("rules.json")])
+        for path in sorted([*program.rglob("*.py"), *program.rglob("*.json")])
     }
     files["images/mods/mods_at_start.py"] = f"{MODS_AT_START}.py".lstrip("/")
     package = [root / "images" / "__init__.py", *sorted((root / "images" / "shipped").rglob("*.py"))]

@@ -1,4 +1,4 @@
-/* Builds the server's command from settings (images/serve/program/command.py, servers/<name>/command.py). */
+/* Builds the server's command from settings (images/serve/program/command.py, servers/<name>.py). */
 "use strict";
 (() => {
   const { python, matching, Refusal } = ImagePicker;

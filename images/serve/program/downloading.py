@@ -10,14 +10,15 @@ import fcntl
 import hashlib
 import json
 import os
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from datetime import timedelta
 from io import BufferedRandom, IOBase
 from pathlib import Path
+from secrets import token_hex
 from urllib.parse import quote
 
 from . import checkpoint, weights
@@ -45,33 +46,12 @@ def download(start: Start, environment: Mapping[str, str], say: Say) -> list[str
     if not wants:
         return lines
     try:
-        with _alone(Path(cache), " and ".join(want.repo for want in wants), say):
-            lookups = [look_up(want, cache, start.server.name, hub, say) for want in wants]
-            _Download(lookups, cache, hub, say).run()
-            return lines + [_finish(lookup) for lookup in lookups]
+        Path(cache).mkdir(parents=True, exist_ok=True)
+        lookups = [look_up(want, cache, start.server.name, hub, say) for want in wants]
+        _Download(lookups, cache, hub, say).run()
+        return lines + [_finish(lookup) for lookup in lookups]
     except OSError as error:
         raise _unwritable(cache, error) from None
-
-
-@contextmanager
-def _alone(cache: Path, what: str, say: Say) -> Iterator[None]:
-    """Wait until no other container downloads into the same folder; the lock of one that was killed is free."""
-    (cache / LOCKS).mkdir(parents=True, exist_ok=True)
-    with (cache / LOCKS / "imagefactory.lock").open("a+", encoding="utf-8") as file:
-        tell = 0.0
-        while not _try_lock(file):
-            if time.monotonic() >= tell:
-                file.seek(0)
-                say(f"waits for another download into {cache}: {file.read(1000)}")
-                tell = time.monotonic() + 60
-            time.sleep(0.2)
-        if tell:
-            say("goes on: the other download has ended")
-        file.seek(0)
-        file.truncate()
-        file.write(f"{what}, by {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}")
-        file.flush()
-        yield
 
 
 def _try_lock(file: IOBase) -> bool:
@@ -127,7 +107,7 @@ class _Download:
                 job.result()
             if jobs:
                 average = self.fetched / (time.monotonic() - began)
-                rest = f", {_duration((self.total - self.done) / average)} left" if average else ""
+                rest = f", {timedelta(seconds=round((self.total - self.done) / average))} left" if average else ""
                 share = f"{100 * self.done // max(self.total, 1)} %"
                 speed = amount((self.fetched - before) / EVERY)
                 self.say(f"{amount(self.done)} of {amount(self.total)} ({share}), {speed}/s{rest}")
@@ -262,7 +242,7 @@ def _write_list(lookup: Lookup, *, verified: bool) -> None:
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f"{path.name}.new")
+    new = path.with_name(f"{path.name}.{token_hex(4)}")  # another container may write it, too
     new.write_text(text, "utf-8")
     new.replace(path)
 
@@ -274,9 +254,3 @@ def _finish(lookup: Lookup) -> str:
         _write(lookup.repository / "refs" / "main", lookup.commit)
     folder = lookup.repository / "snapshots" / lookup.commit
     return f"{lookup.want.repo}@{lookup.commit}: complete and verified, in {folder}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

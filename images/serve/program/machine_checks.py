@@ -9,8 +9,6 @@ from . import memory as budget
 from .findings import FAIL, LARGER_DISK, OK, SKIPPED, WARN, Finding, Start
 from .image import release
 
-ADDRESS = "an address of this machine"
-
 
 def gpu(start: Start) -> Iterator[Finding]:
     """Compare the GPU with the image's, and see that it is neither slowed down nor stuck."""
@@ -36,20 +34,19 @@ def gpu(start: Start) -> Iterator[Finding]:
     yield Finding("gpu", result, detail, allowed=f"compute capability {wanted}", remedy=remedy)
 
 
-def driver(start: Start) -> Iterator[Finding]:
+def driver(start: Start) -> list[Finding]:
     minimum, found = str(start.image.facts.get("driver") or ""), start.readings.driver
     if not minimum:
-        yield Finding("driver", OK, "not needed")
-    elif not start.readings.gpus:
-        yield Finding("driver", SKIPPED, "no GPU visible")
-    elif not found:
+        return [Finding("driver", OK, "not needed")]
+    if not start.readings.gpus:
+        return [Finding("driver", SKIPPED, "no GPU visible")]
+    if not found:
         detail = f"version unknown, needs {minimum} or newer"
-        yield Finding("driver", WARN, detail, remedy="Compare it with the output of `nvidia-smi`.")
-    elif release(found) < release(minimum):
+        return [Finding("driver", WARN, detail, remedy="Compare it with the output of `nvidia-smi`.")]
+    if release(found) < release(minimum):
         detail, remedy = f"{found}, needs {minimum} or newer", "Update the NVIDIA driver on the host."
-        yield Finding("driver", FAIL, detail, allowed=f"{minimum} or newer", remedy=remedy)
-    else:
-        yield Finding("driver", OK, f"{found}, needs {minimum} or newer")
+        return [Finding("driver", FAIL, detail, allowed=f"{minimum} or newer", remedy=remedy)]
+    return [Finding("driver", OK, f"{found}, needs {minimum} or newer")]
 
 
 def kernels(start: Start) -> Iterator[Finding]:
@@ -67,41 +64,36 @@ def kernels(start: Start) -> Iterator[Finding]:
         yield Finding("kernels", OK, f"{made} for {start.image.capability}, GPU is {gpu.capability}")
 
 
-def disk(start: Start) -> Iterator[Finding]:
+def disk(start: Start) -> list[Finding]:
     here, free = start.folder, start.readings.disk_free
     sizes = (start.image.facts.get("memory") or {}) if start.own_model else {}
     table = sizes.get("table", 0)  # is written at every start
     if here is not None and not table:
-        yield Finding("disk", OK, f"nothing to download: {here}")
-        return
+        return [Finding("disk", OK, f"nothing to download: {here}")]
     if free is None:
-        yield Finding("disk", SKIPPED, f"free space in {start.cache} unknown")
-        return
+        return [Finding("disk", SKIPPED, f"free space in {start.cache} unknown")]
     download = (sizes.get("download") or sizes.get("weights") or 0) + (
         sizes.get("drafter", 0) if start.command.speculative else 0
     )
     needed = table + (0 if here else download)
     more = f", {table / budget.GB:.0f} GB of it for a table that the server writes at every start" if table else ""
     if not needed:
-        yield Finding("disk", OK, f"{free / budget.GB:.0f} GB free, download size unknown")
-    elif needed > free:
+        return [Finding("disk", OK, f"{free / budget.GB:.0f} GB free, download size unknown")]
+    if needed > free:
         detail = f"{free / budget.GB:.0f} GB free in {start.cache}, needs {needed / budget.GB:.0f} GB{more}"
         # The table of the last start may be there already; the new one takes its place.
-        yield Finding("disk", WARN if here else FAIL, detail, remedy=LARGER_DISK)
-    else:
-        yield Finding("disk", OK, f"{free / budget.GB:.0f} GB free, needs {needed / budget.GB:.0f} GB{more}")
+        return [Finding("disk", WARN if here else FAIL, detail, remedy=LARGER_DISK)]
+    return [Finding("disk", OK, f"{free / budget.GB:.0f} GB free, needs {needed / budget.GB:.0f} GB{more}")]
 
 
-def memory(start: Start) -> Iterator[Finding]:
+def memory(start: Start) -> list[Finding]:
     readings = start.readings
     if not start.on_gpu or not readings.gpus:
-        yield Finding("memory", SKIPPED, "no GPU: only its memory is checked")
-        return
+        return [Finding("memory", SKIPPED, "no GPU: only its memory is checked")]
     gpu = readings.gpus[0]
     total, free = (readings.memory_total, readings.memory_available) if readings.unified else (gpu.total, gpu.free)
     if not total or free is None:
-        yield Finding("memory", WARN, "the machine's memory is unknown", remedy="Check it with `free -g`.")
-        return
+        return [Finding("memory", WARN, "the machine's memory is unknown", remedy="Check it with `free -g`.")]
     verdict = budget.judge(
         budget.Machine(total, free, readings.unified),
         start.needs(),
@@ -109,46 +101,37 @@ def memory(start: Start) -> Iterator[Finding]:
         start.settings.fraction("GPU_MEMORY_UTILIZATION") or start.server.share.default,
         start.settings.number("MAX_MODEL_LEN"),
     )
-    yield Finding("memory", FAIL if verdict.setting else OK, *verdict)
+    return [Finding("memory", FAIL if verdict.setting else OK, *verdict)]
 
 
-def shm(start: Start) -> Iterator[Finding]:
+def shm(start: Start) -> list[Finding]:
     size, needs = start.readings.shared_memory, start.server.shared_memory
     if size is None:
-        yield Finding("shm", SKIPPED, "size of shared memory unknown")
-        return
+        return [Finding("shm", SKIPPED, "size of shared memory unknown")]
     if size >= needs:
-        yield Finding("shm", OK, f"{size / 1e6:.0f} MB, needs {needs / 1e6:.0f} MB")
-        return
+        return [Finding("shm", OK, f"{size / 1e6:.0f} MB, needs {needs / 1e6:.0f} MB")]
     # Several GPUs, or a CPU, are served by several processes, which communicate through shared memory.
     result = FAIL if not start.on_gpu or start.nodes > 1 else WARN
     need = f"{needs / 1e6:.0f} MB"
     detail = f"{size / 1e6:.0f} MB in /dev/shm, the processes of {start.image.title} need {need}"
     remedy = "Start with `docker run --ipc host`, or with `--shm-size 1g`."
-    yield Finding("shm", result, detail, allowed=f"{need} or more", remedy=remedy)
+    return [Finding("shm", result, detail, allowed=f"{need} or more", remedy=remedy)]
 
 
-def port(start: Start) -> Iterator[Finding]:
+def port(start: Start) -> list[Finding]:
     if start.server.without_api(start.command.arguments):
-        yield Finding("port", SKIPPED, "this node serves no API")
-        return
+        return [Finding("port", SKIPPED, "this node serves no API")]
     host, port = start.settings.text("HOST") or "0.0.0.0", start.settings.number("PORT") or 8000  # noqa: S104
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
+    except (OSError, UnicodeError, TypeError) as error:  # the last two refuse a name that no DNS takes
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
             remedy = "Set PORT to a free one; with --network host, services of the host count too."
-            setting = ("PORT", str(port), "a free port", remedy)
-            yield Finding("port", FAIL, f"port {port} is in use", *setting)
-        else:
-            remedy = "Set HOST to 0.0.0.0, and PORT to 1024 or more unless the container runs as root."
-            detail = f"cannot listen on {host}:{port}: {error.strerror or error}"
-            yield Finding("port", FAIL, detail, "HOST", host, ADDRESS, remedy)
-    except (UnicodeError, TypeError):  # Python's way to refuse a name that no DNS takes
-        detail = f"{host!r} is not an address"
-        yield Finding("port", FAIL, detail, "HOST", host, ADDRESS, "Set HOST to 0.0.0.0.")
-    else:
-        yield Finding("port", OK, f"{host}:{port} is free")
+            return [Finding("port", FAIL, f"port {port} is in use", "PORT", str(port), "a free port", remedy)]
+        remedy = "Set HOST to 0.0.0.0, and PORT to 1024 or more unless the container runs as root."
+        detail = f"cannot listen on {host!r}, port {port}: {getattr(error, 'strerror', None) or error}"
+        return [Finding("port", FAIL, detail, "HOST", host, "an address of this machine", remedy)]
+    return [Finding("port", OK, f"{host}:{port} is free")]

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
@@ -76,8 +76,7 @@ def _run(arguments: list[str]) -> int:
     if arguments in (["-h"], ["--help"]):
         arguments = [first := "help"]
     if first in COMMANDS:
-        command, options = COMMANDS[first]
-        return command(_only(arguments[1:], options, first))
+        return _command(first, arguments[1:])()
     if first in (*SHELL_COMMANDS, *images.TITLES):
         _run_program(arguments)
     dry = "--dry-run" in arguments
@@ -96,6 +95,16 @@ def _run(arguments: list[str]) -> int:
         _print(form(start, findings))
         return 0
     return _start(start, findings)
+
+
+def _command(name: str, given: list[str]) -> Callable[[], int]:
+    """Return a command of the image; refuse options that it does not have."""
+    known = COMMANDS[name]
+    if len(given) <= 1 and "".join(given) in known:
+        return known["".join(given)]
+    what = f"`{name}` has no option {' '.join(masked(given))!r}."
+    allowed, remedy = ", ".join(filter(None, known)), f"Leave the option out: docker run --rm IMAGE {name}"
+    raise StartError("bad-option", what, allowed=allowed or "no options", remedy=remedy)
 
 
 def _run_program(arguments: list[str]) -> NoReturn:
@@ -247,25 +256,14 @@ def _become(server: Server, arguments: Sequence[str], environment: dict[str, str
         raise images.broken(f"{program} cannot be run: {error.strerror}.") from None
 
 
-def _settings(way: str) -> int:
-    _print(SETTINGS[way](images.load()))
-    return 0
-
-
-def _help(_: str) -> int:
-    image = images.load()
-    _print(show.help_text(image, server_of(image)))
-    return 0
-
-
-def _check(way: str) -> int:
+def _check() -> int:
     findings = checks.run(_prepare([]), checks.CHECKS)
-    _print(json.dumps(show.checks_value(findings), indent=2) if way else show.checks_text(findings))
+    _print(show.checks_text(findings))
     refused = next((finding for finding in findings if finding.result == FAIL), None)
     return refused.refusal().exit_code if refused else 0
 
 
-def _health(_: str) -> int:
+def _health() -> int:
     where, waits = health.address(), link.noted()
     if waits is None and where.port == 0 and os.environ.get("NODES", "1") != "1":
         waits = link.STARTING, False
@@ -279,7 +277,7 @@ def _health(_: str) -> int:
     return 0 if well else 1
 
 
-def _download(_: str) -> int:
+def _download() -> int:
     from . import downloading  # noqa: PLC0415 - a start does not wait for TLS to load
 
     if os.getpid() == 1:
@@ -292,37 +290,33 @@ def _download(_: str) -> int:
     return 0
 
 
-def _weights(way: str) -> int:
-    start = _prepare([])
-    _print(json.dumps(weights.as_value(start), indent=2) if way else weights.as_text(start))
-    return 0
-
-
-def _pair_test(_: str) -> int:
+def _pair_test() -> int:
     for line in proof.prove(_prepare([])):
         _print(line)
     return 0
 
 
-def _only(given: list[str], known: Iterable[str], command: str) -> str:
-    """Return the option of a command, empty for none; refuse others."""
-    if not given or given in [[option] for option in known]:
-        return "".join(given)
-    what = f"`{command}` has no option {' '.join(masked(given))!r}."
-    allowed, remedy = ", ".join(filter(None, known)), f"Leave the option out: docker run --rm IMAGE {command}"
-    raise StartError("bad-option", what, allowed=allowed or "no options", remedy=remedy)
+def _shown(text: str) -> int:
+    _print(text)
+    return 0
 
 
-SETTINGS = {"--json": show.settings_json, "--markdown": show.settings_markdown, "": show.settings_text}
-COMMANDS: dict[str, tuple[Callable[[str], int], Iterable[str]]] = {
-    "help": (_help, ()),
-    "settings": (_settings, SETTINGS),
-    "check": (_check, ("--json",)),
-    "health": (_health, ()),
-    "download": (_download, ()),
-    "weights": (_weights, ("--json",)),
-    "pair-test": (_pair_test, ()),
+COMMANDS: dict[str, dict[str, Callable[[], int]]] = {
+    "help": {"": lambda: _shown(show.help_text(images.load()))},
+    "settings": {
+        "": lambda: _shown(show.settings_text(images.load())),
+        "--markdown": lambda: _shown(show.settings_markdown(images.load())),
+    },
+    "check": {"": _check},
+    "health": {"": _health},
+    "download": {"": _download},
+    "weights": {
+        "": lambda: _shown(weights.as_text(_prepare([]))),
+        "--json": lambda: _shown(json.dumps(weights.as_value(_prepare([])), indent=2)),
+    },
+    "pair-test": {"": _pair_test},
 }
+"""The commands of the image, by their option."""
 
 
 def _print(text: str) -> None:

@@ -68,51 +68,45 @@ def _template(start: Start) -> Iterator[Finding]:
         yield _failed(detail, "CHAT_TEMPLATE", path, "a Jinja file in the container", remedy)
 
 
-def drafter(start: Start) -> Iterator[Finding]:
+def drafter(start: Start) -> list[Finding]:
     speculative = start.command.speculative
     if not speculative or not speculative.get("model"):
-        yield Finding("drafter", OK, "none")
-        return
-    drafter = str(speculative["model"])
+        return [Finding("drafter", OK, "none")]
+    drafter, fault = str(speculative["model"]), ""
     folder = checkpoint.locate(drafter, str(speculative.get("revision", "")), start.cache)
     draft, target = checkpoint.config_of(folder), start.config
     if checkpoint.is_path(drafter) and draft is None:
-        yield _drafter_failure(drafter, f"{drafter} has no config.json")
+        fault = f"{drafter} has no config.json"
     elif draft and target and (one := draft.get("vocab_size")) != (other := target.get("vocab_size")):
-        yield _drafter_failure(drafter, f"its vocabulary has {one} tokens, the model's {other}")
+        fault = f"its vocabulary has {one} tokens, the model's {other}"
     elif draft and target and (one := draft.get("hidden_size")) != (other := target.get("hidden_size")):
-        yield _drafter_failure(drafter, f"its hidden size is {one}, the model's {other}")
-    elif start.own_model and drafter in {entry["repo"] for entry in start.image.drafters}:
-        yield Finding("drafter", OK, f"{drafter} was trained for this model")
-    elif draft and target:
-        yield Finding("drafter", OK, f"{drafter} has the model's vocabulary and hidden size")
-    else:
-        detail = f"{drafter} may not fit {start.command.model}: it cannot be checked before the download"
-        remedy = "Use a drafter that was trained for this model, or set DFLASH_DRAFTER=off."
-        yield Finding("drafter", WARN, detail, "DFLASH_DRAFTER", drafter, remedy=remedy)
+        fault = f"its hidden size is {one}, the model's {other}"
+    if fault:
+        allowed = "a drafter that was trained for the model"
+        remedy = "Set DFLASH_DRAFTER to the model's own drafter, or to off."
+        return [Finding("drafter", FAIL, fault, "DFLASH_DRAFTER", drafter, allowed, remedy)]
+    if start.own_model and drafter in {entry["repo"] for entry in start.image.drafters}:
+        return [Finding("drafter", OK, f"{drafter} was trained for this model")]
+    if draft and target:
+        return [Finding("drafter", OK, f"{drafter} has the model's vocabulary and hidden size")]
+    detail = f"{drafter} may not fit {start.command.model}: it cannot be checked before the download"
+    remedy = "Use a drafter that was trained for this model, or set DFLASH_DRAFTER=off."
+    return [Finding("drafter", WARN, detail, "DFLASH_DRAFTER", drafter, remedy=remedy)]
 
 
-def _drafter_failure(drafter: str, detail: str) -> Finding:
-    allowed = "a drafter that was trained for the model"
-    remedy = "Set DFLASH_DRAFTER to the model's own drafter, or to off."
-    return Finding("drafter", FAIL, detail, "DFLASH_DRAFTER", drafter, allowed, remedy)
-
-
-def flags(start: Start) -> Iterator[Finding]:
+def flags(start: Start) -> list[Finding]:
     server, version = start.image.title, start.image.version
     if start.package is None:
-        yield Finding("flags", SKIPPED, f"{server} is not installed here")
-        return
+        return [Finding("flags", SKIPPED, f"{server} is not installed here")]
     known = server_flags.known(start.package, start.server.argument_files)
     unknown = server_flags.unknown(start.command.arguments, known)
     if unknown:
         detail = f"{server} {version} has no flag {', '.join(unknown)}"
         allowed = f"the flags in `{start.server.all_flags}`"
         remedy = f"Correct the flag, or use an image whose {server} has it."
-        yield Finding("flags", FAIL, detail, "EXTRA_ARGS", unknown[0], allowed, remedy)
-    else:
-        count = sum(word.startswith("--") for word in start.command.arguments)
-        yield Finding("flags", OK, f"{server} {version} supports all {count}")
+        return [Finding("flags", FAIL, detail, "EXTRA_ARGS", unknown[0], allowed, remedy)]
+    count = sum(word.startswith("--") for word in start.command.arguments)
+    return [Finding("flags", OK, f"{server} {version} supports all {count}")]
 
 
 def combination(start: Start) -> Iterator[Finding]:

@@ -19,8 +19,8 @@ QUIET, IDLE = 20.0, 120.0
 With 120, HANG_LIMIT's default of 300 holds for an idle server too. One token takes a GPU about 0.1 s, so it is busy for
 0.1 % of the time; nothing keeps it from idling in between.
 """
-LATE, PATIENCE = 30.0, 60.0
-"""Seconds without an answer and without any movement after which that is said, and after which the server is stuck."""
+PATIENCE = 60.0
+"""Seconds without an answer and without any movement after which the server is stuck."""
 STUCK, MEMORY, PARTED = 69, 70, 71
 """The exit codes of a server that was ended: it was stuck, the host ran out of memory, the other node failed."""
 NOTE, SHORT, ENDING = "stuck", "short", "ending"
@@ -43,12 +43,11 @@ class Pulse:
         self.work: object = None
         self.asked: float | None = None
         """Since when an answer is awaited."""
-        self._told = False
 
     def see(self, now: float, work: object, *, alive: bool = False) -> None:
         """Take in figures that change as the server works, if known; `alive` if it answered or waits for a compiler."""
         if alive or (work is not None and work != self.work):
-            self.moved, self.asked, self._told = now, None, False
+            self.moved, self.asked = now, None
         self.work = self.work if work is None else work
 
     def asks(self, now: float, *, waiting: bool) -> bool:
@@ -57,11 +56,6 @@ class Pulse:
             return False
         self.asked = now
         return True
-
-    def late(self, now: float) -> bool:
-        """Whether the answer is late; true once."""
-        told, self._told = self._told, self.asked is not None and now - self.asked >= LATE
-        return self._told and not told
 
     def stuck(self, now: float) -> bool:
         return self.asked is not None and now - self.asked >= PATIENCE

@@ -28,7 +28,7 @@ def common() -> Json:
 
 @cache
 def of_server(name: str) -> Json:
-    return read_object(str(Path(__file__).parent), f"servers/{name}/rules.json")
+    return read_object(str(Path(__file__).parent), f"servers/{name}.json")
 
 
 def matching(rules: Iterable[Json], facts: Facts) -> Iterator[Json]:

@@ -8,7 +8,7 @@ from .errors import EXIT_CODES
 from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
 from .hiding import masked
 from .image import Image
-from .servers.server import Server
+from .servers.known import server_of
 from .settings import allowed
 
 HEADINGS = ("Setting", "Default", "Allowed", "What it does")
@@ -24,9 +24,8 @@ Arguments of IMAGE:
   (none)                 check the machine and serve
   --FLAG VALUE …         the same, with more flags of `{command}`
   --dry-run [--json]     show the command and the checks, start nothing
-  check [--json]         run the checks
-  settings [--json|--markdown]
-                         list all settings, with their defaults
+  check                  run the checks
+  settings [--markdown]  list all settings, with their defaults
   download               fetch the model and its drafter, verify them; goes on where it stopped
   weights [--json]       list what is downloaded, what is missing, and what nothing here uses
   pair-test              prove that two nodes (NODES=2) can compute together; run it on both at once
@@ -48,7 +47,8 @@ def settings_text(image: Image) -> str:
     return "\n".join([_title(image), "", *lines])
 
 
-def help_text(image: Image, server: Server) -> str:
+def help_text(image: Image) -> str:
+    server = server_of(image)
     lines = [
         f"  {name:22} {default or '(none)':8} {about.partition('. ')[0].rstrip('.')}"
         for name, default, _, about in _rows(image)
@@ -75,14 +75,6 @@ def settings_markdown(image: Image) -> str:
     return "\n".join(lines)
 
 
-def settings_json(image: Image) -> str:
-    rows = [
-        {key: value for key, value in setting._asdict().items() if value not in (None, "", (), {})}
-        for setting in image.settings.values()
-    ]
-    return json.dumps({"image": image.facts, "settings": rows}, indent=2)
-
-
 def checks_text(findings: Iterable[Finding]) -> str:
     lines = []
     for finding in findings:
@@ -105,16 +97,12 @@ def dry_run_json(start: Start, findings: Sequence[Finding]) -> str:
         "command": [*start.server.command, *words],
         "secrets": bool(start.settings.secrets.flags) or tuple(words) != start.command.arguments,
         "remarks": list(start.command.remarks),
-        "checks": checks_value(findings),
+        "checks": [
+            {**finding._asdict(), "exit_code": EXIT_CODES[finding.name] if finding.result == FAIL else 0}
+            for finding in findings
+        ],
     }
     return json.dumps(value, indent=2)
-
-
-def checks_value(findings: Iterable[Finding]) -> list[dict[str, object]]:
-    return [
-        {**finding._asdict(), "exit_code": EXIT_CODES[finding.name] if finding.result == FAIL else 0}
-        for finding in findings
-    ]
 
 
 def _rows(image: Image) -> list[tuple[str, str, str, str]]:

@@ -245,8 +245,6 @@ def _metrics(task: Task) -> bytes:
 def _judge(task: Task, server: int, watched: pulse.Pulse, now: float, waiting: int) -> None:
     noted = own_files.exists(pulse.NOTE)
     still = f"{now - watched.moved:.0f} s"
-    if task.link and watched.late(now):
-        say(f"the engine has not moved for {still}, and does not answer; this may be the other node")
     if not watched.stuck(now):
         if noted:
             own_files.forget(pulse.NOTE)
@@ -255,6 +253,7 @@ def _judge(task: Task, server: int, watched: pulse.Pulse, now: float, waiting: i
     since = time.strftime("%H:%M:%S UTC", time.gmtime(time.time() - now + watched.moved))
     text = f"the engine is stuck: nothing moved since {since}, {still} ago, and a request for one token is not answered"
     text += f"; requests that wait: {waiting}" if waiting else ""
+    text += "; this may be the other node" if task.link else ""
     if not noted:
         say(text)
     with suppress(OSError):

@@ -22,6 +22,7 @@ COPIES = ("original/", "metal/")
 """Folders with the same weights for other programs."""
 LISTS = ("imagefactory", "trees")
 """Folders of a repository with its lists of files: the program's own, and that of huggingface_hub."""
+_DIGEST = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 _REPOSITORY = re.compile(r"(?<![\w./-])[\w.-]+/[\w.-]+(?![\w./-])")
 
 
@@ -72,7 +73,7 @@ def read_list(repository: Path, commit: str) -> tuple[list[File], bool] | None:
     """Return the files of a revision, and whether `download` has verified them; None if they are not known."""
     for folder in LISTS:
         value = checkpoint.read_json(repository / folder / f"{commit}.json")
-        with suppress(AttributeError, KeyError, TypeError):
+        with suppress(AttributeError, KeyError, TypeError, ValueError):
             if value is not None:
                 files = [file_of(path, entry) for path, entry in value["files"].items()]
                 return files, value.get("verified") is True
@@ -80,7 +81,11 @@ def read_list(repository: Path, commit: str) -> tuple[list[File], bool] | None:
 
 
 def file_of(path: str, entry: Json) -> File:
-    return File(path, int(entry["size"]), str(entry.get("lfs_sha256") or entry["blob_id"]))
+    """Return a file of a list; raise ValueError if it could be none of a repository."""
+    file = File(path, int(entry["size"]), str(entry.get("lfs_sha256") or entry["blob_id"]))
+    if ".." in path.split("/") or path.startswith("/") or not _DIGEST.fullmatch(file.digest):
+        raise ValueError(path)
+    return file
 
 
 def has_size(path: Path, file: File) -> bool:
@@ -136,9 +141,7 @@ def snapshots(start: Start) -> Iterator[Json]:
             with suppress(OSError):
                 commit = ref.read_text("utf-8", "replace").strip()
                 refs.setdefault(commit, []).append(str(ref.relative_to(repository / "refs")))
-        unfinished = sum(map(_size, (repository / "blobs").glob("*.incomplete")))
-        folders = [folder for folder in sorted((repository / "snapshots").glob("*")) if folder.is_dir()]
-        for folder in folders:
+        for folder in [folder for folder in sorted((repository / "snapshots").glob("*")) if folder.is_dir()]:
             commit = folder.name
             listed = read_list(repository, commit)
             if listed is None:
@@ -156,13 +159,8 @@ def snapshots(start: Start) -> Iterator[Json]:
                 "verified": listed is not None and listed[1] and not missing,
                 "missing": missing,
                 "used_as": role if commit == used or not used else "",
-                "unfinished": unfinished,
                 "complete": not missing,
             }
-            unfinished = 0
-        if not folders and unfinished:
-            nothing = {"revision": "", "refs": [], "size": 0, "listed": False, "verified": False, "complete": False}
-            yield {"repo": repo, **nothing, "missing": ["all files"], "used_as": "", "unfinished": unfinished}
 
 
 def _size(path: Path) -> int:
@@ -178,23 +176,27 @@ def as_value(start: Start) -> Json:
         "cache": start.cache,
         "free": start.readings.disk_free,
         "snapshots": found,
+        "unfinished": sum(map(_size, Path(start.cache).glob("models--*/blobs/*.incomplete"))),
         "absent": [want._asdict() for want in wanted(start) if want.role not in there],
     }
 
 
 def as_text(start: Start) -> str:
     value = as_value(start)
-    total = sum(entry["size"] + entry["unfinished"] for entry in value["snapshots"])
+    total = sum(entry["size"] for entry in value["snapshots"]) + value["unfinished"]
     lines = [f"{start.cache}: {amount(total)}" + (f", {amount(value['free'])} free" if value["free"] else "")]
     for entry in value["snapshots"]:
         refs = f" ({', '.join(entry['refs'])})" if entry["refs"] else ""
         name = f"{entry['repo']}{'@' if entry['revision'] else ''}{entry['revision'][:12]}{refs}"
         state = "complete" if entry["complete"] else f"incomplete, lacks {checkpoint.some(entry['missing'])}"
         state += ", verified" if entry["verified"] else ""
-        state += f", {amount(entry['unfinished'])} of unfinished files" if entry["unfinished"] else ""
         lines.append(f"{entry['used_as'] or 'unused':8} {amount(entry['size']):>9}  {name}: {state}")
     absent = [f"{entry['role']:8} {'':9}  {entry['repo']}: not downloaded" for entry in value["absent"]]
     lines += [f"{line}; `IMAGE download` fetches it" for line in absent]
+    if value["unfinished"]:
+        lines.append(
+            f"{'':8} {amount(value['unfinished']):>9}  of unfinished files, which `IMAGE download` goes on with"
+        )
     if checkpoint.is_path(start.command.model):
         lines.append(f"{'model':8} {'':9}  {start.command.model}: a folder")
     return "\n".join(lines)

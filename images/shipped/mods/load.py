@@ -1,7 +1,6 @@
 """Loads mods from their folders; errors name the mod, the file and the line."""
 
 from collections.abc import Iterable, Iterator
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -9,7 +8,6 @@ from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from images.shipped.conditions import Condition
 from images.shipped.errors import FactoryError, ModError, did_you_mean
 from images.shipped.mods.manifest import (
     MANIFEST,
@@ -26,6 +24,7 @@ from images.shipped.mods.manifest import (
     Stage,
     Variant,
 )
+from images.shipped.values import Condition
 from images.shipped.yamlfile import YamlFile, read_yaml
 
 _PARTS: dict[str, type[BaseModel]] = {
@@ -44,34 +43,11 @@ _PARTS: dict[str, type[BaseModel]] = {
 
 
 def load_mods(root: Path) -> dict[str, Mod]:
-    """Load every mod in a folder, and check their references to each other."""
+    """Load every mod in a folder."""
     folders = sorted(
         path for path in (root.iterdir() if root.is_dir() else ()) if path.is_dir() and path.name[0] not in "._"
     )
-    mods = {mod.name: mod for mod in map(load_mod, folders)}
-    for mod in mods.values():
-        for key, names in (("requires", mod.manifest.requires), ("conflicts", mod.manifest.conflicts)):
-            for index, name in enumerate(names):
-                if name not in mods:
-                    raise ModError(
-                        "bad-mod",
-                        f"The mod {mod.name} {key} {name}, which does not exist.",
-                        where=mod.where(key, index),
-                        why=f"There is no folder mods/{name}.",
-                        fix=did_you_mean(name, mods),
-                    )
-    try:
-        TopologicalSorter({name: mod.manifest.requires for name, mod in mods.items()}).prepare()
-    except CycleError as error:
-        cycle: list[str] = error.args[1][::-1]
-        raise ModError(
-            "mod-cycle",
-            f"Mods require each other in a cycle: {' -> '.join(cycle)}.",
-            where=mods[cycle[0]].where("requires"),
-            why="None of them could be applied first.",
-            fix="Remove one of the `requires`.",
-        ) from None
-    return mods
+    return {mod.name: mod for mod in map(load_mod, folders)}
 
 
 def load_mod(folder: Path) -> Mod:

@@ -18,10 +18,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from images.shipped.conditions import Condition
+from images.shipped.errors import ModError
 from images.shipped.hashing import Sha256, checksum
 from images.shipped.mods.settings import refuse_settings
-from images.shipped.values import Distribution, HubRepo, Name, ServerName, Specifier, VersionText
+from images.shipped.values import Condition, Distribution, HubRepo, Name, ServerName, Specifier, VersionText
 from images.shipped.yamlfile import YamlFile
 
 MANIFEST = "mod.yaml"
@@ -110,12 +110,11 @@ class Edit(_Model):
 
 
 class Patch(_Model):
-    """A unified diff that must fit exactly, at most `offset` lines from its line numbers."""
+    """A unified diff that must fit exactly, at its line numbers."""
 
     patch: OwnPath
     files: Annotated[list[ChangedPath], Field(min_length=1)]
     """The files that the diff touches; it must touch no others."""
-    offset: Annotated[int, Field(ge=0, le=1000)] = 0
 
 
 class NewFile(_Model):
@@ -276,8 +275,6 @@ class Manifest(_Model):
     upstream_checks: list[Check] = []
     """Checks that pass in a version with the change; by default those of the newest variant."""
     not_needed: list[NotNeeded] = []
-    requires: list[Name] = []
-    conflicts: list[Name] = []
     settings: Settings = Settings()
     variants: Annotated[list[Variant], Field(min_length=1)]
 
@@ -315,8 +312,6 @@ class Mod:
             licence=self.manifest.licence,
             distribution=self.manifest.distribution,
             needed_when=[Condition(model="*")],
-            requires=self.manifest.requires,
-            conflicts=self.manifest.conflicts,
             variants=[variant],
         )
         return {
@@ -332,6 +327,32 @@ class Mod:
         """Return the variant for a version, if there is one; ranges do not overlap."""
         staged = (variant for variant in self.manifest.variants if variant.stage == stage)
         return next((variant for variant in staged if _covers(variant, version)), None)
+
+    def needed_variant(self, version: Version) -> Variant:
+        """Return the variant for the installed files of a version; raise an error if there is none."""
+        variant = self.variant(version)
+        if variant is None:
+            raise ModError(
+                "not-applicable",
+                f"The mod {self.name} does not apply to vLLM {version}.",
+                where=self.where("variants"),
+                why=f"{self.why_not(version)}.",
+                fix="Leave it out; `./inv mods.check` lists the versions it applies to.",
+            )
+        return variant
+
+    def why_not(self, version: Version, *, compiled: bool = False) -> str:
+        """Explain why the mod does not change the installed files of a version."""
+        if self.is_upstream(version):
+            return f"{self.name}: upstream since {self.manifest.upstreamed_in}"
+        reason = self.reason_not_needed(version)
+        if reason is not None:
+            return f"{self.name}: not needed, {reason}"
+        if self.variant(version, "source") is None:
+            return f"{self.name}: has no variant for {version}"
+        if compiled:
+            return f"{self.name}: is applied to the sources, before they are compiled"
+        return f"{self.name}: changes sources that are compiled; these kernels come from a wheel"
 
     def is_upstream(self, version: Version) -> bool:
         since = self.manifest.upstreamed_in

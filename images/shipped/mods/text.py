@@ -1,7 +1,10 @@
-"""Converts files to text and back without changing a byte."""
+"""Reads files as text without changing a byte, and updates RECORDs."""
 
 import base64
+import csv
 import hashlib
+import io
+from collections.abc import Mapping
 from pathlib import Path
 
 from images.shipped.errors import ModError
@@ -26,8 +29,17 @@ def decoded(data: bytes, path: str) -> str:
         ) from None
 
 
-def record_row(path: str, text: str) -> list[str]:
-    """Return a file's row in RECORD (https://packaging.python.org/specifications/recording-installed-packages/)."""
-    data = text.encode()
-    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
-    return [path, f"sha256={digest}", str(len(data))]
+def updated_record(text: str, changed: Mapping[str, str]) -> bytes:
+    """Return a RECORD with rows for changed and added files: sorted, with RECORD itself last.
+
+    https://packaging.python.org/specifications/recording-installed-packages/
+    """
+    *others, itself = (row for row in csv.reader(io.StringIO(text)) if row)
+    rows = {row[0]: row for row in others}
+    for path, content in changed.items():
+        data = content.encode()
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+        rows[path] = [path, f"sha256={digest}", str(len(data))]
+    record = io.StringIO()
+    csv.writer(record, lineterminator="\n").writerows([*(rows[path] for path in sorted(rows)), itself])
+    return record.getvalue().encode()

@@ -123,36 +123,6 @@ def test_named_mod_that_does_not_apply_is_refused(root: Path, vllm: str, more: A
     assert why in caught.value.why
 
 
-def test_required_mods_come_first(root: Path) -> None:
-    write_mod(root, one("a", requires=["z"]))
-    write_mod(root, one("z", requires=["y"], needed_when=[{"model": "another"}]))
-    write_mod(root, one("y", needed_when=[{"model": "another"}]))
-    assert names(choose(root)) == ["y", "z", "a"]
-    assert names(choose(root, mods="[a]")) == ["y", "z", "a"]
-
-
-@pytest.mark.parametrize(
-    "retired",
-    [{"upstreamed_in": "1.5"}, {"not_needed": [{"versions": ">=1.5", "reason": "no longer needed"}]}],
-)
-def test_requirement_is_met_when_the_version_does_not_need_it(root: Path, retired: Any) -> None:
-    write_mod(root, one("a", requires=["z"]))
-    write_mod(root, one("z", ">=1,<1.5", needed_when=[{"model": "another"}], **retired))
-    assert names(choose(root)) == ["a"]
-
-
-def test_mod_is_left_out_when_a_requirement_does_not_apply(root: Path) -> None:
-    write_mod(root, one("a", requires=["z"]))
-    write_mod(root, one("z", ">=1,<1.5", needed_when=[{"model": "another"}]))
-    chosen = choose(root)
-    assert chosen.mods == ()
-    assert chosen.notes == ("a: left out. The mod a requires z, which does not apply to vLLM 1.5.",)
-    with raises("not-applicable", match="a requires z, which does not apply") as caught:
-        choose(root, mods="[a]")
-    assert caught.value.where.startswith("mods/a/mod.yaml:")
-    assert caught.value.why == "z: has no variant for 1.5."
-
-
 @pytest.mark.parametrize("mods", ["auto", "[of-vllm, of-sglang, of-kernels]"])
 def test_cell_gets_the_mods_of_its_server_only(root: Path, mods: str) -> None:
     for name, more in {

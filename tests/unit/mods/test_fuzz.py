@@ -67,7 +67,7 @@ def test_mods_with_any_values(tmp_path: Path) -> None:
     tree = {"vllm/__init__.py": "", "vllm/x.py": BODY, "vllm/z.py": "def f(:\n"}
     changes = [
         edit("vllm/x.py", "step_5 = function(5)\n", after="more = 1\n"),
-        {"patch": "a.diff", "files": ["vllm/x.py"], "offset": 3},
+        {"patch": "a.diff", "files": ["vllm/x.py"]},
         {"add": "vllm/new.py", "source": "new"},
     ]
     settings = {"env": {"VLLM_MOE_X": "1"}, "flags": {"block_size": "16"}}

@@ -153,8 +153,8 @@ def test_the_serve_layer_has_python_files_and_rules_only() -> None:
     files = serve_files(REPOSITORY).values()
     assert "usr/share/imagefactory/serve/__main__.py" in files
     assert "usr/share/imagefactory/serve/hook/sitecustomize.py" in files
-    assert "usr/share/imagefactory/serve/program/servers/vllm/rules.json" in files
-    assert all(path.endswith((".py", "/rules.json")) for path in files)
+    assert "usr/share/imagefactory/serve/program/servers/vllm.json" in files
+    assert all(path.endswith((".py", ".json")) for path in files)
 
 
 def test_the_table_of_models_has_only_differing_settings(served_image: Images) -> None:

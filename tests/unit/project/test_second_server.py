@@ -17,8 +17,7 @@ from imagefactory.project.matrix import Matrix, Rule, load_matrix
 from imagefactory.project.server_versions import TITLES
 from imagefactory.project.servers.known import SERVERS, server_of
 from imagefactory.project.targets import select
-from images.shipped.conditions import Condition
-from images.shipped.values import ServerName
+from images.shipped.values import Condition, ServerName
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.failures import raises
 

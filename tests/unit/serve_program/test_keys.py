@@ -1,14 +1,17 @@
 """The API key: however it is given, the server requires it, or does not start."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.fixtures.failures import refused
-from tests.fixtures.serve_process import QuickStart, Start, finished, recorded
+from tests.fixtures.serve_process import QuickStart
+from tests.fixtures.serving import REPOSITORY
 
 KEY = "hunter2-hunter2"
 MODEL = "some/model"
+HOOK = REPOSITORY / "images" / "serve" / "hook"
 
 
 @pytest.fixture
@@ -23,23 +26,17 @@ def key_file(tmp_path: Path) -> str:
     [[], ["--seed", "7"], [MODEL], ["vllm", "serve", MODEL], ["bash", "-c", "vllm serve m"], ["--help=all"]],
     ids=" ".join,
 )
-def test_the_key_reaches_vllm_however_it_is_started(
+def test_the_key_reaches_vllm_and_its_guard_however_it_is_started(
     quick_start: QuickStart, key_file: str, arguments: list[str]
 ) -> None:
     for given in ({"VLLM_API_KEY": KEY}, {"VLLM_API_KEY_FILE": key_file}):
-        ran = quick_start(*arguments, **given)
+        ran = quick_start(*arguments, PYTHONPATH="/own", **given)
         assert ran.became, ran.stderr
         assert ran.environment["VLLM_API_KEY"] == KEY
         assert "VLLM_API_KEY_FILE" not in ran.environment
+        guarded = [] if arguments == ["--help=all"] else [str(HOOK)]
+        assert ran.environment["PYTHONPATH"].split(os.pathsep) == [*guarded, "/own"]
         assert KEY not in " ".join(ran.became) + ran.stdout + ran.stderr
-
-
-def test_the_key_reaches_the_process_of_vllm(start: Start, tmp_path: Path, key_file: str) -> None:
-    for arguments in ((), ("bash", "-c", f"vllm serve {MODEL}")):
-        ran = finished(start(*arguments, VLLM_API_KEY_FILE=key_file, EXTRA_ARGS=f"--hf-token {KEY}"))
-        record = recorded(tmp_path)
-        assert record["environment"]["VLLM_API_KEY"] == KEY
-        assert KEY not in " ".join(record["arguments"]) + ran.stdout + ran.stderr
 
 
 @pytest.mark.parametrize("flag", [["--api-key", KEY], [f"--api-key={KEY}"], ["--api_key", KEY], ["--api-k", KEY]])

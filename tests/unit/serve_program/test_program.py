@@ -11,7 +11,7 @@ from imagefactory.site.guides import read_guides
 from images.serve.program.errors import EXIT_CODES
 from images.serve.program.flags import known, unknown
 from images.serve.program.readings import read as read_machine
-from images.serve.program.servers.vllm.server import SERVER as VLLM
+from images.serve.program.servers.vllm import SERVER as VLLM
 from tests.fixtures.failures import refused
 from tests.fixtures.serve_process import SERVES, QuickStart, Start, finished, free_port, recorded, wait_for
 from tests.fixtures.serving import READINGS, REPOSITORY, Images
@@ -124,9 +124,9 @@ def test_the_check_command_reports_and_fails(quick_start: QuickStart, tmp_path: 
     assert ran.returncode == 0
     assert "ok    model" in ran.stdout
     (tmp_path / "model" / "tokenizer.json").unlink()
-    ran = quick_start("check", "--json")
+    ran = quick_start("check")
     assert ran.returncode == EXIT_CODES["model"]
-    assert {finding["name"]: finding["result"] for finding in json.loads(ran.stdout)}["model"] == "fail"
+    assert "FAIL  model" in ran.stdout
 
 
 def test_each_mistake_has_its_exit_code(quick_start: QuickStart) -> None:

@@ -13,7 +13,7 @@ from images.serve.program.errors import EXIT_CODES
 from tests.fixtures.serve_process import written_image
 from tests.fixtures.serving import call_program
 
-CASES, SLOWEST = 1000, 10
+CASES, SLOWEST = 200, 10
 # fmt: off
 PIECES = (
     "0", "1", "-1", "off", "auto", "1e999", "nan", "9" * 5000, "tiny", "/", "/nowhere", "./x", "a/b", "::", "::1", "é",
@@ -25,7 +25,6 @@ PIECES = (
 # fmt: on
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("target", ["tiny", "gpt-oss-120b@sglang-0.5.21"])
 def test_random_settings_are_refused_or_started(
     served_image: Callable[..., Preview], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
@@ -37,7 +36,7 @@ def test_random_settings_are_refused_or_started(
     names += ["MAX_NUM_SEQ", "HF_TOKEN", "PYTHONPATH"]
     source = random.Random(30)
     outcomes = set()
-    for _ in range(CASES // 2):
+    for _ in range(CASES):
         chosen = source.sample(names, k=source.randint(0, 5))
         given = {name: "".join(source.choices(PIECES, k=source.randint(1, 3))) for name in chosen}
         arguments = source.choices(PIECES, k=source.choice((0, 0, 1, 2, 5)))

@@ -1,15 +1,12 @@
 """Settings: what is accepted, and one named error for everything that is not."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from imagefactory.project.servers.vllm import SCHEMA
-from images.serve.program import command, errors
+from images.serve.program import errors
 from images.serve.program import settings as read_settings
 from images.serve.program.image import Image
 from images.serve.program.servers.known import server_of
@@ -114,33 +111,3 @@ def test_another_model_is_served_without_the_drafter(program_image: Images) -> N
     built = server_of(image).build(image, read_settings.read(image, {"MODEL": "Qwen/Qwen3-0.6B"}))
     assert built.speculative is None
     assert any("drafter" in remark for remark in built.remarks)
-
-
-TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)
-VALUES = st.one_of(
-    TEXT,
-    st.integers().map(str),
-    st.floats().map(str),
-    st.sampled_from(["1", "0", "off", "auto", "fp8", "flash_attn", "{}", "[]", "--x", "/", "warn", "memory"]),
-)
-
-
-@given(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=6))
-def test_any_environment_leads_to_a_command_or_an_error_with_an_exit_code(
-    program_image: Images, environment: dict[str, str]
-) -> None:
-    image = program_image(TARGET)
-    outcome = build_or_refuse(image, environment)
-    if isinstance(outcome, errors.StartError):
-        assert outcome.exit_code in errors.EXIT_CODES.values()
-        assert outcome.remedy
-    else:
-        assert outcome.arguments[0]
-        json.dumps(outcome.arguments)
-
-
-def build_or_refuse(image: Image, environment: dict[str, str]) -> command.Command | errors.StartError:
-    try:
-        return server_of(image).build(image, read_settings.read(image, environment))
-    except errors.StartError as error:
-        return error

@@ -14,7 +14,7 @@ from images.serve.program import settings as read_settings
 from images.serve.program.command import Command
 from images.serve.program.image import Image, load
 from images.serve.program.servers.known import server_of
-from images.serve.program.servers.sglang.server import SERVER
+from images.serve.program.servers.sglang import SERVER
 from images.serve.program.timeline import Moments, describe
 from tests.fixtures.failures import raises, refuses
 from tests.fixtures.serving import READINGS, REPOSITORY, start_of
@@ -88,23 +88,6 @@ def test_a_setting_that_sglang_lacks_is_refused_by_name(program_image: Images) -
             build(image, **{name: "1"})
         assert caught.value.setting == name
         assert "TurboQuant" in caught.value.remedy
-
-
-@pytest.mark.parametrize(
-    ("flag", "instead"),
-    [
-        ("--max-model-len 4096", "MAX_MODEL_LEN"),
-        ("--no-enable-prefix-caching", "ENABLE_PREFIX_CACHING"),
-        ("--speculative-config '{}'", "--speculative-algorithm"),
-        ("-tp 2", "--tp-size"),
-        ("--hf-token", "HF_TOKEN"),
-    ],
-)
-def test_a_flag_of_vllm_is_refused_by_name_with_what_to_use(program_image: Images, flag: str, instead: str) -> None:
-    with refuses("not-in-this-server", match="is a flag of vLLM") as caught:
-        build(program_image(QWEN), EXTRA_ARGS=flag)
-    assert instead in caught.value.remedy
-    assert flag.replace("_", "-").startswith(caught.value.value)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import time
 
-from images.serve.program.servers.vllm.log import moments as read
+from images.serve.program.servers.vllm import moments as read
 from images.serve.program.timeline import Moments, describe, process_start
 
 ENDS = Moments(began=10.0, became_server=10.5, ready=60.0, warm=62.0)

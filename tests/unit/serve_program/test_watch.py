@@ -9,8 +9,7 @@ from pathlib import Path
 
 from images.serve.program import timeline
 from images.serve.program.servers.server import hook_variables
-from images.serve.program.servers.vllm.log import choices, counters, moments
-from images.serve.program.servers.vllm.server import SERVER
+from images.serve.program.servers.vllm import SERVER, choices, counters, moments
 from images.serve.program.watch import acceptance, report
 
 HEALTHY = [

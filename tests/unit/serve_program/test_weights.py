@@ -17,7 +17,7 @@ import pytest
 
 from imagefactory.plan.serve.image_paths import program_folder
 from images.serve.program import downloading, hub, own_files
-from images.serve.program.weights import File, amount, needed
+from images.serve.program.weights import File, amount, needed, read_list
 from tests.fixtures.failures import refused
 from tests.fixtures.model_hub import COMMIT, ModelHub, change, cut_at, stall
 from tests.fixtures.serve_process import written_image
@@ -104,6 +104,7 @@ def test_download_fetches_what_the_server_reads_once_and_says_where_it_is(
     elsewhere = [asked for asked in model_hub.server.log if asked.path.startswith("/blobs/")]
     assert not [asked for asked in elsewhere if "authorization" in asked.headers]
     fetched = model_hub.served("/blobs/"), model_hub.served("/resolve/")
+    monkeypatch.delattr(downloading, "_digest_of")  # what was verified is not hashed again
     assert call("download", **variables).returncode == 0
     assert (model_hub.served("/blobs/"), model_hub.served("/resolve/")) == fetched
     assert "hf_token" not in ran.stdout + ran.stderr
@@ -192,12 +193,10 @@ def test_two_downloads_at_once_fetch_each_byte_once(environment: dict[str, str],
     assert asked.wait(20)
     second = process(environment, "download")
     assert second.stderr is not None
-    told = second.stderr.readline()
+    assert f"model {MODEL}@{COMMIT}" in second.stderr.readline()
     waited.set()
-    assert f"waits for another download into {environment['HF_HOME']}/hub: {MODEL} and {DRAFTER}, by " in told
     ran = [ended(one) for one in (first, second)]
     assert [one.returncode for one in ran] == [0, 0], ran
-    assert "goes on: the other download has ended" in ran[1].stderr
     assert model_hub.served() == len(WEIGHTS) + len(b"drafter")
 
 
@@ -224,7 +223,6 @@ def test_a_killed_download_frees_its_lock_and_is_resumed(
     model_hub.server.log.clear()
     ran = call("download")
     assert ran.returncode == 0, ran.stderr
-    assert "waits" not in ran.stderr
     assert model_hub.served() <= 1_000_000 + len(b"drafter")
 
 
@@ -305,6 +303,14 @@ def test_a_folder_is_not_downloaded(call: Call, tmp_path: Path, model_hub: Model
     assert (ran.returncode, model_hub.server.log) == (0, [])
     assert "is a folder" in ran.stdout
     assert "a folder" in call("weights", MODEL_PATH=str(tmp_path / "model")).stdout
+
+
+@pytest.mark.parametrize(("path", "digest"), [("../x", "0" * 40), ("/x", "0" * 40), ("x", "../x")])
+def test_a_list_that_leads_out_of_the_cache_is_not_believed(tmp_path: Path, path: str, digest: str) -> None:
+    (tmp_path / "trees").mkdir()
+    file = {"size": 1, "blob_id": digest}
+    (tmp_path / "trees" / f"{COMMIT}.json").write_text(json.dumps({"files": {path: file}}))
+    assert read_list(tmp_path, COMMIT) is None
 
 
 def test_mistrals_format_is_vllms_first_choice() -> None:

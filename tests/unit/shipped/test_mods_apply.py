@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from imagefactory.errors import FactoryError, ModError
 from imagefactory.store.digests import sha256_of
-from images.shipped.mods.apply import Applied, apply_mods, in_levels, in_order, refuse_taken
+from images.shipped.mods.apply import Applied, apply_mods, refuse_taken
 from images.shipped.mods.manifest import Mod, Variant
 from tests.fixtures.failures import raises
 from tests.fixtures.mods import Data, edit, has, line_of, make_mod, manifest, reader
@@ -119,13 +119,6 @@ def test_a_mod_whose_checks_hold_without_it_is_refused(tmp_path: Path) -> None:
         applied(tmp_path, data)
 
 
-def test_a_later_mod_must_not_undo_an_earlier_one(tmp_path: Path) -> None:
-    one = make_mod(tmp_path, manifest("one", edit(FILE, "two", replace="TWO"), checks=[has(FILE, "TWO")]))
-    undo = manifest("undo", edit(FILE, "TWO", replace="zwei"), checks=[has(FILE, "zwei")], requires=["one"])
-    with raises("check-failed", match=r"A check of the mod one \(>=1,<2\) does not hold"):
-        apply_mods([one, make_mod(tmp_path, undo)], reader(TREE))
-
-
 def on_lines(root: Path, name: str, anchor: str, **more: Any) -> tuple[Mod, Variant]:
     return make_mod(root, one_edit(anchor, f"# {name}\n", name=name, **more))
 
@@ -137,7 +130,7 @@ def test_two_mods_on_the_same_lines_conflict(tmp_path: Path) -> None:
             apply_mods(order, reader(TREE))
         assert caught.value.what == "The mods one and two touch the same lines."
         assert caught.value.where == f"{FILE}:2"
-        assert caught.value.why == "one relies on lines 1-2, two on lines 2-2."
+        assert caught.value.why == "one relies on lines 1-2, two relies on lines 2-2."
 
 
 def test_a_conflict_is_found_across_another_change_of_the_mod(tmp_path: Path) -> None:
@@ -151,35 +144,6 @@ def test_a_conflict_is_found_across_another_change_of_the_mod(tmp_path: Path) ->
         apply_mods([make_mod(tmp_path, long), on_lines(tmp_path, "short", "four = 4\n")], reader(TREE))
 
 
-def test_a_declared_conflict_counts_without_a_shared_line(tmp_path: Path) -> None:
-    mods = [on_lines(tmp_path, "one", "one = 1\n", conflicts=["two"]), on_lines(tmp_path, "two", "four = 4\n")]
-    with raises("mod-conflict", match="one and two cannot be together") as caught:
-        apply_mods(mods, reader(TREE))
-    assert caught.value.where.startswith("mods/one/mod.yaml:")
-
-
-def test_a_mod_may_change_the_text_of_a_required_mod(tmp_path: Path) -> None:
-    base = on_lines(tmp_path, "zz-base", "two = 2\n")
-    upper = on_lines(tmp_path, "aa-upper", "# zz-base\n", requires=["zz-base"])
-    results = apply_mods([upper, base], reader(TREE))
-    assert [result.mod.name for result in results] == ["zz-base", "aa-upper"]
-    assert results[-1].files[FILE] == TREE[FILE].replace("two = 2\n", "two = 2\n# zz-base\n# aa-upper\n")
-    indirect = on_lines(tmp_path, "a-top", "# zz-base\n# aa-upper\n", requires=["aa-upper"])
-    assert "# aa-upper\n# a-top\n" in apply_mods([indirect, upper, base], reader(TREE))[-1].files[FILE]
-
-
-def test_a_mod_must_not_change_the_text_of_another_mod(tmp_path: Path) -> None:
-    mods = [
-        on_lines(tmp_path, "base", "four = 4\n"),
-        on_lines(tmp_path, "stranger", "two = 2\n"),
-        on_lines(tmp_path, "upper", "# stranger\n", requires=["base"]),
-    ]
-    with raises("mod-conflict") as caught:
-        apply_mods(mods, reader(TREE))
-    assert caught.value.what == "The mods stranger and upper touch the same lines."
-    assert caught.value.where == f"{FILE}:3"
-
-
 def test_each_result_has_the_hashes_before_and_after_the_mod(tmp_path: Path) -> None:
     mods = [on_lines(tmp_path, "two", "four = 4\n"), on_lines(tmp_path, "one", "two = 2\n")]
     one, two = apply_mods(mods, reader(TREE))
@@ -190,13 +154,6 @@ def test_each_result_has_the_hashes_before_and_after_the_mod(tmp_path: Path) -> 
     record, after = two.record(), sha256_of(two.files[FILE].encode())
     assert record["files"] == {FILE: {"before": two.before[FILE], "after": after}}
     assert (record["name"], record["versions"], record["licence"]) == ("two", ">=1,<2", "Apache-2.0")
-
-
-def test_mods_are_sorted_by_requirement_and_name(tmp_path: Path) -> None:
-    needs = {"a": ["d"], "b": [], "c": ["b"], "d": []}
-    mods = [on_lines(tmp_path, name, "two", requires=others)[0] for name, others in needs.items()]
-    assert [[mod.name for mod in level] for level in in_levels(mods)] == [["b", "d"], ["a", "c"]]
-    assert [mod.name for mod in in_order(mods[::-1])] == ["b", "d", "a", "c"]
 
 
 @st.composite

@@ -93,24 +93,22 @@ def applied(root: Path, text: str | None, diff: str, *, name: str = FILE, check:
 
 
 @pytest.mark.parametrize(
-    ("text", "offset", "fits"),
+    ("text", "fits"),
     [
-        (TEXT, 0, True),
-        (f"# a line more\n{TEXT}", 0, False),
-        (f"# a line more\n{TEXT}", 1, True),
-        (TEXT.replace("three", "THREE"), 100, False),
-        (f"#\n{TEXT}{TEXT}", 100, False),
-        (f"{TEXT}{TEXT}", 100, True),
+        (TEXT, True),
+        (f"{TEXT}{TEXT}", True),
+        (f"# a line more\n{TEXT}", False),
+        (TEXT.removeprefix("one = 1\n"), False),
+        (TEXT.replace("three", "THREE"), False),
+        ("one = 1\ntwo = 2\n", False),
     ],
 )
-def test_a_diff_fits_elsewhere_only_within_its_declared_offset(
-    tmp_path: Path, text: str, offset: int, *, fits: bool
-) -> None:
+def test_a_diff_fits_at_its_line_numbers_only(tmp_path: Path, text: str, *, fits: bool) -> None:
     if fits:
-        assert "two = 2\nhalf = 1\nthree" in applied(tmp_path, text, DIFF, offset=offset)
+        assert applied(tmp_path, text, DIFF) == text.replace("two = 2\n", "two = 2\nhalf = 1\n", 1)
         return
     with raises("patch-misfit") as caught:
-        applied(tmp_path, text, DIFF, offset=offset)
+        applied(tmp_path, text, DIFF)
     assert caught.value.what == "The diff x.diff of the mod m (>=1,<2) does not apply."
     assert f"The hunk for {FILE}:1 does not fit there" in caught.value.why
     assert caught.value.where == f"mods/m/mod.yaml:{line_of(tmp_path / 'm' / 'mod.yaml', 'patch: x.diff')}"
@@ -124,9 +122,9 @@ def test_a_diff_may_add_a_file_without_a_final_newline(tmp_path: Path) -> None:
 
 
 def test_a_diff_touches_exactly_its_declared_files_and_an_invalid_one_is_refused(tmp_path: Path) -> None:
-    with raises("patch-misfit", match=r"touches vllm/x\.py, which `files` does not list"):
+    with raises("patch-misfit", match=r"It touches vllm/x\.py, but `files` lists vllm/y\.py\."):
         applied(tmp_path / "more", TEXT, DIFF, files=["vllm/y.py"])
-    with raises("patch-misfit", match=r"does not touch vllm/y\.py, which `files` lists"):
+    with raises("patch-misfit", match=r"It touches vllm/x\.py, but `files` lists vllm/x\.py, vllm/y\.py\."):
         applied(tmp_path / "less", TEXT, DIFF, files=[FILE, "vllm/y.py"])
     with raises("patch-misfit", match="line 4 of the diff"):
         applied(tmp_path / "invalid", TEXT, DIFF.replace(" one", "one"))
@@ -156,19 +154,18 @@ def test_a_diff_that_gnu_patch_puts_into_the_wrong_place_is_refused(tmp_path: Pa
     assert "with fuzz" in done.stdout
     assert target.read_text().count(inserted) == later.count(inserted) + 1
     assert inserted in applied(tmp_path / "own", earlier, diff, name="vllm/file.py", check=inserted)
-    for offset in (0, 1000):
-        with raises("patch-misfit", match="does not fit there"):
-            applied(tmp_path / str(offset), later, diff, name="vllm/file.py", check=inserted, offset=offset)
+    with raises("patch-misfit", match="does not fit there"):
+        applied(tmp_path / "later", later, diff, name="vllm/file.py", check=inserted)
 
 
 def test_a_diff_with_too_little_context_is_caught_by_its_check(tmp_path: Path) -> None:
     """Three lines of context fit the other class exactly; only a check of the class fails."""
     diff = misapplied("wrong-class", "change.diff")
-    diff = diff.replace("@@ -14,8 +14,10 @@\n     @classmethod\n", "@@ -15,6 +15,8 @@\n")
+    diff = diff.replace("@@ -14,8 +14,10 @@\n     @classmethod\n", "@@ -3,6 +3,8 @@\n")
     diff = diff.removesuffix("     def can_implement(cls, c: FP8Config):\n")
     tree = {"vllm/file.py": misapplied("wrong-class", "later.txt")}
     check = {"file": "vllm/file.py", "function": "FP8Kernel.is_supported", "contains": "(121)"}
-    change = {"patch": "change.diff", "files": ["vllm/file.py"], "offset": 12}
+    change = {"patch": "change.diff", "files": ["vllm/file.py"]}
     mod = make_mod(tmp_path, manifest("m", change, checks=[check]), {"change.diff": diff})
     with raises("check-failed", match="does not hold"):
         apply_mods([mod], reader(tree))

@@ -3,7 +3,6 @@
 import io
 import json
 import tarfile
-from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -228,37 +227,6 @@ def test_a_file_outside_the_folder_or_not_text_is_refused(tmp_path: Path) -> Non
     (folder / "files" / "three.h").write_bytes(b"\xff\xfe")
     with raises("bad-mod", match="must be a text file"):
         load_mod(folder)
-
-
-def mods_that_require(root: Path, **requires: list[str]) -> None:
-    for name, others in requires.items():
-        data = manifest(name, edit("vllm/x.py", name, after="!"), checks=[has("vllm/x.py", "!")])
-        write_mod(root, data | {"requires": others})
-
-
-def test_a_cycle_of_requirements_is_refused(tmp_path: Path) -> None:
-    mods_that_require(tmp_path, a=["b"], b=["c"], c=["a"], d=["a"])
-    with raises("mod-cycle") as caught:
-        load_mods(tmp_path)
-    shown = caught.value.what.removeprefix("Mods require each other in a cycle: ").rstrip(".").split(" -> ")
-    assert shown[0] == shown[-1]
-    assert sorted(shown[1:]) == ["a", "b", "c"]
-    requires = {"a": "b", "b": "c", "c": "a"}
-    assert all(requires[one] == other for one, other in pairwise(shown))
-    assert caught.value.where.startswith(f"mods/{shown[0]}/mod.yaml:")
-    mods_that_require(tmp_path / "itself", a=["a"])
-    with raises("mod-cycle", match="a -> a"):
-        load_mods(tmp_path / "itself")
-
-
-@pytest.mark.parametrize("key", ["requires", "conflicts"])
-def test_a_reference_to_an_unknown_mod_is_refused(tmp_path: Path, key: str) -> None:
-    data = manifest("one", edit("vllm/x.py", "x", after="!"), checks=[has("vllm/x.py", "!")])
-    write_mod(tmp_path, data | {key: ["too"]})
-    write_mod(tmp_path, data | {"name": "two"})
-    with raises("bad-mod", match=f"one {key} too, which does not exist") as caught:
-        load_mods(tmp_path)
-    assert "two" in caught.value.fix
 
 
 def test_a_mod_survives_the_round_trip_through_a_plan(tmp_path: Path) -> None:

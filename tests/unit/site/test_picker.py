@@ -52,7 +52,7 @@ def test_every_image_starts_on_an_idle_machine_with_its_own_defaults() -> None:
         chosen = choose_mods(matrix, cell, PROJECT.mods)
         served = describe(matrix, cell, PROJECT.model_lock, chosen, intended_kernels(matrix, cell))
         defaults, facts = image_environment(served.description), served.description["image"]["memory"]
-        rules = json.loads((program_folder(REPOSITORY) / f"program/servers/{cell.server}/rules.json").read_text())
+        rules = json.loads((program_folder(REPOSITORY) / f"program/servers/{cell.server}.json").read_text())
         share, nodes = memory.Share(**rules["share"]), int(defaults["NODES"])
         per_token = int(facts["kv_per_token"] * memory.compression(defaults.get("KV_CACHE_DTYPE", "")))
         needs = memory.Needs(

@@ -2,8 +2,8 @@
 
 from ..image import Image
 from .server import Server
-from .sglang.server import SERVER as SGLANG
-from .vllm.server import SERVER as VLLM
+from .sglang import SERVER as SGLANG
+from .vllm import SERVER as VLLM
 
 
 def server_of(image: Image) -> Server:

@@ -1,4 +1,4 @@
-"""What the program asks about a server. A third server is a third folder with an answer to each question."""
+"""What the program asks about a server. A third server is a third module with an answer to each question."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Server:
 
     @property
     def rules(self) -> Json:
-        """What it refuses, and what its share of the memory means: see rules.json in its folder."""
+        """What it refuses, and what its share of the memory means: see NAME.json beside this file."""
         return of_server(self.name)
 
     @property

@@ -216,7 +216,7 @@ echo 'locked = function(7)' >> $ROOT/vllm/y.py
 """
     assert outcomes(replay(script)) == ["changes", "changes"]
     assert "it installs other>=8, earlyoom" in replay.refusal(
-        "pip install 'other>=8' || apt-get install earlyoom || true"
+        "pip install 'other>=8'; apt-get install earlyoom || true"
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from imagefactory.project.servers.known import SERVERS
 from images.serve.program import watch
-from images.serve.program.servers.vllm.server import SERVER as VLLM
+from images.serve.program.servers.vllm import SERVER as VLLM
 from tests.smoke import test_gpu as smoke
 from tests.smoke.test_container import unexplained
 

@@ -1,1 +1,0 @@
-"""SGLang: how settings become `sglang serve`, and what it logs and measures."""

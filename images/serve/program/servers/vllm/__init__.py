@@ -1,1 +1,0 @@
-"""vLLM: how settings become `vllm serve`, and what it logs and measures."""
