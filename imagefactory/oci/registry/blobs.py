@@ -8,6 +8,8 @@ one needs permission to delete.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -19,7 +21,7 @@ from typing import BinaryIO, Literal
 
 import requests
 
-from imagefactory.errors import BuildError
+from imagefactory.errors import BuildError, InputError
 from imagefactory.oci.registry.answers import BLOCK, Answer, RegistryRequest, judge_answer
 from imagefactory.oci.registry.connection import Connection
 from imagefactory.store.digests import Digest
@@ -136,6 +138,8 @@ class Upload:
         again = judge_answer(problem) if problem is not None else None
         if again is not None or not isinstance(problem, Answer):
             return again
+        if problem.has_error("DIGEST_INVALID"):
+            self._check_content()
         # An expired token, a forgotten upload, or a body that was damaged in transit.
         passing = problem.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.NOT_FOUND) or problem.has_error(
             "BLOB_UPLOAD_UNKNOWN", "BLOB_UPLOAD_INVALID", "BLOB_UNKNOWN", "DIGEST_INVALID", "SIZE_INVALID"
@@ -177,6 +181,21 @@ class Upload:
         except requests.RequestException as error:
             return error
         return None if answer.ok else answer
+
+    def _check_content(self) -> None:
+        """After the registry refused the digest, check whether the local file is wrong."""
+        with self.open_stream() as stream:
+            hashed = hashlib.file_digest(stream, "sha256")  # type: ignore[arg-type]  # BinaryIO lacks readinto
+            found = f"sha256:{hashed.hexdigest()}"
+            size = stream.seek(0, os.SEEK_END)
+        if (size, found) != (self.size, self.digest):
+            raise InputError(
+                "wrong-digest",
+                "A blob does not match its digest.",
+                where=getattr(stream, "name", None) or self.digest,
+                why=f"It has {size:,} bytes with the digest {found}, not {self.digest}.",
+                fix="The cache is damaged: delete that file, and build the image again.",
+            )
 
 
 class _Body:
