@@ -103,26 +103,34 @@ class Node(Frozen):
     disks: dict[str, Disk | None]
     """The places of images and of weights, which need room."""
     unread: dict[str, str]
+    clock: float
+    asked: float = 0
+    """What the clock of the asking machine said when the answer came."""
 
     @classmethod
-    def read(cls, answer: str, name: str) -> Self:
-        """Read the last line of what the probe printed; `name` is how the user calls the machine."""
+    def read(cls, answer: str, name: str, asked: float) -> Self:
+        """Read the last line of what the probe printed; `name` is how the user calls the machine, if at all."""
         lines = answer.strip().splitlines() or [""]  # a shell's start-up files may print before it
         try:
             known = cls.model_validate_json(lines[-1])
         except ValidationError as error:
             raise MachineError(
                 "no-probe",
-                f"{name} did not say what it is like.",
-                where=name,
+                f"{name or 'This machine'} did not say what it is like.",
+                where=name or "this machine",
                 why=f"{first_problem(error)}; it said: {clean(lines[-1])[:200]!r}",
                 fix="Check that `python3 --version` there prints 3.8 or newer.",
             ) from None
-        return known.model_copy(update={"host": name})
+        return known.model_copy(update={"host": name or known.host, "asked": asked})
 
     @property
     def platform(self) -> str:
         return _PLATFORMS.get(self.machine, f"linux/{self.machine}")
+
+    @property
+    def clock_error(self) -> float:
+        """Seconds by which its clock is ahead of the asking machine's, but for the time that an answer takes."""
+        return self.clock - self.asked
 
     @property
     def addresses(self) -> frozenset[ipaddress.IPv4Interface]:

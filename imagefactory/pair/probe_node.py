@@ -14,6 +14,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -71,7 +72,7 @@ def probe(
         unread.pop("images", None)  # for the same reason
     folders = {"images": (found["docker"] or {}).get("root"), "weights": weights}
     found["disks"] = {name: attempt(f"the disk of {name}", partial(_disk, path)) for name, path in folders.items()}
-    return {**found, "unread": unread}
+    return {**found, "unread": unread, "clock": time.time()}
 
 
 def _text(path: Path) -> str:

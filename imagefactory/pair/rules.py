@@ -11,7 +11,7 @@ from typing import Final
 from packaging.version import Version
 
 from imagefactory.errors import InputError, clean
-from imagefactory.pair.cable import Cable, search
+from imagefactory.pair.cable import Cable, End, search
 from imagefactory.pair.node import Node
 from imagefactory.pair.problem import Problem, problem, rules
 from imagefactory.store.progress import size
@@ -119,11 +119,16 @@ def _of_cable(head: Node, worker: Node, cable: Cable, need: Need) -> Iterator[Pr
         if end.interface.address and end.interface.address.is_link_local:
             yield problem("link-local-address", node.host, address=end.address)
         if node.firewall:
-            ports = f"{need.head_port} and {need.head_port + 1}"
-            yield problem("firewall", node.host, ports=ports, firewall=node.firewall, interface=end.interface.name)
+            yield firewall(node, end, need.head_port)
     if need.env and not _agrees(need.env, cable):
         named = ", ".join(filter(None, [need.env.interface, *sorted(need.env.addresses)]))
         yield problem("other-cluster-env", str(need.env.path), theirs=named, ours=cable.head.interface)
+
+
+def firewall(node: Node, end: End, head_port: int) -> Problem:
+    """Return the problem of packets that do not arrive; the proof before a start finds it where the probe cannot."""
+    gaps = {"firewall": node.firewall or "its rules can be read only by root", "interface": end.interface.name}
+    return problem("firewall", node.host, ports=f"{head_port} and {head_port + 1}", **gaps)
 
 
 def _agrees(env: EugrEnv, cable: Cable) -> bool:
@@ -137,6 +142,9 @@ def _agrees(env: EugrEnv, cable: Cable) -> bool:
 
 def _of_both(head: Node, worker: Node, need: Need) -> Iterator[Problem]:
     both = f"{head.host} and {worker.host}"
+    apart = abs(head.clock_error - worker.clock_error)
+    if apart > _limit("clocks-apart"):
+        yield problem("clocks-apart", both, seconds=f"{apart:.0f}")
     if head.driver and worker.driver and head.driver != worker.driver:
         yield problem("drivers-differ", both, ours=head.driver, theirs=worker.driver)
     old = need.nccl is not None and Version(need.nccl) < Version(str(rules()["nccl-arm64"].limit))

@@ -65,7 +65,7 @@ class Pair:
 def probe(there: There, models: str) -> tuple[Node, Node]:
     def look(machine: Machine, name: str) -> Node:
         answer = check(machine, "python3", "-", "--weights", models, given=PROBE.read_text("utf-8"))
-        return Node.read(answer, name)
+        return Node.read(answer, name, time.time())
 
     with ThreadPoolExecutor() as pool:
         one, other = pool.submit(look, HERE, socket.gethostname()), pool.submit(look, there, there.name)

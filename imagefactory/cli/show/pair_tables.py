@@ -42,4 +42,5 @@ def _facts(node: Node, end: End | None) -> dict[str, str]:
         "Docker": node.docker.version if node.docker else UNKNOWN,
         "memory": f"{size(node.memory.available)} of {size(node.memory.total)} available" if node.memory else UNKNOWN,
         **{f"disk for {name}": f"{size(disk.free)} free" if disk else UNKNOWN for name, disk in node.disks.items()},
+        "clock": f"{node.clock_error:+.0f} s",
     }

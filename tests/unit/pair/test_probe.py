@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, docker: str, smi: str
 def test_describes_a_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = json.dumps(INFO | {"Runtimes": {"nvidia": {}, "runc": {}}})
     said = asked(monkeypatch, tmp_path, f"[ $1 = info ] && echo '{info}' || echo '{IMAGES}'")
-    node = Node.model_validate(said)
+    node = Node.model_validate({**said, "asked": said["clock"]})
     assert node.unread == {}
     assert {one.name: one.interface for one in node.roce} == {device: name for name, (device, _) in ROCE.items()}
     assert [one.name for one in node.roce if one.active] == ["roceP2p1s0f0", "rocep1s0f0"]
@@ -84,7 +85,7 @@ def test_an_empty_tree_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert said["unread"].keys() == {"addresses", "interfaces", "routes", "memory", "docker", "driver"}
     assert said["unread"]["docker"] == "there is no docker on PATH"
     assert said["disks"]["weights"]["free"] > 0
-    Node.model_validate(said)
+    Node.model_validate({**said, "asked": 0})
 
 
 def test_describes_this_machine_from_standard_input(tmp_path: Path) -> None:
@@ -92,9 +93,10 @@ def test_describes_this_machine_from_standard_input(tmp_path: Path) -> None:
         line = [sys.executable, "-I", "-", "--weights", str(tmp_path)]
         text = PROBE.read_text("utf-8")
         done = subprocess.run(line, input=text, capture_output=True, text=True, check=True, timeout=60)
-        node = Node.read(f"Welcome!\n{done.stdout}", "here")
+        node = Node.read(f"Welcome!\n{done.stdout}", "here", time.time())
         assert server.getsockname()[1] in (node.ports or ())
     assert node.host == "here"
+    assert abs(node.clock_error) < 30
     assert node.memory
     assert node.memory.total > node.memory.available > 0
     assert {"127.0.0.1/8"} <= {address for name, address in probe_node._addresses() if name == "lo"}
@@ -104,7 +106,7 @@ def test_describes_this_machine_from_standard_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize("answer", ["", "bash: python3: command not found", '{"host": "x"}', "{}", "}"])
 def test_another_answer_is_an_error(answer: str) -> None:
     with pytest.raises(MachineError) as failure:
-        Node.read(answer, "spark2")
+        Node.read(answer, "spark2", 0)
     assert failure.value.name == "no-probe"
 
 

@@ -10,14 +10,15 @@ from rich.console import Console
 
 from imagefactory.cli.show.pair_tables import pair_examined, problem_table
 from imagefactory.errors import InputError
+from imagefactory.pair.cable import find_cable
 from imagefactory.pair.node import Node
 from imagefactory.pair.problem import rules
-from imagefactory.pair.rules import ENV_MANIFEST, EugrEnv, Need, find_env, problems, read_env
+from imagefactory.pair.rules import ENV_MANIFEST, EugrEnv, Need, find_env, firewall, problems, read_env
 from imagefactory.pair.up import NCCL
 from imagefactory.project.cells import known_faults
 from imagefactory.project.project import Project, locked_cells
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.sparks import HEALTHY, LAN, PORT_0, Port, cabled, spark
+from tests.fixtures.sparks import HEALTHY, LAN, NOW, PORT_0, Port, cabled, spark
 from tests.unit.pair.test_cable import CASES as CABLES
 
 NEED = Need("linux/arm64", gpu=True, nccl="2.29.7")
@@ -74,6 +75,8 @@ CASES = {
     "kernel by name": Case("kernel-reg-mr", kernel="7.0.0-1019-nvidia"),
     "kernel by name, handover off": Case(kernel="7.0.0-1019-nvidia", kernel_options=["quiet", "kho=off"]),
     "kernel by its memory": Case("kernel-reg-mr", kernel="7.0.0-31-generic", memory=memory(unpinnable=9 * GB)),
+    "clock": Case("clocks-apart", clock=NOW - 3600),
+    "clock within bounds": Case(clock=NOW - 59),
     "image too large": Case("disk-short", need=replace(NEED, to_send=1000 * GB)),
     "image with room": Case(need=replace(NEED, to_send=400 * GB)),
     "server's port": Case("port-taken", head={"ports": [8000]}),
@@ -124,9 +127,16 @@ def test_every_rule_is_tried() -> None:
 
 
 def test_refusals_come_first(tmp_path: Path) -> None:
-    case = Case(driver="595.84", verbs=False)
+    case = Case(driver="595.84", verbs=False, clock=NOW + 61)
     head, worker = case.nodes(tmp_path)
-    assert [one.severity for one in problems(head, worker, NEED)] == ["refuse", "warn"]
+    assert [one.severity for one in problems(head, worker, NEED)] == ["refuse", "refuse", "warn"]
+
+
+def test_the_firewall_has_its_sentence_though_nothing_shows_it(tmp_path: Path) -> None:
+    head, worker = Case().nodes(tmp_path)
+    said = firewall(worker, find_cable(head, worker).worker, 29501)
+    assert "29501 and 29502" in said.why
+    assert "ufw allow in on enp1s0f0np0" in said.fix
 
 
 def shown(what: Any) -> str:
