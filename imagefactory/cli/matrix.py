@@ -114,9 +114,9 @@ def lock(
 )
 def news(project: Project, upgrade: list[str], branch: str = "", report: str = "") -> None:
     """Say which releases are new on the package index, and what they mean for the models, mods and flags here."""
+    from imagefactory.ci.new_release import commit, prepare
     from imagefactory.ci.news import look
     from imagefactory.ci.pull_request import git, worktree
-    from imagefactory.ci.refresh import commit, prepare
     from imagefactory.cli.show import docs
     from imagefactory.mods.compatibility import check_mods, write_table
     from imagefactory.project.locks.indexed_files import configured_indexes

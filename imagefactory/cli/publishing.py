@@ -28,8 +28,8 @@ from imagefactory.store.progress import size
 if TYPE_CHECKING:
     from imagefactory.plan.plan import Plan
     from imagefactory.project.project import Project
-    from imagefactory.publish.outcomes import Outcomes
     from imagefactory.publish.promote import Promotion
+    from imagefactory.publish.staging import Outcomes
 
 NIGHTLY = "also set the tag nightly-DATE-MODEL (images of the version `nightly` always get it)"
 AGAIN = "promote an image even if it was rolled back"
@@ -83,10 +83,9 @@ def promote(
     """
     from imagefactory.check.smoke.runner import records_below
     from imagefactory.ci import run_summary
-    from imagefactory.publish.outcomes import Outcomes
     from imagefactory.publish.pipeline import attach_scans, attest
     from imagefactory.publish.promote import promote
-    from imagefactory.publish.staging import find_staged
+    from imagefactory.publish.staging import Outcomes, find_staged
     from imagefactory.publish.vulnerabilities import Scan
 
     folders = [Path(folder) for folder in records] or [project.root / "build" / "smoke"]
@@ -155,7 +154,7 @@ def publish(
 def planned(project: Project, target: list[str]) -> Outcomes[Plan]:
     """Plan the named targets; one that cannot be planned does not stop the others."""
     from imagefactory.plan.make import make_plan
-    from imagefactory.publish.outcomes import Outcomes
+    from imagefactory.publish.staging import Outcomes
 
     return Outcomes.of(select(project, target, tagged=True), lambda cell: make_plan(project, cell), say)
 

@@ -19,7 +19,7 @@ from imagefactory.errors import RegistryError
 
 if TYPE_CHECKING:
     from imagefactory.project.project import Project
-    from imagefactory.site.registry_records import RegistryRecords
+    from imagefactory.site.stock import RegistryRecords
 
 CHECKS = (
     "ruff check .",
@@ -109,10 +109,9 @@ def site(
     port: str = "",
 ) -> None:
     """Make the catalog as a static site: models, images, mods, advice, status; plain files for any web server."""
-    from imagefactory.site.rendering import render
+    from imagefactory.site.rendering import refuse_foreign, render, site_server, write_site
     from imagefactory.site.site_contents import gather
     from imagefactory.site.stock import take_stock
-    from imagefactory.site.writing import refuse_foreign, site_server, write_site
 
     options.at_most_one(registry=registry, offline=offline)
     number = options.whole_number("--port", port, least=1, most=65535) or 0
@@ -140,7 +139,7 @@ def site(
 
 
 def _records(project: Project, registry: str, *, offline: bool) -> RegistryRecords:
-    from imagefactory.site.registry_records import RegistryRecords, ask_registry
+    from imagefactory.site.stock import RegistryRecords, ask_registry
 
     if registry:
         os.environ["FACTORY_REGISTRY"] = registry  # recipes name it too

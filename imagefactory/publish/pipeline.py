@@ -21,10 +21,9 @@ from imagefactory.plan.plan import Plan
 from imagefactory.project.project import Project, locked_cells
 from imagefactory.publish.answers import answers_in, attach_answers, measure_answers, pulled
 from imagefactory.publish.history import current_images
-from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.promote import Promotion, promotable, promote
 from imagefactory.publish.records import attach_record, read_records
-from imagefactory.publish.staging import Staged, stage
+from imagefactory.publish.staging import Outcomes, Staged, stage
 from imagefactory.publish.stored_catalog import read_catalog
 from imagefactory.publish.vulnerabilities import Scan, attach_scan
 from imagefactory.store.digests import Digest

@@ -26,8 +26,7 @@ from imagefactory.publish.answers import LONGEST, pass_answers
 from imagefactory.publish.catalog import Catalog, Event, Pointer, Published, now, pointed_at
 from imagefactory.publish.gate import pass_gate
 from imagefactory.publish.history import misplaced_tags
-from imagefactory.publish.outcomes import Outcomes
-from imagefactory.publish.staging import Staged
+from imagefactory.publish.staging import Outcomes, Staged
 from imagefactory.publish.stored_catalog import Snapshot, race_lost, read_catalog, write_catalog
 from imagefactory.publish.tags import CATALOG, Tags, refuse_ambiguous, tags_of
 from imagefactory.publish.vulnerabilities import pass_vulnerabilities

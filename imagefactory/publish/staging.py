@@ -1,27 +1,73 @@
 """Staging: uploads the image of a plan by digest, under a staging tag that nobody is meant to pull.
 
 The digest of a layer is known before it is built (locks/layers.toml). So a layer that the registry already has is not
-built, and its inputs are not downloaded.
+built, and its inputs are not downloaded. A step is taken with several images; one that fails does not stop the others.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from imagefactory.assemble.assemble import BuildRun, make_layers, remember
 from imagefactory.assemble.watch import Watcher
-from imagefactory.errors import RegistryError
+from imagefactory.errors import BuildError, FactoryError, RegistryError
 from imagefactory.oci.image import MANIFEST_TYPE, Blob, Image
 from imagefactory.oci.registry.image_push import PARALLEL, Pushable, Pushed, PushWatcher, push_image
 from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Layer, Plan, make_image
+from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.publish.handovers import ExpectedImages
-from imagefactory.publish.outcomes import Outcomes
 from imagefactory.publish.tags import staging_tag
 from imagefactory.store.digests import Digest, Sha256
 from imagefactory.store.progress import Say
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+@dataclass
+class Outcomes(Generic[T]):
+    """The results of a step, by cell, and the failures of this step and of those before it."""
+
+    finished: dict[Cell, T] = field(default_factory=dict)
+    failed: dict[Cell, FactoryError] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, cells: Iterable[Cell], step: Callable[[Cell], T], say: Say | None = None) -> Outcomes[T]:
+        return Outcomes({cell: cell for cell in cells}).then(step, say)
+
+    def then(self, step: Callable[[T], U], say: Say | None = None) -> Outcomes[U]:
+        """Take the next step with everything that has not failed yet; report each failure as it happens."""
+        after: Outcomes[U] = Outcomes(failed=dict(self.failed))
+        for cell, result in self.finished.items():
+            try:
+                after.finished[cell] = step(result)
+            except FactoryError as error:
+                after.failed[cell] = error
+                if say is not None:
+                    say(f"{cell}/{cell.machine}: {error.what} {error.why}")
+        return after
+
+    def refuse_failures(self, doing: str) -> None:
+        """Raise if any cell failed: the failure itself if there was only that cell, else one that names them all."""
+        if not self.failed:
+            return
+        first = next(iter(self.failed.values()))
+        total = len(self.failed) + len(self.finished)
+        if total == 1:
+            raise first
+        raise BuildError(
+            "targets-failed",
+            f"{len(self.failed)} of {total} could not be {doing}.",
+            where=", ".join(f"{cell}/{cell.machine}" for cell in self.failed),
+            why="; ".join(f"{cell}: {error.what} {error.why}" for cell, error in self.failed.items()),
+            fix=first.fix,
+        )
 
 
 @dataclass(frozen=True)

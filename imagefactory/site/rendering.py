@@ -1,10 +1,15 @@
-"""Turns the contents into the site's files: pages from templates, the documents beside them, static files."""
+"""Turns the contents into the site's files, writes them to a folder, whole or not at all, and shows them."""
 
 from __future__ import annotations
 
 import io
+import shutil
 import tarfile
+import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
@@ -12,16 +17,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from imagefactory.check.bench.result import users_text
+from imagefactory.errors import UsageError
+from imagefactory.oci.layout import writing_output
 from imagefactory.publish.tags import short_digest
 from imagefactory.site.choosing import model_card
-from imagefactory.site.documents import (
-    as_script,
-    feed,
-    index_document,
-    page_documents,
-    search_entries,
-    to_json,
-)
+from imagefactory.site.documents import as_script, feed, index_document, page_documents, search_entries, to_json
 from imagefactory.site.guides import inline
 from imagefactory.site.markdown_pages import to_markdown
 from imagefactory.site.model_page import CONTEXTS
@@ -29,6 +29,7 @@ from imagefactory.site.picker import MEMORY, Offer, choose_data, picker_data
 from imagefactory.site.pictures import Bar, PictureLayer, bars, kind_class, layer_picture
 from imagefactory.site.site_contents import SiteContents
 from imagefactory.site.stock import Document
+from imagefactory.store.atomic import WRITING
 from imagefactory.store.progress import size
 
 HERE: Final = Path(__file__).parent
@@ -218,3 +219,69 @@ def _archive(files: dict[str, str]) -> bytes:
             entry.size = len(text.encode())
             archive.addfile(entry, io.BytesIO(text.encode()))
     return buffer.getvalue()
+
+
+MARK: Final = "index.json"
+"""A folder with this file and a feed is a site, and may be replaced."""
+
+
+def write_site(files: Mapping[str, bytes], folder: Path) -> None:
+    """Write files beside a folder, and put them in its place; it has to be new, empty or an earlier site."""
+    refuse_foreign(folder)
+    with writing_output(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=WRITING))
+        try:
+            for path, data in files.items():
+                target = fresh / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(data)
+            fresh.chmod(0o755)
+            _replace(folder, fresh)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _replace(folder: Path, fresh: Path) -> None:
+    if not folder.exists():
+        fresh.rename(folder)
+        return
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=WRITING) as aside:
+        folder.rename(Path(aside, "old"))
+        fresh.rename(folder)
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Raise OutputError if a folder holds anything but an earlier site."""
+    with writing_output(folder):
+        present = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if present and not {MARK, "feed.xml", "index.html"} <= present:
+        raise UsageError(
+            "output-unusable",
+            "The folder is not a site of the factory.",
+            where=folder,
+            why=f"It holds {min(present)}, which a new site would replace.",
+            fix="Name a new or empty folder, or one that `./inv site` wrote.",
+        )
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by the base class
+        """Log nothing."""
+
+
+@contextmanager
+def site_server(folder: Path, port: int = 0) -> Iterator[ThreadingHTTPServer]:
+    """Listen on the loopback, on a free port if none is given; the block runs the server."""
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), partial(_Quiet, directory=folder))
+    except (OSError, OverflowError) as error:
+        raise UsageError(
+            "bad-option",
+            f"The port {port} cannot be used.",
+            where="the --port option",
+            why=f"{error}.",
+            fix="Name another port, or none for a free one.",
+        ) from None
+    with server:
+        yield server

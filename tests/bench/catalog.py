@@ -22,10 +22,9 @@ from imagefactory.publish.history import current_images, history
 from imagefactory.publish.prune import Policy, prune
 from imagefactory.publish.stored_catalog import read_catalog, write_catalog
 from imagefactory.publish.tags import moving_tags
-from imagefactory.site.registry_records import RegistryRecords
 from imagefactory.site.rendering import render
 from imagefactory.site.site_contents import gather
-from imagefactory.site.stock import take_stock
+from imagefactory.site.stock import RegistryRecords, take_stock
 from tests.fixtures.big_catalog import START, StandIn, big_catalog
 from tests.fixtures.small_site import make_site_checkout
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from imagefactory.ci import refresh
+from imagefactory.ci import new_release
 from imagefactory.ci.news import new_releases, newest_here
 from imagefactory.ci.pull_request import git
 from imagefactory.compile.settings import load_settings
@@ -52,7 +52,7 @@ def test_what_is_known_of_the_newest_release_is_found_again(
     there = new_releases(load_matrix(factory_checkout.matrix), "vllm", configured_indexes())
     assert newest in there
     # A release that is newer than this checkout would be another rehearsal.
-    monkeypatch.setattr(refresh, "new_releases", lambda _, server, __: [newest] if server == "vllm" else [])
+    monkeypatch.setattr(new_release, "new_releases", lambda _, server, __: [newest] if server == "vllm" else [])
     done = factory_checkout.invoke(
         "news", "--branch", "prepared", env={**IDENTITY, "FACTORY_CACHE": str(tmp_path / "cache")}
     )

@@ -5,8 +5,8 @@ from uuid import uuid4
 
 import pytest
 
+from imagefactory.ci.new_release import prepare
 from imagefactory.ci.news import News
-from imagefactory.ci.refresh import prepare
 from imagefactory.oci.image import INDEX_TYPE
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.project import Project
@@ -31,7 +31,7 @@ def test_the_refresh_pins_what_tags_name_and_says_what_moved(
 ) -> None:
     simple_index.add(wheel_factory("vllm", "2.0"))
     for outside in ("update_licences", "drop_unneeded"):
-        monkeypatch.setattr(f"imagefactory.ci.refresh.{outside}", lambda *_, **__: None)
+        monkeypatch.setattr(f"imagefactory.ci.new_release.{outside}", lambda *_, **__: None)
     monkeypatch.setattr("imagefactory.oci.registry.connection._RETRY", HURRIED)
     name = f"{registry}/test-companions/{uuid4().hex[:12]}"
     companions = f"companions: {{web: {name}:main, gone: {name}:gone, away: 127.0.0.1:9/away:main}}\nmodels:\n"

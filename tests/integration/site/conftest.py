@@ -13,7 +13,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-from imagefactory.site.writing import site_server, write_site
+from imagefactory.site.rendering import site_server, write_site
 from tests.fixtures.engines import need
 from tests.fixtures.small_site import small_site
 

@@ -10,10 +10,9 @@ from imagefactory.oci.registry.artifacts import Payload, upload_artifact
 from imagefactory.publish.records import SMOKE_TYPE
 from imagefactory.publish.stored_catalog import CATALOG_TYPE
 from imagefactory.publish.tags import CATALOG
-from imagefactory.site.registry_records import ask_registry
 from imagefactory.site.rendering import render
 from imagefactory.site.site_contents import gather
-from imagefactory.site.stock import take_stock
+from imagefactory.site.stock import ask_registry, take_stock
 from tests.fixtures.inv import check_failure
 from tests.fixtures.publishing import Publisher
 from tests.fixtures.small_factory import CELL

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from imagefactory.ci.new_release import with_release
+from imagefactory.ci.new_release import commit, prepare, with_release
 from imagefactory.ci.news import News, look, new_releases
 from imagefactory.ci.pull_request import git, worktree
-from imagefactory.ci.refresh import commit, prepare
 from imagefactory.compile.settings import add_references
 from imagefactory.lock.flags.flag_records import FlagLock, record_flags
 from imagefactory.lock.making import make_locks
@@ -77,7 +76,7 @@ def sources(version: int, *, without: str = "") -> dict[str, str]:
 def _without_outside(simple_index: SimpleIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
     for outside in ("update_licences", "drop_unneeded"):  # they ask for what the tests do not have
-        monkeypatch.setattr(f"imagefactory.ci.refresh.{outside}", lambda *_, **__: None)
+        monkeypatch.setattr(f"imagefactory.ci.new_release.{outside}", lambda *_, **__: None)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select
 from imagefactory.publish.catalog import ImagePart
-from imagefactory.publish.outcomes import Outcomes
+from imagefactory.publish.staging import Outcomes
 from imagefactory.store.digests import checksum
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.failures import raises

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import requests
 
-from imagefactory.site.writing import site_server, write_site
+from imagefactory.site.rendering import site_server, write_site
 from tests.fixtures.failures import raises
 
 FILES = {"index.html": b"1", "index.json": b"{}", "feed.xml": b"", "models/a.html": b"a"}
