@@ -24,7 +24,7 @@ from imagefactory.store.certificates import trust_the_machine
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from imagefactory.cli.show.live import LiveDisplay, PlainDisplay
+    from imagefactory.cli.show.live import Display
     from imagefactory.cli.show.tables import Rows
     from imagefactory.oci.registry.repository import Repository
     from imagefactory.plan.plan import Plan
@@ -158,7 +158,7 @@ def _append(variable: str, text: str) -> None:
             file.write(text if text.endswith("\n") else f"{text}\n")
 
 
-def watching() -> AbstractContextManager[LiveDisplay | PlainDisplay]:
+def watching() -> AbstractContextManager[Display]:
     from imagefactory.cli.show.live import watching
 
     return watching()

@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 
 from imagefactory.check.bench.profiles import PublishedFigures, load_published, load_starts
 from imagefactory.check.bench.result import BenchResult
-from imagefactory.cli.show.live import LiveDisplay
+from imagefactory.cli.show.live import Display
 from imagefactory.cli.show.tables import markdown_table, mods_table, plan_table
 from imagefactory.compile.settings import CompileSettings
 from imagefactory.errors import FactoryError
@@ -309,8 +309,8 @@ def start_picture(root: Path) -> str:
     return timeline_file({one.about.replace("`", ""): one.steps for one in load_starts(root)})
 
 
-def _finished_build(status: PlanStatus) -> LiveDisplay:
-    display = LiveDisplay()
+def _finished_build(status: PlanStatus) -> Display:
+    display = Display()
     display.layers(status.plan.layers)
     for layer, blob, _ in status.layers:
         if blob is not None:

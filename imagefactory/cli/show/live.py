@@ -49,12 +49,19 @@ class _Row:
         return f"{size(int(self.done / seconds))}/s" if moving and self.done else ""
 
 
-class _Rows:
-    """The layers of a build or a push and the objects of a compile, with their progress."""
+class Display:
+    """The layers of a build or a push, or the objects of a compile, with their progress.
 
-    def __init__(self) -> None:
+    A terminal redraws it as a table; if it is small, with the layers in progress. A log gets a line for each finished
+    layer, and from time to time one for each layer in progress.
+    """
+
+    def __init__(self, log: Console | None = None, every: float = 15.0) -> None:
         self.rows: dict[str, _Row] = {}
         self.objects = ""
+        self._log = log
+        self._every = every
+        self._spoke = time.monotonic()
 
     def layers(self, layers: Sequence[Layer]) -> None:
         self.rows = {layer.key: _Row(f"{layer.kind} {layer.name}") for layer in layers}
@@ -64,17 +71,30 @@ class _Rows:
 
     def state(self, key: str, state: str, done: int, total: int) -> None:
         row = self.rows[key]
-        if row.state != state:
+        changed = row.state != state
+        if changed:
             row.since = time.monotonic()
         # A total is an estimate while wheels are spliced.
         row.state, row.done, row.total = state, min(done, total or done), total
+        if changed and state in _READY:
+            self._say(f"{state:<8} {row.label} ({size(total)})")
+        elif self._is_due():
+            moving = (row for row in self.rows.values() if row.state in _MOVING)
+            self._say(*(f"{row.state:<12} {row.label}: {size(row.done)} of {size(row.total)}" for row in moving))
 
     def step(self, done: int, total: int) -> None:
         self.objects = f"{done} of {total} objects"
+        if self._is_due() or done == total:
+            self._say(self.objects)
 
+    def _is_due(self) -> bool:
+        return self._log is not None and time.monotonic() - self._spoke > self._every
 
-class LiveDisplay(_Rows):
-    """A table that is redrawn as work goes on; if the terminal is small, with the layers in progress."""
+    def _say(self, *lines: str) -> None:
+        self._spoke = time.monotonic()
+        if self._log:
+            for line in lines:
+                self._log.print(line)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.objects:
@@ -99,46 +119,14 @@ class LiveDisplay(_Rows):
         yield Text(f"{ready} of {len(rows)} layers are ready", "dim")
 
 
-class PlainDisplay(_Rows):
-    """One line for each finished layer, and from time to time one for each layer in progress."""
-
-    def __init__(self, console: Console, every: float = 15.0) -> None:
-        super().__init__()
-        self._console = console
-        self._every = every
-        self._spoke = time.monotonic()
-
-    def _say(self, *lines: str) -> None:
-        self._spoke = time.monotonic()
-        for line in lines:
-            self._console.print(line)
-
-    def _is_due(self) -> bool:
-        return time.monotonic() - self._spoke > self._every
-
-    def state(self, key: str, state: str, done: int, total: int) -> None:
-        changed = self.rows[key].state != state
-        super().state(key, state, done, total)
-        if changed and state in _READY:
-            self._say(f"{state:<8} {self.rows[key].label} ({size(total)})")
-        elif self._is_due():
-            moving = (row for row in self.rows.values() if row.state in _MOVING)
-            self._say(*(f"{row.state:<12} {row.label}: {size(row.done)} of {size(row.total)}" for row in moving))
-
-    def step(self, done: int, total: int) -> None:
-        super().step(done, total)
-        if self._is_due() or done == total:
-            self._say(self.objects)
-
-
 @contextmanager
-def watching(console: Console = err) -> Iterator[LiveDisplay | PlainDisplay]:
+def watching(console: Console = err) -> Iterator[Display]:
     """Show the progress of a build, a push or a compile in the way that suits the console."""
     if not console.is_terminal:
-        yield PlainDisplay(console)
+        yield Display(console)
         return
     from rich.live import Live
 
-    display = LiveDisplay()
+    display = Display()
     with Live(display, console=console, refresh_per_second=8, vertical_overflow="crop"):
         yield display

@@ -10,7 +10,7 @@ from rich.text import Text
 from imagefactory.cli.command import show
 from imagefactory.cli.doctor import Diagnosis
 from imagefactory.cli.show import terminal as terminal_module
-from imagefactory.cli.show.live import LiveDisplay, PlainDisplay, watching
+from imagefactory.cli.show.live import Display, watching
 from imagefactory.cli.show.tables import diagnosis_lines, plan_table, table
 from imagefactory.errors import UsageError
 from imagefactory.plan.make import make_plan
@@ -42,7 +42,7 @@ def text(console: Console) -> str:
     return console.file.getvalue()
 
 
-def shown(display: LiveDisplay, height: int = 20) -> list[str]:
+def shown(display: Display, height: int = 20) -> list[str]:
     console = terminal(height)
     console.print(display, height=height)
     return [line.rstrip() for line in text(console).splitlines()]
@@ -54,7 +54,7 @@ def log() -> Console:
 
 
 def test_the_table_shows_the_state_bytes_and_rate_of_layers() -> None:
-    display = LiveDisplay()
+    display = Display()
     display.layers(LAYERS[:2])
     display.state(LAYERS[0].key, "splicing", 1_500_000, 3_000_000)
     display.state(LAYERS[1].key, "cached", 5_000, 5_000)
@@ -66,7 +66,7 @@ def test_the_table_shows_the_state_bytes_and_rate_of_layers() -> None:
 
 @pytest.mark.parametrize("height", [3, 24])
 def test_the_table_fits_the_terminal_and_keeps_layers_in_progress(height: int) -> None:
-    display = LiveDisplay()
+    display = Display()
     display.layers(LAYERS)
     for item in LAYERS[:30]:
         display.state(item.key, "done", 1, 1)
@@ -80,7 +80,7 @@ def test_the_table_fits_the_terminal_and_keeps_layers_in_progress(height: int) -
 
 
 def test_a_log_has_one_line_for_each_finished_layer_or_pushed_blob(log: Console) -> None:
-    display = PlainDisplay(log)
+    display = Display(log)
     display.layers(LAYERS[:2])
     for state in ("waiting", "downloading", "splicing", "splicing", "done"):
         display.state(LAYERS[0].key, state, 2000, 2000)
@@ -96,11 +96,13 @@ def test_a_log_has_one_line_for_each_finished_layer_or_pushed_blob(log: Console)
 
 
 def test_the_display_suits_the_console(log: Console) -> None:
-    with watching(terminal(20)) as watch:
-        assert isinstance(watch, LiveDisplay)
-        watch.layers(LAYERS)
-    with watching(log) as watch:
-        assert isinstance(watch, PlainDisplay)
+    screen = terminal(20)
+    for console in (screen, log):
+        with watching(console) as watch:
+            watch.layers(LAYERS[:1])
+            watch.state(LAYERS[0].key, "done", 1, 1)
+    assert "1 of 1 layers are ready" in text(screen)
+    assert text(log) == "done     wheel package-0 (0.0 kB)\n"
 
 
 def test_a_plan_shows_cached_layers_and_an_unknown_image(small_factory: SmallFactory, log: Console) -> None:
@@ -114,7 +116,7 @@ def test_a_plan_shows_cached_layers_and_an_unknown_image(small_factory: SmallFac
 
 
 def test_progress_never_exceeds_its_total_and_a_log_mentions_slow_layers(log: Console) -> None:
-    display, plain = LiveDisplay(), PlainDisplay(log, every=0)
+    display, plain = Display(), Display(log, every=0)
     for one in (display, plain):
         one.layers(LAYERS[:1])
         one.state(LAYERS[0].key, "splicing", 583_300_000, 578_100_000)
