@@ -24,11 +24,10 @@ from imagefactory.errors import ConfigError, FactoryError, LockError
 from imagefactory.launch.preview import Preview
 from imagefactory.lock.flags.flag_records import FlagLock, record_flags
 from imagefactory.lock.making import UPGRADE_ALL, UPGRADE_COMPANIONS, make_locks
-from imagefactory.mods.choose import choose_mods
 from imagefactory.mods.compatibility import check_mods, end_before, seems_upstream
 from imagefactory.mods.source_files import Trees
-from imagefactory.plan.serve.description import describe
-from imagefactory.project.cells import Cell, buildable, default_version, intended_kernels
+from imagefactory.plan.serve.description import describe_cell
+from imagefactory.project.cells import Cell, buildable, default_version
 from imagefactory.project.locks.files import CompanionLock, LicenceLock
 from imagefactory.project.project import Project, locked_cells
 from imagefactory.project.server_versions import (
@@ -221,13 +220,10 @@ class NewRelease:
 
 def _faults(project: Project, cell: Cell, flags: FlagLock) -> Iterator[str]:
     """Yield what a server does not know of the command in a cell's image."""
-    matrix = project.matrix
-    served = describe(
-        matrix, cell, project.model_lock, choose_mods(matrix, cell, project.mods), intended_kernels(matrix, cell)
-    )
+    served = describe_cell(project, cell)
     preview = Preview(project.root, served.description, served.model)
     try:
-        command = preview.command(_SECOND_NODE if matrix.models[cell.model].sparks > 1 else None)
+        command = preview.command(_SECOND_NODE if project.matrix.models[cell.model].sparks > 1 else None)
     except FactoryError as error:
         yield error.what
     else:

@@ -23,11 +23,11 @@ from imagefactory.launch.docker_run import (
 )
 from imagefactory.launch.preview import Preview
 from imagefactory.launch.recipes import recipe_document, recipe_text
-from imagefactory.mods.choose import choose_mods, find_mod
+from imagefactory.mods.choose import find_mod
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
-from imagefactory.plan.serve.description import Served, describe
+from imagefactory.plan.serve.description import Served, describe_cell
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.project.servers.server import KEY_SETTINGS
@@ -75,9 +75,7 @@ def prepare(
 
     The key is among the settings or in the user's environment. The container applies `mods` when it starts.
     """
-    chosen = choose_mods(project.matrix, cell, project.mods)
-    kernels = project.wheel_lock(cell).kernels
-    served = describe(project.matrix, cell, project.model_lock, chosen, kernels)
+    served = describe_cell(project, cell, project.wheel_lock(cell).kernels)
     known = [str(setting["name"]) for setting in served.description["settings"]]
     mounts, of_mods = runtime_mods(project, cell, mods, known)
     if TOKEN in given:

@@ -138,7 +138,7 @@ class Scan(BaseModel):
 def attach_scan(repository: Repository, record: VulnerabilityRecord) -> None:
     """Attach a record to its image, unless a recent one says the same."""
     digest = Digest(record.digest)
-    known = vulnerabilities_among(repository, referrers.find(repository, digest, VULNERABILITIES_TYPE), digest)
+    known = vulnerabilities_of(repository, digest)
     same = known and (known.found, known.not_scanned) == (record.found, record.not_scanned)
     if known and same and record.scanned - known.scanned < AGAIN:
         return
@@ -167,6 +167,10 @@ def vulnerabilities_among(
     return max((one for one in found if one.digest == digest), key=lambda one: one.scanned, default=None)
 
 
+def vulnerabilities_of(repository: Repository, digest: Digest) -> VulnerabilityRecord | None:
+    return vulnerabilities_among(repository, referrers.find(repository, digest, VULNERABILITIES_TYPE), digest)
+
+
 def told_among(repository: Repository, attached: Iterable[Descriptor], digest: Digest) -> str:
     """Return what the newest record says in a line, or why it cannot be read; empty if there is none."""
     try:
@@ -181,7 +185,7 @@ def pass_vulnerabilities(project: Project, repository: Repository, plan: Plan, d
     rules = project.matrix.vulnerabilities
     if rules is None:
         return
-    record = vulnerabilities_among(repository, referrers.find(repository, digest, VULNERABILITIES_TYPE), digest)
+    record = vulnerabilities_of(repository, digest)
     bad = [
         f"{one.id} ({one.severity}) in {one.package} {one.version}"
         for one in (record.found if record else ())

@@ -11,7 +11,7 @@ from typing import Final
 from imagefactory.check.bench.profiles import PublishedFigure, PublishedFigures
 from imagefactory.check.bench.result import BenchResult, pooled_acceptance
 from imagefactory.launch.preview import Preview
-from imagefactory.plan.serve.description import Served, image_environment
+from imagefactory.plan.serve.description import Served, describe_cell, image_environment
 from imagefactory.project.cells import Cell, default_version, drafter_exclusions, known_faults, tagged_version
 from imagefactory.project.served_model import ServedModel
 from imagefactory.project.server_versions import TITLES
@@ -49,7 +49,7 @@ def model_page(
     project, model = stock.project, stock.project.matrix.models[name]
     home = _home(stock, name)
     image = images.get(home) if home else None
-    served = stock.served(home) if home else None
+    served = describe_cell(project, home) if home else None
     flags = served.description["image"].get("flags", {}) if served else {}
     versions, about = list(_versions(stock, name, images)), published.about(name)
     reported = [one.model_copy(update={"source": published.sources[one.source]}) for one in about]
@@ -101,7 +101,7 @@ def _home(stock: Stock, name: str) -> Cell | None:
 
 def _settings(stock: Stock, cell: Cell) -> Iterator[Document]:
     """Yield the settings that the image itself prints."""
-    served = stock.served(cell)
+    served = describe_cell(stock.project, cell)
     table = Preview(stock.project.root, served.description, served.model).markdown()
     for name, default, allowed, meaning in table_rows(table, 4):
         limits = _NO_LIMIT.sub(r"of \1 or more", plain(allowed))

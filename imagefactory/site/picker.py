@@ -11,8 +11,7 @@ from typing import Any, Final, NamedTuple, Self, get_args
 
 from imagefactory.launch.docker_run import HUB_CACHE, Launch, compose_document, compose_text, docker_run
 from imagefactory.launch.recipes import TEMPLATED, Format, recipe_document, recipe_text
-from imagefactory.mods.choose import choose_mods
-from imagefactory.plan.serve.description import Served, describe
+from imagefactory.plan.serve.description import Served, describe_cell
 from imagefactory.plan.serve.image_paths import MODEL_CACHE, program_folder
 from imagefactory.project.cells import Cell, default_version
 from imagefactory.project.matrix import Matrix
@@ -57,9 +56,7 @@ def picker_data(project: Project, offers: Mapping[Cell, Offer]) -> dict[str, Any
     servers: dict[str, dict[str, Any]] = {}
     images = []
     for cell, offer in offers.items():
-        chosen = choose_mods(project.matrix, cell, project.mods)
-        kernels = project.wheel_lock(cell).kernels
-        served = describe(project.matrix, cell, project.model_lock, chosen, kernels)
+        served = describe_cell(project, cell, project.wheel_lock(cell).kernels)
         settings = served.description["settings"]
         server = servers.setdefault(cell.server, _server(server_of(cell)) | {"settings": settings})
         images.append(_image(project.matrix, cell, served, server["settings"], offer))

@@ -52,12 +52,14 @@ def layer_picture(parts: Sequence[PictureLayer]) -> Markup:
 
 def layer_file(parts: Sequence[PictureLayer]) -> str:
     """Draw layers as a file of its own, with its colours in it."""
-    rules = Markup("").join(Markup(".{0} rect{{fill:{1}}}").format(kind, colour) for kind, colour in COLOURS.items())
-    head = Markup('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
-        WIDTH, HEIGHT, _summary(parts)
-    )
-    style = Markup("<style>text{{font:11px system-ui,sans-serif;fill:#fff;text-anchor:middle}}{}</style>").format(rules)
-    return f"{head}{style}{_drawn(parts)}</svg>\n"
+    style = "text{font:11px system-ui,sans-serif;fill:#fff;text-anchor:middle}"
+    style += "".join(f".{kind} rect{{fill:{colour}}}" for kind, colour in COLOURS.items())
+    return _file(HEIGHT, _summary(parts), style, _drawn(parts))
+
+
+def _file(height: int, label: str, style: str, drawn: Markup) -> str:
+    head = Markup('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" role="img" aria-label="{}">')
+    return f"{head.format(WIDTH, height, label)}<style>{style}</style>{drawn}</svg>\n"
 
 
 def _summary(parts: Sequence[PictureLayer]) -> str:
@@ -133,15 +135,9 @@ def timeline_file(starts: Mapping[str, Mapping[str, float]]) -> str:
         key = Markup('<rect class="{}" x="{}" y="{}" width="12" height="12"/>')
         drawn.append(key.format(name, _LEFT + 85 * number, below))
         drawn.append(text.format("key", _LEFT + 17 + 85 * number, below + 10, name))
-    rules = Markup("").join(Markup(".{0}{{fill:{1}}}").format(name, colour) for name, colour in STEPS.items())
-    style = Markup(
-        "<style>text{{font:12px system-ui,sans-serif;fill:#7d8590}}.name{{text-anchor:end}}"
-        ".in{{fill:#fff;text-anchor:middle}}{}</style>"
-    ).format(rules)
-    head = Markup('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
-        WIDTH, below + 16, f"{len(starts)} starts by step, in seconds"
-    )
-    return f"{head}{style}{Markup('').join(drawn)}</svg>\n"
+    style = "text{font:12px system-ui,sans-serif;fill:#7d8590}.name{text-anchor:end}.in{fill:#fff;text-anchor:middle}"
+    style += "".join(f".{name}{{fill:{colour}}}" for name, colour in STEPS.items())
+    return _file(below + 16, f"{len(starts)} starts by step, in seconds", style, Markup("").join(drawn))
 
 
 @dataclass(frozen=True)

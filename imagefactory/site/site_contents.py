@@ -15,6 +15,7 @@ from imagefactory.check.bench.profiles import PublishedFigures, load_published
 from imagefactory.check.bench.result import BenchResult, shared_files
 from imagefactory.errors import FactoryError, UsageError
 from imagefactory.launch.recipe_export import registry_of
+from imagefactory.plan.serve.description import describe_cell
 from imagefactory.project.cells import default_version, first_of_release
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.server_versions import server_name, version_title
@@ -137,7 +138,7 @@ def _choices(
 ) -> dict[str, list[Document]]:
     matrix, by_name = stock.project.matrix, {model["name"]: model for model in models}
     fits = {
-        cell.model: best_start(program_image(stock.served(cell)), machine, context=0, users=1)
+        cell.model: best_start(program_image(describe_cell(stock.project, cell)), machine, context=0, users=1)
         for cell in stock.planned
         if machine_name(matrix, cell) == machine["name"] and cell.version == default_version(matrix, cell.model)
     }

@@ -11,15 +11,12 @@ from typing import Any, Final
 
 from imagefactory.check.smoke.record import SmokeRecord
 from imagefactory.errors import FactoryError
-from imagefactory.mods.choose import choose_mods
 from imagefactory.oci.image import Image
-from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
-from imagefactory.plan.serve.description import Served, describe
-from imagefactory.project.cells import Cell, Exclusion, buildable, exclusions, intended_kernels
+from imagefactory.project.cells import Cell, Exclusion, buildable, exclusions
 from imagefactory.project.locks.files import LockedDeb, LockedWheel
 from imagefactory.project.project import Project
 from imagefactory.publish.attest.attachments import STATEMENTS, attached_bundles
@@ -31,7 +28,7 @@ from imagefactory.publish.image_contents import Contents, contents_in_registry
 from imagefactory.publish.records import read_records
 from imagefactory.publish.stored_catalog import read_catalog
 from imagefactory.publish.tags import moving_tags
-from imagefactory.publish.vulnerabilities import VULNERABILITIES_TYPE, VulnerabilityRecord, vulnerabilities_among
+from imagefactory.publish.vulnerabilities import VulnerabilityRecord, vulnerabilities_of
 from imagefactory.store.digests import Digest
 
 Document = dict[str, Any]
@@ -107,11 +104,6 @@ class Stock:
     def excluded(self) -> list[Exclusion]:
         """The combinations that no image is made of, each with the reason."""
         return exclusions(self.project.matrix)
-
-    def served(self, cell: Cell) -> Served:
-        """Return how a cell starts; this needs no lock."""
-        matrix, chosen = self.project.matrix, choose_mods(self.project.matrix, cell, self.project.mods)
-        return describe(matrix, cell, self.project.model_lock, chosen, intended_kernels(matrix, cell))
 
 
 def take_stock(project: Project, records: RegistryRecords) -> Stock:
@@ -233,6 +225,5 @@ def _evidence(repository: Repository, image: Published) -> Evidence:
             except BadBundleError as error:
                 problems.append(f"signed statement: {error}")
     with reading("vulnerabilities"):
-        attached = referrers.find(repository, image.digest, VULNERABILITIES_TYPE)
-        found = vulnerabilities_among(repository, attached, image.digest)
+        found = vulnerabilities_of(repository, image.digest)
     return Evidence(smoke, tuple(sorted(statements)), tuple(problems), found)

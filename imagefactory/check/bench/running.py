@@ -28,8 +28,7 @@ from imagefactory.check.smoke.record import has_gpu
 from imagefactory.check.smoke.subject import Subject, in_daemon, plan_of
 from imagefactory.errors import UsageError
 from imagefactory.launch.docker_run import HUB_CACHE
-from imagefactory.mods.choose import choose_mods
-from imagefactory.plan.serve.description import describe
+from imagefactory.plan.serve.description import describe_cell
 from imagefactory.plan.serve.image_paths import MODEL_CACHE
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
@@ -156,8 +155,7 @@ def bound_to(project: Project, subject: Subject, settings: Mapping[str, str]) ->
     plan = plan_of(project, subject)
     if plan is None:
         return bound
-    chosen = choose_mods(project.matrix, cell, project.mods)
-    served = describe(project.matrix, cell, project.model_lock, chosen, project.wheel_lock(cell).kernels)
+    served = describe_cell(project, cell, project.wheel_lock(cell).kernels)
     drafter: dict[str, Any] = next(iter(served.model["drafters"]), {})
     given = settings.get(DRAFTER, drafter.get("repo", ""))
     known = {

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from imagefactory.mods.choose import Chosen
+from imagefactory.mods.choose import Chosen, choose_mods
 from imagefactory.oci.format import VENV
 from imagefactory.plan.serve.image_paths import CUDA_HOME, MODS_AT_START, OFFLINE, cache_environment
 from imagefactory.project.cells import (
@@ -18,6 +18,7 @@ from imagefactory.project.cells import (
 )
 from imagefactory.project.locks.files import ModelLock
 from imagefactory.project.matrix import Matrix
+from imagefactory.project.project import Project
 from imagefactory.project.served_model import ServedModel
 from imagefactory.project.server_versions import TITLES, VLLM
 from imagefactory.project.servers.known import SERVERS, server_of
@@ -164,7 +165,7 @@ def describe(
     cell: Cell,
     revisions: ModelLock,
     chosen: Chosen,
-    kernels: KernelOrigin,
+    kernels: KernelOrigin | None,
     *,
     compiles: bool = False,
 ) -> Served:
@@ -174,6 +175,12 @@ def describe(
     shapes = matrix.models[cell.model].shapes(cell.server, cell.arch)
     variables = {name: value for shape in shapes for name, value in shape.env.items()}
     return Served(model, description, mod_variables | variables, compiles)
+
+
+def describe_cell(project: Project, cell: Cell, kernels: KernelOrigin | None = None) -> Served:
+    """Describe how a cell's image starts with the mods that it has; without a lock, with the kernels it is to have."""
+    chosen = choose_mods(project.matrix, cell, project.mods)
+    return describe(project.matrix, cell, project.model_lock, chosen, kernels)
 
 
 def model_settings(matrix: Matrix, cell: Cell, revisions: ModelLock, chosen: Chosen) -> dict[str, Any]:

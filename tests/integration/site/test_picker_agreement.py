@@ -16,8 +16,7 @@ from playwright.sync_api import Browser, Page
 
 from imagefactory.launch.docker_run import Launch, compose, docker_run, shell_line
 from imagefactory.launch.recipes import Format, recipe_document, recipe_text
-from imagefactory.mods.choose import choose_mods
-from imagefactory.plan.serve.description import describe, settings_bytes
+from imagefactory.plan.serve.description import describe_cell, settings_bytes
 from imagefactory.project.cells import Cell
 from imagefactory.project.servers.known import server_of
 from imagefactory.site.choosing import USES, best_first, best_start
@@ -308,8 +307,7 @@ def test_commands_and_files_are_those_that_the_factory_prints(
     for cell, image, texts in every[::3]:
         if project.matrix.models[cell.model].sparks > 1:
             continue  # a node's command needs the head's address, which is no setting of the picker
-        chosen = choose_mods(project.matrix, cell, project.mods)
-        served = describe(project.matrix, cell, project.model_lock, chosen, project.wheel_lock(cell).kernels)
+        served = describe_cell(project, cell, project.wheel_lock(cell).kernels)
         name = f"{project.matrix.effective_registry}@{DIGEST}"
         launch = Launch(cell, name, served.description, environment)
         line = shell_line(docker_run(launch))

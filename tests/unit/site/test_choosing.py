@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from imagefactory.mods.choose import choose_mods
-from imagefactory.plan.serve.description import describe
-from imagefactory.project.cells import Cell, intended_kernels
+from imagefactory.plan.serve.description import describe_cell
+from imagefactory.project.cells import Cell
 from imagefactory.site.choosing import HARD, Candidate, Fit, best_first, best_start, program_image, ranked
 from imagefactory.site.picker import MEMORY
 from tests.fixtures.picker import PROJECT
@@ -28,9 +27,7 @@ def start() -> Starts:
     """How an image of this checkout starts on a DGX Spark with so many gigabytes left."""
 
     def found(model: str, version: str = "0.32.0", *, free: float = 122.4, context: int = 0, users: int = 1) -> Fit:
-        matrix, cell = PROJECT.matrix, Cell(model, version, "gb10", "linux/arm64")
-        chosen = choose_mods(matrix, cell, PROJECT.mods)
-        image = program_image(describe(matrix, cell, PROJECT.model_lock, chosen, intended_kernels(matrix, cell)))
+        image = program_image(describe_cell(PROJECT, Cell(model, version, "gb10", "linux/arm64")))
         spark: dict[str, Any] = {**MEMORY["gb10"], "title": "GB10", "capability": "12.1", "free": int(free * 1e9)}
         return best_start(image, spark, context, users)
 

@@ -6,11 +6,10 @@ import json
 from typing import Any
 
 from imagefactory.launch.recipes import TEMPLATED
-from imagefactory.mods.choose import choose_mods
 from imagefactory.plan.make import make_plan
-from imagefactory.plan.serve.description import describe, image_environment
+from imagefactory.plan.serve.description import describe_cell, image_environment
 from imagefactory.plan.serve.image_paths import program_folder
-from imagefactory.project.cells import Cell, buildable, intended_kernels
+from imagefactory.project.cells import Cell, buildable
 from imagefactory.project.servers.known import SERVERS
 from imagefactory.site.picker import MEMORY, NOT_OFFERED, Offer, picker_data
 from images.serve.program import memory
@@ -46,11 +45,9 @@ def test_an_image_without_a_digest_is_named_by_its_tag_and_has_no_recipes(picker
 
 
 def test_every_image_starts_on_an_idle_machine_with_its_own_defaults() -> None:
-    matrix = PROJECT.matrix
     refused: dict[str, str] = {}
-    for cell in (cell for cell in buildable(matrix) if cell.arch in MEMORY):
-        chosen = choose_mods(matrix, cell, PROJECT.mods)
-        served = describe(matrix, cell, PROJECT.model_lock, chosen, intended_kernels(matrix, cell))
+    for cell in (cell for cell in buildable(PROJECT.matrix) if cell.arch in MEMORY):
+        served = describe_cell(PROJECT, cell)
         defaults, facts = image_environment(served.description), served.description["image"]["memory"]
         rules = json.loads((program_folder(REPOSITORY) / f"program/servers/{cell.server}.json").read_text())
         share, nodes = memory.Share(**rules["share"]), int(defaults["NODES"])
