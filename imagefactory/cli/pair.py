@@ -73,7 +73,7 @@ def up(
 @command("pair", with_=WITH, cable=CABLE, models="the folder of downloaded models (default: ~/.cache/huggingface)")
 def doctor(project: Project, target: str = "", with_: str = "", models: str = "", cable: str = "") -> None:
     """Look at this machine, a second one and the cable between them, and say what stands in the way."""
-    from imagefactory.cli.show.pair_tables import pair_examined
+    from imagefactory.cli.show.tables import pair_examined
     from imagefactory.launch.docker_run import HUB_CACHE
     from imagefactory.pair.machines import reach
     from imagefactory.pair.problem import refuse_first

@@ -143,14 +143,12 @@ def _records(project: Project, registry: str, *, offline: bool) -> RegistryRecor
 
     if registry:
         os.environ["FACTORY_REGISTRY"] = registry  # recipes name it too
-    try:
-        repository = None if offline else open_repository(project)
-    except RegistryError as error:
-        if error.name != "no-registry":
-            raise
-        say(f"- {error.what} The pages name images that cannot be pulled. {error.why} {error.fix}")
-        repository = None
-    if repository is None:
-        return RegistryRecords(project.matrix.effective_registry)
-    with repository:
-        return ask_registry(repository)
+    if not offline:
+        try:
+            with open_repository(project) as repository:
+                return ask_registry(repository)
+        except RegistryError as error:
+            if error.name != "no-registry":
+                raise
+            say(f"- {error.what} The pages name images that cannot be pulled. {error.why} {error.fix}")
+    return RegistryRecords(project.matrix.effective_registry)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from imagefactory.lock.audit.auditing import Audited
     from imagefactory.lock.wheelhouse.share import ListedWheel
     from imagefactory.mods.compatibility import ModResult
+    from imagefactory.pair.cable import End
+    from imagefactory.pair.node import Node
+    from imagefactory.pair.problem import Problem
     from imagefactory.plan.status import PlanStatus
     from imagefactory.publish.attest.components import LicenceSummary
     from imagefactory.publish.attest.image_check import Checked, Finding
@@ -179,6 +182,41 @@ def diagnosis_lines(findings: Sequence[Diagnosis]) -> Text:
         if one.remedy:
             lines.append(Text(f"{'':8}{'':{width}}  {one.remedy} (needed by {one.needed_by})", "dim"))
     return Text("\n").join(lines)
+
+
+def pair_examined(head: Node, worker: Node, interface: str, found: Sequence[Problem]) -> RenderableType:
+    """Show both machines of a pair side by side, and what stands in the way with its remedy."""
+    from imagefactory.pair.cable import Cable, search
+
+    cable = search(head, worker, interface)
+    ends = (cable.head, cable.worker) if isinstance(cable, Cable) else (None, None)
+    facts = zip(_facts(head, ends[0]).items(), _facts(worker, ends[1]).values(), strict=True)
+    rows: Rows = ((name, ours, theirs) for (name, ours), theirs in facts)
+    return Group(table(rows, "", head.host, worker.host), Text(), problem_table(found))
+
+
+def problem_table(found: Sequence[Problem]) -> RenderableType:
+    if not found:
+        return Text("Nothing stands in the way.", "green")
+    states = {"refuse": "failed", "warn": "warning"}
+    rows = ((states[one.severity], one.rule, f"{one.what} {one.why}\nNext: {one.fix}") for one in found)
+    return table(rows, "", "", "")
+
+
+def _facts(node: Node, end: End | None) -> dict[str, str]:
+    interface, unknown = end.interface if end else None, "unknown"
+    speed = f"{interface.speed // 1000} Gb/s" if interface and interface.speed else unknown
+    return {
+        "cable": str(interface) if interface else "not found",
+        "link": f"{speed}, MTU {interface.mtu}" if interface else "-",
+        "RoCE": ", ".join(end.devices if end else ()) or "-",
+        "kernel": node.kernel,
+        "driver": node.driver or unknown,
+        "Docker": node.docker.version if node.docker else unknown,
+        "memory": f"{size(node.memory.available)} of {size(node.memory.total)} available" if node.memory else unknown,
+        **{f"disk for {name}": f"{size(disk.free)} free" if disk else unknown for name, disk in node.disks.items()},
+        "clock": f"{node.clock_error:+.0f} s",
+    }
 
 
 def licences_table(summary: LicenceSummary) -> RenderableType:

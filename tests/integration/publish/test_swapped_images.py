@@ -1,4 +1,4 @@
-"""Somebody who may write to the registry swaps a layer under a staging tag: the image is neither signed nor tagged."""
+"""Somebody swaps a layer, in the registry or in the cache: the image is neither signed nor tagged, or not pushed."""
 
 import shutil
 from collections.abc import Sequence
@@ -16,11 +16,13 @@ from imagefactory.publish.handovers import handover_folder, write_handover
 from imagefactory.publish.records import SMOKE_TYPE, attach_record
 from imagefactory.publish.staging import Staged
 from imagefactory.publish.tags import staging_tag
+from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, digest_of
-from tests.fixtures.failures import is_failure, refused
+from tests.fixtures.failures import is_failure, raises, refused
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.publishing import Publisher, promote_cells, smoke_record
 from tests.fixtures.small_factory import CELL
+from tests.unit.assemble.test_changed_cache import poison
 
 TARGET = f"tiny@1.0/cpu/{MACHINE}"
 EVIL = b"a layer of somebody else"
@@ -160,3 +162,20 @@ def test_a_night_builds_again_what_nobody_vouches_for(publisher: Publisher) -> N
     assert needs()[0] == ("promote",)
     swap_a_layer(publisher, staged)
     assert needs() == (("image", "smoke", "promote"), "never published; another image is in its place")
+
+
+def test_changed_layer_is_not_pushed(publisher: Publisher) -> None:
+    [built] = publisher.factory.build()
+    blobs = [Store(publisher.factory.cache).blob(layer.digest) for layer in built.image.layers]
+    contents = [blob.read_bytes() for blob in blobs]
+    for blob in blobs:
+        poison(blob)
+    with raises("wrong-digest") as caught:
+        publisher.push()
+    assert caught.value.where in map(str, blobs)
+    assert not any(publisher.repository.has_blob(layer.digest) for layer in built.image.layers)
+    assert publisher.repository.resolve(built.image.digest) is None
+    for blob, content in zip(blobs, contents, strict=True):
+        blob.write_bytes(content)
+    [staged] = publisher.push()
+    assert publisher.repository.resolve(built.image.digest) == staged.image.digest

@@ -58,6 +58,15 @@ def test_a_plan_shows_totals_and_what_changed_since_the_last_build(inv: Inv) -> 
     assert "never built here" in inv("plan", "--diff").stdout
 
 
+def test_a_site_is_written_and_its_pages_are_counted(own_inv: Inv) -> None:
+    done = own_inv("site", "--offline")
+    assert done.returncode == 0, done.stderr
+    folder = own_inv.root / "build" / "site"
+    assert done.stdout.strip() == str(folder)
+    assert f"{len(list(folder.rglob('*.html')))} pages, " in done.stderr
+    assert len(json.loads((folder / "index.json").read_text())["images"]) > 2
+
+
 def test_commands_act_on_the_checkout_that_they_were_collected_for(
     locked_checkout: Checkout, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from imagefactory.cli.show.live import PlainDisplay, watching
+from imagefactory.cli.show.live import Display, watching
 from imagefactory.compile.container import BuildMachine, jobs_for, lines
 from imagefactory.compile.settings import Cost
 from tests.fixtures.failures import raises
@@ -47,11 +47,11 @@ def test_lines_may_span_chunks() -> None:
 
 def test_steps_are_counted_from_time_to_time_and_at_the_end_or_in_place_on_a_terminal() -> None:
     said = io.StringIO()
-    display = PlainDisplay(Console(file=said), every=3600)
+    display = Display(Console(file=said), every=3600)
     for done in (1, 2, 3):
         display.step(done, 3)
     assert said.getvalue() == "3 of 3 objects\n"
-    PlainDisplay(Console(file=said), every=0).step(1, 9)
+    Display(Console(file=said), every=0).step(1, 9)
     assert said.getvalue().endswith("1 of 9 objects\n")
     said = io.StringIO()
     with watching(Console(file=said, force_terminal=True, width=80)) as live:

@@ -8,7 +8,7 @@ import pytest
 from packaging.version import Version
 from rich.console import Console
 
-from imagefactory.cli.show.pair_tables import pair_examined, problem_table
+from imagefactory.cli.show.tables import pair_examined, problem_table
 from imagefactory.errors import InputError
 from imagefactory.pair.cable import find_cable
 from imagefactory.pair.node import Node
