@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from imagefactory.errors import UsageError, did_you_mean
-from imagefactory.plan.serve.description import Description, image_environment, settings_bytes
+from imagefactory.plan.serve.description import Description, image_environment, write_description
 from imagefactory.plan.serve.image_paths import program_folder
 
 
@@ -62,8 +62,7 @@ class Preview:
 
     def run(self, *arguments: str, variables: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         with tempfile.TemporaryDirectory(prefix="imagefactory-") as folder:
-            Path(folder, "settings.json").write_bytes(settings_bytes(self.description))
-            Path(folder, "model.json").write_text(json.dumps(self.model), "utf-8")
+            write_description(self.description, self.model, Path(folder))
             environment = {
                 **image_environment(self.description),
                 "PATH": os.defpath,

@@ -5,7 +5,6 @@ What fits is what the checks of the images say. `static/choosing.js` answers ali
 
 from __future__ import annotations
 
-import json
 import math
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from imagefactory.check.bench.profiles import PublishedFigure, PublishedFigures
-from imagefactory.plan.serve.description import Served, settings_bytes
+from imagefactory.plan.serve.description import Served, write_description
 from imagefactory.project.matrix import Matrix
 from imagefactory.site.stock import Document
 from images.serve.program import checks, memory
@@ -98,8 +97,7 @@ def best_first(names: Iterable[str], fits: Mapping[str, Fit], users: int) -> lis
 def program_image(served: Served) -> program_images.Image:
     """Return an image as its own program reads it."""
     with tempfile.TemporaryDirectory(prefix="imagefactory-") as folder:
-        Path(folder, "settings.json").write_bytes(settings_bytes(served.description))
-        Path(folder, "model.json").write_text(json.dumps(served.model), "utf-8")
+        write_description(served.description, served.model, Path(folder))
         return program_images.load(folder)
 
 

@@ -4,7 +4,6 @@ Run `.venv/bin/python -m tests.bench.serve_start [RUNS]`. Prints medians and rat
 is a fresh container, where no compiled modules exist yet.
 """
 
-import json
 import os
 import shutil
 import statistics
@@ -15,7 +14,7 @@ import timeit
 from functools import partial
 from pathlib import Path
 
-from imagefactory.plan.serve.description import describe_image, image_environment, settings_bytes
+from imagefactory.plan.serve.description import describe_image, image_environment, write_description
 from imagefactory.plan.serve.image_paths import program_folder
 from imagefactory.project.matrix import load_matrix
 from imagefactory.project.targets import select
@@ -40,8 +39,7 @@ def main(runs: int) -> None:
     python = next(filter(None, (shutil.which("python3", path="/usr/bin"), sys.executable)))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "settings.json").write_bytes(settings_bytes(description))
-        (folder / "model.json").write_text(json.dumps(model))
+        write_description(description, model, folder)
         shutil.copytree(program_folder(ROOT), folder / "serve", ignore=shutil.ignore_patterns("__pycache__"))
         environment = {
             **image_environment(description),

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from imagefactory.mods.choose import Chosen, choose_mods
@@ -56,6 +57,12 @@ def describe_image(
 
 def settings_bytes(description: Description) -> bytes:
     return json.dumps(json.loads(canonical_json(description)), indent=1, sort_keys=True).encode() + b"\n"
+
+
+def write_description(description: Description, model: Mapping[str, Any], folder: Path) -> None:
+    """Write the files that describe an image to its serve program."""
+    (folder / "settings.json").write_bytes(settings_bytes(description))
+    (folder / "model.json").write_text(json.dumps(model), "utf-8")
 
 
 def image_environment(description: Description) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shlex
 from collections import Counter
@@ -16,7 +15,7 @@ from playwright.sync_api import Browser, Page
 
 from imagefactory.launch.docker_run import Launch, compose, docker_run, shell_line
 from imagefactory.launch.recipes import Format, recipe_document, recipe_text
-from imagefactory.plan.serve.description import describe_cell, settings_bytes
+from imagefactory.plan.serve.description import describe_cell, write_description
 from imagefactory.project.cells import Cell
 from imagefactory.project.servers.known import server_of
 from imagefactory.site.choosing import USES, best_first, best_start
@@ -118,8 +117,7 @@ def programs(picker: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -
     """The images of the picker, as the serve program loads them."""
     folder, found = tmp_path_factory.mktemp("share"), []
     for image in picker["images"]:
-        (folder / "settings.json").write_bytes(settings_bytes(settings_document(picker, image)))
-        (folder / "model.json").write_text(json.dumps(image["document"]), "utf-8")
+        write_description(settings_document(picker, image), image["document"], folder)
         found.append(program_images.load(str(folder)))
     return found
 

@@ -5,34 +5,33 @@ from pathlib import Path
 import pytest
 
 from imagefactory.lock.flags.flag_records import FlagLock, recorded_version
-from imagefactory.plan.serve.description import image_environment
+from imagefactory.plan.serve.description import describe_cell, image_environment
 from imagefactory.project.cells import Cell, buildable
 from imagefactory.project.project import Project
-from images.serve.program import image as images
+from imagefactory.site.choosing import program_image
 from images.serve.program import settings as program_settings
 from images.serve.program.servers.known import server_of
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.serving import write_description
 
 PROJECT = Project(REPOSITORY)
 WITHOUT_RECORD = {name for name, version in PROJECT.matrix.versions.items() if version.git is not None}
 SHARES = {"vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-static"}
 
 
-def command_of(cell: Cell, folder: Path) -> tuple[list[str], dict[str, str]]:
+def command_of(cell: Cell) -> tuple[list[str], dict[str, str]]:
     """Return the arguments of the server in a cell's image, built by the image's own program, and its environment."""
-    served = write_description(PROJECT, cell, folder)
-    image = images.load(str(folder))
+    served = describe_cell(PROJECT, cell)
+    image = program_image(served)
     node = {"NODE_RANK": "1", "HEAD_ADDRESS": "10.0.0.1"} if PROJECT.matrix.models[cell.model].sparks > 1 else {}
     settings = program_settings.read(image, image_environment(served.description) | node, ())
     return list(server_of(image).build(image, settings).arguments), served.extra
 
 
 @pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
-def test_every_cell_has_a_complete_command_that_its_server_accepts(tmp_path: Path, step: int) -> None:
+def test_every_cell_has_a_complete_command_that_its_server_accepts(step: int) -> None:
     cells, matrix, wrong = 0, PROJECT.matrix, []
     for cell in buildable(matrix)[::step]:
-        command, variables = command_of(cell, tmp_path)
+        command, variables = command_of(cell)
         model = matrix.models[cell.model]
         assert model.repo is None or model.repo in command, cell
         if matrix.archs[cell.arch].capability is not None:
@@ -51,12 +50,12 @@ def record_of(version: str) -> Path:
     return FlagLock.path(PROJECT.locks, recorded_version(PROJECT, version))
 
 
-def test_every_locked_image_for_the_spark_has_the_loader_that_it_loads_with(tmp_path: Path) -> None:
+def test_every_locked_image_for_the_spark_has_the_loader_that_it_loads_with() -> None:
     found: dict[str, set[str]] = {}
     for cell in buildable(PROJECT.matrix):
         if cell.arch != "gb10" or not (PROJECT.root / "locks" / cell.version / "gb10-linux-arm64.toml").exists():
             continue
-        command, _ = command_of(cell, tmp_path)
+        command, _ = command_of(cell)
         loader = command[command.index("--load-format") + 1] if "--load-format" in command else "auto"
         locked = {wheel.name for wheel in PROJECT.wheel_lock(cell).wheels}
         assert loader == "auto" or loader in locked, cell
@@ -69,11 +68,11 @@ def test_every_locked_image_for_the_spark_has_the_loader_that_it_loads_with(tmp_
     assert found["sglang-0.5.23"] == {"auto"}
 
 
-def test_weights_that_are_quantized_at_the_start_have_the_name_that_the_version_wants(tmp_path: Path) -> None:
+def test_weights_that_are_quantized_at_the_start_have_the_name_that_the_version_wants() -> None:
     for cell in buildable(PROJECT.matrix):
         if cell.model != "gemma4-31b" or cell.version in WITHOUT_RECORD:
             continue
-        command, _ = command_of(cell, tmp_path)
+        command, _ = command_of(cell)
         late = cell.server == "vllm" and PROJECT.matrix.versions[cell.version].within(">=0.32")
         word = "fp8_per_tensor" if late else "fp8"
         assert command[command.index("--quantization") + 1] == word, cell
