@@ -9,7 +9,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
 from imagefactory.ci.run_summary import cell as escaped
-from imagefactory.ci.run_summary import table
+from imagefactory.ci.run_summary import folded, table
 from imagefactory.mods.compatibility import ModResult, markdown
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project, locked_cells
@@ -50,18 +50,14 @@ class News:
         marked = f", {security} of them with a security update from Debian" if security else ""
         more = len(self.packages) - _SHOWN
         moved = [f"- {line}" for line in (*self.packages[:_SHOWN], *([f"and {more} more"] if more > 0 else []))]
-        lines += _folded(f"{len(self.packages)} packages moved{marked}", moved) if moved else []
-        lines += _folded("Mods", [markdown(self.mods)]) if self.mods else []
+        lines += folded(f"{len(self.packages)} packages moved{marked}", moved) if moved else []
+        lines += folded("Mods", [markdown(self.mods)]) if self.mods else []
         return "\n".join(lines)
 
 
 def in_short(text: str) -> str:
     """Shorten a text to a line or two: resolvers explain themselves at length."""
     return escaped(shorten(text, 240, placeholder=" …"))
-
-
-def _folded(title: str, lines: Sequence[str]) -> list[str]:
-    return [f"<details><summary>{title}</summary>", "", *lines, "", "</details>", ""]
 
 
 def newest_here(matrix: Matrix, server: str) -> str:

@@ -15,7 +15,7 @@ from imagefactory.assemble.assemble import BuildRun, make_layers
 from imagefactory.assemble.watch import Watcher
 from imagefactory.check.smoke.record import has_gpu
 from imagefactory.ci.jobs import RUNNERS
-from imagefactory.ci.run_summary import page
+from imagefactory.ci.run_summary import folded, page
 from imagefactory.errors import BuildError, FactoryError, TrustError
 from imagefactory.oci.image import Blob
 from imagefactory.plan.known_layers import KnownLayers, RecordedLayer, read_slimmed
@@ -69,9 +69,8 @@ class Changes:
         lines = [f"{len(self.affected)} targets are affected.", ""]
         for what, targets in alike.items():
             more = f" and {len(targets) - 1} more" if len(targets) > 1 else ""
-            lines += [f"<details><summary>{targets[0]}{more}</summary>", ""]
-            lines += [f"- `{target}`" for target in targets]
-            lines += ["", "```", *what, "```", "", "</details>", ""]
+            listed = [f"- `{target}`" for target in targets]
+            lines += folded(f"{targets[0]}{more}", [*listed, "", "```", *what, "```"])
         return page("Images", lines)
 
 

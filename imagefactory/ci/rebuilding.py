@@ -22,9 +22,9 @@ from imagefactory.publish.attest import provenance
 from imagefactory.publish.attest.attachments import attach_statement, attached_bundles, trusted_statements
 from imagefactory.publish.attest.bundles import Statement
 from imagefactory.publish.attest.image_check import Checked, check_image, refuse_failing
-from imagefactory.publish.attest.index_images import images_of
 from imagefactory.publish.attest.rebuilds import PREDICATE_TYPE, Rebuild
 from imagefactory.publish.attest.signing import Signer, Verifier
+from imagefactory.publish.image_contents import images_of
 from imagefactory.publish.stored_catalog import read_catalog
 from imagefactory.publish.tags import short_digest
 from imagefactory.store.digests import Digest

@@ -121,6 +121,10 @@ def table(columns: str, rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"| {columns} |", rule, *(f"| {' | '.join(row)} |" for row in rows), ""] if rows else []
 
 
+def folded(title: str, lines: Iterable[str]) -> list[str]:
+    return [f"<details><summary>{title}</summary>", "", *lines, "", "</details>", ""]
+
+
 def codes(names: Iterable[str]) -> str:
     return " ".join(f"`{name}`" for name in names) or "-"
 

@@ -20,11 +20,11 @@ from imagefactory.publish.answers import answers_among, newest
 from imagefactory.publish.attest import provenance, rebuilds, sbom
 from imagefactory.publish.attest.attachments import STATEMENTS, bundles_among, contents_among
 from imagefactory.publish.attest.bundles import Bundle, Statement
-from imagefactory.publish.attest.index_images import images_of, unfit_index
 from imagefactory.publish.attest.rebuilds import count_rebuilds, named
 from imagefactory.publish.attest.sbom import first_difference
 from imagefactory.publish.attest.signing import NotTrustedError, Verifier, read_trusted
 from imagefactory.publish.history import check_tag
+from imagefactory.publish.image_contents import images_of, unfit_index
 from imagefactory.publish.vulnerabilities import told_among
 from imagefactory.store.digests import Digest, Sha256, canonical_json
 from imagefactory.store.progress import Say
