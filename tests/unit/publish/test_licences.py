@@ -3,6 +3,7 @@
 import io
 import json
 import tarfile
+from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
@@ -33,6 +34,15 @@ def wheel(metadata: str, *, of: str = "a", **texts: str) -> ZipFile:
         for name, text in texts.items():
             archive.writestr(f"a-1.dist-info/licenses/{name}", text)
     return ZipFile(data)
+
+
+def edit_record(factory: SmallFactory, start: str, **changes: object) -> Path:
+    """Change what is on record about the files whose names begin so."""
+    path = LicenceLock.path(factory.root / "locks")
+    lock = LicenceLock.read(path)
+    files = [one.model_copy(update=changes) if one.file.startswith(start) else one for one in lock.files]
+    lock.model_copy(update={"files": tuple(files)}).write(path)
+    return path
 
 
 @pytest.mark.parametrize(
@@ -104,15 +114,7 @@ def test_a_copyright_file_gives_every_licence_once_or_is_read_for_its_references
 def test_what_somebody_found_out_about_another_release_holds(
     small_factory: SmallFactory, says: str, expected: str
 ) -> None:
-    path = LicenceLock.path(small_factory.root / "locks")
-    lock = LicenceLock.read(path)
-    earlier = [
-        entry.model_copy(update={"sha256": "f" * 64, "licence": "MIT", "says": says})
-        if entry.file.startswith("pure-")
-        else entry
-        for entry in lock.files
-    ]
-    lock.model_copy(update={"files": tuple(earlier)}).write(path)
+    path = edit_record(small_factory, "pure-", sha256="f" * 64, licence="MIT", says=says)
     update_licences(small_factory.project, lambda _: None)
     [found] = [entry.licence for entry in LicenceLock.read(path).files if entry.file.startswith("pure-")]
     assert found == expected
@@ -187,13 +189,7 @@ def gnu_factory(small_factory: SmallFactory) -> SmallFactory:
     pool = small_factory.mirror / "pool/main"
     small_factory.lock_debs([make_deb(pool, "bash", "1.0", {"usr/share/doc/bash/copyright": licence})])
     small_factory.record_licences()
-    path = LicenceLock.path(small_factory.root / "locks")
-    lock = LicenceLock.read(path)
-    noted = [
-        entry.model_copy(update={"notices": ("LGPL-2.1",)}) if entry.file.startswith("platform-") else entry
-        for entry in lock.files
-    ]
-    lock.model_copy(update={"files": tuple(noted)}).write(path)
+    edit_record(small_factory, "platform-", notices=("LGPL-2.1",))
     return small_factory
 
 
