@@ -132,8 +132,7 @@ def attach_answers(repository: Repository, record: AnswersRecord, folder: Path |
     payloads = [Payload(ANSWERS_TYPE, record.to_json().encode(), {TITLE: RECORD})]
     if folder and (folder / PANEL_FILE).exists():
         payloads.append(Payload.file(folder / PANEL_FILE, PANEL_TYPE))
-    created = {"org.opencontainers.image.created": record.started.isoformat(timespec="seconds")}
-    referrers.attach(repository, subject, ANSWERS_TYPE, payloads, created)
+    referrers.attach(repository, subject, ANSWERS_TYPE, payloads, record.started)
 
 
 def answers_in(folders: Iterable[Path]) -> list[AnswersRecord]:

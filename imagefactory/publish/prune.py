@@ -35,7 +35,6 @@ ManifestKind = Literal["catalog", "index", "image", "list", "attached"]
 KINDS: tuple[ManifestKind, ...] = get_args(ManifestKind)
 """In the order of deletion: whatever can still be found is complete."""
 _ABOUT = re.compile(r"sha256-([0-9a-f]{64})(\..+)?")
-_CREATED = "org.opencontainers.image.created"
 
 
 def subject_of(tag: str) -> Digest | None:
@@ -150,7 +149,7 @@ class Inventory:
     def age(self, digest: Digest, moment: datetime) -> timedelta | None:
         """Return how long ago something was last attached to an image, which has no date itself; None if unknown."""
         attached = [self.manifests[item] for item in self.referrers.get(digest, ()) if item in self.manifests]
-        dates = [str(manifest.descriptor.annotations.get(_CREATED, "")) for manifest in attached]
+        dates = [str(manifest.descriptor.annotations.get(referrers.CREATED, "")) for manifest in attached]
         with suppress(ValueError, TypeError):  # no date, or one without a time zone
             return moment - datetime.fromisoformat(max(dates, default=""))
         return None

@@ -26,8 +26,7 @@ def attach_record(repository: Repository, record: SmokeRecord) -> Descriptor:
         record = record.model_copy(update={"image": image.name})
     subject = repository.require_manifest(record.digest).descriptor()
     payload = Payload(SMOKE_TYPE, record.to_json().encode(), {TITLE: "smoke.json"})
-    created = {"org.opencontainers.image.created": record.started.isoformat(timespec="seconds")}
-    return referrers.attach(repository, subject, SMOKE_TYPE, [payload], created)
+    return referrers.attach(repository, subject, SMOKE_TYPE, [payload], record.started)
 
 
 def read_records(repository: Repository, digest: Digest, key: Sha256) -> SmokeRecord | None:

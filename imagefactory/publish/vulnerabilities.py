@@ -143,9 +143,8 @@ def attach_scan(repository: Repository, record: VulnerabilityRecord) -> None:
     if known and same and record.scanned - known.scanned < AGAIN:
         return
     payload = Payload(VULNERABILITIES_TYPE, record.model_dump_json().encode(), {TITLE: "vulnerabilities.json"})
-    created = {"org.opencontainers.image.created": record.scanned.isoformat(timespec="seconds")}
     subject = repository.require_manifest(digest).descriptor()
-    referrers.attach(repository, subject, VULNERABILITIES_TYPE, [payload], created)
+    referrers.attach(repository, subject, VULNERABILITIES_TYPE, [payload], record.scanned)
 
 
 def vulnerabilities_among(

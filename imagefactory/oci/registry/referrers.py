@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from http import HTTPStatus
 
 from imagefactory.errors import RegistryError
@@ -22,6 +23,8 @@ from imagefactory.oci.registry.repository import Repository
 from imagefactory.oci.registry.tag_writes import claim, replace_tag
 from imagefactory.store.digests import Digest
 
+CREATED = "org.opencontainers.image.created"
+"""The annotation with the date of an attachment."""
 _ATTEMPTS = 8
 _ONE_AT_A_TIME: dict[str, threading.Lock] = {}  # for each list: the threads of this process take turns
 
@@ -70,9 +73,10 @@ def attach(
     subject: Descriptor,
     artifact_type: str,
     payloads: Sequence[Payload],
-    annotations: Mapping[str, str] | None = None,
+    created: datetime | None = None,
 ) -> Descriptor:
-    [attached] = attach_many(repository, subject, [Attachment(artifact_type, payloads, annotations or {})])
+    dated = {CREATED: created.isoformat(timespec="seconds")} if created else {}
+    [attached] = attach_many(repository, subject, [Attachment(artifact_type, payloads, dated)])
     return attached
 
 
