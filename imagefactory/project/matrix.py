@@ -348,3 +348,11 @@ def _check_references(source: YamlFile, matrix: Matrix) -> None:
         if value not in known:
             why = f"{_dotted(path)} refers to something that matrix.yaml does not define."
             raise unknown_name(what, value, known, source.location(path), why=why)
+    if shared := set(matrix.versions) & set(matrix.bases):
+        raise ConfigError(
+            "bad-matrix",
+            f"{min(shared)!r} is both a base and a version.",
+            where=source.location(("bases", min(shared))),
+            why="Both keep their locks in the folder of that name.",
+            fix="Rename the base.",
+        )

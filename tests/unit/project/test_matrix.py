@@ -72,6 +72,14 @@ def test_first_of_several_mistakes_is_shown_and_the_rest_are_counted(small_matri
     assert failure.value.where == f"matrix.yaml:{line}"
 
 
+def test_base_may_not_be_named_like_a_version(small_matrix: Checkout) -> None:
+    text = small_matrix.matrix.read_text("utf-8")
+    text = text.replace("base: bookworm", "base: nightly").replace("\n  bookworm:", "\n  nightly:")
+    small_matrix.matrix.write_text(text, "utf-8")
+    with raises("bad-matrix", match="both a base and a version"):
+        load_matrix(small_matrix.matrix)
+
+
 def test_file_without_a_matrix_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "matrix.yaml"
     for text in ("", "# nothing\n", "[]", "42", "registry: 1", "null"):
