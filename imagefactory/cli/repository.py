@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from invoke.exceptions import Exit
 
 from imagefactory.cli import options
-from imagefactory.cli.command import command, need, open_repository, plans_of, say, show
+from imagefactory.cli.command import command, open_repository, plans_of, say, show
 from imagefactory.errors import RegistryError
 
 if TYPE_CHECKING:
@@ -95,7 +95,6 @@ def test(project: Project, fast: bool = False, all: bool = False, require_engine
     out="the folder to write (default: build/site)",
     registry="read what was published from this repository (default: FACTORY_REGISTRY, or matrix.yaml's)",
     offline="ask no registry; pages then say that nothing is known to be published",
-    address="where the site will be, such as https://me.github.io/images: previews of links need it",
     serve="also serve it on 127.0.0.1 until you press Ctrl-C",
     port="the port for --serve (default: a free one)",
 )
@@ -104,7 +103,6 @@ def site(
     out: str = "",
     registry: str = "",
     offline: bool = False,
-    address: str = "",
     serve: bool = False,
     port: str = "",
 ) -> None:
@@ -117,11 +115,8 @@ def site(
     number = options.whole_number("--port", port, least=1, most=65535) or 0
     folder = options.new_folder("--out", out) or project.root / "build" / "site"
     refuse_foreign(folder)
-    if address:
-        need(project.root, "site")
-        address = f"{address.rstrip('/')}/"
     began = time.monotonic()
-    contents = gather(take_stock(project, _records(project, registry, offline=offline)), address)
+    contents = gather(take_stock(project, _records(project, registry, offline=offline)))
     for problem in contents.status["problems"]:
         say(f"- {problem}")
     files = render(contents)

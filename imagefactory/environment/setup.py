@@ -33,7 +33,6 @@ SETS: Final = {
     "smoke": "smoke tests of images",
     "sign": "signing and checking with the identity of a CI job",
     "plot": "plots of benchmarks",
-    "site": "pictures of the site for link previews",
     "test": "linters, type checks and the project's own tests",
 }
 """Every set includes `run`, and `test` includes all; except for `run`, they are the extras in pyproject.toml."""

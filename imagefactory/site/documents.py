@@ -99,7 +99,7 @@ def index_document(contents: SiteContents) -> Document:
 
 
 def _addresses(path: str) -> dict[str, str]:
-    return {"page": f"{path}.html", "json": f"{path}.json", "markdown": f"{path}.md"}
+    return {"page": f"{path}.html", "json": f"{path}.json"}
 
 
 def search_entries(contents: SiteContents) -> list[list[str]]:

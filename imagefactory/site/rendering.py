@@ -23,9 +23,8 @@ from imagefactory.publish.tags import short_digest
 from imagefactory.site.choosing import model_card
 from imagefactory.site.documents import as_script, feed, index_document, page_documents, search_entries, to_json
 from imagefactory.site.guides import inline
-from imagefactory.site.markdown_pages import to_markdown
 from imagefactory.site.model_page import CONTEXTS
-from imagefactory.site.picker import MEMORY, Offer, choose_data, picker_data
+from imagefactory.site.picker import Offer, choose_data, picker_data
 from imagefactory.site.pictures import Bar, PictureLayer, bars, kind_class, layer_picture
 from imagefactory.site.site_contents import SiteContents
 from imagefactory.site.stock import Document
@@ -34,9 +33,7 @@ from imagefactory.store.progress import size
 
 HERE: Final = Path(__file__).parent
 RECIPES: Final = "recipes"
-INDEX: Final = "index"
 ABOUT: Final = "vLLM and SGLang images for DGX Spark and other GPUs"
-SPARK_MEMORY: Final = MEMORY["gb10"]["total"]
 _JUDGE: Final = ("picker-python", "picker-settings", "picker-command", "picker-checks", "picker-drawing")
 """What judges a start as images do, and draws its memory."""
 SCRIPTS: Final = {
@@ -53,26 +50,10 @@ _SHORT: Final = 32
 def render(contents: SiteContents) -> dict[str, bytes]:
     """Return all files of the site, by their paths."""
     files = {path: text.encode() for path, text in _texts(contents)}
-    pages = {path.removesuffix(".html"): data.decode() for path, data in files.items() if path.endswith(".html")}
-    files |= {f"{path}.md": to_markdown(page).encode() for path, page in pages.items()}
-    if contents.address:
-        files |= dict(_cards(contents))
     files |= {f"static/{file.name}": file.read_bytes() for file in sorted((HERE / "static").iterdir())}
     if contents.recipes:
         files["sparkrun-registry.tar"] = _archive(contents.recipes)
     return dict(sorted(files.items()))
-
-
-def _cards(contents: SiteContents) -> Iterator[tuple[str, bytes]]:
-    """Yield the pictures that messengers show: of the site, and of each model."""
-    from imagefactory.site.cards import card  # noqa: PLC0415 - with a package that only this needs
-
-    counts = [f"{len(contents.models)} models", f"{len(contents.images)} images"]
-    yield f"cards/{INDEX}.png", card(contents.title, "A model for your machine", [ABOUT, *counts])
-    for model in contents.models:
-        needs = model["memory"]["weights"] + model["memory"]["drafter"] if model["memory"] else 0
-        picture = card(contents.title, model["name"], _summary(model), needs / model["sparks"] / SPARK_MEMORY)
-        yield f"cards/{model['name']}.png", picture
 
 
 def _summary(model: Document) -> list[str]:
@@ -103,11 +84,10 @@ def _pages(contents: SiteContents, documents: dict[str, Document]) -> Iterator[t
     environment = make_environment()
     yield "llms.txt", environment.get_template("llms.txt").render(site=contents)
 
-    def page(path: str, template: str, *, card: str = INDEX, about: str = ABOUT, **values: object) -> tuple[str, str]:
+    def page(path: str, template: str, *, about: str = ABOUT, **values: object) -> tuple[str, str]:
         text = environment.get_template(template).render(
             site=contents,
             path=path,
-            card=card,
             about=about,
             root="../" * path.count("/"),
             document=f"{path.rpartition('/')[2]}.json" if path in documents or path == "index" else "",
@@ -121,13 +101,13 @@ def _pages(contents: SiteContents, documents: dict[str, Document]) -> Iterator[t
     yield page("images", "images.html", here="images")
     for model in contents.models:
         path = f"models/{model['name']}"
-        more: Document = {"card": model["name"], "about": "; ".join(_summary(model))}
-        yield page(path, "model.html", here="models", model=model, figures=_figures(model), **more)
+        about = "; ".join(_summary(model))
+        yield page(path, "model.html", about=about, here="models", model=model, figures=_figures(model))
     for image in contents.images:
         layers = [PictureLayer(one["kind"], one["name"], one["bytes"]) for one in image["layers"]]
         picture = None if image["bytes"] is None else layer_picture(layers)
-        more = {"card": image["model"], "about": f"{image['runs']} for {image['gpu']}, {image['state']}"}
-        yield page(f"images/{image['slug']}", "image.html", here="images", image=image, picture=picture, **more)
+        path, about = f"images/{image['slug']}", f"{image['runs']} for {image['gpu']}, {image['state']}"
+        yield page(path, "image.html", about=about, here="images", image=image, picture=picture)
     for packages in contents.packages:
         yield page(f"packages/{packages['slug']}", "packages.html", here="images", packages=packages)
     for name in ("mods", "configurations", "troubles", "status", "upgrade", "vulnerabilities"):

@@ -67,8 +67,6 @@ class SiteContents:
     """The models for each use, best first."""
     choices: dict[str, list[Document]]
     """The first of them that start on the first machine, if nothing else runs there."""
-    address: str
-    """Where the site will be, for those who show links to it; empty if unknown."""
 
     @cached_property
     def by_slug(self) -> dict[str, Document]:
@@ -85,7 +83,7 @@ class SiteContents:
         return self.models[0]
 
 
-def gather(stock: Stock, address: str = "") -> SiteContents:
+def gather(stock: Stock) -> SiteContents:
     """Gather the contents; what cannot be read is listed on the status page."""
     project = stock.project
     packages = package_lists(stock)
@@ -129,7 +127,6 @@ def gather(stock: Stock, address: str = "") -> SiteContents:
         machines=machines,
         order=order,
         choices=_choices(stock, models, order, machines[0]) if machines else {},
-        address=address,
     )
 
 

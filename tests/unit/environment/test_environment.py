@@ -79,7 +79,7 @@ class Small:
         """Write the locks directly, which is faster than resolving them."""
         wanted = {"alpha": "1.0", "beta": "1.0", "gamma": "1.0", "delta": "1.0"} | versions
         extras = {"run": (), "smoke": ("beta",), "sign": ("gamma",), "test": ("beta", "gamma", "delta")}
-        extras |= {"plot": (), "site": ()}
+        extras |= {"plot": ()}
         for name, more in extras.items():
             text = "--only-binary :all:\n"
             for package in ("alpha", *more, *(versions.keys() - {"alpha", "beta", "gamma", "delta"})):

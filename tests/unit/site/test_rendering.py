@@ -7,14 +7,11 @@ import posixpath
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
-from io import BytesIO
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree as ET
 
 import pytest
-from markdown_it import MarkdownIt
-from PIL import Image
 
 from imagefactory.project.targets import host_machine
 from imagefactory.site.documents import feed
@@ -142,16 +139,13 @@ def test_hostile_text_is_shown_and_never_markup(files: dict[str, bytes], pages: 
     assert {"upgrade.html", "vulnerabilities.html"} <= set(shown)
     for path, data in files.items():
         if not path.endswith(".json"):
-            # Code in Markdown is as it is; what is made of it must not be markup.
-            shown_as = MarkdownIt().render(data.decode()).encode() if path.endswith(".md") else data
-            assert b"<script>" not in shown_as, path
-            assert b"<img src=x" not in shown_as, path
+            assert b"<script>" not in data, path
+            assert b"<img src=x" not in data, path
     assert json.loads(files["mods.json"])["mods"][0]["summary"].endswith(HOSTILE)
 
 
 def test_every_page_has_its_data_beside_it(files: dict[str, bytes], pages: dict[str, Page]) -> None:
     for path in pages:
-        assert f"{path.removesuffix('.html')}.md" in files
         if path not in {"images.html", "compare.html"}:
             assert json.loads(files[path.replace(".html", ".json")])["format"] == 1
     index = json.loads(files["index.json"])
@@ -297,24 +291,11 @@ def test_long_history_is_cut_and_says_so(tmp_path: Path) -> None:
 def test_there_are_files_for_language_models_and_recipes(files: dict[str, bytes]) -> None:
     text = files["llms.txt"].decode()
     assert text.startswith("# ")
-    for path in ("models/big.md", "models/tiny.md", "troubles.md"):
+    for path in ("models/big.html", "models/tiny.html", "troubles.html"):
         assert f"]({path})" in text
         assert path in files
-    page = files["models/big.md"].decode()
-    assert page.index("\n# big\n") < page.index("\n## Start\n") < page.index("| setting | default |")
-    assert f"(../images/{BIG.removeprefix('images/').replace('html', 'md')})" in page
     assert "recipes/.sparkrun/registry.yaml" in files
     assert b"registry.yaml" in files["sparkrun-registry.tar"]
-
-
-def test_links_to_the_site_have_a_picture_once_its_address_is_known(tmp_path: Path) -> None:
-    project = make_site_checkout(tmp_path / "checkout")
-    files = render(gather(take_stock(project, made_up_records(project)), "https://me.example/images/"))
-    page = files["models/tiny.html"].decode()
-    assert '<meta property="og:image" content="https://me.example/images/cards/tiny.png">' in page
-    assert '<link rel="canonical" href="https://me.example/images/models/tiny.html">' in page
-    assert Image.open(BytesIO(files["cards/tiny.png"])).size == (1200, 630)
-    assert files["cards/tiny.png"] != files["cards/big.png"]
 
 
 def test_measured_images_are_compared_with_an_interval_if_nothing_else_differs(tmp_path: Path) -> None:
