@@ -199,13 +199,13 @@ def find_trust(project: Project, keys: Sequence[str] = (), signer: Signer | None
     return find_trust(project, keys, signer)
 
 
-def find_signer(project: Project, key: str, *, publisher: bool = True) -> Signer | None:
+def find_signer(project: Project, key: str) -> Signer | None:
     """Find the signer for the --key option; a CI job's identity needs more packages."""
     from imagefactory.publish.attest import signing
 
     if signing.signs_as_job(key):
         need(project.root, "sign")
-    return signing.find_signer(project, key, publisher=publisher)
+    return signing.find_signer(project, key)
 
 
 def find_publisher(project: Project, key: str, *, unsigned: bool) -> tuple[Signer | None, Verifier | None]:

@@ -212,7 +212,6 @@ def export_recipes(project: Project, folder: str, target: list[str], all: bool =
 @command(
     image="check the signature, provenance, SBOM and layers of a published image (NAME:TAG or NAME@DIGEST)",
     key="with --image: a public key to trust; repeatable (default: keys/*.pub)",
-    rebuilders="with --image: fail unless this many others (`rebuilders` in matrix.yaml) have rebuilt it",
     layers="with --image: also download the layers and check every byte",
     rebuild="with --image: also rebuild it from the lock and compare bit for bit (implies --layers)",
     strict="with --image: fail also if something could not be checked",
@@ -222,7 +221,6 @@ def verify(
     target: list[str],
     key: list[str],
     image: str | None = None,
-    rebuilders: str = "",
     layers: bool = False,
     rebuild: bool = False,
     strict: bool = False,
@@ -236,10 +234,8 @@ def verify(
     if image is not None:
         # An unset variable must not verify something else.
         options.filled("--image", image)
-        least, every_byte = options.whole_number("--rebuilders", rebuilders) or 0, layers or rebuild
         with open_repository(project, image) as repository:
-            trust = find_trust(project, key)
-            checked = check_image(project, repository, trust, say, every_byte=every_byte, rebuilders=least)
+            checked = check_image(project, repository, find_trust(project, key), say, every_byte=layers or rebuild)
         for one in checked:
             say(checked_lines(one))
         for one in checked:

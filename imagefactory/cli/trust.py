@@ -1,29 +1,14 @@
-"""Commands about what is in images and who vouches for them: licences, SBOMs, keys, attestations, rebuilds."""
+"""Commands about what is in images and who vouches for them: licences, SBOMs, keys."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from imagefactory.cli import options
-from imagefactory.cli.command import (
-    command,
-    find_signer,
-    find_trust,
-    open_repository,
-    plans_of,
-    print_json,
-    print_summary,
-    say,
-    say_written,
-    select,
-    show,
-)
+from imagefactory.cli.command import command, plans_of, print_json, say, say_written, select, show
 
 if TYPE_CHECKING:
     from imagefactory.project.project import Project
-
-_RESULTS = "build/rebuilds.json"
-_IMAGE = "the repository with the images (default: `registry` of matrix.yaml)"
 
 
 @command(update="instead, record the licences of newly locked files in locks/licences.toml")
@@ -81,43 +66,3 @@ def new(project: Project, private: str = "", public: str = "") -> None:
     new_key_pair(secret, shown)
     print(secret)
     print(shown)
-
-
-@command(
-    "rebuilds",
-    image=_IMAGE,
-    tag="only what this moving tag names; repeatable (default: all moving tags)",
-)
-def check(project: Project, tag: list[str], key: list[str], image: str = "") -> None:
-    """Rebuild published images from the commits in their signed provenance, and compare the digests."""
-    from imagefactory.ci.rebuilding import rebuild_published
-    from imagefactory.store.atomic import write_text
-
-    with open_repository(project, image or project.matrix.registry) as repository:
-        done = rebuild_published(project, repository, find_trust(project, key), say, tags=tag)
-    write_text(project.root / _RESULTS, done.to_json())
-    print_summary(done.markdown())
-    done.refuse_differences()
-
-
-@command(
-    "rebuilds",
-    called="attest",
-    image=_IMAGE,
-    to="your own repository for the statements, if you may not write to the other (default: FACTORY_REGISTRY)",
-)
-def attest_rebuilds(project: Project, image: str = "", to: str = "", key: str = "") -> None:
-    """Sign what `rebuilds.check` found, and attach them to the images or to a repository of your own."""
-    from imagefactory.ci.rebuilding import attach_rebuilds, read_rebuilds
-    from imagefactory.publish.attest.keys import cannot_sign
-
-    found = read_rebuilds(project.root / _RESULTS)
-    signer = find_signer(project, key, publisher=False)
-    if signer is None:
-        fix = "Make a key with `./inv keys.new`, or run in a GitHub job with `permissions: id-token: write`."
-        why = "A statement about a rebuild counts only if it is signed."
-        raise cannot_sign("There is nothing to sign with.", "the --key option", why, fix)
-    published = open_repository(project, image or project.matrix.registry)
-    with published as repository, open_repository(project, to) as other:
-        for rebuild, place in attach_rebuilds(project, repository, other, found, signer):
-            print(f"{rebuild.target} {rebuild.outcome} {place}")

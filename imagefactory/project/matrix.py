@@ -35,8 +35,7 @@ Severity = Literal["critical", "high", "medium", "low"]
 SmokeLevel = Literal["static", "container", "serve", "gpu"]
 ArchList = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9][af]?( [0-9]+\.[0-9][af]?)*$")]
 Sm = Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}[af]?$")]
-_WORKFLOW = r"\.github/workflows/[\w.-]+\.ya?ml@refs/(heads|tags)/[\w./-]+$"
-Workflow = Annotated[str, StringConstraints(pattern=rf"^{_WORKFLOW}")]
+Workflow = Annotated[str, StringConstraints(pattern=r"^\.github/workflows/[\w.-]+\.ya?ml@refs/(heads|tags)/[\w./-]+$")]
 PLACEHOLDER: Final = "OWNER"  # in `registry`, until a fork sets it
 _ON_GITHUB = re.compile(r"(?:\w+://)?(?:[^@/]+@)?github\.com(?::\d+)?[:/]([A-Za-z0-9-]+)/[\w.-]+/?")
 Registry = Annotated[str, StringConstraints(pattern=r"^[\w.:-]+(/[\w.-]+)+$")]
@@ -145,22 +144,6 @@ class LoaderRule(Rule):
     load_format: Annotated[str, StringConstraints(pattern=r"^[a-z_]+$")]
 
 
-class Rebuilder(_Model):
-    """Somebody else whose word counts that an image can be rebuilt bit for bit; by key or by workflow."""
-
-    key: Annotated[str, StringConstraints(pattern=r"\.pub$")] | None = None
-    """A public key, as a path in the checkout outside of keys/*.pub, which are the publisher's."""
-    identity: Annotated[str, StringConstraints(pattern=rf"^https://[^@\s]+/{_WORKFLOW}")] | None = None
-    """A workflow: https://github.com/OWNER/NAME/.github/workflows/rebuild.yml@refs/heads/main."""
-    statements: Registry | None = None  # where the statements are, if not beside the image
-
-    @model_validator(mode="after")
-    def _one_signer(self) -> Self:
-        if (self.key is None) == (self.identity is None):
-            raise PydanticCustomError("rebuilder", "either `key` or `identity` is required")
-        return self
-
-
 class VulnerabilityRules(_Model):
     """Which known vulnerabilities keep an image from its tags."""
 
@@ -182,7 +165,6 @@ class Matrix(_Model):
     """The source repository of the factory, stored in an image label that GHCR uses to link the two."""
     signers: Annotated[list[Workflow], Field(min_length=1)] = [".github/workflows/nightly.yml@refs/heads/main"]
     """The workflows of `source` that may sign images, each on the one branch or tag where it may."""
-    rebuilders: dict[Name, Rebuilder] = {}  # others who rebuild images; `verify --image` counts them
     vulnerabilities: VulnerabilityRules | None = None  # without it, none keeps an image from its tags
     defaults: Defaults
     bases: Annotated[dict[Name, Base], Field(min_length=1)]

@@ -55,7 +55,7 @@ def attach_all(repository: Repository, project: Project, plan: Plan, image: Desc
         own = list(trusted_statements(attached_bundles(repository, image.digest), signer.verifier))
         wanted = _statements(project, plan, repository.reference.name, image.digest, document)
         new = [one for one in wanted if not any(_says_the_same(old, one) for _, old in own)]
-        listed += [_attachment(one, signer.sign(one)) for one in new]
+        listed += [signed_attachment(one, signer.sign(one)) for one in new]
     referrers.attach_many(repository, image, listed)
 
 
@@ -130,11 +130,6 @@ def _says_the_same(old: Statement, new: Statement) -> bool:
     return bool(old.predicate.get("buildDefinition") == new.predicate["buildDefinition"])
 
 
-def attach_statement(repository: Repository, subject: Descriptor, statement: Statement, signer: Signer) -> Digest:
-    [attached] = referrers.attach_many(repository, subject, [_attachment(statement, signer.sign(statement))])
-    return attached.digest
-
-
-def _attachment(statement: Statement, bundle: bytes) -> Attachment:
+def signed_attachment(statement: Statement, bundle: bytes) -> Attachment:
     annotations = {_CONTENT: "dsse-envelope", _PREDICATE: statement.predicate_type}
     return Attachment(bundles.MEDIA_TYPE, [Payload(bundles.MEDIA_TYPE, bundle)], annotations)

@@ -17,10 +17,9 @@ from imagefactory.plan.plan import Plan
 from imagefactory.project.cells import Cell, buildable
 from imagefactory.project.project import Project
 from imagefactory.publish.answers import answers_among, newest
-from imagefactory.publish.attest import provenance, rebuilds, sbom
+from imagefactory.publish.attest import provenance, sbom
 from imagefactory.publish.attest.attachments import STATEMENTS, bundles_among, contents_among
 from imagefactory.publish.attest.bundles import Bundle, Statement
-from imagefactory.publish.attest.rebuilds import count_rebuilds, named
 from imagefactory.publish.attest.sbom import first_difference
 from imagefactory.publish.attest.signing import NotTrustedError, Verifier, read_trusted
 from imagefactory.publish.history import check_tag
@@ -63,13 +62,12 @@ def check_image(
     say: Say,
     *,
     every_byte: bool = False,
-    rebuilders: int = 0,
 ) -> list[Checked]:
-    """Check an image, or all of an index; `every_byte` hashes the layers, so many `rebuilders` must have rebuilt it."""
+    """Check an image, or all of an index; `every_byte` downloads the layers and hashes them."""
     reference = repository.reference
     manifest = repository.require_manifest(reference.digest or reference.tag or "latest")
     checked = [
-        _Check(project, repository, image, listed, trust, say).run(every_byte=every_byte, least=rebuilders)
+        _Check(project, repository, image, listed, trust, say).run(every_byte=every_byte)
         for image, listed in images_of(repository, manifest)
     ]
     targets = {str(one.cell or "a foreign image") for one in checked}
@@ -106,12 +104,6 @@ def refuse_failing(checked: Checked, *, strict: bool = False) -> None:
         fix = (
             "You: do not use it before you know whether locks/layers.toml was edited (`git diff`, `git log`). If it "
             "was not, tell whoever published the image: it is not what the locks give."
-        )
-    elif "signature" not in failed:
-        name, what, shown = "rebuild-differs", "Independent rebuilds disagree.", {"failed", "not counted"}
-        fix = (
-            "You: do not use it, or rebuild it yourself (`./inv verify --rebuild`). Whoever published it: compare "
-            "the images (`./inv diff`)."
         )
     elif any(finding.check == "statement" for finding in checked.findings):
         name, what = "no-trusted-signature", "The image is not signed by anybody who is trusted."
@@ -157,7 +149,7 @@ class _Check:
     plan: Plan | None = None
     cell: Cell | None = None
 
-    def run(self, *, every_byte: bool, least: int) -> Checked:
+    def run(self, *, every_byte: bool) -> Checked:
         self._add("manifest", "ok", self.manifest.digest)
         self._read_config()
         listed = referrers.find(self.repository, self.manifest.digest)
@@ -167,7 +159,6 @@ class _Check:
         self._check_sbom(statements.get(sbom.PREDICATE_TYPE), listed)
         self._check_record()
         self._check_layers(every_byte=every_byte)
-        self._check_rebuilds(attached, least)
         self._show_answers(listed)
         if told := told_among(self.repository, listed, self.manifest.digest):
             self._add("known CVEs", "not counted", told)
@@ -211,10 +202,7 @@ class _Check:
         found: dict[str, Statement] = {}
         signers: set[str] = set()
         for digest, bundle in attached:
-            claim = "" if isinstance(bundle, str) else bundle.claim
-            if claim == rebuilds.PREDICATE_TYPE:
-                continue
-            name = STATEMENTS.get(claim, "statement")
+            name = STATEMENTS.get("" if isinstance(bundle, str) else bundle.claim, "statement")
             try:
                 statement, signer = self._read_statement(bundle)
             except NotTrustedError as error:
@@ -341,21 +329,6 @@ class _Check:
             except InputError as error:
                 return f"{layer.digest} has other bytes: {error.why}"
         return ""
-
-    def _check_rebuilds(self, attached: Sequence[tuple[Digest, Bundle | str]], least: int) -> None:
-        """Count who else rebuilt the image; without anybody to trust there is nothing to say."""
-        count = count_rebuilds(self.project, attached, self.manifest.digest, self.trust)
-        for reason in count.uncounted:
-            self._add("statement", "not counted", reason)
-        same = f"rebuilt by {len(count.same)} other{'s' * (len(count.same) != 1)}, same digest"
-        if count.same:
-            same += f": {named(count.same)}"
-        if count.other:
-            self._add("rebuilds", "failed", f"others got another digest: {named(count.other)}; {same}")
-        elif len(count.same) < least:
-            self._add("rebuilds", "failed", f"{same}; {least} are required")
-        elif count.same or self.project.matrix.rebuilders:
-            self._add("rebuilds", "ok" if count.same else "not checked", same)
 
     def _show_answers(self, listed: Sequence[Descriptor]) -> None:
         """Show what the newest record says about the answers, if any; nobody signs it, so it proves nothing."""

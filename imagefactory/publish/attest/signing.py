@@ -92,7 +92,7 @@ class Verifier:
         file, _, at = workflow.partition("@")
         if issuer != GITHUB_ISSUER:
             raise NotTrustedError(f"its identity was issued by {issuer}, not by {GITHUB_ISSUER}")
-        if repository not in set(map(repository_of, self.identities)):
+        if repository not in {identity.partition(_WORKFLOWS)[0] for identity in self.identities}:
             raise NotTrustedError(f"it is signed by another repository, {repository}")
         if file not in {identity.partition("@")[0] for identity in self.identities}:
             raise NotTrustedError(f"it is signed by another workflow of {repository}, {workflow}")
@@ -190,10 +190,6 @@ def own_identity() -> str:
     return f"{os.environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{workflow}" if workflow else ""
 
 
-def repository_of(identity: str) -> str:
-    return identity.partition(_WORKFLOWS)[0]
-
-
 def signs_as_job(given: str = "") -> bool:
     """Whether `find_signer` would use the identity of a CI job, which needs sigstore."""
     return bool(os.environ.get(GITHUB_IDENTITY)) and not _key_named(given)
@@ -204,10 +200,10 @@ def _key_named(given: str) -> str:
     return given or os.environ.get(keys.KEY_VARIABLE) or (str(own) if own.exists() else "")
 
 
-def find_signer(project: Project, given: str = "", *, publisher: bool = True) -> Signer | None:
+def find_signer(project: Project, given: str = "") -> Signer | None:
     """Find the signer: the named key, the user's own key, or the CI job's identity; None if there is none.
 
-    A publisher whose workflow is not trusted to sign is refused: nobody could verify what it publishes.
+    A workflow that is not trusted to sign is refused: nobody could verify what it publishes.
     """
     named = _key_named(given)
     if named:
@@ -215,7 +211,7 @@ def find_signer(project: Project, given: str = "", *, publisher: bool = True) ->
         return KeySigner(keys.read_private_key(named), origin)
     if not signs_as_job():
         return None
-    if publisher and own_identity() not in project.matrix.identities:
+    if own_identity() not in project.matrix.identities:
         where = own_identity() or "the variable GITHUB_WORKFLOW_REF, which is not set"
         why = f"`source` and `signers` in matrix.yaml trust {', '.join(project.matrix.identities)}."
         fix = "Run it on the branch that is trusted; in a fork, set `source`, and `signers` if the branch differs."

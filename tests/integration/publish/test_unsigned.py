@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from imagefactory.errors import FactoryError
-from imagefactory.publish.attest.attachments import STATEMENTS, attach_statement
+from imagefactory.oci.registry import referrers
+from imagefactory.oci.registry.reference import Descriptor
+from imagefactory.publish.attest.attachments import STATEMENTS, signed_attachment
 from imagefactory.publish.attest.bundles import Statement
 from imagefactory.publish.attest.keys import default_key_path, new_key_pair, read_private_key
 from imagefactory.publish.attest.signing import KeySigner, Signer
@@ -14,6 +16,10 @@ from imagefactory.publish.staging import Staged
 from tests.fixtures.failures import is_failure, refused
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.publishing import Publisher, smoke_record
+
+
+def attach_statement(publisher: Publisher, image: Descriptor, statement: Statement, signer: Signer) -> None:
+    referrers.attach_many(publisher.repository, image, [signed_attachment(statement, signer.sign(statement))])
 
 
 @pytest.fixture
@@ -37,8 +43,7 @@ def test_an_image_gets_a_tag_once_every_statement_is_signed_by_whom_we_trust(
     stranger = KeySigner(read_private_key(str(tmp_path / "other.key")), "somebody else's")
 
     def attach(kind: str, signer: Signer) -> None:
-        statement = Statement(kind, {}, tested.digest, "an image")
-        attach_statement(publisher.repository, tested.pushed.descriptor, statement, signer)
+        attach_statement(publisher, tested.pushed.descriptor, Statement(kind, {}, tested.digest, "an image"), signer)
 
     for kind in STATEMENTS:
         attach(kind, stranger)
@@ -60,7 +65,7 @@ def test_statements_about_another_image_do_not_count(publisher: Publisher, teste
     [other] = publisher.push()
     for kind in STATEMENTS:
         statement = Statement(kind, {}, tested.digest, "an image")
-        attach_statement(publisher.repository, other.pushed.descriptor, statement, publisher.signer)
+        attach_statement(publisher, other.pushed.descriptor, statement, publisher.signer)
     attach_record(publisher.repository, smoke_record(other.digest, other.plan.key))
     assert is_failure(refusal(publisher), "unsigned")
 

@@ -246,7 +246,7 @@ def test_no_job_with_a_token_changes_what_it_runs() -> None:
 
 
 def test_every_job_follows_the_rules() -> None:
-    contributed = re.compile(r"\./inv (compile|smoke|ci\.smoke|build|test|rebuilds\.check)\b|\.ci/run")
+    contributed = re.compile(r"\./inv (compile|smoke|ci\.smoke|build|test)\b|\.ci/run")
     for name, job, data in jobs():
         assert data.get("strategy", {"fail-fast": False})["fail-fast"] is False, f"{name}, {job} stops others"
         if contributed.search(steps(data)):
@@ -294,9 +294,9 @@ def test_the_night_lists_what_it_would_prune_and_deletes_no_more_than_a_bound() 
 
 
 def test_jobs_that_may_write_packages_only_move_bytes() -> None:
-    allowed = {"wheels.push", "push", "promote", "rollback", "history", "prune", "rebuilds.attest"}
+    allowed = {"wheels.push", "push", "promote", "rollback", "history", "prune"}
     writing = [(job, data) for _, job, data in jobs() if data["permissions"].get("packages") == "write"]
-    assert len(writing) == 6
+    assert len(writing) == 5
     for job, data in writing:
         assert set(re.findall(r"\./inv (\S+)", steps(data))) <= allowed, job
 
@@ -372,14 +372,10 @@ def test_changed_records_are_rebuilt_on_both_kinds_of_machines() -> None:
         assert "ci.changes --rebuild --base" in steps(records)
 
 
-def test_only_workflows_that_may_sign_have_an_identity_and_whoever_rebuilds_has_none() -> None:
-    found = read("rebuild.yml")["jobs"]
-    assert set(found["rebuild"]["permissions"].values()) == {"read"}
-    assert re.findall(r"\./inv (\S+)", steps(found["attest"])) == ["rebuilds.attest"]
-    # Nobody is trusted by default who cannot sign, and nobody else has an identity, except to rebuild.
+def test_only_workflows_that_may_sign_have_an_identity() -> None:
     signing = {name for name, _, data in jobs() if "id-token" in data["permissions"]}
     trusted = {signer.partition("@")[0].rpartition("/")[2] for signer in load_matrix(MATRIX).signers}
-    assert signing == trusted | {"rebuild.yml", "site.yml"}
+    assert signing == trusted | {"site.yml"}
 
 
 def test_site_is_deployed_by_a_job_that_runs_nothing_of_the_repository() -> None:

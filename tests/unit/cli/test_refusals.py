@@ -60,7 +60,6 @@ def filled(text: str, places: Path) -> str:
         ("bad-option", ["site", "--offline", "--serve", "--port=0"]),
         ("cannot-sign", ["keys.new", "--private={missing}", "--public={missing}"]),
         ("cannot-sign", ["keys.new", "--private={missing}", "--public={folder}/../missing"]),
-        ("run-failed", ["rebuilds.attest"]),
         ("system-failed", ["bench.plot", "{pipe}"]),
         ("cannot-sign", ["publish", "--key={pipe}"]),
         ("cannot-sign", ["publish", "--key=/dev/zero"]),
@@ -141,7 +140,7 @@ def test_broken_files_of_the_checkout_are_named(
     [
         *(["history"], ["catalog"], ["push"], ["publish"], ["promote", "--unsigned"]),
         *(["rollback"], ["prune"], ["verify", "--image=ghcr.io/OWNER/small:tiny"], ["ci.plan"]),
-        *(["rebuilds.check"], ["recipes.export", "{folder}"], ["run", "--recipe=sparkrun"]),
+        *(["recipes.export", "{folder}"], ["run", "--recipe=sparkrun"]),
     ],
     ids=" ".join,
 )
