@@ -63,7 +63,7 @@ class RegistryError(FactoryError):
 
 
 class InputError(FactoryError):
-    """A file is refused because it is damaged, unsafe or not the one that was asked for: get a right one."""
+    """A file is refused because it is damaged, unsafe or not the one that was asked for: get the correct file."""
 
     exit_code = 8
 

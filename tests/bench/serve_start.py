@@ -41,12 +41,15 @@ def main(runs: int) -> None:
         folder = Path(name)
         write_description(description, model, folder)
         shutil.copytree(program_folder(ROOT), folder / "serve", ignore=shutil.ignore_patterns("__pycache__"))
+        # `true` in place of vLLM: what is measured is everything up to the exec.
+        (folder / "bin").mkdir()
+        (folder / "bin" / "vllm").symlink_to("/bin/true")
+        program = folder / "serve" / "program" / "image.py"
+        program.write_text(program.read_text("utf-8").replace("/opt/venv", name), "utf-8")
         environment = {
             **image_environment(description),
             "PATH": os.defpath,
             "FACTORY_SHARE": name,
-            # `true` in place of vLLM: what is measured is everything up to the exec.
-            "FACTORY_VLLM": "/bin/true",
             "PORT": "18997",
             "CHECKS": "warn",
         }

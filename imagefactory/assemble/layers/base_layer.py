@@ -20,14 +20,14 @@ from imagefactory.assemble.layers.debian.deb import (
 from imagefactory.assemble.layers.debian.dpkg_database import add_dpkg_database
 from imagefactory.assemble.layers.debian.file_tree import FileTree
 from imagefactory.assemble.layers.debian.ldcache import add_ld_cache
-from imagefactory.assemble.layers.debian.policy import account_entries
-from imagefactory.assemble.layers.debian.settled import (
+from imagefactory.assemble.layers.debian.maintainer_scripts import (
     add_alternatives,
     add_apt_sources,
     add_certificates,
+    add_configured_files,
     add_merged_links,
-    add_settled_files,
 )
+from imagefactory.assemble.layers.debian.policy import account_entries
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 from imagefactory.plan.plan import Environment
 
@@ -47,7 +47,7 @@ def base_entries(debs: Sequence[tuple[DebPackage, Path]], scratch: Path) -> list
         add_apt_sources(tree, unpacked.left_out)
     for entry in account_entries():
         tree.add(entry)
-    add_settled_files(tree)
+    add_configured_files(tree)
     add_alternatives(tree, [deb for deb, _ in packages])
     add_certificates(tree)
     add_dpkg_database(tree, packages, architecture)

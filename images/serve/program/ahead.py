@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import own_files, pulse
+from . import image, liveness, private_files
 
-VENV = "/opt/venv"
 SCRIPT = str(Path(__file__).absolute().parents[1] / "compile_ahead.py")
 JOB_MEMORY = 4_000_000_000
 """Bytes for one compiler; few objects take more, and those end by the floor."""
@@ -58,13 +57,13 @@ def linker_path(environment: Mapping[str, str], root: str = "/") -> dict[str, st
     if driver is None:
         return {}
     try:
-        folder = str(Path(own_files.write("libcuda.so", f"INPUT({driver})\n")).parent)
+        folder = str(Path(private_files.write("libcuda.so", f"INPUT({driver})\n")).parent)
     except OSError:
         return {}
     return {"LIBRARY_PATH": ":".join(filter(None, (folder, environment.get("LIBRARY_PATH", ""))))}
 
 
-def find(facts: Mapping[str, Any], environment: Mapping[str, str], venv: str = VENV) -> Kernels:
+def find(facts: Mapping[str, Any], environment: Mapping[str, str], venv: str = image.VENV) -> Kernels:
     """Look for the modules that the image's model calls, without importing FlashInfer."""
     wanted: dict[str, str] = (facts.get("flashinfer") or {}).get("modules", {})
     packages = Path(venv).glob("lib/python3*/site-packages")
@@ -81,7 +80,7 @@ def find(facts: Mapping[str, Any], environment: Mapping[str, str], venv: str = V
 
 def floor(kept: int) -> int:
     """Return the memory that must stay available while compilers run, where the host keeps so much."""
-    return max(FLOOR, int(pulse.COMPILING * kept))
+    return max(FLOOR, int(liveness.COMPILING * kept))
 
 
 def jobs(cores: int, available: int | None, reserved: int) -> int:
@@ -107,7 +106,7 @@ def begin(missing: Mapping[str, str], count: int, least: int) -> None:
             # If memory runs out after all, the kernel takes a compiler and not the server.
             Path("/proc/self/oom_score_adj").write_text("1000", "ascii")
             job = json.dumps({"modules": dict(missing), "jobs": count, "floor": least})
-            python = f"{VENV}/bin/python"
+            python = f"{image.VENV}/bin/python"
             os.execv(python, [python, "-I", SCRIPT, job])  # noqa: S606 - the image's own program
     except OSError as error:
         sys.stderr.write(f"[serve] kernels are compiled at first use: {error}\n")

@@ -7,8 +7,8 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from .errors import StartError
-from .hiding import masked
 from .image import Image
+from .redaction import masked
 from .settings import Settings
 
 DRAFT_SETTINGS = ("DFLASH_DRAFTER", "DFLASH_NUM_SPEC_TOKENS", "DRAFT_ATTENTION_BACKEND")

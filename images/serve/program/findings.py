@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from . import checkpoint, memory, pulse, rules
+from . import checkpoint, liveness, memory, rules
 from .command import Command, option
 from .errors import StartError
 from .image import Image, Json
@@ -48,7 +48,7 @@ class Start(NamedTuple):
     @property
     def memory_floor(self) -> int:
         """The bytes that the host keeps; 0 where the GPU has memory of its own."""
-        return (self.settings.number("MEMORY_FLOOR") or 0) * pulse.GB if self.readings.unified else 0
+        return (self.settings.number("MEMORY_FLOOR") or 0) * liveness.GB if self.readings.unified else 0
 
     @property
     def on_gpu(self) -> bool:

@@ -9,7 +9,7 @@ import signal
 import sys
 from contextlib import suppress
 
-from . import own_files, pulse
+from . import liveness, private_files
 
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 UNASKED = 1
@@ -44,8 +44,9 @@ def _wait_for(server: int) -> int:
     while ended != server:
         ended, status = os.wait()  # process 1 also gets the orphans of others
     with suppress(OSError, ValueError):
-        ending = int(own_files.read(pulse.ENDING))
-        if not (stopped and ending == pulse.PARTED):  # a node that stops takes the other with it, which may be faster
+        ending = int(private_files.read(liveness.ENDING))
+        # A node that stops takes the other with it, which may be faster.
+        if not (stopped and ending == liveness.PARTED):
             return ending
     code = os.waitstatus_to_exitcode(status)
     if stopped and code == -signal.SIGKILL:

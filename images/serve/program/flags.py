@@ -9,13 +9,14 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-SITE = "/opt/venv/lib"
+from .image import VENV
+
 _OPTION = re.compile(r"[\"'](--?[A-Za-z][\w.-]*)[\"']")
 _FIELD = re.compile(r"^    ([a-z]\w*): ", re.MULTILINE)
 
 
-def find_package(name: str, site: str = SITE) -> str | None:
-    found = sorted(Path(os.environ.get("FACTORY_SITE", site)).glob(f"*/site-packages/{name}/"))
+def find_package(name: str) -> str | None:
+    found = sorted(Path(os.environ.get("FACTORY_SITE") or f"{VENV}/lib").glob(f"*/site-packages/{name}/"))
     return str(found[0]) if found else None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from . import own_files
+from . import private_files
 
 NOTE = "address.json"
 MAX_ANSWER = 16 * 1024 * 1024
@@ -39,14 +39,14 @@ class Answer(NamedTuple):
 def leave_note(address: Address) -> None:
     """Write down where the server will listen; the health check, another process, does not see its arguments."""
     with suppress(OSError):  # in a read-only container the health check uses PORT
-        own_files.write(NOTE, json.dumps(address))
+        private_files.write(NOTE, json.dumps(address))
 
 
 def address(environment: Mapping[str, str] | None = None) -> Address:
     """Return where the server listens, as noted at its start, else according to the settings."""
     environment = os.environ if environment is None else environment
     try:
-        host, port, tls = json.loads(own_files.read(NOTE))
+        host, port, tls = json.loads(private_files.read(NOTE))
         return Address(str(host), int(port), bool(tls))
     except (OSError, ValueError, TypeError, RecursionError):
         given = environment.get("PORT", "")

@@ -14,7 +14,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from . import checkpoint, weights
 from .errors import StartError
-from .hiding import hide
+from .redaction import hide
 from .weights import File, Wanted
 
 PATIENCE = 30.0

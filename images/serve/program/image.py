@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from .errors import StartError
 
+VENV = "/opt/venv"
+"""The server's own Python environment."""
 SHARE = "/usr/share/imagefactory"
 """The folder of settings.json and model.json; tests override it with FACTORY_SHARE."""
 

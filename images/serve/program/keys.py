@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .errors import StartError
-from .hiding import HIDDEN, KEY_FLAG, TOKEN_FLAG, is_flag
+from .redaction import HIDDEN, KEY_FLAG, TOKEN_FLAG, is_flag
 
 KEY, FILE = "VLLM_API_KEY", "VLLM_API_KEY_FILE"
 LONGEST = 10_000

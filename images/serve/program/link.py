@@ -15,11 +15,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from . import network, own_files, pulse
+from . import liveness, network, private_files
 from .errors import StartError
 from .findings import Start
-from .hiding import masked, say
 from .pair import HEAD, Node
+from .redaction import masked, say
 
 BEAT, SILENCE = 2.0, 20.0
 """Seconds between signs of life, and without any until the other side counts as dead."""
@@ -90,7 +90,7 @@ def meet(node: Node, start: Start, limit: float | None = None) -> Link:
             except (OSError, ValueError) as error:
                 reason = _reason(node, error, link)
             else:
-                own_files.forget(NOTE)
+                private_files.forget(NOTE)
                 say(f"joined with {link.other} over {node.interface.name}")
                 return link
             link.close() if link else None
@@ -216,13 +216,13 @@ def _reason(node: Node, error: Exception, link: Link | None) -> str:
 def note(text: str, *, well: bool) -> None:
     """Leave the health of this node for the health check, another process."""
     with suppress(OSError):
-        own_files.write(NOTE, json.dumps([time.monotonic(), well, text]))
+        private_files.write(NOTE, json.dumps([time.monotonic(), well, text]))
 
 
 def noted() -> tuple[str, bool] | None:
     """Return the health of a node that waits or has no API; None if its API tells."""
     try:
-        at, well, text = json.loads(own_files.read(NOTE))
+        at, well, text = json.loads(private_files.read(NOTE))
         age = time.monotonic() - float(at)
     except (OSError, ValueError, TypeError):
         return None
@@ -238,7 +238,7 @@ def keep(link: Link, server: int, port: int) -> None:
         try:
             if time.monotonic() >= beat:
                 beat = time.monotonic() + BEAT
-                link.send({"state": _state(link), "compiles": pulse.compiling()})
+                link.send({"state": _state(link), "compiles": liveness.compiling()})
             message = link.receive(max(0.01, beat - time.monotonic()))
             heard, link.compiles = time.monotonic(), message.get("compiles") is True
             if not port:
@@ -253,9 +253,9 @@ def keep(link: Link, server: int, port: int) -> None:
 
 
 def _state(link: Link) -> str:
-    for name in (pulse.SHORT, pulse.NOTE):
+    for name in (liveness.SHORT, liveness.NOTE):
         with suppress(OSError):
-            return own_files.read(name)
+            return private_files.read(name)
     return link.state
 
 
@@ -263,5 +263,5 @@ def _part(link: Link, server: int, what: str) -> None:
     link.state = PARTED
     text = f"the other node, {link.other}, {what}"
     note(text, well=False)
-    say(f"{text}: the server is ended with code {pulse.PARTED}, so that Docker starts both again")
-    pulse.end(server, pulse.PARTED)
+    say(f"{text}: the server is ended with code {liveness.PARTED}, so that Docker starts both again")
+    liveness.end(server, liveness.PARTED)

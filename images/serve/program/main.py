@@ -22,11 +22,11 @@ from . import (
     health,
     keys,
     link,
+    liveness,
     loading,
-    own_files,
     pair,
+    private_files,
     proof,
-    pulse,
     readings,
     show,
     timeline,
@@ -38,7 +38,7 @@ from . import image as images
 from . import settings as read_settings
 from .errors import StartError
 from .findings import FAIL, WARN, Finding, Start
-from .hiding import hide, masked, report, say
+from .redaction import hide, masked, report, say
 from .servers.known import server_of
 from .servers.server import Server
 
@@ -188,7 +188,7 @@ def _prepare(arguments: list[str]) -> Start:
     cache = checkpoint.hub_cache(environment)
     package = flags.find_package(server.name)
     start = Start(server, image, chosen, command, readings.read(cache), cache, package)
-    return start if _whole(arguments) else weights.settled(loading.fitting(start), environment)
+    return start if _whole(arguments) else weights.offline_if_complete(loading.fitting(start), environment)
 
 
 def _start(start: Start, findings: list[Finding]) -> int:
@@ -226,7 +226,8 @@ def _start(start: Start, findings: list[Finding]) -> int:
 
 def _stay_first() -> None:
     """Go on as a child of process 1, if this is process 1."""
-    own_files.forget(pulse.NOTE, pulse.SHORT, pulse.ENDING, link.NOTE)  # of an earlier start in the same container
+    # An earlier start in the same container may have left them.
+    private_files.forget(liveness.NOTE, liveness.SHORT, liveness.ENDING, link.NOTE)
     if os.getpid() == 1:
         first_process.stay()
 
@@ -248,8 +249,7 @@ def apply_mods(start: Start, names: list[str], folder: str) -> None:
 
 
 def _become(server: Server, arguments: Sequence[str], environment: dict[str, str]) -> int:
-    """Become the server; tests name another program in FACTORY_VLLM, or the like."""
-    program = os.environ.get(f"FACTORY_{server.name.upper()}") or f"/opt/venv/bin/{server.name}"
+    program = f"{images.VENV}/bin/{server.name}"
     try:
         os.execve(program, [program, *server.command[1:], *arguments], environment)  # noqa: S606 - replaces this process
     except OSError as error:
@@ -270,9 +270,9 @@ def _health() -> int:
     well = where.port == 0 or health.is_well(where)
     told = "healthy" if well else f"{where.host}:{where.port} is not healthy"
     told, well = waits or (told, well)
-    for note in (pulse.SHORT, pulse.NOTE):
+    for note in (liveness.SHORT, liveness.NOTE):
         with suppress(OSError):
-            told, well = own_files.read(note), False
+            told, well = private_files.read(note), False
     _print(told)
     return 0 if well else 1
 

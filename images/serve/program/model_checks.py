@@ -10,7 +10,7 @@ from . import checkpoint
 from . import flags as server_flags
 from .command import option
 from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
-from .hiding import KEY_FLAG
+from .redaction import KEY_FLAG
 
 NEAR = 0.85
 """How similar a variable is to the setting that it is taken for."""

@@ -6,8 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import checks, command, link, pair
-from .ahead import VENV
+from . import checks, command, image, link, pair
 from .errors import StartError
 from .findings import FAIL, Start
 from .pair import Node
@@ -40,7 +39,7 @@ def prove(start: Start) -> Iterator[str]:
 
 def _measured(start: Start, node: Node) -> Iterator[str]:
     job = {"rank": node.rank, "head": node.head, "port": node.port, "limit": MEASURING}
-    python = os.environ.get("FACTORY_PYTHON") or f"{VENV}/bin/python"
+    python = f"{image.VENV}/bin/python"
     environment = os.environ | node.environment(start.server.address_variable)
     try:
         ran = subprocess.run(  # noqa: S603 - the image's own program

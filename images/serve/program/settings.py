@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from . import keys, rules
 from .errors import StartError
-from .hiding import HIDDEN
 from .image import Image, Setting
+from .redaction import HIDDEN
 
 Value = str | int | float | bool | dict[str, Any] | list[str] | None
 UNLIMITED = 2**63

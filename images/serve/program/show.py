@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from . import command as commands
 from .errors import EXIT_CODES
 from .findings import FAIL, OK, SKIPPED, WARN, Finding, Start
-from .hiding import masked
 from .image import Image
+from .redaction import masked
 from .servers.known import server_of
 from .settings import allowed
 

@@ -16,11 +16,11 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from . import ahead, health, own_files, pulse, readings, timeline
+from . import ahead, health, liveness, private_files, readings, timeline
 from . import command as commands
 from . import link as links
 from .findings import Start
-from .hiding import say
+from .redaction import say
 from .servers.server import Choices, hook_variables
 
 START_LIMIT = 2 * 3600
@@ -52,7 +52,7 @@ class Task:
         self.began = began
         """When the program's process started, on the monotonic clock."""
         try:
-            self.choices = own_files.write(f"choices.{os.getpid()}", "")
+            self.choices = private_files.write(f"choices.{os.getpid()}", "")
         except OSError:
             self.choices = ""
 
@@ -66,7 +66,7 @@ def accompany(
     kept = {**start.server.watched, **({"MAX_JOBS": str(max(1, task.compilers))} if any(task.kernels) else {})}
     hooked = hook_variables(start.server.name, start.server.log, task.choices, os.environ) if task.choices else {}
     if task.choices and task.memory_floor:
-        hooked["IMAGEFACTORY_SHORT"] = str(Path(task.choices).with_name(pulse.SHORT))
+        hooked["IMAGEFACTORY_SHORT"] = str(Path(task.choices).with_name(liveness.SHORT))
     return hooked | {name: value for name, value in kept.items() if name not in os.environ}
 
 
@@ -212,19 +212,19 @@ def _context(task: Task) -> int:
 
 def _watch_over(task: Task, server: int) -> None:
     """See to it that the server moves, and report draft acceptance, until the server ends."""
-    watched, drafts, reported = pulse.Pulse(time.monotonic()), (0.0, 0.0, 0.0), 0.0
+    watched, drafts, reported = liveness.HangDetector(time.monotonic()), (0.0, 0.0, 0.0), 0.0
     asked: list[bool] = []
     while os.getppid() == server:
         time.sleep(LOOK)
         now, metrics = time.monotonic(), _metrics(task)
         done, requests = task.server.work(metrics) if metrics else (None, 1.0)
         # A server that refuses requests refuses to be asked, too.
-        compiles = pulse.compiling() or (task.link is not None and task.link.compiles)
-        watched.see(now, done, alive=asked == [True] or compiles or own_files.exists(pulse.SHORT))
+        compiles = liveness.compiling() or (task.link is not None and task.link.compiles)
+        watched.see(now, done, alive=asked == [True] or compiles or private_files.exists(liveness.SHORT))
         own = watched.asked is not None and not asked
-        waiting = max(requests, pulse.connections(task.address.port) - own)
+        waiting = max(requests, liveness.connections(task.address.port) - own)
         if watched.asks(now, waiting=waiting > 0) or asked == [False]:
-            asked = pulse.ask(task.address, task.model, task.api_key)
+            asked = liveness.ask(task.address, task.model, task.api_key)
         elif asked == [True]:
             asked = []
         _judge(task, server, watched, now, int(waiting))
@@ -242,13 +242,13 @@ def _metrics(task: Task) -> bytes:
         return b""
 
 
-def _judge(task: Task, server: int, watched: pulse.Pulse, now: float, waiting: int) -> None:
-    noted = own_files.exists(pulse.NOTE)
+def _judge(task: Task, server: int, watched: liveness.HangDetector, now: float, waiting: int) -> None:
+    noted = private_files.exists(liveness.NOTE)
     still = f"{now - watched.moved:.0f} s"
     if not watched.stuck(now):
         if noted:
-            own_files.forget(pulse.NOTE)
-            say("the engine moves again")
+            private_files.forget(liveness.NOTE)
+            say("the engine is making progress again")
         return
     since = time.strftime("%H:%M:%S UTC", time.gmtime(time.time() - now + watched.moved))
     text = f"the engine is stuck: nothing moved since {since}, {still} ago, and a request for one token is not answered"
@@ -257,10 +257,10 @@ def _judge(task: Task, server: int, watched: pulse.Pulse, now: float, waiting: i
     if not noted:
         say(text)
     with suppress(OSError):
-        own_files.write(pulse.NOTE, text)
+        private_files.write(liveness.NOTE, text)
     if task.hang_limit and now - watched.moved >= task.hang_limit:
-        say(f"{text}. The server is ended with code {pulse.STUCK}, after HANG_LIMIT={task.hang_limit} s")
-        pulse.end(server, pulse.STUCK)
+        say(f"{text}. The server is ended with code {liveness.STUCK}, after HANG_LIMIT={task.hang_limit} s")
+        liveness.end(server, liveness.STUCK)
 
 
 def _guard_memory(floor: int, server: int) -> None:
@@ -272,27 +272,27 @@ def _guard_memory(floor: int, server: int) -> None:
 
 def look_at_memory(floor: int, server: int, now: float, warned: float) -> float:
     """Warn, refuse requests or end the server before the host freezes; return when the last warning was."""
-    available, waits = readings.memory()[1], pulse.pressure()
-    verdict, refusing = pulse.short_of_memory(available, waits, floor), own_files.exists(pulse.SHORT)
-    left = f"{(available or 0) / pulse.GB:.1f} GB of memory are left"
+    available, waits = readings.memory()[1], liveness.pressure()
+    verdict, refusing = liveness.short_of_memory(available, waits, floor), private_files.exists(liveness.SHORT)
+    left = f"{(available or 0) / liveness.GB:.1f} GB of memory are left"
     if not verdict:
         if refusing:
-            own_files.forget(pulse.SHORT)
+            private_files.forget(liveness.SHORT)
             say(f"{left}: requests are taken again")
         return warned
-    text = f"{left} (MEMORY_FLOOR is {floor // pulse.GB}), and everything waited for memory in "
+    text = f"{left} (MEMORY_FLOOR is {floor // liveness.GB}), and everything waited for memory in "
     text += f"{waits:.0f} % of the last 10 s"
     if verdict == "end":
-        say(f"{text}: the server is ended with code {pulse.MEMORY}, before the host freezes")
-        pulse.end(server, pulse.MEMORY)
+        say(f"{text}: the server is ended with code {liveness.MEMORY}, before the host freezes")
+        liveness.end(server, liveness.MEMORY)
         return now
     if now - warned >= WARN_EVERY:
         say(f"WARNING: {text}: lower GPU_MEMORY_UTILIZATION, or end other programs")
         warned = now
     if verdict == "refuse" and not refusing:
         with suppress(OSError):
-            own_files.write(pulse.SHORT, f"The server takes no new requests: {text}.")
-            enough = f"{pulse.WARNING * floor / pulse.GB:.0f} GB"
+            private_files.write(liveness.SHORT, f"The server takes no new requests: {text}.")
+            enough = f"{liveness.WARNING * floor / liveness.GB:.0f} GB"
             say(f"{text}: new requests are refused until {enough} are left")
     return warned
 

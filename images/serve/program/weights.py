@@ -100,7 +100,7 @@ def commit_of(want: Wanted, cache: str) -> str:
     return Path(folder).name if folder else ""
 
 
-def settled(start: Start, environment: Mapping[str, str]) -> Start:
+def offline_if_complete(start: Start, environment: Mapping[str, str]) -> Start:
     """Return the start, without the hub if the cache has all that the server would ask it for."""
     wants = wanted(start)
     if environment.get("HF_HUB_OFFLINE") or not wants or not all(_suffices(start, want) for want in wants):

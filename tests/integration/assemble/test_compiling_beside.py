@@ -33,7 +33,6 @@ http.server.ThreadingHTTPServer(("127.0.0.1", 8000), Handler).serve_forever()
 """
 WITH_DRIVER = f"mkdir /stub && echo | gcc -shared -x c -o /stub/libcuda.so - && exec {' '.join(ENTRYPOINT)}"
 VARIABLES = {
-    "FACTORY_VLLM": "/stand-in",
     "FLASHINFER_CUDA_ARCH_LIST": "12.1a",
     "LIBRARY_PATH": "/stub",
     "SKIP_CHECKS": "gpu,driver,kernels,model,drafter,disk,memory,shm",
@@ -59,7 +58,7 @@ def start(gpu_image: str, containers: Containers, tmp_path: Path) -> Iterator[St
         document = json.loads(described)
         document["image"]["flashinfer"]["modules"] = modules
         settings.write_text(json.dumps(document))
-        mounts = {stand_in: "stand-in", settings: SETTINGS, program_folder(REPOSITORY): PROGRAM}
+        mounts = {stand_in: "opt/venv/bin/vllm", settings: SETTINGS, program_folder(REPOSITORY): PROGRAM}
         words = [w for source, target in mounts.items() for w in ("--volume", f"{source}:/{target}:ro")]
         words += [w for name, value in (VARIABLES | variables).items() for w in ("--env", f"{name}={value}")]
         entry = ("--network", "none", "--entrypoint", "/bin/sh")

@@ -42,7 +42,7 @@ from imagefactory.project.project import Project
 from imagefactory.project.servers.known import SERVERS
 from imagefactory.project.targets import select
 from imagefactory.store.index_config import environment_for_uv
-from images.serve.program.pulse import GB, MEMORY, STUCK
+from images.serve.program.liveness import GB, MEMORY, STUCK
 from tests.fixtures.benchmarks import result
 from tests.fixtures.engines import wait_until
 from tests.fixtures.failures import refused

@@ -48,7 +48,7 @@ def test_undeclared_alternative_stops_the_build(base: Base, package: str, script
     with raises("unknown-alternative") as caught:
         base.entries()
     assert caught.value.what.startswith(f"{package} registers the alternative ")
-    assert "settled.py" in caught.value.fix
+    assert "maintainer_scripts.py" in caught.value.fix
 
 
 def test_packages_are_recorded_for_dpkg_and_for_scanners(base: Base) -> None:

@@ -34,7 +34,7 @@ def compiled(folder: Path, name: str) -> None:
 
 
 def test_compilers_find_a_driver_that_only_the_loader_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("images.serve.program.own_files.PLACE", str(tmp_path))
+    monkeypatch.setattr("images.serve.program.private_files.PLACE", str(tmp_path))
     root, system = tmp_path / "root", tmp_path / "root" / "usr" / "lib" / "aarch64-linux-gnu"
     driver = root / "opt" / "driver" / "libcuda.so.1"
     system.mkdir(parents=True)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from images.serve.program import hiding, main
+from images.serve.program import main, redaction
 from tests.fixtures.serve_process import QuickStart
 
 SECRET = "hunter2-hunter2"  # noqa: S105
@@ -65,16 +65,16 @@ def test_a_traceback_has_no_secrets(
 
 def test_what_is_no_secret_is_shown() -> None:
     words = ["m", "--max-num-batched-tokens", "9", "--tokenizer", "t", "--ssl-keyfile", "/k"]
-    assert hiding.masked(words) == words
+    assert redaction.masked(words) == words
     text = 'remedy: -v /host:/run/secrets/key:ro {"kv_per_token": 65536, "name": "api-key"}'
-    assert hiding.hide(text) == text
-    assert hiding.hide(f"cannot load {HF_SHAPE}.") == "cannot load (hidden)."
+    assert redaction.hide(text) == text
+    assert redaction.hide(f"cannot load {HF_SHAPE}.") == "cannot load (hidden)."
 
 
 @pytest.mark.parametrize("text", ["x" * 200_000, "key" * 70_000, "a-" * 100_000, "://" * 70_000, "sk-" * 70_000])
 def test_long_texts_are_searched_in_linear_time(text: str) -> None:
     started = time.monotonic()
-    hiding.hide(text)
+    redaction.hide(text)
     assert time.monotonic() - started < 5
 
 

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import time
@@ -17,9 +16,9 @@ import pytest
 
 from imagefactory.launch.preview import Preview
 from imagefactory.plan.serve.image_paths import program_folder
-from images.serve.program import pulse
+from images.serve.program import liveness
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.serve_process import SERVES, free_port, written_image
+from tests.fixtures.serve_process import SERVES, free_port, stand_in, written_image
 
 NODE_PROGRAM = REPOSITORY / "tests" / "fixtures" / "node_program.py"
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
@@ -47,7 +46,9 @@ class Node:
     def _run(
         self, log: Path, arguments: list[str], changes: dict[str, Any], variables: dict[str, str]
     ) -> subprocess.Popen[bytes]:
-        told = json.dumps({"program": str(program_folder(REPOSITORY)), **changes})
+        told = json.dumps(
+            {"program": str(program_folder(REPOSITORY)), "venv": str(self.folder.parent / "venv"), **changes}
+        )
         (self.folder / "record").unlink(missing_ok=True)
         with log.open("wb") as output:
             return subprocess.Popen(
@@ -104,9 +105,7 @@ Nodes = tuple[Node, Node]
 @pytest.fixture
 def nodes(served_image: Callable[..., Preview], tmp_path: Path) -> Iterator[Nodes]:
     common = written_image(served_image("tiny", model=str(tmp_path / "model")), tmp_path)
-    server = tmp_path / "vllm"
-    server.write_text(SERVER)
-    server.chmod(server.stat().st_mode | stat.S_IXUSR)
+    stand_in(tmp_path / "vllm", SERVER)
     port, made = free_port(), []
     for rank, address in enumerate(ADDRESSES):
         network = {"interfaces": [["lo", f"{address}/8", 9000]]}
@@ -116,7 +115,6 @@ def nodes(served_image: Callable[..., Preview], tmp_path: Path) -> Iterator[Node
             "NODE_RANK": str(rank),
             "HEAD_ADDRESS": ADDRESSES[0],
             "HEAD_PORT": str(port),
-            "FACTORY_VLLM": str(server),
             "FACTORY_READINGS": str(tmp_path / f"readings{rank}"),
             "RECORD": str(tmp_path / str(rank) / "record"),
             "PORT": str(free_port()),
@@ -143,7 +141,7 @@ def test_nodes_meet_in_any_order_and_the_worker_is_as_healthy_as_the_head(nodes:
     worker.says("joined with 127.0.0.1")
     time.sleep(1)
     assert worker.health() == (0, "the head is ready")
-    (head.folder / f"imagefactory-{os.getuid()}" / pulse.NOTE).write_text("the engine is stuck")
+    (head.folder / f"imagefactory-{os.getuid()}" / liveness.NOTE).write_text("the engine is stuck")
     time.sleep(1)
     assert worker.health() == (1, "the engine is stuck")
 
@@ -156,7 +154,7 @@ def test_when_either_dies_the_other_ends_and_they_meet_again(nodes: Nodes, rank:
         victim.start().says("joined")
         os.kill(victim.server, signal.SIGKILL)
         assert victim.ends() == 128 + signal.SIGKILL
-        assert other.ends() == pulse.PARTED
+        assert other.ends() == liveness.PARTED
         other.says(f"the other node, {ADDRESSES[rank]}, has ended or is cut off: the server is ended")
 
 
@@ -166,17 +164,17 @@ def test_a_node_that_is_silent_counts_as_dead_and_one_that_is_stopped_ends_well(
     head.start().says("joined")
     frozen = worker.companion
     os.kill(frozen, signal.SIGSTOP)
-    assert head.ends() == pulse.PARTED
+    assert head.ends() == liveness.PARTED
     head.says("the other node, 127.0.0.2, is silent since 2 s: the server is ended with code 71")
     os.kill(frozen, signal.SIGCONT)
-    assert worker.ends() == pulse.PARTED
+    assert worker.ends() == liveness.PARTED
     worker.start()
     head.start().says("joined")
     assert head.process
     assert head.server
     head.process.send_signal(signal.SIGTERM)
     assert head.ends() == 128 + signal.SIGTERM
-    assert worker.ends() == pulse.PARTED
+    assert worker.ends() == liveness.PARTED
 
 
 @pytest.mark.parametrize(
@@ -254,11 +252,9 @@ def test_a_pair_test_says_how_fast_or_why_not(
     nodes: Nodes, tmp_path: Path, printed: str, code: int, words: str
 ) -> None:
     """With a stand-in for torch; tests/integration/pair has the real one."""
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\necho '{printed}'\n")
-    python.chmod(0o755)
+    stand_in(tmp_path / "python", f"#!/bin/sh\necho '{printed}'\n")
     for node in nodes:
-        node.start({}, "pair-test", FACTORY_PYTHON=str(python))
+        node.start({}, "pair-test")
     assert [node.ends() for node in nodes] == [code, code]
     assert words in nodes[0].log
 

@@ -22,7 +22,7 @@ def test_the_program_becomes_the_server(start: Start, tmp_path: Path) -> None:
     assert finished(process).returncode == 7
     assert recorded(tmp_path)["pid"] == process.pid
     assert recorded(tmp_path)["arguments"][:2] == ["serve", str(tmp_path / "model")]
-    assert refused(finished(start(FACTORY_VLLM="/nowhere/vllm")), "broken-image")
+    assert refused(finished(start(venv="/nowhere")), "broken-image")
 
 
 def test_signals_reach_the_server_and_the_companion_ends_with_it(start: Start, tmp_path: Path) -> None:

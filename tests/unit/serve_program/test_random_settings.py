@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.launch.preview import Preview
-from images.serve.program import own_files
+from images.serve.program import private_files
 from images.serve.program.errors import EXIT_CODES
 from tests.fixtures.serve_process import written_image
 from tests.fixtures.serving import call_program
@@ -29,7 +29,7 @@ PIECES = (
 def test_random_settings_are_refused_or_started(
     served_image: Callable[..., Preview], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
-    monkeypatch.setattr(own_files, "PLACE", str(tmp_path))
+    monkeypatch.setattr(private_files, "PLACE", str(tmp_path))
     preview = served_image(target, model=str(tmp_path / "model"))
     own = written_image(preview, tmp_path)
     names = [entry["name"] for entry in preview.description["settings"]]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from images.serve.program import health, own_files, watch
+from images.serve.program import health, private_files, watch
 from images.serve.program.image import Image
 from tests.fixtures.servers import Answer, Asked, scripted
 from tests.fixtures.serving import start_of
@@ -19,7 +19,7 @@ WarmUp = Callable[..., bool]
 @pytest.fixture
 def warm_up(program_image: Callable[..., Image], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WarmUp:
     """Warm up a server at an address."""
-    monkeypatch.setattr(own_files, "PLACE", str(tmp_path))
+    monkeypatch.setattr(private_files, "PLACE", str(tmp_path))
     image = program_image("tiny")
 
     def run(address: str, rounds: int = 1) -> bool:

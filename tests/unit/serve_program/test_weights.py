@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from imagefactory.plan.serve.image_paths import program_folder
-from images.serve.program import downloading, hub, own_files
+from images.serve.program import downloading, hub, private_files
 from images.serve.program.weights import File, amount, needed, read_list
 from tests.fixtures.failures import refused
 from tests.fixtures.model_hub import COMMIT, ModelHub, change, cut_at, stall
@@ -35,7 +35,7 @@ def environment(
     served_image: Images, tmp_path: Path, model_hub: ModelHub, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, str]:
     """The variables of an image whose hub has its model and its drafter."""
-    monkeypatch.setattr(own_files, "PLACE", str(tmp_path))
+    monkeypatch.setattr(private_files, "PLACE", str(tmp_path))
     monkeypatch.setattr(hub, "PAUSE", 0.0)
     model_hub.repositories = {
         MODEL: SMALL

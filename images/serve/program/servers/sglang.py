@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any
 
 from .. import command as commands
-from .. import own_files, rules
+from .. import private_files, rules
 from ..command import Command, option
 from ..errors import StartError
-from ..hiding import HIDDEN, KEY_FLAG
 from ..image import Image, Setting
 from ..keys import Secrets
+from ..redaction import HIDDEN, KEY_FLAG
 from ..settings import Settings, Value
 from ..timeline import Moments, timed
 from .server import Choices, Handover, LogLines, Server, hook_variables, work
@@ -201,11 +201,13 @@ def hand_over(words: Sequence[str], secrets: Secrets, variables: Mapping[str, st
     if not secrets.api_key:
         return Handover(tuple(words), environment)
     try:
-        file = own_files.write(f"key.{os.getpid()}.yaml", json.dumps({"api-key": secrets.api_key}, ensure_ascii=False))
+        file = private_files.write(
+            f"key.{os.getpid()}.yaml", json.dumps({"api-key": secrets.api_key}, ensure_ascii=False)
+        )
     except OSError as error:
         what = f"The API key cannot be written to a file for SGLang: {error.strerror or error}."
-        allowed = f"a folder in {own_files.PLACE} that belongs to the container's user"
-        remedy = f"Start the container with `--tmpfs {own_files.PLACE}`, or writable."
+        allowed = f"a folder in {private_files.PLACE} that belongs to the container's user"
+        remedy = f"Start the container with `--tmpfs {private_files.PLACE}`, or writable."
         raise StartError("bad-key-file", what, "VLLM_API_KEY", "", allowed, remedy=remedy) from None
     environment |= hook_variables("sglang", LINES, "", environment)
     return Handover((*words, CONFIG_FLAG, file), environment, file)

@@ -9,9 +9,9 @@ from typing import Any
 from .. import command as commands
 from .. import rules
 from ..command import Command, option
-from ..hiding import is_flag
 from ..image import Image
 from ..keys import Secrets
+from ..redaction import is_flag
 from ..settings import Settings
 from ..timeline import Moments, timed
 from .server import Choices, Handover, LogLines, Server, hook_variables, work

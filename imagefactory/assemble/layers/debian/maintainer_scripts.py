@@ -107,7 +107,7 @@ def add_merged_links(tree: FileTree, architecture: str) -> None:
         tree.add_link(name, f"usr/{name}")
 
 
-def add_settled_files(tree: FileTree) -> None:
+def add_configured_files(tree: FileTree) -> None:
     """Add everything that the scripts of the unpacked packages would have written."""
     for path, target in LINKED_FOLDERS.items():
         tree.add_link(path, target)
@@ -300,7 +300,7 @@ def add_alternatives(tree: FileTree, debs: Sequence[Deb]) -> None:
                     where=deb.locked.file,
                     why=f"Its postinst wants {alternative.main.link} -> {alternative.main.target} "
                     f"(priority {alternative.priority}) and does not run.",
-                    fix="Declare it in DECLARED in imagefactory/assemble/layers/debian/settled.py.",
+                    fix="Declare it in DECLARED in imagefactory/assemble/layers/debian/maintainer_scripts.py.",
                 )
             found.setdefault(alternative.main.name, []).append(alternative)
     for name, candidates in sorted(found.items()):

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from . import health, own_files
+from . import health, private_files
 
 QUIET, IDLE = 20.0, 120.0
 """Seconds without a movement after which the server is asked: while somebody waits, and else.
@@ -35,7 +35,7 @@ COMPILING, WARNING, REFUSING = 3.0, 2.0, 1.5
 GB = 1_000_000_000
 
 
-class Pulse:
+class HangDetector:
     """Decides from what is seen of a server whether it is stuck; the caller has the clock."""
 
     def __init__(self, now: float) -> None:
@@ -116,7 +116,7 @@ def short_of_memory(available: int | None, waits: float, floor: int) -> str:
 def end(server: int, code: int) -> None:
     """End a server that may no longer react, and all that it started but this process; process 1 gets the code."""
     with suppress(OSError):
-        own_files.write(ENDING, str(code))
+        private_files.write(ENDING, str(code))
     for process in _descendants(server) - {os.getpid()}:
         with suppress(OSError):
             os.kill(process, signal.SIGKILL)

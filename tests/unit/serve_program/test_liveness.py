@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from images.serve.program import ahead, own_files, pulse, readings, watch
-from images.serve.program.pulse import IDLE, PATIENCE, QUIET, Pulse
+from images.serve.program import ahead, liveness, private_files, readings, watch
+from images.serve.program.liveness import IDLE, PATIENCE, QUIET, HangDetector
 from images.serve.program.servers.sglang import SERVER as SGLANG
 from images.serve.program.servers.vllm import SERVER as VLLM
 from tests.fixtures.checkouts import REPOSITORY
 
 
 def test_a_server_that_does_not_move_while_somebody_waits_is_asked_and_then_stuck() -> None:
-    seen = Pulse(0)
+    seen = HangDetector(0)
     seen.see(1, 100)
     assert not seen.asks(QUIET, waiting=True)
     assert seen.asks(1 + QUIET, waiting=True)
@@ -32,7 +32,7 @@ def test_a_server_that_does_not_move_while_somebody_waits_is_asked_and_then_stuc
 @pytest.mark.parametrize("how", ["work", "a step of a minute", "an answer or a compiler"])
 def test_whatever_moves_is_not_stuck(how: str) -> None:
     """A long prefill works step by step, however long the request for a token waits behind it."""
-    seen, asked = Pulse(0), 0
+    seen, asked = HangDetector(0), 0
     for now in range(0, 10_000, 5):
         work = {"work": now, "a step of a minute": now // 60 * 8192}.get(how)
         seen.see(now, work, alive=work is None)
@@ -42,7 +42,7 @@ def test_whatever_moves_is_not_stuck(how: str) -> None:
 
 
 def test_an_idle_server_is_asked_rarely_and_one_without_metrics_as_if_somebody_waited() -> None:
-    seen = Pulse(0)
+    seen = HangDetector(0)
     seen.see(0, 7)
     asked = []
     for now in range(0, 3000, 5):
@@ -70,18 +70,18 @@ def test_connections_of_clients_are_counted_by_port(tmp_path: Path) -> None:
     table = tmp_path / "tcp"
     rows = ["0100007F:1F40 0100007F:A1B2 01", "00000000:1F40 00000000:0000 0A", "0100007F:1F41 0100007F:A1B3 01", "x"]
     table.write_text("header\n" + "".join(f" 0: {row} 0 0\n" for row in rows))
-    assert pulse.connections(8000, (str(table), str(tmp_path / "none"))) == 1
+    assert liveness.connections(8000, (str(table), str(tmp_path / "none"))) == 1
 
 
 def test_compilers_and_pressure_are_read_from_proc(tmp_path: Path) -> None:
-    assert not pulse.compiling(str(tmp_path))
+    assert not liveness.compiling(str(tmp_path))
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "comm").write_text("cicc\n")
-    assert pulse.compiling(str(tmp_path))
+    assert liveness.compiling(str(tmp_path))
     told = tmp_path / "memory"
-    assert pulse.pressure(str(told)) == 0
+    assert liveness.pressure(str(told)) == 0
     told.write_text("some avg10=9.00 avg60=0 avg300=0 total=1\nfull avg10=42.50 avg60=0 avg300=0 total=1\n")
-    assert pulse.pressure(str(told)) == 42.5
+    assert liveness.pressure(str(told)) == 42.5
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_compilers_and_pressure_are_read_from_proc(tmp_path: Path) -> None:
     ],
 )
 def test_the_host_keeps_its_memory(available: int | None, waits: float, floor: int, verdict: str) -> None:
-    assert pulse.short_of_memory(available, waits, floor) == verdict
+    assert liveness.short_of_memory(available, waits, floor) == verdict
 
 
 def test_memory_that_runs_out_stops_compilers_then_warns_refuses_and_ends_the_server(
@@ -107,49 +107,49 @@ def test_memory_that_runs_out_stops_compilers_then_warns_refuses_and_ends_the_se
     meminfo, waits, ended = tmp_path / "meminfo", tmp_path / "memory", list[tuple[int, int]]()
     monkeypatch.setattr(readings, "MEMINFO", str(meminfo))
     monkeypatch.setattr(readings, "CGROUP", str(tmp_path / "none"))
-    monkeypatch.setattr(own_files, "PLACE", str(tmp_path))
-    monkeypatch.setattr(pulse, "pressure", partial(pulse.pressure, str(waits)))
-    monkeypatch.setattr(pulse, "end", lambda *call: ended.append(call))
-    floor, warned = 2 * pulse.GB, -watch.WARN_EVERY
+    monkeypatch.setattr(private_files, "PLACE", str(tmp_path))
+    monkeypatch.setattr(liveness, "pressure", partial(liveness.pressure, str(waits)))
+    monkeypatch.setattr(liveness, "end", lambda *call: ended.append(call))
+    floor, warned = 2 * liveness.GB, -watch.WARN_EVERY
 
     def left(gigabytes: float, now: float, full: float = 0) -> list[str]:
         nonlocal warned
-        meminfo.write_text(f"MemTotal: 125000000 kB\nMemAvailable: {gigabytes * pulse.GB / 1024:.0f} kB\n")
+        meminfo.write_text(f"MemTotal: 125000000 kB\nMemAvailable: {gigabytes * liveness.GB / 1024:.0f} kB\n")
         waits.write_text(f"some avg10=0.00 total=0\nfull avg10={full:.2f} avg60=0.00 avg300=0.00 total=1\n")
         warned = watch.look_at_memory(floor, 7, now, warned)
         return capsys.readouterr().err.splitlines()
 
-    assert ahead.floor(floor) == 6 * pulse.GB, "compilers end by themselves"
+    assert ahead.floor(floor) == 6 * liveness.GB, "compilers end by themselves"
     assert left(5.9, 0) == []
     [said] = left(3.9, 1)
     assert said.startswith("[serve] WARNING: 3.9 GB of memory are left (MEMORY_FLOOR is 2), and everything waited")
     assert left(3.5, 2) == [], "a warning a minute"
     [said] = left(2.9, 3, full=12)
     assert said.endswith("in 12 % of the last 10 s: new requests are refused until 4 GB are left")
-    assert own_files.read(pulse.SHORT).startswith("The server takes no new requests: 2.9 GB of memory are left")
+    assert private_files.read(liveness.SHORT).startswith("The server takes no new requests: 2.9 GB of memory are left")
     assert (left(2.8, 4), left(3.5, 5)) == ([], []), "still refused"
-    assert own_files.exists(pulse.SHORT)
+    assert private_files.exists(liveness.SHORT)
     assert left(4.1, 6) == ["[serve] 4.1 GB of memory are left: requests are taken again"]
-    assert not own_files.exists(pulse.SHORT)
+    assert not private_files.exists(liveness.SHORT)
     assert not ended
     [said] = left(1.9, 7)
     assert said.endswith("the server is ended with code 70, before the host freezes")
     assert left(3.9, 8, full=45)
-    assert ended == [(7, pulse.MEMORY)] * 2
+    assert ended == [(7, liveness.MEMORY)] * 2
 
 
 SERVER = """
 import os, signal, subprocess, sys, time
-from images.serve.program import first_process, own_files, pulse
-own_files.PLACE = sys.argv[1]
+from images.serve.program import first_process, private_files, liveness
+private_files.PLACE = sys.argv[1]
 first_process.stay()
 if not os.fork():
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     child = subprocess.Popen(["sleep", "600"])
     os.kill(child.pid, signal.SIGSTOP)
     open(sys.argv[1] + "/child", "w").write(str(child.pid))
-    pulse.time.sleep = lambda _: None
-    pulse.end(os.getppid(), pulse.STUCK)
+    liveness.time.sleep = lambda _: None
+    liveness.end(os.getppid(), liveness.STUCK)
     os._exit(0)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 while True:
@@ -159,7 +159,7 @@ while True:
 
 def test_a_server_that_ignores_everything_is_ended_with_its_children_and_its_code(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", SERVER, str(tmp_path)], cwd=REPOSITORY, timeout=30, check=False)
-    assert done.returncode == pulse.STUCK
+    assert done.returncode == liveness.STUCK
     child = int((tmp_path / "child").read_text())
     for _ in range(100):
         if not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split(")")[1]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from images.serve.program import health, own_files
+from images.serve.program import health, private_files
 
 ADDRESS = health.Address("127.0.0.1", 1234)
 OTHER = health.Address("127.0.0.1", 8000)
@@ -18,7 +18,7 @@ OTHER = health.Address("127.0.0.1", 8000)
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Stand in for /tmp; return the program's folder in it, which does not exist yet."""
-    monkeypatch.setattr(own_files, "PLACE", str(tmp_path))
+    monkeypatch.setattr(private_files, "PLACE", str(tmp_path))
     return tmp_path / f"imagefactory-{os.getuid()}"
 
 
