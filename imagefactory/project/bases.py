@@ -50,7 +50,7 @@ Pattern = Annotated[str, StringConstraints(pattern=r"^[^/\s][^\s\\]*[^/\s\\]$")]
 
 
 class LeaveOut(_Model):
-    """A distribution that is not installed, or files of one; docs/left-out.md says how candidates are found."""
+    """A distribution that is not installed, or files of one; docs/slimming.md says how candidates are found."""
 
     distribution: Distribution
     files: Annotated[list[Pattern], AfterValidator(unique)] = []

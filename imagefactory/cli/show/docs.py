@@ -22,25 +22,23 @@ from imagefactory.launch.preview import Preview
 from imagefactory.mods.compatibility import ModResult
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Plan
-from imagefactory.plan.serve.description import Description, describe_image, image_environment, serve_document
+from imagefactory.plan.serve.description import describe_image, image_environment, serve_document
 from imagefactory.plan.status import PlanStatus, plan_status
 from imagefactory.project.cells import Cell, buildable, known_faults, usable_drafters
 from imagefactory.project.matrix import Matrix, load_matrix
 from imagefactory.project.project import Project
-from imagefactory.project.server_versions import TITLES, VLLM, version_title
-from imagefactory.project.servers.known import SERVERS
+from imagefactory.project.server_versions import TITLES, version_title
 from imagefactory.project.targets import select_one
 from imagefactory.site.choosing import USES, Candidate, alike, gpu_of, hard_score, ranked
 from imagefactory.site.guides import read_guides
 from imagefactory.site.picker import MEMORY
-from imagefactory.site.pictures import STEPS, PictureLayer, layer_file, timeline_file
+from imagefactory.site.pictures import PictureLayer, layer_file, timeline_file
 from imagefactory.store.atomic import write_text
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
 from images.shipped.mods.manifest import Manifest
 
 DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$", re.MULTILINE)
-SHARED = ("MODEL", "HOST", "PORT", "WARMUP", "MODS_PATH", "CHECKS")
 SCHEMAS: dict[str, type[BaseModel]] = {
     "bench.schema.json": BenchResult,
     "compile.schema.json": CompileSettings,
@@ -64,28 +62,23 @@ def with_tables(root: Path) -> dict[Path, str]:
     first = select_one(matrix, "")
     document = _model(matrix, first)
     settings = Preview(root, describe_image(matrix, first, document), document).markdown()
-    others = {f"{server} models": model_table(matrix, server) for server in SERVERS if server != VLLM}
     codes = ((str(code), meaning) for code, meaning in guides.exit_codes.items())
     choices = ((one.situation, one.use, one.because) for one in guides.choices)
     troubles = ((one.symptom, one.remedy) for one in guides.troubles)
     tables = {
         "docs/serving.md": {
             "settings": settings,
-            "models": model_table(matrix),
-            **{mark: table for mark, table in others.items() if table},
             "codes of images": markdown_table(codes, "code", "meaning"),
             "choices": markdown_table(choices, "you have", "use", "because"),
-            "starts": start_table(root),
             "troubles": markdown_table(troubles, "symptom", "reason and remedy"),
         },
         "docs/errors.md": {"exit codes": _exit_codes()},
         "docs/models.md": {
-            "choice": best_by_use(matrix, published, 3),
             "uses": models_by_use(matrix, published),
-            "facts": model_facts(matrix, published),
+            "facts": model_facts(matrix),
             "versions": kept_versions(matrix),
         },
-        "README.md": {"tags": best_by_use(matrix, published, 1)},
+        "README.md": {"tags": best_by_use(matrix, published)},
     }
     found = {}
     for name, parts in tables.items():
@@ -96,90 +89,56 @@ def with_tables(root: Path) -> dict[Path, str]:
     return found
 
 
-def model_table(matrix: Matrix, server: str = VLLM) -> str:
-    """Return the table of each model's defaults with a server on the default arch; empty if it serves none."""
-    if server == VLLM:
-        cells = [cell for cell in (select_one(matrix, name) for name in matrix.models) if cell.server == VLLM]
-    else:
-        versions = matrix.versions
-        cells = [cell for cell in buildable(matrix) if (cell.server, cell.arch) == (server, matrix.defaults.arch)]
-        newest = max((versions[cell.version].version for cell in cells), default=None)
-        cells = [cell for cell in cells if versions[cell.version].version == newest]
-    described = {
-        cell.model: describe_image(matrix, cell, _model(matrix, cell))
-        for cell in cells
-        if matrix.models[cell.model].generated is None
-    }
-    return defaults_by_model(described) if described else ""
-
-
-def start_table(root: Path) -> str:
-    shown = [step for step in STEPS if step not in {"checks", "server"}]
-    rows = (
-        (one.about, one.nvcc, *(f"{one.steps.get(step, 0):.1f}" for step in shown), f"{one.ready:.0f}")
-        for one in load_starts(root)
-    )
-    return markdown_table(rows, "", "compiled by nvcc", *shown, "ready")
-
-
 def _exit_codes() -> str:
     kinds = sorted(FactoryError.__subclasses__(), key=lambda kind: kind.exit_code)
     rows = ((str(kind.exit_code), (kind.__doc__ or "").partition("\n")[0]) for kind in kinds)
     return markdown_table(rows, "code", "meaning")
 
 
-def best_by_use(matrix: Matrix, published: PublishedFigures, most: int) -> str:
-    """Return the table of the first models to try for each use; what needs two Sparks stands by itself."""
-    found = {name: glance(matrix, name, published) for name in matrix.models}
+def best_by_use(matrix: Matrix, published: PublishedFigures) -> str:
+    """Return the table of the first model to try for each use; what needs two Sparks stands by itself."""
+    glances = {name: glance(matrix, name, published) for name in matrix.models}
     alone = [
-        Candidate(name, model.good_for, found[name].tools == "on", found[name].slowest, hard_score(published, name))
+        Candidate(name, model.good_for, glances[name].tools == "on", glances[name].slowest, hard_score(published, name))
         for name, model in matrix.models.items()
         if model.sparks == 1
     ]
-    first = {use: ranked(use, alone) for use in USES}
-    pairs = found.keys() - {one.name for one in alone}
-    first["two Sparks"] = sorted(pairs, key=lambda name: found[name].rank)
-    rows = (
-        ("" if place else use, one.tag, one.speed, one.memory, one.quality)
-        for use, names in first.items()
-        for place, one in enumerate(found[name] for name in names[:most])
-    )
+    first = {use: glances[names[0]] for use in USES if (names := ranked(use, alone))}
+    if pairs := [glances[name] for name, model in matrix.models.items() if model.sparks > 1]:
+        first["two Sparks"] = min(pairs, key=lambda pair: pair.rank)
+    rows = ((use, model.tag, model.speed, model.memory, model.quality) for use, model in first.items())
     return markdown_table(rows, "for", "tag", "tokens/s", "memory", "quality")
 
 
 def models_by_use(matrix: Matrix, published: PublishedFigures) -> str:
     """Return the table of tags to choose from: what calls tools first, then by published speed."""
-    found = [glance(matrix, name, published) for name in matrix.models]
+    glances = sorted((glance(matrix, name, published) for name in matrix.models), key=lambda model: model.rank)
     rows = (
-        (*(one.tag, one.uses, one.tools, one.images, one.context, one.memory, one.speed, one.quality), one.languages)
-        for one in sorted(found, key=lambda one: one.rank)
+        (model.tag, model.uses, model.tools, model.images, model.context, model.memory, model.speed, model.quality)
+        for model in glances
     )
-    columns = "tag", "good for", "tools", "images", "context", "memory", "tokens/s", "quality", "languages"
-    return markdown_table(rows, *columns)
+    return markdown_table(rows, "tag", "good for", "tools", "images", "context", "memory", "tokens/s", "quality")
 
 
-def model_facts(matrix: Matrix, published: PublishedFigures) -> str:
-    """Return the table of what each model needs, takes and is served by."""
+def model_facts(matrix: Matrix) -> str:
+    """Return the table of what each tag serves, downloads and drafts with, by which versions, under which licence."""
     rows = []
     for name, model in matrix.models.items():
-        one, drafters = glance(matrix, name, published), usable_drafters(matrix, select_one(matrix, name))
+        drafters = usable_drafters(matrix, select_one(matrix, name))
         size = model.memory and (model.memory.download_gb or model.memory.weights_gb)
         table = f" + {model.memory.table_gb:.0f} GB on the disk" if model.memory and model.memory.table_gb else ""
         servers = ((TITLES[server], model.range_of(server)) for server in TITLES)
         row = (
-            one.tag,
+            f"`{name}`",
             model.repo or "a random model, without a GPU",
             model.weights,
             f"{size:.0f} GB{table}" if size else "none",
-            f"{one.takes:.0f} / {one.leaves:.0f} GB{one.each}" if one.takes else "-",
-            f"{one.context} of {_thousands(model.memory.context)}" if model.memory else one.context,
             f"{drafters[0].method}, {drafters[0].tokens} tokens" if drafters else "none",
             ", ".join(f"{title} {versions}" for title, versions in servers if versions),
             model.licence or "see its card" if model.repo else "-",
         )
         rows.append(row)
-    columns = "tag", "serves", "weights", "download", "takes / leaves", "context", "drafter", "versions", "licence"
-    return markdown_table(rows, *columns)
+    return markdown_table(rows, "tag", "serves", "weights", "download", "drafter", "versions", "licence")
 
 
 @dataclass(frozen=True)
@@ -192,12 +151,10 @@ class Glance:
     images: str
     context: str
     takes: float  # gigabytes of a machine's memory, as the memory check of the images counts; 0 without a GPU
-    leaves: float
     each: str
     slowest: float  # tokens per second for one user on the model's own arch
     speed: str
     quality: str
-    languages: str
 
     @property
     def rank(self) -> tuple[bool, float]:
@@ -230,6 +187,7 @@ def glance(matrix: Matrix, name: str, published: PublishedFigures) -> Glance:
     total = MEMORY.get(cell.arch, {}).get("total", 0) / 1e9
     takes = total * float(settings.get("GPU_MEMORY_UTILIZATION", 0))
     longest = model.memory.context if model.memory else 0
+    context = int(settings.get("MAX_MODEL_LEN", longest))
     drafted = bool(usable_drafters(matrix, cell))
     figures = alike(published.about(name), gpu_of(matrix, name, cell.arch), drafted=drafted)
     rates = [one.tokens_per_second for one in figures if one.users == 1]
@@ -240,14 +198,12 @@ def glance(matrix: Matrix, name: str, published: PublishedFigures) -> Glance:
         ", ".join(model.good_for),
         "on" if tools else "off",
         images,
-        _thousands(int(settings.get("MAX_MODEL_LEN", longest))),
+        _thousands(context) + (f" of {_thousands(longest)}" if context < longest else ""),
         takes,
-        total - takes,
         " each" if model.sparks > 1 else "",
         min(rates, default=0),
         speed,
         ", ".join(map(str, published.quality(name))) or "not measured",
-        model.languages or "not said",
     )
 
 
@@ -265,17 +221,6 @@ def _model(matrix: Matrix, cell: Cell) -> dict[str, Any]:
         "serve": serve_document(model, cell),
         "server": cell.server,
     }
-
-
-def defaults_by_model(descriptions: Mapping[str, Description]) -> str:
-    """Return a Markdown table of the settings whose defaults differ between models."""
-    columns = {name: image_environment(description) for name, description in descriptions.items()}
-    rows = []
-    for setting in dict.fromkeys(key for column in columns.values() for key in column):
-        values = [column.get(setting, "") for column in columns.values()]
-        if setting not in SHARED and len(set(values)) > 1:
-            rows.append([f"`{setting}`", *(f"`{value}`" if value else "" for value in values)])
-    return markdown_table(rows, "Setting", *(f"`{name}`" for name in columns)) + "\n"
 
 
 def replace_between(text: str, name: str, table: str) -> str:
