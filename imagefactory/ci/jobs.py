@@ -71,7 +71,7 @@ class Night:
     registry: str
     works: tuple[Work, ...] = ()
     compiles: tuple[Compile, ...] = ()
-    adopt: tuple[str, ...] = ()
+    unlocked: tuple[str, ...] = ()
     """Targets whose wheels are compiled but not locked yet."""
     broken: tuple[Trouble, ...] = ()
     held: tuple[Trouble, ...] = ()
@@ -84,7 +84,7 @@ class Night:
     @property
     def is_empty(self) -> bool:
         """Whether the run ends here: nothing to do, and nothing broken."""
-        return not (self.works or self.compiles or self.adopt or self.broken)
+        return not (self.works or self.compiles or self.unlocked or self.broken)
 
     def matrix(self, need: Need) -> list[dict[str, str]]:
         """Return the jobs of one kind. Promotion is a single job; each other job has the cells of one lock."""
@@ -100,8 +100,7 @@ class Night:
             {"name": f"{one.what} {one.vllm} for {one.arch}", "runner": RUNNERS[one.platform], **vars(one)}
             for one in self.compiles
         ]
-        adopt = [{"name": "locks", "targets": " ".join(self.adopt)}] if self.adopt else []
-        return {"compile": compiles, **{need: self.matrix(need) for need in NEEDS}, "adopt": adopt}
+        return {"compile": compiles, **{need: self.matrix(need) for need in NEEDS}}
 
     def as_json(self) -> dict[str, Any]:
         cells = [{"target": work.target, **asdict(work)} for work in self.works]
@@ -112,7 +111,8 @@ class Night:
         lists = {name: json.dumps(jobs) for name, jobs in self.jobs().items()}
         targets = _named([work for work in self.works if "promote" in work.needs])["targets"]
         empty = "true" if self.is_empty else "false"
-        return lists | {"targets": targets, "empty": empty, "broken": str(len(self.broken))}
+        counts = {"broken": str(len(self.broken)), "unlocked": str(len(self.unlocked))}
+        return lists | {"targets": targets, "empty": empty, **counts}
 
 
 def fitted(night: Night) -> Night:

@@ -4,23 +4,21 @@ All state between two nights is in the registry and in the record of layers. So 
 interrupted, or had more to do than fits into one run.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
-from imagefactory.assemble.applied_mods import apply_mods
-from imagefactory.assemble.inputs import Downloads, LayerInputs
-from imagefactory.assemble.watch import Unwatched
+from imagefactory.assemble.assemble import BuildRun, make_layers, remember
+from imagefactory.assemble.watch import Watcher
 from imagefactory.check.smoke.record import has_gpu, required_levels, serving_elsewhere
 from imagefactory.ci.jobs import Compile, Need, Night, Trouble, Work
 from imagefactory.compile.settings import FILE
 from imagefactory.compile.source_tree import head_of
 from imagefactory.errors import FactoryError, NetworkError, RegistryError
 from imagefactory.lock.making import make_locks
-from imagefactory.lock.wheelhouse.adopt import chips_of, mods_of_sources, why_not_for
+from imagefactory.lock.wheelhouse.adopt import mods_of_sources, offers_for
 from imagefactory.lock.wheelhouse.keep import CompiledWheel
 from imagefactory.lock.wheelhouse.share import remote_wheels
 from imagefactory.oci.image import Image
@@ -38,16 +36,11 @@ from imagefactory.publish.catalog import Catalog, ImagePart, Published
 from imagefactory.publish.gate import made_of
 from imagefactory.publish.history import change_of, misplaced_tags
 from imagefactory.publish.records import read_records
+from imagefactory.publish.staging import require_record
 from imagefactory.publish.stored_catalog import read_catalog
 from imagefactory.publish.tags import NIGHTLY_VERSION, is_home, moving_tags, staging_tag
 from imagefactory.store.digests import checksum, file_sha256
 from imagefactory.store.progress import Say
-
-UNFIT = {
-    *("anchor-misfit", "patch-misfit", "mod-file", "check-failed", "mod-conflict", "not-applicable"),
-    *("bad-mod-path", "forbidden-path", "taken-path", "broken-syntax", "source-missing"),
-}
-"""Failures of a mod that retrying cannot fix."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +91,9 @@ def plan_night(
         target = f"{cell}/{cell.machine}"
         try:
             plan = make_plan(project, cell)
+            recorded = require_record(known, plan)
             place = None if first else repository
-            verdict = judge(project, place, catalog, plan, known.image(plan), retry=retry, gpu=gpu)
-            if "image" in verdict.needs:
-                _refuse_unfit_mods(project, plan)
+            verdict = judge(project, place, catalog, plan, recorded, retry=retry, gpu=gpu)
         except RegistryError:  # concerns every cell
             raise
         except FactoryError as error:
@@ -122,15 +114,12 @@ def judge(
     repository: Repository | None,
     catalog: Catalog,
     plan: Plan,
-    recorded: Image | None,
+    recorded: Image,
     *,
     retry: bool = False,
     gpu: bool = False,
 ) -> NightVerdict:
-    """Return what is missing between a plan and its tags; without a repository to ask, everything is.
-
-    Without a recorded image, nothing vouches for what is staged, so it is built and pushed again.
-    """
+    """Return what is missing between a plan and its tags; without a repository to ask, everything is."""
     tags = moving_tags(project.matrix, plan.cell)
     settled = _settled(repository, catalog, plan, tags) if repository else None
     if settled is not None:
@@ -142,7 +131,7 @@ def judge(
     staged = repository.resolve(staging_tag(plan.key)) if repository else None
     if repository is None or staged is None:
         return NightVerdict(everything, why)
-    if recorded and recorded.digest != staged:
+    if recorded.digest != staged:
         return NightVerdict(everything, f"{why}; another image is in its place")
     record = read_records(repository, staged, plan.key)
     levels = record.levels.items() if record else ()
@@ -151,9 +140,7 @@ def judge(
         return NightVerdict(reason="; ".join(failed), held="failed its smoke tests")
     if not retry and (changed := unaccepted(repository, staged, plan.key)):
         return NightVerdict(reason=changed, held="gives other answers")
-    if recorded is None:
-        needs, state = everything, "pushed, but not on record"
-    elif record is None or record.missing(required_levels(project.matrix, plan.arch)):
+    if record is None or record.missing(required_levels(project.matrix, plan.arch)):
         needs, state = (*tested, "promote"), "pushed, but not tested yet"
     else:
         needs, state = ("promote",), "tested, but not promoted yet"
@@ -212,23 +199,11 @@ def _machines(project: Project, cell: Cell) -> tuple[str, str]:
     return ",".join(level for level in required if level != "serve") if elsewhere else "", elsewhere
 
 
-def _refuse_unfit_mods(project: Project, plan: Plan) -> None:
-    """Apply mods on trial before a machine is started; what cannot be tried here, the job will find out."""
-    if not any(layer.kind == "mod" for layer in plan.layers):
-        return
-    try:
-        with Downloads(LayerInputs(project, [plan.cell]), (), Unwatched()) as downloads:
-            apply_mods(plan.layers, downloads)
-    except FactoryError as error:
-        if error.name in UNFIT:
-            raise
-
-
 class Compiles(NamedTuple):
     """Wheels that must be compiled, and wheels that were compiled but are not locked yet."""
 
     jobs: list[Compile]
-    adopt: dict[Cell, tuple[str, ...]]
+    unlocked: dict[Cell, tuple[str, ...]]
     """The keys of the wheels that each cell's lock has to name."""
 
 
@@ -238,7 +213,7 @@ def find_compiles(project: Project, repository: Repository | None, cells: Iterab
     shared = remote_wheels(repository) if repository and wanted else []
     commits: dict[str, str | None] = {}
     jobs: dict[tuple[str, str, str, str], Compile] = {}
-    adopt: dict[Cell, tuple[str, ...]] = {}
+    unlocked: dict[Cell, tuple[str, ...]] = {}
     for cell, names in wanted.items():
         version = project.matrix.versions[cell.version]
         if version.git and cell.version not in commits:
@@ -257,8 +232,8 @@ def find_compiles(project: Project, repository: Repository | None, cells: Iterab
                 keys.append(wheel.key)
         locked = project.wheel_lock(cell).wheels if project.is_locked(cell) else ()
         if len(keys) == len(names) and not {*keys} <= {wheel.compiled for wheel in locked}:
-            adopt[cell] = tuple(keys)
-    return Compiles(list(jobs.values()), adopt)
+            unlocked[cell] = tuple(keys)
+    return Compiles(list(jobs.values()), unlocked)
 
 
 def _source(project: Project, cell: Cell, commit: str | None) -> str:
@@ -269,43 +244,44 @@ def _source(project: Project, cell: Cell, commit: str | None) -> str:
     return checksum([at, mods_of_sources(project, cell), file_sha256(pins) if pins.exists() else ""])[:16]
 
 
-def adopt(project: Project, adopted: dict[Cell, tuple[str, ...]], say: Say) -> list[str]:
-    """Lock cells with the wheels that were compiled for them, and return the files that changed."""
-    if not adopted:
-        return []
-    changed: list[Path] = []
-    for keys in dict.fromkeys(adopted.values()):
-        cells = [cell for cell, own in adopted.items() if own == keys]
-        made = make_locks(project, cells, wheels=keys, say=say)
-        changed += [result.path for result in made if result.changed]
-    path, differs = update_licences(project, say)
-    changed += [path] if differs else []
-    return list(dict.fromkeys(path.relative_to(project.root).as_posix() for path in changed))
+def lock_compiled(project: Project, wheels: Mapping[Cell, tuple[str, ...]], watch: Watcher, say: Say) -> dict[str, str]:
+    """Lock cells with the wheels that were compiled for them, and record their layers; return the files that changed.
+
+    It is what a maintainer does by hand: `./inv lock --wheel KEY`, then `./inv build`.
+    """
+    before = _lock_files(project)
+    for keys in dict.fromkeys(wheels.values()):
+        cells = [cell for cell, chosen in wheels.items() if chosen == keys]
+        for _ in make_locks(project, cells, wheels=keys, say=say):
+            """Each lock is written as it is made."""
+    locked = Project(project.root, project.store)  # a project reads each of its files once
+    update_licences(locked, say)
+    plans = [make_plan(locked, cell) for cell in wheels]
+    known = KnownLayers(locked.known_layers)
+    remember(locked, known, plans, make_layers(BuildRun(locked, plans, watch, known)))
+    return {path: text for path, text in _lock_files(project).items() if text != before.get(path)}
+
+
+def _lock_files(project: Project) -> dict[str, str]:
+    files = (path for path in project.locks.rglob("*") if path.is_file())
+    return {path.relative_to(project.root).as_posix(): path.read_text("utf-8") for path in files}
 
 
 def _choose(
     project: Project, cell: Cell, name: str, shared: Sequence[CompiledWheel], commit: str | None
 ) -> tuple[CompiledWheel | None, str]:
     """Return the wheel that a cell needs, or the reason why it must be compiled."""
-    wanted = (name, cell.platform, chips_of(project, cell, name))
-    mine = [
-        wheel
-        for wheel in shared
-        if (wheel.inputs.name, wheel.inputs.platform, wheel.inputs.arch_list) == wanted
-        and why_not_for(project, cell, wheel.inputs) is None
-    ]
     if name != "vllm":
-        return (mine[-1], "") if mine else (None, f"{name} was never compiled for {cell.arch}")
+        fit = offers_for(project, cell, name, shared).fit
+        return (fit[-1], "") if fit else (None, f"{name} was never compiled for {cell.arch}")
     version = project.matrix.versions[cell.version]
-    if commit is not None:
-        at = [wheel for wheel in mine if wheel.inputs.sources.get("vllm") == f"{version.git}@{commit}"]
+    fit = offers_for(project, cell, name, shared, str(version.version)).fit
+    why = f"vLLM {cell.version} was never compiled for {cell.arch}"
+    if commit is not None:  # else the newest compile of the branch will do
+        fit = [wheel for wheel in fit if wheel.inputs.sources.get("vllm") == f"{version.git}@{commit}"]
         why = f"{version.git} {version.ref} is at {commit[:12]}"
-    else:
-        # The branch's commit is unknown: the newest compile will do.
-        at = [wheel for wheel in mine if wheel.inputs.version.startswith(str(version.version.base_version))]
-        why = f"vLLM {cell.version} was never compiled for {cell.arch}"
-    if not at:
+    if not fit:
         return None, why
     mods = mods_of_sources(project, cell)
-    fitting = [wheel for wheel in at if wheel.inputs.mods == mods]
-    return (fitting[-1], "") if fitting else (None, "the mods of its sources changed")
+    fit = [wheel for wheel in fit if wheel.inputs.mods == mods]
+    return (fit[-1], "") if fit else (None, "the mods of its sources changed")

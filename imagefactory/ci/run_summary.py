@@ -32,8 +32,8 @@ def night_summary(night: Night) -> str:
     compiles = [(job.what, job.vllm, job.arch, cell(job.reason)) for job in night.compiles]
     lines = [f"`{night.registry}`: {counted}", ""]
     lines += table("target | does | because", works) + table("compile | vLLM | arch | because", compiles)
-    if night.adopt:
-        lines += [f"Compiled and waiting for a lock: {codes(night.adopt)}", ""]
+    if night.unlocked:
+        lines += [f"Compiled and waiting for a lock: {codes(night.unlocked)}", ""]
     for title, troubles in (("Broken", night.broken), ("Left alone", night.held)):
         told = [(f"`{one.target}`", cell(one.what), cell(one.why)) for one in troubles]
         lines += [f"### {title}", "", *table("target | what | why", told)] if told else []

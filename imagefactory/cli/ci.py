@@ -57,8 +57,8 @@ def plan(
     with open_repository(project) as repository:
         night = plan_night(project, repository, cells, retry=retry, gpu=gpu, first=first)
         compiles = find_compiles(project, None if first else repository, cells)
-    adopted = tuple(f"{cell}/{cell.machine}" for cell in compiles.adopt)
-    night = fitted(replace(night, compiles=tuple(compiles.jobs), adopt=adopted))
+    unlocked = tuple(f"{cell}/{cell.machine}" for cell in compiles.unlocked)
+    night = fitted(replace(night, compiles=tuple(compiles.jobs), unlocked=unlocked))
     summary = night_summary(night)
     write_outputs(night.outputs())
     write_summary(summary)
@@ -112,16 +112,14 @@ def smoke(
 
 @command("ci")
 def record(project: Project) -> None:
-    """Commit the history page, the night's notes and the digests of pushed layers to the branch `records`."""
+    """Commit the history page and the night's notes to the branch `records`."""
     from imagefactory.check.bench.result import shared_results
     from imagefactory.ci.run_summary import bounded, history_page, night_notes
     from imagefactory.publish.github import RECORDS, GitHub
-    from imagefactory.publish.handovers import ExpectedImages
     from imagefactory.publish.image_contents import contents_in_registry
     from imagefactory.publish.stored_catalog import read_catalog
     from imagefactory.publish.upgrade import Known
 
-    layers = ExpectedImages(project).record()
     with open_repository(project) as repository:
         catalog = read_catalog(repository).catalog
         known = Known.of(project, catalog, shared_results(project.root))
@@ -129,8 +127,6 @@ def record(project: Project) -> None:
     page = history_page(catalog, repository.reference.name)
     write_summary(bounded(f"{notes}\n{page}"))
     files = {"README.md": page} | ({f"notes/{day}.md": notes} if day else {})
-    if layers is not None:
-        files[project.handed_on_layers.relative_to(project.root).as_posix()] = layers
     made = GitHub.from_environment().commit(RECORDS, files, "Record what was published\n")
     print(made or "nothing new")
 
@@ -157,23 +153,21 @@ def changes(project: Project, base: str, rebuild: bool = False) -> None:
 
 
 @command("ci", target=NIGHTLY_TARGETS)
-def adopt(project: Project, target: list[str]) -> None:
-    """Lock newly compiled wheels, commit the locks to the branch `records`, and start the next run."""
-    from imagefactory.ci.night import adopt, find_compiles
-    from imagefactory.publish.github import RECORDS, GitHub
+def lock(project: Project, target: list[str]) -> None:
+    """Lock the compiled wheels in the registry, record the layers, and propose both in a pull request."""
+    from imagefactory.ci.night import find_compiles, lock_compiled
+    from imagefactory.publish.github import GitHub
 
     cells = _nightly(project, target)
     with open_repository(project) as repository:
-        compiles = find_compiles(project, repository, cells)
-    changed = adopt(project, compiles.adopt, say)
-    for path in changed:
-        print(path)
-    if not changed:
+        unlocked = find_compiles(project, repository, cells).unlocked
+    if not unlocked:
+        print("nothing new")
         return
-    github = GitHub.from_environment()
-    files = {path: (project.root / path).read_text("utf-8") for path in changed}
-    github.commit(RECORDS, files, "Lock what was compiled\n")
-    github.start_workflow("nightly.yml")  # finds the new locks
+    with watching() as watch:
+        changed = lock_compiled(project, unlocked, watch, say)
+    targets = "\n".join(f"- {cell}/{cell.machine}" for cell in unlocked)
+    print(GitHub.from_environment().propose("compiled", changed, "Lock what was compiled", targets) or "nothing new")
 
 
 def _nightly(project: Project, target: list[str]) -> list[Cell]:

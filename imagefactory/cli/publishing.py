@@ -38,11 +38,7 @@ ANSWERS = "also compare its answers with those of the image that its tag names (
 
 @command()
 def push(project: Project, target: list[str]) -> None:
-    """Push images under a staging tag; build and send only what the registry does not have.
-
-    What later steps need to know is left in build/pushed.
-    """
-    from imagefactory.publish.handovers import write_handover
+    """Push images under a staging tag; build and send only what the registry does not have."""
     from imagefactory.publish.staging import stage
 
     plans = planned(project, target)
@@ -50,7 +46,6 @@ def push(project: Project, target: list[str]) -> None:
         with watching() as watch:
             staged = stage(project, repository, plans, watch, say, pushing=watch)
         for one in staged.finished.values():
-            write_handover(project, one.plan, one.image)
             sent = f"{one.pushed.count('uploaded')} blobs sent ({size(one.pushed.uploaded)})"
             present = f"{one.pushed.count('present')} already there"
             say(f"pushed {one.plan.target} for {one.plan.platform}: {sent}, {present}")

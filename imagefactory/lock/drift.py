@@ -80,7 +80,7 @@ def check_locks(project: Project, expected: Iterable[Expected]) -> list[Path]:
     """Compare every lock of the checkout with what is expected, and return their paths; raise an error for drift."""
     known = {entry.path: entry for entry in expected}
     # The matrix does not determine these records: layers, slimmed libraries, licences, digests of others' images.
-    records = {project.known_layers, project.handed_on_layers}
+    records = {project.known_layers}
     records |= {kind.path(project.locks) for kind in (SlimLock, LicenceLock, CompanionLock)}
     present = {*project.locks.glob("**/*.toml")} - records
     required = {entry.path for entry in known.values() if entry.required}

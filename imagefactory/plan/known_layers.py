@@ -1,13 +1,12 @@
 """The records of built layers: the digests of each key in locks/layers.toml, and what the store knows of its own.
 
-Beside layers.toml may be handed-on.toml, from the branch `records`: layers of cells whose locks move every night.
 With it the digest of an image is known before a build, and a build with another result fails. Builds trust the recorded
 `diff_id`; `./inv verify` and the smoke tests compute it again.
 """
 
 import json
 import tomllib
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -19,7 +18,6 @@ from imagefactory.errors import LockError, TrustError
 from imagefactory.oci.image import Blob, Image
 from imagefactory.plan.plan import Layer, Plan, make_image
 from imagefactory.project.locks.kernels import SlimmedWheel
-from imagefactory.project.project import HANDED_ON
 from imagefactory.store.atomic import write_text, writing
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, Sha256
@@ -52,20 +50,19 @@ class _File(BaseModel):
 
 
 class KnownLayers:
-    """The layers in locks/layers.toml, and those that nightly builds handed on; the committed ones come first."""
+    """The layers in locks/layers.toml."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._entries = {entry.key: entry for entry in _read(path).layers}
-        self._handed_on = {entry.key: entry for entry in _read(path.with_name(HANDED_ON)).layers}
 
     def blob(self, key: Sha256) -> Blob | None:
-        entry = self._entries.get(key) or self._handed_on.get(key)
+        entry = self._entries.get(key)
         return entry.blob if entry else None
 
     @property
     def layers(self) -> Mapping[Sha256, RecordedLayer]:
-        return self._handed_on | self._entries
+        return self._entries
 
     def image(self, plan: Plan) -> Image | None:
         """Return the image of a plan without building it; None if a layer is not recorded."""
@@ -96,18 +93,9 @@ class KnownLayers:
     def _write(self, entries: dict[Sha256, RecordedLayer]) -> None:
         if entries != self._entries:
             self._entries = entries
-            write_text(self.path, _text(entries.values()))
-
-    def with_handed_on(self, layers: Iterable[RecordedLayer], still_needed: Container[Sha256]) -> str:
-        """Return the text of handed-on.toml with more layers, without those that are committed or no longer needed."""
-        found = {layer.key: layer for layer in layers} | self._handed_on
-        left = [entry for key, entry in found.items() if key in still_needed and key not in self._entries]
-        return _text(left)
-
-
-def _text(layers: Iterable[RecordedLayer]) -> str:
-    ordered = sorted(layers, key=lambda entry: (entry.name, entry.key))
-    return HEADER + tomli_w.dumps(_File(layers=tuple(ordered)).model_dump(mode="json"))
+            layers = sorted(entries.values(), key=lambda entry: (entry.name, entry.key))
+            document = _File(layers=tuple(layers)).model_dump(mode="json")
+            write_text(self.path, HEADER + tomli_w.dumps(document))
 
 
 def _read(path: Path) -> _File:

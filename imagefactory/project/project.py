@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Final, TypeVar, cast
+from typing import TypeVar, cast
 
 from imagefactory.errors import ConfigError, LockError
 from imagefactory.project.cells import Cell, buildable, intended_kernels
@@ -15,7 +15,6 @@ from images.shipped.mods.load import load_mods
 from images.shipped.mods.manifest import Mod
 
 _Lock = TypeVar("_Lock", bound=Lock)
-HANDED_ON: Final = "handed-on.toml"
 
 
 @dataclass(frozen=True)
@@ -37,11 +36,6 @@ class Project:
     @property
     def known_layers(self) -> Path:
         return self.locks / "layers.toml"
-
-    @property
-    def handed_on_layers(self) -> Path:
-        """The record of layers that nobody committed, from the branch `records`."""
-        return self.locks / HANDED_ON
 
     def build_folder(self, cell: Cell) -> Path:
         return self.root / "build" / cell.slug

@@ -23,7 +23,7 @@ from imagefactory.store.http import Retry, judge, new_session, read_bounded, rea
 
 API: Final = "https://api.github.com"
 RECORDS: Final = "records"
-"""The branch with the locks of versions that move every night, the catalog and the history page."""
+"""The branch with the history page and the notes of each night."""
 _VERSION: Final = "2022-11-28"
 _TIMEOUT: Final = (10.0, 60.0)
 _PAGE: Final = 100
@@ -89,28 +89,43 @@ class GitHub:
         """Delete something that may be gone already."""
         self._ask("DELETE", path, optional=True)
 
-    def start_workflow(self, file: str) -> None:
-        branch = self.get("")["default_branch"]
-        self.post(f"actions/workflows/{file}/dispatches", {"ref": branch})
+    def propose(self, branch: str, files: Mapping[str, str], title: str, text: str) -> str | None:
+        """Open a pull request with one commit on the default branch, or renew it; None if nothing differs."""
+        base = self.get("")["default_branch"]
+        made = self.commit(branch, files, f"{title}\n", onto=base)
+        owner = self.folder.split("/")[1]
+        if made and not self.get(f"pulls?state=open&head={owner}:{branch}"):
+            self.post("pulls", {"head": branch, "base": base, "title": title, "body": text})
+        return made
 
-    def commit(self, branch: str, files: Mapping[str, str], message: str) -> str | None:
-        """Commit files to a branch and return the commit; None if nothing differs. A new branch starts empty."""
-        found = self.get(f"git/ref/heads/{branch}", optional=True)
-        parent = found["object"]["sha"] if found else None
-        tree = self.get(f"git/commits/{parent}")["tree"]["sha"] if parent else None
+    def commit(self, branch: str, files: Mapping[str, str], message: str, *, onto: str = "") -> str | None:
+        """Commit files to a branch and return the commit; None if nothing differs. A new branch starts empty.
+
+        With `onto`, the branch is replaced: it has the commits of that branch, and this one.
+        """
+        tip, tip_tree = self._head(branch)
+        parent, tree = self._head(onto) if onto else (tip, tip_tree)
         entries = [
             {"path": path, "mode": "100644", "type": "blob", "content": text} for path, text in sorted(files.items())
         ]
         wanted = self.post("git/trees", {"tree": entries} | ({"base_tree": tree} if tree else {}))["sha"]
-        if wanted == tree:
+        if wanted in (tree, tip_tree):
             return None
         parents = [parent] if parent else []
         made = self.post("git/commits", {"message": message, "tree": wanted, "parents": parents})
-        if parent:
-            self.patch(f"git/refs/heads/{branch}", {"sha": made["sha"]})
+        if tip:
+            self.patch(f"git/refs/heads/{branch}", {"sha": made["sha"], "force": bool(onto)})
         else:
             self.post("git/refs", {"ref": f"refs/heads/{branch}", "sha": made["sha"]})
         return str(made["sha"])
+
+    def _head(self, branch: str) -> tuple[str | None, str | None]:
+        """Return the commit and the tree of a branch, or neither if it does not exist."""
+        found = self.get(f"git/ref/heads/{branch}", optional=True)
+        if not found:
+            return None, None
+        commit = found["object"]["sha"]
+        return commit, self.get(f"git/commits/{commit}")["tree"]["sha"]
 
     def _ask(self, method: str, path: str, data: Mapping[str, Any] | None = None, *, optional: bool = False) -> Any:  # noqa: ANN401 - JSON
         """Return the JSON of an answer; None if there is none, or if what is optional does not exist."""

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from imagefactory.assemble.assemble import BuildRun, make_layers, remember
 from imagefactory.assemble.watch import Watcher
-from imagefactory.errors import BuildError, FactoryError, RegistryError
+from imagefactory.errors import BuildError, FactoryError, RegistryError, TrustError
 from imagefactory.oci.image import MANIFEST_TYPE, Blob, Image
 from imagefactory.oci.registry.image_push import PARALLEL, Pushable, Pushed, PushWatcher, push_image
 from imagefactory.oci.registry.repository import Repository, StoredManifest
@@ -21,7 +21,6 @@ from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Layer, Plan, make_image
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
-from imagefactory.publish.handovers import ExpectedImages
 from imagefactory.publish.tags import staging_tag
 from imagefactory.store.digests import Digest, Sha256
 from imagefactory.store.progress import Say
@@ -129,12 +128,27 @@ def stage(
     return staged
 
 
+def require_record(known: KnownLayers, plan: Plan) -> Image:
+    """Return the image that a plan must have; only an image whose layers are on record is published."""
+    image = known.image(plan)
+    if image is None:
+        target = f"{plan.target}/{plan.cell.machine}"
+        raise TrustError(
+            "no-record",
+            f"{known.path.name} does not record every layer of {plan.target}.",
+            where=known.path,
+            why="A tag in the registry does not say what was built, so nothing vouches for this image.",
+            fix=f"Run `./inv build --target {target}` and commit {known.path.name}.",
+        )
+    return image
+
+
 def find_staged(project: Project, repository: Repository, plans: Outcomes[Plan]) -> Outcomes[Staged]:
     """Find images that were staged earlier, perhaps by another machine, by the digests that they must have.
 
     The staging tag is only compared: what it points at says nothing about what was built.
     """
-    expected = ExpectedImages(project)
+    known = KnownLayers(project.known_layers)
 
     def find(plan: Plan) -> Staged:
         tag = staging_tag(plan.key)
@@ -148,7 +162,16 @@ def find_staged(project: Project, repository: Repository, plans: Outcomes[Plan])
                 why="The registry has no such tag; the matrix, a lock or a mod may have changed since the last push.",
                 fix=f"Run `./inv push --target {plan.target}/{plan.cell.machine}`, or `./inv publish`.",
             )
-        image = expected.require_same(plan, staged, where)
+        image = require_record(known, plan)
+        if staged != image.digest:
+            raise TrustError(
+                "swapped-image",
+                f"The registry has another image for {plan.target}.",
+                where=where,
+                why=f"It is {staged}; the record of layers gives {image.digest}.",
+                fix="Nothing was signed or tagged. Push the image again. If another one returns, the owner of the "
+                "registry has to find out who writes there, and revoke that access.",
+            )
         manifest = repository.require_manifest(image.digest)
         return Staged(plan, image, Pushed(image.digest, manifest.descriptor(), {}, 0))
 

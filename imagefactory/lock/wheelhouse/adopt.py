@@ -1,6 +1,7 @@
 """Chooses the compiled wheel that a lock adopts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -27,6 +28,30 @@ from imagefactory.project.project import Project
 from imagefactory.store.progress import Say
 
 
+class Offers(NamedTuple):
+    """Compiled wheels of a package: those that a cell can have, and why it cannot have the others, by key."""
+
+    fit: list[CompiledWheel]
+    unfit: dict[str, str]
+
+
+def offers_for(project: Project, cell: Cell, name: str, wheels: Iterable[CompiledWheel], version: str = "") -> Offers:
+    """Sort the wheels of a package that were compiled for a cell's machines; without a version, any will do."""
+    wanted = (canonicalize_name(name), cell.platform, chips_of(project, cell, name))
+    offers = Offers([], {})
+    for wheel in wheels:
+        inputs = wheel.inputs
+        if (canonicalize_name(inputs.name), inputs.platform, inputs.arch_list) != wanted:
+            continue
+        if version and not same_version(inputs.version, version):
+            continue
+        if why := why_not_for(project, cell, inputs):
+            offers.unfit[wheel.key] = why
+        else:
+            offers.fit.append(wheel)
+    return offers
+
+
 def choose_compiled(
     project: Project,
     cell: Cell,
@@ -41,28 +66,16 @@ def choose_compiled(
 
     A wheel whose key starts with one of the `asked` prefixes is preferred to the one that the lock names already.
     """
-    wanted = (canonicalize_name(name), cell.platform, chips_of(project, cell, name))
-    unfit: dict[str, str] = {}
-
-    def fits(wheel: CompiledWheel) -> bool:
-        inputs = wheel.inputs
-        described = (canonicalize_name(inputs.name), inputs.platform, inputs.arch_list)
-        if described != wanted or not same_version(inputs.version, version):
-            return False
-        why = why_not_for(project, cell, inputs)
-        if why:
-            unfit[wheel.key] = why
-        return not why
-
-    found: list[CompiledWheel] = [wheel for wheel in all_kept(project.store) if fits(wheel)]
+    found, unfit = offers_for(project, cell, name, all_kept(project.store), version)
     prefixes = tuple(asked) or (locked or "",)
     where = shared_at(project.matrix)
     if where is not None and not any(wheel.key.startswith(prefixes) for wheel in found):
         say(f"Asking {where} for {name} {version}")
         here = {wheel.key for wheel in found}
         with Repository.open(where) as repository:
-            offers = remote_wheels(repository, name)
-        found += [wheel for wheel in offers if wheel.key not in here and fits(wheel)]
+            there = [wheel for wheel in remote_wheels(repository, name) if wheel.key not in here]
+        shared = offers_for(project, cell, name, there, version)
+        found, unfit = found + shared.fit, unfit | shared.unfit
     refused = {key: why for key, why in unfit.items() if not asked or key.startswith(tuple(asked))}
     if refused and (asked or not found):
         raise _unfit(cell, name, refused)

@@ -1,16 +1,11 @@
 """A week of nights on a real registry: which jobs there are, and which tags move."""
 
 import json
-import shutil
-import tomllib
 from typing import Any
 
 import pytest
 
-from imagefactory.ci.night import plan_night
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.publish.handovers import handover_folder
 from imagefactory.publish.history import history
 from imagefactory.publish.records import read_records
 from imagefactory.publish.staging import find_staged, stage
@@ -104,7 +99,6 @@ def test_no_night_brings_back_an_image_that_a_second_rollback_left_behind(
         morning = night_factory.night()
         assert (morning.jobs, morning.moved) == (NOTHING, [])
         assert morning.held == ["tiny: rolled back"]
-        night_factory.factory.build()  # so that the image is on record, and only the hold can stop it
         [refusal] = promote_cells(night_factory.project, night_factory.repository, CELL).refused
         assert is_failure(refusal, "held-back")
         assert night_factory.tags()["tiny"] == z
@@ -162,6 +156,7 @@ def test_the_plan_command_lists_exactly_the_jobs_that_an_edit_causes(night_facto
     assert all(jobs == [] for jobs in quiet["jobs"].values())
     assert quiet["cells"] == []
     night_factory.factory.write_mod("good day")
+    night_factory.record()
     output, summary = (night_factory.factory.folder / name for name in ("output", "summary"))
     edited = ask(night_factory, GITHUB_OUTPUT=str(output), GITHUB_STEP_SUMMARY=str(summary))
     assert [(cell["target"], cell["reason"]) for cell in edited["cells"]] == [(TARGET, "mod greeting changed")]
@@ -190,40 +185,6 @@ def command(night_factory: NightFactory, github: FakeGitHub, *arguments: str) ->
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-@pytest.mark.slow
-def test_what_the_image_job_handed_on_is_on_record_the_next_night(
-    night_factory: NightFactory, fake_github: FakeGitHub
-) -> None:
-    project, repository = night_factory.project, night_factory.repository
-
-    def needs() -> tuple[str, ...]:
-        [work] = plan_night(project, repository, [CELL]).works
-        return work.needs
-
-    command(night_factory, fake_github, "push", "--target", TARGET)
-    record = project.known_layers.read_text("utf-8")
-    project.known_layers.unlink()  # every job has a checkout of its own
-    command(night_factory, fake_github, "ci.record")
-    handed_on = tomllib.loads(fake_github.files("records")["locks/handed-on.toml"])
-    assert handed_on["layers"] == tomllib.loads(record)["layers"]
-    shutil.rmtree(handover_folder(project))
-    assert needs() == ("image", "smoke", "promote")
-    project.handed_on_layers.write_text(fake_github.files("records")["locks/handed-on.toml"], "utf-8")
-    assert needs() == ("smoke", "promote")
-    [staged] = find_staged(project, repository, plans(project, CELL)).finished.values()
-    assert staged.image == KnownLayers(project.known_layers).image(staged.plan)
-    assert command(night_factory, fake_github, "ci.record").strip() == "nothing new"
-
-
-@pytest.mark.slow
-def test_a_committed_record_takes_the_place_of_one_that_was_handed_on(
-    night_factory: NightFactory, fake_github: FakeGitHub
-) -> None:
-    command(night_factory, fake_github, "push", "--target", TARGET)
-    command(night_factory, fake_github, "ci.record")
-    assert tomllib.loads(fake_github.files("records")["locks/handed-on.toml"])["layers"] == []
 
 
 def test_the_commands_of_a_night_end_with_tags_and_a_history_page(

@@ -22,6 +22,8 @@ from imagefactory.store.cache import Store
 from imagefactory.store.digests import sha256_of
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.failures import refused
+from tests.fixtures.fake_github import REPOSITORY as GITHUB
+from tests.fixtures.fake_github import TOKEN, FakeGitHub
 from tests.fixtures.locked_wheels import Nvcc
 from tests.fixtures.platforms import wheel_tag
 from tests.fixtures.small_factory import CELL, SmallFactory
@@ -190,6 +192,24 @@ def test_wheel_compiled_on_one_machine_is_adopted_and_built_on_another(
     builder.forget()
     assert builder.run("build", "--target", "tiny") == digest
     assert builder.run("verify", "--target", "tiny") == digest
+
+
+def test_a_night_proposes_the_lock_that_a_maintainer_would_make(
+    compiler: Machine, builder: Machine, kept: KeptWheel, fake_github: FakeGitHub
+) -> None:
+    compiler.run("wheels.push")
+    fake_github.client().commit("main", {"README.md": ""}, "one")
+    github = {"FACTORY_GITHUB_API": fake_github.url, "GITHUB_REPOSITORY": GITHUB, "GITHUB_TOKEN": TOKEN}
+    done = builder.small.invoke("ci.lock", "--target", "tiny", env=builder.registry | github)
+    assert done.returncode == 0, done.stderr
+    proposed = fake_github.files("compiled")
+    path = builder.small.project.wheel_lock_path(CELL).relative_to(builder.small.root).as_posix()
+    assert f'compiled = "{kept.key}"' in proposed[path]
+    compiler.make_lock()
+    compiler.run("build", "--target", "tiny")
+    for name in (path, "locks/layers.toml"):
+        assert proposed[name] == (compiler.small.root / name).read_text()
+    assert "nothing new" in builder.small.invoke("ci.lock", "--target", "tiny", env=builder.registry | github).stdout
 
 
 @pytest.mark.network

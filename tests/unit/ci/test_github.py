@@ -117,6 +117,19 @@ def test_a_branch_starts_empty_grows_and_is_not_written_without_changes(fake_git
     assert fake_github.commits[str(second)]["parents"] == [first]
 
 
+def test_a_proposal_is_one_commit_on_the_default_branch_in_one_pull_request(fake_github: FakeGitHub) -> None:
+    github = fake_github.client()
+    main = github.commit("main", {"README.md": "page"}, "one")
+    assert github.propose("compiled", {"README.md": "page"}, "Lock", "- tiny") is None
+    for content in ("first", "second"):
+        made = github.propose("compiled", {"locks/a.toml": content}, "Lock", "- tiny")
+        assert fake_github.commits[str(made)]["parents"] == [main]
+        assert fake_github.files("compiled") == {"README.md": "page", "locks/a.toml": content}
+    assert github.propose("compiled", {"locks/a.toml": "second"}, "Lock", "- tiny") is None
+    [pull] = fake_github.pulls
+    assert (pull["head"], pull["base"], pull["body"]) == ("compiled", "main", "- tiny")
+
+
 def test_the_issue_form_asks_for_the_digest_and_the_check() -> None:
     broken = (REPOSITORY / ".github/ISSUE_TEMPLATE/broken-image.yml").read_text("utf-8")
     assert "RepoDigests" in broken

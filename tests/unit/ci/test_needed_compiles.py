@@ -1,14 +1,13 @@
 """What a night compiles: the commit of a branch, once for all models, and what is locked afterwards."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from imagefactory.ci import night
 from imagefactory.ci.jobs import Night
-from imagefactory.ci.night import Compiles, adopt, find_compiles, nightly_cells
-from imagefactory.lock.making import LockResult
+from imagefactory.ci.night import Compiles, find_compiles, nightly_cells
 from imagefactory.lock.wheelhouse.adopt import mods_of_sources
 from imagefactory.lock.wheelhouse.keep import CompiledWheel, CompileInputs
 from imagefactory.oci.registry.repository import Repository
@@ -16,7 +15,6 @@ from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.fake_github import commit_all
-from tests.fixtures.small_factory import CELL
 from tests.fixtures.wheelhouse import INPUTS
 
 HEAD = "a" * 40
@@ -45,7 +43,7 @@ class Branch:
     ) -> CompiledWheel:
         cell = self.cells[0]
         inputs = CompileInputs(
-            name="vllm", version="2.1.0.dev1", sources={"vllm": f"some/where@{commit}"}, toolchain="sha256:1",
+            name="vllm", version="2.1.dev0+gaaaaaaaaa", sources={"vllm": f"some/where@{commit}"}, toolchain="sha256:1",
             mods=mods_of_sources(self.project, cell) if mods is None else mods,
             arch_list=str(self.project.matrix.archs[cell.arch].torch_cuda_arch_list), platform=cell.platform,
             system=dict(SYSTEM, **(system or {})),
@@ -94,7 +92,7 @@ def test_a_wheel_of_the_newest_commit_waits_for_a_lock_and_an_older_one_does_not
     wheel = branch.compile(HEAD)
     found = branch.compiles()
     assert found.jobs == []
-    assert found.adopt == dict.fromkeys([cell for cell in branch.cells if cell.arch == "gpu"], (wheel.key,))
+    assert found.unlocked == dict.fromkeys([cell for cell in branch.cells if cell.arch == "gpu"], (wheel.key,))
 
 
 def test_a_wheel_with_other_mods_is_compiled_again(branch: Branch) -> None:
@@ -116,22 +114,3 @@ def test_the_branch_is_looked_up_on_the_configured_host(
     head = commit_all(source)
     [job] = find_compiles(branch.project, None, branch.cells).jobs
     assert job.reason == f"some/where main is at {head[:12]}"
-
-
-def test_cells_with_the_same_wheels_are_locked_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[tuple[list[Cell], tuple[str, ...]]] = []
-    project = Project(tmp_path)
-
-    def make(_: Project, cells: list[Cell], *, wheels: tuple[str, ...], say: object) -> list[LockResult]:  # noqa: ARG001
-        asked.append((cells, wheels))
-        changed = LockResult(tmp_path / f"locks/{wheels[0]}.toml", changed=True)
-        return [changed, LockResult(tmp_path / "locks/kernels.toml", changed=False)]
-
-    licences = tmp_path / "locks/licences.toml"
-    monkeypatch.setattr(night, "make_locks", make)
-    monkeypatch.setattr(night, "update_licences", lambda *_: (licences, True))
-    one, two, three = (replace(CELL, model=name) for name in "abc")
-    changed = adopt(project, {one: ("k1",), two: ("k2",), three: ("k1",)}, print)
-    assert asked == [([one, three], ("k1",)), ([two], ("k2",))]
-    assert changed == ["locks/k1.toml", "locks/k2.toml", "locks/licences.toml"]
-    assert adopt(project, {}, print) == []

@@ -262,31 +262,6 @@ def test_every_job_follows_the_rules() -> None:
         assert set(found["status"]["needs"]) == set(found) - {"status"}, name
 
 
-def test_locks_are_taken_only_where_the_checkout_has_none(runner: Runner) -> None:
-    [step] = yaml.safe_load((FOLDER.parent / "actions/take-locks/action.yml").read_text())["runs"]["steps"]
-    output, locks = runner.folder / "output", runner.checkout / "locks"
-    assert runner.run(step, COMMIT="", TOKEN=TOKEN) == (0, "")
-    assert output.read_text() == "commit=\n", "there is no such branch yet"
-    records = runner.folder / "records"
-    git(runner.folder, "clone", "--quiet", str(runner.origin), str(records))
-    git(records, "checkout", "--quiet", "--orphan", "records")
-    (records / "locks/nightly").mkdir()
-    (records / "locks/nightly/a.toml").write_text("new")
-    (records / "locks/0.1/b.toml").write_text("other")
-    first = commit_all(records)
-    (records / "locks/nightly/a.toml").write_text("newer")
-    second = commit_all(records)
-    git(records, "push", "--quiet", "origin", "records")
-    # A job uses the commit that the plan was made with, whatever came later.
-    for commit, text in ((first, "new"), ("", "newer")):
-        (locks / "nightly/a.toml").unlink(missing_ok=True)
-        code, said = runner.run(step, COMMIT=commit, TOKEN=TOKEN)
-        assert (code, (locks / "nightly/a.toml").read_text()) == (0, text), said
-        assert output.read_text().splitlines()[-1] == f"commit={commit or second}"
-    assert (locks / "0.1/b.toml").read_text() == "reviewed"
-    assert git(runner.checkout, "status", "--porcelain") == "?? locks/nightly/"
-
-
 def test_the_night_lists_what_it_would_prune_and_deletes_no_more_than_a_bound() -> None:
     listing, deleting = (step_of("nightly.yml", "prune", number)["run"] for number in (-2, -1))
     assert deleting == f"{listing} --delete --most 5000"
@@ -349,17 +324,6 @@ def test_nothing_is_written_by_a_nightly_of_another_branch() -> None:
             # With `always()` or `!cancelled()`, a job would run although `plan` was skipped.
             assert "cancelled()" not in data["if"] or "needs.plan.result == 'success'" in data["if"], job
             assert "always()" not in data["if"], job
-
-
-def test_digests_are_handed_from_the_image_job_to_those_that_need_them() -> None:
-    found = read("nightly.yml")["jobs"]
-    [uploaded] = [step["with"] for step in found["image"]["steps"] if "upload" in str(step)]
-    assert (uploaded["name"], uploaded["path"]) == ("pushed-${{ matrix.id }}", "build/pushed")
-    for job in ("smoke", "gpu", "promote", "record"):
-        taken = [step["with"] for step in found[job]["steps"] if "download-artifact" in step.get("uses", "")]
-        # Not merged: a file of one artifact must not replace that of another.
-        assert {"pattern": "pushed-*", "path": "build/pushed"} in taken, job
-        assert "image" in ancestors(found, job), job
 
 
 def test_changed_records_are_rebuilt_on_both_kinds_of_machines() -> None:

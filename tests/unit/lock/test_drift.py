@@ -25,7 +25,6 @@ def test_matching_locks_are_listed(locked_checkout: Checkout) -> None:
     # Neither records of layers nor serving settings concern the locks.
     project = Project(locked_checkout.root)
     project.known_layers.touch()
-    project.handed_on_layers.touch()
     locked_checkout.edit_matrix("{dtype: float32}", "{dtype: bfloat16}")
     found = check_all_locks(project)
     assert [str(path.relative_to(locked_checkout.locks)) for path in found] == [
