@@ -1,21 +1,16 @@
 """The catalog: every published image, and every change of tags.
 
-It is kept in the registry, as pages of JSON under the tag `catalog`. It is the source of truth for moving tags: they
-point where its newest event says, so anybody can finish what was interrupted.
-
-A page has the events of one stretch of time, and the images that they mention first. Which event begins a page follows
-from its id alone, so a change rewrites the pages that it touches, and no other.
+It is kept in the registry, as one JSON document under the tag `catalog`. It is the source of truth for moving tags:
+they point where its newest event says, so anybody can finish what was interrupted.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import zlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from functools import cached_property
-from itertools import chain
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
@@ -35,9 +30,7 @@ from imagefactory.project.cells import Cell, KernelOrigin
 from imagefactory.project.locks.files import first_problem
 from imagefactory.store.digests import Digest, Sha256
 
-_EVENTS: Final = 512
-"""How many events a page has on average."""
-_MOST_EVENTS: Final = 4096
+FORMAT: Final = 3
 _STRICT: Final = ConfigDict(extra="forbid")
 _Text = Annotated[str, Field(pattern=r"^[ -~]*$", max_length=500)]
 """Nothing that a terminal or a page would take for anything but text."""
@@ -250,27 +243,13 @@ class Catalog:
         kept = tuple(event for event in self.events if event.id not in identities)
         return self if len(kept) == len(self.events) else self.with_content(self.images, kept)
 
-    def pages(self) -> Iterator[Catalog]:
-        """Divide it into pages of some hundred events; the last has all that is not about events."""
-        waiting = dict(self.known)
-        images: list[Published] = []
-        events: list[Event] = []
-        for event in self.events:
-            begins = zlib.crc32(event.id.encode()) % _EVENTS == 0
-            if events and (begins or len(events) == _MOST_EVENTS):
-                yield Catalog(tuple(images), tuple(events))
-                images, events = [], []
-            events.append(event)
-            images += [waiting.pop(digest) for digest in (event.image, event.left) if digest in waiting]
-        yield self.with_content((*images, *waiting.values()), events)
-
     def to_json(self) -> bytes:
         numbers: dict[ImagePart, int] = {}
         images = _IMAGES.dump_python(self.images, mode="json", exclude={"__all__": {"made_of"}})
         for document, image in zip(images, self.images, strict=True):
             document["made_of"] = [numbers.setdefault(part, len(numbers)) for part in image.made_of]
         document = {
-            "format": 2,
+            "format": FORMAT,
             "parts": [dataclasses.asdict(part) for part in numbers],
             "images": images,
             "events": _EVENTS_OF.dump_python(self.events, mode="json"),
@@ -283,18 +262,18 @@ class Catalog:
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Self:
         try:
-            found = _Document.model_validate_json(data)
+            document = _Document.model_validate_json(data)
         except ValidationError as error:
             raise unreadable(where, f"{first_problem(error)}.") from None
-        return cls(found.images, found.events, found.deleting, found.pruned, found.swept)
+        return cls(document.images, document.events, document.deleting, document.pruned, document.swept)
 
 
 class _Document(BaseModel):
-    """A page, or a whole catalog, as JSON."""
+    """The catalog as JSON."""
 
     model_config = _STRICT
 
-    format: Literal[1, 2]
+    format: Literal[3]
     parts: tuple[ImagePart, ...] = ()
     """What images are made of: each part once, since most images have most parts in common."""
     images: tuple[Published, ...] = ()
@@ -306,18 +285,10 @@ class _Document(BaseModel):
     @field_validator("images", mode="before")
     @classmethod
     def _put_together(cls, images: list[dict[str, Any]], info: ValidationInfo) -> list[dict[str, Any]]:
-        """Replace the numbers of parts with the parts; in format 1, each image has its own, by name."""
+        """Replace the numbers of parts with the parts."""
         parts = info.data.get("parts", ())
         try:
-            return [
-                image
-                | {
-                    "made_of": [{"name": name} | part for name, part in made_of.items()]
-                    if isinstance(made_of := image["made_of"], dict)
-                    else [parts[number] for number in made_of]
-                }
-                for image in images
-            ]
+            return [image | {"made_of": [parts[number] for number in image["made_of"]]} for image in images]
         except (LookupError, TypeError) as error:
             raise ValueError("it is not known what an image is made of") from error
 
@@ -363,10 +334,3 @@ def pointed_at(
 
 def now() -> datetime:
     return datetime.now(UTC)
-
-
-def joined(pages: Iterable[Catalog]) -> Catalog:
-    found = list(pages)
-    return found[-1].with_content(
-        chain.from_iterable(page.images for page in found), chain.from_iterable(page.events for page in found)
-    )

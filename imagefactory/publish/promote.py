@@ -182,7 +182,7 @@ def _promote(
         return catalog
 
     moving = {tag for one in ready for tag in one.tags.moving}
-    written = write_catalog(repository, change, seen=seen, tags=moving, own=events)
+    written = write_catalog(repository, change, seen=seen, tags=moving, events=events)
     recorded = [event for event in written.catalog.events if event.id in events]
     for event in recorded:
         for tag in event.named:

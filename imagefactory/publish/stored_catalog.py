@@ -1,46 +1,32 @@
-"""The catalog in the registry: an artifact of compressed pages under the tag `catalog`, written by one at a time."""
+"""The catalog in the registry: one compressed document under the tag `catalog`, written by one at a time."""
 
 import gzip
 import random
 import time
 import zlib
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
 from imagefactory.errors import RegistryError
 from imagefactory.oci.image import MANIFEST_TYPE
-from imagefactory.oci.registry.artifacts import TITLE, Payload, artifact_manifest, contents
-from imagefactory.oci.registry.image_push import PARALLEL
-from imagefactory.oci.registry.reference import Descriptor
+from imagefactory.oci.registry.artifacts import TITLE, Payload, contents, upload_artifact
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.oci.registry.tag_writes import claim, replace_tag
-from imagefactory.publish.catalog import Catalog, joined, unreadable
+from imagefactory.publish.catalog import FORMAT, Catalog, unreadable
 from imagefactory.publish.tags import CATALOG
 from imagefactory.store.digests import Digest
 
 CATALOG_TYPE: Final = "application/vnd.imagefactory.catalog.v1+json"
-"""The type of the artifact; also of the single page that catalogs of format 1 had."""
-PAGE_TYPE: Final = "application/vnd.imagefactory.catalog.v2+json+gzip"
+"""The type of the artifact."""
+DOCUMENT_TYPE: Final = f"application/vnd.imagefactory.catalog.v{FORMAT}+json+gzip"
 ATTEMPTS: Final = 8
 PREVIOUS: Final = "imagefactory.previous"
-MOST_PAGES: Final = 4096
-LARGEST_PAGE: Final = 80 * 1024 * 1024
-LARGEST: Final = 512 * 1024 * 1024
-"""Bytes of JSON, all pages together. Publishing may fill half, which is some 200,000 images."""
+"""The annotation that names the catalog before, in case somebody has to go back to it."""
+LARGEST: Final = 32 * 1024 * 1024
+"""Bytes of JSON. Publishing may fill half, which is some 12,000 images."""
 
 CatalogChange = Callable[[Catalog], Catalog]
-
-
-@dataclass(frozen=True)
-class StoredPage:
-    """A page as the registry has it."""
-
-    content: Catalog
-    descriptor: Descriptor
-    size: int
-    """Bytes of JSON."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +35,6 @@ class Snapshot:
 
     catalog: Catalog
     digest: Digest | None
-    pages: tuple[StoredPage, ...] = ()
 
 
 def read_catalog(repository: Repository) -> Snapshot:
@@ -58,73 +43,46 @@ def read_catalog(repository: Repository) -> Snapshot:
     if manifest is None:
         return Snapshot(Catalog(), None)
     where = str(repository.reference.tagged(CATALOG))
-    held = [item for item in contents(repository, manifest) if item.media_type in (PAGE_TYPE, CATALOG_TYPE)]
-    if not held:
+    held = contents(repository, manifest)
+    if [item.media_type for item in held] != [DOCUMENT_TYPE]:
         raise RegistryError(
             "bad-catalog",
-            "The tag `catalog` does not hold a catalog.",
+            "The tag `catalog` does not hold a catalog that this factory reads.",
             where=where,
-            why="Its manifest is of another kind.",
-            fix="Use a repository of the factory's own (`registry` in matrix.yaml, FACTORY_REGISTRY).",
+            why=f"Its manifest is of another kind, or an older factory wrote it. It has to hold one {DOCUMENT_TYPE}.",
+            fix="Use a repository of the factory's own (`registry` in matrix.yaml, FACTORY_REGISTRY); if an older "
+            "factory published there, start with an empty one and publish again.",
         )
-    if len(held) > MOST_PAGES or sum(item.size for item in held) > LARGEST:
-        raise unreadable(where, f"It has more than {MOST_PAGES:,} pages, or more than {LARGEST:,} bytes.")
-    pages: list[StoredPage] = []
-    with ThreadPoolExecutor(PARALLEL) as pool:
-        left, blobs = LARGEST, pool.map(lambda item: repository.blob(item.digest, LARGEST_PAGE), held)
-        for item, data in zip(held, blobs, strict=True):
-            text = _inflated(data, min(left, LARGEST_PAGE), where) if item.media_type == PAGE_TYPE else data
-            left -= len(text)
-            pages.append(StoredPage(Catalog.from_json(text, where), item, len(text)))
-    return Snapshot(joined(page.content for page in pages), manifest.digest, tuple(pages))
+    data = repository.blob(held[0].digest, LARGEST)
+    return Snapshot(Catalog.from_json(_inflated(data, where), where), manifest.digest)
 
 
-def _inflated(data: bytes, most: int, where: str) -> bytes:
+def _inflated(data: bytes, where: str) -> bytes:
     inflater = zlib.decompressobj(wbits=31)
     try:
-        text = inflater.decompress(data, most + 1)
+        text = inflater.decompress(data, LARGEST + 1)
     except zlib.error as error:
-        raise unreadable(where, f"A page is damaged: {error}.") from None
-    if len(text) > most or not inflater.eof:
-        raise unreadable(where, f"A page is incomplete, or has more than {most:,} bytes.")
+        raise unreadable(where, f"It is damaged: {error}.") from None
+    if len(text) > LARGEST or not inflater.eof:
+        raise unreadable(where, f"It is incomplete, or has more than {LARGEST:,} bytes.")
     return text
 
 
-def _store(repository: Repository, changed: Catalog, before: Snapshot) -> tuple[StoredPage, ...]:
-    """Upload the pages that the registry does not have, unless nobody could read them all."""
-
-    def first(page: Catalog) -> str:
-        return page.events[0].id if page.events else ""
-
-    there = {first(page.content): page for page in before.pages if page.descriptor.media_type == PAGE_TYPE}
-    pages: list[StoredPage] = []
-    new: list[Payload] = []
-    for number, content in enumerate(changed.pages()):
-        page = there.get(first(content))
-        if page is None or page.content != content:
-            text = content.to_json()
-            new.append(Payload(PAGE_TYPE, gzip.compress(text, mtime=0), {TITLE: f"catalog-{number}.json.gz"}))
-            page = StoredPage(content, new[-1].descriptor(), len(text))
-        pages.append(page)
+def _payload(repository: Repository, changed: Catalog, before: Catalog) -> Payload:
+    """Compress a catalog, unless it is so large that soon nobody could read it."""
+    text = changed.to_json()
     # A prune adds no events but a list of what it deletes, and needs room when publishing no longer has any.
-    share = 2 if len(changed.events) > len(before.catalog.events) else 1
-    if (
-        len(pages) * share > MOST_PAGES
-        or max(page.size for page in pages) * share > LARGEST_PAGE
-        or sum(page.size for page in pages) * share > LARGEST
-    ):
+    most = LARGEST // 2 if len(changed.events) > len(before.events) else LARGEST
+    if len(text) > most:
         raise RegistryError(
             "catalog-full",
             "The catalog is full.",
             where=str(repository.reference.tagged(CATALOG)),
-            why=f"It would have {len(changed.images):,} images, and soon nobody could read it any more: "
-            f"{LARGEST // share:,} bytes, {LARGEST_PAGE // share:,} in one page, or {MOST_PAGES // share:,} pages.",
+            why=f"With {len(changed.images):,} images it would have {len(text):,} bytes; {most:,} are allowed.",
             fix="Delete old images: `./inv prune --keep N`, then the same with --delete. No tag was moved.",
         )
-    for payload in new:
-        descriptor = payload.descriptor()
-        repository.upload(descriptor.digest, descriptor.size, payload.open)
-    return tuple(pages)
+    # Without a time in it, the same catalog is the same blob.
+    return Payload(DOCUMENT_TYPE, gzip.compress(text, mtime=0), {TITLE: "catalog.json.gz"})
 
 
 def write_catalog(
@@ -133,31 +91,31 @@ def write_catalog(
     *,
     seen: Snapshot | None = None,
     tags: Collection[str] = (),
-    own: Collection[str] = (),
+    events: Collection[str] = (),
 ) -> Snapshot:
-    """Change the catalog, retrying until nobody interferes.
+    """Change the catalog; if somebody else wrote it meanwhile, read it again and repeat the change.
 
-    Raise if somebody else moved one of `tags`, or pruned the registry, since `seen`.
-    `own` names the events that `change` adds: a write that came too late to count may have left them there.
+    Raise if somebody else moved one of `tags`, or pruned the registry, since it was `seen`. `events` are the ids of
+    those that `change` adds.
     """
-    latest = read_catalog(repository)
-    first = seen or latest
+    first = latest = seen or read_catalog(repository)
     for attempt in range(ATTEMPTS):
-        _refuse_lost(repository, first.catalog, latest.catalog.without_events(own), tags)
+        # A write that came too late to count may have left its events there; `change` adds them again.
+        catalog = latest.catalog.without_events(events)
+        _refuse_lost(repository, first.catalog, catalog, tags)
         # A prune that had our events before it has kept what they need; to refuse now would leave them there.
         pruned = seen is not None and latest.catalog.pruned != seen.catalog.pruned
-        if pruned and not (own and latest.catalog.has_events(own)):
+        if pruned and not (events and latest.catalog.has_events(events)):
             what = "Somebody pruned the registry at the same moment."
             why = "What this command found there may be deleted."
             raise race_lost(repository, what, why, "Run it again. No tag was moved.")
-        changed = change(latest.catalog.without_events(own))
+        changed = change(catalog)
         annotations = claim() | ({PREVIOUS: latest.digest} if latest.digest else {})
-        pages = _store(repository, changed, latest)
-        described = [page.descriptor for page in pages]
-        body = artifact_manifest(repository, CATALOG_TYPE, described, annotations=annotations)
+        payload = _payload(repository, changed, latest.catalog)
+        body = upload_artifact(repository, CATALOG_TYPE, [payload], annotations=annotations)
         written = replace_tag(repository, CATALOG, latest.digest, body, MANIFEST_TYPE)
         if written is not None:
-            return Snapshot(changed, written, pages)
+            return Snapshot(changed, written)
         # A random pause, so that two writers do not keep colliding.
         time.sleep(random.uniform(0, repository.window.wait * (attempt + 1)))  # noqa: S311 - not a secret
         latest = read_catalog(repository)

@@ -58,23 +58,9 @@ def upload_artifact(
     subject: Descriptor | None = None,
 ) -> bytes:
     """Upload the content of an artifact; return its manifest, which the caller has to write."""
-    described = [payload.descriptor() for payload in payloads]
-    for payload, descriptor in zip(payloads, described, strict=True):
+    empty, *described = [payload.descriptor() for payload in (_EMPTY, *payloads)]
+    for payload, descriptor in zip((*payloads, _EMPTY), (*described, empty), strict=True):
         repository.upload(descriptor.digest, descriptor.size, payload.open)
-    return artifact_manifest(repository, artifact_type, described, annotations=annotations, subject=subject)
-
-
-def artifact_manifest(
-    repository: Repository,
-    artifact_type: str,
-    described: Sequence[Descriptor],
-    *,
-    annotations: Mapping[str, str],
-    subject: Descriptor | None = None,
-) -> bytes:
-    """Return the manifest of an artifact whose content the repository has, after giving it an empty configuration."""
-    empty = _EMPTY.descriptor()
-    repository.upload(empty.digest, empty.size, _EMPTY.open)
     document: dict[str, object] = {
         "schemaVersion": 2,
         "mediaType": MANIFEST_TYPE,

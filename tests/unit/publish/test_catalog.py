@@ -167,7 +167,7 @@ def test_events_stay_in_order_when_clocks_disagree(three: Catalog) -> None:
     assert later.current(TAGS, CELL.platform) == image("d")
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b'{"format": 3}', b'{"format": 1, "images": [{}]}', b"\xff"])
+@pytest.mark.parametrize("text", [b"", b"[]", b'{"format": 2}', b'{"format": 3, "images": [{}]}', b"\xff"])
 def test_a_malformed_catalog_is_refused(text: bytes) -> None:
     with raises("bad-catalog", match="cannot be read"):
         Catalog.from_json(text, "here")

@@ -1,5 +1,6 @@
 """Concurrent writes of the catalog: a writer notices interference, and nobody's write is lost."""
 
+import gzip
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -11,7 +12,7 @@ from imagefactory.oci.registry.artifacts import Payload, upload_artifact
 from imagefactory.oci.registry.repository import WINDOW_HERE, StoredManifest
 from imagefactory.publish import stored_catalog as catalog_writes
 from imagefactory.publish.catalog import Catalog, Event, Pointer, now
-from imagefactory.publish.stored_catalog import CATALOG_TYPE, read_catalog, write_catalog
+from imagefactory.publish.stored_catalog import CATALOG_TYPE, DOCUMENT_TYPE, read_catalog, write_catalog
 from imagefactory.store.digests import Digest
 from tests.fixtures.big_catalog import StandIn
 from tests.fixtures.failures import raises
@@ -67,7 +68,7 @@ def write(shelf: Shelf, identity: str, tag: str) -> catalog_writes.Snapshot:
     def change(catalog: Catalog) -> Catalog:
         return catalog.with_event(event(identity, tag))
 
-    return write_catalog(shelf.repository, change, tags=[tag], own=[identity])
+    return write_catalog(shelf.repository, change, tags=[tag], events=[identity])
 
 
 def rival(shelf: Shelf, tag: str, *at: tuple[str, int]) -> None:
@@ -80,7 +81,7 @@ def rival(shelf: Shelf, tag: str, *at: tuple[str, int]) -> None:
             shelf.before = lambda _: None
             catalog = read_catalog(shelf.repository).catalog
             theirs = catalog.with_event(event(f"rival-{request}", tag))
-            payload = Payload(CATALOG_TYPE, theirs.to_json())
+            payload = Payload(DOCUMENT_TYPE, gzip.compress(theirs.to_json()))
             body = upload_artifact(shelf.repository, CATALOG_TYPE, [payload], annotations={})
             shelf.put_manifest(body, MANIFEST_TYPE, "catalog")
             shelf.before = before

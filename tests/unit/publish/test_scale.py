@@ -1,4 +1,4 @@
-"""A large catalog: read and written page by page, in linear time, and pruned without a request per image."""
+"""A large catalog: read and written whole, in linear time, and pruned without a request per image."""
 
 import gzip
 import json
@@ -18,7 +18,7 @@ from imagefactory.publish import stored_catalog as catalogs
 from imagefactory.publish.catalog import Catalog
 from imagefactory.publish.history import current_images, history
 from imagefactory.publish.prune import Policy, outdated, prune
-from imagefactory.publish.stored_catalog import CATALOG_TYPE, PAGE_TYPE, read_catalog, write_catalog
+from imagefactory.publish.stored_catalog import CATALOG_TYPE, DOCUMENT_TYPE, LARGEST, read_catalog, write_catalog
 from imagefactory.store.digests import Digest
 from tests.fixtures.big_catalog import PLATFORM, START, StandIn, big_catalog, cells
 from tests.fixtures.failures import raises
@@ -51,7 +51,6 @@ WORK: dict[str, Callable[[Catalog], object]] = {
     "catalog": current_images,
     "the history page": lambda catalog: history_page(catalog, "registry"),
     "what is outdated": lambda catalog: outdated(catalog, Policy(keep=5), LATER),
-    "pages": lambda catalog: list(catalog.pages()),
     "a dry prune": lambda catalog: prune(StandIn(catalog).repository, Policy(), moment=LATER),
     "an event more": lambda catalog: catalog.with_event(replace(catalog.events[-1], id="more")),
 }
@@ -100,76 +99,39 @@ def test_who_may_not_delete_leaves_no_marks(monkeypatch: pytest.MonkeyPatch) -> 
     assert read_catalog(registry.repository).catalog.deleting == ()
 
 
-def test_a_catalog_comes_back_as_it_was_written_in_little_more_than_a_kilobyte_for_an_image() -> None:
+def test_five_thousand_images_come_back_as_they_were_written_and_fit() -> None:
     marked = {"deleting": (Digest(f"sha256:{'1' * 64}"),), "pruned": 3, "swept": START}
-    catalog = replace(big_catalog(3000, CELLS), **marked)  # type: ignore[arg-type]
-    read = read_catalog(StandIn(catalog).repository)
-    assert len(read.pages) > 3
+    catalog = replace(big_catalog(5000, CELLS), **marked)  # type: ignore[arg-type]
+    registry = StandIn(catalog)
+    read = read_catalog(registry.repository)
+    assert (registry.requests["manifest"], registry.requests["blob"]) == (1, 1)
     assert read.catalog == catalog
     assert read.catalog.current(TAGS, PLATFORM) == catalog.current(TAGS, PLATFORM)
-    assert sum(page.size for page in read.pages) < 3000 * 1400
-    assert sum(page.descriptor.size for page in read.pages) < 3000 * 300
+    assert len(catalog.to_json()) < LARGEST / 4
+    assert max(map(len, registry.blobs.values())) < 5000 * 300
 
 
-def test_a_change_rewrites_only_the_pages_that_it_touches() -> None:
-    catalog = big_catalog(3000, CELLS)
-    registry = StandIn(catalog)
-    before = {page.descriptor.digest for page in read_catalog(registry.repository).pages}
-    more = big_catalog(3001, CELLS)
-    written = write_catalog(registry.repository, lambda catalog: catalog.with_event(more.events[-1], more.images[-1]))
-    assert len({page.descriptor.digest for page in written.pages} - before) == 1
-    forgotten = catalog.images[1000].digest
-    shorter = write_catalog(registry.repository, lambda catalog: catalog.without([forgotten]))
-    known = {page.descriptor.digest for page in written.pages}
-    assert len({page.descriptor.digest for page in shorter.pages} - known) == 1
-    assert read_catalog(registry.repository).catalog == shorter.catalog
-
-
-@pytest.mark.parametrize("limit", [("LARGEST", 200_000), ("LARGEST_PAGE", 100_000), ("MOST_PAGES", 2)])
-def test_what_nobody_could_read_is_not_written(limit: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = StandIn(Catalog())
-    before = registry.written["catalog"]
-    monkeypatch.setattr(catalogs, *limit)
-    with raises("catalog-full", match="is full"):
-        write_catalog(registry.repository, lambda _: big_catalog(2000, CELLS))
-    assert registry.written["catalog"] == before
-    assert len(registry.blobs) == 2  # the first page, and the empty configuration
-
-
-def test_a_full_catalog_can_be_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_catalog_takes_no_more_images_but_can_be_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = StandIn(big_catalog(500, CELLS))
-    size = sum(page.size for page in read_catalog(registry.repository).pages)
-    monkeypatch.setattr(catalogs, "LARGEST", 2 * size)
-    one = replace(registry.catalog.events[-1], id="one more")
-    with raises("catalog-full"):
-        write_catalog(registry.repository, lambda catalog: catalog.with_event(one))
+    before = registry.written["catalog"]
+    monkeypatch.setattr(catalogs, "LARGEST", 2 * len(registry.catalog.to_json()))
+    again = replace(registry.catalog.events[-1], id="one more")
+    with raises("catalog-full", match="is full"):
+        write_catalog(registry.repository, lambda catalog: catalog.with_event(again))
+    assert registry.written["catalog"] == before
     prune(registry.repository, Policy(keep=10), delete=True, moment=LATER)
     assert len(read_catalog(registry.repository).catalog.images) == 50
 
 
-def test_a_page_that_inflates_without_end_is_refused() -> None:
+def test_a_catalog_that_inflates_without_end_or_is_in_pages_is_refused() -> None:
     registry = StandIn(Catalog())
-    bomb = gzip.compress(b" " * (catalogs.LARGEST_PAGE + 1))
-    body = upload_artifact(registry.repository, CATALOG_TYPE, [Payload(PAGE_TYPE, bomb)], annotations={})
-    registry.put_manifest(body, MANIFEST_TYPE, "catalog")
-    with raises("bad-catalog", match="cannot be read"):
-        read_catalog(registry.repository)
-
-
-def test_a_catalog_of_format_1_is_read_and_converted() -> None:
-    catalog = big_catalog(20, CELLS)
-    document = json.loads(catalog.to_json())
-    for image, published in zip(document["images"], catalog.images, strict=True):
-        image["made_of"] = {part.name: {"key": part.key, "version": part.version} for part in published.made_of}
-    old = {name: document[name] for name in ("images", "events", "deleting", "pruned")} | {"format": 1}
-    registry = StandIn(Catalog())
-    payload = Payload(CATALOG_TYPE, json.dumps(old, indent=1).encode())
-    body = upload_artifact(registry.repository, CATALOG_TYPE, [payload], annotations={})
-    registry.put_manifest(body, MANIFEST_TYPE, "catalog")
-    assert read_catalog(registry.repository).catalog == catalog
-    written = write_catalog(registry.repository, lambda catalog: catalog.with_deleting([]))
-    assert {page.descriptor.media_type for page in written.pages} == {PAGE_TYPE}
-    assert read_catalog(registry.repository).catalog == catalog
+    bomb = Payload(DOCUMENT_TYPE, gzip.compress(b" " * (LARGEST + 1)))
+    old = Payload("application/vnd.imagefactory.catalog.v2+json+gzip", b"")
+    for payloads, says in (([bomb], "cannot be read"), ([old, old], "that this factory reads")):
+        body = upload_artifact(registry.repository, CATALOG_TYPE, payloads, annotations={})
+        registry.put_manifest(body, MANIFEST_TYPE, "catalog")
+        with raises("bad-catalog", match=says):
+            read_catalog(registry.repository)
 
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "\x9b31m", "\ufffe", "a\nb", "x" * 501, "\u202e"])
