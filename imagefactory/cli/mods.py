@@ -81,7 +81,6 @@ def new(project: Project, name: str) -> None:
     called="import",
     source="a folder with run.sh, a .patch or .diff file, or a folder of them",
     name="the name of the mod (default: that of the source)",
-    with_="ADDRESS=FILE for a download of the script, or FILE if the address ends with its name; repeatable",
     env="a variable for the script, as NAME=VALUE; repeatable",
     vllm="try it on this version only; repeatable (default: every vLLM release of the matrix)",
     why="the URL of the issue or pull request (default: the first that the source names)",
@@ -89,36 +88,27 @@ def new(project: Project, name: str) -> None:
 def import_(
     project: Project,
     source: str,
-    with_: list[str],
     env: list[str],
     vllm: list[str],
     name: str = "",
     why: str = "",
 ) -> None:
     """Turn somebody's run.sh or diffs into a mod: try it on every version, in a container without network."""
-    from imagefactory.compile.replay import provide_image, replaying
     from imagefactory.compile.toolchain import CompileProject
+    from imagefactory.importing.importer import Importer
+    from imagefactory.importing.scripts import provide_image, running
+    from imagefactory.importing.sources import read_source
     from imagefactory.launch.prepare import settings_from
-    from imagefactory.mods.importing.importer import Importer
-    from imagefactory.mods.importing.sources import read_file, read_source
-    from imagefactory.store.paths import expand_home
-
-    supplied: dict[str, bytes] = {}
-    for word in with_:
-        address, _, file = word.rpartition("=") if "://" in word else ("", "", word)
-        path = expand_home(file, "--with")
-        supplied[address or path.name] = read_file(path)
-    variables = settings_from(env, "--env")
 
     def provide() -> str:
         with watching() as watch:
             return provide_image(CompileProject(project.root, project.store), watch)
 
-    importer = Importer(project, replaying(provide), say, supplied, variables)
+    importer = Importer(project, running(provide), say, settings_from(env, "--env"))
     imported = importer.run(read_source(source, name), vllm, why)
     rows = (
-        (one.version, one.outcome, ", ".join(one.files) if one.outcome == "changes" else one.why)
-        for one in imported.draft.attempts
+        (attempt.version, attempt.outcome, ", ".join(attempt.files) if attempt.outcome == "changes" else attempt.why)
+        for attempt in imported.draft.attempts
     )
     show_rows(rows, "vLLM", "outcome", "why")
     for note in imported.draft.notes:

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
-_UNWANTED = re.compile(r"^(rename |copy |deleted file |old mode |new mode |GIT binary |Binary files )")
+_UNWANTED = re.compile(
+    r"^(rename |copy |deleted file |old mode |new mode |GIT binary |Binary files |new file mode (?!100))"
+)
 NOWHERE = "/dev/null"
 
 
@@ -45,6 +47,8 @@ class _Reader:
                 old_path = _path(line)
             elif line.startswith("+++ "):
                 path = _path(line)
+                if path.startswith('"'):
+                    raise self._fault("the name has characters that Git quotes")
                 if path == NOWHERE or old_path not in (path, NOWHERE):
                     raise self._fault("a file cannot be removed or renamed")
             elif line.startswith("@@"):

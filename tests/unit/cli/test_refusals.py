@@ -27,7 +27,7 @@ def filled(text: str, places: Path) -> str:
         ("bad-path", ["mods.check", "--source=~nosuchuser/vllm"]),
         ("bad-option", ["mods.check", "--source= "]),
         ("bad-import-source", ["mods.import", "{missing}@HEAD~1..HEAD"]),
-        ("bad-import-source", ["mods.import", "{file}", "--with={folder}"]),
+        ("bad-import-source", ["mods.import", "{file}"]),
         ("bad-setting", ["mods.import", "{file}", "--env=lower"]),
         ("no-file", ["mods.check", "--report", "--source={missing}"]),
         ("bad-subject", ["audit", "{missing}.whl"]),

@@ -10,14 +10,14 @@ import pytest
 import yaml
 
 from imagefactory.errors import FactoryError
-from imagefactory.mods.importing.importer import Importer
-from imagefactory.mods.importing.sources import read_source
+from imagefactory.importing.importer import Importer
+from imagefactory.importing.sources import read_source
 from imagefactory.project.project import Project
 from images.shipped.mods.apply import apply_mods
 from images.shipped.mods.load import load_mod
 from tests.fixtures.mods import edit, has, manifest
-from tests.unit.mods.importing.test_importer import BODY, DIFF, no_container
-from tests.unit.mods.importing.test_importer import project as project  # noqa: PLC0414 - a fixture
+from tests.unit.importing.test_importer import BODY, DIFF, no_container
+from tests.unit.importing.test_importer import project as project  # noqa: PLC0414 - a fixture
 
 pytestmark = pytest.mark.slow
 CASES, SECONDS = 1000, 10
@@ -108,7 +108,7 @@ def spoiled_text(chance: random.Random, text: str) -> bytes:
 
 def test_sources_with_any_content(tmp_path: Path, project: Project) -> None:
     names = [name for name in WORDS if name and not {"/", "\0", "\ud800"} & {*name} and len(name) < 100]
-    importer = Importer(project, no_container, lambda _: None, {}, {})
+    importer = Importer(project, no_container, lambda _: None, {})
     for seed in range(CASES):
         chance = random.Random(seed)
         folder = tmp_path / "sources" / str(seed)

@@ -7,10 +7,10 @@ from typing import Final
 from pydantic import ValidationError
 
 from imagefactory.errors import FactoryError
+from imagefactory.importing.attempts import Attempt
+from imagefactory.importing.sources import Source
 from imagefactory.mods.choose import NO_MODEL
 from imagefactory.mods.exact_edits import exact_edits, propose
-from imagefactory.mods.importing.attempts import Attempt
-from imagefactory.mods.importing.sources import Source
 from imagefactory.mods.source_files import Trees
 from imagefactory.project.matrix import Matrix
 from images.shipped.mods.apply import apply_mods

@@ -15,7 +15,6 @@ from imagefactory.mods.exact_edits import LARGEST, MOST_EDITS
 from imagefactory.mods.source_files import ReleaseSource
 from images.shipped.mods.diffs import Hunk, parse_diff, split_lines
 from images.shipped.mods.manifest import IMAGE_FILES, path_fault
-from images.shipped.mods.text import decoded
 
 Outcome = Literal["changes", "nothing", "fails", "untried"]
 _COMPILED = re.compile(r"^(csrc/|cmake/|CMakeLists\.txt|setup\.py)|\.(cu|cuh|cpp|cc|c|h|hpp|cmake)$")
@@ -34,27 +33,24 @@ class Attempt:
     distribution: str = ""
     files: Mapping[str, FileChange] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what a reviewer should know
-    addresses: tuple[str, ...] = ()  # what the script would have fetched
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "why", printable(self.why))
         object.__setattr__(self, "notes", tuple(map(printable, self.notes)))
-        object.__setattr__(self, "addresses", tuple(map(printable, self.addresses)))
 
 
 def settle(
     version: str,
-    contents: Mapping[str, bytes],
+    texts: Mapping[str, str],
     distributions: list[ReleaseSource],
-    *,
     notes: tuple[str, ...] = (),
 ) -> Attempt:
-    """Turn new contents of files into an attempt; a path below IMAGE_FILES belongs to any distribution."""
+    """Turn new texts of files into an attempt; a path below IMAGE_FILES belongs to any distribution."""
     files: dict[str, FileChange] = {}
     owners: dict[str, list[str]] = {}
-    for path, data in sorted(contents.items()):
-        owner = next((one for one in distributions if one.may_hold(path)), None)
-        change = _change(path, data, owner)
+    for path, text in sorted(texts.items()):
+        owner = next((release for release in distributions if release.may_hold(path)), None)
+        change = _change(path, text, owner)
         if isinstance(change, str):
             return Attempt(version, "fails", change)
         if change.before != change.after:
@@ -66,11 +62,11 @@ def settle(
         return Attempt(version, "fails", f"it changes several distributions, and a mod changes one ({parts})")
     if not files:
         return Attempt(version, "nothing", notes=notes)
-    own = named[0] if named else distributions[0].distribution
-    return Attempt(version, "changes", distribution=own, files=files, notes=notes)
+    changed = named[0] if named else distributions[0].distribution
+    return Attempt(version, "changes", distribution=changed, files=files, notes=notes)
 
 
-def _change(path: str, data: bytes, owner: ReleaseSource | None) -> FileChange | str:
+def _change(path: str, after: str, owner: ReleaseSource | None) -> FileChange | str:
     """Return a file before and after, or why no mod can change it like that."""
     inside = path.removeprefix(IMAGE_FILES)
     fault = path_fault(inside)
@@ -78,11 +74,7 @@ def _change(path: str, data: bytes, owner: ReleaseSource | None) -> FileChange |
         return f"it brings {path}, which {fault}"
     if inside == path and owner is None:
         return f"it changes {path}, which is in no package that it may change"
-    try:
-        before = owner.read(path) if owner is not None else None
-        after = decoded(data, path)
-    except ModError:
-        return f"it changes {path}, which is not text"
+    before = owner.read(path) if owner is not None else None
     if len(after) > LARGEST:
         return f"{path} would have more than {LARGEST} characters"
     if before == "" or not after:
@@ -124,13 +116,22 @@ def _no_diff(name: str, what: str, why: str) -> ModError:
     return ModError("bad-import-source", printable(what), where=printable(name), why=printable(why), fix=fix)
 
 
-def try_diffs(version: str, stack: Sequence[tuple[str, list[Section]]], distributions: list[ReleaseSource]) -> Attempt:
-    """Apply a stack of diffs to a version; one that is there already is passed over."""
+def try_diffs(
+    version: str,
+    stack: Sequence[tuple[str, list[Section]]],
+    distributions: list[ReleaseSource],
+    *,
+    leave_out: bool = True,
+) -> Attempt:
+    """Apply a stack of diffs to a version; one that is there already is passed over.
+
+    Diffs of a repository may leave out files that images do not have, such as tests; one of installed files may not.
+    """
     texts: dict[str, str] = {}
     notes: list[str] = []
     passed: list[str] = []
     for name, sections in stack:
-        inside = [section for section in sections if any(one.may_hold(section.path) for one in distributions)]
+        inside = [section for section in sections if not leave_out or _held(section.path, distributions)]
         outside = [section.path for section in sections if section not in inside]
         if outside:
             notes.append(f"{name}: files that images do not have are left out ({', '.join(outside[:3])}…)")
@@ -149,8 +150,11 @@ def try_diffs(version: str, stack: Sequence[tuple[str, list[Section]]], distribu
     if len(passed) == len(stack):
         return Attempt(version, "nothing", f"{', '.join(passed)} is there already")
     notes += [f"{name} is in {version} already" for name in passed]
-    contents = {path: text.encode() for path, text in texts.items()}
-    return settle(version, contents, distributions, notes=tuple(notes))
+    return settle(version, texts, distributions, tuple(notes))
+
+
+def _held(path: str, distributions: list[ReleaseSource]) -> bool:
+    return any(release.may_hold(path) for release in distributions)
 
 
 def _refused(name: str, inside: Sequence[Section], outside: Sequence[str]) -> str | None:
@@ -166,7 +170,7 @@ def _refused(name: str, inside: Sequence[Section], outside: Sequence[str]) -> st
 def _read(path: str, texts: Mapping[str, str], distributions: list[ReleaseSource]) -> str | None:
     if path in texts:
         return texts[path]
-    return next((one.read(path) for one in distributions if path in one.names), None)
+    return next((release.read(path) for release in distributions if path in release.names), None)
 
 
 def _apply(

@@ -1,8 +1,6 @@
 """Imports a mod: tries a source on the versions of the matrix, drafts a mod, and checks it before it stays."""
 
-import io
 import shutil
-import tarfile
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,13 +8,13 @@ from functools import cached_property
 from pathlib import Path
 
 from imagefactory.errors import ModError, UsageError
+from imagefactory.importing.attempts import Attempt, read_diffs, try_diffs
+from imagefactory.importing.draft import Draft, draft, group_attempts
+from imagefactory.importing.scripts import Run, ScriptRun, judge
+from imagefactory.importing.sources import Source
 from imagefactory.mods.authoring import NO_REASON, manifest_text, new_folder, printable
 from imagefactory.mods.compatibility import check_mods, refuse_broken, refuse_unknown_version, releases
 from imagefactory.mods.exact_edits import blocks
-from imagefactory.mods.importing.attempts import Attempt, read_diffs, try_diffs
-from imagefactory.mods.importing.draft import Draft, draft, group_attempts
-from imagefactory.mods.importing.replays import SECONDS, Order, Report, judge
-from imagefactory.mods.importing.sources import Source
 from imagefactory.mods.source_files import ReleaseSource, Trees
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import VLLM
@@ -42,11 +40,9 @@ class Importer:
     """Tries sources on the versions of a checkout's matrix."""
 
     project: Project
-    replay: Callable[[Order, Path], Report]  # runs a script in a container; the folder is for files of that run
+    run_script: Run  # in a container
     say: Say
-    supplied: Mapping[str, bytes]  # what scripts would download, by its address or the last part of it
     env: Mapping[str, str]
-    seconds: float = SECONDS
 
     @cached_property
     def trees(self) -> Trees:
@@ -89,7 +85,7 @@ class Importer:
 
     def _way(self, source: Source) -> Callable[[str], Attempt]:
         if source.kind == "script":
-            return lambda name: self._replay(source, name)
+            return lambda name: self._try_script(source, name)
         stack = read_diffs(source.texts)
         return lambda name: try_diffs(name, stack, self._distributions(source, name))
 
@@ -100,27 +96,16 @@ class Importer:
             package = wheel.name.replace("-", "_").removesuffix("_python")
             if wheel.name != VLLM and wheel.size <= _LARGEST and package in source.words:
                 names.append(wheel.name)
-        return [self.trees.release(one, name) for one in names]
+        return [self.trees.release(distribution, name) for distribution in names]
 
-    def _replay(self, source: Source, name: str) -> Attempt:
+    def _try_script(self, source: Source, name: str) -> Attempt:
         distributions = self._distributions(source, name)
-        names = {key: str(number) for number, key in enumerate(self.supplied)}
         place = self.project.root / "build" / "imports"
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place) as scratch:
-            folder = Path(scratch)
-            order = Order(
-                name=source.name,
-                mod=_tar(folder / "mod.tar", source.files),
-                supplied=_tar(folder / "supplied.tar", {names[key]: data for key, data in self.supplied.items()}),
-                names=names,
-                wheels=[one.archive() for one in distributions],
-                locked={wheel.name: wheel.version for wheel in self.trees.wheels(name)},
-                env=self.env,
-                seconds=self.seconds,
-            )
-            report = self.replay(order, folder)
-        return judge(name, report, distributions, order.locked)
+            wheels = [release.archive() for release in distributions]
+            ran = self.run_script(ScriptRun(source.name, source.files, wheels, self.env), Path(scratch))
+        return judge(name, ran, distributions)
 
     def _write(self, folder: Path, source: Source, made: Draft) -> Path:
         """Write a mod and check it on the versions that it was tried on; leave nothing behind if it fails."""
@@ -128,8 +113,7 @@ class Importer:
         try:
             for name, text in made.files.items():
                 write_text(folder / name, text)
-            comments = provenance(source, made, self.supplied)
-            write_text(folder / MANIFEST, manifest_text(made.manifest, comments))
+            write_text(folder / MANIFEST, manifest_text(made.manifest, provenance(source, made)))
             refuse_broken(check_mods(Project(self.project.root, self.project.store), [source.name], tried))
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -174,42 +158,29 @@ def refuse_fruitless(source: Source, attempts: Sequence[Attempt]) -> None:
         nothing = f"it changes nothing{f' and says: {attempt.why}' if attempt.why else ''}"
         reasons.setdefault(attempt.why if attempt.outcome == "fails" else nothing, []).append(attempt.version)
     why = "; ".join(f"on {', '.join(versions)}: {reason.rstrip('.')}" for reason, versions in reasons.items())
-    addresses = dict.fromkeys(address for attempt in tried for address in attempt.addresses)
-    if addresses:
-        raise ModError(
-            "download-not-supplied",
-            f"{source.name} fetches what it needs.",
-            where=", ".join(addresses),
-            why=f"What an address has today may be something else tomorrow, and scripts run without a network: {why}.",
-            fix="Download it, look at it, and supply it: `--with ADDRESS=FILE`.",
+    if source.kind == "script":
+        fix = (
+            "If it lacks a network or a program here, run it by hand in a git tree of the packages, and import what "
+            "`git diff` prints: `./inv mods.import FILE.diff`."
         )
+    elif any(attempt.outcome == "fails" for attempt in tried):
+        fix = "Port it to one of these versions first, or write what it means as a mod: `./inv mods.new`."
+    else:
+        fix = "Every version has it already: there is nothing to import."
     raise ModError(
         "not-importable",
         f"{source.name} cannot become a mod.",
         where=source.shown,
         why=f"{why}.",
-        fix="Port it to one of these versions first, or write what it means as a mod: `./inv mods.new`."
-        if any(attempt.outcome == "fails" for attempt in tried)
-        else "Every version has it already, or it does nothing to installed files: there is nothing to import.",
+        fix=fix,
     )
 
 
-def provenance(source: Source, made: Draft, supplied: Mapping[str, bytes]) -> list[str]:
+def provenance(source: Source, made: Draft) -> list[str]:
     """Return the comments that say where a mod comes from, and what is left to do."""
     lines = [f"Imported by `./inv mods.import` from {source.shown}."]
     lines += [f"  {name}: sha256 {sha256_of(data)}" for name, data in list(source.files.items())[:20]]
-    lines += [f"  {name}: sha256 {sha256_of(data)}, supplied with --with" for name, data in supplied.items()]
     lines += [f"Note: {note}." for note in made.notes]
     todo = ["summary", "needed_when (which models get it)", "the checks", "licence"]
     todo += ["why (no issue or pull request was named)"] if made.manifest.why == NO_REASON else []
     return [*lines, f"Review before merging: {', '.join(todo)}."]
-
-
-def _tar(path: Path, files: Mapping[str, bytes]) -> Path:
-    with tarfile.open(path, "w") as archive:
-        for name, data in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            member.mode = 0o755 if data.startswith(b"#!") else 0o644
-            archive.addfile(member, io.BytesIO(data))
-    return path

@@ -1,21 +1,19 @@
 """Diffs become mods that hold on the versions they were seen on; what cannot says why and leaves nothing."""
 
-import base64
 import os
 import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from imagefactory.errors import FactoryError
+from imagefactory.importing.importer import Imported, Importer
+from imagefactory.importing.scripts import Ran
+from imagefactory.importing.sources import read_file, read_source
 from imagefactory.mods.compatibility import check_mods
 from imagefactory.mods.exact_edits import MOST_EDITS, blocks, exact_edits, propose
-from imagefactory.mods.importing.importer import Imported, Importer
-from imagefactory.mods.importing.replays import Report
-from imagefactory.mods.importing.sources import read_file, read_source
 from imagefactory.project.project import Project
 from imagefactory.store.digests import sha256_of
 from images.shipped.mods.apply import apply_mods
@@ -78,12 +76,12 @@ def project(
     return released(tmp_path, simple_index, wheel_factory, releases, OTHERS)
 
 
-def no_container(*_: object) -> Report:
+def no_container(*_: object) -> Ran:
     raise AssertionError("diffs need no container")
 
 
 def run(project: Project, source: Path | str, *versions: str, name: str = "") -> Imported:
-    return Importer(project, no_container, lambda _: None, {}, {}).run(read_source(str(source), name), versions)
+    return Importer(project, no_container, lambda _: None, {}).run(read_source(str(source), name), versions)
 
 
 def write(folder: Path, files: Mapping[str, str | bytes]) -> Path:
@@ -137,15 +135,15 @@ def test_the_command_shows_what_came_of_each_version_and_names_the_file(
     monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
     monkeypatch.setenv("FACTORY_CACHE", str(project.store.root))
     write(tmp_path, {"77.diff": DIFF, "nothing.diff": DIFF.replace(" step_4", " step_four")})
-    why, supplied = "https://git.example/pull/1", f"--with=https://git.example/pull/1.diff={tmp_path / '77.diff'}"
-    done = inv("mods.import", str(tmp_path / "77.diff"), "--name=extra", f"--why={why}", supplied)
+    why = "https://git.example/pull/1"
+    done = inv("mods.import", str(tmp_path / "77.diff"), "--name=extra", f"--why={why}")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [line.split()[:2] for line in lines[1:3]] == [["1.0", "changes"], ["2.0", "changes"]]
     assert lines[-1] == "mods/extra/mod.yaml"
     written = (project.root / "mods/extra/mod.yaml").read_text("utf-8")
     assert f"why: {why}\n" in written
-    assert f"#   {why}.diff: sha256 {sha256_of(DIFF.encode())}" in written
+    assert f"#   77.diff: sha256 {sha256_of(DIFF.encode())}" in written
     message = inv.fails("not-importable", "mods.import", str(tmp_path / "nothing.diff"))
     assert "nothing.diff does not fit" in message
 
@@ -205,11 +203,10 @@ def test_a_source_has_the_origin_of_its_repository_and_git_is_not_run(
 def test_a_file_that_a_script_leaves_is_added_with_the_flag_that_uses_it(
     tmp_path: Path, project: Project, name: str, text: str, flag: str
 ) -> None:
-    left = {name: base64.b64encode(text.encode()).decode()}
-    lists: dict[str, Any] = {field: [] for field in Report.model_fields}
-    report = lists | {"status": 0, "output": "", "journal": "", "changed": {}, "odd": {}, "workspace": left}
+    lines = "".join(f"+{line}\n" for line in text.splitlines())
+    diff = f"--- /dev/null\n+++ b/workspace/{name}\n@@ -0,0 +1,{lines.count(chr(10))} @@\n{lines}"
     source = read_source(str(write(tmp_path / "script", {"run.sh": "x"})))
-    importer = Importer(project, lambda *_: Report.model_validate(report), lambda _: None, {}, {})
+    importer = Importer(project, lambda *_: Ran(0, diff=diff), lambda _: None, {})
     imported = importer.run(source)
     mod = Project(project.root, project.store).mods[imported.draft.manifest.name]
     assert mod.manifest.settings.flags == {flag: f"{IMAGE_FILES}{name}"}
@@ -297,7 +294,7 @@ def test_names_of_files_and_what_a_diff_says_stay_in_one_line_of_comments(tmp_pa
     for file, kind in (("\x1b[31m.diff", "not-importable"), ("\x1b[32m\x07.diff", "bad-import-source")):
         path = write(tmp_path, {file: hostile if kind == "not-importable" else "\x1b"}) / file
         with raises(kind) as caught:
-            Importer(project, no_container, said.append, {}, {}).run(read_source(str(path), "new"))
+            Importer(project, no_container, said.append, {}).run(read_source(str(path), "new"))
         said.append(f"{caught.value.what} {caught.value.where} {caught.value.why}")
     assert all(line.isprintable() for line in said)
 
@@ -308,7 +305,7 @@ def test_a_reason_that_is_no_link_is_refused_before_anything_is_tried(
 ) -> None:
     source = read_source(str(write(tmp_path, {"77.diff": DIFF}) / "77.diff"))
     with raises("bad-option", match="--why cannot be"):
-        Importer(project, no_container, lambda _: None, {}, {}).run(source, why=why)
+        Importer(project, no_container, lambda _: None, {}).run(source, why=why)
 
 
 def test_pipes_devices_and_folders_are_refused_at_once(tmp_path: Path) -> None:
