@@ -3,9 +3,9 @@
 # whose anchor is wrong. The files must be what the first time left.
 set -u
 
-apply() { python3 -m images.shipped.mods.at_start --folder /mods "$@"; }
+apply() { python3 -m images.shipped.mods.at_start /mods "$@"; }
 
-apply --name mark
+apply mark
 echo "first: $?"
 python3 - <<'END'
 import hashlib, json, pathlib, sysconfig
@@ -13,9 +13,9 @@ site = pathlib.Path(sysconfig.get_path("purelib"))
 files = [site / "vllm/version.py", pathlib.Path("/usr/share/imagefactory/mods.json"), *site.glob("vllm*.dist-info/RECORD")]
 pathlib.Path("/tmp/before").write_text(json.dumps({str(f): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}))
 END
-apply --name mark
+apply mark
 echo "restart: $?"
-apply --name mark --name wrong
+apply mark wrong
 echo "wrong: $?"
 python3 - <<'END'
 import base64, csv, hashlib, json, pathlib, sysconfig

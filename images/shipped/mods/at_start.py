@@ -3,7 +3,8 @@
     python -m images.shipped.mods.at_start /mods eagle3-marker
 
 If a mod does not apply, no file changes and the start fails. A mod that the files already have (in a restarted
-container, or an image that was built with it) is skipped.
+container, or an image that was built with it) is skipped. A start that was stopped between two files leaves a mark, and
+the container does not start again: a new one has the files of the image.
 """
 
 import csv
@@ -12,7 +13,6 @@ import os
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
@@ -59,8 +59,9 @@ class Installation:
         return self.shared / "mods.json"
 
     @property
-    def journal(self) -> Path:
-        return self.shared / "mods.journal.json"
+    def unfinished(self) -> Path:
+        """The mark of a start that has begun to change files, and has not ended."""
+        return self.shared / "mods.unfinished"
 
     def locate(self, path: str) -> Path:
         inside = path.removeprefix(IMAGE_FILES)
@@ -98,7 +99,7 @@ class Installation:
 def apply_installed(folder: Path, names: Sequence[str], installation: Installation) -> list[str]:
     """Apply mods of a folder to an installation; return a line about each."""
     mods = load_mods(folder)
-    _finish(installation.journal)
+    _refuse_half_applied(installation.unfinished)
     done = _read_record(installation.record)
     picked: dict[str, tuple[Mod, Variant]] = {}
     for name in names:
@@ -111,7 +112,7 @@ def apply_installed(folder: Path, names: Sequence[str], installation: Installati
                 fix=did_you_mean(name, mods),
             )
         picked[name] = mods[name], mods[name].needed_variant(installation.vllm)
-    said: list[str] = []
+    lines: list[str] = []
     for name, (mod, variant) in list(picked.items()):
         if variant.source is not None:
             raise ModError(
@@ -122,7 +123,7 @@ def apply_installed(folder: Path, names: Sequence[str], installation: Installati
                 fix="Use an image that was built with the mod.",
             )
         if _is_applied(mod, mod.digest(variant), done, installation):
-            said.append(f"{name}: already applied")
+            lines.append(f"{name}: already applied")
             del picked[name]
     applied = apply_mods(list(picked.values()), installation.read)
     if applied:
@@ -132,15 +133,15 @@ def apply_installed(folder: Path, names: Sequence[str], installation: Installati
         contents |= _updated_records(changed, installation)
         record = {"mods": [*done, *(result.record() for result in applied)]}
         contents[installation.record] = (json.dumps(record, indent=2, sort_keys=True) + "\n").encode()
-        _write_all(contents, installation.journal)
+        _write_all(contents, installation.unfinished)
     for result in applied:
-        said.append(f"{result.mod.name}: applied ({result.variant.versions}), {len(result.files)} files")
+        lines.append(f"{result.mod.name}: applied ({result.variant.versions}), {len(result.files)} files")
         # Only a build can change settings.
         settings = result.mod.manifest.settings
         needed = [f"{name}={value}" for name, value in settings.env.items()]
         needed += [f"--{name.replace('_', '-')} {value}" for name, value in settings.flags.items()]
-        said += [f"{result.mod.name}: also needs {' '.join(needed)}"] if needed else []
-    return said
+        lines += [f"{result.mod.name}: also needs {' '.join(needed)}"] if needed else []
+    return lines
 
 
 def _refuse_foreign(applied: Sequence[Applied], installation: Installation) -> None:
@@ -207,77 +208,38 @@ def _updated_records(changed: Mapping[str, str], installation: Installation) -> 
     return contents
 
 
-def _write_all(contents: Mapping[Path, bytes], journal: Path) -> None:
-    """Replace all files or none.
+def _refuse_half_applied(mark: Path) -> None:
+    if mark.exists():
+        raise ModError(
+            "mod-half-applied",
+            "An earlier start was stopped while it applied mods.",
+            where=mark,
+            why="Some files of this container are changed, and others are not.",
+            fix="Start a new container.",
+        )
 
-    The journal is written first and removed last. After a kill in between, the next start carries it out again.
+
+def _write_all(contents: Mapping[Path, bytes], mark: Path) -> None:
+    """Replace files. The mark is made first and removed last: where files cannot be written, nothing has changed.
+
+    Python believes bytecode of the image without looking at the source, so the bytecode of a file goes before it.
     """
-    before = {path: path.read_bytes() if path.exists() else None for path in contents}
     try:
-        _replace(journal, json.dumps({str(path): data.decode() for path, data in contents.items()}).encode())
-        _carry_out(journal, contents)
+        mark.touch()
+        for path, data in contents.items():
+            for stale in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+                stale.unlink(missing_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        mark.unlink()
     except OSError as error:
-        with suppress(OSError):
-            for path, old in before.items():
-                _beside(path).unlink(missing_ok=True)
-                if old is None:
-                    path.unlink(missing_ok=True)
-                elif path.read_bytes() != old:
-                    path.write_bytes(old)
-            _beside(journal).unlink(missing_ok=True)
-            journal.unlink(missing_ok=True)
-        raise _cannot_change(error) from None
-
-
-def _finish(journal: Path) -> None:
-    """Carry out what a start that was killed has left."""
-    if not journal.exists():
-        return
-    try:
-        contents = json.loads(journal.read_text("utf-8")).items()
-        _carry_out(journal, {Path(path): text.encode() for path, text in contents})
-    except OSError as error:
-        raise _cannot_change(error) from None
-    except (ValueError, AttributeError, RecursionError):
-        raise _unreadable(journal) from None
-
-
-def _carry_out(journal: Path, contents: Mapping[Path, bytes]) -> None:
-    """Replace files and remove the journal.
-
-    Python believes bytecode of the image without looking at the source, so it goes first: whatever stops us in between,
-    no file has the bytecode of another version.
-    """
-    for path, data in contents.items():
-        for stale in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
-            stale.unlink(missing_ok=True)
-        _replace(path, data)
-    journal.unlink()
-
-
-def _replace(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _beside(path)
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
-    temporary.replace(path)
-
-
-def _beside(path: Path) -> Path:
-    return path.with_name(f".mod-{path.name}")
-
-
-def _cannot_change(error: OSError) -> ModError:
-    return ModError(
-        "mod-file",
-        "The installed files cannot be changed.",
-        where=error.filename2 or error.filename or "the container",
-        why=f"{error.strerror or error}. Mods need a writable container that runs as root.",
-        fix="Run it as root and writable, or build an image with the mod.",
-    )
+        raise ModError(
+            "mod-file",
+            "The installed files cannot be changed.",
+            where=error.filename or "the container",
+            why=f"{error.strerror or error}. Mods need a writable container that runs as root.",
+            fix="Start a new container as root and writable, or build an image with the mod.",
+        ) from None
 
 
 def _read_record(record: Path) -> Record:
@@ -289,11 +251,7 @@ def _read_record(record: Path) -> Record:
             return entries
     except (ValueError, LookupError, TypeError, RecursionError):
         pass
-    raise _unreadable(record)
-
-
-def _unreadable(record: Path) -> ModError:
-    return ModError(
+    raise ModError(
         "mod-file",
         "The list of applied mods cannot be read.",
         where=record,
