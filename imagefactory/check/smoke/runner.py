@@ -24,6 +24,7 @@ from imagefactory.store.signals import ending_in_order
 
 RECORD: Final = "record.json"
 LOG: Final = "log.txt"
+_LEVELS: Final = Path(__file__).parent / "levels"
 _BROKE_OFF: Final = "the test run ended before this test did"
 _POLL: Final = 0.3
 
@@ -94,7 +95,7 @@ def _run(assignment: Assignment, levels: Sequence[Level], folder: Path, say: Say
     with tempfile.TemporaryDirectory(prefix="imagefactory-smoke-") as scratch:
         work = Path(scratch)
         (work / "assignment.json").write_text(assignment.model_dump_json(), "utf-8")
-        with _pytest(assignment, levels, work, folder) as process:
+        with _pytest(levels, work, folder) as process:
             seen = _follow(process, work / "results.jsonl", say)
     return {level: _level(level, assignment, seen, process.returncode, folder) for level in levels}
 
@@ -123,15 +124,12 @@ def _level(level: Level, assignment: Assignment, entries: list[dict[str, Any]], 
 
 
 @contextmanager
-def _pytest(
-    assignment: Assignment, levels: Sequence[Level], work: Path, folder: Path
-) -> Iterator[subprocess.Popen[bytes]]:
-    tests = assignment.root / "tests" / "smoke"
+def _pytest(levels: Sequence[Level], work: Path, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     command = [
-        *(sys.executable, "-m", "pytest", "-c", str(tests / "pytest.ini"), "--rootdir", str(tests)),
-        *("--confcutdir", str(tests), "--assignment", str(work / "assignment.json")),
+        *(sys.executable, "-m", "pytest", "-c", str(_LEVELS / "pytest.ini"), "--rootdir", str(_LEVELS)),
+        *("--confcutdir", str(_LEVELS), "--assignment", str(work / "assignment.json")),
         *("--results", str(work / "results.jsonl")),
-        *(str(tests / f"test_{level}.py") for level in levels),
+        *(str(_LEVELS / f"test_{level}.py") for level in levels),
     ]
     # Options of another pytest run do not apply here.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}

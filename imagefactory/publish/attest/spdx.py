@@ -7,7 +7,7 @@ LicenseRef, which repeats what the package says and claims nothing else.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
@@ -19,6 +19,7 @@ from zipfile import ZipFile
 from debian.deb822 import Deb822
 
 from imagefactory.assemble.layers.debian.deb import DebPackage, data_files, reading
+from imagefactory.project.licences import DECLARED_ELSEWHERE
 
 if TYPE_CHECKING:
     from license_expression import Licensing
@@ -207,15 +208,6 @@ def _gnu(family: str, version: str | None, later: str | None) -> str:
 
 Says = Literal["expression", "field", "classifier", "text", "copyright", "elsewhere", "nothing"]
 """Where a package declares its licence: License-Expression, License, a classifier, a licence text, a copyright file."""
-SAID_ELSEWHERE: Final[Mapping[str, str]] = {
-    # In the SBOM of its wheel.
-    "kernels-data": "Apache-2.0",
-    # In the headers of its source files.
-    "nvshmem4py-cu13": "Apache-2.0",
-    # In its repository; other releases of it have metadata that say so.
-    "sentencepiece": "Apache-2.0",
-}
-"""The licences of distributions whose metadata name none, and where they are declared."""
 DOCUMENTS: Final = "usr/share/doc"
 _LICENCE_FILE = re.compile(r"[^/]+\.dist-info/(?:.*/)?[^/]*(LICEN[CS]E|COPYING|NOTICE|3RD|THIRD)[^/]*", re.IGNORECASE)
 _MAX_TEXT = 4_000_000
@@ -257,7 +249,7 @@ def _wheel_licence(headers: Message) -> tuple[str, Says]:
         return known, "classifier"
     if field and "\n" not in field.strip():
         return reference(field), "field"
-    elsewhere = SAID_ELSEWHERE.get(headers.get("Name", ""))
+    elsewhere = DECLARED_ELSEWHERE.get(headers.get("Name", ""))
     return (elsewhere, "elsewhere") if elsewhere else (UNDECLARED, "nothing")
 
 

@@ -1,7 +1,7 @@
 """What a server tries to reach: nothing, or the model hub for a model that is not here. No image fetches code.
 
 A server of every version starts in a network that ends in its own container, where a recorder answers for every name
-and sees every packet (tests/container/reached.py). vLLM is its build for CPUs, from the same sources.
+and sees every packet (tests/fixtures/in_container/reached.py). vLLM is its build for CPUs, from the same sources.
 """
 
 import time
@@ -13,16 +13,16 @@ from typing import NamedTuple
 import pytest
 
 from imagefactory.check.smoke.containers import Container, Containers
+from imagefactory.check.smoke.levels.test_serve import INSIDE, on_cpu
 from imagefactory.lock.flags.flag_records import recorded_version
 from imagefactory.project.project import Project, locked_cells
 from imagefactory.project.servers.known import SERVERS
 from imagefactory.project.targets import select_one
-from tests.container.reached import RESOLVER
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.engines import wait_until
+from tests.fixtures.in_container.reached import RESOLVER
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.tiny_image import TARGET as TINY
-from tests.smoke.test_serve import on_cpu
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 START_LIMIT = 600
@@ -60,7 +60,7 @@ class Image(NamedTuple):
 @contextmanager
 def recorder(containers: Containers, image: str) -> Iterator[Container]:
     """Run the recorder, whose network servers then share."""
-    script = REPOSITORY / "tests" / "container" / "reached.py"
+    script = REPOSITORY / "tests" / "fixtures" / "in_container" / "reached.py"
     options = (
         *("--network", "none", "--dns", RESOLVER, "--hostname", "server", "--add-host", "server:127.0.0.1"),
         *("--user", "0", "--cap-add", "NET_ADMIN", "--cap-add", "NET_RAW"),
@@ -119,12 +119,12 @@ def test_earlier_versions_reach_nothing_but_the_hub(containers: Containers, load
 
 @pytest.mark.parametrize("loaded", [f"qwen3.5-27b-nvfp4@{version}/{GPU}" for version in SGLANG], indirect=True)
 def test_sglang_reaches_nothing_but_the_hub(containers: Containers, loaded: str, tmp_path: Path) -> None:
-    options, arguments = on_cpu(REPOSITORY, tmp_path / "model", SERVERS["sglang"].on_cpu)
+    options, arguments = on_cpu(tmp_path / "model", SERVERS["sglang"].on_cpu)
     check(containers, Image(loaded, (*options, "--env", "VLLM_API_KEY=key"), arguments))
 
 
 def test_what_only_a_gpu_calls_reaches_nothing(containers: Containers, gpu_image: str) -> None:
-    stub = REPOSITORY / "tests" / "container" / "with_driver_stub.sh"
+    stub = INSIDE / "with_driver_stub.sh"
     with recorder(containers, gpu_image) as wire:
         options = ("--network", f"container:{wire.name}", "--volume", f"{stub}:/stub.sh:ro")
         words = ("/stub.sh", "-c", CALLED_ON_GPUS)

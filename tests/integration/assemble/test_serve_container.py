@@ -203,7 +203,7 @@ def test_the_sdks_of_openai_and_anthropic_chat_stream_and_call_tools(engine: Eng
     options = (*engine.options, "--env", "ENABLE_AUTO_TOOL_CHOICE=1", "--env", "TOOL_CALL_PARSER=hermes")
     with engine.containers.serve(engine.image, engine.folder, options=options) as server:
         server.wait_until_healthy(START_LIMIT)
-        program = REPOSITORY / "tests" / "container" / "sdks.py"
+        program = REPOSITORY / "tests" / "fixtures" / "in_container" / "sdks.py"
         subprocess.run([python, program, server.address, server.key], check=True)
 
 

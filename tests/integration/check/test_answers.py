@@ -12,6 +12,7 @@ from imagefactory.check.answers.result import AnswersResult, Continuation, windo
 from imagefactory.check.bench.endpoint import Endpoint
 from imagefactory.check.bench.running import bound_to, containers_of
 from imagefactory.check.smoke.containers import docker
+from imagefactory.check.smoke.levels.test_serve import on_cpu
 from imagefactory.check.smoke.subject import subject_of_target
 from imagefactory.project.project import Project
 from imagefactory.project.servers.sglang import SERVER
@@ -21,7 +22,6 @@ from tests.fixtures.mods import edit, has, manifest, write_mod
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.tiny_image import copied_checkout, invoke, lock_or_skip
 from tests.fixtures.trained import SETTINGS, measured, mounted
-from tests.smoke.test_serve import on_cpu
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 Place = dict[str, float]
@@ -75,7 +75,7 @@ def test_sglang_says_the_same(served: AnswersResult, trained: Path, tmp_path: Pa
     invoke(root, "build", "--target", SGLANG)
     project = Project(root)
     subject = subject_of_target(project, SGLANG)
-    options, arguments = on_cpu(REPOSITORY, tmp_path, SERVER.on_cpu)
+    options, arguments = on_cpu(tmp_path, SERVER.on_cpu)
     given = (word for name, value in (ALONE | SETTINGS).items() for word in ("--env", f"{name}={value}"))
     options = (*options, *given, *mounted(trained))
     with (

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from imagefactory.check.smoke.containers import docker
+from imagefactory.check.smoke.levels.test_serve import INSIDE
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.mods import edit, has, manifest, write_mod
 
 pytestmark = pytest.mark.engine
-CONTAINER = REPOSITORY / "tests" / "container"
+CONTAINER = REPOSITORY / "tests" / "fixtures" / "in_container"
 MODS_IMAGE = "FACTORY_TEST_MODS_IMAGE"
 LIMIT = 600
 """Seconds for a container that imports vLLM."""
@@ -22,8 +23,8 @@ def test_patched_classes_work_in_a_container() -> None:
     if not image:
         pytest.skip(f"{MODS_IMAGE} does not name an image with mods or a grafted vLLM")
     done = docker(
-        *("run", "--rm", "--network", "none", "-v", f"{CONTAINER}:/tests:ro"),
-        *("--entrypoint", "/bin/sh", image, "/tests/with_driver_stub.sh", "/tests/patched_classes.py"),
+        *("run", "--rm", "--network", "none", "-v", f"{CONTAINER}:/tests:ro", "-v", f"{INSIDE}:/inside:ro"),
+        *("--entrypoint", "/bin/sh", image, "/inside/with_driver_stub.sh", "/tests/patched_classes.py"),
         timeout=LIMIT,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -11,6 +11,7 @@ from imagefactory.assemble.assemble import Built
 from imagefactory.assemble.layers.layer_blob import LayerWork, build_layer
 from imagefactory.assemble.verify import verify
 from imagefactory.check.smoke.contents import LayoutContents
+from imagefactory.check.smoke.levels import test_static
 from imagefactory.check.smoke.subject import subject_of_layout
 from imagefactory.errors import FactoryError
 from imagefactory.oci.image import Blob
@@ -21,7 +22,6 @@ from imagefactory.store.digests import Digest
 from imagefactory.store.progress import Progress
 from tests.fixtures.failures import raises
 from tests.fixtures.small_factory import CELL, SECOND, SmallFactory
-from tests.smoke import test_static
 
 
 def run(factory: SmallFactory, digest: str | None = None) -> Digest:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from imagefactory.check.smoke.levels import test_gpu as smoke
+from imagefactory.check.smoke.levels.test_container import unexplained
 from imagefactory.project.servers.known import SERVERS
 from images.serve.program import watch
 from images.serve.program.servers.vllm import SERVER as VLLM
-from tests.smoke import test_gpu as smoke
-from tests.smoke.test_container import unexplained
 
 MARLIN = "Your GPU does not have native support for FP4 computation but FP4 quantization is being used."
 

@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 
+from imagefactory.check.smoke.levels.test_serve import TINY, on_cpu
 from imagefactory.check.smoke.record import serving_elsewhere
 from imagefactory.launch.preview import Preview
 from imagefactory.project.cells import Cell
 from imagefactory.project.servers.known import SERVERS
 from tests.fixtures.checkouts import REPOSITORY
-from tests.smoke.test_serve import TINY, on_cpu
 
 Images = Callable[..., Preview]
-SHIM = REPOSITORY / "tests" / "smoke" / "on_cpu" / "cpu_shim.py"
+LEVELS = REPOSITORY / "imagefactory" / "check" / "smoke" / "levels"
+SHIM = LEVELS / "on_cpu" / "cpu_shim.py"
 
 
 @pytest.mark.parametrize("target", ["gemma4-31b@sglang-0.5.21", "gpt-oss-120b@sglang-0.5.21"])
@@ -45,7 +46,7 @@ def test_the_settings_turn_any_image_of_sglang_into_a_server_of_the_tiny_model(
 
 
 def test_the_container_gets_model_stub_and_shim_from_the_checkout(tmp_path: Path) -> None:
-    options, arguments = on_cpu(REPOSITORY, tmp_path, {"DTYPE": "float32"})
+    options, arguments = on_cpu(tmp_path, {"DTYPE": "float32"})
     mounts = [words.split(":") for flag, words in itertools.pairwise(options) if flag == "--volume"]
     assert all(Path(source).exists() and mode == "ro" for source, _, mode in mounts)
     assert (tmp_path / "tiny" / "config.json").exists()
@@ -91,7 +92,7 @@ def test_the_stub_has_the_drivers_symbols_of_either_server(tmp_path: Path, packa
     for name, script in stand_ins.items():
         (programs / name).write_text(f"#!/bin/sh\n{script}\n")
         (programs / name).chmod(0o755)
-    command = ["sh", str(REPOSITORY / "tests" / "container" / "with_driver_stub.sh"), "program.py", "one"]
+    command = ["sh", str(LEVELS / "inside" / "with_driver_stub.sh"), "program.py", "one"]
     env = {"PATH": f"{programs}:{os.environ['PATH']}", "DRIVER_ANSWER": "100"}
     ran = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     stub = "int cuInit(void) { return 100; }\nint cuMemCreate(void) { return 100; }\n"

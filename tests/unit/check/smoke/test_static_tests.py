@@ -12,12 +12,12 @@ from typing import IO, Any
 import pytest
 
 from imagefactory.check.smoke.contents import Contents
+from imagefactory.check.smoke.levels import test_static as smoke
+from imagefactory.check.smoke.levels.image_files import resolved
 from imagefactory.oci.compare import Opened
 from imagefactory.oci.format import MTIME, VENV
 from imagefactory.oci.listing import ListedPath
 from imagefactory.plan.plan import Plan
-from tests.smoke import test_static as smoke
-from tests.smoke.image_files import resolved
 
 SITE = f"{VENV}/lib/python3.11/site-packages"
 

@@ -23,7 +23,6 @@ from imagefactory.project.servers.server import Server
 from images.serve.program.servers.server import Server as ProgramServer
 
 INSIDE = Path(__file__).parent / "inside"
-STUB = Path(__file__).parents[1] / "container" / "with_driver_stub.sh"
 IN_CONTAINER = "/tmp/smoke"  # noqa: S108 - in a container of our own
 NOT_APPLICABLE = "not applicable"
 LONGEST_MESSAGE = 2000
@@ -159,9 +158,8 @@ def inside(assignment: Assignment, containers: Containers) -> Iterator[Any]:
     """An idle container without network, for testinfra."""
     options = ("--network", "none", "--entrypoint", "/usr/bin/sleep", *containers.caches(assignment.image))
     container = containers.start(assignment.image, "infinity", options=options)
-    for source, target in ((INSIDE, IN_CONTAINER), (STUB, f"{IN_CONTAINER}/with_driver_stub.sh")):
-        copied = docker("cp", str(source), f"{container.name}:{target}")
-        assert copied.returncode == 0, f"docker cp: {copied.stderr}"
+    copied = docker("cp", str(INSIDE), f"{container.name}:{IN_CONTAINER}")
+    assert copied.returncode == 0, f"docker cp: {copied.stderr}"
     yield testinfra.get_host(f"docker://{container.name}")
     container.remove()
 
@@ -189,7 +187,7 @@ def stop_seconds(served: RunningServer, record_property: Callable[[str, object],
 
 @pytest.fixture(scope="session")
 def in_python(inside: Any, project: Project, subject: Subject) -> Callable[..., Any]:
-    """Run a program of tests/smoke/inside with the image's Python; GPU images get a stub of the driver."""
+    """Run a program of the folder `inside` with the image's Python; GPU images get a stub of the driver."""
 
     def run(program: str, *arguments: str) -> Any:
         words = [f"{IN_CONTAINER}/{program}", *arguments]

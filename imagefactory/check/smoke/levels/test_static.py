@@ -18,23 +18,7 @@ import pytest
 from imagefactory.assemble.applied_mods import RECORD_OF_MODS, image_path
 from imagefactory.check.smoke.assignment import Assignment
 from imagefactory.check.smoke.contents import Contents, DaemonContents, LayoutContents
-from imagefactory.check.smoke.record import has_gpu
-from imagefactory.check.smoke.subject import Subject, plan_of
-from imagefactory.errors import FactoryError
-from imagefactory.lock.audit.auditing import GpuLibrary, judge_libraries
-from imagefactory.oci.format import MTIME, VENV
-from imagefactory.oci.image import Blob
-from imagefactory.oci.layout import Layout
-from imagefactory.oci.listing import LayerReading
-from imagefactory.plan.known_layers import KnownLayers
-from imagefactory.plan.plan import Plan, WheelLayer, make_image
-from imagefactory.plan.serve.image_paths import CACHES, PROGRAM
-from imagefactory.project.project import Project
-from imagefactory.publish.attest.spdx import SAID_ELSEWHERE
-from imagefactory.store.digests import Digest, digest_of
-from images.shipped.mods.checks import failing
-from images.shipped.mods.manifest import Mod
-from tests.smoke.image_files import (
+from imagefactory.check.smoke.levels.image_files import (
     OWN_FILES,
     brings_nothing,
     checked_files,
@@ -48,6 +32,22 @@ from tests.smoke.image_files import (
     some,
     source_of,
 )
+from imagefactory.check.smoke.record import has_gpu
+from imagefactory.check.smoke.subject import Subject, plan_of
+from imagefactory.errors import FactoryError
+from imagefactory.lock.audit.auditing import GpuLibrary, judge_libraries
+from imagefactory.oci.format import MTIME, VENV
+from imagefactory.oci.image import Blob
+from imagefactory.oci.layout import Layout
+from imagefactory.oci.listing import LayerReading
+from imagefactory.plan.known_layers import KnownLayers
+from imagefactory.plan.plan import Plan, WheelLayer, make_image
+from imagefactory.plan.serve.image_paths import CACHES, PROGRAM
+from imagefactory.project.licences import DECLARED_ELSEWHERE
+from imagefactory.project.project import Project
+from imagefactory.store.digests import Digest, digest_of
+from images.shipped.mods.checks import failing
+from images.shipped.mods.manifest import Mod
 
 Applies = Callable[[bool, str], None]
 SHARED_FOLDERS = {"tmp", "var/tmp", "run/lock", CACHES.lstrip("/")}
@@ -361,7 +361,7 @@ def test_licences_are_included(contents: Contents, texts: dict[str, bytes], plan
         said = [str(metadata.get(field, "")) for field in ("License-Expression", "License")]
         said += [value for value in metadata.get_all("Classifier", []) if value.startswith("License ::")]
         # The image has the text of a licence that is declared elsewhere from Debian.
-        elsewhere = SAID_ELSEWHERE.get(str(metadata["Name"]), "unknown")
+        elsewhere = DECLARED_ELSEWHERE.get(str(metadata["Name"]), "unknown")
         if f"usr/share/common-licenses/{elsewhere}" in contents.files:
             continue
         if folder not in with_texts and all(value.strip().lower() in NO_LICENCE_SAID for value in said):

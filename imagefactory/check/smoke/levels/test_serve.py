@@ -45,11 +45,12 @@ EXTRA_PATHS = (
     "/x",
 )
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "WebSocket")
-ROUTES = Path(__file__).parent / "inside" / "routes.py"
+HERE = Path(__file__).parent
+INSIDE = HERE / "inside"
 CHAT = "/v1/chat/completions"
 TINY = f"{GENERATED_MODELS}/tiny"
 PLACE = "/tmp/on-cpu"  # noqa: S108 - in a container of our own
-BROUGHT = ("smoke/on_cpu/serve.sh", "smoke/on_cpu/cpu_shim.py", "container/with_driver_stub.sh")
+BROUGHT = ("on_cpu/serve.sh", "on_cpu/cpu_shim.py", "inside/with_driver_stub.sh")
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def server(
     options: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     if serving.on_cpu:
-        options, arguments = on_cpu(assignment.root, folder, serving.on_cpu)
+        options, arguments = on_cpu(folder, serving.on_cpu)
     if serving.mods:
         mods = ",".join(serving.mods)
         options += ("--volume", f"{assignment.root / 'mods'}:/mods:ro", "--env", f"MODS={mods}")
@@ -69,13 +70,13 @@ def server(
         yield server
 
 
-def on_cpu(root: Path, folder: Path, variables: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def on_cpu(folder: Path, variables: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return options and arguments with which an image for GPUs serves on a CPU; the model is written to `folder`."""
     model = folder / "tiny"
     model.mkdir(parents=True)
     for name, data in tiny_model().items():
         (model / name).write_bytes(data)
-    mounts = {model: TINY} | {root / "tests" / path: f"{PLACE}/{Path(path).name}" for path in BROUGHT}
+    mounts = {model: TINY} | {HERE / path: f"{PLACE}/{Path(path).name}" for path in BROUGHT}
     options = [word for source, target in mounts.items() for word in ("--volume", f"{source}:{target}:ro")]
     for name, value in {**variables, "MODEL_PATH": TINY, "NODES": "1"}.items():
         options += ["--env", f"{name}={value}"]
@@ -157,7 +158,7 @@ def test_every_path_but_three_needs_the_key(
     served: RunningServer, program: ProgramServer, record_property: Measure
 ) -> None:
     """Anyone in the network can use the server by a path that its API key does not guard, or read its state."""
-    found = served.container.execute("python3", "-c", ROUTES.read_text("utf-8"), program.name)
+    found = served.container.execute("python3", "-c", (INSIDE / "routes.py").read_text("utf-8"), program.name)
     described = served.get("/openapi.json").json()["paths"]
     paths = {*json.loads(found.stdout), *described, *EXTRA_PATHS}
     assert len(described) > 10

@@ -1,0 +1,1 @@
+"""The smoke levels: pytest modules that `./inv smoke` runs on an image."""
