@@ -149,7 +149,7 @@ def plot(project: Project, results: str, output: str = "") -> None:
 
 @command("bench", base="look for the images of results that are new since this commit (default: of all results)")
 def check(project: Project, base: str = "") -> None:
-    """Check the results in benchmarks/results: format, plausibility, and that the images of new ones exist."""
+    """Check the results in data/results: format, plausibility, and that the images of new ones exist."""
     from imagefactory.check.bench.result import check_shared, unchanged_files
     from imagefactory.ci.pull_request import worktree
     from imagefactory.plan.known_layers import KnownLayers

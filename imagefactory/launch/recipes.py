@@ -148,7 +148,7 @@ def _metadata(description: Description) -> dict[str, object]:
 
 
 FIRST_START: Final = 3600
-"""Seconds for a first start: benchmarks/starts.yaml has two minutes, a Spark takes ten; the rest is for a download."""
+"""Seconds for a first start: data/starts.yaml has two minutes, a Spark takes ten; the rest is for a download."""
 _KEYS: Final = {"--name": "ContainerName", "--network": "Network", "--volume": "Volume", "--env": "Environment"}
 
 

@@ -1,4 +1,4 @@
-"""The advice in docs/advice.yaml, which docs/serving.md and the site show; texts are Markdown."""
+"""The advice in data/advice.yaml, which docs/serving.md and the site show; texts are Markdown."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 from pydantic import Field
 
+from imagefactory.project.data import DATA
 from imagefactory.project.locks.files import Frozen
 from images.shipped.yamlfile import read_yaml
 
@@ -50,7 +51,7 @@ class Guides(Frozen):
 
 def read_guides(root: Path) -> Guides:
     """Read the advice of a checkout; without the file there is none."""
-    path = root / "docs" / "advice.yaml"
+    path = root / DATA / "advice.yaml"
     return Guides.model_validate(read_yaml(path).data) if path.is_file() else Guides()
 
 

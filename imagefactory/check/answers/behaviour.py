@@ -8,13 +8,12 @@ from pydantic import Field
 
 from imagefactory.check.answers.result import Outcome
 from imagefactory.check.bench.endpoint import Endpoint
-from imagefactory.check.bench.profiles import FOLDER, load_data
 from imagefactory.errors import CheckError, clean
+from imagefactory.project.data import load_data
 from imagefactory.project.locks.files import Frozen
 from imagefactory.store.digests import parse_json
 from imagefactory.store.progress import Say
 
-BEHAVIOUR: Final = Path(FOLDER, "behaviour.yaml")
 _SHOWN: Final = 200
 
 
@@ -101,7 +100,7 @@ class Behaviour(Frozen):
 
     @classmethod
     def of(cls, root: Path) -> Self:
-        return load_data(root / BEHAVIOUR, cls)
+        return load_data(root, "behaviour.yaml", cls)
 
     def asked(self, scenario: Scenario, model: str) -> dict[str, Any]:
         asked = {"model": model, "messages": list(scenario.messages), **self.request, **scenario.request}

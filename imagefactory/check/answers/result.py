@@ -6,12 +6,12 @@ from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from imagefactory.check.bench.profiles import FOLDER, load_data
 from imagefactory.check.bench.result import BenchMachine, BoundTo
 from imagefactory.errors import InputError
+from imagefactory.project.data import DATA, load_data
 from imagefactory.project.locks.files import Document, Frozen
 
-PANEL: Final = Path(FOLDER, "panel.yaml")
+PANEL: Final = Path(DATA, "panel.yaml")
 TOP: Final = 20  # the likeliest tokens of each place that are compared
 
 
@@ -31,7 +31,7 @@ class Panel(Frozen):
 
     @classmethod
     def of(cls, root: Path) -> Self:
-        return load_data(root / PANEL, cls)
+        return load_data(root, PANEL.name, cls)
 
 
 class Window(Frozen):

@@ -1,16 +1,15 @@
-"""The data in benchmarks/: profiles, prompts, and what others published, which is never mixed with own results."""
+"""Profiles and prompts of benchmarks, and what others published, which is never mixed with our own results."""
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, Field, RootModel, ValidationError
+from pydantic import Field, RootModel
 
-from imagefactory.errors import InputError, unknown_name
-from imagefactory.project.locks.files import Frozen, first_problem
-from images.shipped.yamlfile import read_yaml
+from imagefactory.errors import unknown_name
+from imagefactory.project.data import load_data
+from imagefactory.project.locks.files import Frozen
 
-FOLDER: Final = "benchmarks"
 MIXED: Final = "mixed"  # the kind of a measurement whose prompts are of all kinds
 Positive = Annotated[int, Field(gt=0)]
 Figure = Annotated[float, Field(gt=0)]
@@ -118,36 +117,20 @@ class ObservedStarts(RootModel[tuple[ObservedStart, ...]]):
     """All of them."""
 
 
-Model = TypeVar("Model", bound=BaseModel)
-
-
 def load_profiles(root: Path) -> Profiles:
-    return load_data(root / FOLDER / "profiles.yaml", Profiles)
+    return load_data(root, "profiles.yaml", Profiles)
 
 
 def load_prompts(root: Path) -> Prompts:
-    return load_data(root / FOLDER / "prompts.yaml", Prompts)
+    return load_data(root, "prompts.yaml", Prompts)
 
 
 def load_published(root: Path) -> PublishedFigures:
-    return load_data(root / FOLDER / "published.yaml", PublishedFigures)
+    return load_data(root, "published.yaml", PublishedFigures)
 
 
 def load_starts(root: Path) -> tuple[ObservedStart, ...]:
-    return load_data(root / FOLDER / "starts.yaml", ObservedStarts).root
-
-
-def load_data(path: Path, model: type[Model]) -> Model:
-    try:
-        return model.model_validate(read_yaml(path).data)
-    except ValidationError as error:
-        raise InputError(
-            "bad-bench-result",
-            f"{path.name} cannot be used.",
-            where=path,
-            why=f"{first_problem(error)}.",
-            fix="Correct the file.",
-        ) from None
+    return load_data(root, "starts.yaml", ObservedStarts).root
 
 
 def salted(texts: Iterable[str], count: int, repeat: int) -> list[str]:

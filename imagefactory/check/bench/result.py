@@ -12,8 +12,8 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from imagefactory.check.bench.profiles import FOLDER
 from imagefactory.errors import InputError
+from imagefactory.project.data import DATA
 from imagefactory.project.locks.files import Document, Frozen
 
 _DIGEST: Final = r"^(sha256:[0-9a-f]{64})?$"
@@ -212,7 +212,7 @@ def mean_spread(spreads: Iterable[Spread]) -> Spread:
     return Spread(**{name: fmean(getattr(one, name) for one in found) for name in Spread.model_fields})
 
 
-RESULTS: Final = Path(FOLDER, "results")
+RESULTS: Final = Path(DATA, "results")
 _MOST: Final = 1_000_000  # tokens per second that no machine of this matrix gives
 _SLACK: Final = 1.02
 

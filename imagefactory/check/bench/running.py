@@ -90,7 +90,7 @@ def bench_url(bench: Bench, endpoint: Endpoint, tool: Subject, say: Say) -> tupl
     with _running(bench, tool, bound) as (image, containers, record):
         options = ("--network", "host", *models_volume())
         beside = containers.start(image, "sleep", "infinity", options=options)
-        measure(bench, record, endpoint, command_in(beside.name, bench.project.root), say)
+        measure(bench, record, endpoint, command_in(beside.name), say)
     return record.result, record.path
 
 
@@ -180,7 +180,7 @@ def _start_and_measure(
     endpoint = Endpoint(server.address, server.key, server.container)
     if version := endpoint.version():  # not every server says
         record.add(bound=record.result.bound.model_copy(update={"server_version": version}))
-    measure(bench, record, endpoint, command_in(server.container.name, bench.project.root), say)
+    measure(bench, record, endpoint, command_in(server.container.name), say)
 
 
 def _steps(server: RunningServer) -> dict[str, float]:

@@ -15,7 +15,6 @@ from pathlib import Path
 from statistics import median
 from typing import IO, Any, Final
 
-from imagefactory.check.bench.profiles import FOLDER
 from imagefactory.check.bench.result import Acceptance, Measurement, Spread, users_text
 from imagefactory.errors import clean
 from imagefactory.oci.format import VENV
@@ -50,7 +49,7 @@ class BenchJob:
         return f"repeat {self.repeat}, {self.kind}, {users_text(self.users)}{depth}"
 
     def document(self, address: str, model: str, tokenizer: str) -> dict[str, Any]:
-        """Return the job as benchmarks/run_jobs.py reads it."""
+        """Return the job as run_jobs.py reads it."""
         arguments = [
             *("--backend", "openai-chat", "--endpoint", "/v1/chat/completions", "--base-url", address),
             *("--model", model, "--tokenizer", tokenizer, "--seed", "0", "--disable-tqdm"),
@@ -63,8 +62,8 @@ class BenchJob:
         return {"prompts": self.prompts, "arguments": arguments}
 
 
-def command_in(container: str, root: Path) -> list[str]:
-    program = (root / FOLDER / "run_jobs.py").read_text("utf-8")
+def command_in(container: str) -> list[str]:
+    program = Path(__file__).with_name("run_jobs.py").read_text("utf-8")
     return ["docker", "exec", "--interactive", container, f"/{VENV}/bin/python3", "-c", program]
 
 

@@ -162,7 +162,7 @@ def _follow(process: subprocess.Popen[bytes], results: Path, say: Say) -> list[d
                 figures = "".join(f", {name} {value:g}" for name, value in entry["measured"].items())
                 said = f"{entry['outcome']} ({entry['seconds']:.1f} s{figures})"
                 reason = reason_in(entry["message"]) if entry["message"] else ""
-                words = "as above" if reason in told else reason
+                words = "as above" if reason and reason in told else reason
                 told |= {reason}
                 say(": ".join(filter(None, (entry["level"], entry["name"], said, words))))
         if ended:

@@ -272,7 +272,7 @@ def measure_once(server: RunningServer, folder: Path) -> None:
     endpoint = Endpoint(server.address, server.key, server.container)
     path = folder / "result.json"
     with recording(path, result(measurements=(), complete=False, why="new")) as record:
-        measure(bench, record, endpoint, command_in(server.container.name, REPOSITORY), lambda _: None)
+        measure(bench, record, endpoint, command_in(server.container.name), lambda _: None)
     found = BenchResult.read(path)
     assert found.complete
     assert [one.kind for one in found.measurements] == ["code", "prose", "dialogue", "maths", "tools"]

@@ -98,7 +98,8 @@ def by_token(place: Place) -> dict[int, float]:
 def faults(trained: Path, tiny_image: str, served: AnswersResult) -> dict[str, AnswersResult]:
     """The same panel from one process, whole (under an empty name) and with each fault."""
     options = (*mounted(trained), "--volume", f"{REPOSITORY}:/repo:ro", "--entrypoint", "/opt/venv/bin/python3")
-    done = docker("run", "--rm", "--ipc", "host", *options, tiny_image, "/repo/tests/trained/faults.py", timeout=1200)
+    program = "/repo/tests/fixtures/in_container/faults.py"
+    done = docker("run", "--rm", "--ipc", "host", *options, tiny_image, program, timeout=1200)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
 

@@ -44,7 +44,7 @@ def test_what_is_known_of_the_newest_release_is_found_again(
     factory_checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = factory_checkout.root
-    for name in ("README.md", "benchmarks"):
+    for name in ("README.md", "data"):
         copy = shutil.copytree if (REPOSITORY / name).is_dir() else shutil.copy
         copy(REPOSITORY / name, root / name)
     newest, before = forget(factory_checkout)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from imagefactory.check.answers.measuring import measure_image
-from imagefactory.check.answers.result import PANEL, AnswersResult
+from imagefactory.check.answers.result import AnswersResult
 from imagefactory.check.smoke.containers import docker
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.project import Project
@@ -38,8 +38,6 @@ def test_a_mod_that_scales_attention_wrongly_is_not_promoted(
     root, said = copied_checkout(tmp_path), list[str]()
     (root / "mods").unlink()
     shutil.copytree(REPOSITORY / "mods", root / "mods")
-    (root / PANEL).parent.mkdir()
-    shutil.copy(REPOSITORY / PANEL, root / PANEL)
 
     def measure(project: Project, repository: Repository, digest: Digest, say: Say) -> AnswersResult:
         volume = ("--volume", f"{trained}:{IN_CONTAINER}:ro")

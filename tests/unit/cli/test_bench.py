@@ -14,7 +14,7 @@ from tests.fixtures.inv import Inv
 @pytest.fixture
 def results(own_inv: Inv) -> Inv:
     """A checkout with the profiles, and three results."""
-    shutil.copytree(REPOSITORY / "benchmarks", own_inv.root / "benchmarks")
+    shutil.copytree(REPOSITORY / "data", own_inv.root / "data")
     result().write(own_inv.root / "a.json")
     result([32, 33, 31]).write(own_inv.root / "b.json")
     result(bound=BOUND.model_copy(update={"settings": {"A": "1"}})).write(own_inv.root / "c.json")
@@ -37,7 +37,7 @@ def test_results_are_plotted_and_one_of_an_unknown_image_is_refused(results: Inv
     pictures = sorted(Path(line).name for line in done.stdout.split())
     assert pictures == ["latency-dark.svg", "latency-light.svg"]
     assert results("bench.check").returncode == 0
-    result().write(results.root / "benchmarks" / "results" / "a.json")
+    result().write(results.root / "data" / "results" / "a.json")
     assert "no image of this repository" in results.fails("bad-bench-result", "bench.check")
 
 

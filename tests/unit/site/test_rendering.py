@@ -267,7 +267,7 @@ def test_others_figures_stand_at_the_top_and_the_default_version_first(files: di
 
 def test_the_fastest_model_comes_first_with_its_figure(tmp_path: Path) -> None:
     project = make_site_checkout(tmp_path / "checkout")
-    figures = project.root / "benchmarks" / "published.yaml"
+    figures = project.root / "data" / "published.yaml"
     figures.write_text(figures.read_text().replace("[big]", "[tiny]"))
     contents = gather(take_stock(project, made_up_records(project)))
     assert [model["name"] for model in contents.models] == ["tiny", "big"]
@@ -300,7 +300,7 @@ def test_there_are_files_for_language_models_and_recipes(files: dict[str, bytes]
 
 def test_measured_images_are_compared_with_an_interval_if_nothing_else_differs(tmp_path: Path) -> None:
     project = make_site_checkout(tmp_path / "checkout")
-    folder = project.root / "benchmarks" / "results"
+    folder = project.root / "data" / "results"
     slow, fast = (BOUND.model_copy(update={"target": f"{name}@2.0/cpu/arm64"}) for name in ("tiny", "big"))
     result((64, 65, 63), bound=slow).write(folder / "tiny" / "slow.json")
     result((128, 130, 126), bound=fast, tools={"vllm bench serve": "2.0"}).write(folder / "tiny" / "fast.json")

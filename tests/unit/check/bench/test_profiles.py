@@ -31,7 +31,7 @@ def test_every_repeat_has_prompts_of_its_own() -> None:
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "benchmarks").mkdir()
-    (tmp_path / "benchmarks" / "profiles.yaml").write_text("version: 1\nhold: 2\nprofiles: {}\n")
-    with raises("bad-bench-result", match="hold"):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "profiles.yaml").write_text("version: 1\nhold: 2\nprofiles: {}\n")
+    with raises("bad-data", match="hold"):
         load_profiles(tmp_path)

@@ -150,14 +150,19 @@ def test_a_level_passes_only_if_its_tests_ran(tmp_path: Path) -> None:
 
 def test_results_are_reported_as_they_arrive(tmp_path: Path) -> None:
     results = tmp_path / "results.jsonl"
-    lines = [json.dumps(entry) for entry in (planned("one"), ended("one"), ended("two", "failed", "broken"))]
+    lines = [
+        json.dumps(entry) for entry in (planned("one"), ended("one"), ended("two", "failed", "broken"), ended("six"))
+    ]
     writing = "open(sys.argv[1], 'a').write(line + '\\n'); time.sleep(0.1)"
     program = f"import sys, time\nfor line in sys.argv[2:]:\n {writing}"
     said: list[str] = []
     with subprocess.Popen([sys.executable, "-c", program, str(results), *lines]) as process:
         seen = _follow(process, results, said.append)
-    assert len(seen) == 3
-    assert said == ["static: one: passed (1.0 s, figure 2)", "static: two: failed (1.0 s, figure 2): broken"]
+    assert len(seen) == 4
+    passed = "passed (1.0 s, figure 2)"
+    assert said == [
+        *(f"static: one: {passed}", "static: two: failed (1.0 s, figure 2): broken", f"static: six: {passed}")
+    ]
 
 
 FAILED = LevelResult.of([TestResult(name="one", outcome="failed", message="broken")])

@@ -51,11 +51,12 @@ def main() -> None:
         for job in work["jobs"]:
             rows = [{"prompt": prompt} for prompt in job["prompts"]]
             CustomDataset.load_data = lambda self, rows=rows: setattr(self, "data", rows)
+            line: dict[str, Any]
             try:
-                found = {"result": shortened(serve.main(arguments_for(parser, job["arguments"])))}
+                line = {"result": shortened(serve.main(arguments_for(parser, job["arguments"])))}
             except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, the report names it
-                found = {"error": f"{type(error).__name__}: {error}"[:LONGEST]}
-            print(json.dumps(found), file=out, flush=True)
+                line = {"error": f"{type(error).__name__}: {error}"[:LONGEST]}
+            print(json.dumps(line), file=out, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-# ruff: noqa: C901, PLR0915, T201 - a program of its own, with one long list
+# ruff: noqa: C901, PLR0915 - a program of its own, with one long list
 """Shows on a real GPU that slimming changes no result: run by hand on a machine with PyTorch.
 
-    python3 tests/gpu/slimmed_operations.py FOLDER
+    python3 tools/slimmed_operations.py FOLDER
 
 It copies the installed torch and NVIDIA's libraries into FOLDER, slims them for the GPU at hand with the factory's own
 code, and compares the results of many operations, bit for bit, before and after. As a control, it overwrites the code
@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))
 PIECE = 1 << 20
 LEAST = 64 * 1024

@@ -1,9 +1,9 @@
 """Computes what the matrix costs: the bytes that the locks name, with and without layers that images share.
 
-    .venv/bin/python -m tests.bench.matrix_cost
+    .venv/bin/python -m tools.bench.matrix_cost
 
 Reads only locks and plans, downloads nothing, and prints the same figures on every machine. Processor time is computed:
-bytes times the measured time of one assembly (tests/bench/README.md).
+bytes times the measured time of one assembly (tools/bench/README.md).
 """
 
 import sys

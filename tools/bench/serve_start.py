@@ -1,6 +1,6 @@
 """Measures what the serve program takes before it becomes vLLM, beside a Python that does nothing.
 
-Run `.venv/bin/python -m tests.bench.serve_start [RUNS]`. Prints medians and ratios; nothing is asserted. The last line
+Run `.venv/bin/python -m tools.bench.serve_start [RUNS]`. Prints medians and ratios; nothing is asserted. The last line
 is a fresh container, where no compiled modules exist yet.
 """
 

@@ -1,6 +1,6 @@
 """Trains the tiny model on the project's own pages, so that its answers are not uniform: a minute on two cores.
 
-    docker run --rm -v "$PWD":/repo --entrypoint python3 IMAGE /repo/tests/trained/train.py
+    docker run --rm -v "$PWD":/repo --entrypoint python3 IMAGE /repo/tools/train_tiny.py
 
 IMAGE is one of tiny/cpu, which has torch and transformers. The seed is fixed; other pages give other weights.
 """
@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 WINDOW, BATCH, STEPS, RATE = 192, 16, int(sys.argv[1]) if len(sys.argv) > 1 else 600, 4e-3
 
 torch.manual_seed(1)
