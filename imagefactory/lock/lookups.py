@@ -11,11 +11,11 @@ import requests
 from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
 
-from imagefactory.errors import LockError, NetworkError, RegistryError, clean
+from imagefactory.errors import LockError, NetworkError, RegistryError
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.locks.files import CompanionLock, LockedCompanion, LockedRevision, LockedSource
 from imagefactory.store.digests import Sha256, parse_json
-from imagefactory.store.http import RangeFile, get_bounded, new_session, short_reason
+from imagefactory.store.http import RangeFile, ask, new_session, short_reason
 from imagefactory.store.index_config import redact
 from imagefactory.store.indexes import Indexes
 from imagefactory.store.progress import Say
@@ -76,7 +76,6 @@ def lock_companions(images: Mapping[str, str], old: CompanionLock, say: Say) -> 
     return CompanionLock(made_from={}, images=tuple(found))
 
 
-TIMEOUT = (10.0, 30.0)
 _LARGEST = 16 * 1024 * 1024  # the longest answer of the hub in bytes: it lists the files of a model
 
 
@@ -90,18 +89,19 @@ def lock_revision(repo: str) -> LockedRevision:
     token = os.environ.get("HF_TOKEN")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        answer = get_bounded(new_session().get, url, headers=headers, timeout=TIMEOUT, limit=_LARGEST)
+        with new_session() as session:
+            answer = ask(session, "GET", url, headers=headers, limit=_LARGEST)
     except requests.RequestException as error:
         why = f"The hub does not answer ({short_reason(error)})."
     else:
-        if answer.status_code == HTTPStatus.OK:
+        if answer.status == HTTPStatus.OK:
             why = "The hub's response contains no commit."
             with suppress(ValueError, KeyError, TypeError):
-                return LockedRevision(repo=repo, commit=parse_json(answer.content)["sha"])
-        elif answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+                return LockedRevision(repo=repo, commit=parse_json(answer.body)["sha"])
+        elif answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             why = "The repository is private or gated, or does not exist. Gated repositories need HF_TOKEN."
         else:
-            why = f"The hub answered {answer.status_code} {clean(answer.reason)}."
+            why = f"The hub answered {answer.status_line}."
     raise NetworkError(
         "hub-unreachable",
         f"The revision of {repo} cannot be looked up.",

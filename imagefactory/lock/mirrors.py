@@ -15,8 +15,8 @@ from urllib.parse import unquote
 
 import requests
 
-from imagefactory.errors import NetworkError, clean
-from imagefactory.store.http import Retry, get_bounded, judge, new_session, reason_of
+from imagefactory.errors import NetworkError
+from imagefactory.store.http import Retry, ask, judge, new_session, reason_of
 from imagefactory.store.paths import expand_home, split_address
 
 SNAPSHOTS = "https://snapshot.debian.org/archive"  # all past states of Debian's mirrors, as a last resort
@@ -28,7 +28,6 @@ SNAPSHOT_DATE = "%Y%m%dT%H%M%SZ"
 # time. So request later ones: after half a day, then after a day and a half, before mirrors remove old files.
 SNAPSHOT_DELAYS = (timedelta(hours=12), timedelta(hours=36))
 RETRY = Retry(attempts=3)
-TIMEOUT = (10.0, 60.0)  # seconds to connect, seconds of silence
 _SERVER_ERROR = 500
 
 
@@ -116,15 +115,16 @@ def fetch(root: str, path: str) -> bytes | None:
 
 def _download(url: str) -> bytes | None:
     try:
-        answer = RETRY.run(lambda: get_bounded(new_session().get, url, timeout=TIMEOUT), later=judge)
+        with new_session() as session:
+            answer = RETRY.run(lambda: ask(session, "GET", url), later=judge)
     except requests.RequestException as error:
         why = f"{type(error).__name__}: {reason_of(error)}"
     else:
         if answer.ok:
-            return answer.content
-        if answer.status_code < _SERVER_ERROR and judge(answer) is None:
+            return answer.body
+        if answer.status < _SERVER_ERROR and judge(answer) is None:
             return None
-        why = f"it answered {answer.status_code} {clean(answer.reason)}"
+        why = f"it answered {answer.status_line}"
     raise NetworkError(
         "mirror-unreachable",
         "A Debian mirror does not answer.",

@@ -19,13 +19,12 @@ from imagefactory.errors import NetworkError, RegistryError, UsageError, clean
 from imagefactory.oci.registry.credentials import find_credentials
 from imagefactory.oci.registry.reference import Reference, is_digest
 from imagefactory.store.digests import Digest, parse_json
-from imagefactory.store.http import Retry, judge, new_session, read_bounded, reason_of
+from imagefactory.store.http import Retry, ask, judge, new_session, reason_of
 
 API: Final = "https://api.github.com"
 RECORDS: Final = "records"
 """The branch with the history page and the notes of each night."""
 _VERSION: Final = "2022-11-28"
-_TIMEOUT: Final = (10.0, 60.0)
 _PAGE: Final = 100
 _MOST_PAGES: Final = 10_000
 _LARGEST: Final = 64 * 1024 * 1024
@@ -137,24 +136,21 @@ class GitHub:
         }
         try:
             answer = self.retry.run(
-                lambda: read_bounded(
-                    self._session.request(method, url, headers=headers, json=data, timeout=_TIMEOUT, stream=True),
-                    _LARGEST,
-                ),
+                lambda: ask(self._session, method, url, headers=headers, json=data, limit=_LARGEST),
                 # Only reads are retried: a write that got through must not happen twice.
                 later=judge if method == "GET" else lambda _: None,
             )
-            if optional and answer.status_code == HTTPStatus.NOT_FOUND:
+            if optional and answer.status == HTTPStatus.NOT_FOUND:
                 return None
             if answer.ok:
-                return parse_json(answer.content) if answer.content else None
+                return parse_json(answer.body) if answer.body else None
         except (requests.RequestException, ValueError) as error:  # the latter for what is no JSON
             fix = "Run the job again; https://www.githubstatus.com shows whether GitHub has an outage."
             raise _failed("GitHub does not answer.", f"{method} {url}", reason_of(error), fix) from None
         fix = "Read GitHub's message; run the job again if the problem is on GitHub's side."
-        if answer.status_code in _REFUSED:
+        if answer.status in _REFUSED:
             fix = "Check what the token may do (a job's `permissions:`; `delete:packages` for `prune`), and the name."
-        why = f"It answered {answer.status_code}: {clean(answer.text[:200])}"
+        why = f"It answered {answer.status}: {clean(answer.body[:200].decode('utf-8', 'replace'))}"
         raise _failed(f"GitHub refused a request about {self.folder}.", f"{method} {url}", why, fix)
 
 

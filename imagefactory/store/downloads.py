@@ -18,14 +18,22 @@ from imagefactory.errors import FactoryError, InputError, NetworkError
 from imagefactory.store.atomic import adopt, is_disk_full, translating_disk_full
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256, file_sha256
-from imagefactory.store.http import Retry, content_length, judge, new_session, short_reason
+from imagefactory.store.http import (
+    TIMEOUT,
+    Retry,
+    TooLargeError,
+    content_length,
+    judge,
+    new_session,
+    pieces_of,
+    short_reason,
+    time_for,
+)
 from imagefactory.store.index_config import redact
 from imagefactory.store.progress import Progress
 
 PARALLEL = 6
 RETRY = Retry()
-TIMEOUT = (10, 60)
-_CHUNK = 128 * 1024  # the most that is lost when a connection breaks
 
 
 @dataclass(frozen=True)
@@ -156,16 +164,16 @@ class _Transfer:
             expected = self.wanted.size - done if length is None else length
             if done + expected > self.wanted.size:
                 return False
-            received = 0
+            received, left = 0, self.wanted.size - done
             with self.partial.open("ab" if resumed else "wb") as file:
-                for chunk in answer.iter_content(_CHUNK):
-                    if self.stopped.is_set():
-                        raise CancelledError
-                    received += len(chunk)
-                    if done + received > self.wanted.size:
-                        return False
-                    file.write(chunk)
-                    self.progress(done + received)
+                try:
+                    for piece in pieces_of(answer, left, time_for(left)):
+                        if self.stopped.is_set():
+                            raise CancelledError
+                        received += file.write(piece)
+                        self.progress(done + received)
+                except TooLargeError:
+                    return False
             if received < expected:
                 raise requests.ConnectionError("the connection ended early")
             return True

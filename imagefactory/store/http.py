@@ -1,10 +1,10 @@
 """Requests of the network: which failures to retry and when, bounded answers, and parts of remote files.
 
-Every request of the factory to a server that it did not start goes through `new_session`: what such a server sends is
-bounded in time by the pace that it must keep, and in size by whoever reads it.
+Every request of the factory to a server that it did not start goes through `new_session`, and every body through
+`pieces_of`: it has a size and a deadline. Silence is bounded by the timeout, headers by http.client, which takes
+100 of 64 KiB each.
 """
 
-import http.client
 import io
 import random
 import re
@@ -91,11 +91,11 @@ def judge(outcome: object) -> Again | None:
         outcome = outcome.response
     if isinstance(outcome, requests.Response):
         return judge_status(outcome.status_code, outcome.headers)
+    if isinstance(outcome, Response):
+        return judge_status(outcome.status, outcome.headers)
     # Errors of the disk are final, and so are bad certificates and URLs (which are ValueErrors in requests).
     passing = isinstance(outcome, requests.RequestException | ConnectionError | TimeoutError)
-    final = isinstance(outcome, requests.exceptions.SSLError | ValueError) or any(
-        isinstance(cause, BadPaceError) for cause in causes(outcome)
-    )
+    final = isinstance(outcome, requests.exceptions.SSLError | ValueError | GivenUpError)
     return Again() if passing and not final else None
 
 
@@ -126,8 +126,7 @@ def reason_of(error: BaseException) -> str:
 
 def short_reason(error: BaseException) -> str:
     """Return why a request failed, without anything of its URL, which may contain a password."""
-    *_, inner = causes(error)
-    return str(inner) if isinstance(inner, BadPaceError | TooLargeError) else type(error).__name__
+    return str(error) if isinstance(error, GivenUpError) else type(error).__name__
 
 
 def content_length(headers: Mapping[str, str]) -> int | None:
@@ -136,106 +135,16 @@ def content_length(headers: Mapping[str, str]) -> int | None:
     return int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None
 
 
-@dataclass
-class Pace:
-    """How slow a server may be, and how much of what it sends may be no content."""
-
-    window: float = 60.0  # seconds of waiting after which to look whether enough came
-    least: int = 256 * 1024  # bytes that must come in a window, unless the answer ends before
-    overhead: int = 1024 * 1024
-    """Bytes of headers, and of what frames and follows chunks; half as much as the content, if that is more."""
-    clock: Callable[[], float] = time.monotonic
+class GivenUpError(requests.RequestException):
+    """An answer is given up; asking again would not help."""
 
 
-PACE = Pace()
+class TooLargeError(GivenUpError):
+    """An answer is larger than the limit."""
 
 
-class BadPaceError(OSError):
-    """A server sends so slowly, or so much besides its content, that the answer is given up; it is not asked again."""
-
-
-class _PacedSocket(io.RawIOBase):
-    """Reads an answer from a socket, and gives up on one that keeps us waiting. The socket's timeout bounds silence."""
-
-    def __init__(self, raw: io.RawIOBase) -> None:
-        self._raw = raw
-        self._waited = 0.0
-        self._lately = 0
-        self.received = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:  # noqa: ANN401 - collections.abc.Buffer is newer than Python 3.11
-        began = PACE.clock()
-        count: int | None = self._raw.readinto(buffer)
-        if self.received:  # a server may think before its first byte, as long as the timeout allows
-            self._waited += PACE.clock() - began
-        self._lately += count or 0
-        self.received += count or 0
-        if self._waited >= PACE.window:
-            if self._lately < PACE.least and count:
-                raise BadPaceError(f"it sent only {self._lately:,} bytes in {self._waited:.0f} s")
-            self._waited, self._lately = 0.0, 0
-        return count
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-class _PacedReader(io.BufferedReader):
-    """Reads lines of bounded length, and not endlessly many: they carry no content."""
-
-    raw: _PacedSocket
-
-    def __init__(self, raw: _PacedSocket) -> None:
-        super().__init__(raw)
-        self._overhead = 0
-
-    def readline(self, size: int | None = -1) -> bytes:
-        line = super().readline(PACE.overhead if size is None or size < 0 else size)
-        self._overhead += len(line)
-        if self._overhead > max(PACE.overhead, self.raw.received // 2):
-            raise BadPaceError(f"it sent {self._overhead:,} bytes that are no content")
-        return line
-
-
-class _PacedResponse(http.client.HTTPResponse):
-    fp: Any
-
-    def __init__(self, *positional: Any, **options: Any) -> None:  # noqa: ANN401 - theirs
-        super().__init__(*positional, **options)
-        self.fp = _PacedReader(_PacedSocket(self.fp.detach()))
-
-
-class _HTTPConnection(urllib3.connection.HTTPConnection):
-    response_class = _PacedResponse
-
-
-class _HTTPSConnection(urllib3.connection.HTTPSConnection):
-    response_class = _PacedResponse
-
-
-class _HTTPPool(urllib3.HTTPConnectionPool):
-    ConnectionCls = _HTTPConnection
-
-
-class _HTTPSPool(urllib3.HTTPSConnectionPool):
-    ConnectionCls = _HTTPSConnection
-
-
-class _PacedAdapter(HTTPAdapter):
-    """Reads answers at a pace, and sends bodies in larger blocks than http.client, which uses 16 KiB."""
-
-    def init_poolmanager(self, *positional: Any, **options: Any) -> None:  # noqa: ANN401 - theirs
-        super().init_poolmanager(*positional, blocksize=_BLOCK, **options)
-        self.poolmanager.pool_classes_by_scheme = {"http": _HTTPPool, "https": _HTTPSPool}
-
-    def proxy_manager_for(self, proxy: str, **options: Any) -> Any:  # noqa: ANN401 - theirs
-        manager = super().proxy_manager_for(proxy, **options)
-        manager.pool_classes_by_scheme = {"http": _HTTPPool, "https": _HTTPSPool}
-        return manager
+class TooSlowError(GivenUpError):
+    """An answer takes longer than it may."""
 
 
 class _Session(requests.Session):
@@ -249,63 +158,94 @@ class _Session(requests.Session):
 
 
 def new_session(connections: int = 10) -> requests.Session:
-    """Return a session whose answers have to keep a pace, and whose redirects are few and small."""
+    """Return a session for servers that nobody vouches for: few redirects, with small bodies."""
     session = _Session()
     session.max_redirects = 5
     for scheme in ("http://", "https://"):
-        session.mount(scheme, _PacedAdapter(pool_maxsize=connections))
-    session.hooks["response"].append(_read_redirect)
+        session.mount(scheme, HTTPAdapter(pool_maxsize=connections))
+    session.hooks["response"].append(_drain_redirect)
     return session
 
 
-def _read_redirect(answer: requests.Response, **_: object) -> None:
+def _drain_redirect(response: requests.Response, **_: object) -> None:
     """Read the body of a redirect, before requests does so without a bound."""
-    if answer.is_redirect:
-        read_bounded(answer, _BLOCK)
+    if response.is_redirect:
+        try:
+            for _piece in pieces_of(response, _BLOCK):
+                pass
+        except requests.RequestException:
+            response.close()
+            raise
 
 
+TIMEOUT = (10.0, 60.0)  # seconds to connect, and of silence
 MOST = 128 * 1024 * 1024  # more than any page of an index, or any list of Debian packages, has
-LONGEST = 600.0  # seconds to receive an answer that is kept in memory
+LONGEST = 600.0  # seconds for the body of an answer
+SLOWEST = 16 * 1024  # bytes per second: a large file gets more seconds
 _BLOCK = 256 * 1024
 
 
-class TooLargeError(requests.RequestException, ValueError):
-    """A response is larger than the limit; asking again would not help."""
+@dataclass(frozen=True)
+class Response:
+    """What a server answered, read into memory."""
+
+    status: int
+    headers: Mapping[str, str]  # looked up case-insensitively
+    body: bytes
+    url: str
+
+    @property
+    def ok(self) -> bool:
+        return self.status < HTTPStatus.MULTIPLE_CHOICES
+
+    @property
+    def status_line(self) -> str:
+        """The status in numbers and in words, such as `404 Not Found`."""
+        try:
+            return f"{self.status} {HTTPStatus(self.status).phrase}"
+        except ValueError:
+            return str(self.status)
 
 
-def get_bounded(
-    get: Callable[..., requests.Response],
+def ask(
+    session: requests.Session,
+    method: str,
     url: str,
     *,
-    headers: Mapping[str, str] | None = None,
-    timeout: tuple[float, float],
     limit: int = MOST,
-) -> requests.Response:
-    return read_bounded(get(url, headers=headers, timeout=timeout, stream=True), limit)
+    timeout: tuple[float, float] = TIMEOUT,
+    **options: Any,  # noqa: ANN401 - those of requests
+) -> Response:
+    """Send a request, and read the answer into memory."""
+    with session.request(method, url, timeout=timeout, stream=True, **options) as response:
+        body = b"".join(pieces_of(response, limit))
+        return Response(response.status_code, response.headers, body, response.url)
 
 
-def read_bounded(answer: requests.Response, limit: int) -> requests.Response:
-    """Read the whole body of a streamed response, unpacked; raise TooLargeError beyond the limit."""
-    with answer:
-        body = bytearray()
-        for piece in pieces_of(answer):
-            body += piece
-            if len(body) > limit:
-                raise TooLargeError(f"the answer has more than {limit:,} bytes", response=answer)
-        answer._content = bytes(body)  # noqa: SLF001 - requests itself cannot limit a body
-        return answer
+def time_for(size: int) -> float:
+    """Return the seconds in which a file of this size has to arrive."""
+    return LONGEST + size / SLOWEST
 
 
-def pieces_of(answer: requests.Response) -> Iterator[bytes]:
-    """Iterate over the body of an answer that is to be kept in memory, for as long as that may take."""
-    began = PACE.clock()
-    for piece in answer.iter_content(_BLOCK):
-        yield piece
-        if PACE.clock() - began > LONGEST:
-            raise requests.ConnectionError(BadPaceError(f"its answer takes longer than {LONGEST:.0f} s"))
+def pieces_of(response: requests.Response, limit: int, seconds: float | None = None) -> Iterator[bytes]:
+    """Iterate over the body of a streamed response, unpacked, as it arrives; raise GivenUpError beyond the bounds."""
+    longest = LONGEST if seconds is None else seconds
+    received, until = 0, time.monotonic() + longest
+    try:
+        # Not `iter_content`, which waits until a block is full: byte by byte, that may take days.
+        while piece := response.raw.read1(_BLOCK, decode_content=True):
+            received += len(piece)
+            if received > limit:
+                raise TooLargeError(f"the answer has more than {limit:,} bytes", response=response)
+            if time.monotonic() > until:
+                raise TooSlowError(f"the answer takes longer than {longest:,.0f} s", response=response)
+            yield piece
+    except urllib3.exceptions.DecodeError as error:
+        raise requests.exceptions.ContentDecodingError(error) from None
+    except urllib3.exceptions.HTTPError as error:
+        raise requests.ConnectionError(error) from None
 
 
-TIMEOUT = 60
 WINDOW = 64 * 1024  # the least that is fetched: one request usually covers a zip's end record and its directory
 WIDEST = 16 * 1024 * 1024  # the most that is fetched at a time and held in memory
 SMALL = 16 * WINDOW  # a file up to this size is read whole from a server that does not support ranges
@@ -365,10 +305,10 @@ class RangeFile(io.RawIOBase):
                 if length is None or length > SMALL:
                     raise RangesRefusedError(f"the server ignores ranges (status {answer.status_code})")
                 self.size = length
-                return 0, read_bounded(answer, SMALL).content
+                return 0, b"".join(pieces_of(answer, SMALL))
             number = "([0-9]{1,18})"
             span = re.fullmatch(rf"bytes {number}-{number}/{number}", answer.headers.get("Content-Range", ""))
             if span is None:
                 raise RangesRefusedError("the server does not say which range it sends")
             self.size = int(span[3])
-            return int(span[1]), read_bounded(answer, most).content
+            return int(span[1]), b"".join(pieces_of(answer, most))

@@ -4,7 +4,6 @@ import html
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
@@ -14,13 +13,12 @@ import requests
 from packaging.utils import canonicalize_name
 from pypi_simple import ACCEPT_JSON_PREFERRED, PYPI_SIMPLE_ENDPOINT, ProjectPage, UnsupportedRepoVersionError
 
-from imagefactory.errors import NetworkError, clean
+from imagefactory.errors import NetworkError
 from imagefactory.store.digests import parse_json
-from imagefactory.store.http import Retry, get_bounded, judge, new_session, short_reason
+from imagefactory.store.http import Response, Retry, ask, judge, new_session, short_reason
 from imagefactory.store.index_config import IndexConfig, redact
 from imagefactory.store.paths import expand_home, split_address
 
-TIMEOUT = (10.0, 60.0)
 RETRY = Retry()
 
 
@@ -69,28 +67,32 @@ class Indexes:
         url = f"{(index or PYPI_SIMPLE_ENDPOINT).rstrip('/')}/{name}/"
         try:
             accept = {"Accept": ACCEPT_JSON_PREFERRED}
-            attempt = partial(get_bounded, self._session.get, url, headers=accept, timeout=TIMEOUT)
-            answer = RETRY.run(attempt, later=judge)
-            if answer.status_code == HTTPStatus.NOT_FOUND:
-                return []
-            answer.raise_for_status()
+            answer = RETRY.run(lambda: ask(self._session, "GET", url, headers=accept), later=judge)
         except requests.RequestException as error:
-            raise NetworkError(
-                "index-unreachable",
-                "The package index does not respond.",
-                where=redact(index) or "the public default index",
-                why=_reason(error),
-                fix="Check the network, or point PIP_INDEX_URL or UV_INDEX_URL at an index you can reach.",
-            ) from None
+            raise _unreachable(index, _reason(error)) from None
+        if answer.status == HTTPStatus.NOT_FOUND:
+            return []
+        if not answer.ok:
+            raise _unreachable(index, f"It answered {answer.status_line}.")
         if "json" in answer.headers.get("Content-Type", ""):
             return _parse_json(answer, index)
-        return _parse_html(answer.text, answer.url)
+        return _parse_html(answer.body.decode("utf-8", "replace"), answer.url)
 
 
-def _parse_json(answer: requests.Response, index: str) -> list[WheelLocation]:
+def _unreachable(index: str, why: str) -> NetworkError:
+    return NetworkError(
+        "index-unreachable",
+        "The package index does not respond.",
+        where=redact(index) or "the public default index",
+        why=why,
+        fix="Check the network, or point PIP_INDEX_URL or UV_INDEX_URL at an index you can reach.",
+    )
+
+
+def _parse_json(answer: Response, index: str) -> list[WheelLocation]:
     """Parse a page of the JSON API (PEP 691)."""
     try:
-        packages = ProjectPage.from_json_data(parse_json(answer.content), base_url=answer.url).packages
+        packages = ProjectPage.from_json_data(parse_json(answer.body), base_url=answer.url).packages
     except (ValueError, KeyError, TypeError, UnsupportedRepoVersionError) as error:
         raise NetworkError(
             "index-unreachable",
@@ -152,13 +154,9 @@ def reachable(index: str) -> bool:
 
 def _reason(error: requests.RequestException) -> str:
     """Return why a request failed, without its URL, which may contain a password."""
-    match error:
-        case requests.HTTPError() if error.response is not None:
-            return f"It answered {error.response.status_code} {clean(error.response.reason)}."
-        case requests.exceptions.SSLError():
-            return "Its certificate is not trusted; set SSL_CERT_FILE to a bundle that includes it."
-        case _:
-            return f"No usable answer arrived ({short_reason(error)})."
+    if isinstance(error, requests.exceptions.SSLError):
+        return "Its certificate is not trusted; set SSL_CERT_FILE to a bundle that includes it."
+    return f"No usable answer arrived ({short_reason(error)})."
 
 
 def _as_folder(link: str) -> Path | None:

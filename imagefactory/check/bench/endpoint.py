@@ -14,7 +14,7 @@ from imagefactory.check.bench.result import SanityCheck
 from imagefactory.check.smoke.containers import Container
 from imagefactory.errors import CheckError, clean
 from imagefactory.store.digests import parse_json
-from imagefactory.store.http import new_session, read_bounded, reason_of
+from imagefactory.store.http import Response, ask, new_session, reason_of
 
 _PATIENCE: Final = 300
 _LARGEST: Final = 16 * 1024 * 1024  # the longest answer in bytes: a list of models, or 48 tokens
@@ -77,21 +77,21 @@ class Endpoint:
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         try:
             with new_session() as session:
-                wanted: Any = {"json": body, "headers": headers, "timeout": _PATIENCE, "stream": True}
-                reply = read_bounded(session.request(method, f"{self.address}{path}", **wanted), _LARGEST)
+                url, timeout = f"{self.address}{path}", (_PATIENCE, _PATIENCE)
+                reply = ask(session, method, url, json=body, headers=headers, timeout=timeout, limit=_LARGEST)
         except requests.RequestException as error:
             slow = isinstance(error, requests.Timeout)
             failed = "does not answer in time" if slow else "cannot be reached, or understood"
             why = f"It {failed} ({reason_of(error)})."
             raise self._failed(path, why, "Check that the server runs and is reachable.") from None
-        if reply.status_code in _REFUSED:
+        if reply.status in _REFUSED:
             fix = "Set VLLM_API_KEY to the server's key."
-            raise self._failed(path, f"It refuses the key (status {reply.status_code}).", fix)
+            raise self._failed(path, f"It refuses the key (status {reply.status}).", fix)
         if not reply.ok:
-            why = f"It answers with status {reply.status_code}: {_shown(reply)}"
+            why = f"It answers with status {reply.status}: {_shown(reply)}"
             raise self._failed(path, why, "Read the server's log.")
         try:
-            return parse_json(reply.content)
+            return parse_json(reply.body)
         except ValueError:
             raise self._odd(path, _shown(reply)) from None
 
@@ -104,8 +104,8 @@ class Endpoint:
         return self._failed(path, why, "Check that it is an OpenAI-compatible server.")
 
 
-def _shown(reply: requests.Response) -> str:
-    return clean(reply.content[:200].decode("utf-8", "replace"))
+def _shown(reply: Response) -> str:
+    return clean(reply.body[:200].decode("utf-8", "replace"))
 
 
 def _brief(answer: object) -> str:

@@ -22,15 +22,15 @@ from typing import BinaryIO, Literal
 import requests
 
 from imagefactory.errors import BuildError, InputError
-from imagefactory.oci.registry.answers import BLOCK, Answer, RegistryRequest, judge_answer
 from imagefactory.oci.registry.connection import Connection
+from imagefactory.oci.registry.responses import BLOCK, RegistryRequest, RegistryResponse, judge_response
 from imagefactory.store.digests import Digest
-from imagefactory.store.http import Again, content_length
+from imagefactory.store.http import Again, content_length, pieces_of, time_for
 from imagefactory.store.progress import Progress
 
 UploadOutcome = Literal["present", "uploaded"]
 OpenStream = Callable[[], BinaryIO]
-_Problem = Answer | requests.RequestException
+_Problem = RegistryResponse | requests.RequestException
 
 _TIMEOUT = (60.0, 300.0)
 """Seconds to send a block, and for the registry to commit: GHCR needs about 10 s for a large layer."""
@@ -56,26 +56,27 @@ class Download:
             return
         if answer.status == HTTPStatus.NOT_FOUND and not answer.has_error("NAME_UNKNOWN"):
             where = f"{self.connection.reference.name}@{self.digest}"
-            raise self.connection.error("absent", where, f"It answered {answer.said()}.")
+            raise self.connection.error("absent", where, f"It answered {answer.describe()}.")
         raise self.connection.failure(answer, "read a blob")
 
-    def _judge(self, outcome: Answer | OSError | None) -> Again | None:
-        again = judge_answer(outcome) if outcome is not None else None
+    def _judge(self, outcome: RegistryResponse | OSError | None) -> Again | None:
+        again = judge_response(outcome) if outcome is not None else None
         advanced, self._reached = self.position > self._reached, self.position
         return replace(again, advanced=advanced) if again is not None else None
 
-    def _request(self) -> Answer | None:
+    def _request(self) -> RegistryResponse | None:
         url = self.connection.url(f"blobs/{self.digest}")
         # Storage behind a registry may not support ranges: request one only if necessary.
         headers = {"Range": f"bytes={self.position}-{self.end - 1}"} if self.position else {}
         with self.connection.stream(RegistryRequest("GET", url, headers=headers)) as response:
-            if isinstance(response, Answer):
+            if isinstance(response, RegistryResponse):
                 nothing_left = response.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
                 return None if nothing_left else response
             skip = self._skip(response)
             expected = content_length(response.headers) or 0
             received = 0
-            for piece in response.iter_content(BLOCK):
+            # A block more than is wanted: that the blob is too long is for the caller to say.
+            for piece in pieces_of(response, self.end + BLOCK, time_for(self.end)):
                 received += len(piece)
                 wanted = piece[skip:][: self.end - self.position]
                 skip = max(0, skip - len(piece))
@@ -115,7 +116,7 @@ class Upload:
         problem = self.connection.retry.run(self._send, later=self._judge, stopped=self.stopped)
         if problem is None:
             return "uploaded"
-        if isinstance(problem, Answer):
+        if isinstance(problem, RegistryResponse):
             raise self.connection.failure(problem, "write a blob")
         with self.connection.named_failures():
             raise problem
@@ -126,7 +127,7 @@ class Upload:
         problem = self._put(location, body)
         if problem is None:
             return None
-        unclear = not isinstance(problem, Answer) or problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        unclear = not isinstance(problem, RegistryResponse) or problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR
         for check in range(_CHECKS if body.sent >= self.size and unclear else 1):
             self.connection.retry.wait(check + 1, Again(), self.stopped)
             if self._is_present():
@@ -135,8 +136,8 @@ class Upload:
         return problem
 
     def _judge(self, problem: _Problem | OSError | None) -> Again | None:
-        again = judge_answer(problem) if problem is not None else None
-        if again is not None or not isinstance(problem, Answer):
+        again = judge_response(problem) if problem is not None else None
+        if again is not None or not isinstance(problem, RegistryResponse):
             return again
         if problem.has_error("DIGEST_INVALID"):
             self._check_content()
@@ -159,7 +160,7 @@ class Upload:
             raise connection.failure(answer, "start an upload")
         location = answer.headers.get("Location")
         if answer.status != HTTPStatus.ACCEPTED or not location:
-            why = f"It answered {answer.said()}, without a Location to upload to."
+            why = f"It answered {answer.describe()}, without a Location to upload to."
             raise connection.error("unusable", connection.reference.name, why)
         with connection.named_failures():
             return connection.locate(location, answer.url)

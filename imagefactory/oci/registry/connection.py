@@ -15,28 +15,26 @@ from functools import partial
 from http import HTTPStatus
 from http.cookiejar import DefaultCookiePolicy
 from ipaddress import ip_address
-from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import requests
 
 from imagefactory.errors import FactoryError
-from imagefactory.oci.registry.answers import (
-    MOST_TEXT,
+from imagefactory.oci.registry.credentials import Credentials, find_credentials
+from imagefactory.oci.registry.reference import Reference
+from imagefactory.oci.registry.responses import (
     Access,
-    Answer,
     Challenge,
     FailureKind,
     RegistryRequest,
+    RegistryResponse,
     UnsafeRedirectError,
     cause_of,
     failure,
-    judge_answer,
-    read_answer,
+    judge_response,
     read_challenge,
+    read_response,
 )
-from imagefactory.oci.registry.credentials import Credentials, find_credentials
-from imagefactory.oci.registry.reference import Reference
 from imagefactory.store.digests import Digest, parse_json
 from imagefactory.store.http import Retry, new_session
 
@@ -78,15 +76,15 @@ class Connection:
 
     # --- requests --------------------------------------------------------------------------------
 
-    def ask(self, request: RegistryRequest) -> Answer:
+    def ask(self, request: RegistryRequest) -> RegistryResponse:
         """Send a request, and retry it where that may help; the caller judges the final answer."""
         with self.named_failures():
             attempt = partial(self.ask_once, request)
-            return self.retry.run(attempt, later=judge_answer, stopped=request.stopped)
+            return self.retry.run(attempt, later=judge_response, stopped=request.stopped)
 
-    def ask_once(self, request: RegistryRequest) -> Answer:
+    def ask_once(self, request: RegistryRequest) -> RegistryResponse:
         with self.stream(request) as response:
-            return response if isinstance(response, Answer) else read_answer(response)
+            return response if isinstance(response, RegistryResponse) else read_response(response)
 
     def has_blob(self, digest: Digest, access: Access = "pull", stopped: threading.Event | None = None) -> bool:
         answer = self.ask(RegistryRequest("HEAD", self.url(f"blobs/{digest}"), access, stopped=stopped))
@@ -95,7 +93,7 @@ class Connection:
         raise self.failure(answer, "look up a blob")
 
     @contextmanager
-    def stream(self, request: RegistryRequest) -> Iterator[requests.Response | Answer]:
+    def stream(self, request: RegistryRequest) -> Iterator[requests.Response | RegistryResponse]:
         """Yield a successful response before its body is read, or the answer that came instead.
 
         A request whose token is refused is sent once more with a new one, unless its body is a stream.
@@ -104,9 +102,9 @@ class Connection:
         sent = self._authorization(request.access) if ours else None
         with self.send(request, sent) as response:
             if response.status_code != HTTPStatus.UNAUTHORIZED or not ours:
-                yield response if response.ok else read_answer(response)
+                yield response if response.ok else read_response(response)
                 return
-            answer = read_answer(response)
+            answer = read_response(response)
         self._learn(answer, sent)
         renewed = self._authorization(request.access)
         if renewed == sent or not isinstance(request.body, bytes | None):
@@ -115,7 +113,7 @@ class Connection:
         if request.stopped is not None and request.stopped.is_set():  # a new token may take long
             raise CancelledError
         with self.send(request, renewed) as response:
-            yield response if response.ok else read_answer(response)
+            yield response if response.ok else read_response(response)
 
     @contextmanager
     def send(self, request: RegistryRequest, authorization: str | None) -> Iterator[requests.Response]:
@@ -168,9 +166,9 @@ class Connection:
         names = {"registry": self.reference.registry, "repository": self.reference.repository}
         return failure(kind, where, why, doing=doing, who=self._who, **names)
 
-    def failure(self, answer: Answer, doing: str, kind: FailureKind | None = None) -> FactoryError:
+    def failure(self, answer: RegistryResponse, doing: str, kind: FailureKind | None = None) -> FactoryError:
         again, patience = answer.again(), self.retry.patience
-        why = f"It answered {answer.said()}."
+        why = f"It answered {answer.describe()}."
         if answer.status == HTTPStatus.UNAUTHORIZED:
             # A registry that issued a token knows the user, and still refuses this.
             kind = kind or ("denied" if self.credentials and not self._is_basic else "credentials")
@@ -180,7 +178,7 @@ class Connection:
             kind = "busy"
             why = f"It asks for a wait of {again.after:,.0f} s; a command waits {patience:,.0f} s. {why}"
         elif kind is not None:
-            why = f"It answered {answer.said()} to {self._who}."
+            why = f"It answered {answer.describe()} to {self._who}."
         else:
             kind = "missing" if answer.has_error("NAME_UNKNOWN") else "failed"
         return self.error(kind, f"{self.reference.name} ({doing})", why, doing)
@@ -198,12 +196,6 @@ class Connection:
         except requests.RequestException as error:
             kind, url, why = cause_of(error)
             raise self.error(kind, url or self.reference.url, why) from None
-
-    def parse(self, body: bytes, where: str) -> Any:  # noqa: ANN401 - anything may come
-        """Parse the JSON of an answer; raise ValueError if it is none, oversized-answer if it is too much."""
-        if len(body) > MOST_TEXT:
-            raise self.error("oversized", where, f"It has more than {MOST_TEXT:,} bytes.")
-        return parse_json(body)
 
     # --- authorization ---------------------------------------------------------------------------
 
@@ -225,11 +217,11 @@ class Connection:
             token = self._tokens[access] = self._fetch(self._challenge, access)
             return f"Bearer {token.value}"
 
-    def _learn(self, answer: Answer, sent: str | None) -> None:
+    def _learn(self, answer: RegistryResponse, sent: str | None) -> None:
         """Remember the challenge of a 401, and discard the token that it refused."""
         challenge = read_challenge(answer.headers.get("WWW-Authenticate", ""))
         if challenge is None:
-            why = f"It answered {answer.said()} without a WWW-Authenticate header for Basic or Bearer."
+            why = f"It answered {answer.describe()} without a WWW-Authenticate header for Basic or Bearer."
             raise self.error("unusable", self.reference.url, why)
         with self._lock:
             self._challenge = challenge
@@ -241,7 +233,7 @@ class Connection:
             raise self.error("unsafe", challenge.realm, "Its token server takes passwords without TLS.")
         scope = f"repository:{self.reference.repository}:{access}"
         asked = time.monotonic()
-        answer = self.retry.run(partial(self._ask_for_token, challenge, scope), later=judge_answer)
+        answer = self.retry.run(partial(self._ask_for_token, challenge, scope), later=judge_response)
         if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.BAD_REQUEST):
             kind: FailureKind = "denied" if answer.status == HTTPStatus.FORBIDDEN else "credentials"
             raise self.failure(answer, f"get a token for {scope}", kind)
@@ -252,16 +244,16 @@ class Connection:
         except (ValueError, TypeError, AttributeError, OverflowError):
             value = None
         if not isinstance(value, str) or not value.isascii() or not value.isprintable() or not value:
-            why = f"Its token server issued no token: it answered {answer.said()}."
+            why = f"Its token server issued no token: it answered {answer.describe()}."
             raise self.error("unusable", challenge.realm, why)
         # Expire it a little early: a request takes a while, and its token is checked on arrival.
         return _Token(value, asked + lifetime - min(10.0, lifetime / 5))
 
-    def _ask_for_token(self, challenge: Challenge, scope: str) -> Answer:
+    def _ask_for_token(self, challenge: Challenge, scope: str) -> RegistryResponse:
         asked = {"service": challenge.service} if challenge.service else {}
         request = RegistryRequest("GET", challenge.realm, params=asked | {"scope": scope})
         with self.send(request, self.credentials.basic() if self.credentials else None) as response:
-            return read_answer(response)
+            return read_response(response)
 
 
 def _authorize(value: str | None, request: requests.PreparedRequest) -> requests.PreparedRequest:

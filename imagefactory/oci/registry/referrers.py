@@ -15,13 +15,13 @@ from http import HTTPStatus
 
 from imagefactory.errors import RegistryError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
-from imagefactory.oci.registry.answers import RegistryRequest
 from imagefactory.oci.registry.artifacts import Payload, contents, upload_artifact
 from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository
+from imagefactory.oci.registry.responses import RegistryRequest
 from imagefactory.oci.registry.tag_writes import claim, replace_tag
-from imagefactory.store.digests import Digest
+from imagefactory.store.digests import Digest, parse_json
 
 CREATED = "org.opencontainers.image.created"
 """The annotation with the date of an attachment."""
@@ -128,7 +128,7 @@ def _entries(repository: Repository, digest: Digest, body: bytes | None) -> list
     if body is None:
         return []
     try:
-        listed = repository.parse(body, f"{repository.reference.name}, referrers of {digest}")
+        listed = parse_json(body)
         return [Descriptor.of(item) for item in listed.get("manifests") or []]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         where = f"{repository.reference.name}:{fallback_tag(digest)}"

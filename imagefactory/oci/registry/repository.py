@@ -17,11 +17,11 @@ from typing import Any, Self
 
 from imagefactory.errors import RegistryError, clean
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
-from imagefactory.oci.registry.answers import Answer, RegistryRequest
 from imagefactory.oci.registry.blobs import Download, OpenStream, Upload, UploadOutcome
 from imagefactory.oci.registry.connection import Connection
 from imagefactory.oci.registry.credentials import Credentials
 from imagefactory.oci.registry.reference import Descriptor, Reference, is_digest, is_tag
+from imagefactory.oci.registry.responses import RegistryRequest, RegistryResponse
 from imagefactory.store.atomic import writing
 from imagefactory.store.digests import Digest, digest_of, parse_json
 from imagefactory.store.http import Retry
@@ -165,7 +165,7 @@ class Repository(Connection):
             return None
         where = f"{self.reference.name}/{name}"
         try:
-            document = self.parse(answer.body, where)
+            document = parse_json(answer.body)
             served = answer.headers.get("Content-Type", "").partition(";")[0].strip()
             media_type = _type_of(document, served)
         except (ValueError, AttributeError) as error:
@@ -212,7 +212,7 @@ class Repository(Connection):
         headers = {"Content-Type": media_type}
         answer = self.ask(RegistryRequest("PUT", url, "pull,push", headers, body=body, stopped=stopped))
         if answer.has_error("MANIFEST_BLOB_UNKNOWN", "BLOB_UNKNOWN"):
-            why = f"It answered {answer.said()} to a manifest that names it."
+            why = f"It answered {answer.describe()} to a manifest that names it."
             raise self.error("absent", f"{self.reference.name}@{digest}", why)
         if not answer.ok:
             raise self.failure(answer, "write a manifest")
@@ -231,7 +231,7 @@ class Repository(Connection):
             if not answer.ok:
                 raise self.failure(answer, "list tags")
             try:
-                page = list(self.parse(answer.body, where).get("tags") or [])
+                page = list(parse_json(answer.body).get("tags") or [])
             except (ValueError, AttributeError, TypeError):
                 page = [None]
             if not all(map(is_tag, page)):
@@ -256,7 +256,7 @@ class Repository(Connection):
             raise self.failure(answer, "delete a manifest")
         return True
 
-    def _ask_for_manifest(self, method: str, name: str) -> Answer | None:
+    def _ask_for_manifest(self, method: str, name: str) -> RegistryResponse | None:
         url = self.url(f"manifests/{name}")
         answer = self.ask(RegistryRequest(method, url, headers=_ACCEPT))
         if answer.status == HTTPStatus.NOT_FOUND:

@@ -10,11 +10,11 @@ import pytest
 
 from imagefactory.errors import RegistryError
 from imagefactory.oci.image import MANIFEST_TYPE
-from imagefactory.oci.registry.answers import Answer, Challenge, read_challenge
 from imagefactory.oci.registry.connection import Connection
 from imagefactory.oci.registry.credentials import Credentials
 from imagefactory.oci.registry.reference import Reference
 from imagefactory.oci.registry.repository import Repository
+from imagefactory.oci.registry.responses import Challenge, RegistryResponse, read_challenge
 from tests.fixtures.failures import raises
 from tests.fixtures.registries import HURRIED, opened
 from tests.fixtures.servers import Answer as Served
@@ -159,7 +159,7 @@ def test_unusable_answer_of_a_token_server_is_refused(registry: TokenRegistry, t
 def test_password_is_not_sent_to_a_token_server_without_tls() -> None:
     connection = Connection(Reference("ghcr.io", "o/n"), ME, HURRIED)
     challenge = {"WWW-Authenticate": 'Bearer realm="http://127.0.0.1:1/token"'}
-    connection._learn(Answer(401, challenge, b"", ""), None)
+    connection._learn(RegistryResponse(401, challenge, b"", ""), None)
     with raises("unsafe-address", match="unsafe address") as failure:
         connection._authorization("pull")
     assert "without TLS" in failure.value.why

@@ -5,32 +5,32 @@ from pathlib import Path
 import pytest
 from requests.structures import CaseInsensitiveDict
 
-from imagefactory.oci.registry.answers import (
-    Answer,
-    RegistryRequest,
-    UnsafeRedirectError,
-    read_answer,
-)
 from imagefactory.oci.registry.connection import Connection
 from imagefactory.oci.registry.reference import Reference
+from imagefactory.oci.registry.responses import (
+    RegistryRequest,
+    RegistryResponse,
+    UnsafeRedirectError,
+    read_response,
+)
 from tests.fixtures.servers import Answer as Served
 from tests.fixtures.servers import ScriptedServer, scripted
 
 GHCR = Connection(Reference("ghcr.io", "owner/name"))
 
 
-def answer(status: int = 429, body: str = "", **headers: str) -> Answer:
+def answer(status: int = 429, body: str = "", **headers: str) -> RegistryResponse:
     names = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Answer(status, CaseInsensitiveDict(names), body.encode(), "https://ghcr.io/v2/")
+    return RegistryResponse(status, CaseInsensitiveDict(names), body.encode(), "https://ghcr.io/v2/")
 
 
 def connect(server: ScriptedServer) -> Connection:
     return Connection(Reference(server.address, "x"))
 
 
-def ask(server: ScriptedServer, authorization: str | None = None) -> Answer:
+def ask(server: ScriptedServer, authorization: str | None = None) -> RegistryResponse:
     with connect(server).send(RegistryRequest("GET", f"{server.url}/v2/"), authorization) as response:
-        return read_answer(response)
+        return read_response(response)
 
 
 @pytest.mark.parametrize(
@@ -43,15 +43,15 @@ def ask(server: ScriptedServer, authorization: str | None = None) -> Answer:
         *((answer(status), False) for status in (201, 401, 403, 404)),
     ],
 )
-def test_only_a_passing_failure_is_retried(given: Answer, *, passing: bool) -> None:
+def test_only_a_passing_failure_is_retried(given: RegistryResponse, *, passing: bool) -> None:
     assert bool(given.again()) is passing
 
 
 def test_errors_are_summarized_on_one_line() -> None:
     body = '{"errors": [{"code": "DENIED", "message": "requested access is denied"}]}'
-    assert answer(403, body).said() == "403 Forbidden: DENIED: requested access is denied"
-    assert answer(502, "<html>\n  Unicorn!").said() == "502 Bad Gateway: <html> Unicorn!"
-    assert answer(599).said() == "599"
+    assert answer(403, body).describe() == "403 Forbidden: DENIED: requested access is denied"
+    assert answer(502, "<html>\n  Unicorn!").describe() == "502 Bad Gateway: <html> Unicorn!"
+    assert answer(599).describe() == "599"
     assert answer(403, body).has_error("UNAUTHORIZED", "DENIED")
 
 

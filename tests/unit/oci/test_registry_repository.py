@@ -9,9 +9,9 @@ import pytest
 
 from imagefactory.errors import FactoryError, RegistryError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
-from imagefactory.oci.registry.answers import BLOCK
 from imagefactory.oci.registry.referrers import find
 from imagefactory.oci.registry.repository import Repository
+from imagefactory.oci.registry.responses import BLOCK
 from imagefactory.store.digests import digest_of
 from tests.fixtures.failures import raises
 from tests.fixtures.registries import opened

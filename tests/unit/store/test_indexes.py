@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from imagefactory.store.http import Retry, get_bounded
+from imagefactory.store.http import Retry, ask
 from imagefactory.store.index_config import IndexConfig, redact
 from imagefactory.store.indexes import Indexes, local_label, local_wheels, reachable
 from tests.fixtures.failures import raises
@@ -177,7 +177,7 @@ def test_unreachable_index_is_named_without_its_password(url: str) -> None:
     ],
 )
 def test_index_with_a_bad_or_absurd_answer_is_named(answer: Answer, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagefactory.store.indexes.get_bounded", partial(get_bounded, limit=200_000))
+    monkeypatch.setattr("imagefactory.store.indexes.ask", partial(ask, limit=200_000))
     with serving(lambda *_: answer) as server:
         assert reachable(server.url)
         with raises("index-unreachable", match=why):

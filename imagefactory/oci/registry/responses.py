@@ -13,8 +13,11 @@ import requests
 from imagefactory.errors import FactoryError, InputError, RegistryError, clean
 from imagefactory.store.digests import parse_json
 from imagefactory.store.http import (
+    TIMEOUT,
     Again,
+    Response,
     TooLargeError,
+    TooSlowError,
     judge,
     judge_status,
     pieces_of,
@@ -26,7 +29,6 @@ Access = Literal["pull", "pull,push", "pull,push,delete"]  # what a token allows
 
 BLOCK = 256 * 1024  # bytes of a body that are read or sent at a time
 MOST_TEXT = 8 * 1024 * 1024  # the longest response that is kept in memory; in practice, manifests have at most 4 MiB
-_TIMEOUT = (10.0, 60.0)  # seconds to connect, and to wait for the next bytes
 
 
 @dataclass(frozen=True)
@@ -39,22 +41,13 @@ class RegistryRequest:
     headers: Mapping[str, str] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
     body: bytes | Iterable[bytes] | None = None
-    timeout: tuple[float, float] = _TIMEOUT
+    timeout: tuple[float, float] = TIMEOUT
     stopped: threading.Event | None = None  # when set, it is not sent again, and a CancelledError is raised instead
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A registry's response, read into memory."""
-
-    status: int
-    headers: Mapping[str, str]  # looked up case-insensitively
-    body: bytes
-    url: str
-
-    @property
-    def ok(self) -> bool:
-        return self.status < HTTPStatus.MULTIPLE_CHOICES
+class RegistryResponse(Response):
+    """What a registry answered, read into memory, with the errors that its body names."""
 
     def errors(self) -> list[tuple[str, str]]:
         try:
@@ -68,14 +61,10 @@ class Answer:
     def has_error(self, *codes: str) -> bool:
         return any(code in codes for code, _ in self.errors())
 
-    def said(self) -> str:
+    def describe(self) -> str:
         errors = "; ".join(f"{code}: {message}".strip(": ") for code, message in self.errors())
         text = clean(errors or self.body[:300].decode("utf-8", "replace"))
-        try:
-            phrase = f"{self.status} {HTTPStatus(self.status).phrase}"
-        except ValueError:
-            phrase = str(self.status)
-        return f"{phrase}: {text[:300]}" if text else phrase
+        return f"{self.status_line}: {text[:300]}" if text else self.status_line
 
     def again(self) -> Again | None:
         limited = self.status == HTTPStatus.FORBIDDEN and b"secondary rate limit" in self.body
@@ -87,23 +76,21 @@ class Answer:
         return None
 
 
-def read_answer(response: requests.Response, limit: int = MOST_TEXT) -> Answer:
-    """Read a response into memory, up to one byte beyond the limit, which shows that there is more."""
+def read_response(response: requests.Response, limit: int = MOST_TEXT) -> RegistryResponse:
+    """Read a response into memory; raise TooLargeError beyond the limit."""
     body = bytearray()
     try:
-        for piece in pieces_of(response):
+        for piece in pieces_of(response, limit):
             body += piece
-            if len(body) > limit:
-                break
     except requests.RequestException:
         # A truncated error is still an error: docker-registry sends a 416 with the blob's Content-Length.
         if response.ok:
             raise
-    return Answer(response.status_code, response.headers, bytes(body[: limit + 1]), response.url)
+    return RegistryResponse(response.status_code, response.headers, bytes(body), response.url)
 
 
-def judge_answer(outcome: Answer | OSError) -> Again | None:
-    return outcome.again() if isinstance(outcome, Answer) else judge(outcome)
+def judge_response(outcome: RegistryResponse | OSError) -> Again | None:
+    return outcome.again() if isinstance(outcome, RegistryResponse) else judge(outcome)
 
 
 @dataclass(frozen=True)
@@ -201,6 +188,7 @@ _EXCEPTIONS: dict[type[requests.RequestException], FailureKind] = {
     requests.ConnectionError: "unreachable",
     requests.Timeout: "unreachable",
     requests.exceptions.ChunkedEncodingError: "unreachable",
+    TooSlowError: "unreachable",
     UnsafeRedirectError: "unsafe",
     TooLargeError: "oversized",
     requests.TooManyRedirects: "oversized",
