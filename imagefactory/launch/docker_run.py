@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from imagefactory.errors import TrustError, UsageError
+from imagefactory.launch.rendering import render_yaml, yaml_text
 from imagefactory.plan.serve.description import Description, image_environment
 from imagefactory.plan.serve.image_paths import CACHES, KEY_FILE, MODEL_CACHE
 from imagefactory.project.cells import Cell
@@ -20,8 +19,6 @@ from images.serve.program.keys import SIMILAR
 
 STOP_SECONDS = 30  # how long a server may take to finish its requests when it is stopped
 STACK = 64 * 1024 * 1024
-GPU = {"resources": {"reservations": {"devices": [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]}}}
-"""What a service of a compose file deploys to use the GPUs."""
 HUB_CACHE = "~/.cache/huggingface"
 TOKEN = "HF_TOKEN"  # noqa: S105 - the name of a variable
 """Containers get it from the user's environment, by name: no command or file of ours has its value."""
@@ -112,49 +109,16 @@ def compose_text(document: Mapping[str, Any]) -> str:
     return yaml_text(document, "|", 120)
 
 
-def yaml_text(document: Mapping[str, Any], style: str, width: int) -> str:
-    """Write texts of several lines, which are files of ours, in a style, and repeat parts instead of naming them."""
-
-    class Dumper(yaml.SafeDumper):
-        def ignore_aliases(self, _data: object) -> bool:
-            return True
-
-    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style if "\n" in value else None)
-
-    Dumper.add_representer(str, text)
-    return yaml.dump(document, Dumper=Dumper, sort_keys=False, width=width)
-
-
 def compose_document(launch: Launch) -> dict[str, Any]:
     """Return a compose file. Its .env file can change settings, and set a key if there is no key file."""
-    service: dict[str, Any] = {
-        "image": launch.image,
-        "container_name": launch.container,
-        "network_mode": "host",
-        "ipc": "host",
-        **({"labels": dict(launch.labels)} if launch.labels else {}),
-        **({"devices": list(launch.devices)} if launch.devices else {}),
-        **({"ulimits": launch.limits} if launch.limits else {}),
-        "restart": "unless-stopped",
-        "stop_grace_period": f"{STOP_SECONDS}s",
-        "environment": dict(_compose_environment(launch)),
-        "volumes": [
-            f"{launch.models}:{MODEL_CACHE}",
-            f"kernels:{CACHES}",
-            *(f"{path.replace('$', '$$')}:{place}:ro" for path, place in launch.mounts.items()),
-        ],
-    }
-    if launch.on_gpu:
-        service["deploy"] = GPU
-    document: dict[str, Any] = {
-        "services": {launch.cell.server: service},
-        "volumes": {"kernels": {"name": launch.cache_volume}},
-    }
-    if launch.key_file is not None:
-        service["secrets"] = ["vllm_api_key"]
-        document["secrets"] = {"vllm_api_key": {"file": str(launch.key_file).replace("$", "$$")}}
-    return document
+    return render_yaml(
+        "compose.yaml",
+        launch=launch,
+        environment=dict(_compose_environment(launch)),
+        stop_seconds=STOP_SECONDS,
+        model_cache=MODEL_CACHE,
+        caches=CACHES,
+    )
 
 
 def _options(launch: Launch) -> Iterator[str]:
@@ -189,8 +153,8 @@ def _compose_environment(launch: Launch) -> Iterator[tuple[str, str | None]]:
         yield from ((name, None) for name in KEY_SETTINGS)
     yield TOKEN, None
     for name, default in (image_environment(launch.description) | dict(launch.given)).items():
-        # ${NAME:-default} lets a .env file change it; a default with braces or dollars cannot.
-        plain = not re.search(r"[{}$]", default)
+        # ${NAME:-default} lets a .env file change it; compose reads no default with braces, dollars or line breaks.
+        plain = not re.search(r"[{}$\n]", default)
         yield name, f"${{{name}:-{default}}}" if plain else default.replace("$", "$$")
 
 

@@ -12,6 +12,7 @@ import yaml
 from imagefactory.errors import UsageError
 from imagefactory.launch.prepare import prepare
 from imagefactory.launch.recipes import Format, settings_of_a_recipe
+from imagefactory.launch.rendering import render_yaml
 from imagefactory.oci.layout import writing_output
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
@@ -117,11 +118,6 @@ def _recipes(project: Project, cell: Cell, digest: Digest | None) -> dict[str, s
 
 def _manifest(project: Project) -> str:
     *_, owner, name = project.matrix.source.rstrip("/").removesuffix(".git").split("/")
-    registry = {
-        "name": f"images-{name}" if name.lower().startswith(RESERVED) else name,
-        "description": f"Images of {owner}/{name} by digest, one recipe for each",
-        "recipes": FOLDERS["sparkrun"],
-        "enabled": True,
-        "visible": True,
-    }
-    return MADE + yaml.safe_dump({"registries": [registry]}, sort_keys=False, width=110)
+    registry = f"images-{name}" if name.lower().startswith(RESERVED) else name
+    document = render_yaml("registry.yaml", name=registry, source=f"{owner}/{name}", recipes=FOLDERS["sparkrun"])
+    return MADE + yaml.safe_dump(document, sort_keys=False, width=110)

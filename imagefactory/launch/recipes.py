@@ -9,7 +9,7 @@ import json
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
 
@@ -22,8 +22,8 @@ from imagefactory.launch.docker_run import (
     docker_run,
     pinned,
     shell_line,
-    yaml_text,
 )
+from imagefactory.launch.rendering import render_text, render_yaml, yaml_text
 from imagefactory.plan.serve.description import Description, image_environment
 from imagefactory.plan.serve.image_paths import ENTRYPOINT, HEALTHCHECK, SECOND
 from imagefactory.project.cells import Cell
@@ -69,32 +69,20 @@ def recipe_document(
     nodes = int(image_environment(launch.description).get("NODES", "1"))
     defaults: dict[str, object] = {"host": "0.0.0.0", "port": 8000, "tensor_parallel": nodes}  # noqa: S104
     words = _template(server, command, defaults)
-    document: dict[str, Any] = {
-        "recipe_version": "1" if style == "eugr" else "2",
-        "name": cell.model,
-        "description": f"{model['model']} with {server.title} {facts[server.name]} on {cell.arch}",
-        "model": model["model"],
-    }
-    if style == "sparkrun":
-        if model.get("revision"):
-            document["model_revision"] = model["revision"]
-        document |= {
-            "runtime": "vllm-distributed" if (server.name, nodes > 1) == ("vllm", True) else server.name,
-            "runtime_version": facts[server.name],
-            "min_nodes": nodes,
-            "max_nodes": nodes,
-        }
-    else:
-        document["cluster_only" if nodes > 1 else "solo_only"] = True
-    document |= {
-        "container": pinned(launch.image),
-        "defaults": defaults,
-        "env": dict(sorted(env.items())),
-        "command": _folded(words, double_braces=style == "eugr"),
-    }
-    if style == "sparkrun":
-        document["metadata"] = _metadata(launch.description)
-    return document
+    return render_yaml(
+        "recipe.yaml",
+        style=style,
+        cell=cell,
+        server=server,
+        version=facts[server.name],
+        model={"revision": None, **model},
+        nodes=nodes,
+        image=pinned(launch.image),
+        defaults=defaults,
+        env=dict(sorted(env.items())),
+        command=_folded(words, double_braces=style == "eugr"),
+        metadata=_metadata(launch.description),
+    )
 
 
 def _template(server: Server, command: Sequence[str], defaults: dict[str, object]) -> list[str]:
@@ -149,42 +137,29 @@ def _metadata(description: Description) -> dict[str, object]:
 
 FIRST_START: Final = 3600
 """Seconds for a first start: data/starts.yaml has two minutes, a Spark takes ten; the rest is for a download."""
-_KEYS: Final = {"--name": "ContainerName", "--network": "Network", "--volume": "Volume", "--env": "Environment"}
+_KEYS: Final = {"--name": "ContainerName", "--network": "Network", "--volume": "Volume"}
 
 
 def quadlet(launch: Launch) -> str:
-    """Return a unit from which systemd makes a service; Podman itself ignores the health check of OCI images."""
-    title = f"{TITLES[launch.cell.server]}: {launch.cell.model}"
-    lines = ["[Unit]", f"Description={_escaped(title)}", "Wants=network-online.target", "After=network-online.target"]
-    lines += ["", "[Container]", *(f"{name}={value}" for name, value in _container(launch))]
-    # An image has gigabytes to pull. systemd starts what ends, but not what was stopped.
-    lines += ["", "[Service]", "Restart=always", "TimeoutStartSec=3600", f"TimeoutStopSec={STOP_SECONDS + 15}"]
-    return "\n".join([*lines, "", "[Install]", "WantedBy=default.target", ""])
-
-
-def _container(launch: Launch) -> Iterator[tuple[str, str]]:
-    yield "Image", pinned(launch.image)
+    """Return a unit from which systemd makes a service of Podman's."""
     options = docker_run(launch, detach=False)[3:-1]  # between `docker run --rm` and the image, all with values
-    for option, value in zip(options[::2], options[1::2], strict=True):
-        if option == "--gpus":
-            yield "AddDevice", "nvidia.com/gpu=all"
-        elif option == "--env" and value == TOKEN:
-            continue  # a service has no environment to hand on
-        elif option == "--env":
-            quoted = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
-            yield _KEYS[option], f'"{_escaped(quoted)}"'
-        elif option in _KEYS:
-            yield _KEYS[option], _escaped(value)
-        else:
-            yield "PodmanArgs", f"{option}={value}"
-    yield "HealthCmd", " ".join((*ENTRYPOINT, "health"))
-    for name in ("Interval", "Timeout", "StartPeriod"):
-        yield f"Health{name}", f"{int(str(HEALTHCHECK[name])) // SECOND}s"
-    yield "HealthRetries", str(HEALTHCHECK["Retries"])
-
-
-def _escaped(text: str) -> str:
-    return text.replace("%", "%%")
+    pairs = zip(options[::2], options[1::2], strict=True)
+    seconds = {name: int(str(HEALTHCHECK[name])) // SECOND for name in ("Interval", "Timeout", "StartPeriod")}
+    return render_text(
+        "quadlet.container",
+        title=f"{TITLES[launch.cell.server]}: {launch.cell.model}",
+        image=pinned(launch.image),
+        options=[pair for pair in pairs if pair != ("--env", TOKEN)],  # a service has no environment to hand on
+        keys=_KEYS,
+        health={
+            "command": " ".join((*ENTRYPOINT, "health")),
+            "interval": seconds["Interval"],
+            "timeout": seconds["Timeout"],
+            "start_period": seconds["StartPeriod"],
+            "retries": HEALTHCHECK["Retries"],
+        },
+        stop_seconds=STOP_SECONDS,
+    )
 
 
 def llama_swap(launches: Sequence[Launch]) -> str:
@@ -193,18 +168,17 @@ def llama_swap(launches: Sequence[Launch]) -> str:
     every = Counter(launch.cell.model for launch in launches)
     names = Counter(launch.names[0] for launch in launches)
     for launch in launches:
-        cell, name = launch.cell, launch.names[0]
+        cell, served = launch.cell, launch.names[0]
         given = {key: value for key, value in launch.given.items() if key not in {"HOST", "PORT"}}
         command = docker_run(replace(launch, given=given), detach=False)
         command[-1:-1] = ["--env", "HOST=127.0.0.1", "--env", "PORT=${PORT}"]
-        known = cell.model if every[cell.model] == 1 else f"{cell.model}@{cell.version}"
-        models[known] = {
-            "cmd": shell_line(command),
-            "cmdStop": f"docker stop {launch.container}",
-            "proxy": "http://127.0.0.1:${PORT}",
-            "checkEndpoint": "/health",
-            "ttl": 0,
-            "useModelName": name,
-            **({"aliases": [name]} if names[name] == 1 and name != known else {}),
+        name = cell.model if every[cell.model] == 1 else f"{cell.model}@{cell.version}"
+        alias = names[served] == 1 and served != name
+        models[name] = {
+            "command": shell_line(command),
+            "container": launch.container,
+            "served": served,
+            "alias": alias,
         }
-    return compose_text({"healthCheckTimeout": FIRST_START, "unloadTimeout": STOP_SECONDS + 30, "models": models})
+    document = render_yaml("llama-swap.yaml", models=models, first_start=FIRST_START, stop_seconds=STOP_SECONDS)
+    return compose_text(document)
