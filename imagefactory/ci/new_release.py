@@ -22,7 +22,7 @@ from imagefactory.environment.locks import lock_environment
 from imagefactory.environment.setup import FOLDER, LockedSet
 from imagefactory.errors import ConfigError, FactoryError, LockError
 from imagefactory.launch.preview import Preview
-from imagefactory.lock.flags.flag_records import FlagLock, record_flags
+from imagefactory.lock.flag_records import FlagLock, record_flags
 from imagefactory.lock.making import UPGRADE_ALL, UPGRADE_COMPANIONS, make_locks
 from imagefactory.mods.compatibility import check_mods, end_before, seems_upstream
 from imagefactory.mods.source_files import Trees

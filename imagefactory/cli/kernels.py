@@ -73,7 +73,7 @@ def compile_(
 )
 def audit(project: Project, subject: str, beside: list[str], arch: str = "", json: bool = False) -> None:
     """Check whether the kernels of a library, wheel, target or release run on an arch."""
-    from imagefactory.lock.audit import auditing
+    from imagefactory.lock import auditing
 
     if beside:
         audited = [auditing.audit(project, one, arch) for one in (subject, *beside)]

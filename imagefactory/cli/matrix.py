@@ -70,7 +70,7 @@ def lock(
     from imagefactory.compile.toolchain import CompileProject, check_all_locks, make_toolchain_locks
     from imagefactory.environment.locks import check_environment, lock_environment
     from imagefactory.lock.drift import cells_to_lock
-    from imagefactory.lock.flags.flag_records import record_flags
+    from imagefactory.lock.flag_records import record_flags
     from imagefactory.lock.making import make_locks
     from imagefactory.project.project import Project
     from imagefactory.publish.attest.licence_record import check_licences, update_licences

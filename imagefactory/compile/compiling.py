@@ -19,7 +19,7 @@ from imagefactory.compile.job import SCRIPTS, Job, Published, Request, work_out
 from imagefactory.compile.source_tree import CompileSource, carry, change, place, prepare, unpack_sdist
 from imagefactory.compile.toolchain import CompileProject
 from imagefactory.errors import BuildError, MachineError
-from imagefactory.lock.audit.auditing import audit, refuse_failing
+from imagefactory.lock.auditing import audit, refuse_failing
 from imagefactory.lock.wheelhouse.keep import CompileInputs, KeptWheel, find, keep
 from imagefactory.oci.format import MTIME
 from imagefactory.project.locks.indexed_files import indexed_file

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from pydantic import BaseModel
 
 from imagefactory.errors import LockError
-from imagefactory.lock.flags.flag_records import FlagLock, flags_made_from
+from imagefactory.lock.flag_records import FlagLock, flags_made_from
 from imagefactory.lock.wheel_contents import refuse_unmatched
 from imagefactory.project.cells import Cell, buildable, compiled_distributions, leave_out_of
 from imagefactory.project.locks.files import (

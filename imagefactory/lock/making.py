@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imagefactory.errors import unknown_name
-from imagefactory.lock.audit.auditing import look_into
+from imagefactory.lock.auditing import look_into
 from imagefactory.lock.base_locks import lock_base, security_updates
 from imagefactory.lock.debian_index import read_index
 from imagefactory.lock.drift import (

@@ -14,7 +14,7 @@ from imagefactory.check.answers.record import NOT_MEASURED
 from imagefactory.check.bench.comparison import compare, refuse_incomparable
 from imagefactory.check.bench.result import BenchResult
 from imagefactory.errors import UsageError
-from imagefactory.lock.flags.flag_records import FlagLock, recorded_version
+from imagefactory.lock.flag_records import FlagLock, recorded_version
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan

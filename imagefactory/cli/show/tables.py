@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from imagefactory.assemble.explain import Ownership
     from imagefactory.check.smoke.record import SmokeRecord
     from imagefactory.cli.doctor import Diagnosis
-    from imagefactory.lock.audit.auditing import Audited
+    from imagefactory.lock.auditing import Audited
     from imagefactory.lock.wheelhouse.share import ListedWheel
     from imagefactory.mods.compatibility import ModResult
     from imagefactory.pair.cable import End

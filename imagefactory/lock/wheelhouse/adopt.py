@@ -7,7 +7,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagefactory.errors import InputError, LockError, UsageError
-from imagefactory.lock.audit.auditing import look_into, refuse_failing
+from imagefactory.lock.auditing import look_into, refuse_failing
 from imagefactory.lock.wheelhouse.keep import (
     CompiledWheel,
     CompileInputs,

@@ -36,7 +36,7 @@ class KernelLock(Lock):
     """The GPU code in the locked wheels, recorded so that planning need not inspect any wheel."""
 
     file: ClassVar[str] = "kernels.toml"
-    header: ClassVar[str] = "For which chips the kernels of the locked wheels were compiled, read with cuobjdump."
+    header: ClassVar[str] = "For which chips the kernels of the locked wheels were compiled."
 
     wheels: tuple[WheelKernels, ...] = ()
 

@@ -14,7 +14,7 @@ import pytest
 
 from imagefactory.check.smoke.containers import Container, Containers
 from imagefactory.check.smoke.levels.test_serve import INSIDE, on_cpu
-from imagefactory.lock.flags.flag_records import recorded_version
+from imagefactory.lock.flag_records import recorded_version
 from imagefactory.project.project import Project, locked_cells
 from imagefactory.project.servers.known import SERVERS
 from imagefactory.project.targets import select_one

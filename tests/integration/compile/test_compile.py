@@ -8,7 +8,7 @@ import pytest
 
 from imagefactory.compile.container import LABEL, Ended, Mount, run
 from imagefactory.compile.toolchain import CompileProject, provide, toolchain_plan
-from imagefactory.lock.audit.auditing import audit
+from imagefactory.lock.auditing import audit
 from imagefactory.project.cells import Cell
 from imagefactory.project.locks.files import WheelLock
 from tests.fixtures.checkouts import REPOSITORY

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from imagefactory.check.smoke.contents import LayoutContents
-from imagefactory.lock.audit.auditing import cuobjdump
 from imagefactory.lock.drift import base_made_from, sources_made_from, tools_made_from
 from imagefactory.lock.wheelhouse.keep import KeptWheel, keep
 from imagefactory.oci.format import VENV
@@ -73,23 +72,11 @@ class Machine:
         self.edit('{release: "1.0"}', '{release: "1.0", compile: whole}')
         if chip:
             self.edit("base: bookworm}}", f"base: bookworm, {CHIP}}}")
-            self._bring_cuobjdump()
         self._update_locks()
 
     def edit(self, old: str, new: str) -> None:
         """Replace a text that matrix.yaml contains once."""
         Checkout(self.small.root).edit_matrix(old, new)
-
-    def _bring_cuobjdump(self) -> None:
-        """Add cuobjdump to the matrix, and copy the program that the real checkout downloads."""
-        real = Project(REPOSITORY)
-        tool = real.matrix.tools["cuobjdump"]
-        entry = f"tools: {{cuobjdump: {{distribution: {tool.distribution}, version: {tool.version}}}}}"
-        self.edit("\nmodels:\n", f"\n{entry}\nmodels:\n")
-        program = cuobjdump(real)
-        here = self.store.root / program.relative_to(real.store.root)
-        here.parent.mkdir(parents=True)
-        shutil.copy(program, here)
 
     def _update_locks(self) -> None:
         """Make every lock but that of the wheels match the matrix, so that locking needs no mirror and no index."""

@@ -10,7 +10,7 @@ from imagefactory.ci.new_release import commit, prepare, with_release
 from imagefactory.ci.news import News, look, new_releases
 from imagefactory.ci.pull_request import git, worktree
 from imagefactory.compile.settings import add_references
-from imagefactory.lock.flags.flag_records import FlagLock, record_flags
+from imagefactory.lock.flag_records import FlagLock, record_flags
 from imagefactory.lock.making import make_locks
 from imagefactory.lock.mirrors import DebianMirrors
 from imagefactory.mods.compatibility import ModResult, check_mods

@@ -31,7 +31,7 @@ VERSION = "0.7.0.post1"
 def wheel(out: Path, chip: str = FITTING) -> int:
     name = f"flashinfer_jit_cache-{VERSION}"
     with ZipFile(out / f"{name}-{wheel_tag(tag='py3-none-manylinux_2_41')}.whl", "w") as archive:
-        archive.writestr("flashinfer_jit_cache/norm.so", f"Fatbin elf code:\n=====\narch = {chip}\n")
+        archive.writestr("flashinfer_jit_cache/norm.so", extension("norm", code=fatbin(chip)))
         archive.writestr(f"{name}.dist-info/METADATA", f"Name: flashinfer-jit-cache\nVersion: {VERSION}\n")
         archive.writestr(f"{name}.dist-info/RECORD", "")
     return 0
@@ -52,8 +52,7 @@ def test_wheel_is_kept_and_never_compiled_twice(project: CompileProject) -> None
 
 def test_wheel_that_names_no_glibc_gets_that_of_its_compilers(project: CompileProject) -> None:
     def unnamed(_: Path, out: Path) -> int:
-        code = f"Fatbin elf code:\n=====\narch = {FITTING}\n"
-        files: dict[str, bytes | str] = {"flashinfer_jit_cache/norm.so": code}
+        files: dict[str, bytes | str] = {"flashinfer_jit_cache/norm.so": extension("norm", code=fatbin(FITTING))}
         make_wheel(out, "flashinfer-jit-cache", VERSION, files=files, tag=wheel_tag(tag="py3-none-linux"))
         return 0
 

@@ -5,10 +5,11 @@ from zipfile import ZipFile
 
 import pytest
 
-from imagefactory.lock.audit.auditing import from_file, from_wheel, read_kernels, refuse_failing
+from imagefactory.lock.auditing import from_file, from_wheel, read_kernels, refuse_failing
 from imagefactory.project.locks.kernels import GpuCode, KernelVerdict, judge
 from imagefactory.project.matrix import Arch, CubinPolicy
 from tests.fixtures.failures import raises
+from tests.fixtures.fatbins import container, library
 
 GB10 = Arch(
     capability="12.1",
@@ -70,33 +71,16 @@ def test_failing_library_is_reported_with_its_reason() -> None:
     assert "sm_120a" in caught.value.why
 
 
-DUMP = "\n".join(
-    f"Fatbin {kind} code:\n================\narch = {target}\ncode version = [1,8]\n"
-    for kind, target in (("elf", "sm_120f"), ("elf", "sm_120f"), ("ptx", "sm_80"))
-)
-
-
-def read(folder: Path, content: bytes, script: str) -> GpuCode:
-    """Read a library with a cuobjdump that is a shell script."""
-    library, tool = folder / "lib.so", folder / "cuobjdump"
-    library.write_bytes(content)
-    tool.write_text(f"#!/bin/sh\n{script}\n")
-    tool.chmod(0o755)
-    return read_kernels(library, tool)
-
-
-def test_dump_is_counted_and_a_damaged_library_reported_but_not_one_without_device_code(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "dump").write_text(DUMP)
-    kernels = read(tmp_path, b"...nvfp4_gemm...", f"cat {tmp_path}/dump")
-    assert kernels == GpuCode(cubins={"sm_120f": 2}, ptx={"sm_80": 1}, fp4=True)
-    script = "echo 'cuobjdump info    : File does not contain device code'; exit 255"
-    assert read(tmp_path, b"plain", script) == GpuCode()
-    with raises("not-auditable") as caught:
-        read(tmp_path, b"garbage", "echo 'not an ELF file' >&2; exit 1")
-    assert str(tmp_path / "lib.so") in caught.value.where
-    assert "not an ELF file" in caught.value.why
+def test_cubins_and_ptx_are_counted_and_an_unreadable_library_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "lib.so"
+    path.write_bytes(library(container("sm_120f", "sm_120f", "compute_80"), b"nvfp4_gemm"))
+    assert read_kernels(path) == GpuCode(cubins={"sm_120f": 2}, ptx={"sm_80": 1}, fp4=True)
+    path.write_bytes(library(b"no GPU code"))
+    assert read_kernels(path) == GpuCode()
+    path.write_bytes(library(container("sm_120f", size=7)))
+    with raises("not-auditable", match="unreadable") as caught:
+        read_kernels(path)
+    assert str(path) in caught.value.where
 
 
 def test_wheel_yields_only_libraries_of_audited_packages_and_a_file_itself(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from imagefactory.lock import drift
-from imagefactory.lock.flags.flag_records import (
+from imagefactory.lock.flag_records import (
     FlagLock,
     flag_lock,
     flags_made_from,
@@ -11,7 +11,7 @@ from imagefactory.lock.flags.flag_records import (
     read_vllm,
     recorded_version,
 )
-from imagefactory.lock.flags.python_source import Sources
+from imagefactory.lock.python_source import Sources
 from imagefactory.project.locks.files import LockedSource, SourceLock
 from imagefactory.project.project import Project
 from tests.fixtures.checkouts import REPOSITORY, Checkout

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.lock.audit import auditing
-from imagefactory.lock.audit.auditing import Audited, audit, open_subject
+from imagefactory.lock import auditing
+from imagefactory.lock.auditing import Audited, audit, open_subject
 from imagefactory.project.cells import Cell
 from imagefactory.project.locks.files import Graft, ReplacedFile, WheelLock
 from imagefactory.project.locks.kernels import GpuCode
@@ -35,9 +35,8 @@ def wheel(folder: Path, name: str, code: str, record: str | None = None) -> Path
 
 @pytest.fixture
 def project(locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """A checkout whose cuobjdump takes the text of a library for its only GPU target."""
-    monkeypatch.setattr(auditing, "cuobjdump", lambda _: Path("cuobjdump"))
-    monkeypatch.setattr(auditing, "read_kernels", lambda file, _: GpuCode({file.read_text(): 3}))
+    """A checkout where the text of a library is its only GPU target."""
+    monkeypatch.setattr(auditing, "read_kernels", lambda file: GpuCode({file.read_text(): 3}))
     return Project(locked_checkout.root)
 
 

@@ -11,7 +11,7 @@ from imagefactory.assemble.inputs import LayerInputs
 from imagefactory.compile.graft import make_graft
 from imagefactory.compile.toolchain import check_all_locks
 from imagefactory.errors import FactoryError
-from imagefactory.lock.audit import auditing
+from imagefactory.lock import auditing
 from imagefactory.lock.making import make_locks
 from imagefactory.lock.wheelhouse.adopt import mods_of_sources
 from imagefactory.lock.wheelhouse.keep import CompileInputs, KeptWheel, keep, read_graft
@@ -100,7 +100,6 @@ def wheelhouse(
     mod = manifest("m", change, checks=[has("CMakeLists.txt", "2")], variant={"stage": "source"})
     write_mod(locked_checkout.root / "mods", mod)
     made = Wheelhouse(locked_checkout, tmp_path / "compiled")
-    monkeypatch.setattr(auditing, "cuobjdump", lambda _: Path("cuobjdump"))
     monkeypatch.setattr(auditing, "read_kernels", lambda *_: made.kernels)
     return made
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.lock.flags.flag_records import FlagLock, recorded_version
+from imagefactory.lock.flag_records import FlagLock, recorded_version
 from imagefactory.plan.serve.description import describe_cell, image_environment
 from imagefactory.project.cells import Cell, buildable
 from imagefactory.project.project import Project

@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 from imagefactory.check.bench.result import BenchResult
 from imagefactory.ci.run_summary import night_notes
 from imagefactory.errors import RegistryError
-from imagefactory.lock.flags.flag_records import FlagLock
+from imagefactory.lock.flag_records import FlagLock
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan

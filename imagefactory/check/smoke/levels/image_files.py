@@ -13,7 +13,7 @@ from pathlib import Path
 from posixpath import dirname, join, normpath
 
 from imagefactory.assemble.applied_mods import image_path
-from imagefactory.lock.audit.auditing import is_library
+from imagefactory.lock.auditing import is_library
 from imagefactory.oci.format import VENV
 from imagefactory.oci.listing import ListedPath
 from imagefactory.plan.bytecode import listed_paths, module_lists

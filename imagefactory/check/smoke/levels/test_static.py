@@ -35,7 +35,7 @@ from imagefactory.check.smoke.levels.image_files import (
 from imagefactory.check.smoke.record import has_gpu
 from imagefactory.check.smoke.subject import Subject, plan_of
 from imagefactory.errors import FactoryError
-from imagefactory.lock.audit.auditing import GpuLibrary, judge_libraries
+from imagefactory.lock.auditing import GpuLibrary, judge_libraries
 from imagefactory.oci.format import MTIME, VENV
 from imagefactory.oci.image import Blob
 from imagefactory.oci.layout import Layout

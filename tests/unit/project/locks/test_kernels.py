@@ -4,7 +4,7 @@ import pytest
 
 from imagefactory.compile.toolchain import check_all_locks
 from imagefactory.errors import FactoryError
-from imagefactory.lock.audit import auditing
+from imagefactory.lock import auditing
 from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.project.locks.kernels import Audit, KernelLock, LibraryKernels

@@ -1,11 +1,9 @@
-"""Audits the kernels of a library, a wheel, a target or a vLLM release, with NVIDIA's cuobjdump."""
+"""Audits the kernels of a library, a wheel, a target or a vLLM release."""
 
 import json
 import mmap
 import re
 import shutil
-import stat
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -20,7 +18,7 @@ from imagefactory.gpu_code.fatbins import NotUnderstoodError, containers
 from imagefactory.lock.wheelhouse.keep import find, graft_of
 from imagefactory.project.cells import first_of_release
 from imagefactory.project.locks.files import Graft, LockedSource, LockedWheel
-from imagefactory.project.locks.indexed_files import configured_indexes, indexed_file, offers_of
+from imagefactory.project.locks.indexed_files import configured_indexes, offers_of
 from imagefactory.project.locks.kernels import (
     GpuCode,
     KernelVerdict,
@@ -31,17 +29,14 @@ from imagefactory.project.locks.kernels import (
 )
 from imagefactory.project.project import Project
 from imagefactory.project.servers.known import SERVERS
-from imagefactory.project.targets import Selector, host_machine, select_one
+from imagefactory.project.targets import Selector, select_one
 from imagefactory.store.atomic import writing
 from imagefactory.store.digests import file_sha256, sha256_of
-from imagefactory.store.downloads import fetch
 from imagefactory.store.http import RangeFile, new_session
 
 _PACKAGES = tuple(dict.fromkeys(glob for server in SERVERS.values() for glob in server.kernel_files))
 """Packages whose kernels an image is judged by; the libraries of CUDA and torch are left to their publishers."""
 _LIBRARY = re.compile(r"\.so(\.|$)")
-_PIECE = re.compile(r"^Fatbin (elf|ptx) code:\n=+\narch = (sm_\d+)([af]?)$", re.MULTILINE)
-_NOTHING = "does not contain device code"
 _BLOCK = 1 << 20
 _BEGINNING = 64  # code of any format, compressed or not, has something other than zeros there
 
@@ -75,21 +70,21 @@ def _copy(archive: ZipFile, info: ZipInfo, target: Path) -> None:
         shutil.copyfileobj(source, file, _BLOCK)
 
 
-def read_kernels(library: Path, cuobjdump: Path) -> GpuCode:
-    """Count the cubins and PTX modules of a library per GPU target; those that were overwritten do not count.
-
-    What we cannot read ourselves, NVIDIA's program reads; it gives up on overwritten ones. This uses its plain dump,
-    not --list-elf: the list prints sm_120 for both 120 and 120f, and that difference decides whether the code runs on
-    other GPUs of the family.
-    """
+def read_kernels(library: Path) -> GpuCode:
+    """Count the cubins and PTX modules of a library per GPU target; those that were overwritten do not count."""
     try:
-        found = list(_codes(library))
-    except NotUnderstoodError:
-        listed = _PIECE.findall(run_cuobjdump(cuobjdump, library))
-        found = [(kind, chip + suffix) for kind, chip, suffix in listed]
+        codes = list(_codes(library))
+    except NotUnderstoodError as error:
+        raise CheckError(
+            "not-auditable",
+            f"The GPU code of {library.name} is unreadable.",
+            where=library,
+            why=f"{error}.",
+            fix="Check that the file is a complete shared library; if it is, report it with the name of its wheel.",
+        ) from None
     cubins, ptx = (
-        dict(sorted(Counter(target for its_kind, target in found if its_kind == kind).items()))
-        for kind in ("elf", "ptx")
+        dict(sorted(Counter(target for its_kind, target in codes if its_kind == kind).items()))
+        for kind in ("cubin", "ptx")
     )
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return GpuCode(cubins, ptx, fp4=content.find(b"nvfp4") >= 0)
@@ -104,29 +99,12 @@ def _codes(library: Path) -> Iterator[tuple[str, str]]:
             if code.size and not any(file.read(min(code.size, _BEGINNING))):
                 continue
             if code.kind == "cubin":
-                yield "elf", code.target
+                yield "cubin", code.target
             elif code.kind == "ptx":
                 yield "ptx", f"sm_{code.chip}{code.suffix}"
 
 
-def run_cuobjdump(program: Path, library: Path, *options: str) -> str:
-    done = subprocess.run(  # noqa: S603 - a pinned program on a file of ours
-        [program, *options, library], capture_output=True, text=True, errors="replace", check=False
-    )
-    said = done.stderr.strip() or done.stdout.strip()
-    if done.returncode and _NOTHING not in done.stdout + done.stderr:
-        raise CheckError(
-            "not-auditable",
-            f"{library.name} cannot be inspected.",
-            where=library,
-            why=said[:200] or f"cuobjdump ended with {done.returncode}",
-            fix="Check that the file is a complete shared library.",
-        )
-    return done.stdout
-
-
 FACTS = "kernels-2"
-CUOBJDUMP = "nvidia-cuda-cuobjdump"
 
 
 def open_subject(project: Project, name: str) -> tuple[str, Iterable[GpuLibrary], frozenset[str]]:
@@ -276,23 +254,7 @@ def _kernels(project: Project, library: GpuLibrary) -> GpuCode:
     with project.store.scratch() as scratch:
         file = scratch / Path(library.name).name
         library.unpack(file)
-        kernels = read_kernels(file, cuobjdump(project))
+        kernels = read_kernels(file)
     with writing(memory) as target:
         target.write(json.dumps(asdict(kernels), sort_keys=True).encode())
     return kernels
-
-
-def cuobjdump(project: Project) -> Path:
-    """Return the pinned cuobjdump for this machine, downloading it once."""
-    tool = project.tool_lock.find(CUOBJDUMP, host_machine())
-    program = project.store.root / "tools" / tool.sha256 / "cuobjdump"
-    if not program.exists():
-        with (
-            new_session() as session,
-            ZipFile(fetch(indexed_file(tool), project.store, session, lambda _: None)) as wheel,
-        ):
-            member = next(name for name in wheel.namelist() if name.endswith("/bin/cuobjdump"))
-            with writing(program) as file:
-                file.write(wheel.read(member))
-        program.chmod(program.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
-    return program

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar, Final
 
-from imagefactory.lock.flags.python_source import (
+from imagefactory.lock.python_source import (
     Field,
     NameScope,
     Read,

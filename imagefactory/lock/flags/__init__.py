@@ -1,1 +1,0 @@
-"""Reads the flags of servers from their sources, without importing them."""
