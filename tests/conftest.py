@@ -15,6 +15,7 @@ from hypothesis import HealthCheck
 pytest_plugins = (
     "pytester",
     "tests.skips",
+    "tests.slow",
     "tests.fixtures.checkouts",
     "tests.fixtures.locked_checkout",
     "tests.fixtures.inv",

@@ -76,13 +76,3 @@ def test_every_promise_names_tests_that_exist() -> None:
         for name in named:
             path = REPOSITORY / "tests" / name
             assert path.is_dir() or path.with_suffix(".py").is_file(), name
-
-
-def test_slow_tests_of_each_run_exist() -> None:
-    listed = re.search(r"^slow=\(\n(.*?)^\)", (REPOSITORY / ".ci/run").read_text("utf-8"), re.DOTALL | re.MULTILINE)
-    assert listed
-    for entry in listed[1].split():
-        path, _, name = entry.partition("::")
-        place = REPOSITORY / path
-        assert place.exists(), entry
-        assert not name or f"def {name}(" in place.read_text("utf-8"), entry

@@ -104,6 +104,7 @@ def test_a_bad_start_is_named_before_vllm_starts(engine: Engine, options: str, n
 
 
 @pytest.mark.slow
+@pytest.mark.each_run
 def test_server_is_measured_fills_its_volume_and_leaves_no_zombies(engine: Engine) -> None:
     with engine.containers.serve(engine.image, engine.folder, options=engine.options) as server:
         server.wait_until_healthy(START_LIMIT)

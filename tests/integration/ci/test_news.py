@@ -29,7 +29,14 @@ def forget(checkout: Checkout) -> tuple[str, str]:
     text = checkout.matrix.read_text("utf-8")
     text = re.sub(rf'^  "?{newest}[^:\n]*:.*\n(    .*\n)*', "", text, flags=re.MULTILINE)
     text = re.sub(rf"^  - when: {{version: {newest}.*\n    reason: .*\n", "", text, flags=re.MULTILINE)
-    checkout.matrix.write_text(text.replace(f'defaults: {{vllm: "{newest}"', f'defaults: {{vllm: "{before}"'), "utf-8")
+    # Tags without a version may follow a variant of the newest, which is forgotten too.
+    text = re.sub(
+        rf'^defaults: {{vllm: "{newest}"(.*?)(, tags: {newest}\S*)?}}',
+        rf'defaults: {{vllm: "{before}"\1}}',
+        text,
+        flags=re.MULTILINE,
+    )
+    checkout.matrix.write_text(text, "utf-8")
     for folder in checkout.locks.glob(f"{newest}*"):
         shutil.rmtree(folder)
     path = checkout.root / "images/compile.yaml"
@@ -44,9 +51,8 @@ def test_what_is_known_of_the_newest_release_is_found_again(
     factory_checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = factory_checkout.root
-    for name in ("README.md", "data"):
-        copy = shutil.copytree if (REPOSITORY / name).is_dir() else shutil.copy
-        copy(REPOSITORY / name, root / name)
+    shutil.copy(REPOSITORY / "README.md", root)
+    shutil.copytree(REPOSITORY / "data", root / "data")
     newest, before = forget(factory_checkout)
     commit_all(root)
     there = new_releases(load_matrix(factory_checkout.matrix), "vllm", configured_indexes())

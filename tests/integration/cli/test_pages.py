@@ -12,7 +12,7 @@ from tests.fixtures.platforms import PLATFORM
 from tests.fixtures.publishing import Publisher
 from tests.fixtures.tiny_image import TARGET, invoke
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.each_run]
 LISTED = Listed.read()
 SHOWN = [one for page in PAGES for one in shown(page)]
 

@@ -16,7 +16,7 @@ from tests.fixtures.locked_wheels import COMPILER
 from tests.fixtures.platforms import PLATFORM
 from tests.fixtures.small_factory import RecordingWatcher
 
-pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow, pytest.mark.each_run]
 SMALL = (*COMPILER, "ninja")
 """What compiling without torch takes: a twentieth of the whole toolchain."""
 KERNEL = """\

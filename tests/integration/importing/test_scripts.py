@@ -19,7 +19,7 @@ from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.small_factory import RecordingWatcher
 from tests.fixtures.wheels import WheelFactory
 
-pytestmark = [pytest.mark.engine, pytest.mark.network]
+pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.each_run]
 # A container per release takes its time: a few tests run always, the others are slow, and `.ci/run` runs them as well.
 BODY = "".join(f"step_{number} = function({number})\n" for number in range(12))
 OLD = {"vllm/__init__.py": "raise ImportError('torch')\n", "vllm/x.py": BODY, "vllm/y.py": "why = 1\n"}

@@ -76,6 +76,7 @@ def pid_of(spark: Spark) -> str:
     return spark.check("docker", "inspect", "--format", "{{.State.Pid}}", NAME).strip()
 
 
+@pytest.mark.each_run
 def test_a_second_up_finds_all_done_and_both_are_shown(serving: Commands) -> None:
     before = [state["Id"] for state in states(serving)]
     again = serving.up(timeout=180)
