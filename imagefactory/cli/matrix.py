@@ -117,7 +117,8 @@ def news(project: Project, upgrade: list[str], branch: str = "", report: str = "
     from imagefactory.ci.new_release import commit, prepare
     from imagefactory.ci.news import look
     from imagefactory.ci.pull_request import git, worktree
-    from imagefactory.cli.show import docs
+    from imagefactory.cli.show.pictures import pictures
+    from imagefactory.docs import generated
     from imagefactory.mods.compatibility import check_mods, write_table
     from imagefactory.project.locks.indexed_files import configured_indexes
     from imagefactory.project.project import Project
@@ -133,9 +134,8 @@ def news(project: Project, upgrade: list[str], branch: str = "", report: str = "
             prepared = Project(folder, project.store)
             found.mods = check_mods(prepared)
             write_table(folder / "mods" / "README.md", found.mods, prepared.mods)
-            docs.write_changed(
-                {**docs.with_tables(folder), **docs.pictures(prepared, plans_of(prepared, [])[0], found.mods)}
-            )
+            drawn = pictures(prepared, plans_of(prepared, [])[0], found.mods)
+            generated.write_changed({**generated.with_tables(folder), **drawn})
             say(f"committed to the branch {branch}" if commit(folder) else "nothing to change")
     else:
         found = look(project, configured_indexes())

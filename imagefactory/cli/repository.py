@@ -53,15 +53,18 @@ def doctor(project: Project) -> None:
 @command()
 def docs(project: Project) -> None:
     """Regenerate parts of the documentation: JSON schemas, the README's digest, tables and pictures."""
-    from imagefactory.cli.show import docs
+    from imagefactory.cli.show.pictures import pictures
+    from imagefactory.docs import generated
     from imagefactory.mods.compatibility import check_mods
 
-    for path in docs.write_changed(docs.schemas(project.root / "docs" / "schemas")):
+    for path in generated.write_changed(generated.schemas(project.root / "docs" / "schemas")):
         print(path.relative_to(project.root))
     [plan] = plans_of(project, [])
-    pictures = docs.pictures(project, plan, check_mods(project))
-    print(docs.write_digest(project, plan, project.root / "README.md") or f"build {plan.target} to know its digest")
-    for path in docs.write_changed({**docs.with_tables(project.root), **pictures}):
+    drawn = pictures(project, plan, check_mods(project))
+    print(
+        generated.write_digest(project, plan, project.root / "README.md") or f"build {plan.target} to know its digest"
+    )
+    for path in generated.write_changed({**generated.with_tables(project.root), **drawn}):
         print(path.relative_to(project.root))
 
 

@@ -16,7 +16,7 @@ from tests.fixtures.checkouts import REPOSITORY
 LIBRARY, IMAGES = "imagefactory", "images"
 ROOMS = (
     *("errors", "store", "environment", "gpu_code", "oci", "project", "mods", "lock", "plan", "assemble"),
-    *("compile", "importing", "launch", "check", "publish", "pair", "ci", "site", "cli"),
+    *("compile", "importing", "launch", "check", "publish", "pair", "ci", "site", "docs", "cli"),
 )
 """Lowest first. A module may import its own room and those before it; images import nothing of the library."""
 

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
+from imagefactory.docs.markdown import markdown_table
 from imagefactory.publish.tags import short_digest
 from imagefactory.store.progress import size
 
@@ -55,11 +56,6 @@ def table(rows: Rows, *columns: str, title: str | None = None) -> Table:
     for row in rows:
         made.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
     return made
-
-
-def markdown_table(rows: Rows, *columns: str) -> str:
-    heading, *lines = [f"| {' | '.join(cells)} |" for cells in (columns, *rows)]
-    return "\n".join([heading, f"{'|---' * len(columns)}|", *lines])
 
 
 def plan_table(status: PlanStatus) -> RenderableType:

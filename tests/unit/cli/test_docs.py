@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from imagefactory.check.bench.profiles import load_published
-from imagefactory.cli.show.docs import DIGEST, SCHEMAS, glance, schemas, start_picture, with_tables, write_changed
+from imagefactory.docs.generated import DIGEST, SCHEMAS, glance, schemas, start_picture, with_tables, write_changed
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import locked_plans, make_plan
 from imagefactory.project.matrix import load_matrix

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from imagefactory.cli.show.docs import replace_between
+from imagefactory.docs.markdown import replace_between
 from imagefactory.launch.docker_run import Launch, compose, docker_run, pinned, shell_line, write_key_file
 from imagefactory.launch.preview import Preview
 from imagefactory.plan.serve.description import Served, describe_image, image_environment

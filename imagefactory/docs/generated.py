@@ -1,29 +1,23 @@
-"""The generated parts of the documentation: the README's digest, tables, pictures and JSON schemas."""
+"""The parts of the documentation that follow from the matrix and the code: digest, tables, schemas."""
 
-import io
 import json
 import re
-import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
-from rich.console import Console, RenderableType
 
 from imagefactory.check.bench.profiles import PublishedFigures, load_published, load_starts
 from imagefactory.check.bench.result import BenchResult
-from imagefactory.cli.show.live import Display
-from imagefactory.cli.show.tables import markdown_table, mods_table, plan_table
 from imagefactory.compile.settings import CompileSettings
+from imagefactory.docs.markdown import markdown_table, replace_between
 from imagefactory.errors import FactoryError
 from imagefactory.launch.preview import Preview
-from imagefactory.mods.compatibility import ModResult
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Plan
 from imagefactory.plan.serve.description import describe_image, image_environment, serve_document
-from imagefactory.plan.status import PlanStatus, plan_status
 from imagefactory.project.cells import Cell, buildable, known_faults, usable_drafters
 from imagefactory.project.matrix import Matrix, load_matrix
 from imagefactory.project.project import Project
@@ -32,9 +26,8 @@ from imagefactory.project.targets import select_one
 from imagefactory.site.choosing import USES, Candidate, alike, gpu_of, hard_score, ranked
 from imagefactory.site.guides import read_guides
 from imagefactory.site.picker import MEMORY
-from imagefactory.site.pictures import PictureLayer, layer_file, timeline_file
+from imagefactory.site.pictures import timeline_file
 from imagefactory.store.atomic import write_text
-from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest
 from images.shipped.mods.manifest import Manifest
 
@@ -223,50 +216,8 @@ def _model(matrix: Matrix, cell: Cell) -> dict[str, Any]:
     }
 
 
-def replace_between(text: str, name: str, table: str) -> str:
-    """Replace the text between two marks of a document with a table."""
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    head, found, rest = text.partition(begin)
-    _, closed, tail = rest.partition(end)
-    if not found or not closed:
-        raise ValueError(f"the document has no {begin} … {end}")
-    return f"{head}{begin}\n{table.strip()}\n{end}{tail}"
-
-
-def pictures(project: Project, plan: Plan, results: list[ModResult]) -> dict[Path, str]:
-    """Draw a plan, a build and the mods as a terminal shows them, and layers as the site does; return SVG by path."""
-    folder = project.root / "docs" / "pictures"
-    with tempfile.TemporaryDirectory() as empty:
-        # What is cached differs from machine to machine; a newcomer has nothing.
-        newcomer = replace(project, store=Store(Path(empty)))
-        status = plan_status(newcomer, plan)
-    drawn = [PictureLayer(layer.kind, layer.name, blob.size) for layer, blob, _ in status.layers if blob]
-    return {
-        folder / "layers.svg": layer_file(drawn),
-        folder / "starts.svg": start_picture(project.root),
-        folder / "plan.svg": _svg(plan_table(status), "plan", f"./inv plan --target {plan.model}"),
-        folder / "build.svg": _svg(_finished_build(status), "build", f"./inv build --target {plan.model}"),
-        folder / "mods.svg": _svg(mods_table(results), "mods", "./inv mods.check"),
-    }
-
-
 def start_picture(root: Path) -> str:
     return timeline_file({one.about.replace("`", ""): one.steps for one in load_starts(root)})
-
-
-def _finished_build(status: PlanStatus) -> Display:
-    display = Display()
-    display.layers(status.plan.layers)
-    for layer, blob, _ in status.layers:
-        if blob is not None:
-            display.state(layer.key, "done", blob.size, blob.size)
-    return display
-
-
-def _svg(renderable: RenderableType, name: str, title: str) -> str:
-    console = Console(record=True, width=116, height=100, file=io.StringIO(), force_terminal=True, highlight=False)
-    console.print(renderable)
-    return console.export_svg(title=title, unique_id=name)
 
 
 def schemas(folder: Path) -> dict[Path, str]:

@@ -1,0 +1,1 @@
+"""Generates parts of README.md and docs/ for `./inv docs`."""
