@@ -42,7 +42,6 @@ pytest_plugins = (
     "tests.fixtures.signed_image",
     "tests.fixtures.tiny_image",
     "tests.fixtures.trained",
-    "tests.fixtures.picker",
 )
 
 UNIT = Path(__file__).parent / "unit"

@@ -120,7 +120,7 @@ def site(
     refuse_foreign(folder)
     began = time.monotonic()
     contents = gather(take_stock(project, _records(project, registry, offline=offline)))
-    for problem in contents.status["problems"]:
+    for problem in contents.status.problems:
         say(f"- {problem}")
     files = render(contents)
     write_site(files, folder)

@@ -25,7 +25,6 @@ from imagefactory.project.server_versions import TITLES, version_title
 from imagefactory.project.targets import select_one
 from imagefactory.site.choosing import USES, Candidate, alike, gpu_of, hard_score, ranked
 from imagefactory.site.guides import read_guides
-from imagefactory.site.picker import MEMORY
 from imagefactory.site.pictures import timeline_file
 from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Digest
@@ -177,7 +176,8 @@ def glance(matrix: Matrix, name: str, published: PublishedFigures) -> Glance:
     tools = settings.get("ENABLE_AUTO_TOOL_CHOICE") == "1" and "TOOL_CALL_PARSER" in settings
     limit = json.loads(settings.get("LIMIT_MM_PER_PROMPT", "{}")).get("image")
     images = {None: "unknown", False: "no", True: "off" if limit == 0 else "on"}[model.reads_images]
-    total = MEMORY.get(cell.arch, {}).get("total", 0) / 1e9
+    memory = matrix.archs[cell.arch].memory
+    total = memory.total / 1e9 if memory else 0
     takes = total * float(settings.get("GPU_MEMORY_UTILIZATION", 0))
     longest = model.memory.context if model.memory else 0
     context = int(settings.get("MAX_MODEL_LEN", longest))

@@ -71,11 +71,20 @@ class Tool(_Model):
     version: VersionText
 
 
+class MachineMemory(_Model):
+    """The memory that a machine of an arch serves models from, in bytes; from documents, not measured."""
+
+    total: Annotated[int, Field(gt=0)]
+    free: Annotated[int, Field(gt=0)]  # what an idle machine has left
+    unified: bool = False  # whether the GPU shares the host's memory
+
+
 class Arch(_Model):
     """A kind of machine: its GPU, its platforms and the code that runs on it."""
 
     gpu: str | None = None
     capability: VersionText | None = None
+    memory: MachineMemory | None = None  # what the site computes fits with; containers read the machine's own
     platforms: Annotated[list[Platform], Field(min_length=1), AfterValidator(unique)]
     base: str
     torch_cuda_arch_list: ArchList | None = None

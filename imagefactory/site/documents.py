@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Final
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from pydantic import BaseModel
@@ -13,7 +14,10 @@ from pydantic import BaseModel
 from imagefactory.site.guides import plain
 from imagefactory.site.model_page import search_words
 from imagefactory.site.site_contents import SiteContents
-from imagefactory.site.stock import Document
+from imagefactory.site.status_page import NightChange
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 FORMAT: Final = 1
 _LONGEST: Final = 240
@@ -38,9 +42,15 @@ def to_json(document: object) -> str:
 
 
 def _plain_value(value: object) -> object:
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain_fields(value)
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def plain_fields(row: DataclassInstance) -> dict[str, object]:
+    return {field.name: getattr(row, field.name) for field in fields(row)}
 
 
 def as_script(name: str, document: object) -> str:
@@ -48,32 +58,32 @@ def as_script(name: str, document: object) -> str:
 
     Browsers parse JSON in a string in half the time of an object in a script.
     """
-    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False, default=_plain_value)
     for sign in "<>&'\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     doubled = text.replace("\\", "\\\\")
     return f"window.{name} = JSON.parse('{doubled}');\n"
 
 
-def page_documents(contents: SiteContents) -> dict[str, Document]:
+def page_documents(contents: SiteContents) -> dict[str, Mapping[str, object]]:
     """Return the JSON document of each page, by the page's path without its ending."""
-    troubles = [{"symptom": plain(one.symptom), "remedy": plain(one.remedy)} for one in contents.guides.troubles]
-    tasks = [{"task": one.task, "how": plain(one.how)} for one in contents.guides.tasks]
-    documents: dict[str, Document] = {
-        **{f"models/{model['name']}": model for model in contents.models},
-        **{f"images/{image['slug']}": image for image in contents.images},
-        **{f"packages/{packages['slug']}": packages for packages in contents.packages},
+    troubles = [{"symptom": plain(entry.symptom), "remedy": plain(entry.remedy)} for entry in contents.guides.troubles]
+    tasks = [{"task": entry.task, "how": plain(entry.how)} for entry in contents.guides.tasks]
+    documents: dict[str, Mapping[str, object]] = {
+        **{f"models/{model.name}": plain_fields(model) for model in contents.models},
+        **{f"images/{image.slug}": plain_fields(image) for image in contents.images},
+        **{f"packages/{packages.slug}": plain_fields(packages) for packages in contents.packages},
         "mods": {"mods": contents.mods},
         "configurations": {"choices": contents.guides.choices},
         "troubles": {"tasks": tasks, "troubles": troubles, "exit_codes": contents.guides.exit_codes},
-        "status": contents.status,
+        "status": plain_fields(contents.status),
         "upgrade": {"images": contents.upgrades},
         "vulnerabilities": {"vulnerabilities": contents.vulnerabilities},
     }
     return {path: {"format": FORMAT, **document} for path, document in documents.items()}
 
 
-def index_document(contents: SiteContents) -> Document:
+def index_document(contents: SiteContents) -> Mapping[str, object]:
     """Return index.json: where everything is, with what programs choose by."""
     return {
         "format": FORMAT,
@@ -81,16 +91,28 @@ def index_document(contents: SiteContents) -> Document:
         "source": contents.source,
         "registry": contents.stock.records.registry,
         "models": [
-            {name: model[name] for name in ("name", "repo", "weights", "state")} | _addresses(f"models/{model['name']}")
+            {
+                "name": model.name,
+                "repo": model.repo,
+                "weights": model.weights,
+                "state": model.state,
+                **_addresses(f"models/{model.name}"),
+            }
             for model in contents.models
         ],
         "images": [
-            {name: image[name] for name in ("target", "state", "tested", "bytes", "tags")}
-            | {"digest": image["published_digest"] or image["digest"]}
-            | _addresses(f"images/{image['slug']}")
+            {
+                "target": image.target,
+                "state": image.state,
+                "tested": image.tested,
+                "bytes": image.bytes,
+                "tags": image.tags,
+                "digest": image.published_digest or image.digest,
+                **_addresses(f"images/{image.slug}"),
+            }
             for image in contents.images
         ],
-        "mods": [{"name": mod["name"], "summary": mod["summary"]} for mod in contents.mods],
+        "mods": [{"name": mod.name, "summary": mod.summary} for mod in contents.mods],
         "pages": ["compare", "mods", "configurations", "troubles", "status", "upgrade", "vulnerabilities"],
         "choices": contents.choices,
         "feed": "feed.xml",
@@ -109,25 +131,24 @@ def search_entries(contents: SiteContents) -> list[list[str]]:
 
 def _entries(contents: SiteContents) -> Iterator[tuple[str, ...]]:
     for model in contents.models:
-        drafters = (drafter["repo"] for drafter in model["drafters"])
-        text = " ".join([model["repo"] or "", model["weights"], *model["badges"], *drafters])
-        words = search_words(contents.stock.project.matrix.models[model["name"]])
-        yield "model", model["name"], f"models/{model['name']}.html", text, words
+        drafters = (drafter.repo for drafter in model.drafters)
+        text = " ".join([model.repo or "", model.weights, *model.badges, *drafters])
+        words = search_words(contents.stock.project.matrix.models[model.name])
+        yield "model", model.name, f"models/{model.name}.html", text, words
     for number, task in enumerate(contents.guides.tasks, 1):
         yield "how to", task.task, f"troubles.html#task-{number}", plain(task.how), task.words
     for image in contents.images:
-        digest = image["published_digest"] or image["digest"] or ""
-        text = " ".join([image["gpu"], image["platform"], digest, *image["mods"]])
-        yield "image", image["target"], f"images/{image['slug']}.html", text
+        digest = image.published_digest or image.digest or ""
+        text = " ".join([image.gpu, image.platform, digest, *image.mods])
+        yield "image", image.target, f"images/{image.slug}.html", text
     changes, cves = "see what changes if you pull today", "see which images have a CVE"
     yield "how to", changes, "upgrade.html", "by digest, tag or day", "update upgrade newer"
     yield "how to", cves, "vulnerabilities.html", "known vulnerabilities", "security scan grype"
     for mod in contents.mods:
-        yield "mod", mod["name"], f"mods.html#{mod['name']}", mod["summary"]
-    for setting in contents.first["settings"]:
-        path = f"models/{contents.first['name']}.html#{setting['name']}"
-        words = SETTING_WORDS.get(setting["name"], "")
-        yield "setting", setting["name"], path, plain(setting["meaning"]), words
+        yield "mod", mod.name, f"mods.html#{mod.name}", mod.summary
+    for setting in contents.first.settings:
+        path = f"models/{contents.first.name}.html#{setting.name}"
+        yield "setting", setting.name, path, plain(setting.meaning), SETTING_WORDS.get(setting.name, "")
     for number, trouble in enumerate(contents.guides.troubles, 1):
         yield "problem", plain(trouble.symptom), f"troubles.html#problem-{number}", plain(trouble.remedy)
     for code, meaning in contents.guides.exit_codes.items():
@@ -136,11 +157,11 @@ def _entries(contents: SiteContents) -> Iterator[tuple[str, ...]]:
 
 def feed(contents: SiteContents) -> str:
     """Return the feed, newest image first; its times are those of the catalog."""
-    changes = [change for night in contents.status["nights"] for change in night["changes"]][:_ENTRIES]
+    changes = [change for night in contents.status.nights for change in night.changes][:_ENTRIES]
     root = Element("feed", xmlns="http://www.w3.org/2005/Atom")
     _text(root, "title", f"{contents.title}: new images")
     _text(root, "id", f"{contents.source}#images")
-    _text(root, "updated", changes[0]["time"] if changes else "1970-01-01T00:00:00Z")
+    _text(root, "updated", changes[0].time if changes else "1970-01-01T00:00:00Z")
     _text(SubElement(root, "author"), "name", contents.title)
     SubElement(root, "link", rel="self", href="feed.xml")
     for change in changes:
@@ -149,18 +170,17 @@ def feed(contents: SiteContents) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + tostring(root, encoding="unicode") + "\n"
 
 
-def _entry(root: Element, contents: SiteContents, change: Document) -> None:
+def _entry(root: Element, contents: SiteContents, change: NightChange) -> None:
     entry = SubElement(root, "entry")
-    digest, time = change["digest"], change["time"]
-    verb = "rolled back to" if change["kind"] == "rollback" else "published"
-    _text(entry, "title", f"{change['target']} {verb}: {', '.join(change['changed'])}")
-    _text(entry, "id", f"{contents.source}#{digest}-{time}")
-    _text(entry, "updated", time)
-    if change["slug"]:
-        SubElement(entry, "link", rel="alternate", type="text/html", href=f"images/{change['slug']}.html")
-    _text(entry, "summary", f"{contents.stock.records.registry}@{digest} · {', '.join(change['tags'])}")
-    if change["notes"]:
-        _text(entry, "content", "\n".join(f"- {line}" for line in change["notes"]))
+    verb = "rolled back to" if change.kind == "rollback" else "published"
+    _text(entry, "title", f"{change.target} {verb}: {', '.join(change.changed)}")
+    _text(entry, "id", f"{contents.source}#{change.digest}-{change.time}")
+    _text(entry, "updated", change.time)
+    if change.slug:
+        SubElement(entry, "link", rel="alternate", type="text/html", href=f"images/{change.slug}.html")
+    _text(entry, "summary", f"{contents.stock.records.registry}@{change.digest} · {', '.join(change.tags)}")
+    if change.notes:
+        _text(entry, "content", "\n".join(f"- {line}" for line in change.notes))
 
 
 def _text(parent: Element, name: str, text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final
 
@@ -18,7 +18,8 @@ from imagefactory.project.server_versions import TITLES
 from imagefactory.project.servers.server import MOST
 from imagefactory.site.choosing import alike, gpu_of, hard_score
 from imagefactory.site.guides import plain, table_rows
-from imagefactory.site.stock import Document, Stock
+from imagefactory.site.image_page import ImagePage
+from imagefactory.site.stock import Stock
 
 CONTEXTS: Final = (8_192, 16_384, 32_768, 65_536, 131_072, 262_144)
 SESSIONS: Final = (1, 4, 16)
@@ -38,55 +39,196 @@ SYNONYMS: Final = {
 """What people type who look for a badge."""
 
 
+@dataclass(frozen=True)
+class Setting:
+    """A setting as the image prints it."""
+
+    name: str
+    default: str
+    allowed: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Client:
+    """What clients have to know: the model's name, and the parsers of tool calls and reasoning, if any."""
+
+    model: str
+    tools: str
+    reasoning: str
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What others measured on a GPU with so many users, in tokens per second."""
+
+    gpu: str
+    users: int
+    slowest: float
+    fastest: float
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CacheRow:
+    """The KV cache of a context, in bytes by sessions."""
+
+    context: int
+    bytes: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class ModelMemory:
+    """What a model needs, in bytes, and its KV cache with 16-bit values."""
+
+    weights: int
+    download: int
+    drafter: int
+    on_disk: int
+    kv_per_token: int
+    kv_per_sequence: int
+    context: int
+    table: tuple[CacheRow, ...]
+
+
+@dataclass(frozen=True)
+class Drafter:
+    """A drafter of a model; `refused` says why the default image does not use it."""
+
+    repo: str
+    method: str
+    tokens: int
+    revision: str | None
+    default: bool
+    ranges: Mapping[str, str]
+    refused: str
+
+
+@dataclass(frozen=True)
+class Version:
+    """A combination with a server on an arch; `slug` is None without an image."""
+
+    target: str
+    runs: str
+    arch: str
+    platform: str
+    slug: str | None
+    state: str
+    faults: tuple[str, ...]
+    default: bool
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What this project measured."""
+
+    target: str
+    digest: str
+    profile: str
+    date: str
+    machine: str
+    tokens_per_second: float
+    acceptance_length: float | None
+    settings: Mapping[str, str]
+    complete: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class ModelPage:
+    """A model of the site."""
+
+    name: str
+    repo: str | None
+    revision: str | None
+    weights: str
+    badges: tuple[str, ...]
+    target: str | None
+    image: str | None
+    """The slug of the image that stands for it; None if that is not locked."""
+    state: str
+    settings: tuple[Setting, ...]
+    memory: ModelMemory | None
+    serves: int | None
+    client: Client | None
+    drafters: tuple[Drafter, ...]
+    servers: tuple[str, ...]
+    versions: tuple[Version, ...]
+    not_built: tuple[tuple[str, str], ...]
+    measured: tuple[Measured, ...]
+    reported: tuple[PublishedFigure, ...]
+    speeds: Mapping[str, tuple[Speed, ...]]
+    """By GPU, fewest users first."""
+    speed: Speed | None
+    """Of one user on a DGX Spark, or on two."""
+    quality: tuple[str, ...]
+    scores: tuple[str, ...]
+    hard: float
+    remark: str | None
+    sparks: int
+    licence: str | None
+    languages: str | None
+    environment: Mapping[str, str]
+    flags: tuple[str, ...]
+
+    @property
+    def resident(self) -> float:
+        """The bytes of weights and drafter on each machine."""
+        return (self.memory.weights + self.memory.drafter) / self.sparks if self.memory else 0
+
+
 def model_page(
     stock: Stock,
     name: str,
-    images: Mapping[Cell, Document],
+    images: Mapping[Cell, ImagePage],
     results: Sequence[BenchResult],
     published: PublishedFigures,
-) -> Document:
-    """Describe a model of the matrix; `image` is the page of its default image, None if that is not locked."""
+) -> ModelPage:
+    """Describe a model of the matrix."""
     project, model = stock.project, stock.project.matrix.models[name]
     home = _home(stock, name)
     image = images.get(home) if home else None
     served = describe_cell(project, home) if home else None
     flags = served.description["image"].get("flags", {}) if served else {}
-    versions, about = list(_versions(stock, name, images)), published.about(name)
-    reported = [one.model_copy(update={"source": published.sources[one.source]}) for one in about]
-    drafters = list(_drafters(stock, home, model))
-    speeds = _speeds(reported, drafted=any(one["default"] for one in drafters))
-    runs = {version["runs"].partition(" ")[0] for version in versions if version["slug"]}
-    return {
-        "name": name,
-        "repo": model.repo,
-        "revision": project.model_lock.commit_of(model.repo) if model.repo else None,
-        "weights": model.weights,
-        "badges": badges(model),
-        "target": str(home) if home else None,
-        "image": image["slug"] if image else None,
-        "state": image["state"] if image else stock.missing.get(home, "not built") if home else "not built",
-        "settings": list(_settings(stock, home)) if home else [],
-        "memory": _memory(model),
-        "serves": _served_context(served, model),
-        "client": _client(served) if served else None,
-        "drafters": drafters,
-        "servers": [title for title in TITLES.values() if title in runs],
-        "versions": versions,
-        "not_built": _not_built(stock, name),
-        "measured": [_measured(one) for one in sorted(results, key=lambda one: one.started, reverse=True)],
-        "reported": reported,
-        "speeds": speeds,
-        "speed": next((one for one in speeds.get(gpu_of(project.matrix, name, SPARK), ()) if one["users"] == 1), None),
-        "quality": [f"{one} ({published.sources[one.source]})" for one in published.quality(name)],
-        "scores": [str(one) for one in published.quality(name)],
-        "hard": hard_score(published, name),
-        "remark": model.remark,
-        "sparks": model.sparks,
-        "licence": model.licence,
-        "languages": model.languages,
-        "environment": served.extra if served else {},
-        "flags": [f"--{flag.replace('_', '-')} {value}" for flag, value in flags.items()],
-    }
+    versions, quality = tuple(_versions(stock, name, images)), published.quality(name)
+    reported = tuple(
+        figure.model_copy(update={"source": published.sources[figure.source]}) for figure in published.about(name)
+    )
+    drafters = tuple(_drafters(stock, home, model))
+    speeds = _speeds(reported, drafted=any(drafter.default for drafter in drafters))
+    on_spark = speeds.get(gpu_of(project.matrix, name, SPARK), ())
+    runs = {version.runs.partition(" ")[0] for version in versions if version.slug}
+    return ModelPage(
+        name=name,
+        repo=model.repo,
+        revision=project.model_lock.commit_of(model.repo) if model.repo else None,
+        weights=model.weights,
+        badges=tuple(badges(model)),
+        target=str(home) if home else None,
+        image=image.slug if image else None,
+        state=image.state if image else stock.missing.get(home, "not built") if home else "not built",
+        settings=tuple(_settings(stock, home)) if home else (),
+        memory=_memory(model),
+        serves=_served_context(served, model),
+        client=_client(served) if served else None,
+        drafters=drafters,
+        servers=tuple(title for title in TITLES.values() if title in runs),
+        versions=versions,
+        not_built=_not_built(stock, name),
+        measured=tuple(_measured(result) for result in sorted(results, key=lambda one: one.started, reverse=True)),
+        reported=reported,
+        speeds=speeds,
+        speed=next((speed for speed in on_spark if speed.users == 1), None),
+        quality=tuple(f"{result} ({published.sources[result.source]})" for result in quality),
+        scores=tuple(map(str, quality)),
+        hard=hard_score(published, name),
+        remark=model.remark,
+        sparks=model.sparks,
+        licence=model.licence,
+        languages=model.languages,
+        environment=served.extra if served else {},
+        flags=tuple(f"--{flag.replace('_', '-')} {value}" for flag, value in flags.items()),
+    )
 
 
 def _home(stock: Stock, name: str) -> Cell | None:
@@ -99,14 +241,14 @@ def _home(stock: Stock, name: str) -> Cell | None:
     return wanted if wanted in stock.planned or wanted in stock.missing else None
 
 
-def _settings(stock: Stock, cell: Cell) -> Iterator[Document]:
+def _settings(stock: Stock, cell: Cell) -> Iterator[Setting]:
     """Yield the settings that the image itself prints."""
     served = describe_cell(stock.project, cell)
     table = Preview(stock.project.root, served.description, served.model).markdown()
     for name, default, allowed, meaning in table_rows(table, 4):
         limits = _NO_LIMIT.sub(r"of \1 or more", plain(allowed))
-        limits = _LONG_NUMBER.sub(lambda found: f"{int(found[0]):,}", limits)
-        yield {"name": plain(name), "default": plain(default), "allowed": limits, "meaning": meaning}
+        limits = _LONG_NUMBER.sub(lambda number: f"{int(number[0]):,}", limits)
+        yield Setting(plain(name), plain(default), limits, meaning)
 
 
 def _served_context(served: Served | None, model: ServedModel) -> int | None:
@@ -116,68 +258,64 @@ def _served_context(served: Served | None, model: ServedModel) -> int | None:
     return int(length) if length.isdigit() else longest
 
 
-def _client(served: Served) -> Document:
-    """Return what clients have to know: the model's name, and the parsers of tool calls and reasoning, if any."""
-    found = {name: value for name, value in image_environment(served.description).items() if value != "off"}
-    tools = found.get("TOOL_CALL_PARSER", "") if found.get("ENABLE_AUTO_TOOL_CHOICE") == "1" else ""
-    name = (found.get("SERVED_MODEL_NAME") or found["MODEL"]).partition(",")[0]
-    return {"model": name, "tools": tools, "reasoning": found.get("REASONING_PARSER", "")}
+def _client(served: Served) -> Client:
+    defaults = {name: value for name, value in image_environment(served.description).items() if value != "off"}
+    tools = defaults.get("TOOL_CALL_PARSER", "") if defaults.get("ENABLE_AUTO_TOOL_CHOICE") == "1" else ""
+    name = (defaults.get("SERVED_MODEL_NAME") or defaults["MODEL"]).partition(",")[0]
+    return Client(name, tools, defaults.get("REASONING_PARSER", ""))
 
 
-def _speeds(reported: Sequence[PublishedFigure], *, drafted: bool) -> dict[str, list[Document]]:
+def _speeds(reported: Sequence[PublishedFigure], *, drafted: bool) -> dict[str, tuple[Speed, ...]]:
     """Return what others measured, drafted as the image does: by GPU, fewest users first."""
-    found: dict[str, list[Document]] = {}
-    for gpu, users in sorted({(one.gpu.lower(), one.users) for one in reported}):
-        figures = [one for one in alike(reported, gpu, drafted=drafted) if one.users == users]
-        if rates := [one.tokens_per_second for one in figures]:
-            sources = list(dict.fromkeys(one.source for one in figures))
-            row = {"gpu": figures[0].gpu, "users": users, "slowest": min(rates), "fastest": max(rates)}
-            found.setdefault(gpu, []).append(row | {"sources": sources})
-    return found
+    speeds: dict[str, tuple[Speed, ...]] = {}
+    for gpu, users in sorted({(figure.gpu.lower(), figure.users) for figure in reported}):
+        figures = [figure for figure in alike(reported, gpu, drafted=drafted) if figure.users == users]
+        if rates := [figure.tokens_per_second for figure in figures]:
+            sources = tuple(dict.fromkeys(figure.source for figure in figures))
+            row = Speed(figures[0].gpu, users, min(rates), max(rates), sources)
+            speeds[gpu] = (*speeds.get(gpu, ()), row)
+    return speeds
 
 
-def _memory(model: ServedModel) -> Document | None:
-    """Return what a model needs, in bytes, and its KV cache with 16-bit values by context and sessions."""
+def _memory(model: ServedModel) -> ModelMemory | None:
     memory = model.memory
     if memory is None:
         return None
-    contexts = [*(one for one in CONTEXTS if one < memory.context), memory.context]
-    each = {one: memory.kv_bytes_per_token * one + memory.kv_bytes_per_sequence for one in contexts}
-    return {
-        "weights": round(memory.weights_gb * 1e9),
-        "download": round((memory.download_gb or memory.weights_gb) * 1e9),
-        "drafter": round(memory.drafter_gb * 1e9),
-        "on_disk": round(memory.table_gb * 1e9),
-        "kv_per_token": memory.kv_bytes_per_token,
-        "kv_per_sequence": memory.kv_bytes_per_sequence,
-        "context": memory.context,
-        "table": [
-            {"context": context, "bytes": {sessions: sessions * needed for sessions in SESSIONS}}
-            for context, needed in each.items()
-        ],
-    }
+    contexts = [*(length for length in CONTEXTS if length < memory.context), memory.context]
+    each = {length: memory.kv_bytes_per_token * length + memory.kv_bytes_per_sequence for length in contexts}
+    return ModelMemory(
+        weights=round(memory.weights_gb * 1e9),
+        download=round((memory.download_gb or memory.weights_gb) * 1e9),
+        drafter=round(memory.drafter_gb * 1e9),
+        on_disk=round(memory.table_gb * 1e9),
+        kv_per_token=memory.kv_bytes_per_token,
+        kv_per_sequence=memory.kv_bytes_per_sequence,
+        context=memory.context,
+        table=tuple(
+            CacheRow(length, {sessions: sessions * needed for sessions in SESSIONS}) for length, needed in each.items()
+        ),
+    )
 
 
-def _drafters(stock: Stock, home: Cell | None, model: ServedModel) -> Iterator[Document]:
-    """Yield the drafters; `refused` says why the default image does not use one."""
+def _drafters(stock: Stock, home: Cell | None, model: ServedModel) -> Iterator[Drafter]:
     matrix, lock = stock.project.matrix, stock.project.model_lock
-    refused = {one.repo: why for one, why in drafter_exclusions(matrix, home)} if home else {}
-    usable = [one for one in model.drafters if one.repo not in refused]
-    for one in model.drafters:
-        ranges = {TITLES[server]: one.range_of(server) for server in TITLES}
-        yield {
-            "repo": one.repo,
-            "method": one.method,
-            "tokens": one.tokens,
-            "revision": lock.commit_of(one.repo),
-            "default": home is not None and one in usable[:1],
-            "ranges": {server: wanted or "all" for server, wanted in ranges.items() if wanted is not None},
-            "refused": refused.get(one.repo, ""),
-        }
+    refused = {drafter.repo: why for drafter, why in drafter_exclusions(matrix, home)} if home else {}
+    usable = [drafter for drafter in model.drafters if drafter.repo not in refused]
+    for drafter in model.drafters:
+        ranges = {TITLES[server]: drafter.range_of(server) for server in TITLES}
+        yield Drafter(
+            repo=drafter.repo,
+            method=drafter.method,
+            tokens=drafter.tokens,
+            revision=lock.commit_of(drafter.repo),
+            default=home is not None and drafter in usable[:1],
+            ranges={server: wanted or "all" for server, wanted in ranges.items() if wanted is not None},
+            refused=refused.get(drafter.repo, ""),
+        )
 
 
-def _versions(stock: Stock, name: str, images: Mapping[Cell, Document]) -> Iterator[Document]:
-    """Yield the combinations with a server on an arch, default and newest first; `slug` is None without an image."""
+def _versions(stock: Stock, name: str, images: Mapping[Cell, ImagePage]) -> Iterator[Version]:
+    """Yield the combinations with a server on an arch, default and newest first."""
     of_model = [cell for cell in (*stock.planned, *stock.missing) if cell.model == name]
     order = list(stock.project.matrix.versions)
     home, servers = _home(stock, name), list(TITLES)
@@ -188,59 +326,58 @@ def _versions(stock: Stock, name: str, images: Mapping[Cell, Document]) -> Itera
         return cell != home, cell.arch != arch, *newest, cell
 
     for cell in sorted(of_model, key=rank):
-        missing = {"slug": None, "state": stock.missing.get(cell, "not built")}
-        page = images.get(cell, missing)
-        yield {
-            "target": str(cell),
-            "runs": cell.runs,
-            "arch": cell.arch,
-            "platform": cell.platform,
-            "slug": page["slug"],
-            "state": page["state"],
-            "faults": known_faults(stock.project.matrix, cell),
-            "default": cell == home,
-        }
+        image = images.get(cell)
+        yield Version(
+            target=str(cell),
+            runs=cell.runs,
+            arch=cell.arch,
+            platform=cell.platform,
+            slug=image.slug if image else None,
+            state=image.state if image else stock.missing.get(cell, "not built"),
+            faults=tuple(known_faults(stock.project.matrix, cell)),
+            default=cell == home,
+        )
 
 
-def _not_built(stock: Stock, name: str) -> list[tuple[str, str]]:
+def _not_built(stock: Stock, name: str) -> tuple[tuple[str, str], ...]:
     """List the excluded combinations with the reason; those of all archs with one reason are one line."""
     reasons: dict[tuple[str, str], dict[str, None]] = {}
-    for one in stock.excluded:
-        if one.cell.model == name:
-            reasons.setdefault((one.cell.runs, one.reason), {})[one.cell.arch] = None
-    return [(f"{runs} on {', '.join(archs)}", reason) for (runs, reason), archs in reasons.items()]
+    for exclusion in stock.excluded:
+        if exclusion.cell.model == name:
+            reasons.setdefault((exclusion.cell.runs, exclusion.reason), {})[exclusion.cell.arch] = None
+    return tuple((f"{runs} on {', '.join(archs)}", reason) for (runs, reason), archs in reasons.items())
 
 
-def _measured(result: BenchResult) -> Document:
+def _measured(result: BenchResult) -> Measured:
     rates = result.throughput()
     acceptance = pooled_acceptance(result.measurements)
     gpus = ", ".join(gpu.name for gpu in result.machine.gpus)
-    return {
-        "target": result.bound.target or result.bound.model,
-        "digest": result.bound.digest,
-        "profile": result.profile,
-        "date": f"{result.started:%Y-%m-%d}",
-        "machine": gpus or f"{result.machine.cpus} CPUs, {result.machine.platform}",
-        "tokens_per_second": round(fmean(rates), 2) if rates else 0.0,
-        "acceptance_length": round(acceptance.length, 2) if acceptance else None,
-        "settings": result.bound.settings,
-        "complete": result.complete,
-        "why": result.why,
-    }
+    return Measured(
+        target=result.bound.target or result.bound.model,
+        digest=result.bound.digest,
+        profile=result.profile,
+        date=f"{result.started:%Y-%m-%d}",
+        machine=gpus or f"{result.machine.cpus} CPUs, {result.machine.platform}",
+        tokens_per_second=round(fmean(rates), 2) if rates else 0.0,
+        acceptance_length=round(acceptance.length, 2) if acceptance else None,
+        settings=result.bound.settings,
+        complete=result.complete,
+        why=result.why,
+    )
 
 
 def badges(model: ServedModel) -> list[str]:
     """Return what pages and the search say about the uses of a model, as its image serves it by default."""
-    found: dict[str, bool] = dict.fromkeys(model.good_for, True)
+    uses: dict[str, bool] = dict.fromkeys(model.good_for, True)
     serve = model.shapes(next(name for name in TITLES if model.range_of(name) is not None), "")[0]
-    found |= {
+    uses |= {
         "tools": serve.enable_auto_tool_choice and serve.tool_call_parser is not None,
         "reasoning": serve.reasoning_parser is not None,
         "vision": bool(model.reads_images) and (serve.limit_mm_per_prompt or {}).get("image") != 0,
         "two Sparks": model.sparks > 1,
         model.remark or "": bool(model.remark),
     }
-    return [name for name, holds in found.items() if holds]
+    return [name for name, holds in uses.items() if holds]
 
 
 def search_words(model: ServedModel) -> str:

@@ -20,28 +20,25 @@ from imagefactory.check.bench.result import users_text
 from imagefactory.errors import UsageError
 from imagefactory.oci.layout import writing_output
 from imagefactory.publish.tags import short_digest
-from imagefactory.site.choosing import model_card
 from imagefactory.site.documents import as_script, feed, index_document, page_documents, search_entries, to_json
 from imagefactory.site.guides import inline
-from imagefactory.site.model_page import CONTEXTS
-from imagefactory.site.picker import Offer, choose_data, picker_data
+from imagefactory.site.home_page import ModelCard, StartsData
+from imagefactory.site.model_page import CONTEXTS, ModelPage
 from imagefactory.site.pictures import Bar, PictureLayer, bars, kind_class, layer_picture
 from imagefactory.site.site_contents import SiteContents
-from imagefactory.site.stock import Document
+from imagefactory.site.starts import Reserves
 from imagefactory.store.atomic import WRITING
 from imagefactory.store.progress import size
 
 HERE: Final = Path(__file__).parent
 RECIPES: Final = "recipes"
 ABOUT: Final = "vLLM and SGLang images for DGX Spark and other GPUs"
-_JUDGE: Final = ("picker-python", "picker-settings", "picker-command", "picker-checks", "picker-drawing")
-"""What judges a start as images do, and draws its memory."""
 SCRIPTS: Final = {
-    "home.html": (*_JUDGE, "picker-outputs", "picker-words", "choosing", "choose"),
-    "model.html": (*_JUDGE, "picker-outputs", "picker-words", "picker"),
-    "compare.html": (*_JUDGE, "picker-words", "choosing", "compare"),
+    "home.html": ("memory", "drawing", "choose"),
+    "model.html": ("memory", "drawing", "picker"),
+    "compare.html": ("memory", "drawing", "compare"),
 }
-"""The scripts of pages that judge starts, in the order in which they run."""
+"""The scripts of pages that compute with memory, in the order in which they run."""
 _FIGURES: Final = 24
 _SHORT: Final = 32
 """Characters of a licence that is a single one, or nearly."""
@@ -56,31 +53,28 @@ def render(contents: SiteContents) -> dict[str, bytes]:
     return dict(sorted(files.items()))
 
 
-def _summary(model: Document) -> list[str]:
+def _summary(model: ModelPage) -> str:
     """Describe a model in a few words for those who see a link to it."""
-    memory, speed = model["memory"], model["speed"]
-    rate = f"{speed['slowest']:.0f} tokens/s" if speed else "speed not measured"
-    needs = f"{about((memory['weights'] + memory['drafter']) / model['sparks'])} of 128 GB" if memory else "no GPU"
-    each = " on each of two Sparks" if model["sparks"] > 1 else ""
-    return [", ".join(model["badges"]), f"{model['weights']}, {needs}{each}", rate]
+    rate = f"{model.speed.slowest:.0f} tokens/s" if model.speed else "speed not measured"
+    needs = f"{about(model.resident)} of 128 GB" if model.memory else "no GPU"
+    each = " on each of two Sparks" if model.sparks > 1 else ""
+    return "; ".join([", ".join(model.badges), f"{model.weights}, {needs}{each}", rate])
 
 
 def _texts(contents: SiteContents) -> Iterator[tuple[str, str]]:
-    documents, stock = page_documents(contents), contents.stock
-    offers = {cell: Offer.of(image) for cell, image in zip(stock.planned, contents.images, strict=True)}
+    documents = page_documents(contents)
     yield from ((f"{path}.json", to_json(document)) for path, document in documents.items())
     yield "index.json", to_json(index_document(contents))
     yield "feed.xml", feed(contents)
     yield "search-data.js", as_script("searchData", search_entries(contents))
     yield from ((f"{RECIPES}/{path}", text) for path, text in contents.recipes.items())
-    picker = picker_data(stock.project, offers) | {"model": contents.first["name"]}
-    yield "picker-data.js", as_script("pickerData", picker)
-    cards = {model["name"]: model_card(model) for model in contents.models}
-    yield "choose-data.js", as_script("chooseData", choose_data(picker, contents.order, cards))
+    cards = {model.name: ModelCard.of(model) for model in contents.models}
+    starts = StartsData(Reserves(), contents.machines, contents.starts, contents.order, cards)
+    yield "starts-data.js", as_script("startsData", starts)
     yield from _pages(contents, documents)
 
 
-def _pages(contents: SiteContents, documents: dict[str, Document]) -> Iterator[tuple[str, str]]:
+def _pages(contents: SiteContents, documents: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     environment = make_environment()
     yield "llms.txt", environment.get_template("llms.txt").render(site=contents)
 
@@ -100,16 +94,15 @@ def _pages(contents: SiteContents, documents: dict[str, Document]) -> Iterator[t
     yield page("compare", "compare.html", here="compare")
     yield page("images", "images.html", here="images")
     for model in contents.models:
-        path = f"models/{model['name']}"
-        about = "; ".join(_summary(model))
-        yield page(path, "model.html", about=about, here="models", model=model, figures=_figures(model))
+        path, text = f"models/{model.name}", _summary(model)
+        yield page(path, "model.html", about=text, here="models", model=model, figures=_figures(model))
     for image in contents.images:
-        layers = [PictureLayer(one["kind"], one["name"], one["bytes"]) for one in image["layers"]]
-        picture = None if image["bytes"] is None else layer_picture(layers)
-        path, about = f"images/{image['slug']}", f"{image['runs']} for {image['gpu']}, {image['state']}"
-        yield page(path, "image.html", about=about, here="images", image=image, picture=picture)
+        layers = [PictureLayer(layer.kind, layer.name, layer.bytes or 0) for layer in image.layers]
+        picture = None if image.bytes is None else layer_picture(layers)
+        path, text = f"images/{image.slug}", f"{image.runs} for {image.gpu}, {image.state}"
+        yield page(path, "image.html", about=text, here="images", image=image, picture=picture)
     for packages in contents.packages:
-        yield page(f"packages/{packages['slug']}", "packages.html", here="images", packages=packages)
+        yield page(f"packages/{packages.slug}", "packages.html", here="images", packages=packages)
     for name in ("mods", "configurations", "troubles", "status", "upgrade", "vulnerabilities"):
         yield page(name, f"{name}.html", here=name)
 
@@ -164,9 +157,9 @@ def simple(licences: Mapping[str, int], most: int = 10) -> dict[str, int]:
     return dict(list(short.items())[:most])
 
 
-def about(count: int) -> str:
+def about(count: float) -> str:
     """Return a size without figures that nobody knows: 33 GB, 0.9 GB."""
-    return f"{count / 1e9:.3g} GB" if count >= 5e7 else size(count)  # noqa: PLR2004 - 50 MB
+    return f"{count / 1e9:.3g} GB" if count >= 5e7 else size(int(count))  # noqa: PLR2004 - 50 MB
 
 
 def _tokens(count: int) -> str:
@@ -176,21 +169,25 @@ def _tokens(count: int) -> str:
     return f"{count:,}"
 
 
-def _figures(model: Document) -> Markup | None:
-    own = [
-        Bar(f"{one['target']}, {one['profile']}, {one['machine']}", one["tokens_per_second"], own=True)
-        for one in model["measured"]
-        if one["tokens_per_second"]
+def _figures(model: ModelPage) -> Markup | None:
+    measured = [
+        Bar(f"{result.target}, {result.profile}, {result.machine}", result.tokens_per_second, own=True)
+        for result in model.measured
+        if result.tokens_per_second
     ]
-    others = [
-        Bar(f"{one.gpu}, {one.drafter}, {one.kind}, {users_text(one.users)}", one.tokens_per_second, own=False)
-        for one in model["reported"]
+    reported = [
+        Bar(
+            f"{figure.gpu}, {figure.drafter}, {figure.kind}, {users_text(figure.users)}",
+            figure.tokens_per_second,
+            own=False,
+        )
+        for figure in model.reported
     ]
-    chosen = (own + others)[:_FIGURES]
+    chosen = (measured + reported)[:_FIGURES]
     return bars(chosen, "tokens per second") if chosen else None
 
 
-def _archive(files: dict[str, str]) -> bytes:
+def _archive(files: Mapping[str, str]) -> bytes:
     """Return files as a tar file, the same for the same files."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
@@ -232,7 +229,7 @@ def _replace(folder: Path, fresh: Path) -> None:
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Raise OutputError if a folder holds anything but an earlier site."""
+    """Raise UsageError if a folder holds anything but an earlier site."""
     with writing_output(folder):
         present = {path.name for path in folder.iterdir()} if folder.exists() else set()
     if present and not {MARK, "feed.xml", "index.html"} <= present:

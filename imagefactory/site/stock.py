@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Final, Self
 
 from imagefactory.check.smoke.record import SmokeRecord
 from imagefactory.errors import FactoryError
@@ -31,8 +31,6 @@ from imagefactory.publish.tags import moving_tags
 from imagefactory.publish.vulnerabilities import VulnerabilityRecord, vulnerabilities_of
 from imagefactory.store.digests import Digest
 
-Document = dict[str, Any]
-"""What a page shows, which is also the JSON beside it."""
 PARALLEL = 8
 LISTED = 200
 """How many published images the page of upgrades describes, the newest."""
@@ -127,12 +125,42 @@ def take_stock(project: Project, records: RegistryRecords) -> Stock:
 NOT_RECORDED: Final = "not on record"
 
 
-def package_lists(stock: Stock) -> dict[str, Document]:
+@dataclass(frozen=True)
+class Package:
+    """A package of an image."""
+
+    kind: str
+    name: str
+    version: str
+    licence: str
+    bytes: int
+    sha256: str
+
+    @classmethod
+    def of(cls, kind: str, part: Component | LockedDeb | LockedWheel, licence: str) -> Self:
+        return cls(kind, part.name, part.version, licence, part.size or 0, part.sha256 or "")
+
+
+@dataclass(frozen=True)
+class PackageList:
+    """The packages of all images with the same locks, with their licences."""
+
+    slug: str
+    title: str
+    packages: tuple[Package, ...]
+    licences: Mapping[str, int]
+    gnu: tuple[str, ...]
+    """Those with a GNU licence, with how it applies."""
+    images: tuple[str, ...]
+    problem: str
+
+
+def package_lists(stock: Stock) -> dict[str, PackageList]:
     """Return the packages of all images with the same locks, by the slug of their page."""
-    found: dict[str, list[Planned]] = {}
+    alike: dict[str, list[Planned]] = {}
     for planned in stock.planned.values():
-        found.setdefault(packages_slug(planned), []).append(planned)
-    return {slug: _list(stock, slug, images) for slug, images in found.items()}
+        alike.setdefault(packages_slug(planned), []).append(planned)
+    return {slug: _list(stock, slug, images) for slug, images in alike.items()}
 
 
 def packages_slug(planned: Planned) -> str:
@@ -141,42 +169,24 @@ def packages_slug(planned: Planned) -> str:
     return f"{cell.server}-{cell.version.removeprefix(f'{cell.server}-')}-{cell.arch}-{cell.machine}"
 
 
-def _list(stock: Stock, slug: str, images: list[Planned]) -> Document:
-    """List packages with their licences; `gnu` are those with a GNU licence, with how it applies."""
-    cell, plan, gnu, problem = images[0].cell, images[0].plan, [], ""
+def _list(stock: Stock, slug: str, images: list[Planned]) -> PackageList:
+    cell, plan, problem = images[0].cell, images[0].plan, ""
+    gnu: tuple[str, ...] = ()
     try:
-        found = components_of(stock.project, plan)
-        parts = [part for part in found if part.kind in {"wheel", "deb", "source"}]
+        parts = [part for part in components_of(stock.project, plan) if part.kind in {"wheel", "deb", "source"}]
     except FactoryError as error:  # a licence is not on record
         problem = f"licences of {slug}: {error.what} {error.why}"
-        rows = [_row("deb", one, NOT_RECORDED) for one in stock.project.base_lock(cell).debs]
-        rows += [_row("wheel", one, NOT_RECORDED) for one in stock.project.wheel_lock(cell).wheels]
+        rows = [Package.of("deb", deb, NOT_RECORDED) for deb in stock.project.base_lock(cell).debs]
+        rows += [Package.of("wheel", wheel, NOT_RECORDED) for wheel in stock.project.wheel_lock(cell).wheels]
         licences = {NOT_RECORDED: len(rows)}
     else:
         summary = summarise_parts(plan.target, parts)
-        rows = [_row(part.kind, part, part.licence or "not declared") for part in parts]
+        rows = [Package.of(part.kind, part, part.licence or "not declared") for part in parts]
         licences = summary.counts
-        gnu = [f"{part.name}: {', '.join(part.licences)} ({part.how})" for part in summary.gnu]
-    return {
-        "slug": slug,
-        "title": f"{cell.runs} on {cell.arch}, {cell.platform}",
-        "packages": rows,
-        "licences": licences,
-        "gnu": gnu,
-        "images": [planned.cell.slug for planned in images],
-        "problem": problem,
-    }
-
-
-def _row(kind: str, part: Component | LockedDeb | LockedWheel, licence: str) -> Document:
-    return {
-        "kind": kind,
-        "name": part.name,
-        "version": part.version,
-        "licence": licence,
-        "bytes": part.size or 0,
-        "sha256": part.sha256 or "",
-    }
+        gnu = tuple(f"{part.name}: {', '.join(part.licences)} ({part.how})" for part in summary.gnu)
+    title = f"{cell.runs} on {cell.arch}, {cell.platform}"
+    slugs = tuple(planned.cell.slug for planned in images)
+    return PackageList(slug, title, tuple(rows), licences, gnu, slugs, problem)
 
 
 def ask_registry(repository: Repository) -> RegistryRecords:

@@ -1,7 +1,7 @@
 /* Compares two models or images by the JSON beside their pages. The address names both: ?one=…&two=… */
 "use strict";
 document.addEventListener("DOMContentLoaded", () => {
-  const { load, judge, grouped, make, parts, drawBar, memoryFigure, together } = ImagePicker;
+  const { count, make, terminal, bar, machineOf } = Drawing;
   const form = document.getElementById("compare-form");
   const place = document.getElementById("compared");
   const said = document.getElementById("compare-said");
@@ -25,19 +25,16 @@ document.addEventListener("DOMContentLoaded", () => {
     const image = await get(`images/${option.dataset.image ?? name}.json`);
     const [model, packages] = await Promise.all([get(`models/${image.model}.json`), get(`packages/${image.packages}.json`)]);
     const target = image.target.replace(/\/[^/]*$/, "");
-    const machines = ["", "-pair", `-${image.platform.split("/")[1]}`].map((end) => image.arch + end);
-    const entry = pickerData.images.find((one) => one.target === target && machines.includes(one.machine));
-    const machine = pickerData.machines.find((one) => one.name === entry.machine);
-    const start = load(pickerData, entry);
-    return { name, image, model, packages, target, start, machine, judged: judge(start, ImagePicker.head(start), machine) };
+    const start = startsData.images.find(({ slug }) => slug === image.slug);
+    return { name, image, model, packages, target, start, machine: machineOf(start.machine) };
   }
 
-  const published = ({ model: { speeds }, machine: { gpu } }) => {
-    const rows = (speeds[gpu] ?? []).map(({ users, slowest, fastest, sources }) => `${[...new Set([slowest, fastest])].map(Math.round).join(" to ")} tokens/s for ${users === 1 ? "one user" : `${users} users`} (${sources.join("; ")})`);
+  const published = ({ model: { speeds }, machine }) => {
+    const rows = (speeds[machine?.gpu] ?? []).map(({ users, slowest, fastest, sources }) => `${[...new Set([slowest, fastest])].map(Math.round).join(" to ")} tokens/s for ${users === 1 ? "one user" : `${users} users`} (${sources.join("; ")})`);
     return rows.join("; ") || "not measured";
   };
   const measured = ({ model, image }) => model.measured.filter((one) => one.target === image.target && one.complete).map((one) => `${one.tokens_per_second} tokens/s, ${one.profile}, ${one.machine}, ${one.date}`).join("; ") || "not measured";
-  const value = ({ start }, name) => start.byName[name]?.default ?? "";
+  const takes = ({ taken, beside: more }) => taken + more;
 
   const FACTS = {
     model: ({ model }) => model.repo ?? model.name,
@@ -48,9 +45,9 @@ document.addEventListener("DOMContentLoaded", () => {
     machine: ({ image }) => image.gpu,
     "made of": ({ image }) => `${image.base}, Python ${image.python}, ${image.kernels_from}`,
     "to pull": ({ image }) => size(image.bytes),
-    "context served": (one) => grouped(value(one, "MAX_MODEL_LEN") || one.model.memory?.context || "unknown"),
-    "memory it takes": ({ judged }) => (judged.machine.total ? size(parts(judged).reduce((total, [, , bytes]) => total + bytes, 0)) : "not checked"),
-    drafter: (one) => value(one, "DFLASH_DRAFTER") || "none",
+    "context served": ({ start }) => (start.memory ? count(start.memory.context) : "unknown"),
+    "memory it takes": ({ start: { memory }, machine }) => (memory ? size(takes(Memory.fit(memory, machine))) : "not computed"),
+    drafter: ({ image }) => image.environment.DFLASH_DRAFTER ?? "none",
     "speed, measured by this project": measured,
     "speed, published by others": published,
     "quality, published by others": ({ model }) => model.quality.join("; ") || "not measured",
@@ -61,11 +58,10 @@ document.addEventListener("DOMContentLoaded", () => {
     digest: ({ image }) => image.published_digest ?? image.digest ?? "not built",
   };
 
-  function faults({ image, model, judged }) {
-    const found = judged.findings.filter(({ result }) => result === "warn" || result === "fail").map(({ name, detail }) => `${name}: ${grouped(detail)}`);
+  function faults({ image, model, start }) {
     const kernels = image.kernels.filter(({ outcome }) => outcome === "fails").map(({ library, why }) => `${library}: ${why}`);
     const held = image.history.filter(({ held: back }) => back).map(({ digest, date }) => `${digest.slice(0, 19)} of ${date} is held back after a rollback`);
-    return [...(model.remark ? [model.remark] : []), ...image.faults, ...found, ...kernels, ...held, ...image.problems];
+    return [...(model.remark ? [model.remark] : []), ...image.faults, ...start.warnings, ...kernels, ...held, ...image.problems];
   }
 
   const items = (texts, none) => (texts.length ? make("ul", { class: "plain" }, ...texts.map((text) => make("li", {}, text))) : make("span", { class: "soft" }, none));
@@ -80,12 +76,11 @@ document.addEventListener("DOMContentLoaded", () => {
   const folded = (title, ...children) => make("details", {}, make("summary", {}, title), ...children);
 
   function speed(one, two) {
-    const rows = one.image.compared.filter((found) => found.with === two.image.target);
+    const rows = one.image.compared.filter(({ other }) => other === two.image.target);
     if (!rows.length) {
       const command = `./inv bench.compare ${one.target} ${two.target}`;
       const known = one.image.model === two.image.model ? [] : [items([one, two].map((from) => `${from.name}, published by others: ${published(from)}`), "")];
-      return section("Which is faster?", ...known, make("p", {}, "Not measured here: no recorded results of the two are of the same machine, profile and settings. To measure both in turn:"),
-        make("div", { class: "command" }, make("div", { class: "cap" }, make("span", {}, "Terminal"), make("button", { type: "button", class: "copy", "aria-label": "Copy the command" }, "Copy")), make("pre", { tabindex: "0" }, make("code", {}, command))));
+      return section("Which is faster?", ...known, make("p", {}, "Not measured here: no recorded results of the two are of the same machine, profile and settings. To measure both in turn:"), terminal(command));
     }
     return section("Which is faster?", table("Speed", ["measured", one.target, two.target, "two / one", "says"], rows.map(({ profile, machine, dates, tokens_per_second: rates, ratio, verdict }) => [
       `${profile}, ${machine}, ${[...new Set(dates)].join(" and ")}`, ...rates.map((rate) => `${rate} tokens/s`), ratio ? `${ratio[0]} (95 %: ${ratio[1]} to ${ratio[2]})` : "one repeat", verdict])));
@@ -94,15 +89,14 @@ document.addEventListener("DOMContentLoaded", () => {
   /** Say whether both run on one machine, with the settings that make them. */
   function beside(one, two) {
     const { machine } = one;
-    if (machine !== two.machine || !machine.total) return [];
-    const pair = [one, two].map(({ start }) => start);
-    if (pair.some(({ byName }) => byName.NODES?.default === "2")) return [section("Do both run on one machine?", make("p", {}, "No: each needs two machines."))];
-    const found = together(...pair, machine) ?? together(...pair.toReversed(), machine)?.toReversed();
-    if (!found) return [section("Do both run on one machine?", make("p", {}, `No: on ${machine.title}, one user’s context of the one leaves too little memory for the other. A shorter MAX_MODEL_LEN, or a smaller model, may help.`))];
-    const figure = memoryFigure();
-    const used = machine.total - machine.free;
-    drawBar(figure, [["used", "in use already", used], ...found.flatMap(({ judged }, number) => [[number ? "cache" : "weights", [one, two][number].target, parts(judged).reduce((total, [, , bytes]) => total + bytes, 0)]])], machine.total);
-    const shares = found.map(({ given, judged }, number) => `${[one, two][number].target}: GPU_MEMORY_UTILIZATION=${given.GPU_MEMORY_UTILIZATION ?? value({ start: judged.image }, "GPU_MEMORY_UTILIZATION")}${number ? ", PORT=8001" : ""}`);
+    const sides = [one, two];
+    const needs = sides.map(({ start }) => start.memory);
+    if (machine?.name !== two.machine?.name || !needs.every(Boolean)) return [];
+    if (one.start.pair) return [section("Do both run on one machine?", make("p", {}, "No: each needs two machines."))];
+    const starts = Memory.together(...needs, machine) ?? Memory.together(...needs.toReversed(), machine)?.toReversed();
+    if (!starts) return [section("Do both run on one machine?", make("p", {}, `No: on ${machine.title}, one user’s context of the one leaves too little memory for the other. A shorter MAX_MODEL_LEN, or a smaller model, may help.`))];
+    const figure = bar([["used", "in use already", machine.total - machine.free], ...starts.map((start, number) => [["weights", "cache"][number], sides[number].target, takes(start)])], machine.total);
+    const shares = starts.map(({ share }, number) => `${sides[number].target}: GPU_MEMORY_UTILIZATION=${share}${number ? ", PORT=8001" : ""}`);
     return [section("Do both run on one machine?", make("p", {}, `Yes, on ${machine.title}, with these shares of the memory; the host keeps what it needs. Start the second when the first is ready.`), figure, items(shares, ""))];
   }
 
@@ -125,16 +119,16 @@ document.addEventListener("DOMContentLoaded", () => {
   }
 
   function differing(one, two) {
-    const settings = [...new Set([...one.start.settings, ...two.start.settings].map(({ name }) => name))].filter((name) => value(one, name) !== value(two, name));
-    const text = (from, name) => value(from, name) || (from.start.byName[name] ? "unset" : "no such setting");
+    const [left, right] = [one, two].map(({ image }) => image.environment);
+    const settings = [...new Set([...Object.keys(left), ...Object.keys(right)])].filter((name) => left[name] !== right[name]).sort();
     const lists = { mods: ({ image }) => image.mods, kernels: ({ image }) => image.kernels.map(({ library, outcome }) => `${library}: ${outcome}`) };
     const only = ([title, list]) => {
-      const [left, right] = [list(one), list(two)];
-      const [gone, added] = [left.filter((text_) => !right.includes(text_)), right.filter((text_) => !left.includes(text_))];
+      const [ours, theirs] = [list(one), list(two)];
+      const [gone, added] = [ours.filter((text) => !theirs.includes(text)), theirs.filter((text) => !ours.includes(text))];
       return [`${title} only in`, items(gone, "none"), items(added, "none")];
     };
     return [
-      section("Settings", settings.length ? table("Settings", ["default of", one.name, two.name], settings.map((name) => [name, text(one, name), text(two, name)])) : make("p", {}, "The same defaults.")),
+      section("Settings", settings.length ? table("Settings", ["default of", one.name, two.name], settings.map((name) => [name, left[name] ?? "unset", right[name] ?? "unset"])) : make("p", {}, "The same defaults.")),
       section("Mods and kernels", table("Mods and kernels", ["part", one.name, two.name], Object.entries(lists).map(only))),
       section("Known faults", table("Known faults", ["faults", one.name, two.name], [["known", items(faults(one), "none known"), items(faults(two), "none known")]])),
     ];

@@ -84,7 +84,7 @@ def test_an_image_is_compared_with_the_one_that_its_tag_names(servers: Servers) 
     assert f"answers       ok          same answers as {third[:19]}, {where}" in found.stderr
     files, told = files_of(publisher), f"same answers as {third[:19]}, {where}"
     assert json.loads(files[f"images/{CELL.slug}.json"])["answers"] == told
-    pages = (f"images/{CELL.slug}.html", "models/tiny.html", "picker-data.js")
+    pages = (f"images/{CELL.slug}.html", "models/tiny.html", "starts-data.js")
     assert [name for name in pages if told[1:] not in files[name].decode()] == []
 
 

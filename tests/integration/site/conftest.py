@@ -80,15 +80,6 @@ def site(site_folder: Path) -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.fixture(scope="session")
-def address(picker_page: Path) -> Iterator[str]:
-    """The page with nothing but the picker, served on the loopback."""
-    with site_server(picker_page.parent) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/index.html"
-        server.shutdown()
-
-
 @pytest.fixture
 def spoiled_tabs(browser: Browser) -> Iterator[Tabs]:
     """Open pages that may ask and complain."""

@@ -8,7 +8,7 @@ from imagefactory.lock.flag_records import FlagLock, recorded_version
 from imagefactory.plan.serve.description import describe_cell, image_environment
 from imagefactory.project.cells import Cell, buildable
 from imagefactory.project.project import Project
-from imagefactory.site.choosing import program_image
+from imagefactory.site.starts import program_image
 from images.serve.program import settings as program_settings
 from images.serve.program.servers.known import server_of
 from tests.fixtures.checkouts import REPOSITORY

@@ -1,0 +1,239 @@
+"""What a start of each image takes of a machine's memory, and its command: all that pages compute with.
+
+A page answers one question about a start, whether the memory suffices; the image checks the rest before it serves.
+`fit` asks the serve program. `static/memory.js` has the same formula, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from imagefactory.plan.serve.description import Served, describe_cell, write_description
+from imagefactory.project.cells import Cell, default_version
+from imagefactory.project.matrix import Matrix
+from imagefactory.project.project import Project
+from imagefactory.site.choosing import gpu_of
+from imagefactory.site.image_page import HEAD, ImagePage
+from images.serve.program import checks, memory
+from images.serve.program import image as program_images
+from images.serve.program import settings as program_settings
+from images.serve.program.findings import OK, Start
+from images.serve.program.readings import Gpu, Readings
+from images.serve.program.servers.known import server_of
+
+CHECKS: Final = ("gpu", "kernels", "combination")
+"""The checks beside memory that the arch and the image's defaults decide."""
+PUBLISHED: Final = ("current", "update waiting")
+OPTION: Final = " \\\n  "
+"""What stands between the options of a command."""
+
+
+@dataclass(frozen=True)
+class Reserves:
+    """The memory that the serve program leaves to others, in bytes, and its step between contexts, in tokens."""
+
+    host: int = memory.KNOWN.host_reserve
+    last: int = memory.KNOWN.last_reserve
+    step: int = memory.KNOWN.step
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine with its memory in bytes; `gpu` is what published figures call it."""
+
+    name: str
+    title: str
+    gpu: str
+    total: int
+    free: int
+    unified: bool
+
+    @property
+    def memory(self) -> memory.Machine:
+        return memory.Machine(self.total, self.free, self.unified)
+
+
+@dataclass(frozen=True)
+class StartMemory:
+    """What a start takes with the image's defaults, in bytes, tokens and users."""
+
+    share: float
+    """Of the machine's memory, which the server takes whatever the model needs."""
+    of_free: bool
+    """Whether it is a share of what is free, rather than of everything."""
+    holds_working: bool
+    """Whether the share includes the working memory, which otherwise comes on top."""
+    weights: int
+    drafter: int
+    working: int
+    per_token: int
+    per_user: int
+    context: int
+    """What the image serves."""
+    longest: int
+    """What the model can."""
+    users: int
+    """How many the server answers at once; 0 if it decides that itself."""
+
+    @classmethod
+    def of(cls, start: Start) -> Self | None:
+        """Read a start; None if the size of its model is unknown before the download."""
+        needs, share, settings = start.needs(), start.server.share, start.settings
+        if needs.weights is None or not needs.per_token:
+            return None
+        return cls(
+            settings.fraction("GPU_MEMORY_UTILIZATION") or share.default,
+            share.of_free,
+            share.holds_working,
+            needs.weights,
+            needs.drafter,
+            memory.KNOWN.working,
+            needs.per_token,
+            needs.per_sequence,
+            settings.number("MAX_MODEL_LEN") or needs.context,
+            needs.context,
+            settings.number("MAX_NUM_SEQS") or 0,
+        )
+
+    def _users(self, machine: memory.Machine, share: float, context: int) -> int:
+        """Return how many users with the whole context each a share has room for; 0 if the image would refuse."""
+        needs = memory.Needs(self.weights, self.drafter, self.per_token, self.per_user, self.longest)
+        kind = memory.Share(self.share, self.of_free, self.holds_working)
+        if memory.judge(machine, needs, kind, share, context).setting:
+            return 0
+        left = share * kind.whole(machine) - kind.fixed(needs)
+        return math.floor(left / (self.per_user + context * self.per_token))
+
+    def fit(self, machine: memory.Machine, context: int = 0, users: int = 1) -> Fit:
+        """Choose the share for a question: the image's own, else the largest that the machine allows if that helps."""
+        length = context or self.context
+        own = Fit(self._users(machine, self.share, length), self.share, length)
+        if own.users >= users:
+            return own
+        most = memory.largest_utilization(machine, memory.Share(self.share, self.of_free, self.holds_working))
+        larger = Fit(self._users(machine, most, length), most, length)
+        return larger if larger.users > own.users else own
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How an image would start: for how many users with the whole context each, 0 if it would refuse."""
+
+    users: int
+    share: float
+    context: int
+
+    def place(self, users: int) -> int:
+        """0 if all users fit, 1 if some do, 2 if none."""
+        return 0 if self.users >= users else 1 if self.users else 2
+
+
+@dataclass(frozen=True)
+class Command:
+    """The command of a start, with places for settings and for an API key."""
+
+    before: str
+    setting: str
+    """A setting in the command, which takes the place of SETTING."""
+    key: str
+    """What hands over the key in the user's environment, never its value."""
+    after: str = ""
+
+    @classmethod
+    def of(cls, image: ImagePage) -> Self:
+        """Return the command for a published image, else for a checkout, which takes keys from the environment."""
+        if image.state in PUBLISHED:
+            before, _, after = image.docker_run.rpartition(OPTION)
+            return cls(before, f"{OPTION}--env SETTING", f"{OPTION}--env VLLM_API_KEY", f"{OPTION}{after}")
+        return cls(f"./inv build --target {image.target}\n./inv run --target {image.target}", " --set SETTING", "", "")
+
+
+@dataclass(frozen=True)
+class ImageStart:
+    """All that a page needs to offer an image."""
+
+    target: str
+    slug: str
+    model: str
+    version: str
+    runs: str
+    machine: str
+    default: bool
+    """Whether it stands for its model."""
+    pair: bool
+    state: str
+    answers: str
+    reference: str
+    command: Command
+    memory: StartMemory | None
+    """None for machines without a GPU, and for models of unknown size."""
+    warnings: tuple[str, ...]
+
+
+def image_starts(project: Project, images: Iterable[tuple[Cell, ImagePage]]) -> Iterator[ImageStart]:
+    """Describe how images start with their defaults on an idle machine."""
+    matrix = project.matrix
+    for cell, image in images:
+        start = program_start(matrix, cell, describe_cell(project, cell, project.wheel_lock(cell).kernels))
+        yield ImageStart(
+            image.target,
+            image.slug,
+            cell.model,
+            cell.version,
+            cell.runs,
+            machine_name(matrix, cell),
+            cell.version == default_version(matrix, cell.model),
+            matrix.models[cell.model].sparks > 1,
+            image.state,
+            image.answers,
+            image.reference,
+            Command.of(image),
+            StartMemory.of(start) if matrix.archs[cell.arch].memory else None,
+            tuple(finding.detail for finding in checks.run(start, CHECKS) if finding.result != OK),
+        )
+
+
+def program_start(matrix: Matrix, cell: Cell, served: Served) -> Start:
+    """Return a start as the image's own program would see it, with the image's defaults on an idle machine."""
+    image, arch = program_image(served), matrix.archs[cell.arch]
+    total, free = (arch.memory.total, arch.memory.free) if arch.memory else (None, None)
+    # A GPU that shares the host's memory has none of its own to report.
+    of_gpu = (None, None) if arch.memory and arch.memory.unified else (total, free)
+    gpus = (Gpu(arch.gpu or "", arch.capability, *of_gpu),) if arch.capability else ()
+    server = server_of(image)
+    settings = program_settings.read(image, HEAD if matrix.models[cell.model].sparks > 1 else {})
+    return Start(server, image, settings, server.build(image, settings), Readings(gpus, "", total, free), "", None)
+
+
+def program_image(served: Served) -> program_images.Image:
+    """Return an image as its own program reads it."""
+    with tempfile.TemporaryDirectory(prefix="imagefactory-") as folder:
+        write_description(served.description, served.model, Path(folder))
+        return program_images.load(folder)
+
+
+def machine_name(matrix: Matrix, cell: Cell) -> str:
+    """Return the machine of a cell, as addresses name it."""
+    pair = "-pair" if matrix.models[cell.model].sparks > 1 else ""
+    return cell.arch + pair if len(matrix.archs[cell.arch].platforms) == 1 else f"{cell.arch}-{cell.machine}"
+
+
+def machines(matrix: Matrix, cells: Iterable[Cell]) -> list[Machine]:
+    """List the machines of cells whose memory is known, in the order of the matrix."""
+    names = {machine_name(matrix, cell): cell for cell in cells}
+    order = list(matrix.archs)
+    rows = []
+    for name, cell in sorted(names.items(), key=lambda item: (order.index(item[1].arch), item[0])):
+        arch = matrix.archs[cell.arch]
+        title = arch.gpu or name
+        if matrix.models[cell.model].sparks > 1:
+            title = f"two of {title}, joined by a cable"
+        if known := arch.memory:
+            gpu = gpu_of(matrix, cell.model, cell.arch)
+            rows.append(Machine(name, title, gpu, known.total, known.free, known.unified))
+    return rows

@@ -1,0 +1,227 @@
+"""Describes what happened to published images: nights, tags, upgrades, known vulnerabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from imagefactory.check.bench.result import BenchResult
+from imagefactory.publish.catalog import Published
+from imagefactory.publish.history import changes, current_images, steps
+from imagefactory.publish.image_contents import Contents, contents_of_plan
+from imagefactory.publish.upgrade import Known, compare_contents, lines, newest_for, newest_version
+from imagefactory.publish.vulnerabilities import SEVERITIES, Vulnerability
+from imagefactory.site.image_page import ImagePage
+from imagefactory.site.stock import Planned, Stock
+from imagefactory.store.digests import Digest
+
+NIGHTS: Final = 14
+
+
+@dataclass(frozen=True)
+class NightChange:
+    """An image that tags were moved to; `slug` is None if it is no longer in the matrix."""
+
+    time: str
+    kind: str
+    target: str
+    slug: str | None
+    digest: str
+    tags: tuple[str, ...]
+    changed: tuple[str, ...]
+    notes: tuple[str, ...]
+    left: str | None
+
+
+@dataclass(frozen=True)
+class Night:
+    """A night that changed something."""
+
+    date: str
+    changes: tuple[NightChange, ...]
+
+
+@dataclass(frozen=True)
+class TagToday:
+    """A tag, and the image that it names today."""
+
+    tag: str
+    platform: str
+    digest: str
+    since: str
+    slug: str | None
+
+
+@dataclass(frozen=True)
+class Status:
+    """What was published, what waits, and what could not be read."""
+
+    registry: str
+    asked: bool
+    nights: tuple[Night, ...]
+    tags: tuple[TagToday, ...]
+    waiting: tuple[str, ...]
+    held: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """What changes for the owner of an image."""
+
+    digest: str
+    target: str
+    slug: str | None
+    names: tuple[str, ...]
+    newest: str
+    state: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class KnownVulnerability:
+    """A vulnerability with the packages that have it, each with the versions that mend it, and the images."""
+
+    id: str
+    aliases: tuple[str, ...]
+    severity: str
+    packages: Mapping[str, tuple[str, ...]]
+    images: tuple[str, ...]
+
+
+def status_page(stock: Stock, images: Sequence[ImagePage], upgrades: Upgrades, problems: Sequence[str]) -> Status:
+    """Describe the state of what was published."""
+    catalog = stock.records.catalog
+    known = {image.slug for image in images}
+    days: dict[str, list[NightChange]] = {}
+    for change in reversed(list(_changes(upgrades, known))):
+        days.setdefault(change.time[:10], []).append(change)
+    return Status(
+        registry=stock.records.registry,
+        asked=stock.records.asked,
+        nights=tuple(Night(day, tuple(of_day)) for day, of_day in days.items()),
+        tags=tuple(
+            TagToday(
+                tag=current.tag,
+                platform=current.image.platform,
+                digest=current.image.digest,
+                since=f"{current.since:%Y-%m-%d}",
+                slug=_slug(current.image, known),
+            )
+            for current in current_images(catalog)
+        ),
+        waiting=tuple(image.slug for image in images if image.state == "update waiting"),
+        held=tuple(
+            f"{digest}: rolled back on {event.time:%Y-%m-%d}"
+            for digest, event in sorted(catalog.holds(catalog.moving_tags()).items())
+        ),
+        problems=(*problems, *(f"{image.target}: {problem}" for image in images for problem in image.problems)),
+    )
+
+
+def _changes(upgrades: Upgrades, known: set[str]) -> Iterator[NightChange]:
+    """Yield what changed in the last nights, oldest first."""
+    catalog = upgrades.stock.records.catalog
+    nights = sorted({event.time.date() for event in catalog.events})[-NIGHTS:]
+    for event, image, before in steps(catalog):
+        if event.time.date() in nights:
+            yield NightChange(
+                time=f"{event.time:%Y-%m-%dT%H:%M:%SZ}",
+                kind=event.kind,
+                target=str(image.cell),
+                slug=_slug(image, known),
+                digest=image.digest,
+                tags=tuple(sorted({*event.named, *event.moved})),
+                changed=tuple(changes(before, image)),
+                notes=upgrades.lines(before.digest, image.digest) if before else (),
+                left=event.left,
+            )
+
+
+def _slug(image: Published, known: set[str]) -> str | None:
+    return image.cell.slug if image.cell.slug in known else None
+
+
+def vulnerabilities_page(images: Sequence[ImagePage]) -> tuple[KnownVulnerability, ...]:
+    """List every known vulnerability of today's images, the worst first."""
+    by_id: dict[str, list[tuple[Vulnerability, str]]] = {}
+    for image in images:
+        for entry in image.vulnerabilities.found if image.vulnerabilities else ():
+            by_id.setdefault(entry.id, []).append((entry, image.slug))
+    rows = [
+        KnownVulnerability(
+            id=name,
+            aliases=entries[0][0].aliases,
+            severity=entries[0][0].severity,
+            packages={f"{entry.package.partition(' ')[2]} {entry.version}": entry.fixed_in for entry, _ in entries},
+            images=tuple(dict.fromkeys(slug for _, slug in entries)),
+        )
+        for name, entries in by_id.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: (SEVERITIES.index(row.severity), row.id)))
+
+
+@dataclass(frozen=True)
+class Upgrades:
+    """Everything that is needed to compare any two images of the site."""
+
+    stock: Stock
+    known: Known
+    contents: Mapping[Digest, Contents | str]
+    """What is in each image, or why that is not known."""
+
+    @classmethod
+    def of(cls, stock: Stock, results: Sequence[BenchResult]) -> Upgrades:
+        project, catalog = stock.project, stock.records.catalog
+        planned = {
+            entry.digest: contents_of_plan(project, entry.plan, entry.image)
+            for entry in stock.planned.values()
+            if entry.digest
+        }
+        # What cannot be read may be planned here.
+        read = {
+            digest: contents
+            for digest, contents in stock.records.contents.items()
+            if digest not in planned or isinstance(contents, Contents)
+        }
+        return cls(stock, Known.of(project, catalog, results), planned | read)
+
+    def lines(self, before: Digest, after: Digest) -> tuple[str, ...]:
+        """Tell what changes between two images, in lines of Markdown."""
+        too_old = "It is older than those that this site describes."
+        old, new = self.contents.get(before, too_old), self.contents.get(after, too_old)
+        if isinstance(old, str) or isinstance(new, str):
+            unknown = old if isinstance(old, str) else new
+            return (f"What changes is not known: {unknown} `./inv upgrade --from {before}` may tell.",)
+        return tuple(lines(compare_contents(old, new, self.known)))
+
+    def rows(self) -> Iterator[Upgrade]:
+        """Yield published images, the newest first; without a registry, those that this checkout makes."""
+        for image in reversed(self.stock.records.catalog.images):
+            if image.digest in self.contents:
+                yield self._published(image)
+        for planned in () if self.stock.records.asked else self.stock.planned.values():
+            if planned.digest:
+                yield self._row(planned.digest, self._newest(planned), str(planned.cell), planned, ())
+
+    def _published(self, image: Published) -> Upgrade:
+        catalog = self.stock.records.catalog
+        days = dict.fromkeys(f"{event.time:%Y-%m-%d}" for event in catalog.events_of.get(image.digest, ()))
+        names = (image.tag, *sorted(catalog.tags_of(image.digest)), *days)
+        planned = self.stock.planned.get(image.cell)
+        return self._row(image.digest, newest_for(catalog, image).digest, str(image.cell), planned, names)
+
+    def _row(
+        self, digest: Digest, newest: Digest, target: str, planned: Planned | None, names: tuple[str, ...]
+    ) -> Upgrade:
+        held = digest in self.known.held
+        state = "rollback" if held else "current" if newest == digest else "update waiting"
+        slug = planned.cell.slug if planned else None
+        return Upgrade(digest, target, slug, names, newest, state, self.lines(digest, newest))
+
+    def _newest(self, planned: Planned) -> Digest:
+        """Return what whoever built an image here would build today."""
+        cell = planned.cell
+        newer = self.stock.planned.get(replace(cell, version=newest_version(self.stock.project.matrix, cell)), planned)
+        return newer.digest or planned.digest or Digest("")
