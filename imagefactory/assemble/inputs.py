@@ -13,7 +13,7 @@ from imagefactory.lock.mirrors import DebianMirrors
 from imagefactory.lock.wheelhouse.share import compiled_locations
 from imagefactory.plan.bytecode import python_packages
 from imagefactory.plan.plan import BytecodeLayer, Input, Layer
-from imagefactory.project.cells import Cell, arch_of
+from imagefactory.project.cells import Cell
 from imagefactory.project.locks.files import BaseLock, LockedDeb, LockedSource, LockedWheel
 from imagefactory.project.locks.indexed_files import indexed_file
 from imagefactory.project.project import Project
@@ -102,7 +102,7 @@ class LayerInputs:
 
     @cached_property
     def _indexes(self) -> Indexes:
-        named = {url for cell in self.cells for url in arch_of(self.project.matrix, cell).indexes}
+        named = {url for cell in self.cells for url in self.project.matrix.archs[cell.arch].indexes}
         extra = [url for url in sorted(named) if reachable(url)]
         return Indexes(IndexConfig.from_environment().with_extra(extra))
 

@@ -179,9 +179,15 @@ def select_one(project: Project, target: str, *, tagged: bool = False) -> Cell:
 
 
 def plans_of(project: Project, target: Sequence[str]) -> list[Plan]:
+    """Plan what targets name; `all` stands for what is locked, since nothing else can be planned."""
     from imagefactory.plan.make import make_plan
+    from imagefactory.project.targets import EVERYTHING
 
-    return [make_plan(project, cell) for cell in select(project, target)]
+    cells = select(project, target)
+    locked = [cell for cell in cells if project.is_locked(cell)]
+    if list(target) == [EVERYTHING] and locked:
+        cells = locked
+    return [make_plan(project, cell) for cell in cells]
 
 
 def open_repository(project: Project, name: str = "") -> Repository:

@@ -16,7 +16,7 @@ from typing import Final, Literal
 from imagefactory.environment.setup import RUN, SETS, STAMPS, is_current
 from imagefactory.errors import FactoryError
 from imagefactory.lock.mirrors import DebianMirrors, fetch
-from imagefactory.plan.serve.description import CUDA_13_DRIVER
+from imagefactory.plan.serve.description import DRIVER
 from imagefactory.project.bases import Base
 from imagefactory.project.project import Project
 from imagefactory.store.index_config import IndexConfig, redact
@@ -170,10 +170,10 @@ def _gpu() -> Result:
     driver, _, _ = lines[0].partition(", ")
     names = ", ".join(line.partition(", ")[2] for line in lines)
     state = _said(smi, *heat.QUERY)
-    told = [names, heat.describe(state), f"driver {driver}; images need {CUDA_13_DRIVER} or newer"]
+    told = [names, heat.describe(state), f"driver {driver}; images need {DRIVER} or newer"]
     detail = ", ".join(filter(None, told))
     major = re.match(r"\d+", driver)
-    if major and int(major[0]) < int(CUDA_13_DRIVER.partition(".")[0]):
+    if major and int(major[0]) < int(DRIVER.partition(".")[0]):
         return "warning", detail, "Update NVIDIA's driver on this machine; containers use the host's."
     for what, remedy in heat.problems(state):
         return "warning", f"{what}; {detail}", remedy

@@ -38,7 +38,7 @@ from imagefactory.oci.layout import write_layout
 from imagefactory.plan.make import base_layer, wheel_layers
 from imagefactory.plan.plan import Environment, ImageConfig, Layer, Plan, ToolkitLayer, make_image
 from imagefactory.plan.serve.image_paths import CUDA_HOME
-from imagefactory.project.cells import Cell, arch_of, first_of_release
+from imagefactory.project.cells import Cell, first_of_release
 from imagefactory.project.locks.files import BaseLock, Lock, LockedSource, MadeFrom, WheelLock
 from imagefactory.project.matrix import Arch, Matrix, Platform
 from imagefactory.project.project import Project
@@ -298,7 +298,7 @@ def _lock_compilers(
     if path.exists() and not upgrade and WheelLock.read(path).made_from == made_from:
         return LockResult(path, changed=False)
     say(f"Resolving the compilers of vLLM {cell.version} in {cell.arch} ({cell.platform})")
-    arch = arch_of(project.matrix, cell)
+    arch = project.matrix.archs[cell.arch]
     others = [text for text in requires if canonicalize_name(Requirement(text).name) != "torch"]
     request = WheelRequest(
         cell=cell,

@@ -23,7 +23,6 @@ from imagefactory.lock.wheelhouse.adopt import choose_compiled, refuse_unfit_ker
 from imagefactory.lock.wheelhouse.keep import KeptWheel
 from imagefactory.project.cells import (
     Cell,
-    arch_of,
     compiled_distributions,
     first_of_release,
     intended_kernels,
@@ -95,7 +94,7 @@ def _make_wheel_lock(
         names = {UPGRADE_ALL, *(wheel.name for wheel in (*old.wheels, *old.left_out))}
         if names.isdisjoint(upgrade):
             return LockResult(path, changed=False)
-    version, arch = matrix.versions[cell.version], arch_of(matrix, cell)
+    version, arch = matrix.versions[cell.version], matrix.archs[cell.arch]
     say(f"Resolving {cell.runs} for {cell.arch} ({cell.platform})")
     request = WheelRequest(
         cell=cell,

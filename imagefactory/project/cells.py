@@ -11,12 +11,11 @@ from typing import Final, Literal
 from packaging.specifiers import SpecifierSet
 
 from imagefactory.project.bases import LeaveOut
-from imagefactory.project.matrix import Arch, Matrix
+from imagefactory.project.matrix import Matrix
 from imagefactory.project.served_model import Drafter
 from imagefactory.project.server_versions import (
     TITLES,
     VLLM,
-    ServerVersion,
     choice_for,
     server_name,
     version_key,
@@ -31,7 +30,6 @@ or a compile of the whole."""
 
 AUTO: Final = "auto"  # the load format with which the server decides
 SPARK: Final = "12.1"  # the compute capability of a DGX Spark
-VERSION_NEEDS: Final = ("also", "indexes", "local_versions")  # what a version can add to its arch
 
 
 @dataclass(frozen=True, order=True)
@@ -257,24 +255,12 @@ def leave_out_of(matrix: Matrix, cell: Cell) -> list[LeaveOut]:
 
 
 def first_of_release(matrix: Matrix, name: str) -> str:
-    """Return the first version of the same release and with the same needs, whose sources and compilers it shares."""
-    version = matrix.versions[name]
-    if version.release is None:
+    """Return the first version of the same release, whose sources and compilers it shares."""
+    release = matrix.versions[name].release
+    if release is None:
         return name
-
-    def needs(other: ServerVersion) -> list[object]:
-        return [other.release, *(getattr(other, name) for name in VERSION_NEEDS)]
-
     same_server = (key for key in matrix.versions if server_name(key) == server_name(name))
-    return next(key for key in same_server if needs(matrix.versions[key]) == needs(version))
-
-
-def arch_of(matrix: Matrix, cell: Cell) -> Arch:
-    """Return the arch of a cell with the additions of its vLLM version, which apply to GPUs only."""
-    arch, version = matrix.archs[cell.arch], matrix.versions[cell.version]
-    if arch.distribution != "vllm":
-        return arch
-    return arch.model_copy(update={name: [*getattr(arch, name), *getattr(version, name)] for name in VERSION_NEEDS})
+    return next(key for key in same_server if matrix.versions[key].release == release)
 
 
 def _out_of_range(matrix: Matrix, cell: Cell, what: str, wanted: str | None) -> str | None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self, get_args
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from imagefactory.errors import did_you_mean
@@ -103,11 +103,6 @@ class ServerVersion(_Model):
     compile: CompileChoices = "published"
     """What we compile: nothing (`published`), the kernels that matter on the chip (`graft`) or all of vLLM (`whole`),
     and the packages listed; for every arch with a GPU, or by arch. A git reference is always compiled whole."""
-    also: list[str] = []  # additional requirements on machines with a GPU, beyond the server's and the arch's
-    indexes: list[Annotated[str, StringConstraints(pattern=r"^https://")]] = []
-    """Additional package indexes for these requirements."""
-    local_versions: list[Name] = []  # local version labels to accept for these (torch 2.10.0+cu130)
-
     extras: list[Name] = []  # extras of the server's distribution to install: b12x stands for vllm[b12x]
     overrides: list[Override] = []  # requirements that replace those of every package
 

@@ -28,8 +28,7 @@ from imagefactory.store.digests import canonical_json
 
 FORMAT = 1
 GB = 1_000_000_000
-CUDA_13_DRIVER = "580"  # the first driver branch for CUDA 13 and for GB10
-CUDA_12_DRIVER = "525"  # the first driver branch for CUDA 12
+DRIVER = "580"  # the first driver branch for CUDA 13, which all wheels are made for
 Description = dict[str, Any]
 
 
@@ -106,15 +105,12 @@ def _entry(setting: Setting, default: str, assumed: str) -> dict[str, Any]:
 def _image_facts(matrix: Matrix, cell: Cell, kernels: KernelOrigin | None) -> dict[str, object]:
     version, arch = matrix.versions[cell.version], matrix.archs[cell.arch]
     origin = kernels or intended_kernels(matrix, cell)
-    # Capability 12.1 needs the same driver as CUDA 13.
-    needs_13 = server_of(cell).needs_cuda_13(version) or arch.capability == "12.1"
-    driver = CUDA_13_DRIVER if needs_13 else CUDA_12_DRIVER
     facts: dict[str, object] = {
         "target": str(cell),
         cell.server: str(version.version),
         "arch": cell.arch,
         "capability": arch.capability or "",
-        "driver": driver if arch.capability else "",
+        "driver": DRIVER if arch.capability else "",
         # The serve program only has to know whether the kernels are for one chip, as those of a graft are.
         "kernels": "compiled" if origin == "graft" else origin,
         "weights": matrix.models[cell.model].weights,

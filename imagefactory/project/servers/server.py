@@ -108,7 +108,3 @@ class Server:
     def in_words_of(self, version: ServerVersion, serve: dict[str, Any], weights: str) -> dict[str, Any]:  # noqa: ARG002
         """Return the settings of a model with weights of a kind, by the names that a version has for their values."""
         return serve
-
-    def needs_cuda_13(self, version: ServerVersion) -> bool:  # noqa: ARG002 - old releases of a server may not
-        """Whether the wheels of a version are made for CUDA 13."""
-        return True

@@ -59,7 +59,6 @@ SCHEMA: tuple[Setting, ...] = (
         "Quantization of the weights. `auto` reads it from the model.",
         "awq awq_marlin bitsandbytes compressed-tensors experts_int8 fp8 fp8_per_tensor gpt_oss_mxfp4 gptq gptq_marlin "
         "inc modelopt modelopt_fp4 modelopt_mixed moe_wna16 mxfp4 mxfp8 quark torchao",
-        {"fp8_per_tensor": "0.20.0"},
     ),
     choice(
         "DTYPE",
@@ -70,7 +69,6 @@ SCHEMA: tuple[Setting, ...] = (
         "KV_CACHE_DTYPE",
         "Data type of the KV cache.",
         f"bfloat16 fp8 fp8_e4m3 fp8_e5m2 {' '.join(TURBOQUANT)}",
-        dict.fromkeys(TURBOQUANT, "0.20.0"),
     ),
     flag("ENFORCE_EAGER", "switch", "Skip compilation and CUDA graphs: the server is ready in half the time."),
     replace(
@@ -85,7 +83,7 @@ SCHEMA: tuple[Setting, ...] = (
         "LOAD_FORMAT",
         "How to load the weights. The default gives way to `auto` where it cannot load the model's files.",
         "dummy fastsafetensors hf instanttensor mistral npcache pt runai_streamer safetensors sharded_state tensorizer",
-        {"instanttensor": "0.32.0", "fastsafetensors": "0.20.0"},
+        {"instanttensor": "0.32.0"},
     ),
     flag("TRUST_REMOTE_CODE", "switch", "Run Python code from the model repository."),
     flag("CHAT_TEMPLATE", "path", "A Jinja file in the container to use instead of the model's chat template."),
@@ -168,7 +166,6 @@ SCHEMA: tuple[Setting, ...] = (
         "switch",
         "Compress the KV cache with TurboQuant: room for more context and requests, slightly slower.",
         default="0",
-        since="0.20.0",
     ),
     Setting(
         "TQ_MODE",
@@ -239,9 +236,6 @@ class VllmServer(Server):
         """Name the quantization of 16-bit weights at the start, which `fp8` stands for, as the version does."""
         renamed = weights == "bf16" and serve.get("quantization") == "fp8" and version.within(">=0.32.0.dev0")
         return serve | {"quantization": "fp8_per_tensor"} if renamed else serve
-
-    def needs_cuda_13(self, version: ServerVersion) -> bool:
-        return version.within(">=0.20.0.dev0")
 
 
 SERVER: Final = VllmServer(

@@ -49,19 +49,14 @@ def driver(start: Start) -> list[Finding]:
     return [Finding("driver", OK, f"{found}, needs {minimum} or newer")]
 
 
-def kernels(start: Start) -> Iterator[Finding]:
+def kernels(start: Start) -> list[Finding]:
     gpu = start.readings.gpus[0] if start.readings.gpus else None
-    compiled = start.image.facts.get("kernels") == "compiled"
-    unloadable = list(start.matching("unloadable", {"capability": gpu.capability if gpu else ""}))
-    if unloadable and not compiled:
-        yield from (Finding("kernels", FAIL, **rule) for rule in unloadable)
-    elif not start.on_gpu:
-        yield Finding("kernels", OK, "for CPUs")
-    elif gpu is None:
-        yield Finding("kernels", SKIPPED, "no GPU visible")
-    else:
-        made = f"{start.image.facts.get('kernels', 'upstream')} kernels of {start.image.title} {start.image.version}"
-        yield Finding("kernels", OK, f"{made} for {start.image.capability}, GPU is {gpu.capability}")
+    if not start.on_gpu:
+        return [Finding("kernels", OK, "for CPUs")]
+    if gpu is None:
+        return [Finding("kernels", SKIPPED, "no GPU visible")]
+    made = f"{start.image.facts.get('kernels', 'upstream')} kernels of {start.image.title} {start.image.version}"
+    return [Finding("kernels", OK, f"{made} for {start.image.capability}, GPU is {gpu.capability}")]
 
 
 def disk(start: Start) -> list[Finding]:

@@ -5,7 +5,6 @@ import pytest
 from imagefactory.project.cells import (
     Cell,
     all_combinations,
-    arch_of,
     buildable,
     compiled_distributions,
     drafter_exclusions,
@@ -97,18 +96,8 @@ def test_choice_of_kernels_is_made_per_arch(small_matrix: Checkout) -> None:
 
 def test_versions_of_one_release_share_sources_unless_their_needs_differ(small_matrix: Checkout) -> None:
     small_matrix.edit_matrix(
-        '  "3.0": {release: "3.0"}\n',
-        '  "3.0": {release: "3.0"}\n  same: {release: "3.0", compile: whole}\n'
-        '  other: {release: "3.0", also: [torch==9]}\n',
+        '  "3.0": {release: "3.0"}\n', '  "3.0": {release: "3.0"}\n  same: {release: "3.0", compile: whole}\n'
     )
     matrix = load_matrix(small_matrix.matrix)
-    shared = [first_of_release(matrix, name) for name in ("3.0", "same", "other", "nightly")]
-    assert shared == ["3.0", "3.0", "other", "nightly"]
-
-
-def test_version_adds_requirements_to_archs_with_a_gpu_only(matrix: Matrix) -> None:
-    spark = arch_of(matrix, cell("large", "1.0"))
-    assert "torch==1.0+cu130" in spark.also
-    assert spark.also[:-1] == matrix.archs["spark"].also
-    assert spark.local_versions == ["cu130"]
-    assert arch_of(matrix, cell("tiny", "1.0", "cpu")) == matrix.archs["cpu"]
+    shared = [first_of_release(matrix, name) for name in ("3.0", "same", "nightly")]
+    assert shared == ["3.0", "3.0", "nightly"]

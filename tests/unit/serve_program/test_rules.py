@@ -48,7 +48,7 @@ def test_texts_name_the_facts() -> None:
 
 def _rules() -> Iterator[dict[str, Any]]:
     for document in (rules.common(), *map(rules.of_server, TITLES)):
-        for kind in ("contradictions", "refusals", "unloadable", "combinations"):
+        for kind in ("contradictions", "refusals", "combinations"):
             yield from document.get(kind, [])
 
 

@@ -74,9 +74,8 @@ def test_a_setting_or_value_of_a_newer_vllm_is_refused(program_image: Images) ->
     with refuses("bad-value", match="flash_atn") as caught:
         read_settings.read(old, {"ATTENTION_BACKEND": "flash_atn"})
     assert "flash_attn" in caught.value.remedy
-    older = program_image("gemma4-31b@0.19.1")
-    with refuses("not-in-this-server", match=r"needs vLLM 0\.20\.0"):
-        read_settings.read(older, {"KV_CACHE_DTYPE": "turboquant_k8v4"})
+    with refuses("not-in-this-server", match=r"needs vLLM 0\.32\.0"):
+        read_settings.read(old, {"ATTENTION_BACKEND": "b12x"})
 
 
 @pytest.mark.parametrize("content", [b"", b"two words", b"\xff\xfe"])
