@@ -44,7 +44,7 @@ try:
 except RuntimeError:
     print("no report, no server of kernels, no download")
 """
-OLDER = ("0.20.2", "0.24.0", "0.28.0")
+OLDER = ("0.20.2", "0.28.0")
 SGLANG = ("sglang-0.5.21", "sglang-0.5.23")
 GPU = {"amd64": "rtx5090", "arm64": "gb10"}[MACHINE]
 

@@ -118,7 +118,7 @@ def test_model_and_drafter_are_pinned_by_revision(factory_checkout: Checkout) ->
 
 def test_target_without_an_image_for_a_spark_gives_no_registry() -> None:
     with raises("nothing-to-export", match="No recipe"):
-        registry_of(PROJECT, select(PROJECT.matrix, ["tiny", "gemma4-31b@0.19.1"]))
+        registry_of(PROJECT, select(PROJECT.matrix, ["tiny", "gemma4-31b@0.20.2/b200"]))
 
 
 FILES = {MANIFEST: "# Made by `./inv recipes.export`; a later export replaces the files beside it.\n"}

@@ -66,7 +66,7 @@ def test_failing_library_is_reported_with_its_reason() -> None:
     assert judge("vllm/spinloop.so", GpuCode(), GB10) is None
     refuse_failing("0.32.0", [verdict(GpuCode(cubins={"sm_120f": 1}))])
     with raises("audit-failed") as caught:
-        refuse_failing("0.19.1", [verdict(GpuCode(cubins={"sm_120a": 16}))])
+        refuse_failing("0.20.2", [verdict(GpuCode(cubins={"sm_120a": 16}))])
     assert C in caught.value.where
     assert "sm_120a" in caught.value.why
 

@@ -94,7 +94,7 @@ def test_choice_of_kernels_is_made_per_arch(small_matrix: Checkout) -> None:
     assert same == "nothing is compiled for cpu, which makes it the same as vLLM 3.0"
 
 
-def test_versions_of_one_release_share_sources_unless_their_needs_differ(small_matrix: Checkout) -> None:
+def test_versions_of_one_release_share_sources_and_a_git_reference_has_its_own(small_matrix: Checkout) -> None:
     small_matrix.edit_matrix(
         '  "3.0": {release: "3.0"}\n', '  "3.0": {release: "3.0"}\n  same: {release: "3.0", compile: whole}\n'
     )

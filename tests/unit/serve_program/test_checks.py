@@ -16,7 +16,7 @@ from tests.fixtures.serving import READINGS, SIZES, Images
 
 QWEN = "qwen3.5-27b-nvfp4"
 DRAFT = "DRAFT_ATTENTION_BACKEND"
-OWN_DRAFTER = '--speculative-config {"method":"dflash","model":"x/y","attention_backend":"flash_attn"}'
+OWN_DRAFTER = """--speculative-config '{"method": "dflash", "model": "x/y", "attention_backend": "flash_attn"}'"""
 FP8_ON_TRITON = {"KV_CACHE_DTYPE": "fp8", "ATTENTION_BACKEND": "triton_attn"}
 
 

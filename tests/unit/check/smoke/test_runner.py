@@ -78,7 +78,7 @@ FOREIGN = "the image is for linux/arm64 and the engine runs on linux/amd64"
         ("container", SPARK, FOREIGN),
         ("gpu", SPARK, FOREIGN),
         ("serve", {"model": "tiny", "arch": "cpu", "platform": "linux/arm64"}, FOREIGN),
-        ("serve", {**SPARK, "version": "0.24.0"}, "tiny@0.24.0/cpu is not locked for linux/amd64"),
+        ("serve", {**SPARK, "version": "0.28.0"}, "tiny@0.28.0/cpu is not locked for linux/amd64"),
         ("serve", {**SPARK, "version": "nightly"}, "vLLM nightly has no cell for a CPU on linux/amd64"),
         ("gpu", {"model": "tiny", "arch": "cpu"}, "cpu has no GPU"),
     ],
