@@ -10,12 +10,11 @@ from imagefactory.assemble.watch import Watcher
 from imagefactory.errors import BuildError
 from imagefactory.lock.base_locks import deb_locations
 from imagefactory.lock.mirrors import DebianMirrors
-from imagefactory.lock.wheelhouse.share import compiled_locations
+from imagefactory.lock.wheelhouse.share import locate
 from imagefactory.plan.bytecode import python_packages
 from imagefactory.plan.plan import BytecodeLayer, Input, Layer
 from imagefactory.project.cells import Cell
 from imagefactory.project.locks.files import BaseLock, LockedDeb, LockedSource, LockedWheel
-from imagefactory.project.locks.indexed_files import indexed_file
 from imagefactory.project.project import Project
 from imagefactory.project.targets import host_machine
 from imagefactory.store.digests import Sha256
@@ -23,10 +22,6 @@ from imagefactory.store.downloads import Downloader, Wanted
 from imagefactory.store.index_config import IndexConfig
 from imagefactory.store.indexes import Indexes, reachable
 
-NOT_SHARED = (
-    "Name the registry that it was pushed to (FACTORY_REGISTRY), or put it into a folder that PIP_FIND_LINKS names. "
-    "A new compile gives a new file: adopt that with `./inv lock --upgrade`."
-)
 VANISHED = (
     "Check the network and the configured mirror (`./inv doctor`). If a security update replaced the package, "
     "lock its successor: `./inv lock --upgrade base`."
@@ -79,19 +74,16 @@ class LayerInputs:
         )
 
     def locate(self, item: Input) -> Wanted:
-        if item.sha256 in self._wheels:
+        if item.kind == "wheel":
             return self.wheel(self._wheels[item.sha256])
-        if item.sha256 in self._debs:
+        if item.kind == "deb":
             return self.deb(*self._debs[item.sha256])
         # A file of the checkout is treated like any other input: copied into the store and checked by its hash.
         path = self.project.root / item.name
         return Wanted(item.name, item.sha256, path.stat().st_size, lambda: [str(path)])
 
     def wheel(self, wheel: LockedWheel | LockedSource) -> Wanted:
-        if isinstance(wheel, LockedWheel) and wheel.compiled is not None:
-            places = partial(compiled_locations, self.project, wheel)
-            return Wanted(wheel.file, wheel.sha256, wheel.size, places, NOT_SHARED)
-        return indexed_file(wheel, lambda: self._indexes)
+        return locate(self.project, wheel, lambda: self._indexes)
 
     def deb(self, lock: BaseLock, deb: LockedDeb) -> Wanted:
         def locations() -> list[str]:

@@ -21,8 +21,8 @@ from imagefactory.compile.toolchain import CompileProject
 from imagefactory.errors import BuildError, MachineError
 from imagefactory.lock.auditing import audit, refuse_failing
 from imagefactory.lock.wheelhouse.keep import CompileInputs, KeptWheel, find, keep
+from imagefactory.lock.wheelhouse.share import locate
 from imagefactory.oci.format import MTIME
-from imagefactory.project.locks.indexed_files import indexed_file
 from imagefactory.store.atomic import translating_disk_full
 from imagefactory.store.downloads import fetch
 from imagefactory.store.http import new_session
@@ -88,7 +88,7 @@ def fill(project: CompileProject, job: Job, target: Path) -> None:
 
 def downloaded(project: CompileProject, locked: Published) -> Path:
     with new_session() as session:
-        return fetch(indexed_file(locked), project.store, session, lambda _: None)
+        return fetch(locate(project, locked), project.store, session, lambda _: None)
 
 
 def _announce(job: Job, say: Say) -> None:

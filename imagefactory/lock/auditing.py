@@ -15,10 +15,11 @@ from zipfile import ZipFile, ZipInfo, is_zipfile
 
 from imagefactory.errors import CheckError, UsageError, unknown_name
 from imagefactory.gpu_code.fatbins import NotUnderstoodError, containers
-from imagefactory.lock.wheelhouse.keep import find, graft_of
+from imagefactory.lock.wheelhouse.keep import graft_of
+from imagefactory.lock.wheelhouse.share import locate
 from imagefactory.project.cells import first_of_release
 from imagefactory.project.locks.files import Graft, LockedSource, LockedWheel
-from imagefactory.project.locks.indexed_files import configured_indexes, offers_of
+from imagefactory.project.locks.indexed_files import configured_indexes, open_in_place
 from imagefactory.project.locks.kernels import (
     GpuCode,
     KernelVerdict,
@@ -32,7 +33,8 @@ from imagefactory.project.servers.known import SERVERS
 from imagefactory.project.targets import Selector, select_one
 from imagefactory.store.atomic import writing
 from imagefactory.store.digests import file_sha256, sha256_of
-from imagefactory.store.http import RangeFile, new_session
+from imagefactory.store.downloads import fetch
+from imagefactory.store.http import new_session
 
 _PACKAGES = tuple(dict.fromkeys(glob for server in SERVERS.values() for glob in server.kernel_files))
 """Packages whose kernels an image is judged by; the libraries of CUDA and torch are left to their publishers."""
@@ -226,23 +228,15 @@ def look_into(project: Project, wheel: LockedWheel) -> WheelKernels:
 
 
 def _of_wheel(project: Project, wheel: LockedWheel | LockedSource) -> Iterator[GpuLibrary]:
-    kept = find(project.store, wheel.compiled) if isinstance(wheel, LockedWheel) and wheel.compiled else None
-    same = kept is not None and kept.sha256 == wheel.sha256
-    local = kept.path if kept and same else project.store.whole_download(wheel.sha256)
-    if local is not None:
-        yield from from_wheel(ZipFile(local), wheel.sha256)
-        return
-    offer = next(iter(offers_of(wheel, configured_indexes())), None)
-    if offer is None:
-        raise CheckError(
-            "not-auditable",
-            f"{wheel.file} is on no configured index.",
-            where=wheel.file,
-            why="The wheel's libraries have to be read.",
-            fix="Check PIP_INDEX_URL and UV_INDEX_URL (`./inv doctor`).",
-        )
+    local = project.store.whole_download(wheel.sha256)
     with new_session() as session:
-        yield from from_wheel(ZipFile(RangeFile(offer.url, session)), wheel.sha256)
+        published = not (isinstance(wheel, LockedWheel) and wheel.compiled)
+        in_place = open_in_place(wheel, configured_indexes(), session) if published and local is None else None
+        # Only the libraries of a published wheel are fetched, if its index allows that.
+        with in_place or ZipFile(
+            local or fetch(locate(project, wheel), project.store, session, lambda _: None)
+        ) as opened:
+            yield from from_wheel(opened, wheel.sha256)
 
 
 def _kernels(project: Project, library: GpuLibrary) -> GpuCode:

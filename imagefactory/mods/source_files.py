@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile
 
 from imagefactory.errors import InputError, NetworkError
 from imagefactory.project.locks.files import LockedSource, LockedWheel, WheelLock
-from imagefactory.project.locks.indexed_files import configured_indexes, offers_of
+from imagefactory.project.locks.indexed_files import configured_indexes, indexed_file, offers_of, open_in_place
 from imagefactory.project.project import Project, locked_cells
 from imagefactory.project.server_versions import VLLM, version_title
 from imagefactory.store.atomic import writing
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import checksum, sha256_of
-from imagefactory.store.downloads import Wanted, fetch
-from imagefactory.store.http import RangeFile, new_session
-from imagefactory.store.indexes import Indexes, WheelLocation
+from imagefactory.store.downloads import fetch
+from imagefactory.store.http import new_session
+from imagefactory.store.indexes import Indexes
 from images.shipped.mods.apply import Applied, apply_mods
 from images.shipped.mods.manifest import IMAGE_FILES, GitSource, Mod, Stage, Variant
 from images.shipped.mods.text import decoded, read_text
@@ -83,7 +83,8 @@ class ReleaseSource:
 
     @cached_property
     def _zip(self) -> ZipFile:
-        return self._ranges() or ZipFile(self.archive())
+        in_place = None if self._here else open_in_place(self._locked, self._indexes, self._session)
+        return in_place or ZipFile(self.archive())
 
     @cached_property
     def _read_member(self) -> Callable[[str], str | None]:
@@ -91,23 +92,21 @@ class ReleaseSource:
             return self._open_sdist()
         return lambda path: decoded(self._zip.read(path), path) if path in self.names else None
 
-    def _ranges(self) -> ZipFile | None:
-        """Open the wheel remotely, if the index states its hash and the server supports range requests."""
-        if self._store.download(self._locked.sha256).exists():
-            return None
-        vouched = next((offer for offer in self._offers() if offer.sha256 == self._locked.sha256), None)
-        if vouched is None:
-            return None
-        try:
-            return ZipFile(vouched.local or RangeFile(vouched.url, self._session))
-        except (OSError, BadZipFile):  # errors from requests are OSErrors, too
-            return None
-
     def archive(self) -> Path:
         """Return the whole archive, which is downloaded and hashed if it is not here."""
-        locked = self._locked
-        wanted = Wanted(locked.file, locked.sha256, locked.size, lambda: [offer.url for offer in self._offers()])
-        return fetch(wanted, self._store, self._session, lambda _: None)
+        if not self._here and not offers_of(self._locked, self._indexes):
+            raise NetworkError(
+                "source-missing",
+                f"{self._locked.file} is on no configured index.",
+                where=self._locked.file,
+                why="Its files are needed to check or apply a mod.",
+                fix="Check PIP_INDEX_URL and UV_INDEX_URL (`./inv doctor`), or use --source with a checkout.",
+            )
+        return fetch(indexed_file(self._locked, lambda: self._indexes), self._store, self._session, lambda _: None)
+
+    @property
+    def _here(self) -> bool:
+        return self._store.download(self._locked.sha256).exists()
 
     def _open_sdist(self) -> Callable[[str], str | None]:
         """Download the sdist, since a tar.gz cannot be read in parts."""
@@ -123,18 +122,6 @@ class ReleaseSource:
                 return decoded(file.read(), path) if file is not None else None
 
         return read
-
-    def _offers(self) -> list[WheelLocation]:
-        offers = offers_of(self._locked, self._indexes)
-        if not offers:
-            raise NetworkError(
-                "source-missing",
-                f"{self._locked.file} is on no configured index.",
-                where=self._locked.file,
-                why="Its files are needed to check or apply a mod.",
-                fix="Check PIP_INDEX_URL and UV_INDEX_URL (`./inv doctor`), or use --source with a checkout.",
-            )
-        return offers
 
 
 def source_variable(repository: str) -> str:

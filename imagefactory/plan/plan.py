@@ -20,6 +20,7 @@ PLAN_FORMAT: Final = 1
 
 WheelKind = Literal["wheel", "pure-bundle", "platform-bundle"]
 LayerKind = Literal["base", WheelKind, "bytecode", "serve", "mod", "model", "toolkit"]
+InputKind = Literal["wheel", "deb", "checkout"]
 
 LeftPaths = dict[str, tuple[str, ...]]
 """For each wheel, the paths that are not installed from it: another wheel installs them, or they are left out."""
@@ -36,6 +37,11 @@ class Input(_Value):
 
     name: str
     sha256: Sha256
+
+    @property
+    def kind(self) -> InputKind:
+        """Where it is to be had: on a package index or in a wheelhouse, on a Debian mirror, or in this checkout."""
+        return "wheel" if self.name.endswith(".whl") else "deb" if self.name.endswith(".deb") else "checkout"
 
 
 class Environment(_Value):

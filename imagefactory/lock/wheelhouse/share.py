@@ -1,7 +1,8 @@
 """Lists and locates compiled wheels, and moves them between the wheelhouse and a registry, as OCI artifacts."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal
 
 from packaging.utils import canonicalize_name
@@ -20,19 +21,25 @@ from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry.artifacts import TITLE, Payload, upload_artifact
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.project.locks.files import LockedWheel
+from imagefactory.project.locks.files import LockedSource, LockedWheel
+from imagefactory.project.locks.indexed_files import configured_indexes, indexed_file
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project, locked_cells
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, Sha256, canonical_json, parse_json
+from imagefactory.store.downloads import Wanted
 from imagefactory.store.index_config import IndexConfig
-from imagefactory.store.indexes import local_wheels
+from imagefactory.store.indexes import Indexes, local_wheels
 
 ARTIFACT_TYPE: Final = "application/vnd.imagefactory.wheel.v1"
 MEDIA_TYPE: Final = "application/zip"
 INPUTS: Final = "imagefactory.inputs"
 KEY: Final = "imagefactory.key"
 _PREFIX: Final = "wheel-"
+NOT_SHARED: Final = (
+    "Name the registry that it was pushed to (FACTORY_REGISTRY), or put it into a folder that PIP_FIND_LINKS names. "
+    "A new compile gives a new file: lock that with `./inv lock --upgrade`."
+)
 _KEY_IN_TAG: Final = 16
 
 
@@ -179,7 +186,20 @@ def push_all(project: Project) -> Iterator[tuple[str, str, str]]:
             yield wheel.filename, outcome, f"{repository.reference.name}:{tag_of(wheel.inputs)}"
 
 
-def compiled_locations(project: Project, wheel: LockedWheel) -> list[str]:
+def locate(
+    project: Project, locked: LockedWheel | LockedSource, indexes: Callable[[], Indexes] = configured_indexes
+) -> Wanted:
+    """Describe a locked wheel or source archive for download; nothing is asked before the store lacks it.
+
+    A compiled wheel is in the wheelhouse, here or in the registry; what was published is on an index.
+    """
+    if isinstance(locked, LockedWheel) and locked.compiled is not None:
+        places = partial(_compiled_locations, project, locked)
+        return Wanted(locked.file, locked.sha256, locked.size, places, NOT_SHARED)
+    return indexed_file(locked, indexes)
+
+
+def _compiled_locations(project: Project, wheel: LockedWheel) -> list[str]:
     """List local files that may be a locked wheel; if there is none, pull it from the registry.
 
     The lock's sha256 decides. The same inputs may compile to different bytes on another machine, so the wheel that the

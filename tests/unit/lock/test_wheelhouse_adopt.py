@@ -15,7 +15,7 @@ from imagefactory.lock import auditing
 from imagefactory.lock.making import make_locks
 from imagefactory.lock.wheelhouse.adopt import mods_of_sources
 from imagefactory.lock.wheelhouse.keep import CompileInputs, KeptWheel, keep, read_graft
-from imagefactory.lock.wheelhouse.share import compiled_locations
+from imagefactory.lock.wheelhouse.share import locate
 from imagefactory.plan.make import make_plan
 from imagefactory.project.cells import Cell
 from imagefactory.project.locks.files import LockedWheel, WheelLock
@@ -275,7 +275,7 @@ def test_build_finds_the_compiled_wheel_or_says_how_to_get_it(
     wheelhouse.refusal("damaged-wheel")
     shutil.rmtree(kept.path.parent)
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    assert compiled_locations(wheelhouse.project, wheel) == [str(tmp_path / kept.filename)]
+    assert locate(wheelhouse.project, wheel).locations() == [str(tmp_path / kept.filename)]
 
 
 def test_build_says_how_to_get_a_compiled_wheel(wheelhouse: Wheelhouse) -> None:
