@@ -1,9 +1,11 @@
 """The fixtures of all tests, which tests can run here, and the clean environment of unit tests."""
 
+import gc
 import os
 import re
 import signal
 import socket
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -104,6 +106,14 @@ def _network_missing() -> str | None:
     except FactoryError as error:
         return f"the package index does not answer: {error.why}"
     return None if files else "the package index has no files"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _leaks_are_found_where_they_are_made(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Collect garbage after a file of integration tests: a socket left open fails here, not in what runs later."""
+    yield
+    if UNIT not in request.path.parents:
+        gc.collect()
 
 
 @pytest.fixture(autouse=True)
