@@ -8,22 +8,18 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from invoke.exceptions import Exit
 
-from imagefactory.cli.program import FactoryProgram, collection
-from imagefactory.errors import UsageError
 from imagefactory.launch.preview import Preview
 from imagefactory.mods.choose import Chosen
 from imagefactory.plan.serve.description import describe
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select_one
 from tests.fixtures.checkouts import REPOSITORY, Checkout
-from tests.fixtures.console import PAGES, Listed, Shown, differs, in_blocks, in_text, shown
+from tests.fixtures.console import PAGES, Listed, Shown, differs, in_blocks, in_text, parse, shown
 from tests.fixtures.inv import Inv
 
 SHOWN = [one for page in PAGES for one in shown(page)]
 LISTED = Listed.read()
-NAMESPACE = collection(REPOSITORY)
 
 
 def test_every_command_on_a_page_is_run_or_has_a_reason_why_not() -> None:
@@ -32,18 +28,6 @@ def test_every_command_on_a_page_is_run_or_has_a_reason_why_not() -> None:
     on_pages = {one.command for one in SHOWN}
     assert sorted(on_pages - set(listed)) == [], "list them in tests/fixtures/pages.yaml"
     assert sorted(set(listed) - on_pages) == [], "no page shows these any more"
-
-
-def parse(words: list[str]) -> str:
-    """Return why a command line cannot be understood; placeholders can."""
-    program = FactoryProgram(name="inv", binary="./inv", namespace=NAMESPACE, version="0")
-    try:
-        program._parse(["inv", *words])
-    except UsageError as error:
-        return f"{' '.join(words)}: {error.why}"
-    except Exit:  # --list and --help end there
-        pass
-    return ""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
