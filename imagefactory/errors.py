@@ -1,10 +1,12 @@
 """Every failure that a user can meet, in a class by what can be done about it.
 
 A class has an exit code; docs/errors.md lists them. Which failure it is says its name, the first argument:
-`raise LockError("no-lock", ...)`. Code that recovers from one failure of a class compares the name.
+`raise LockError("no-lock", ...)`. Code that recovers from one failure of a class compares the name with one of the
+constants below.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from images.shipped.errors import ConfigError, FactoryError, Location, ModError, UsageError, did_you_mean
 
@@ -28,6 +30,24 @@ __all__ = [
     "did_you_mean",
     "unknown_name",
 ]
+
+
+NO_CONTENT: Final = "no-content"
+NO_REGISTRY: Final = "no-registry"
+NO_REPOSITORY: Final = "no-repository"
+REGISTRY_OUTAGES: Final = frozenset(
+    ("registry-unreachable", "registry-busy", "credentials-refused", "access-denied", "unsafe-address")
+)
+"""What says nothing about the content that was asked for."""
+MOD_NOT_APPLICABLE: Final = "not-applicable"
+MOD_FILE_MISSING: Final = "mod-file"
+MOD_MISFITS: Final = frozenset(
+    (
+        *(MOD_NOT_APPLICABLE, "anchor-misfit", "patch-misfit", "check-failed", "mod-conflict", "broken-syntax"),
+        *("bad-mod-path", "forbidden-path", "taken-path"),
+    )
+)
+"""A mod does not fit this version, whatever else is right; images/shipped/mods raises these."""
 
 
 def clean(text: str) -> str:

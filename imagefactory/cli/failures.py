@@ -4,6 +4,7 @@ Exceptions of the operating system and of parsers get a remedy; code that knows 
 """
 
 import errno
+import json
 import os
 import platform
 import re
@@ -12,6 +13,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import tomllib
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -182,7 +184,6 @@ _KINDS = {
     "system-failed": ((), "Try again; if it persists, check the system's log."),
 }
 _SHOWN = 200
-_PARSERS = {"json", "tomllib", "ast", "yaml"}
 
 
 def from_system(error: BaseException, where: str, cache: Path | None = None) -> FactoryError | None:
@@ -193,13 +194,12 @@ def from_system(error: BaseException, where: str, cache: Path | None = None) -> 
     match error:
         case OSError():
             return _from_os(error, where, cache)
-        case UnicodeError() | ValueError() | RecursionError() if _in_parser(error):
-            deep = isinstance(error, RecursionError)
+        case UnicodeError() | json.JSONDecodeError() | tomllib.TOMLDecodeError():
             return InputError(
                 "unreadable-text",
                 "A file or response is damaged.",
-                where=_path_being_read(error) or where,
-                why="It is nested too deeply." if deep else f"{str(error)[:_SHOWN]}.",
+                where=where,
+                why=f"{str(error)[:_SHOWN]}.",
                 fix="Restore the file; if it is in the cache, delete it, and it will be created again.",
             )
         case subprocess.SubprocessError():
@@ -239,22 +239,3 @@ def _from_os(error: OSError, where: str, cache: Path | None) -> FactoryError:
         why=f"{error.strerror}." if error.strerror else f"{type(error).__name__}: {error}",
         fix=fix,
     )
-
-
-def _in_parser(error: BaseException) -> bool:
-    """Whether text that came from elsewhere is at fault, not code of ours."""
-    passed = [
-        frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in traceback.walk_tb(error.__traceback__)
-    ]
-    if isinstance(error, RecursionError):
-        return not _PARSERS.isdisjoint(passed)
-    return isinstance(error, UnicodeError) or bool(passed and passed[-1] in _PARSERS)
-
-
-def _path_being_read(error: BaseException) -> str:
-    """Return the file whose content was being read; decoders do not name it in their exceptions."""
-    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
-        for value in frame.f_locals.values():
-            if isinstance(value, Path) and value.is_file():
-                return str(value)
-    return ""

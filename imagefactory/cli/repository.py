@@ -9,13 +9,14 @@ import sys
 import sysconfig
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from invoke.exceptions import Exit
 
 from imagefactory.cli import options
 from imagefactory.cli.command import command, open_repository, plans_of, say, show
-from imagefactory.errors import RegistryError
+from imagefactory.errors import NO_REGISTRY, RegistryError
 
 if TYPE_CHECKING:
     from imagefactory.project.project import Project
@@ -119,7 +120,8 @@ def site(
     folder = options.new_folder("--out", out) or project.root / "build" / "site"
     refuse_foreign(folder)
     began = time.monotonic()
-    contents = gather(take_stock(project, _records(project, registry, offline=offline)))
+    project = replace(project, registry=registry)  # recipes name it too
+    contents = gather(take_stock(project, _records(project, offline=offline)))
     for problem in contents.status.problems:
         say(f"- {problem}")
     files = render(contents)
@@ -136,17 +138,15 @@ def site(
                 server.serve_forever()
 
 
-def _records(project: Project, registry: str, *, offline: bool) -> RegistryRecords:
+def _records(project: Project, *, offline: bool) -> RegistryRecords:
     from imagefactory.site.stock import RegistryRecords, ask_registry
 
-    if registry:
-        os.environ["FACTORY_REGISTRY"] = registry  # recipes name it too
     if not offline:
         try:
             with open_repository(project) as repository:
                 return ask_registry(repository)
         except RegistryError as error:
-            if error.name != "no-registry":
+            if error.name != NO_REGISTRY:
                 raise
             say(f"- {error.what} The pages name images that cannot be pulled. {error.why} {error.fix}")
     return RegistryRecords(project.matrix.effective_registry)

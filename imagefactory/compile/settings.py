@@ -12,6 +12,7 @@ from imagefactory.errors import ConfigError
 from imagefactory.project.bases import Base
 from imagefactory.project.server_versions import ServerVersion
 from imagefactory.store.atomic import write_text
+from imagefactory.store.paths import read_text
 from images.shipped.values import Distribution, HubRepo, Name, Specifier
 from images.shipped.yamlfile import read_yaml
 
@@ -143,7 +144,7 @@ def load_settings(root: Path) -> CompileSettings:
 def add_references(root: Path, release: str, previous: str, read: Callable[[str], str | None]) -> list[str]:
     """Add the references of a release after those of the one before; return what has to be done by hand."""
     path = root / FILE
-    text, by_hand = path.read_text("utf-8"), []
+    text, by_hand = read_text(path), []
     sources = load_settings(root).sources
     main = read("CMakeLists.txt") or ""
     parts = set(re.findall(rf"{PARTS}/(\w+)\.cmake", main))

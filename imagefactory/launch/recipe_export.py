@@ -21,6 +21,7 @@ from imagefactory.project.project import Project
 from imagefactory.project.servers.known import server_of
 from imagefactory.store.atomic import write_text
 from imagefactory.store.digests import Digest
+from imagefactory.store.paths import read_text
 
 MANIFEST: Final = ".sparkrun/registry.yaml"
 FOLDERS: Final[Mapping[Format, str]] = {"sparkrun": "recipes", "eugr": "eugr"}
@@ -82,7 +83,7 @@ def write_registry(files: dict[str, str], folder: Path) -> None:
     manifest = folder / MANIFEST
     with writing_output(folder):
         # Somebody may have cloned it to publish it, with a README of their own.
-        own = manifest.is_file() and manifest.read_text("utf-8").startswith(MADE)
+        own = manifest.is_file() and read_text(manifest).startswith(MADE)
         present = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
         if not own and [name for name in present if name != ".git"]:
             raise UsageError(

@@ -9,7 +9,7 @@ from typing import Literal, cast
 
 from packaging.version import Version
 
-from imagefactory.errors import ModError, unknown_name
+from imagefactory.errors import MOD_FILE_MISSING, MOD_MISFITS, ModError, unknown_name
 from imagefactory.mods.choose import find_mod, refuse_unknown_names
 from imagefactory.mods.source_files import FolderSource, Trees, git_source
 from imagefactory.project.cells import first_of_release
@@ -17,6 +17,7 @@ from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import TITLES, server_name
 from imagefactory.store.atomic import write_text
+from imagefactory.store.paths import read_text
 from images.shipped.mods.checks import failing
 from images.shipped.mods.manifest import MANIFEST, STAGES, Mod, Variant
 
@@ -33,8 +34,6 @@ Status = Literal[
 BEGIN = "<!-- table: made by `./inv mods.check --write` -->"
 END = "<!-- end of table -->"
 BROKEN: tuple[Status, ...] = ("conflict", "file missing", "not covered")
-_UNFIT = {"anchor-misfit", "patch-misfit", "check-failed", "mod-conflict", "not-applicable", "broken-syntax"}
-_UNFIT |= {"bad-mod-path", "forbidden-path", "taken-path"}
 
 
 @dataclass(frozen=True)
@@ -147,9 +146,9 @@ def _try(mod: Mod, variant: Variant, name: str, trees: Trees) -> ModResult | Non
     try:
         trees.apply(mod, variant, name)
     except ModError as error:
-        if error.name == "mod-file":
+        if error.name == MOD_FILE_MISSING:
             return ModResult(mod.name, name, "file missing", f"{error.what} ({error.where})", error.fix)
-        if error.name not in _UNFIT:
+        if error.name not in MOD_MISFITS:
             raise
         return ModResult(mod.name, name, "conflict", f"{error.what} ({error.where}) {error.why}", error.fix)
     return None
@@ -171,7 +170,7 @@ def seems_upstream(project: Project, mod: Mod, name: str) -> bool:
 def end_before(mods: Path, mod: Mod, release: str, *, upstream: bool) -> None:
     """Let the variants that cover a release end before it; `upstream` also notes that the release has the change."""
     path = mods / mod.name / MANIFEST
-    text = path.read_text("utf-8")
+    text = read_text(path)
     for versions in {variant.versions for variant in variants_for(mod, Version(release))}:
         named = rf"""(\bversions: *)(["']?){re.escape(versions)}\2(?=[\s,}}])"""
         text = re.sub(named, rf'\1"{versions},<{release}"', text)
@@ -233,7 +232,7 @@ def write_table(readme: Path, results: Sequence[ModResult], mods: Iterable[str])
 
     Where a mod could not be checked, or was not, the table stays as it is.
     """
-    text = readme.read_text("utf-8")
+    text = read_text(readme)
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
     known = {**read_table(text)}

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from imagefactory.errors import ConfigError, ModError
+from imagefactory.errors import MOD_NOT_APPLICABLE, ConfigError, ModError
 from imagefactory.gpu_code.slimming import RULE
 from imagefactory.mods.choose import Chosen, choose_mods
 from imagefactory.oci.format import BIG_WHEEL, MAX_LAYERS, VENV
@@ -100,7 +100,7 @@ def locked_plans(project: Project) -> list[Plan]:
             try:
                 plans.append(make_plan(project, cell))
             except ModError as error:
-                if error.name != "not-applicable":
+                if error.name != MOD_NOT_APPLICABLE:
                     raise
     return plans
 

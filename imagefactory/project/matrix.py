@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from imagefactory.errors import ConfigError, FactoryError, RegistryError, did_you_mean, unknown_name
+from imagefactory.errors import NO_REGISTRY, ConfigError, FactoryError, RegistryError, did_you_mean, unknown_name
 from imagefactory.oci.registry.reference import Reference
 from imagefactory.project.bases import Base, Day, LeaveOut, unique
 from imagefactory.project.served_model import ServedModel
@@ -194,6 +194,7 @@ class Matrix(_Model):
     known_faults: list[Rule] = []  # what is wrong with images that are built all the same; `plan` and the site say so
     kept: dict[Name, Kept] = {}  # older versions, by their names in targets
     _checkout: Path | None = PrivateAttr(None)
+    _registry: str = PrivateAttr("")
 
     @field_validator("registry")
     @classmethod
@@ -223,9 +224,10 @@ class Matrix(_Model):
 
     @property
     def effective_registry(self) -> str:
-        """The repository for images: FACTORY_REGISTRY, else that of the matrix with the fork's owner for OWNER."""
-        named = os.environ.get("FACTORY_REGISTRY")
-        if named:
+        """The repository for images: an option, FACTORY_REGISTRY, or the matrix's with the fork's owner for OWNER."""
+        if self._registry:
+            return str(Reference.parse(self._registry, "the --registry option"))
+        if named := os.environ.get("FACTORY_REGISTRY"):
             return str(Reference.parse(named, "the variable FACTORY_REGISTRY"))
         if not self.registry.startswith(f"ghcr.io/{PLACEHOLDER}/"):
             return self.registry
@@ -255,7 +257,7 @@ class Matrix(_Model):
         if PLACEHOLDER not in name:
             return name
         raise RegistryError(
-            "no-registry",
+            NO_REGISTRY,
             "No registry is set.",
             where="`registry` in matrix.yaml",
             why=f"{name} is a placeholder, and the checkout's `origin`, if any, is not on github.com.",
@@ -263,13 +265,14 @@ class Matrix(_Model):
         )
 
 
-def load_matrix(path: Path) -> Matrix:
+def load_matrix(path: Path, registry: str = "") -> Matrix:
+    """Read and check matrix.yaml; `registry` is where images are instead of where the file says."""
     source = read_yaml(path)
     try:
         matrix = Matrix.model_validate(source.data)
     except ValidationError as error:
         raise _explain(source, error.errors(include_url=False)) from None
-    matrix._checkout = path.parent  # noqa: SLF001 - not part of the file
+    matrix._checkout, matrix._registry = path.parent, registry  # noqa: SLF001 - not part of the file
     _check_references(source, matrix)
     return matrix
 

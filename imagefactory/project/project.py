@@ -23,11 +23,12 @@ class Project:
 
     root: Path
     store: Store = field(default_factory=Store)
+    registry: str = ""  # instead of FACTORY_REGISTRY and that of the matrix
     _known: dict[Path, Lock] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @cached_property
     def matrix(self) -> Matrix:
-        return load_matrix(self.root / "matrix.yaml")
+        return load_matrix(self.root / "matrix.yaml", self.registry)
 
     @property
     def locks(self) -> Path:

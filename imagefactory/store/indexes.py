@@ -17,7 +17,7 @@ from imagefactory.errors import NetworkError
 from imagefactory.store.digests import parse_json
 from imagefactory.store.http import Response, Retry, ask, judge, new_session, short_reason
 from imagefactory.store.index_config import IndexConfig, redact
-from imagefactory.store.paths import expand_home, split_address
+from imagefactory.store.paths import expand_home, read_text, split_address
 
 RETRY = Retry()
 
@@ -63,7 +63,7 @@ class Indexes:
         if index.startswith("file:"):
             folder = Path(url2pathname(split_address(index, "PIP_INDEX_URL or UV_INDEX_URL").path))
             page = folder / name / "index.html"
-            return _parse_html(page.read_text("utf-8"), page.as_uri()) if page.is_file() else []
+            return _parse_html(read_text(page), page.as_uri()) if page.is_file() else []
         url = f"{(index or PYPI_SIMPLE_ENDPOINT).rstrip('/')}/{name}/"
         try:
             accept = {"Accept": ACCEPT_JSON_PREFERRED}

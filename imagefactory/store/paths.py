@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import SplitResult, urlsplit
 
-from imagefactory.errors import MachineError, UsageError
+from imagefactory.errors import InputError, MachineError, UsageError
 
 
 def expand_home(text: str, where: str) -> Path:
@@ -41,3 +41,17 @@ def open_regular(path: Path) -> BinaryIO:
     if path.exists() and not path.is_file() and not path.is_dir():
         raise OSError(errno.EINVAL, "It is not a regular file", str(path))
     return path.open("rb")
+
+
+def read_text(path: Path) -> str:
+    """Read a text file; one that is no UTF-8 is named, which Python's decoder does not do."""
+    try:
+        return path.read_text("utf-8")
+    except UnicodeError as error:
+        raise InputError(
+            "unreadable-text",
+            "A file is damaged.",
+            where=path,
+            why=f"It is not text in UTF-8: {error}.",
+            fix="Restore the file; if it is in the cache, delete it, and it will be created again.",
+        ) from None

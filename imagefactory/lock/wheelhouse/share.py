@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from packaging.utils import canonicalize_name
 
-from imagefactory.errors import LockError, RegistryError
+from imagefactory.errors import NO_REPOSITORY, LockError, RegistryError
 from imagefactory.lock.wheelhouse.keep import (
     CompiledWheel,
     CompileInputs,
@@ -81,7 +81,7 @@ def remote_wheels(repository: Repository, name: str = "") -> list[CompiledWheel]
     try:
         tags = [tag for tag in repository.tags() if tag.startswith(begin)]
     except RegistryError as error:
-        if error.name != "no-repository":
+        if error.name != NO_REPOSITORY:
             raise
         return []
     found = (remote_wheel(repository, tag) for tag in sorted(tags))

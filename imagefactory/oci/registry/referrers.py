@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from http import HTTPStatus
 
-from imagefactory.errors import RegistryError
+from imagefactory.errors import NO_CONTENT, RegistryError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry.artifacts import Payload, contents, upload_artifact
 from imagefactory.oci.registry.image_push import index_document
@@ -102,7 +102,7 @@ def _push(
         return body, *repository.write_manifest(body, MANIFEST_TYPE)
     except RegistryError as error:
         # A registry may lose a blob that two clients finish at once, such as the empty configuration of all artifacts.
-        if error.name != "no-content" or not again:
+        if error.name != NO_CONTENT or not again:
             raise
         return _push(repository, subject, one, again=False)
 
@@ -152,7 +152,7 @@ def enlist(repository: Repository, subject: Digest, *attached: Descriptor) -> No
             try:
                 written = replace_tag(repository, tag, seen, document, INDEX_TYPE)
             except RegistryError as error:
-                if error.name != "no-content":
+                if error.name != NO_CONTENT:
                     raise
                 # Somebody deleted what is listed, and not the list.
                 there = [item for item in listed if repository.resolve(item.digest)]

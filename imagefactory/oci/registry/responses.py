@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import requests
 
-from imagefactory.errors import FactoryError, InputError, RegistryError, clean
+from imagefactory.errors import NO_CONTENT, NO_REPOSITORY, FactoryError, InputError, RegistryError, clean
 from imagefactory.store.digests import parse_json
 from imagefactory.store.http import (
     TIMEOUT,
@@ -139,7 +139,7 @@ _FAILURES: dict[FailureKind, tuple[str, str, str]] = {
         "Use a token that may read or write packages (`packages: write`), or log in: `docker login {registry}`.",
     ),
     "missing": (
-        "no-repository",
+        NO_REPOSITORY,
         "{registry} has no repository {repository}.",
         "Check its name (`registry` in matrix.yaml, FACTORY_REGISTRY); the first tag creates it.",
     ),
@@ -174,7 +174,7 @@ _FAILURES: dict[FailureKind, tuple[str, str, str]] = {
         "Check that the address is that of a container registry; if it is, tell the registry's owner.",
     ),
     "absent": (
-        "no-content",
+        NO_CONTENT,
         "{registry} does not have that content.",
         "Check the tag or digest; `./inv history` lists what was published. Pushing uploads what is missing.",
     ),

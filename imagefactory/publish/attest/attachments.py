@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from imagefactory.errors import InputError, RegistryError
+from imagefactory.errors import REGISTRY_OUTAGES, InputError, RegistryError
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import TITLE, Payload, contents
 from imagefactory.oci.registry.reference import Descriptor
@@ -35,9 +35,6 @@ _MOST: Final = 1000
 """How many attachments of one type are read."""
 _MOST_BYTES: Final = 2 * _LARGEST_BUNDLE
 """What they may have in all; whoever may write to a registry can attach anything to an image."""
-_OUTAGES: Final = frozenset(
-    ("registry-unreachable", "registry-busy", "credentials-refused", "access-denied", "unsafe-address")
-)
 
 Bundles = Iterator[tuple[Digest, Bundle | str]]
 """Attached statements: bundles, or the reasons why they cannot be read."""
@@ -99,7 +96,7 @@ def contents_among(
         except InputError as error:
             yield descriptor.digest, f"its bytes are not what its name says: {error.why}"
         except RegistryError as error:
-            if error.name in _OUTAGES:
+            if error.name in REGISTRY_OUTAGES:
                 raise
             yield descriptor.digest, f"it cannot be read: {error.what} {error.why}"
 

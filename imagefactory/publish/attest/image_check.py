@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from imagefactory.errors import FactoryError, InputError, RegistryError, TrustError, clean
+from imagefactory.errors import NO_CONTENT, FactoryError, InputError, RegistryError, TrustError, clean
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import contents
 from imagefactory.oci.registry.reference import Descriptor
@@ -323,7 +323,7 @@ class _Check:
             try:
                 self.repository.download(layer.digest, layer.size, scratch / "layer")
             except RegistryError as error:
-                if error.name != "no-content":
+                if error.name != NO_CONTENT:
                     raise
                 return missing
             except InputError as error:
