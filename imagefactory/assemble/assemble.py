@@ -9,22 +9,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
-
+from imagefactory.assemble.images_here import lay_out
+from imagefactory.assemble.layer_records import confirm, remember
 from imagefactory.assemble.watch import Watcher
-from imagefactory.errors import BuildError, LockError, MachineError, TrustError
+from imagefactory.errors import LockError, MachineError
 from imagefactory.oci.image import Blob, Image
-from imagefactory.oci.layout import Layout, write_layout, writing_output
-from imagefactory.plan.known_layers import KnownLayers, mark_layers_used, read_blob_record, read_slimmed
-from imagefactory.plan.make import locked_plans, make_plan
-from imagefactory.plan.plan import Layer, ModLayer, Plan, WheelLayer, make_image
-from imagefactory.plan.status import LAST_PLAN, last_plan
-from imagefactory.project.cells import Cell
-from imagefactory.project.locks.kernels import SlimLock, SlimmedWheel
+from imagefactory.oci.layout import Layout
+from imagefactory.plan.known_layers import KnownLayers, mark_layers_used, read_blob_record
+from imagefactory.plan.plan import Layer, ModLayer, Plan, make_image
 from imagefactory.project.project import Project
-from imagefactory.project.targets import select, select_one
-from imagefactory.store.atomic import write_text
-from imagefactory.store.cache import Store
 from imagefactory.store.digests import Sha256
 
 Elsewhere = Callable[[Sequence[Layer]], Mapping[Sha256, Blob]]
@@ -72,7 +65,7 @@ def assemble(run: BuildRun) -> list[Built]:
         built = []
         for plan in run.plans:
             image = make_image(plan, [blobs[layer.key] for layer in plan.layers])
-            built.append(Built(plan, image, _write(run.project, plan, image, run.folder(plan))))
+            built.append(Built(plan, image, lay_out(run.project, plan, image, run.folder(plan))))
         if run.known is not None:
             _record(run.project, run.known, built, blobs)
     return built
@@ -132,13 +125,6 @@ def _build(run: BuildRun, missing: Sequence[Layer]) -> dict[Sha256, Blob]:
     return built
 
 
-def _write(project: Project, plan: Plan, image: Image, folder: Path) -> Layout:
-    layout = write_layout(image, plan.cell.slug, project.store, folder)
-    with writing_output(folder):
-        write_text(folder / LAST_PLAN, plan.model_dump_json(indent=1))
-    return layout
-
-
 def _record(project: Project, known: KnownLayers, built: Sequence[Built], blobs: Mapping[Sha256, Blob]) -> None:
     """Record the new layers; if that fails, say that the images themselves are not lost."""
     try:
@@ -153,97 +139,3 @@ def _record(project: Project, known: KnownLayers, built: Sequence[Built], blobs:
             why=f"{reason}. Built: {images}.",
             fix="The image is good to use. To record it, make the file writable and build again: all is cached.",
         ) from None
-
-
-def lay_out_if_here(project: Project, plan: Plan, image: Image) -> None:
-    """Lay an image out as a build does, if all of its layers are on this machine."""
-    if all(project.store.blob(blob.digest).exists() for blob in image.layers):
-        _write(project, plan, image, project.build_folder(plan.cell))
-
-
-def confirm(known: KnownLayers, plans: Iterable[Plan], blobs: Mapping[Sha256, Blob], store: Store) -> None:
-    """Raise an error if a layer differs from the record of its key, and drop it from the cache."""
-    for layer in (layer for plan in plans for layer in plan.layers):
-        try:
-            known.confirm(layer, blobs[layer.key])
-        except TrustError:
-            store.layer(layer.key).unlink(missing_ok=True)
-            raise
-
-
-def remember(project: Project, known: KnownLayers, plans: Sequence[Plan], blobs: Mapping[Sha256, Blob]) -> None:
-    """Add the new layers of plans to the record, and what was taken out of their wheels."""
-    found = {
-        layer.key: (f"{layer.kind} {layer.name}", blobs[layer.key])
-        for plan in plans
-        for layer in plan.layers
-        if known.blob(layer.key) is None
-    }
-    if not found and SlimLock.path(project.locks).exists():
-        return
-    wheels = {layer.key for plan in plans for layer in plan.layers if isinstance(layer, WheelLayer)}
-    slimmed = [record for key in sorted(wheels) for record in read_slimmed(key, project.store)]
-    # Another build may have added to the record since this one read it.
-    with FileLock(project.store.root / ".recording"):
-        _write_slimmed(project, [*_slimmed(project), *slimmed])
-        KnownLayers(project.known_layers).add(found)
-
-
-def drop_unneeded(project: Project) -> int:
-    """Drop the records of layers and wheels that no locked target has any more; return how many layers."""
-    layers = [layer for plan in locked_plans(project) for layer in plan.layers]
-    needed = {
-        (item.sha256, layer.settings.slim.chip, layer.settings.slim.rule)
-        for layer in layers
-        if isinstance(layer, WheelLayer) and layer.settings.slim is not None
-        for item in layer.inputs
-    }
-    with FileLock(project.store.root / ".recording"):
-        dropped = KnownLayers(project.known_layers).keep({layer.key for layer in layers})
-        _write_slimmed(project, [one for one in _slimmed(project) if (one.sha256, one.chip, one.rule) in needed])
-    return dropped
-
-
-def _slimmed(project: Project) -> list[SlimmedWheel]:
-    path = SlimLock.path(project.locks)
-    return list(SlimLock.read(path).wheels) if path.exists() else []
-
-
-def _write_slimmed(project: Project, records: Sequence[SlimmedWheel]) -> None:
-    by_key = {(one.sha256, one.chip, one.rule): one for one in records}
-    ordered = sorted(by_key.values(), key=lambda one: (one.file, one.sha256, one.chip, one.rule))
-    if ordered != _slimmed(project):
-        SlimLock(made_from={}, wheels=tuple(ordered)).write(SlimLock.path(project.locks))
-
-
-def built_layouts(project: Project, targets: Sequence[str], *, one: bool = False) -> list[tuple[Cell, Layout, str]]:
-    """Find the images that were built for targets, each with its name in engines; one that is stale is refused."""
-    cells = [select_one(project.matrix, "".join(targets[:1]))] if one else select(project.matrix, targets)
-    repository = project.matrix.effective_registry.rpartition("/")[2].lower()
-    found = []
-    for cell in cells:
-        layout = Layout(project.build_folder(cell))
-        if not (layout.folder / "index.json").exists():
-            raise BuildError(
-                "no-image",
-                f"{cell} is not built here.",
-                where=layout.folder,
-                why="There is no image in this folder.",
-                fix=f"Run `./inv build --target {cell}/{cell.machine}`.",
-            )
-        layout.manifest_digest()  # fails with a remedy when the image is damaged
-        refuse_stale(layout, make_plan(project, cell))
-        found.append((cell, layout, f"{repository}:{cell.slug}"))
-    return found
-
-
-def refuse_stale(layout: Layout, plan: Plan) -> None:
-    built = last_plan(layout.folder)
-    if built is None or built.key != plan.key:
-        raise BuildError(
-            "stale-build",
-            f"The image of {plan.cell} is not up to date.",
-            where=layout.folder,
-            why="Its inputs changed after it was built (`./inv plan --diff` shows how).",
-            fix=f"Run `./inv build --target {plan.cell}/{plan.cell.machine}` again.",
-        )

@@ -3,7 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from imagefactory.assemble.assemble import BuildRun, Built, assemble, confirm, refuse_stale
+from imagefactory.assemble.assemble import BuildRun, Built, assemble
+from imagefactory.assemble.images_here import refuse_stale
+from imagefactory.assemble.layer_records import confirm
 from imagefactory.assemble.watch import Watcher
 from imagefactory.errors import InputError, TrustError
 from imagefactory.oci.compare import diff_layers

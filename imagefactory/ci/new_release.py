@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 from packaging.version import Version
 
-from imagefactory.assemble.assemble import drop_unneeded
+from imagefactory.assemble.layer_records import drop_unneeded
 from imagefactory.ci.news import SECURITY, News, has_releases, in_short, look, new_releases, newest_here
 from imagefactory.ci.pull_request import git
 from imagefactory.ci.run_summary import cell as escaped

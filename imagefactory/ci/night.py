@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import uuid4
 
-from imagefactory.assemble.assemble import BuildRun, make_layers, remember
+from imagefactory.assemble.assemble import BuildRun, make_layers
+from imagefactory.assemble.layer_records import remember
 from imagefactory.assemble.watch import Watcher
 from imagefactory.check.smoke.record import has_gpu, required_levels, serving_elsewhere
 from imagefactory.ci.jobs import Compile, Need, Night, Trouble, Work

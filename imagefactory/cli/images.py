@@ -68,7 +68,7 @@ def build(
 @command(file="instead, write one image to this tar file, for docker load, podman load or skopeo (oci-archive:)")
 def load(project: Project, target: list[str], file: str | None = None) -> None:
     """Load built images into the Docker daemon, or write one to a file."""
-    from imagefactory.assemble.assemble import built_layouts
+    from imagefactory.assemble.images_here import built_layouts
     from imagefactory.oci.layout import archive, write_archive
 
     if file is not None:

@@ -66,7 +66,7 @@ def lock(
     flags: bool = False,
 ) -> None:
     """Pin the exact files that go into images."""
-    from imagefactory.assemble.assemble import drop_unneeded
+    from imagefactory.assemble.layer_records import drop_unneeded
     from imagefactory.compile.toolchain import CompileProject, check_all_locks, make_toolchain_locks
     from imagefactory.environment.locks import check_environment, lock_environment
     from imagefactory.lock.drift import cells_to_lock

@@ -6,8 +6,8 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from imagefactory.assemble.assemble import built_layouts
 from imagefactory.assemble.engines.docker.daemon import image_id, load
+from imagefactory.assemble.images_here import built_layouts
 from imagefactory.errors import BuildError, EngineError, TrustError, UsageError
 from imagefactory.launch.companions import add_companions
 from imagefactory.launch.docker_run import (

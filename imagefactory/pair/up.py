@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from imagefactory.assemble.assemble import built_layouts
+from imagefactory.assemble.images_here import built_layouts
 from imagefactory.check.bench.endpoint import Endpoint
 from imagefactory.errors import BuildError, CheckError, EngineError, UsageError, clean, unknown_name
 from imagefactory.launch.docker_run import Launch, compose, docker_once, docker_run, shell_line

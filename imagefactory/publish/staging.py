@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from imagefactory.assemble.assemble import BuildRun, make_layers, remember
+from imagefactory.assemble.assemble import BuildRun, make_layers
+from imagefactory.assemble.layer_records import remember
 from imagefactory.assemble.watch import Watcher
 from imagefactory.errors import BuildError, FactoryError, RegistryError, TrustError
 from imagefactory.oci.image import MANIFEST_TYPE, Blob, Image

@@ -6,7 +6,7 @@ from math import inf
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from imagefactory.assemble.assemble import built_layouts
+from imagefactory.assemble.images_here import built_layouts
 from imagefactory.oci.compare import Difference, Opened, diff_images
 from imagefactory.oci.format import VENV
 from imagefactory.oci.layout import Layout

@@ -1,9 +1,9 @@
 """Lists the files of layers that the factory writes itself: the serve program, links to the CUDA toolkit, models."""
 
-import itertools
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 from imagefactory.plan.plan import Environment, ModelSettings, ServeLayer
@@ -60,93 +60,13 @@ def model_entries(settings: ModelSettings) -> list[Entry]:
     return [Entry(ImagePath(path), EntryKind.FILE, 0o644, Bytes(data)) for path, data in sorted(files.items())]
 
 
-HIDDEN = 64
-_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-_BYTE_LEVEL = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
-_CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+TINY: Final = Path(__file__).with_name("tiny_model")
 
 
 def tiny_model() -> dict[str, bytes]:
-    """Return a model small enough for any machine: two layers, a tokenizer of single bytes, no weights.
+    """Return the files of a model small enough for any machine: two layers, a tokenizer of single bytes, no weights.
 
     vLLM makes random weights (`--load-format dummy`), so the output is noise; what matters is that a real server
     produces it.
     """
-    vocabulary = {symbol: index for index, symbol in enumerate(_byte_symbols())}
-    special = {token: len(vocabulary) + index for index, token in enumerate(_SPECIAL)}
-    end = special["<|im_end|>"]
-    files: dict[str, object] = {
-        "config.json": {
-            "architectures": ["Qwen3ForCausalLM"],
-            "model_type": "qwen3",
-            "hidden_size": HIDDEN,
-            "intermediate_size": 2 * HIDDEN,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "head_dim": 32,
-            "hidden_act": "silu",
-            "max_position_embeddings": 512,
-            "rms_norm_eps": 1e-6,
-            "rope_theta": 10000.0,
-            "vocab_size": 384,
-            "tie_word_embeddings": True,
-            "attention_bias": False,
-            "torch_dtype": "float32",
-            "bos_token_id": special["<|endoftext|>"],
-            "eos_token_id": end,
-        },
-        "generation_config.json": {"eos_token_id": end, "pad_token_id": special["<|endoftext|>"]},
-        "tokenizer.json": {
-            "version": "1.0",
-            "truncation": None,
-            "padding": None,
-            "added_tokens": [
-                {
-                    "id": index,
-                    "content": token,
-                    "single_word": False,
-                    "lstrip": False,
-                    "rstrip": False,
-                    "normalized": False,
-                    "special": True,
-                }
-                for token, index in special.items()
-            ],
-            "normalizer": None,
-            "pre_tokenizer": {**_BYTE_LEVEL, "add_prefix_space": False},
-            "post_processor": None,
-            "decoder": {**_BYTE_LEVEL, "add_prefix_space": True},
-            "model": {
-                "type": "BPE",
-                "dropout": None,
-                "unk_token": None,
-                "continuing_subword_prefix": None,
-                "end_of_word_suffix": None,
-                "fuse_unk": False,
-                "byte_fallback": False,
-                "ignore_merges": False,
-                "vocab": vocabulary,
-                "merges": [],
-            },
-        },
-        "tokenizer_config.json": {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_max_length": 512,
-            "bos_token": "<|endoftext|>",
-            "eos_token": "<|im_end|>",
-            "pad_token": "<|endoftext|>",
-            "chat_template": _CHAT_TEMPLATE,
-        },
-    }
-    return {name: (json.dumps(data, indent=1, sort_keys=True) + "\n").encode() for name, data in files.items()}
-
-
-def _byte_symbols() -> list[str]:
-    """Return the printable characters that byte-level tokenizers use for the 256 bytes, in byte order."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = itertools.count(256)
-    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
+    return {path.name: path.read_bytes() for path in sorted(TINY.iterdir())}

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from imagefactory.assemble.assemble import built_layouts
 from imagefactory.assemble.engines.docker import daemon
+from imagefactory.assemble.images_here import built_layouts
 from imagefactory.errors import BuildError, EngineError, FactoryError
 from imagefactory.oci.image import INDEX_TYPE
 from imagefactory.oci.layout import Layout

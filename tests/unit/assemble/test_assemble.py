@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.assemble.assemble import built_layouts
+from imagefactory.assemble.images_here import built_layouts
 from imagefactory.lock.mirrors import DebianMirrors
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.store.http import Retry

@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from imagefactory.assemble.assemble import drop_unneeded
+from imagefactory.assemble.layer_records import drop_unneeded
 from imagefactory.project.locks.kernels import SlimLock
 from tests.fixtures.night_factory import ModdedFactory
 from tests.fixtures.small_factory import SmallFactory
