@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import is_dataclass
+from typing import Final
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from pydantic import BaseModel
@@ -15,9 +15,6 @@ from imagefactory.site.guides import plain
 from imagefactory.site.model_page import search_words
 from imagefactory.site.site_contents import SiteContents
 from imagefactory.site.status_page import NightChange
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 FORMAT: Final = 1
 _LONGEST: Final = 240
@@ -42,15 +39,11 @@ def to_json(document: object) -> str:
 
 
 def _plain_value(value: object) -> object:
-    if is_dataclass(value) and not isinstance(value, type):
-        return plain_fields(value)
+    if is_dataclass(value):
+        return vars(value)
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     raise TypeError(f"{type(value).__name__} has no form in JSON")
-
-
-def plain_fields(row: DataclassInstance) -> dict[str, object]:
-    return {field.name: getattr(row, field.name) for field in fields(row)}
 
 
 def as_script(name: str, document: object) -> str:
@@ -70,13 +63,13 @@ def page_documents(contents: SiteContents) -> dict[str, Mapping[str, object]]:
     troubles = [{"symptom": plain(entry.symptom), "remedy": plain(entry.remedy)} for entry in contents.guides.troubles]
     tasks = [{"task": entry.task, "how": plain(entry.how)} for entry in contents.guides.tasks]
     documents: dict[str, Mapping[str, object]] = {
-        **{f"models/{model.name}": plain_fields(model) for model in contents.models},
-        **{f"images/{image.slug}": plain_fields(image) for image in contents.images},
-        **{f"packages/{packages.slug}": plain_fields(packages) for packages in contents.packages},
+        **{f"models/{model.name}": vars(model) for model in contents.models},
+        **{f"images/{image.slug}": vars(image) for image in contents.images},
+        **{f"packages/{packages.slug}": vars(packages) for packages in contents.packages},
         "mods": {"mods": contents.mods},
         "configurations": {"choices": contents.guides.choices},
         "troubles": {"tasks": tasks, "troubles": troubles, "exit_codes": contents.guides.exit_codes},
-        "status": plain_fields(contents.status),
+        "status": vars(contents.status),
         "upgrade": {"images": contents.upgrades},
         "vulnerabilities": {"vulnerabilities": contents.vulnerabilities},
     }

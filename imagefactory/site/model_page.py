@@ -215,7 +215,9 @@ def model_page(
         servers=tuple(title for title in TITLES.values() if title in runs),
         versions=versions,
         not_built=_not_built(stock, name),
-        measured=tuple(_measured(result) for result in sorted(results, key=lambda one: one.started, reverse=True)),
+        measured=tuple(
+            _measured(result) for result in sorted(results, key=lambda result: result.started, reverse=True)
+        ),
         reported=reported,
         speeds=speeds,
         speed=next((speed for speed in on_spark if speed.users == 1), None),

@@ -98,8 +98,8 @@ def _widths(sizes: Sequence[int]) -> list[float]:
     total = sum(sizes)
     if not total:
         return [WIDTH / len(sizes)] * len(sizes)
-    raw = [max(LEAST, WIDTH * one / total) for one in sizes]
-    return [one * WIDTH / sum(raw) for one in raw]
+    raw = [max(LEAST, WIDTH * size / total) for size in sizes]
+    return [width * WIDTH / sum(raw) for width in raw]
 
 
 STEPS: Final = {
@@ -118,7 +118,7 @@ def timeline_file(starts: Mapping[str, Mapping[str, float]]) -> str:
     """Draw starts below each other as a file of its own: seconds by step, as long as they take."""
     box = Markup('<rect class="{}" x="{:.1f}" y="{}" width="{:.1f}" height="20"><title>{}: {:.1f} s</title></rect>')
     text = Markup('<text class="{}" x="{:.1f}" y="{}">{}</text>')
-    scale = (WIDTH - _LEFT - _RIGHT) / (max((sum(one.values()) for one in starts.values()), default=0) or 1)
+    scale = (WIDTH - _LEFT - _RIGHT) / (max((sum(steps.values()) for steps in starts.values()), default=0) or 1)
     drawn = []
     for number, (label, steps) in enumerate(starts.items()):
         top, left = number * _ROW + 3, float(_LEFT)

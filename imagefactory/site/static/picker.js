@@ -8,7 +8,7 @@ document.addEventListener("DOMContentLoaded", () => {
 
   function* notes(image, withKey) {
     for (const warning of image.warnings) yield `Warning: ${warning}.`;
-    if (image.pair) yield "Two Sparks: this is the command of the first. The other takes NODE_RANK=1; both take the first one’s address on the cable as HEAD_ADDRESS. Read docs/two-sparks.md.";
+    if (image.pair) yield "Two Sparks: this starts the first; docs/two-sparks.md starts both.";
     if (!PUBLISHED.includes(image.state)) yield "Nobody has published this image, as far as this site knows: the commands build it in a checkout.";
     else {
       yield `${image.answers[0].toUpperCase()}${image.answers.slice(1)}.`;

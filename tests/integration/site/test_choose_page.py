@@ -24,11 +24,11 @@ def test_a_question_is_answered_with_what_fits_and_one_command(page: Page) -> No
     expect(answer.locator(".chip").first).to_have_text("fits: room for 3 users with 65,536 tokens each")
     expect(answer.locator("figcaption")).to_contain_text("in use already 28.0 GB")
     expect(answer.locator("code")).to_contain_text("--set GPU_MEMORY_UTILIZATION=0.75")
-    page.get_by_label("Memory that is left, GB").fill("60")
+    page.get_by_label("Free memory, GB").fill("60")
     expect(answer).to_have_count(0)
     page.get_by_text("1 model that would not start, and why").click()
     expect(page.locator("#answers")).to_contain_text("big: weights and working memory need 64.0 GB, and 55.0 GB can be")
-    page.get_by_label("Memory that is left, GB").fill("")
+    page.get_by_label("Free memory, GB").fill("")
     expect(answer).to_have_count(1)
 
 
@@ -44,7 +44,7 @@ def test_the_address_holds_the_question_and_leads_to_the_picker(page: Page) -> N
     page.goto(asked)
     page.get_by_role("link", name="Change settings").click()
     expect(page.locator("#picker-form select[name=context]")).to_have_value("65536")
-    expect(page.get_by_label("Memory that is left, GB")).to_have_value("100")
+    expect(page.get_by_label("Free memory, GB")).to_have_value("100")
 
 
 @pytest.mark.parametrize("options", [DESK, PHONE], ids=["desk", "phone in the dark"])

@@ -28,7 +28,7 @@ def test_a_page_in_a_folder_says_what_fits_and_has_the_command(site_folder: Path
     expect(page.locator("#picker-verdict")).to_contain_text("Fits 2 of 8 users with 131,072 tokens each; others wait.")
     given = "--set PORT=8001 --set MAX_MODEL_LEN=131072 --set MAX_NUM_SEQS=8 --set GPU_MEMORY_UTILIZATION=0.87"
     assert command(page).endswith(given)
-    page.get_by_label("Memory that is left, GB").fill("60")
+    page.get_by_label("Free memory, GB").fill("60")
     expect(page.locator("#picker-verdict")).to_contain_text("Does not fit: weights and working memory need 64.0 GB")
 
 
