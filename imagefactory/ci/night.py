@@ -6,7 +6,6 @@ interrupted, or had more to do than fits into one run.
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -31,26 +30,15 @@ from imagefactory.project.cells import Cell, buildable, compiled_distributions
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import choice_for
 from imagefactory.project.servers.known import server_of
-from imagefactory.publish.answers import unaccepted
 from imagefactory.publish.attest.licence_record import update_licences
-from imagefactory.publish.catalog import Catalog, ImagePart, Published
-from imagefactory.publish.gate import made_of
-from imagefactory.publish.history import change_of, misplaced_tags
-from imagefactory.publish.records import read_records
+from imagefactory.publish.catalog import ImagePart, Published, parts_of
+from imagefactory.publish.dossier import Dossier
+from imagefactory.publish.history import change_of
 from imagefactory.publish.staging import require_record
-from imagefactory.publish.stored_catalog import read_catalog
-from imagefactory.publish.tags import NIGHTLY_VERSION, is_home, moving_tags, staging_tag
+from imagefactory.publish.standing import Gate, standing
+from imagefactory.publish.tags import NIGHTLY_VERSION, is_home, staging_tag
 from imagefactory.store.digests import checksum, file_sha256
 from imagefactory.store.progress import Say
-
-
-@dataclass(frozen=True)
-class NightVerdict:
-    """What is missing for a cell, or why nothing can be done."""
-
-    needs: tuple[Need, ...] = ()
-    reason: str = ""
-    held: str = ""
 
 
 def nightly_cells(project: Project) -> list[Cell]:
@@ -82,87 +70,59 @@ def plan_night(
     `retry` tests images again that failed; `gpu` adds tests on a machine with a GPU. `first` asks the registry nothing:
     some deny access to a repository that does not exist yet.
     """
-    catalog = Catalog() if first else read_catalog(repository).catalog
+    gate = Gate(project, repository, retry=retry, first=first)
     known = KnownLayers(project.known_layers)
     works: list[Work] = []
     broken: list[Trouble] = []
     held: list[Trouble] = []
     current = 0
     for cell in filter(project.is_locked, cells):
-        target = f"{cell}/{cell.machine}"
         try:
             plan = make_plan(project, cell)
-            recorded = require_record(known, plan)
-            place = None if first else repository
-            verdict = judge(project, place, catalog, plan, recorded, retry=retry, gpu=gpu)
+            left = left_to_do(gate, plan, require_record(known, plan), gpu=gpu)
         except RegistryError:  # concerns every cell
             raise
         except FactoryError as error:
-            broken.append(Trouble(target, error.what, f"{error.where}: {error.why}"))
+            broken.append(Trouble(f"{cell}/{cell.machine}", error.what, f"{error.where}: {error.why}"))
             continue
-        if verdict.held:
-            held.append(Trouble(target, verdict.held, verdict.reason))
-        elif verdict.needs:
-            works.append(Work(cell, plan.key, verdict.needs, verdict.reason, *_machines(project, cell)))
+        if isinstance(left, Work):
+            works.append(left)
+        elif left is not None:
+            held.append(left)
         else:
             current += 1
     name = repository.reference.name
     return Night(name, works=tuple(works), broken=tuple(broken), held=tuple(held), current=current)
 
 
-def judge(
-    project: Project,
-    repository: Repository | None,
-    catalog: Catalog,
-    plan: Plan,
-    recorded: Image,
-    *,
-    retry: bool = False,
-    gpu: bool = False,
-) -> NightVerdict:
-    """Return what is missing between a plan and its tags; without a repository to ask, everything is."""
-    tags = moving_tags(project.matrix, plan.cell)
-    settled = _settled(repository, catalog, plan, tags) if repository else None
-    if settled is not None:
-        return settled
-    # Continue where an earlier run stopped: before the push, the tests or the promotion.
-    tested: tuple[Need, ...] = ("smoke", "gpu") if gpu and has_gpu(project.matrix, plan.arch) else ("smoke",)
-    everything: tuple[Need, ...] = ("image", *tested, "promote")
-    why = reason(catalog.current(tags, plan.platform), plan)
-    staged = repository.resolve(staging_tag(plan.key)) if repository else None
-    if repository is None or staged is None:
-        return NightVerdict(everything, why)
-    if recorded.digest != staged:
-        return NightVerdict(everything, f"{why}; another image is in its place")
-    record = read_records(repository, staged, plan.key)
-    levels = record.levels.items() if record else ()
-    failed = [f"{level}: {result.why}" for level, result in levels if result.outcome == "failed"]
-    if failed and not retry:
-        return NightVerdict(reason="; ".join(failed), held="failed its smoke tests")
-    if not retry and (changed := unaccepted(repository, staged, plan.key)):
-        return NightVerdict(reason=changed, held="gives other answers")
-    if record is None or record.missing(required_levels(project.matrix, plan.arch)):
-        needs, state = (*tested, "promote"), "pushed, but not tested yet"
-    else:
-        needs, state = ("promote",), "tested, but not promoted yet"
-    return NightVerdict(needs, f"{why}; {state}")
+def left_to_do(gate: Gate, plan: Plan, recorded: Image, *, gpu: bool = False) -> Work | Trouble | None:
+    """Return what is left between a plan and its tags, or what only a person can lift; None if it is published."""
+    matrix, cell = gate.project.matrix, plan.cell
 
+    def work(needs: tuple[Need, ...], why: str) -> Work:
+        return Work(cell, plan.key, needs, why, *_machines(gate.project, cell))
 
-def _settled(repository: Repository, catalog: Catalog, plan: Plan, tags: Sequence[str]) -> NightVerdict | None:
-    """Judge an image that is published, or that a rollback holds back; None if it is neither."""
-    current = catalog.current(tags, plan.platform)
-    is_current = current is not None and current.plan_key == plan.key
-    holds = catalog.holds(tags).items()
-    rollback = next((event for digest, event in holds if catalog.made_from(digest, plan.key)), None)
-    if not is_current and rollback is None:
+    stands = standing(gate, plan, None)
+    if stands.misplaced:  # if a rollback was interrupted, `promote` moves the tags, and refuses the image
+        place = "the catalog has it" if stands.current else "the rollback puts it"
+        return work(("promote",), f"{', '.join(stands.misplaced)}: not where {place}")
+    if stands.current:
         return None
-    wrong = ", ".join(misplaced_tags(repository, catalog, tags))
-    if wrong:  # if a rollback was interrupted, `promote` moves the tags, and refuses the image
-        place = "the catalog has it" if is_current else "the rollback puts it"
-        return NightVerdict(("promote",), f"{wrong}: not where {place}")
-    if is_current or rollback is None:
-        return NightVerdict()
-    return NightVerdict(reason=f"on {rollback.time:%Y-%m-%d}, to {rollback.image}", held="rolled back")
+    # Continue where an earlier run stopped: before the push, the tests or the promotion.
+    tested: tuple[Need, ...] = ("smoke", "gpu") if gpu and has_gpu(matrix, plan.arch) else ("smoke",)
+    needs: tuple[Need, ...] = ("image", *tested, "promote")
+    why = reason(gate.snapshot.catalog.current(stands.tags.moving, plan.platform), plan)
+    staged = None if gate.first else gate.resolve(staging_tag(plan.key))
+    if staged == recorded.digest:
+        stands = standing(gate, plan, Dossier(gate.repository, staged))
+        untested = "tests" in stands.needs
+        needs = (*tested, "promote") if untested else ("promote",)
+        why += f"; {'pushed, but not tested yet' if untested else 'tested, but not promoted yet'}"
+    elif staged is not None:
+        why += "; another image is in its place"
+    if stands.lasting:
+        return Trouble(f"{cell}/{cell.machine}", stands.lasting.what, stands.lasting.why)
+    return work(needs, why)
 
 
 def reason(before: Published | None, plan: Plan) -> str:
@@ -173,7 +133,7 @@ def reason(before: Published | None, plan: Plan) -> str:
     """
     if before is None:
         return "never published"
-    old, new = before.parts, {part.name: part for part in made_of(plan)}
+    old, new = before.parts, {part.name: part for part in parts_of(plan)}
     found = differences(old, new)
     if not found:
         return "the image's configuration changed"

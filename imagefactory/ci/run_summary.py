@@ -9,9 +9,9 @@ from imagefactory.errors import FactoryError
 from imagefactory.publish.catalog import Catalog
 from imagefactory.publish.history import changes, steps
 from imagefactory.publish.image_contents import Contents
-from imagefactory.publish.promote import Promotion
 from imagefactory.publish.tags import short_digest
 from imagefactory.publish.upgrade import OF_ONE_IMAGE, Known, compare_contents, lines
+from imagefactory.publish.write import Promotion
 from imagefactory.store.digests import Digest
 from imagefactory.store.progress import size
 

@@ -88,21 +88,24 @@ def smoke(
     from imagefactory.check.smoke.runner import records_below
     from imagefactory.ci.run_summary import smoke_summary
     from imagefactory.publish.answers import measure_answers
-    from imagefactory.publish.pipeline import bench_pulled, smoke_test
+    from imagefactory.publish.run import PublishRun
     from imagefactory.publish.staging import Staged, find_staged
+    from imagefactory.publish.standing import Gate
+    from imagefactory.publish.testing import bench_pulled, smoke_test
 
     plans = planned(project, target)
     arch = select(project, target)[0].arch
     levels = levels_named(level, project.matrix, arch) if any(level) else ()
 
     def test(staged: Staged) -> SmokeRecord | None:
-        record = smoke_test(project, repository, staged, say, levels=levels, must_pass=True)
+        record = smoke_test(run, staged)
         if answers or (record and "gpu" in record.passed):
-            measure_answers(project, repository, staged, say)
-        return bench_pulled(project, repository, staged, say) if bench and record else record
+            measure_answers(run, staged)
+        return bench_pulled(run, staged) if bench and record else record
 
     with open_repository(project) as repository:
-        found = find_staged(project, repository, plans)
+        run = PublishRun(Gate(project, repository), say, levels=levels, must_pass=True)
+        found = find_staged(run, plans)
         tested = found.then(test, say)
     folder = project.root / "build" / "smoke"
     records = [record for one in found.finished.values() for record in records_below([folder], one.digest)]
@@ -115,6 +118,7 @@ def record(project: Project) -> None:
     """Commit the history page and the night's notes to the branch `records`."""
     from imagefactory.check.bench.result import shared_results
     from imagefactory.ci.run_summary import bounded, history_page, night_notes
+    from imagefactory.publish.dossier import Dossier
     from imagefactory.publish.github import RECORDS, GitHub
     from imagefactory.publish.image_contents import contents_in_registry
     from imagefactory.publish.stored_catalog import read_catalog
@@ -123,7 +127,7 @@ def record(project: Project) -> None:
     with open_repository(project) as repository:
         catalog = read_catalog(repository).catalog
         known = Known.of(project, catalog, shared_results(project.root))
-        day, notes = night_notes(catalog, known, lambda digest: contents_in_registry(repository, digest))
+        day, notes = night_notes(catalog, known, lambda digest: contents_in_registry(Dossier.read(repository, digest)))
     page = history_page(catalog, repository.reference.name)
     write_summary(bounded(f"{notes}\n{page}"))
     files = {"README.md": page} | ({f"notes/{day}.md": notes} if day else {})

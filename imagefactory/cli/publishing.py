@@ -28,8 +28,8 @@ from imagefactory.store.progress import size
 if TYPE_CHECKING:
     from imagefactory.plan.plan import Plan
     from imagefactory.project.project import Project
-    from imagefactory.publish.promote import Promotion
     from imagefactory.publish.staging import Outcomes
+    from imagefactory.publish.write import Promotion
 
 NIGHTLY = "also set the tag nightly-DATE-MODEL (images of the version `nightly` always get it)"
 AGAIN = "promote an image even if it was rolled back"
@@ -39,12 +39,14 @@ ANSWERS = "also compare its answers with those of the image that its tag names (
 @command()
 def push(project: Project, target: list[str]) -> None:
     """Push images under a staging tag; build and send only what the registry does not have."""
+    from imagefactory.publish.run import PublishRun
     from imagefactory.publish.staging import stage
+    from imagefactory.publish.standing import Gate
 
     plans = planned(project, target)
     with open_repository(project) as repository:
         with watching() as watch:
-            staged = stage(project, repository, plans, watch, say, pushing=watch)
+            staged = stage(PublishRun(Gate(project, repository), say, watch=watch, pushing=watch), plans)
         for one in staged.finished.values():
             sent = f"{one.pushed.count('uploaded')} blobs sent ({size(one.pushed.uploaded)})"
             present = f"{one.pushed.count('present')} already there"
@@ -78,26 +80,32 @@ def promote(
     """
     from imagefactory.check.smoke.runner import records_below
     from imagefactory.ci import run_summary
-    from imagefactory.publish.pipeline import attach_scans, attest
-    from imagefactory.publish.promote import promote
-    from imagefactory.publish.staging import Outcomes, find_staged
+    from imagefactory.publish.pipeline import attest, promote
+    from imagefactory.publish.run import PublishRun
+    from imagefactory.publish.scanning import attach_scans
+    from imagefactory.publish.staging import Outcomes, Staged, find_staged
+    from imagefactory.publish.standing import Gate
+    from imagefactory.publish.testing import attach_results
     from imagefactory.publish.vulnerabilities import Scan
 
-    folders = [Path(folder) for folder in records] or [project.root / "build" / "smoke"]
+    folders = tuple(Path(folder) for folder in records)
     checksum_file = options.new_file("--subjects", subjects) if subjects else None
     reason = options.reason("--answers-changed", answers_changed)
-    found = Scan.read(options.existing("--scan", scan, folder=False)) if scan else None
+    scanned = Scan.read(options.existing("--scan", scan, folder=False)) if scan else None
     signer = find_signer(project, key)
     trust = None if unsigned else find_trust(project, signer=signer)
-    plans = Outcomes() if found and not "".join(target).strip() else planned(project, target)
+    plans = Outcomes() if scanned and not "".join(target).strip() else planned(project, target)
     with open_repository(project) as repository:
-        staged = find_staged(project, repository, plans)
-        attested = staged.then(
-            lambda one: attest(project, repository, one, records_below(folders, one.digest), signer, folders=folders)
-        )
-        if found:
-            attach_scans(project, repository, found, [one.digest for one in attested.finished.values()], say)
-        outcome = promote(project, repository, attested, trust, nightly=nightly, again=again, answers_changed=reason)
+        gate = Gate(project, repository, trust, nightly=nightly, again=again, answers_changed=reason)
+        run = PublishRun(gate, say, signer, folders=folders)
+
+        def attach(staged: Staged) -> Staged:
+            return attest(run, attach_results(run, staged, records_below(run.results, staged.digest)))
+
+        attested = find_staged(run, plans).then(attach)
+        if scanned:
+            attested = attach_scans(run, scanned, attested)
+        outcome = promote(run, attested)
     write_outputs({"promoted": str(len(outcome.promoted))})
     write_summary(run_summary.promotion_summary(outcome))
     if checksum_file:
@@ -125,24 +133,18 @@ def publish(
 ) -> None:
     """Push, smoke-test and sign images, and promote those that pass; an image is not tested twice."""
     from imagefactory.publish.pipeline import publish
+    from imagefactory.publish.run import PublishRun
+    from imagefactory.publish.standing import Gate
 
     reason = options.reason("--answers-changed", answers_changed)
     project.matrix.require_registry()  # before it asks for a key
     signer, trust = find_publisher(project, key, unsigned=unsigned)
     plans = planned(project, target)
     with open_repository(project) as repository:
+        gate = Gate(project, repository, trust, nightly=nightly, again=again, answers_changed=reason)
         with watching() as watch:
-            outcome = publish(
-                *(project, repository, plans, watch, say),
-                signer=signer,
-                trust=trust,
-                pushing=watch,
-                nightly=nightly,
-                again=again,
-                retest=retest,
-                answers=answers,
-                answers_changed=reason,
-            )
+            run = PublishRun(gate, say, signer, watch, pushing=watch, retest=retest, answers=answers)
+            outcome = publish(run, plans)
         _show(outcome)
 
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AwareDatetime,
@@ -26,11 +26,18 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from imagefactory.errors import RegistryError
+from imagefactory.oci.image import Image
+from imagefactory.plan.plan import Plan
 from imagefactory.project.cells import Cell, KernelOrigin
 from imagefactory.project.locks.files import first_problem
+from imagefactory.publish.tags import KEY_DIGITS, fixed_tag
 from imagefactory.store.digests import Digest, Sha256
 
+if TYPE_CHECKING:
+    from imagefactory.check.smoke.record import SmokeRecord
+
 FORMAT: Final = 3
+_BUNDLES: Final = ("pure-bundle", "platform-bundle")
 _STRICT: Final = ConfigDict(extra="forbid")
 _Text = Annotated[str, Field(pattern=r"^[ -~]*$", max_length=500)]
 """Nothing that a terminal or a page would take for anything but text."""
@@ -76,6 +83,35 @@ class Published:
     @property
     def parts(self) -> dict[str, ImagePart]:
         return {part.name: part for part in self.made_of}
+
+    @classmethod
+    def of(cls, plan: Plan, image: Image, smoke: SmokeRecord | None) -> Self:
+        """Describe the image of a plan, and how its smoke tests ended."""
+        mods = plan.config.labels["imagefactory.mods"]
+        return cls(
+            digest=image.digest,
+            model=plan.model,
+            version=plan.version,
+            arch=plan.arch,
+            platform=plan.platform,
+            plan_key=plan.key,
+            tag=fixed_tag(plan.cell, plan.key),
+            kernels=plan.kernels,
+            mods=() if mods == "none" else tuple(mods.split()),
+            size=len(image.manifest) + len(image.config) + sum(layer.size for layer in image.layers),
+            made_of=parts_of(plan),
+            smoke={level: result.outcome for level, result in smoke.levels.items()} if smoke else {},
+        )
+
+
+def parts_of(plan: Plan) -> tuple[ImagePart, ...]:
+    """List the parts that tell one image from another, in the order of its layers."""
+    parts: dict[str, ImagePart] = {}
+    for layer in plan.layers:
+        version = layer.inputs[0].name.split("-")[1] if layer.kind == "wheel" else ""
+        name = layer.kind if layer.kind in _BUNDLES else f"{layer.kind} {layer.name}"
+        parts[name] = ImagePart(name, layer.key[:KEY_DIGITS], version)
+    return tuple(parts.values())
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)

@@ -1,21 +1,20 @@
 """Reads the catalog: what was published when, what changed, and what can be pulled today."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
 from imagefactory.check.answers.record import NOT_MEASURED
 from imagefactory.errors import UsageError
-from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.project.server_versions import version_key
 from imagefactory.publish.catalog import Catalog, Event, ImagePart, Published
+from imagefactory.publish.dossier import Dossier
 from imagefactory.publish.stored_catalog import read_catalog
 from imagefactory.publish.tags import LATEST, moving_tags, names_image, staging_tag
-from imagefactory.publish.vulnerabilities import VULNERABILITIES_TYPE, told_among
 from imagefactory.store.digests import Digest, Sha256
 
 
@@ -72,9 +71,8 @@ def read_history(project: Project, repository: Repository, cell: Cell) -> Histor
             fix=f"`./inv publish --target {cell}/{cell.machine}` publishes it.",
         )
     current = catalog.current(tags, cell.platform) or lines[-1].image
-    attached = referrers.find(repository, current.digest, VULNERABILITIES_TYPE)
-    known = told_among(repository, attached, current.digest)
-    return History(lines, catalog.holds(tags), misplaced_tags(repository, catalog, tags), known)
+    known = Dossier.read(repository, current.digest).scan_line
+    return History(lines, catalog.holds(tags), misplaced_tags(repository.resolve, catalog, tags), known)
 
 
 def history(catalog: Catalog, tags: Sequence[str], platform: str) -> list[Line]:
@@ -144,10 +142,10 @@ def change_of(name: str, old: ImagePart | None, new: ImagePart | None) -> str:
     return f"{name} changed"
 
 
-def misplaced_tags(repository: Repository, catalog: Catalog, tags: Iterable[str]) -> list[str]:
+def misplaced_tags(resolve: Callable[[str], Digest | None], catalog: Catalog, tags: Iterable[str]) -> list[str]:
     """List tags that do not point where the catalog says: a promotion was interrupted, or somebody moved them."""
     wanted = {tag: pointer.digest for tag in tags if (pointer := catalog.pointer(tag)) is not None}
-    return [tag for tag, digest in wanted.items() if repository.resolve(tag) != digest]
+    return [tag for tag, digest in wanted.items() if resolve(tag) != digest]
 
 
 def current_images(catalog: Catalog) -> list[CurrentImage]:

@@ -7,17 +7,15 @@ from typing import Any
 
 from imagefactory.errors import RegistryError, TrustError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE, Image
-from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import contents
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import DOCKER_INDEX_TYPE, DOCKER_MANIFEST_TYPE, Repository, StoredManifest
 from imagefactory.plan.plan import ModelLayer, Plan
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
-from imagefactory.publish.attest import sbom
-from imagefactory.publish.attest.attachments import contents_among
 from imagefactory.publish.attest.components import models_of
-from imagefactory.publish.vulnerabilities import VulnerabilityRecord, vulnerabilities_among
+from imagefactory.publish.dossier import Dossier
+from imagefactory.publish.vulnerabilities import VulnerabilityRecord
 from imagefactory.store.digests import Digest
 
 _KINDS = ("wheel", "deb", "model")
@@ -61,12 +59,12 @@ def contents_of_plan(project: Project, plan: Plan, image: Image | None) -> Conte
     )
 
 
-def contents_in_registry(repository: Repository, digest: Digest) -> Contents:
+def contents_in_registry(dossier: Dossier) -> Contents:
     """Describe a published image by its manifest, its configuration and its SBOM, whatever checkout made it."""
+    repository, digest = dossier.repository, dossier.image
     manifest = repository.require_manifest(digest)
     layers = {layer.digest: layer.size for layer in contents(repository, manifest)}
-    attached = referrers.find(repository, digest)
-    texts = [text for _, text in contents_among(repository, attached, sbom.MEDIA_TYPE) if isinstance(text, bytes)]
+    texts = [text for _, text in dossier.sboms if isinstance(text, bytes)]
     reference = repository.reference.at(digest)
     try:
         config = json.loads(repository.blob(Digest(manifest.document()["config"]["digest"])))
@@ -80,7 +78,7 @@ def contents_in_registry(repository: Repository, digest: Digest) -> Contents:
             dict(line.split("=", 1) for line in own["Env"]),
             layers,
             dict(_listed(json.loads(texts[0]))) if texts else None,
-            vulnerabilities_among(repository, attached, digest),
+            dossier.scan,
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RegistryError(

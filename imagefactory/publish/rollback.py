@@ -13,9 +13,9 @@ from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.publish.catalog import Catalog, Event, Published, now
 from imagefactory.publish.history import misplaced_tags
-from imagefactory.publish.promote import Manifests, pointers, refuse_deleting, set_tags
 from imagefactory.publish.stored_catalog import read_catalog, write_catalog
 from imagefactory.publish.tags import moving_tags
+from imagefactory.publish.write import Manifests, pointers, refuse_deleting, set_tags
 from imagefactory.store.digests import Digest
 
 _DIGEST = re.compile(r"(sha256:)?[0-9a-f]{6,64}")
@@ -78,7 +78,7 @@ def _rolled_back(image: Published, left: Published | None, own: Iterable[str], m
 def _unfinished(repository: Repository, catalog: Catalog, tags: Sequence[str], cell: Cell) -> Event | None:
     """Return the rollback that was last, if it was interrupted before it moved all tags: it goes first."""
     last = next(reversed(catalog.moves(tags)), None)
-    if last is None or last.kind != "rollback" or not misplaced_tags(repository, catalog, last.moved):
+    if last is None or last.kind != "rollback" or not misplaced_tags(repository.resolve, catalog, last.moved):
         return None
     image = catalog.image(last.image)
     return last if image is not None and image.platform == cell.platform else None

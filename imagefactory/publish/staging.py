@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 from imagefactory.assemble.assemble import BuildRun, make_layers
 from imagefactory.assemble.layer_records import remember
-from imagefactory.assemble.watch import Watcher
 from imagefactory.errors import BuildError, FactoryError, RegistryError, TrustError
 from imagefactory.oci.image import MANIFEST_TYPE, Blob, Image
-from imagefactory.oci.registry.image_push import PARALLEL, Pushable, Pushed, PushWatcher, push_image
+from imagefactory.oci.registry.image_push import PARALLEL, Pushable, Pushed, push_image
 from imagefactory.oci.registry.repository import Repository, StoredManifest
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.plan import Layer, Plan, make_image
 from imagefactory.project.cells import Cell
-from imagefactory.project.project import Project
+from imagefactory.publish.dossier import Dossier
+from imagefactory.publish.run import PublishRun
 from imagefactory.publish.tags import staging_tag
-from imagefactory.store.digests import Digest, Sha256
+from imagefactory.store.digests import Digest, Sha256, digest_of
 from imagefactory.store.progress import Say
 
 T = TypeVar("T")
@@ -78,6 +78,14 @@ class Staged:
     image: Image
     pushed: Pushed
     """What this process uploaded: nothing, if another one staged the image."""
+    dossier: Dossier
+    """What is attached to it; later steps add to it."""
+
+    @classmethod
+    def of(cls, repository: Repository, plan: Plan, image: Image, pushed: Pushed) -> Self:
+        # Nothing is attached yet to an image whose configuration this process uploaded.
+        is_new = pushed.outcomes.get(digest_of(image.config)) == "uploaded"
+        return cls(plan, image, pushed, Dossier.begin(repository, image.digest, pushed.descriptor, is_empty=is_new))
 
     @property
     def digest(self) -> Digest:
@@ -88,16 +96,9 @@ class Staged:
         return StoredManifest(self.digest, MANIFEST_TYPE, self.image.manifest)
 
 
-def stage(
-    project: Project,
-    repository: Repository,
-    plans: Outcomes[Plan],
-    watch: Watcher,
-    say: Say,
-    *,
-    pushing: PushWatcher | None = None,
-) -> Outcomes[Staged]:
+def stage(run: PublishRun, plans: Outcomes[Plan]) -> Outcomes[Staged]:
     """Build the layers that the registry lacks, and upload the images."""
+    project, repository = run.project, run.repository
     known = KnownLayers(project.known_layers)
     blobs: dict[Sha256, Blob] = {}
     in_registry: dict[Sha256, Blob] = {}
@@ -112,19 +113,18 @@ def stage(
         return {layer.key: in_registry[layer.key] for layer in layers if layer.key in in_registry}
 
     def push(plan: Plan) -> Staged:
-        run = BuildRun(project, [plan], watch, known, elsewhere=elsewhere)
-        made = make_layers(run)
+        made = make_layers(BuildRun(project, [plan], run.watch, known, elsewhere=elsewhere))
         blobs.update(made)
         image = make_image(plan, [made[layer.key] for layer in plan.layers])
         pushable = Pushable.of_image(image, project.store.blob)
-        pushed = push_image(repository, pushable, tag=staging_tag(plan.key), watcher=pushing)
-        return Staged(plan, image, pushed)
+        pushed = push_image(repository, pushable, tag=staging_tag(plan.key), watcher=run.pushing)
+        return Staged.of(repository, plan, image, pushed)
 
     if plans.finished:
         repository.require_write()  # before hours of work that nobody could use
     with project.store.in_use():
         project.store.sweep()
-        staged = plans.then(push, say)
+        staged = plans.then(push, run.say)
     remember(project, known, [one.plan for one in staged.finished.values()], blobs)
     return staged
 
@@ -144,12 +144,12 @@ def require_record(known: KnownLayers, plan: Plan) -> Image:
     return image
 
 
-def find_staged(project: Project, repository: Repository, plans: Outcomes[Plan]) -> Outcomes[Staged]:
+def find_staged(run: PublishRun, plans: Outcomes[Plan]) -> Outcomes[Staged]:
     """Find images that were staged earlier, perhaps by another machine, by the digests that they must have.
 
     The staging tag is only compared: what it points at says nothing about what was built.
     """
-    known = KnownLayers(project.known_layers)
+    known, repository = KnownLayers(run.project.known_layers), run.repository
 
     def find(plan: Plan) -> Staged:
         tag = staging_tag(plan.key)
@@ -174,6 +174,6 @@ def find_staged(project: Project, repository: Repository, plans: Outcomes[Plan])
                 "registry has to find out who writes there, and revoke that access.",
             )
         manifest = repository.require_manifest(image.digest)
-        return Staged(plan, image, Pushed(image.digest, manifest.descriptor(), {}, 0))
+        return Staged.of(repository, plan, image, Pushed(image.digest, manifest.descriptor(), {}, 0))
 
     return plans.then(find)

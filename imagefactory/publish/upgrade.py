@@ -24,6 +24,7 @@ from imagefactory.project.project import Project
 from imagefactory.project.server_versions import TITLES, server_name, version_key
 from imagefactory.project.targets import host_machine, select_one
 from imagefactory.publish.catalog import Catalog, Published
+from imagefactory.publish.dossier import Dossier
 from imagefactory.publish.image_contents import Contents, contents_in_registry, contents_of_plan
 from imagefactory.publish.rollback import day_of
 from imagefactory.publish.stored_catalog import read_catalog
@@ -294,11 +295,11 @@ def find_pair(project: Project, cell: Cell, have: str, want: str) -> tuple[Conte
             before, newest = _locked(project, cell, have), None
         else:
             image, newest = find_published(catalog, have)
-            before = contents_in_registry(repository, image.digest)
+            before = contents_in_registry(Dossier.read(repository, image.digest))
         if _is_version(want):
             return before, _locked(project, before.cell, want), catalog
         after = find_published(catalog, want)[0] if want or newest is None else newest
-        return before, contents_in_registry(repository, after.digest), catalog
+        return before, contents_in_registry(Dossier.read(repository, after.digest)), catalog
 
 
 def _is_version(named: str) -> bool:

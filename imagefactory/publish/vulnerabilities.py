@@ -5,6 +5,8 @@ by package and version, so one scan tells about every image that has the package
 https://github.com/anchore/grype/blob/main/grype/presenter/models/document.go
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
@@ -14,15 +16,9 @@ from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import AliasPath, AwareDatetime, BaseModel, Field, ValidationError
 
-from imagefactory.errors import CheckError, FactoryError, InputError
-from imagefactory.oci.registry import referrers
-from imagefactory.oci.registry.artifacts import TITLE, Payload
-from imagefactory.oci.registry.reference import Descriptor
-from imagefactory.oci.registry.repository import Repository
-from imagefactory.plan.plan import Plan
+from imagefactory.errors import InputError
 from imagefactory.project.locks.files import Frozen, first_problem
-from imagefactory.project.matrix import Severity
-from imagefactory.project.project import Project
+from imagefactory.project.matrix import Severity, VulnerabilityRules
 from imagefactory.store.digests import Digest
 
 VULNERABILITIES_TYPE: Final = "application/vnd.imagefactory.vulnerabilities.v1+json"
@@ -64,6 +60,21 @@ class VulnerabilityRecord(Frozen):
         told = ", ".join(f"{counts[name]} {name}" for name in SEVERITIES if counts[name]) or "none known"
         missing = f"; {len(self.not_scanned)} packages were not scanned" if self.not_scanned else ""
         return f"{told}{missing} ({self.scanner} on {self.scanned:%Y-%m-%d}, database of {self.database[:10]})"
+
+    def refused_by(self, rules: VulnerabilityRules) -> list[str]:
+        """List the vulnerabilities that matrix.yaml does not allow."""
+        return [
+            f"{one.id} ({one.severity}) in {one.package} {one.version}"
+            for one in self.found
+            if not {one.id, *one.aliases} & rules.accept.keys()
+            if {one.id, *one.aliases} & {*rules.ids} or (one.fixed_in and one.severity in rules.refused)
+        ]
+
+    def repeats(self, earlier: VulnerabilityRecord | None) -> bool:
+        """Whether an earlier record is recent and says the same."""
+        if earlier is None or (earlier.found, earlier.not_scanned) != (self.found, self.not_scanned):
+            return False
+        return self.scanned - earlier.scanned < AGAIN
 
 
 class _Match(BaseModel):
@@ -133,71 +144,3 @@ class Scan(BaseModel):
             not_scanned=tuple(sorted(" ".join(one) for one in made - set(given))),
             found=tuple(one for one in self.found if (one.package, one.version) in made),
         )
-
-
-def attach_scan(repository: Repository, record: VulnerabilityRecord) -> None:
-    """Attach a record to its image, unless a recent one says the same."""
-    digest = Digest(record.digest)
-    known = vulnerabilities_of(repository, digest)
-    same = known and (known.found, known.not_scanned) == (record.found, record.not_scanned)
-    if known and same and record.scanned - known.scanned < AGAIN:
-        return
-    payload = Payload(VULNERABILITIES_TYPE, record.model_dump_json().encode(), {TITLE: "vulnerabilities.json"})
-    subject = repository.require_manifest(digest).descriptor()
-    referrers.attach(repository, subject, VULNERABILITIES_TYPE, [payload], record.scanned)
-
-
-def vulnerabilities_among(
-    repository: Repository, attached: Iterable[Descriptor], digest: Digest
-) -> VulnerabilityRecord | None:
-    """Return the newest record about an image among what is attached to it."""
-    found = []
-    for item in referrers.items(repository, attached, VULNERABILITIES_TYPE):
-        try:
-            found.append(VulnerabilityRecord.model_validate_json(repository.blob(item.digest)))
-        except ValidationError as error:
-            raise CheckError(
-                "bad-scan-record",
-                "The record of an image's vulnerabilities cannot be read.",
-                where=f"{repository.reference.name}@{item.digest}",
-                why=f"{first_problem(error)}.",
-                fix="Scan again: `./inv promote --scan FILE` attaches a new one.",
-            ) from None
-    return max((one for one in found if one.digest == digest), key=lambda one: one.scanned, default=None)
-
-
-def vulnerabilities_of(repository: Repository, digest: Digest) -> VulnerabilityRecord | None:
-    return vulnerabilities_among(repository, referrers.find(repository, digest, VULNERABILITIES_TYPE), digest)
-
-
-def told_among(repository: Repository, attached: Iterable[Descriptor], digest: Digest) -> str:
-    """Return what the newest record says in a line, or why it cannot be read; empty if there is none."""
-    try:
-        record = vulnerabilities_among(repository, attached, digest)
-    except FactoryError as error:
-        return f"{error.what} {error.why}"
-    return record.line if record else ""
-
-
-def pass_vulnerabilities(project: Project, repository: Repository, plan: Plan, digest: Digest) -> None:
-    """Refuse an image with a vulnerability that `vulnerabilities` of matrix.yaml names; without that, none is."""
-    rules = project.matrix.vulnerabilities
-    if rules is None:
-        return
-    record = vulnerabilities_of(repository, digest)
-    bad = [
-        f"{one.id} ({one.severity}) in {one.package} {one.version}"
-        for one in (record.found if record else ())
-        if not {one.id, *one.aliases} & rules.accept.keys()
-        if {one.id, *one.aliases} & {*rules.ids} or (one.fixed_in and one.severity in rules.refused)
-    ]
-    if record is None:
-        what, why = "was not scanned for vulnerabilities", "`vulnerabilities` in matrix.yaml requires a scan of each."
-        fix = "Run Grype on `./inv sbom --target all`, and hand its JSON to `./inv promote --scan FILE`."
-    elif bad:
-        what, why = "has vulnerabilities that matrix.yaml does not allow", "; ".join(bad) + "."
-        fix = "Update the packages (`./inv lock --upgrade`), or name the vulnerability under `accept` with a reason."
-    else:
-        return
-    where = f"{repository.reference.name}@{digest}"
-    raise CheckError("vulnerable", f"{plan.target} {what}, and gets no tag.", where=where, why=why, fix=fix)

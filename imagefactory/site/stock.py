@@ -19,16 +19,16 @@ from imagefactory.plan.plan import Plan
 from imagefactory.project.cells import Cell, Exclusion, buildable, exclusions
 from imagefactory.project.locks.files import LockedDeb, LockedWheel
 from imagefactory.project.project import Project
-from imagefactory.publish.attest.attachments import STATEMENTS, attached_bundles
+from imagefactory.publish.attest.attachments import STATEMENTS
 from imagefactory.publish.attest.bundles import BadBundleError, Statement
 from imagefactory.publish.attest.components import Component, components_of, summarise_parts
 from imagefactory.publish.catalog import Catalog, Published
+from imagefactory.publish.dossier import Dossier
 from imagefactory.publish.history import current_images
 from imagefactory.publish.image_contents import Contents, contents_in_registry
-from imagefactory.publish.records import read_records
 from imagefactory.publish.stored_catalog import read_catalog
 from imagefactory.publish.tags import moving_tags
-from imagefactory.publish.vulnerabilities import VulnerabilityRecord, vulnerabilities_of
+from imagefactory.publish.vulnerabilities import VulnerabilityRecord
 from imagefactory.store.digests import Digest
 
 PARALLEL = 8
@@ -194,25 +194,26 @@ def ask_registry(repository: Repository) -> RegistryRecords:
     catalog = read_catalog(repository).catalog
     images = list({found.image.digest: found.image for found in current_images(catalog)}.values())
     with ThreadPoolExecutor(PARALLEL) as pool:
-        found = pool.map(lambda image: _evidence(repository, image), images)
+        # What is attached to an image is listed once, for its evidence and for its contents.
+        dossiers = {image.digest: Dossier(repository, image.digest) for image in (*images, *catalog.images[-LISTED:])}
+        found = pool.map(lambda image: _evidence(dossiers[image.digest], image), images)
         evidence = {image.digest: one for image, one in zip(images, found, strict=True)}
-        listed = list(dict.fromkeys([*evidence, *(image.digest for image in catalog.images[-LISTED:])]))
-        contents = dict(zip(listed, pool.map(lambda digest: _contents(repository, digest), listed), strict=True))
+        contents = dict(zip(dossiers, pool.map(_contents, dossiers.values()), strict=True))
     return RegistryRecords(repository.reference.name, asked=True, catalog=catalog, evidence=evidence, contents=contents)
 
 
-def _contents(repository: Repository, digest: Digest) -> Contents | str:
+def _contents(dossier: Dossier) -> Contents | str:
     try:
-        return contents_in_registry(repository, digest)
+        return contents_in_registry(dossier)
     except FactoryError as error:
         return f"{error.what} {error.why}"
 
 
-def _evidence(repository: Repository, image: Published) -> Evidence:
+def _evidence(dossier: Dossier, image: Published) -> Evidence:
     """Read what is attached to an image; one unreadable record does not hide the others."""
     smoke: SmokeRecord | None = None
     statements: set[str] = set()
-    found: VulnerabilityRecord | None = None
+    scan: VulnerabilityRecord | None = None
     problems: list[str] = []
 
     @contextmanager
@@ -223,9 +224,9 @@ def _evidence(repository: Repository, image: Published) -> Evidence:
             problems.append(f"{what}: {error.what} {error.why}")
 
     with reading("smoke record"):
-        smoke = read_records(repository, image.digest, image.plan_key)
+        smoke = dossier.smoke(image.plan_key)
     with reading("attachments"):
-        for _, bundle in list(attached_bundles(repository, image.digest)):
+        for _, bundle in dossier.bundles:
             if isinstance(bundle, str):
                 problems.append(f"signed statement: {bundle}")
                 continue
@@ -235,5 +236,5 @@ def _evidence(repository: Repository, image: Published) -> Evidence:
             except BadBundleError as error:
                 problems.append(f"signed statement: {error}")
     with reading("vulnerabilities"):
-        found = vulnerabilities_of(repository, image.digest)
-    return Evidence(smoke, tuple(sorted(statements)), tuple(problems), found)
+        scan = dossier.scan
+    return Evidence(smoke, tuple(sorted(statements)), tuple(problems), scan)

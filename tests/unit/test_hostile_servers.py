@@ -19,8 +19,8 @@ from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.attest import bundles
-from imagefactory.publish.attest.attachments import attached_bundles
 from imagefactory.publish.attest.bundles import Bundle, Statement
+from imagefactory.publish.dossier import Dossier
 from imagefactory.publish.github import GitHub
 from imagefactory.store import downloads, http, indexes
 from imagefactory.store.cache import Store
@@ -163,7 +163,7 @@ ODD_ASKERS: tuple[Callable[[str], Any], ...] = (
     lambda url: opened(url).manifest("x"),
     lambda url: opened(url).tags(),
     lambda url: referrers.find(opened(url), DIGEST),
-    lambda url: list(attached_bundles(opened(url), DIGEST)),
+    lambda url: Dossier.read(opened(url), DIGEST).bundles,
     lambda url: Indexes(IndexConfig(indexes=(url,))).files("vllm"),
     lambda url: Endpoint(url).models(),
     lambda url: Endpoint(url).answer("tiny", "x", 3).encode(),

@@ -15,7 +15,7 @@ from http import HTTPStatus
 
 from imagefactory.errors import NO_CONTENT, RegistryError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
-from imagefactory.oci.registry.artifacts import Payload, contents, upload_artifact
+from imagefactory.oci.registry.artifacts import Payload, upload_artifact
 from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository
@@ -54,29 +54,13 @@ def find(repository: Repository, digest: Digest, artifact_type: str | None = Non
     return list(found.values())
 
 
-def items(
-    repository: Repository, attached: Iterable[Descriptor], artifact_type: str, media_type: str = ""
-) -> list[Descriptor]:
-    """List what the artifacts of a type hold among those attached: of the same type, or of another one."""
-    return [
-        item
-        for referrer in attached
-        if referrer.artifact_type == artifact_type
-        if (manifest := repository.manifest(referrer.digest))  # a list may name what was deleted
-        for item in contents(repository, manifest)
-        if item.media_type == (media_type or artifact_type)
-    ]
+def dated(created: datetime) -> dict[str, str]:
+    """Return the annotation with the date of an attachment."""
+    return {CREATED: created.isoformat(timespec="seconds")}
 
 
-def attach(
-    repository: Repository,
-    subject: Descriptor,
-    artifact_type: str,
-    payloads: Sequence[Payload],
-    created: datetime | None = None,
-) -> Descriptor:
-    dated = {CREATED: created.isoformat(timespec="seconds")} if created else {}
-    [attached] = attach_many(repository, subject, [Attachment(artifact_type, payloads, dated)])
+def attach(repository: Repository, subject: Descriptor, artifact_type: str, payloads: Sequence[Payload]) -> Descriptor:
+    [attached] = attach_many(repository, subject, [Attachment(artifact_type, payloads)])
     return attached
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from imagefactory.errors import NO_CONTENT, FactoryError, InputError, RegistryError, TrustError, clean
-from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import contents
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository, StoredManifest
@@ -16,15 +15,14 @@ from imagefactory.plan.make import make_plan
 from imagefactory.plan.plan import Plan
 from imagefactory.project.cells import Cell, buildable
 from imagefactory.project.project import Project
-from imagefactory.publish.answers import answers_among, newest
 from imagefactory.publish.attest import provenance, sbom
-from imagefactory.publish.attest.attachments import STATEMENTS, bundles_among, contents_among
+from imagefactory.publish.attest.attachments import STATEMENTS
 from imagefactory.publish.attest.bundles import Bundle, Statement
 from imagefactory.publish.attest.sbom import first_difference
 from imagefactory.publish.attest.signing import NotTrustedError, Verifier, read_trusted
+from imagefactory.publish.dossier import Content, Dossier
 from imagefactory.publish.history import check_tag
 from imagefactory.publish.image_contents import images_of, unfit_index
-from imagefactory.publish.vulnerabilities import told_among
 from imagefactory.store.digests import Digest, Sha256, canonical_json
 from imagefactory.store.progress import Say
 
@@ -152,16 +150,15 @@ class _Check:
     def run(self, *, every_byte: bool) -> Checked:
         self._add("manifest", "ok", self.manifest.digest)
         self._read_config()
-        listed = referrers.find(self.repository, self.manifest.digest)
-        attached = list(bundles_among(self.repository, listed))
-        statements = self._check_signatures(attached)
+        dossier = Dossier.read(self.repository, self.manifest.digest)
+        statements = self._check_signatures(dossier.bundles)
         commit = self._check_provenance(statements.get(provenance.PREDICATE_TYPE))
-        self._check_sbom(statements.get(sbom.PREDICATE_TYPE), listed)
+        self._check_sbom(statements.get(sbom.PREDICATE_TYPE), dossier.sboms)
         self._check_record()
         self._check_layers(every_byte=every_byte)
-        self._show_answers(listed)
-        if told := told_among(self.repository, listed, self.manifest.digest):
-            self._add("known CVEs", "not counted", told)
+        self._show_answers(dossier)
+        if dossier.scan_line:
+            self._add("known CVEs", "not counted", dossier.scan_line)
         reference = str(self.repository.reference.at(self.manifest.digest))
         return Checked(reference, self.manifest.digest, tuple(self.findings), self.plan, commit, self.cell)
 
@@ -257,12 +254,11 @@ class _Check:
             self._add("provenance", "not checked" if other else "ok", said + (differ if other else ""))
         return commit
 
-    def _check_sbom(self, statement: Statement | None, listed: Sequence[Descriptor]) -> None:
+    def _check_sbom(self, statement: Statement | None, attached: Sequence[Content]) -> None:
         """Compare the signed SBOM with the one that is attached unsigned, and with one made from this checkout."""
         signed = None if statement is None else canonical_json(statement.predicate)
         here = None if self.plan is None else sbom.make_sbom(self.project, self.plan)
         expected = signed or here
-        attached = list(contents_among(self.repository, listed, sbom.MEDIA_TYPE))
         problems = [
             f"{digest}: {content if isinstance(content, str) else first_difference(content, expected or b'')}"
             for digest, content in attached
@@ -330,11 +326,11 @@ class _Check:
                 return f"{layer.digest} has other bytes: {error.why}"
         return ""
 
-    def _show_answers(self, listed: Sequence[Descriptor]) -> None:
+    def _show_answers(self, dossier: Dossier) -> None:
         """Show what the newest record says about the answers, if any; nobody signs it, so it proves nothing."""
         planned = Sha256(self.config.get("config", {}).get("Labels", {}).get("imagefactory.plan", ""))
         try:
-            record = newest(answers_among(self.repository, listed), self.manifest.digest, planned)
+            record = dossier.answers(planned)
         except FactoryError as error:
             self._add("answers", "not counted", f"{error.what} {error.why}")
             return

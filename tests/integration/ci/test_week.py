@@ -7,14 +7,15 @@ import pytest
 
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.history import history
-from imagefactory.publish.records import read_records
+from imagefactory.publish.run import PublishRun
 from imagefactory.publish.staging import find_staged, stage
+from imagefactory.publish.standing import Gate
 from imagefactory.publish.tags import staging_tag
 from tests.fixtures.failures import is_failure
 from tests.fixtures.fake_github import REPOSITORY, TOKEN, FakeGitHub
 from tests.fixtures.night_factory import NightFactory
 from tests.fixtures.platforms import MACHINE
-from tests.fixtures.publishing import REQUIRED, plans, promote_cells
+from tests.fixtures.publishing import REQUIRED, plans, promote_cells, read_record
 from tests.fixtures.registries import HURRIED
 from tests.fixtures.small_factory import CELL, RecordingWatcher
 
@@ -22,6 +23,8 @@ TARGET = f"tiny@1.0/cpu/{MACHINE}"
 TINY = ["latest", "tiny", "tiny-v1.0"]
 OTHER = ["other", "other-v1.0"]
 BOTH = {"image": ["tiny", "other"], "smoke": ["tiny", "other"], "promote": ["tiny", "other"]}
+NOT_YET = "tiny: tiny may not be published yet."
+ROLLED_BACK = "tiny: tiny@1.0/cpu was rolled back from this very image."
 NOTHING: dict[str, list[str]] = {"image": [], "smoke": [], "promote": []}
 
 
@@ -74,13 +77,13 @@ def test_a_week(night_factory: NightFactory) -> None:
 
     again = night_factory.night()
     assert (again.jobs, again.moved) == (NOTHING, [])
-    assert again.held == ["tiny: failed its smoke tests"]
+    assert again.held == [NOT_YET]
 
     # The record of the failure is in the registry, and whoever asks for it tests again.
     key = night_factory.plan(retry=True).works[0].key
     digest = night_factory.repository.resolve(staging_tag(key))  # type: ignore[arg-type]
     assert digest is not None
-    record = read_records(night_factory.repository, digest, key)  # type: ignore[arg-type]
+    record = read_record(night_factory.repository, digest, key)
     assert record is not None
     assert record.levels["container"].outcome == "failed"
     assert [work.needs for work in night_factory.plan(retry=True).works] == [("smoke", "promote")]
@@ -98,7 +101,7 @@ def test_no_night_brings_back_an_image_that_a_second_rollback_left_behind(
         night_factory.serve("tiny", number)
         morning = night_factory.night()
         assert (morning.jobs, morning.moved) == (NOTHING, [])
-        assert morning.held == ["tiny: rolled back"]
+        assert morning.held == [ROLLED_BACK]
         [refusal] = promote_cells(night_factory.project, night_factory.repository, CELL).refused
         assert is_failure(refusal, "held-back")
         assert night_factory.tags()["tiny"] == z
@@ -107,7 +110,7 @@ def test_no_night_brings_back_an_image_that_a_second_rollback_left_behind(
     # Asking for A lifts its hold and no other.
     assert promote_cells(night_factory.project, night_factory.repository, CELL, again=True).refused == []
     night_factory.serve("tiny", 5000)
-    assert night_factory.night().held == ["tiny: rolled back"]
+    assert night_factory.night().held == [ROLLED_BACK]
     shown = night_factory.invoke("history")
     assert f"{b[7:19]} is held back" in shown.stderr
     assert a[7:19] not in shown.stderr
@@ -122,7 +125,7 @@ def test_a_night_finishes_a_rollback_that_was_interrupted(night_factory: NightFa
     morning = night_factory.night()
     assert morning.jobs == {"image": [], "smoke": [], "promote": ["tiny"]}
     assert night_factory.tags()["tiny"] == z
-    assert night_factory.night().held == ["tiny: rolled back"]
+    assert night_factory.night().held == [ROLLED_BACK]
 
 
 def test_a_night_restores_moved_tags_and_does_not_repeat_what_an_interrupted_one_did(
@@ -136,8 +139,8 @@ def test_a_night_restores_moved_tags_and_does_not_repeat_what_an_interrupted_one
     assert morning.moved == ["tiny"]
     assert len(night_factory.catalog.images) == 2
     night_factory.serve("tiny", 3000)
-    project, repository = night_factory.project, night_factory.repository
-    stage(project, repository, plans(project, CELL), RecordingWatcher(), night_factory.factory.said.append)
+    project = night_factory.project
+    stage(PublishRun(Gate(project, night_factory.repository), print, watch=RecordingWatcher()), plans(project, CELL))
     [work] = night_factory.plan().works
     assert work.needs == ("smoke", "promote")
     assert work.reason == "model tiny changed; pushed, but not tested yet"
@@ -192,8 +195,9 @@ def test_the_commands_of_a_night_end_with_tags_and_a_history_page(
 ) -> None:
     [pushed] = command(night_factory, fake_github, "push", "--target", TARGET).splitlines()
     digest = pushed.partition("@")[2]
-    project, repository = night_factory.project, night_factory.repository
-    staged = find_staged(project, repository, plans(project, CELL)).finished[CELL]
+    project = night_factory.project
+    run = PublishRun(Gate(project, night_factory.repository), print)
+    staged = find_staged(run, plans(project, CELL)).finished[CELL]
     night_factory.tested(staged, REQUIRED)
     command(night_factory, fake_github, "promote", "--target", TARGET, "--subjects", "subjects.txt")
     assert f"| `{TARGET}` | `{digest}` |" in (night_factory.factory.folder / "summary").read_text()

@@ -11,15 +11,16 @@ from imagefactory.check.smoke.containers import docker
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select_one
-from imagefactory.publish import answers, pipeline
-from imagefactory.publish.promote import Promotion
+from imagefactory.publish import answers, pipeline, testing
+from imagefactory.publish.run import PublishRun
+from imagefactory.publish.standing import Gate
+from imagefactory.publish.write import Promotion
 from imagefactory.store.digests import Digest
 from imagefactory.store.progress import Say
 from tests.fixtures.checkouts import REPOSITORY, Checkout
 from tests.fixtures.failures import is_failure
 from tests.fixtures.mods import edit, has, manifest, write_mod
 from tests.fixtures.publishing import passing, plans
-from tests.fixtures.small_factory import RecordingWatcher
 from tests.fixtures.tiny_image import TARGET, copied_checkout
 from tests.fixtures.trained import IN_CONTAINER, SETTINGS, trained  # noqa: F401 - a fixture
 
@@ -43,15 +44,13 @@ def test_a_mod_that_scales_attention_wrongly_is_not_promoted(
         volume = ("--volume", f"{trained}:{IN_CONTAINER}:ro")
         return measure_image(project, answers.pulled(project, repository, digest), SETTINGS, say, volume)[0]
 
-    monkeypatch.setattr(pipeline, "run_levels", lambda _, __, staged, levels, ___: passing(staged, levels))
+    monkeypatch.setattr(testing, "run_levels", lambda _, staged, levels: passing(staged, levels))
     monkeypatch.setattr(answers, "measure", measure)
 
     def published(reason: str = "") -> Promotion:
         project = Project(root)
-        return pipeline.publish(
-            project, own_repository, plans(project, select_one(project.matrix, TARGET)), RecordingWatcher(),
-            said.append, signer=None, trust=None, answers=True, answers_changed=reason,
-        )  # fmt: skip
+        run = PublishRun(Gate(project, own_repository, answers_changed=reason), said.append, answers=True)
+        return pipeline.publish(run, plans(project, select_one(project.matrix, TARGET)))
 
     name = own_repository.reference.name
     try:

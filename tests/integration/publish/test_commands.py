@@ -10,13 +10,11 @@ import pytest
 
 from imagefactory.check.smoke.record import Level, SmokeRecord
 from imagefactory.errors import EngineError
-from imagefactory.publish.records import attach_record, read_records
 from imagefactory.publish.staging import Staged
 from imagefactory.publish.stored_catalog import write_catalog
 from imagefactory.publish.tags import Tags
-from imagefactory.store.digests import Sha256
 from tests.fixtures.failures import is_failure, raises, refused
-from tests.fixtures.publishing import REQUIRED, Publisher, SmokeTest, smoke_record
+from tests.fixtures.publishing import REQUIRED, Publisher, SmokeTest, attach_record, read_record, smoke_record
 from tests.fixtures.registries import GuardedRegistry
 from tests.fixtures.small_factory import CELL, SECOND
 
@@ -82,7 +80,7 @@ def test_an_image_that_fails_its_tests_gets_no_tag_and_its_record_says_why(publi
     assert is_failure(refusal, "not-promotable")
     assert publisher.tags() == {}
     [(digest, _)] = ran
-    record = read_records(publisher.repository, digest, publisher.key())  # type: ignore[arg-type]
+    record = read_record(publisher.repository, digest, publisher.key())
     assert record is not None
     assert record.levels["serve"].why == "test_it: the entrypoint is broken"
     # Suppose that the test itself was wrong.
@@ -132,7 +130,7 @@ def test_what_forbids_publishing_is_found_before_anything_is_built(
         publisher.push(repository=reader)
     write_catalog(publisher.repository, lambda catalog: replace(catalog, events=catalog.events[:-1]))
     fixed = publisher.catalog.images[0].tag
-    monkeypatch.setattr("imagefactory.publish.promote.tags_of", lambda *_, **__: Tags("new", (), (fixed,)))
+    monkeypatch.setattr("imagefactory.publish.standing.tags_of", lambda *_, **__: Tags("new", (), (fixed,)))
     [refusal] = publisher.publish_with(smoke_tests([], []), CELL).refused
     assert is_failure(refusal, "tag-taken")
 
@@ -149,7 +147,7 @@ def test_what_did_not_pass_on_this_machine_is_tested(
     ran: list[tuple[str, list[Level]]] = []
     [promoted] = publisher.publish_with(smoke_tests([], ran), CELL).promoted
     assert [set(tested) for _, tested in ran] == left
-    record = read_records(publisher.repository, promoted.image.digest, Sha256(publisher.key()))
+    record = read_record(publisher.repository, promoted.image.digest, publisher.key())
     assert record is not None
     assert set(record.passed) == set(REQUIRED)
     assert "/" not in record.image

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from imagefactory.oci.image import MANIFEST_TYPE
-from imagefactory.publish import gate
+from imagefactory.publish.standing import Standing, standing
 from imagefactory.publish.tags import fixed_tag, staging_tag
 from tests.fixtures.failures import is_failure, raises
 from tests.fixtures.publishing import START, Publisher
@@ -65,7 +65,7 @@ def test_an_image_that_did_not_pass_its_tests_or_the_audit_gets_no_tag(
     publisher.vouch(staged, failing=["container"], started=START + timedelta(hours=1))
     refused("container: failed (test_it: the entrypoint is broken)")
     publisher.vouch(staged, started=START + timedelta(hours=2))
-    monkeypatch.setattr(gate, "audit_verdict", lambda *_: ["vllm/_C.abi3.so: no code for 12.1"])
+    monkeypatch.setattr("imagefactory.publish.standing.audit_verdict", lambda *_: ["vllm/_C.abi3.so: no code for 12.1"])
     refused("audit: vllm/_C.abi3.so: no code for 12.1.")
 
 
@@ -93,13 +93,13 @@ def test_a_rollback_during_a_promotion_is_not_undone_by_it(
     publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, _ = publisher.publish_changed(1024, 2048)
-    passed = gate.pass_gate
 
-    def roll_back_then_pass(*arguments: Any) -> Any:
+    def pass_then_roll_back(*arguments: Any) -> Standing:
+        stands = standing(*arguments)
         publisher.rollback()
-        return passed(*arguments)
+        return stands
 
-    monkeypatch.setattr("imagefactory.publish.promote.pass_gate", roll_back_then_pass)
+    monkeypatch.setattr("imagefactory.publish.pipeline.standing", pass_then_roll_back)
     with raises("race-lost", match="won the race"):
         publisher.promote()
     assert publisher.tags()["tiny"] == first

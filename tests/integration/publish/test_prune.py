@@ -12,13 +12,13 @@ from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import Payload
 from imagefactory.oci.registry.image_push import index_document
 from imagefactory.oci.registry.repository import Repository
+from imagefactory.publish.dossier import SMOKE_TYPE
 from imagefactory.publish.github import GitHubPackages
 from imagefactory.publish.prune import Policy, prune, take_inventory
-from imagefactory.publish.records import SMOKE_TYPE, read_records
 from imagefactory.publish.stored_catalog import PREVIOUS
-from imagefactory.store.digests import Digest, Sha256
-from tests.fixtures.failures import raises
-from tests.fixtures.publishing import START, PowerCutError, Publisher
+from imagefactory.store.digests import Digest
+from tests.fixtures.failures import is_failure, raises
+from tests.fixtures.publishing import START, PowerCutError, Publisher, read_record
 
 LATER = START + timedelta(days=40)
 
@@ -115,7 +115,7 @@ def test_a_deleted_smoke_record_is_no_record_and_its_list_takes_new_ones(publish
     repository = publisher.repository
     [deleted] = referrers.find(repository, image, SMOKE_TYPE)
     repository.delete(deleted.digest)
-    assert read_records(repository, image, Sha256(publisher.key())) is None
+    assert read_record(repository, image, publisher.key()) is None
     publisher.publish(again=True)
     assert deleted in referrers.find(repository, image, SMOKE_TYPE)
     repository.delete(deleted.digest)
@@ -151,14 +151,12 @@ def test_nobody_promotes_what_a_prune_is_deleting(publisher: Publisher, monkeypa
 
     def promote_then_delete(repository: Repository, digest: Digest) -> bool:
         if not refused:
-            with raises("being-pruned") as refusal:
-                publisher.promote()
-            refused.append(refusal.value)
+            refused.append(publisher.refusal())
         return delete(repository, digest)
 
     monkeypatch.setattr(Repository, "delete", promote_then_delete)
     prune(publisher.repository, Policy(), delete=True, moment=LATER)
-    assert refused
+    assert is_failure(refused[0], "being-pruned")
     assert publisher.repository.manifest(staged.digest) is None
     assert publisher.catalog.deleting == ()
     # What was deleted can be published anew.

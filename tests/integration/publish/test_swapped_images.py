@@ -7,14 +7,14 @@ from imagefactory.oci.image import Blob, Image
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.image_push import Pushable, push_image
 from imagefactory.plan.plan import make_image
-from imagefactory.publish.records import SMOKE_TYPE, attach_record
+from imagefactory.publish.dossier import SMOKE_TYPE
 from imagefactory.publish.staging import Staged
 from imagefactory.publish.tags import staging_tag
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, digest_of
 from tests.fixtures.failures import raises, refused
 from tests.fixtures.platforms import MACHINE
-from tests.fixtures.publishing import Publisher, smoke_record
+from tests.fixtures.publishing import Publisher, attach_record, smoke_record
 from tests.fixtures.small_factory import CELL
 from tests.unit.assemble.test_changed_cache import poison
 

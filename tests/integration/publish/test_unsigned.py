@@ -11,11 +11,10 @@ from imagefactory.publish.attest.attachments import STATEMENTS, signed_attachmen
 from imagefactory.publish.attest.bundles import Statement
 from imagefactory.publish.attest.keys import default_key_path, new_key_pair, read_private_key
 from imagefactory.publish.attest.signing import KeySigner, Signer
-from imagefactory.publish.records import attach_record
 from imagefactory.publish.staging import Staged
 from tests.fixtures.failures import is_failure, refused
 from tests.fixtures.platforms import MACHINE
-from tests.fixtures.publishing import Publisher, smoke_record
+from tests.fixtures.publishing import Publisher, attach_record, smoke_record
 
 
 def attach_statement(publisher: Publisher, image: Descriptor, statement: Statement, signer: Signer) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from imagefactory.oci.registry import referrers
 from imagefactory.plan.known_layers import KnownLayers
 from imagefactory.plan.make import make_plan
+from imagefactory.publish.dossier import Dossier
 from imagefactory.publish.image_contents import contents_in_registry, contents_of_plan
 from imagefactory.publish.vulnerabilities import VULNERABILITIES_TYPE
 from tests.fixtures.failures import refused
@@ -20,7 +21,7 @@ def test_an_image_in_a_registry_is_described_as_its_plan_is(publisher: Publisher
     project = publisher.project
     plan = make_plan(project, CELL)
     planned = contents_of_plan(project, plan, KnownLayers(project.known_layers).image(plan))
-    found = contents_in_registry(publisher.repository, digest)
+    found = contents_in_registry(Dossier.read(publisher.repository, digest))
     assert found.start == f"docker pull {publisher.repository.reference.name}@{digest}"
     assert {**vars(found), "start": ""} == {**vars(planned), "start": ""}
     assert found.packages

@@ -7,7 +7,7 @@ import json
 from imagefactory.oci.image import MANIFEST_TYPE
 from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.artifacts import Payload, upload_artifact
-from imagefactory.publish.records import SMOKE_TYPE
+from imagefactory.publish.dossier import SMOKE_TYPE
 from imagefactory.publish.stored_catalog import CATALOG_TYPE
 from imagefactory.publish.tags import CATALOG
 from imagefactory.site.rendering import render

@@ -171,7 +171,7 @@ def test_a_failure_of_the_registry_ends_a_night_and_one_of_a_cell_does_not(
     def fail(*_: object, **__: object) -> None:
         raise broken_by(kind)
 
-    monkeypatch.setattr(night_planning, "judge", fail)
+    monkeypatch.setattr(night_planning, "left_to_do", fail)
     if kind == "no-lock":
         broken = plan_first(small_factory).broken
         assert [trouble.what for trouble in broken] == ["It broke.", "It broke."]

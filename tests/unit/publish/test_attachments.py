@@ -7,9 +7,9 @@ import pytest
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.referrers import fallback_tag
-from imagefactory.publish.attest import attachments
-from imagefactory.publish.attest.attachments import attached_bundles
+from imagefactory.publish import dossier
 from imagefactory.publish.attest.bundles import MEDIA_TYPE, Bundle, Statement, write_bundle
+from imagefactory.publish.dossier import Dossier
 from imagefactory.store.digests import Digest, digest_of
 from tests.fixtures.failures import raises
 from tests.fixtures.registries import opened
@@ -45,7 +45,7 @@ class Attached:
 
 def read(registry: Attached) -> list[Bundle | str]:
     with scripted(registry) as server:
-        return [bundle for _, bundle in attached_bundles(opened(server), IMAGE)]
+        return [bundle for _, bundle in Dossier.read(opened(server), IMAGE).bundles]
 
 
 def test_one_blob_that_is_listed_many_times_is_read_once() -> None:
@@ -61,7 +61,7 @@ def test_one_blob_that_is_listed_many_times_is_read_once() -> None:
     "garbage", [DEEP, b"[]", b"{}", json.dumps({"dsseEnvelope": {"payload": 1}}).encode(), b"x" * 5000]
 )
 def test_garbage_does_not_spoil_what_else_is_attached(garbage: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attachments, "_LARGEST_BUNDLE", 4000)
+    monkeypatch.setattr(dossier, "_LARGEST", 4000)
     registry = Attached()
     registry.add(garbage)
     for manifest in (DEEP, b'{"layers": 3}', b'{"layers": [3]}', b'{"layers": [], "manifests": []}'):
@@ -74,12 +74,12 @@ def test_garbage_does_not_spoil_what_else_is_attached(garbage: bytes, monkeypatc
 
 
 def test_no_more_is_read_than_is_allowed_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attachments, "_MOST", 3)
+    monkeypatch.setattr(dossier, "_MOST", 3)
     registry = Attached()
     for number in range(10):
         registry.add(b"x" * number)
     assert ["it is not read" in str(one) for one in read(registry)] == [False, False, False, True]
-    monkeypatch.setattr(attachments, "_MOST_BYTES", 1)
+    monkeypatch.setattr(dossier, "_MOST_BYTES", 1)
     assert any("it is not read" in str(one) for one in read(registry))
 
 
@@ -91,4 +91,4 @@ def test_an_outage_is_no_garbage() -> None:
         return Answer(status=403) if asked.path.endswith(digest_of(GOOD)) else registry(asked)
 
     with scripted(refuses) as server, raises("access-denied"):
-        list(attached_bundles(opened(server), IMAGE))
+        _ = Dossier.read(opened(server), IMAGE).bundles

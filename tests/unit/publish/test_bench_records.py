@@ -10,7 +10,7 @@ from imagefactory.check.bench.result import RESULTS, BenchResult
 from imagefactory.check.smoke.record import TestResult
 from imagefactory.errors import CheckError
 from imagefactory.project.project import Project
-from imagefactory.publish.records import judged, with_throughput
+from imagefactory.publish.testing import judged, with_throughput
 from tests.fixtures.benchmarks import result
 from tests.unit.check.smoke.test_record import record
 

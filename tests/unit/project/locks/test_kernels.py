@@ -10,7 +10,7 @@ from imagefactory.plan.plan import Plan
 from imagefactory.project.locks.kernels import Audit, KernelLock, LibraryKernels
 from imagefactory.project.project import Project
 from imagefactory.project.targets import select
-from imagefactory.publish.gate import audit_verdict
+from imagefactory.publish.standing import audit_verdict
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.failures import raises
 from tests.fixtures.locked_checkout import GPU_TARGET

@@ -1,0 +1,242 @@
+"""The dossier of an image: all that is attached to it, from one listing of its referrers.
+
+Records are read when somebody first asks for them, and only once. Whoever may write to a registry can attach anything,
+so there is a bound on what is read, and a record counts for the image that it names, whatever it is attached to.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Self
+
+from pydantic import ValidationError
+
+from imagefactory.errors import REGISTRY_OUTAGES, CheckError, FactoryError, InputError, RegistryError
+from imagefactory.oci.registry import referrers
+from imagefactory.oci.registry.artifacts import contents
+from imagefactory.oci.registry.reference import Descriptor
+from imagefactory.oci.registry.referrers import Attachment
+from imagefactory.oci.registry.repository import Repository
+from imagefactory.project.locks.files import first_problem
+from imagefactory.publish.attest import bundles
+from imagefactory.publish.attest.bundles import BadBundleError, Bundle
+from imagefactory.publish.vulnerabilities import VULNERABILITIES_TYPE, VulnerabilityRecord
+from imagefactory.store.digests import Digest, Sha256
+
+if TYPE_CHECKING:
+    from imagefactory.check.answers.record import AnswersRecord
+    from imagefactory.check.answers.result import AnswersResult
+    from imagefactory.check.smoke.record import SmokeRecord
+
+SMOKE_TYPE: Final = "application/vnd.imagefactory.smoke.v1+json"
+ANSWERS_TYPE: Final = "application/vnd.imagefactory.answers.v1+json"
+PANEL_TYPE: Final = "application/vnd.imagefactory.panel.v1+json+gzip"
+SBOM_TYPE: Final = "application/vnd.cyclonedx+json"
+_LARGEST: Final = 32 * 1024 * 1024
+"""Bytes of one attachment. A bundle holds an SBOM of up to 16 MiB, in base64."""
+_MOST_BYTES: Final = 2 * _LARGEST
+"""Bytes of all attachments of one type."""
+_MOST: Final = 1000
+"""How many attachments of one type are read."""
+
+Content = tuple[Digest, bytes | str]
+"""An artifact and what it holds; a string is the reason why that cannot be read."""
+
+
+@dataclass
+class _Seen:
+    """What was read so far. Its keys are digests, so a dossier shares it with those that extend it."""
+
+    listed: list[Descriptor] | None = None
+    held: dict[Digest, list[Descriptor] | None] = field(default_factory=dict)
+    """Artifact -> what its manifest lists; None if the registry does not have it."""
+    blobs: dict[Digest, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Dossier:
+    """What is attached to an image, listed when somebody first asks; what this process attaches is added to it."""
+
+    repository: Repository
+    image: Digest
+    subject: Descriptor | None = None
+    """The image as attachments name it; asked for if it is not known."""
+    added: tuple[Descriptor, ...] = ()
+    _seen: _Seen = field(default_factory=_Seen, repr=False, compare=False)
+
+    @classmethod
+    def read(cls, repository: Repository, image: Digest) -> Self:
+        """List what is attached to an image."""
+        dossier = cls(repository, image)
+        dossier._seen.listed = referrers.find(repository, image)
+        return dossier
+
+    @classmethod
+    def begin(cls, repository: Repository, image: Digest, subject: Descriptor, *, is_empty: bool = False) -> Self:
+        """Begin with an image that was pushed; it is listed when somebody first asks, unless nothing can be there."""
+        return cls(repository, image, subject, _seen=_Seen([] if is_empty else None))
+
+    @property
+    def attached(self) -> list[Descriptor]:
+        if self._seen.listed is None:
+            self._seen.listed = referrers.find(self.repository, self.image)
+        return list({item.digest: item for item in (*self._seen.listed, *self.added)}.values())
+
+    def as_of_now(self) -> Self:
+        """Return the dossier as the registry has it when it is next asked; what was read stays known."""
+        return replace(self, added=(), _seen=replace(self._seen, listed=None))
+
+    def attach(self, *attachments: Attachment) -> Self:
+        """Attach artifacts to the image; return the dossier with them, without listing it again."""
+        subject = self.subject or self.repository.require_manifest(self.image).descriptor()
+        added = referrers.attach_many(self.repository, subject, attachments)
+        for artifact, attachment in zip(added, attachments, strict=True):
+            described = [payload.descriptor() for payload in attachment.payloads]
+            self._seen.held[artifact.digest] = described
+            for payload, descriptor in zip(attachment.payloads, described, strict=True):
+                if isinstance(payload.content, bytes):
+                    self._seen.blobs[descriptor.digest] = payload.content
+        return replace(self, subject=subject, added=(*self.added, *added))
+
+    def contents(self, artifact_type: str, media_type: str = "") -> Iterator[Content]:
+        """Iterate over what the artifacts of a type hold, each content once.
+
+        What cannot be read stays without effect: only what is required must be there.
+        """
+        read: set[Digest] = set()
+        left = _MOST_BYTES
+        for number, artifact in enumerate(item for item in self.attached if item.artifact_type == artifact_type):
+            if number == _MOST or left <= 0:
+                yield artifact.digest, f"it is not read, nor what follows: {number} others have all that is read"
+                return
+            try:
+                held = self._contents_of(artifact.digest)
+                if held is None:
+                    yield artifact.digest, "it is listed, but not there"
+                    continue
+                for item in held:
+                    if item.media_type == (media_type or artifact_type) and item.digest not in read:
+                        read.add(item.digest)
+                        content = self._blob(item.digest, min(left, _LARGEST))
+                        left -= len(content)
+                        yield artifact.digest, content
+            except InputError as error:
+                yield artifact.digest, f"its bytes are not what its name says: {error.why}"
+            except RegistryError as error:
+                if error.name in REGISTRY_OUTAGES:
+                    raise
+                yield artifact.digest, f"it cannot be read: {error.what} {error.why}"
+
+    def _contents_of(self, artifact: Digest) -> list[Descriptor] | None:
+        if artifact not in self._seen.held:
+            manifest = self.repository.manifest(artifact)
+            self._seen.held[artifact] = contents(self.repository, manifest) if manifest else None
+        return self._seen.held[artifact]
+
+    def _blob(self, digest: Digest, most: int) -> bytes:
+        if digest not in self._seen.blobs:
+            self._seen.blobs[digest] = self.repository.blob(digest, most)
+        return self._seen.blobs[digest]
+
+    def _records(self, artifact_type: str) -> Iterator[tuple[str, bytes]]:
+        """Iterate over records that decide about a tag: one that cannot be read may be the one that refuses it."""
+        for artifact, content in self.contents(artifact_type):
+            where = f"{self.repository.reference.name}@{artifact}"
+            if isinstance(content, bytes):
+                yield where, content
+            elif self._seen.held.get(artifact, ()) is not None:  # else it was deleted, and the list was not
+                raise self.repository.error("unusable", where, f"About this attachment: {content}.")
+
+    @cached_property
+    def smoke_records(self) -> tuple[SmokeRecord, ...]:
+        from imagefactory.check.smoke.record import SmokeRecord  # noqa: PLC0415 - few ask for it
+
+        return tuple(SmokeRecord.from_json(content, where=where) for where, content in self._records(SMOKE_TYPE))
+
+    def smoke(self, key: Sha256) -> SmokeRecord | None:
+        """Merge the smoke records about an image of a plan; of a level that ran more than once, the last counts."""
+        merged: SmokeRecord | None = None
+        about = [one for one in self.smoke_records if (one.digest, one.plan_key) == (self.image, key)]
+        for record in sorted(about, key=lambda record: record.started):
+            merged = record.with_earlier(merged) if merged else record
+        return merged
+
+    @cached_property
+    def answers_records(self) -> tuple[AnswersRecord, ...]:
+        from imagefactory.check.answers.record import AnswersRecord  # noqa: PLC0415 - few ask for it
+
+        return tuple(AnswersRecord.from_json(content, where) for where, content in self._records(ANSWERS_TYPE))
+
+    def answers(self, key: Sha256, *others: AnswersRecord) -> AnswersRecord | None:
+        """Return the newest verdict about the answers of a plan's image; a failed attempt does not undo one."""
+        about = [
+            record
+            for record in (*self.answers_records, *others)
+            if (record.digest, record.plan_key) == (self.image, key)
+        ]
+        return max(
+            about,
+            key=lambda record: (record.verdict != "cannot tell", record.started, record.accepted != ""),
+            default=None,
+        )
+
+    def measurements(self) -> list[AnswersResult]:
+        """Read what was measured of the image's answers, newest first; what cannot be read is measured again."""
+        from imagefactory.check.answers.result import AnswersResult  # noqa: PLC0415 - few ask for it
+
+        results: list[AnswersResult] = []
+        for _, content in self.contents(ANSWERS_TYPE, PANEL_TYPE):
+            try:
+                text = zlib.decompressobj(wbits=31).decompress(content, _LARGEST) if isinstance(content, bytes) else b""
+                results.append(AnswersResult.model_validate_json(text))
+            except (zlib.error, ValidationError, FactoryError):
+                continue
+        about = [result for result in results if result.bound.digest == self.image]
+        return sorted(about, key=lambda result: result.started, reverse=True)
+
+    @cached_property
+    def scan(self) -> VulnerabilityRecord | None:
+        """The newest record of known vulnerabilities."""
+        records: list[VulnerabilityRecord] = []
+        for where, content in self._records(VULNERABILITIES_TYPE):
+            try:
+                records.append(VulnerabilityRecord.model_validate_json(content))
+            except ValidationError as error:
+                raise CheckError(
+                    "bad-scan-record",
+                    "The record of an image's vulnerabilities cannot be read.",
+                    where=where,
+                    why=f"{first_problem(error)}.",
+                    fix="Scan again: `./inv promote --scan FILE` attaches a new one.",
+                ) from None
+        about = [record for record in records if record.digest == self.image]
+        return max(about, key=lambda record: record.scanned, default=None)
+
+    @property
+    def scan_line(self) -> str:
+        """What the newest scan says, or why it cannot be read; empty if there is none."""
+        try:
+            return self.scan.line if self.scan else ""
+        except FactoryError as error:
+            return f"{error.what} {error.why}"
+
+    @cached_property
+    def bundles(self) -> tuple[tuple[Digest, Bundle | str], ...]:
+        """Signed statements, or the reasons why they cannot be read; nobody has checked who signed them."""
+        return tuple(_read_bundles(self.contents(bundles.MEDIA_TYPE)))
+
+    @cached_property
+    def sboms(self) -> tuple[Content, ...]:
+        """The SBOMs that are attached unsigned."""
+        return tuple(self.contents(SBOM_TYPE))
+
+
+def _read_bundles(found: Iterable[Content]) -> Iterator[tuple[Digest, Bundle | str]]:
+    for artifact, content in found:
+        try:
+            yield artifact, content if isinstance(content, str) else Bundle.read(content)
+        except BadBundleError as error:
+            yield artifact, str(error)
