@@ -55,13 +55,11 @@ def with_tables(root: Path) -> dict[Path, str]:
     document = _model(matrix, first)
     settings = Preview(root, describe_image(matrix, first, document), document).markdown()
     codes = ((str(code), meaning) for code, meaning in guides.exit_codes.items())
-    choices = ((one.situation, one.use, one.because) for one in guides.choices)
     troubles = ((one.symptom, one.remedy) for one in guides.troubles)
     tables = {
         "docs/serving.md": {
             "settings": settings,
             "codes of images": markdown_table(codes, "code", "meaning"),
-            "choices": markdown_table(choices, "you have", "use", "because"),
             "troubles": markdown_table(troubles, "symptom", "reason and remedy"),
         },
         "docs/errors.md": {"exit codes": _exit_codes()},
