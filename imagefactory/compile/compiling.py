@@ -74,16 +74,16 @@ def compile_kernels(project: CompileProject, request: Request, watch: CompileWat
 
 
 def fill(project: CompileProject, job: Job, target: Path) -> None:
-    sources, main = job.sources, target / job.request.what
-    if isinstance(sources.main, CompileSource):
-        place(sources.main, main, project.store)
+    main = target / job.request.what
+    if isinstance(job.main, CompileSource):
+        place(job.main, main, project.store)
     else:
-        unpack_sdist(downloaded(project, sources.main), main)
-    for source in sources.dependencies:
+        unpack_sdist(downloaded(project, job.main), main)
+    for source in job.dependencies:
         place(source, target / source.name, project.store)
-    if sources.carried_from is not None:
-        carry(sources.carried, downloaded(project, sources.carried_from), main)
-    change(main, sources.mods, sources.left_out)
+    if job.carried_from is not None:
+        carry(job.carried, downloaded(project, job.carried_from), main)
+    change(main, job.mods, job.left_out)
 
 
 def downloaded(project: CompileProject, locked: Published) -> Path:
@@ -92,18 +92,18 @@ def downloaded(project: CompileProject, locked: Published) -> Path:
 
 
 def _announce(job: Job, say: Say) -> None:
-    request, sources = job.request, job.sources
+    request = job.request
     if job.inputs.platform not in job.arch.platforms:
         here = ", ".join(job.arch.platforms)
         say(f"{request.arch} is {here}; what is compiled here runs on {job.inputs.platform} only")
-    for mod, _ in sources.mods:
+    for mod, _ in job.mods:
         say(f"with the mod {mod.name}: {mod.manifest.summary}")
-    if sources.carried:
-        names, wheel = " and ".join(sources.carried), sources.carried_from
+    if job.carried:
+        names, wheel = " and ".join(job.carried), job.carried_from
         taken = f"taken over from {wheel.file}, unchanged" if wheel else "left out, since no wheel was published"
         say(f"{taken}: {names}")
-    if sources.left_out:
-        say(f"left out, since no target needs them: {', '.join(sources.left_out)}")
+    if job.left_out:
+        say(f"left out, since no target needs them: {', '.join(job.left_out)}")
 
 
 def _alone(folder: Path) -> AbstractContextManager[object]:
@@ -158,10 +158,10 @@ def _order(job: Job, jobs: int) -> dict[str, object]:
     return {
         "archs": job.inputs.arch_list,
         "jobs": jobs,
-        "modules": list(job.sources.modules),
+        "modules": list(job.modules),
         "options": [
             f"-D{one.settings.variable}={one.place}"
-            for one in job.sources.dependencies
+            for one in job.dependencies
             if one.settings and one.settings.is_option
         ],
         "platform_tag": job.platform_tag,
@@ -172,14 +172,12 @@ def _order(job: Job, jobs: int) -> dict[str, object]:
 
 def _environment(job: Job) -> dict[str, str]:
     variables = {
-        one.settings.variable: one.place
-        for one in job.sources.dependencies
-        if one.settings and not one.settings.is_option
+        one.settings.variable: one.place for one in job.dependencies if one.settings and not one.settings.is_option
     }
     remote = os.environ.get(REMOTE, "").strip()
     if remote:
         variables["CCACHE_REMOTE_STORAGE"] = remote
-    if job.sources.carried_from is not None:
+    if job.carried_from is not None:
         # Without it, vLLM's setup.py silently continues if one of the files is missing.
         variables["VLLM_REQUIRE_RUST_FRONTEND"] = "1"
     return {
@@ -231,7 +229,7 @@ def _finished_wheel(project: CompileProject, job: Job, out: Path) -> Path:
         inputs=job.inputs,
         arch=job.request.arch,
         platform_tag=job.platform_tag,
-        mods={mod.name: mod.digest(variant) for mod, variant in job.sources.mods},
+        mods={mod.name: mod.digest(variant) for mod, variant in job.mods},
         other_chips=project.settings.graft.other_chips,
     )
 

@@ -1,6 +1,6 @@
 """Turns the options of `./inv compile` into jobs: sources, mods and toolchain, and the key of each result."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -125,14 +125,17 @@ def _refuse_unknown(what: str, names: Sequence[str], known: Collection[str], whe
             raise unknown_name(what, name, known, f"the {where} option")
 
 
-@dataclass(frozen=True)
-class JobSources:
-    """What is compiled: a project, what it is compiled with, and what is changed in it."""
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A compile with everything known and checked, and nothing done yet."""
 
-    distribution: str
-    version: str
+    request: Request
+    arch: Arch
+    plan: Plan  # the plan of the toolchain's image
+    inputs: CompileInputs
+    platform_tag: str
+    published: Published | None  # the wheel that a graft replaces libraries of
     main: LockedSource | CompileSource  # the locked sdist, or the repository of a git reference
-    arch_list: str | None
     dependencies: tuple[CompileSource, ...] = ()
     left_out: tuple[str, ...] = ()  # the parts of vLLM's CMake that no target needs
     mods: tuple[tuple[Mod, Variant], ...] = ()
@@ -142,68 +145,54 @@ class JobSources:
     carried_from: Published | None = None
     """None for a git reference, which nobody published a wheel of: the compiled one then lacks the files."""
 
-    @property
-    def digests(self) -> dict[str, str]:
-        """What identifies each source besides the project itself."""
-        found = {source.name: source.digest for source in self.dependencies}
-        return found | (published_source(self.carried_from.sha256) if self.carried_from else {})
-
-
-@dataclass(frozen=True)
-class Job:
-    """A compile with everything known and checked, and nothing done yet."""
-
-    request: Request
-    arch: Arch
-    plan: Plan  # the plan of the toolchain's image
-    sources: JobSources
-    inputs: CompileInputs
-    platform_tag: str
-    published: Published | None  # the wheel that a graft replaces libraries of
-
     def folder(self, store: Store) -> Path:
         """Return the folder that keeps its tree, so that a second run can resume."""
         return store.root / "compile" / self.inputs.key
 
 
 def work_out(project: CompileProject, request: Request) -> Job:
-    settings, version = project.settings, project.matrix.vllm[request.vllm]
     platform = f"linux/{host_machine()}"
-    compilers = settings.toolchain
     plan = _toolchain(project, request, platform)
-    sources = _vllm(project, request, platform) if request.what == "vllm" else _flashinfer(project, request)
+    return (_vllm if request.what == "vllm" else _flashinfer)(project, request, platform, plan)
+
+
+def _inputs(
+    project: CompileProject,
+    request: Request,
+    plan: Plan,
+    *,
+    name: str,
+    version: str,
+    sources: Mapping[str, str],
+    arch_list: str | None,
+    targets: Sequence[str],
+    mods: Sequence[tuple[Mod, Variant]] = (),
+    left_out: Sequence[str] = (),
+) -> CompileInputs:
+    """Collect what determines the wheel: beside its sources, also our scripts and the compilers."""
+    compilers = project.settings.toolchain
     scripts = sorted(path for path in (project.root / SCRIPTS).iterdir() if path.is_file())
-    published, replaced = None, {}
-    if request.graft:
-        why = "A graft replaces some libraries of the published wheel"
-        published = published_wheel(project, str(version.release), platform, why)
-        replaced = published_source(published.sha256)
-    inputs = CompileInputs(
-        name=sources.distribution,
-        version=sources.version,
-        sources={request.what: _origin(sources.main), **sources.digests, **replaced},
-        mods=tuple(mod.digest(variant) for mod, variant in sources.mods),
+    return CompileInputs(
+        name=name,
+        version=version,
+        sources=sources,
+        mods=tuple(mod.digest(variant) for mod, variant in mods),
         toolchain=identity(plan),
-        arch_list=sources.arch_list or "",
-        platform=platform,
+        arch_list=arch_list or "",
+        platform=plan.platform,
         flags=(
             *_FLAGS,
             *(f"script:{path.name}:{sha256_of(path.read_bytes())}" for path in scripts),
-            *(f"target:{name}" for name in request.targets or sources.modules),
-            *(f"left-out:{name}" for name in sources.left_out),
+            *(f"target:{target}" for target in targets),
+            *(f"left-out:{part}" for part in left_out),
         ),
-        system={"python": compilers.python, "glibc": compilers.glibc, "cuda": settings.cuda},
+        system={"python": compilers.python, "glibc": compilers.glibc, "cuda": project.settings.cuda},
         kind="graft" if request.graft else "whole",
     )
-    return Job(
-        request=request,
-        arch=project.matrix.archs[request.arch],
-        plan=plan,
-        sources=sources,
-        inputs=inputs,
-        platform_tag=f"manylinux_{compilers.glibc.replace('.', '_')}_{MACHINES[platform][0]}",
-        published=published,
-    )
+
+
+def _platform_tag(project: CompileProject, platform: str) -> str:
+    return f"manylinux_{project.settings.toolchain.glibc.replace('.', '_')}_{MACHINES[platform][0]}"
 
 
 def _toolchain(project: CompileProject, request: Request, platform: str) -> Plan:
@@ -232,30 +221,52 @@ def _toolchain(project: CompileProject, request: Request, platform: str) -> Plan
     return toolchain_plan(project, cell)
 
 
-def _vllm(project: CompileProject, request: Request, platform: str) -> JobSources:
-    version = project.matrix.vllm[request.vllm]
+def _vllm(project: CompileProject, request: Request, platform: str, plan: Plan) -> Job:
+    version, arch = project.matrix.vllm[request.vllm], project.matrix.archs[request.arch]
     main: LockedSource | CompileSource
     if version.release is not None:
-        main = locked_vllm(project, version.release)
+        main, number = locked_vllm(project, version.release), version.release
     else:
         main = resolve(CompileSource("vllm", f"{version.git}@{version.ref}"))
+        number = f"{version.version}+g{main.digest.rpartition('@')[2][:9]}"
     dependencies, left_out = choose_sources(project.settings, request.vllm, version, request.targets)
     carried = () if request.targets else project.settings.carried_by(version)
-    carried_from, number = None, version.release
-    if carried and version.release is not None:
+    published = carried_from = None
+    if request.graft:
+        why = "A graft replaces some libraries of the published wheel"
+        published = published_wheel(project, str(version.release), platform, why)
+    elif carried and version.release is not None:
         why = f"A whole compile takes {' and '.join(carried)} from it, which the toolchain has no compiler for"
         carried_from = published_wheel(project, version.release, platform, why)
-    if number is None:
-        commit = _origin(main).rpartition("@")[2][:9]
-        number = f"{version.version}+g{commit}"
-    return JobSources(
-        "vllm",
-        number,
-        main,
-        project.matrix.archs[request.arch].torch_cuda_arch_list,
-        tuple(dependencies),
-        tuple(left_out),
-        mods=tuple(source_mods(project, request.vllm, request.arch, request.without_mods)),
+    mods = tuple(source_mods(project, request.vllm, request.arch, request.without_mods))
+    used = published or carried_from
+    inputs = _inputs(
+        project,
+        request,
+        plan,
+        name="vllm",
+        version=number,
+        sources={
+            "vllm": main.digest if isinstance(main, CompileSource) else f"sdist:{main.sha256}",
+            **{source.name: source.digest for source in dependencies},
+            **(published_source(used.sha256) if used else {}),
+        },
+        arch_list=arch.torch_cuda_arch_list,
+        targets=request.targets,
+        mods=mods,
+        left_out=left_out,
+    )
+    return Job(
+        request=request,
+        arch=arch,
+        plan=plan,
+        inputs=inputs,
+        platform_tag=_platform_tag(project, platform),
+        published=published,
+        main=main,
+        dependencies=tuple(dependencies),
+        left_out=tuple(left_out),
+        mods=mods,
         carried=carried,
         carried_from=carried_from,
     )
@@ -279,17 +290,27 @@ def published_wheel(project: CompileProject, release: str, platform: str, why: s
     return found
 
 
-def _flashinfer(project: CompileProject, request: Request) -> JobSources:
-    locked = locked_flashinfer(project, request.vllm)
+def _flashinfer(project: CompileProject, request: Request, platform: str, plan: Plan) -> Job:
+    locked, arch = locked_flashinfer(project, request.vllm), project.matrix.archs[request.arch]
     listed = modules_called_on(project.matrix, request.vllm, request.arch)
-    return JobSources(
-        "flashinfer-jit-cache",
-        locked.version,
-        locked,
-        project.matrix.archs[request.arch].flashinfer_cuda_arch_list,
-        modules=tuple(name for name in listed if not request.targets or name in request.targets),
+    modules = tuple(name for name in listed if not request.targets or name in request.targets)
+    inputs = _inputs(
+        project,
+        request,
+        plan,
+        name="flashinfer-jit-cache",
+        version=locked.version,
+        sources={"flashinfer": f"sdist:{locked.sha256}"},
+        arch_list=arch.flashinfer_cuda_arch_list,
+        targets=request.targets or modules,
     )
-
-
-def _origin(main: LockedSource | CompileSource) -> str:
-    return main.digest if isinstance(main, CompileSource) else f"sdist:{main.sha256}"
+    return Job(
+        request=request,
+        arch=arch,
+        plan=plan,
+        inputs=inputs,
+        platform_tag=_platform_tag(project, platform),
+        published=None,
+        main=locked,
+        modules=modules,
+    )

@@ -66,8 +66,8 @@ def build_images(
     if engine == "docker":
         from imagefactory.assemble.engines.docker.engine import build_image, docker_name  # noqa: PLC0415 - slow
 
-        caches = [("--cache-from", cache) for cache in options.cache_from]
-        caches += [("--cache-to", cache) for cache in options.cache_to]
+        caches = [word for cache in options.cache_from for word in ("--cache-from", cache)]
+        caches += [word for cache in options.cache_to for word in ("--cache-to", cache)]
         built = []
         for plan in [make_plan(project, cell, fat=True) for cell in cells]:
             image = build_image(project, plan, watch, say, builder=options.builder, caches=caches)

@@ -1,10 +1,9 @@
-"""Declares the differences allowed between the images of the two engines; docs/engines.md explains each."""
+"""Compares images, and knows which differences are expected between those of the two engines."""
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from math import inf
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from imagefactory.assemble.images_here import built_layouts
 from imagefactory.oci.compare import Difference, Opened, diff_images
@@ -12,44 +11,22 @@ from imagefactory.oci.format import VENV
 from imagefactory.oci.layout import Layout
 from imagefactory.project.project import Project
 
-_METADATA = f"{VENV}/lib/python*/site-packages/*.dist-info"
-_CONTENT = ("sha256", "size")
-
-
-class DeclaredDifference(NamedTuple):
-    """An expected difference, and the reason for it."""
-
-    path: str  # a glob; `*` crosses slashes
-    fields: tuple[str, ...]
-    reason: str
-    kind: str = ""  # only for paths of this kind
-    up_to: float = inf  # only for files of at most this many bytes
-
-
-DECLARED: Final = tuple(
-    DeclaredDifference(*line)
-    for line in (
-        ("(config)", ("created",), "old BuildKits do not take SOURCE_DATE_EPOCH for the time of the image"),
-        ("(config)", ("ArgsEscaped",), "old BuildKits set it; it means something on Windows only"),
-        ("*", ("mtime",), "a folder that a step puts something into gets the time of the build", "directory"),
-        (f"{_METADATA}/INSTALLER", _CONTENT, "who installed: uv, or the factory"),
-        (f"{_METADATA}/RECORD", _CONTENT, "hashes of INSTALLER and of scripts; in uv's order and spelling"),
-        (f"{VENV}/bin/*", _CONTENT, "the few lines that start an entry point, in uv's words", "", 1024),
-    )
-)
+_METADATA: Final = f"{VENV}/lib/python*/site-packages/*.dist-info"
+_SCRIPT: Final = 1024  # the most bytes of the few lines that start an entry point
+_CONTENT: Final = {"sha256", "size"}
 
 
 def compare_named(project: Project, left: str, right: str) -> tuple[list[Difference], list[Difference]]:
-    """Compare two images by name; return the unexpected differences and the declared ones.
+    """Compare two images by name; return the unexpected differences and the expected ones.
 
     A name means an OCI layout, an image of the Docker daemon (with a colon) or a target. Between two images of the
-    embedded engine no difference is declared.
+    embedded engine none is expected.
     """
     one, other = (_open(project, name) for name in (left, right))
     differences = diff_images(one, other, project.store)
     if isinstance(one, Layout) and isinstance(other, Layout):
         return differences, []
-    unexpected = undeclared(differences)
+    unexpected = unexpected_of(differences)
     return unexpected, [item for item in differences if item not in unexpected]
 
 
@@ -64,21 +41,23 @@ def _open(project: Project, name: str) -> Layout | Opened:
     return layout
 
 
-def undeclared(differences: Iterable[Difference]) -> list[Difference]:
+def unexpected_of(differences: Iterable[Difference]) -> list[Difference]:
     differences = list(differences)
-    sizes = {
-        difference.path: max(int(difference.left), int(difference.right))
-        for difference in differences
-        if difference.field == "size"
-    }
-    return [
-        item
-        for item in differences
-        if not any(
-            item.field in line.fields
-            and fnmatchcase(item.path, line.path)
-            and line.kind in ("", item.kind)
-            and sizes.get(item.path, 0) <= line.up_to
-            for line in DECLARED
-        )
-    ]
+    sizes = {item.path: max(int(item.left), int(item.right)) for item in differences if item.field == "size"}
+    return [item for item in differences if not _is_expected(item, sizes.get(item.path, 0))]
+
+
+def _is_expected(difference: Difference, size: int) -> bool:
+    path, field = difference.path, difference.field
+    if path == "(config)":
+        # Old BuildKits do not take SOURCE_DATE_EPOCH for the time of the image, and set what Windows alone reads.
+        return field in {"created", "ArgsEscaped"}
+    if field == "mtime":
+        # A folder that a step puts something into gets the time of the build.
+        return difference.kind == "directory"
+    if field not in _CONTENT:
+        return False
+    # INSTALLER says who installed: uv, or the factory. RECORD has its hash and those of scripts, in uv's order.
+    if any(fnmatchcase(path, f"{_METADATA}/{name}") for name in ("INSTALLER", "RECORD")):
+        return True
+    return path.startswith(f"{VENV}/bin/") and size <= _SCRIPT  # in uv's words

@@ -47,7 +47,7 @@ def test_docker_without_buildx_is_refused(
 def test_build_has_no_network_and_a_fixed_time_and_hands_options_over(small_factory: SmallFactory) -> None:
     plan, base = make_plan(small_factory.project, CELL), small_factory.build()[0].layout
 
-    def arguments(builder: str, *caches: tuple[str, str]) -> str:
+    def arguments(builder: str, *caches: str) -> str:
         file = Path("/b/Dockerfile")
         return shlex.join(build_arguments(plan, file, "name:tag", base, builder=builder, caches=caches))
 
@@ -57,7 +57,7 @@ def test_build_has_no_network_and_a_fixed_time_and_hands_options_over(small_fact
         f"--platform {plan.platform} --tag name:tag --network none --build-arg SOURCE_DATE_EPOCH=315619200 "
         "--load --provenance=false"
     )
-    caches = [("--cache-from", "a"), ("--cache-from", "b"), ("--cache-to", "type=registry,ref=c")]
+    caches = ["--cache-from", "a", "--cache-from", "b", "--cache-to", "type=registry,ref=c"]
     given = arguments("farm", *caches)
     layout = f"oci-layout://{base.folder}@{base.manifest_digest()}"
     assert given == (

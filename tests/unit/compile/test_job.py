@@ -7,7 +7,7 @@ import pytest
 
 from imagefactory.compile import job
 from imagefactory.compile.compiling import _order
-from imagefactory.compile.job import JobSources, Request, requests_of, work_out
+from imagefactory.compile.job import Job, Request, requests_of, work_out
 from imagefactory.compile.source_tree import carry
 from imagefactory.compile.toolchain import CompileProject
 from tests.fixtures.failures import raises
@@ -50,8 +50,8 @@ def test_wheel_of_flashinfer_has_the_modules_of_its_arch_or_those_named(project:
     [every] = requests_of(project, vllm=GRAFT, what="flashinfer")
     [some] = requests_of(project, vllm=GRAFT, what="flashinfer", only="fp4_gemm_cutlass_sm120,sampling")
     whole, fewer = work_out(project, every), work_out(project, some)
-    assert whole.sources.modules == ("sampling", "fp4_gemm_cutlass_sm120", "fused_moe_120")
-    assert fewer.sources.modules == ("sampling", "fp4_gemm_cutlass_sm120")
+    assert whole.modules == ("sampling", "fp4_gemm_cutlass_sm120", "fused_moe_120")
+    assert fewer.modules == ("sampling", "fp4_gemm_cutlass_sm120")
     assert whole.inputs.key != fewer.inputs.key
     vllm, flashinfer = requests_of(project, vllm=GRAFT, what="vllm,flashinfer", only="_qutlass_C,sampling")
     assert (vllm.targets, flashinfer.targets) == (("_qutlass_C",), ("sampling",))
@@ -66,9 +66,11 @@ def test_whole_version_is_compiled_whole(project: CompileProject) -> None:
     assert (flashinfer.what, flashinfer.jobs) == ("flashinfer", 3)
 
 
-def found(project: CompileProject, vllm: str, platform: str, targets: tuple[str, ...] = ()) -> JobSources:
+def found(project: CompileProject, vllm: str, platform: str, targets: tuple[str, ...] = ()) -> Job:
+    """Work out a compile of vLLM, with whatever compilers are pinned."""
     request = Request(what="vllm", vllm=vllm, arch="gb10", targets=targets)
-    return job._vllm(project, request, platform)
+    pinned = Request(what="vllm", vllm="0.32.0", arch="gb10")
+    return job._vllm(project, request, platform, job._toolchain(project, pinned, f"linux/{MACHINE}"))
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
@@ -82,9 +84,9 @@ def test_programs_in_rust_come_from_the_published_wheel_of_the_platform(project:
 
 def test_key_covers_the_published_wheel_and_cmake_is_told_where_sources_are(project: CompileProject) -> None:
     made = work_out(project, Request(what="vllm", vllm="0.32.0", arch="gb10"))
-    assert made.sources.carried_from is not None
+    assert made.carried_from is not None
     assert made.inputs.platform.endswith(MACHINE)
-    assert made.inputs.sources["published"] == f"wheel:{made.sources.carried_from.sha256}"
+    assert made.inputs.sources["published"] == f"wheel:{made.carried_from.sha256}"
     option = "-DFETCHCONTENT_SOURCE_DIR_VLLM-FLASH-ATTN=/factory/src/flash-attention"
     assert option in cast("list[str]", _order(made, 1)["options"])
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from imagefactory.compile.compiling import fill
-from imagefactory.compile.job import JobSources
 from imagefactory.compile.settings import SourceSettings, load_settings
 from imagefactory.compile.source_tree import (
     LEFT_OUT,
@@ -104,8 +103,14 @@ def test_tree_has_the_project_and_its_dependencies_without_their_history(
     host.repository("o/vllm", {"vllm/envs.py": "", "cmake/external_projects/x.cmake": "include(X)\n"})
     commit = host.repository("o/cutlass", {"a.h": "x"})
     cutlass = fetched(f"o/cutlass@{commit}")
-    sources = JobSources("vllm", "1", CompileSource("vllm", "o/vllm@v1"), None, (cutlass,), left_out=("x",))
-    job: Any = SimpleNamespace(sources=sources, request=SimpleNamespace(what="vllm"))
+    job: Any = SimpleNamespace(
+        request=SimpleNamespace(what="vllm"),
+        main=CompileSource("vllm", "o/vllm@v1"),
+        dependencies=(cutlass,),
+        left_out=("x",),
+        mods=(),
+        carried_from=None,
+    )
     fill(project, job, tmp_path / "tree")
     found = {path.relative_to(tmp_path / "tree").as_posix() for path in (tmp_path / "tree").rglob("*.*")}
     assert found == {"vllm/vllm/envs.py", "vllm/cmake/external_projects/x.cmake", "cutlass/a.h"}

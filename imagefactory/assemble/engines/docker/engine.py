@@ -43,7 +43,7 @@ def build_image(
     say: Say,
     *,
     builder: str = "",  # another than the daemon's own: on another machine, or in Kubernetes
-    caches: Sequence[tuple[str, str]] = (),
+    caches: Sequence[str] = (),  # options and values, as `docker buildx build` takes them
 ) -> str:
     """Build the image of a plan from its rendered Dockerfile, and return its id."""
     cell = plan.cell
@@ -102,7 +102,7 @@ def refuse_missing_buildx() -> None:
 
 
 def build_arguments(
-    plan: Plan, dockerfile: Path, name: str, base: Layout, *, builder: str, caches: Sequence[tuple[str, str]]
+    plan: Plan, dockerfile: Path, name: str, base: Layout, *, builder: str, caches: Sequence[str]
 ) -> list[str]:
     """Return the command line of a build, without the folder of its context at the end."""
     arguments = [
@@ -115,7 +115,7 @@ def build_arguments(
     if builder:  # it cannot see what the daemon has loaded
         layout = f"oci-layout://{base.folder}@{base.manifest_digest()}"
         arguments += ["--build-context", f"{base_image(plan.layers[0])}={layout}"]
-    return [*arguments, *(word for option in caches for word in option)]
+    return [*arguments, *caches]
 
 
 def _base(project: Project, plan: Plan, watch: Watcher) -> Layout:
