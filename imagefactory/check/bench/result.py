@@ -62,7 +62,6 @@ class Measurement(Frozen):
     output_tokens: Count
     tokens_per_second: Amount  # of all users together
     tokens_per_second_per_user: Amount  # the median over the requests of their tokens by their time
-    prefill_per_second: None = None  # results of 0.2.0 have it
     first_token: Spread
     per_token: Spread  # the time of a request after its first token, divided by its other tokens
     between_tokens: Spread
