@@ -139,7 +139,7 @@ def retried(work: Callable[[], T], size: Callable[[], int], want: Wanted, hub: S
         if failures > RETRIES:
             if stalled:
                 what = f"The download of {want.repo} stalled {failures} times: {why}."
-                remedy = "Look at the network, and run it again: it goes on where it stopped."
+                remedy = "Check the network, and run it again: it resumes where it stopped."
                 raise StartError("stalled", what, remedy=remedy)
             raise _no_hub(hub, why)
         say(f"{want.repo}: {why}; attempt {failures + 1} of {RETRIES + 1}")
@@ -159,7 +159,7 @@ def _refuse(error: HTTPError, want: Wanted, hub: Source) -> NoReturn:
         remedy = f"Accept the terms on {hide(hub.endpoint)}/{want.repo}, and hand the token on with -e HF_TOKEN."
         raise StartError("gated", what, "HF_TOKEN", "", allowed, remedy=remedy) from None
     if code == "RepoNotFound" or error.code == 404:  # noqa: PLR2004
-        what = f"The hub has no {want.repo}, or does not show it to {'this account' if hub.token else 'strangers'}."
+        what = f"The hub has no {want.repo}, or hides it from {'this account' if hub.token else 'users without a token'}."
         remedy = "Correct the name; for a private model, hand a token on with -e HF_TOKEN."
         raise StartError("unknown-model", what, setting, want.repo, remedy=remedy) from None
     raise _no_hub(hub, f"it answers {error.code} {error.reason}") from None

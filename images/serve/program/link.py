@@ -76,7 +76,7 @@ class Link:
 
 def meet(node: Node, start: Start, limit: float | None = None) -> Link:
     """Wait for the other node, however long unless there is a limit, and agree with it."""
-    own, began, said, before = _described(start), time.monotonic(), -SAY_EVERY, ""
+    own, began, said, before = _described(node, start), time.monotonic(), -SAY_EVERY, ""
     with _listening(node) as listener:
         while True:
             link = None
@@ -131,7 +131,7 @@ def _agree(link: Link, node: Node, own: Mapping[str, Any]) -> None:
         differences = _differences(own, other, clock)
         if differences:
             what = f"The two nodes differ (here / on {link.other}): {'; '.join(differences)}."
-            remedy = "Start the same image, by its digest, with the same model and settings on both; set the clocks."
+            remedy = "Start the same image, by its digest, with the same model and settings on both; set the clocks, and the same MTU."
             raise StartError("nodes-differ", what, remedy=remedy)
         failure = _unreachable(node, link.other, port)
         link.send({"failure": failure})
@@ -141,7 +141,7 @@ def _agree(link: Link, node: Node, own: Mapping[str, Any]) -> None:
         raise StartError("pair", f"{failure}.", "HEAD_ADDRESS", node.head, remedy=remedy)
 
 
-def _described(start: Start) -> dict[str, Any]:
+def _described(node: Node, start: Start) -> dict[str, Any]:
     """Describe this node; weights are compared by their sizes, as hashes would take minutes."""
     folder = Path(start.folder or "")
     sizes = [path.stat().st_size for path in folder.glob("*.safetensors")] if start.folder else []
@@ -149,6 +149,7 @@ def _described(start: Start) -> dict[str, Any]:
     return {
         "image": str(start.image.facts.get("target", "")),
         "machine": os.uname().machine,
+        "MTU of the cable": node.interface.mtu,  # with two, large packets are lost and the servers hang
         start.image.title: start.image.version,
         "packages": _digest(path.name for path in found),
         "serve program": _digest(path.read_text("utf-8") for path in sorted(Path(__file__).parent.rglob("*.py"))),
@@ -202,14 +203,14 @@ def _reason(node: Node, error: Exception, link: Link | None) -> str:
     if not network.has_carrier(node.interface.name):
         return f"{node.interface.name} has no carrier; the cable is out, or the other machine is off"
     if link is not None:
-        what = "is no node" if isinstance(error, ValueError) else f"went away ({error})"
-        return f"{link.other} has connected but {what}"
+        what = "is not a node" if isinstance(error, ValueError) else f"disconnected ({error})"
+        return f"{link.other} connected but {what}"
     if node.rank == HEAD:
-        return "it has not been started yet, or is cut off"
+        return "it has not started yet, or cannot reach this machine"
     if isinstance(error, ConnectionRefusedError):
-        return "nobody listens there; the head has not been started yet"
+        return "nothing listens there; the head has not started yet"
     if isinstance(error, TimeoutError):
-        return "no answer; the head is off, the cable leads elsewhere, or a firewall drops it"
+        return "no answer; the head is off, the cable leads elsewhere, or a firewall drops the packets"
     return str(getattr(error, "strerror", "") or error)
 
 
@@ -227,7 +228,7 @@ def noted() -> tuple[str, bool] | None:
     except (OSError, ValueError, TypeError):
         return None
     if age > SILENCE + SAY_EVERY:
-        return f"unknown: the program beside the server is silent since {age:.0f} s", False
+        return f"unknown: the program beside the server has been silent for {age:.0f} s", False
     return str(text), well is True
 
 
@@ -246,9 +247,9 @@ def keep(link: Link, server: int, port: int) -> None:
                 note(f"the head is {state}" if state in {STARTING, READY} else state, well=state == READY)
         except TimeoutError:
             if time.monotonic() - heard > SILENCE:
-                return _part(link, server, f"is silent since {SILENCE:.0f} s")
+                return _part(link, server, f"has been silent for {SILENCE:.0f} s")
         except (OSError, ValueError):
-            return _part(link, server, "has ended or is cut off")
+            return _part(link, server, "has ended or cannot be reached")
     return None
 
 
@@ -263,5 +264,5 @@ def _part(link: Link, server: int, what: str) -> None:
     link.state = PARTED
     text = f"the other node, {link.other}, {what}"
     note(text, well=False)
-    say(f"{text}: the server is ended with code {liveness.PARTED}, so that Docker starts both again")
+    say(f"{text}: ending the server with code {liveness.PARTED}, so that Docker restarts both")
     liveness.end(server, liveness.PARTED)

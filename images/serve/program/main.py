@@ -147,7 +147,7 @@ def _refuse_unknown(word: str) -> None:
         return
     known = (*COMMANDS, *SHELL_COMMANDS, server_of(images.load()).name)
     near = get_close_matches(word, known, n=1)
-    what = f"{hide(word)!r} is no command of this image, and no model."
+    what = f"{hide(word)!r} is neither a command of this image nor a model."
     allowed = f"{', '.join(known)}; a repository such as OWNER/MODEL, or a folder in the container"
     remedy = f"Did you mean {near[0]}?" if near else "See `docker run --rm IMAGE help`."
     raise StartError("bad-option", what, allowed=allowed, remedy=remedy)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from . import checks, command, image, link, pair
 from .errors import StartError
-from .findings import FAIL, Start
+from .findings import FAIL, WARN, Start
 from .pair import Node
 
 SCRIPT = str(Path(__file__).absolute().parents[1] / "all_reduce.py")
@@ -18,19 +18,21 @@ LIKELY = {
     "meeting": "a firewall drops port {port} of {head}",
     "gloo": "a firewall drops the ports of {interface} that are chosen at random, or the MTU of the two ends differs",
     "nccl": "RoCE by {devices} does not work: the ends of the cable are in different networks, or the container lacks "
-    "/dev/infiniband or memlock; NCCL_DEBUG=INFO tells more, NCCL_IB_DISABLE=1 goes around it",
+    "/dev/infiniband or memlock; NCCL_DEBUG=INFO says more, NCCL_IB_DISABLE=1 avoids RoCE",
 }
 
 
 def prove(start: Start) -> Iterator[str]:
-    """Yield how fast the two nodes add up numbers; refuse if they cannot."""
+    """Yield warnings, then how fast the two nodes add up numbers; refuse if they cannot."""
     if not command.paired(start.settings):
         remedy = "Set NODES=2, NODE_RANK and HEAD_ADDRESS, and run it on both at the same time."
         nodes = ("NODES", start.settings.text("NODES"), "2")
         raise StartError("bad-value", "`pair-test` is for two nodes.", *nodes, remedy=remedy)
-    for finding in checks.run(start, ("pair",)):
+    for finding in checks.run(start, ("pair", "port")):
         if finding.result == FAIL:
             raise finding.refusal()
+        if finding.result == WARN:
+            yield f"warning: {finding.detail}. {finding.remedy}"
     node = pair.find(start.settings, start.readings.network)
     joined = link.meet(node, start, MEETING)
     yield from _measured(start, node)

@@ -26,7 +26,7 @@ Arguments of IMAGE:
   --dry-run [--json]     show the command and the checks, start nothing
   check                  run the checks
   settings [--markdown]  list all settings, with their defaults
-  download               fetch the model and its drafter, verify them; goes on where it stopped
+  download               fetch the model and its drafter, verify them; resumes where it stopped
   weights [--json]       list what is downloaded, what is missing, and what nothing here uses
   pair-test              prove that two nodes (NODES=2) can compute together; run it on both at once
   health                 ask the running server (`docker exec`)

@@ -251,15 +251,15 @@ def _judge(task: Task, server: int, watched: liveness.HangDetector, now: float, 
             say("the engine is making progress again")
         return
     since = time.strftime("%H:%M:%S UTC", time.gmtime(time.time() - now + watched.moved))
-    text = f"the engine is stuck: nothing moved since {since}, {still} ago, and a request for one token is not answered"
-    text += f"; requests that wait: {waiting}" if waiting else ""
-    text += "; this may be the other node" if task.link else ""
+    text = f"the engine is stuck: no progress since {since} ({still} ago), and no answer to a request for one token"
+    text += f"; requests waiting: {waiting}" if waiting else ""
+    text += "; the other node may be the cause" if task.link else ""
     if not noted:
         say(text)
     with suppress(OSError):
         private_files.write(liveness.NOTE, text)
     if task.hang_limit and now - watched.moved >= task.hang_limit:
-        say(f"{text}. The server is ended with code {liveness.STUCK}, after HANG_LIMIT={task.hang_limit} s")
+        say(f"{text}. Ending the server with code {liveness.STUCK}, after HANG_LIMIT={task.hang_limit} s")
         liveness.end(server, liveness.STUCK)
 
 
@@ -278,12 +278,12 @@ def look_at_memory(floor: int, server: int, now: float, warned: float) -> float:
     if not verdict:
         if refusing:
             private_files.forget(liveness.SHORT)
-            say(f"{left}: requests are taken again")
+            say(f"{left}: accepting requests again")
         return warned
     text = f"{left} (MEMORY_FLOOR is {floor // liveness.GB}), and everything waited for memory in "
     text += f"{waits:.0f} % of the last 10 s"
     if verdict == "end":
-        say(f"{text}: the server is ended with code {liveness.MEMORY}, before the host freezes")
+        say(f"{text}: ending the server with code {liveness.MEMORY}, before the host freezes")
         liveness.end(server, liveness.MEMORY)
         return now
     if now - warned >= WARN_EVERY:

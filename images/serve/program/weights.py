@@ -195,7 +195,7 @@ def as_text(start: Start) -> str:
     lines += [f"{line}; `IMAGE download` fetches it" for line in absent]
     if value["unfinished"]:
         lines.append(
-            f"{'':8} {amount(value['unfinished']):>9}  of unfinished files, which `IMAGE download` goes on with"
+            f"{'':8} {amount(value['unfinished']):>9}  of unfinished files, which `IMAGE download` resumes"
         )
     if checkpoint.is_path(start.command.model):
         lines.append(f"{'model':8} {'':9}  {start.command.model}: a folder")

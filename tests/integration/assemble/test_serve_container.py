@@ -134,7 +134,7 @@ def test_an_engine_that_hangs_is_told_and_ended(engine: Engine) -> None:
             requests.get(f"{server.address}/v1/models", timeout=5)
         with ThreadPoolExecutor() as pool:
             waiting = pool.submit(ask_in_vain, server)
-            wait_for_log(container, "the engine is stuck: nothing moved since", 200)
+            wait_for_log(container, "the engine is stuck: no progress since", 200)
             assert requests.get(f"{server.address}/health", timeout=5).status_code == 200
             assert "the engine is stuck" in container.execute(*ENTRYPOINT, "health").stdout
             assert "is ended with code 69, after HANG_LIMIT=100 s" in waiting.result()
@@ -188,12 +188,12 @@ def test_memory_that_runs_out_refuses_requests_and_then_ends_the_server(engine: 
         answers = [requests.get(f"{server.address}/{path}", timeout=5) for path in ("health", "metrics")]
         assert [answer.status_code for answer in answers] == [200, 200]
         leave(4.5)
-        wait_for_log(container, "4.5 GB of memory are left: requests are taken again", 20)
+        wait_for_log(container, "4.5 GB of memory are left: accepting requests again", 20)
         assert server.post("/v1/completions", body).status_code == 200
         leave(1.5)
         wait_until(lambda: not container.is_running, 60, container)
         assert container.exit_code == MEMORY
-        assert "the server is ended with code 70, before the host freezes" in container.log
+        assert "ending the server with code 70, before the host freezes" in container.log
 
 
 @pytest.mark.slow

@@ -133,7 +133,7 @@ def nodes(served_image: Callable[..., Preview], tmp_path: Path) -> Iterator[Node
 def test_nodes_meet_in_any_order_and_the_worker_is_as_healthy_as_the_head(nodes: Nodes) -> None:
     head, worker = nodes
     worker.start().says("node 1 waits for the head at 127.0.0.1:")
-    assert "nobody listens there; the head has not been started yet" in worker.log
+    assert "nothing listens there; the head has not started yet" in worker.log
     code, told = worker.health()
     assert code == 1
     assert told.startswith("starting: node 1 waits for the head")
@@ -155,7 +155,7 @@ def test_when_either_dies_the_other_ends_and_they_meet_again(nodes: Nodes, rank:
         os.kill(victim.server, signal.SIGKILL)
         assert victim.ends() == 128 + signal.SIGKILL
         assert other.ends() == liveness.PARTED
-        other.says(f"the other node, {ADDRESSES[rank]}, has ended or is cut off: the server is ended")
+        other.says(f"the other node, {ADDRESSES[rank]}, has ended or cannot be reached: ending the server")
 
 
 def test_a_node_that_is_silent_counts_as_dead_and_one_that_is_stopped_ends_well(nodes: Nodes) -> None:
@@ -165,7 +165,7 @@ def test_a_node_that_is_silent_counts_as_dead_and_one_that_is_stopped_ends_well(
     frozen = worker.companion
     os.kill(frozen, signal.SIGSTOP)
     assert head.ends() == liveness.PARTED
-    head.says("the other node, 127.0.0.2, is silent since 2 s: the server is ended with code 71")
+    head.says("the other node, 127.0.0.2, has been silent for 2 s: ending the server with code 71")
     os.kill(frozen, signal.SIGCONT)
     assert worker.ends() == liveness.PARTED
     worker.start()
@@ -183,6 +183,7 @@ def test_a_node_that_is_silent_counts_as_dead_and_one_that_is_stopped_ends_well(
         ({}, {"MAX_MODEL_LEN": "77"}, "MAX_MODEL_LEN 256 / 77"),
         ({"clock": 3600}, {}, "the clock there is 3,600 s ahead"),
         ({}, {"FACTORY_SHARE": "other"}, "image tiny@0.32.0/cpu / tiny@0.30.0/cpu"),
+        ({}, {"FACTORY_READINGS": "other"}, "MTU of the cable 9000 / 1500"),
         ({}, {"MODEL_PATH": "other"}, "size of the weights 0 bytes in 0 files / 5 bytes in 1 files"),
     ],
 )
@@ -193,6 +194,10 @@ def test_nodes_that_differ_both_say_how(
     if "FACTORY_SHARE" in variables:
         copy(tmp_path / "share", tmp_path / "other", lambda text: text.replace("tiny@0.32.0", "tiny@0.30.0"))
         variables = {"FACTORY_SHARE": str(tmp_path / "other")}
+    if "FACTORY_READINGS" in variables:
+        path = Path(worker.environment["FACTORY_READINGS"])
+        path.write_text(path.read_text().replace("9000", "1500"))
+        variables = {}
     if "MODEL_PATH" in variables:
         copy(tmp_path / "model", tmp_path / "other", str)
         (tmp_path / "other" / "model.safetensors").write_text("short")
@@ -231,7 +236,7 @@ def test_strangers_do_not_disturb_and_who_waits_says_so_again(nodes: Nodes) -> N
         with socket.create_connection(("127.0.0.1", int(head.environment["HEAD_PORT"]) + 1)) as stranger:
             stranger.sendall(sent)
             time.sleep(0.2)
-    head.says("127.0.0.1 has connected but is no node")
+    head.says("127.0.0.1 connected but is not a node")
     worker.start().says("joined")
     head.says("joined")
 

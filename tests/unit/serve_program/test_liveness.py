@@ -129,11 +129,11 @@ def test_memory_that_runs_out_stops_compilers_then_warns_refuses_and_ends_the_se
     assert private_files.read(liveness.SHORT).startswith("The server takes no new requests: 2.9 GB of memory are left")
     assert (left(2.8, 4), left(3.5, 5)) == ([], []), "still refused"
     assert private_files.exists(liveness.SHORT)
-    assert left(4.1, 6) == ["[serve] 4.1 GB of memory are left: requests are taken again"]
+    assert left(4.1, 6) == ["[serve] 4.1 GB of memory are left: accepting requests again"]
     assert not private_files.exists(liveness.SHORT)
     assert not ended
     [said] = left(1.9, 7)
-    assert said.endswith("the server is ended with code 70, before the host freezes")
+    assert said.endswith("ending the server with code 70, before the host freezes")
     assert left(3.9, 8, full=45)
     assert ended == [(7, liveness.MEMORY)] * 2
 
