@@ -19,9 +19,9 @@ from imagefactory.lock.mirrors import DebianMirrors, fetch
 from imagefactory.plan.serve.description import DRIVER
 from imagefactory.project.bases import Base
 from imagefactory.project.project import Project
+from imagefactory.serve_program import heat
 from imagefactory.store.index_config import IndexConfig, redact
 from imagefactory.store.indexes import Indexes
-from images.serve.program import heat
 
 Health = Literal["ok", "warning", "failed"]
 PATIENCE = 20  # seconds to wait for a program to print its version

@@ -67,7 +67,7 @@ def up(
         if print_ or compose or recipe:
             print(pairs.shown(pair, "compose" if compose else recipe), end="")
             return
-        print(pairs.up(project, cell, pair, limit=seconds, say=say))
+        print(pairs.up(cell, pair, limit=seconds, say=say))
 
 
 @command("pair", with_=WITH, cable=CABLE, models="the folder of downloaded models (default: ~/.cache/huggingface)")
@@ -78,10 +78,11 @@ def doctor(project: Project, target: str = "", with_: str = "", models: str = ""
     from imagefactory.pair.machines import reach
     from imagefactory.pair.problem import refuse_first
     from imagefactory.pair.rules import problems
-    from imagefactory.pair.up import examine
+    from imagefactory.pair.up import need_of, probe
 
+    need = need_of(project, select_one(project, target), cable)
     with reach(options.filled("--with", with_)) as there:
-        head, worker, need = examine(project, select_one(project, target), there, models or HUB_CACHE, cable)
+        head, worker = probe(there, models or HUB_CACHE)
     found = problems(head, worker, need)
     show(pair_examined(head, worker, need.interface, found))
     refuse_first(found)

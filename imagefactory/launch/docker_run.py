@@ -14,8 +14,8 @@ from imagefactory.plan.serve.description import Description, image_environment
 from imagefactory.plan.serve.image_paths import CACHES, KEY_FILE, MODEL_CACHE
 from imagefactory.project.cells import Cell
 from imagefactory.project.servers.server import KEY_SETTINGS
+from imagefactory.serve_program import SIMILAR
 from imagefactory.store.paths import expand_home
-from images.serve.program.keys import SIMILAR
 
 STOP_SECONDS = 30  # how long a server may take to finish its requests when it is stopped
 STACK = 64 * 1024 * 1024

@@ -30,8 +30,6 @@ class Cable:
 
     head: End
     worker: End
-    links: tuple[Link, ...]
-    """The link of the interfaces, and that of their twins if it is usable."""
     shortfall: str
     """Why not all RoCE devices of the port are used; empty if they are."""
 
@@ -137,7 +135,6 @@ def _listed(interfaces: list[Interface]) -> str:
 def _cable(nodes: tuple[Node, Node], best: Link, live: list[Link]) -> Cable:
     """Pair the RoCE devices at both ends by their interfaces' subnets."""
     ports = tuple(node.port(interface) for node, interface in zip(nodes, best, strict=True))
-    links: list[Link] = []
     devices: list[tuple[Roce, Roce]] = []
     shortfall = "" if all(ports) else "It has no RoCE device at both ends"
     for ours in ports[0]:
@@ -149,13 +146,12 @@ def _cable(nodes: tuple[Node, Node], best: Link, live: list[Link]) -> Cable:
         theirs = next((device for device in ports[1] if device.interface == link[1].name), None)
         if theirs is None:
             continue
-        links.append(link)
         if reason := _unusable(nodes[0], ours) or _unusable(nodes[1], theirs):
             shortfall = reason
         else:
             devices.append((ours, theirs))
     head, worker = (tuple(pair[end].name for pair in devices) for end in (0, 1))
-    return Cable(End(best[0], head), End(best[1], worker), tuple(links) or (best,), shortfall)
+    return Cable(End(best[0], head), End(best[1], worker), shortfall)
 
 
 def _link_of(twin: Roce, others: list[Roce], live: list[Link]) -> Link | None:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from imagefactory.errors import EngineError, NetworkError, UsageError, clean
+from imagefactory.errors import NetworkError, UsageError, clean
 from imagefactory.launch.docker_run import STOP_SECONDS
 from imagefactory.pair.machines import HERE, Machine, check, failed, reach, run
 from imagefactory.plan.serve.image_paths import ENTRYPOINT
@@ -86,23 +86,6 @@ class Container:
         self.stop()
         check(self.machine, "docker", "rm", "--force", self.name)
         return True
-
-
-def make_room(container: Container, say: Say) -> None:
-    """Remove a container of an earlier pair; raise an error if the name is another container's."""
-    state = container.state()
-    if state is None:
-        return
-    if not state.other and state.runs:
-        raise EngineError(
-            "container-exists",
-            f"The container {container.name} runs on {container.machine.name}, outside of a pair.",
-            where=container.machine.name,
-            why="The containers of a pair have the same name as that of a single server, and use the same port.",
-            fix=f"Run `docker rm -f {container.name}` there first.",
-        )
-    container.remove()
-    say(f"{container.machine.name}: removed the container {container.name}, which was {state.status}")
 
 
 def find(host: str = "") -> tuple[str, str]:

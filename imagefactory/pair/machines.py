@@ -51,6 +51,8 @@ REMEDIES = {
     "again.",
     "Cannot connect to the Docker daemon": "Start Docker there: `sudo systemctl enable --now docker`.",
     "no space left": "Free space there: `docker system prune` removes images that no container uses.",
+    "rsync: .*permission denied": "Let the user write there: a folder that a container made belongs to root, so run "
+    "`sudo chown -R $USER` on the folder of models there.",
 }
 INSTALL = {
     "docker": "Install Docker there, and add the user to the group docker.",
@@ -89,8 +91,8 @@ class There(Machine):
             raise self.explained(done.stderr)
 
     def explained(self, said: str) -> NetworkError:
-        what, fix = next(told for pattern, told in FAILURES.items() if re.search(pattern, said))
-        lines = [line for line in said.splitlines() if line.strip()] or ["ssh says nothing."]
+        what, fix = next(meaning for pattern, meaning in FAILURES.items() if re.search(pattern, said))
+        lines = [line for line in said.splitlines() if line.strip()] or ["ssh printed nothing."]
         return NetworkError(
             "no-ssh",
             what.format(host=self.name),
@@ -99,32 +101,13 @@ class There(Machine):
             fix=fix.format(host=self.name),
         )
 
-    @contextmanager
-    def lending(self, port: int) -> Iterator[int]:
-        """Let the second Spark reach a port of this machine's loopback; yield the port on its own loopback."""
-        forward = ("-R", f"127.0.0.1:0:127.0.0.1:{port}")
-        done = run_program(["ssh", *self.options, "-O", "forward", *forward, self.name], PATIENCE)
-        if done.returncode or not done.stdout.strip().isdecimal():
-            raise NetworkError(
-                "no-ssh",
-                f"{self.name} forwards no port back to this machine.",
-                where=f"ssh -R {self.name}",
-                why=clean(done.stderr) or "Its ssh server says nothing.",
-                fix="Allow it there: `AllowTcpForwarding yes` in /etc/ssh/sshd_config.",
-            )
-        try:
-            yield int(done.stdout)
-        finally:
-            given = ("-R", f"127.0.0.1:{done.stdout.strip()}:127.0.0.1:{port}")
-            run_program(["ssh", *self.options, "-O", "cancel", *given, self.name], PATIENCE)
-
 
 @contextmanager
 def reach(host: str) -> Iterator[There]:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]*", host):
         raise UsageError(
             "bad-option",
-            f"{host!r} is no name of a machine.",
+            f"{host!r} is not the name of a machine.",
             where="the --with option",
             why="It is handed to ssh.",
             fix="Name the second Spark as you would for ssh: --with spark2, or --with user@192.168.100.2.",
@@ -163,7 +146,7 @@ def check(machine: Machine, *words: str, given: str = "", timeout: float = PATIE
 
 
 def failed(machine: Machine, words: Sequence[str], said: str) -> FactoryError:
-    lines = [clean(line) for line in said.splitlines() if line.strip()] or ["It prints nothing."]
+    lines = [clean(line) for line in said.splitlines() if line.strip()] or ["It printed nothing."]
     known = (fix for pattern, fix in REMEDIES.items() if re.search(pattern, said, re.IGNORECASE))
     return EngineError(
         "engine-failed",

@@ -53,15 +53,6 @@ class Roce(Frozen):
     gid_types: tuple[str, ...]
 
 
-class Memory(Frozen):
-    """The memory of a machine, in bytes."""
-
-    total: int
-    available: int
-    unpinnable: int
-    """What the kernel's kexec handover (KHO) keeps from being registered with RDMA devices."""
-
-
 class Disk(Frozen):
     """Where a folder is, or will be made."""
 
@@ -76,7 +67,6 @@ class Docker(Frozen):
     root: str
     gpus: bool
     """Whether it can hand GPUs to containers."""
-    rootless: bool
 
 
 class Node(Frozen):
@@ -84,31 +74,22 @@ class Node(Frozen):
 
     host: str
     machine: str
-    kernel: str
-    kernel_options: tuple[str, ...]
+    home: str
     interfaces: tuple[Interface, ...]
     roce: tuple[Roce, ...]
     verbs: bool | None
     """Whether programs can reach the RDMA devices, through /dev/infiniband."""
-    memory: Memory | None
-    memlock: int
-    """The most memory that the user may lock, in bytes; -1 without a limit."""
-    ports: frozenset[int] | None
-    """The TCP ports on which something listens."""
-    firewall: str | None
     driver: str | None
     docker: Docker | None
-    images: frozenset[str] | None
-    """Ids: digests of configurations, or of manifests with containerd's store."""
+    rsync: bool
+    snapshots: dict[str, dict[str, int]]
+    """The files of models in huggingface_hub's cache, by folder: their sizes by path."""
     disks: dict[str, Disk | None]
     """The places of images and of weights, which need room."""
     unread: dict[str, str]
-    clock: float
-    asked: float = 0
-    """What the clock of the asking machine said when the answer came."""
 
     @classmethod
-    def read(cls, answer: str, name: str, asked: float) -> Self:
+    def read(cls, answer: str, name: str) -> Self:
         """Read the last line of what the probe printed; `name` is how the user calls the machine, if at all."""
         lines = answer.strip().splitlines() or [""]  # a shell's start-up files may print before it
         try:
@@ -116,21 +97,16 @@ class Node(Frozen):
         except ValidationError as error:
             raise MachineError(
                 "no-probe",
-                f"{name or 'This machine'} did not say what it is like.",
+                f"{name or 'This machine'} returned no usable description.",
                 where=name or "this machine",
-                why=f"{first_problem(error)}; it said: {clean(lines[-1])[:200]!r}",
+                why=f"{first_problem(error)}; it printed: {clean(lines[-1])[:200]!r}",
                 fix="Check that `python3 --version` there prints 3.8 or newer.",
             ) from None
-        return known.model_copy(update={"host": name or known.host, "asked": asked})
+        return known.model_copy(update={"host": name or known.host})
 
     @property
     def platform(self) -> str:
         return _PLATFORMS.get(self.machine, f"linux/{self.machine}")
-
-    @property
-    def clock_error(self) -> float:
-        """Seconds by which its clock is ahead of the asking machine's, but for the time that an answer takes."""
-        return self.clock - self.asked
 
     @property
     def addresses(self) -> frozenset[ipaddress.IPv4Interface]:

@@ -1,4 +1,4 @@
-"""Describes a machine as one JSON object: `python3 - [--weights FOLDER] < probe_node.py`, there or over ssh.
+"""Describes a machine as one JSON object: `python3 - [--weights FOLDER] [SNAPSHOT…] < probe_node.py`, also over ssh.
 
 It needs Python 3.8, but neither root nor packages. What cannot be read is null, and `unread` says why.
 """
@@ -9,26 +9,23 @@ import argparse
 import json
 import platform
 import re
-import resource
 import shutil
 import socket
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # Python 3.8 could not evaluate these
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     Found = dict[str, Any]
     Addresses = list[tuple[str, str]]  # interfaces, and their addresses with prefix
 
 PATIENCE = 4  # seconds for a program; they run side by side
-LISTENING = "0A"
 HUB_CACHE = "~/.cache/huggingface"
 CDI = ("etc/cdi", "var/run/cdi")
 
@@ -36,6 +33,7 @@ CDI = ("etc/cdi", "var/run/cdi")
 def probe(
     root: Path = Path("/"),
     weights: str = HUB_CACHE,
+    snapshots: Sequence[str] = (),
     addresses: Callable[[], Addresses] | None = None,
 ) -> Found:
     """Return the description; `root` has sys, proc, dev, etc and run, and `addresses` replaces what `ip` says."""
@@ -50,29 +48,26 @@ def probe(
 
     with ThreadPoolExecutor() as pool:
         docker = pool.submit(attempt, "docker", lambda: _docker(root))
-        images = pool.submit(attempt, "images", lambda: _said("docker", "image", "ls", "--no-trunc", "--quiet").split())
         driver = pool.submit(attempt, "driver", _driver)
         found = {
             "host": socket.gethostname(),
             "machine": platform.machine(),
-            "kernel": platform.release(),
-            "kernel_options": _text(root / "proc/cmdline").split(),
+            "home": str(Path.home()),
             "interfaces": attempt("interfaces", lambda: _interfaces(root, attempt, addresses or _addresses)) or [],
             "roce": attempt("roce", lambda: _roce(root)) or [],
             "verbs": attempt("verbs", lambda: any((root / "dev/infiniband").glob("uverbs*"))),
-            "memory": attempt("memory", lambda: _memory(root)),
-            "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[1],
-            "ports": attempt("ports", lambda: _listening(root)),
-            "firewall": attempt("firewall", lambda: _firewall(root)),
+            "rsync": shutil.which("rsync") is not None,
+            "snapshots": {name: _sizes(Path(weights, "hub", name).expanduser()) for name in snapshots},
             "driver": driver.result(),
             "docker": docker.result(),
-            "images": images.result(),
         }
-    if found["docker"] is None:
-        unread.pop("images", None)  # for the same reason
     folders = {"images": (found["docker"] or {}).get("root"), "weights": weights}
     found["disks"] = {name: attempt(f"the disk of {name}", partial(_disk, path)) for name, path in folders.items()}
-    return {**found, "unread": unread, "clock": time.time()}
+    return {**found, "unread": unread}
+
+
+def _sizes(snapshot: Path) -> dict[str, int]:
+    return {str(path.relative_to(snapshot)): path.stat().st_size for path in snapshot.rglob("*") if path.is_file()}
 
 
 def _text(path: Path) -> str:
@@ -139,24 +134,6 @@ def _roce(root: Path) -> list[Found]:
     return found
 
 
-def _memory(root: Path) -> Found:
-    lines = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text("utf-8").splitlines())
-    names = ("MemTotal", "MemAvailable", "CmaTotal", "CmaFree")
-    total, available, known, free = (int(lines.get(name, "0").split()[0]) * 1024 for name in names)
-    return {"total": total, "available": available, "unpinnable": max(0, free - known)}
-
-
-def _listening(root: Path) -> list[int]:
-    tables = [root / "proc/net/tcp", root / "proc/net/tcp6"]  # no second one without IPv6
-    rows = [line.split() for table in tables if table.exists() for line in table.read_text("utf-8").splitlines()[1:]]
-    return sorted({int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == LISTENING})
-
-
-def _firewall(root: Path) -> str | None:
-    """Name a firewall that says openly that it is on; the kernel's rules can be read only by root."""
-    return "ufw" if re.search(r"(?m)^ENABLED=yes", _text(root / "etc/ufw/ufw.conf")) else None
-
-
 def _disk(folder: str | None) -> Found | None:
     if folder is None:
         return None
@@ -182,7 +159,6 @@ def _docker(root: Path) -> Found:
         "version": info["ServerVersion"],
         "root": info["DockerRootDir"],
         "gpus": "nvidia" in (info.get("Runtimes") or {}) or described,
-        "rootless": any("rootless" in option for option in info.get("SecurityOptions") or []),
     }
 
 
@@ -203,5 +179,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--weights", default=HUB_CACHE)
     parser.add_argument("--root", default="/", type=Path)
+    parser.add_argument("snapshots", nargs="*")
     given = parser.parse_args()
-    sys.stdout.write(json.dumps(probe(given.root, given.weights)) + "\n")
+    sys.stdout.write(json.dumps(probe(given.root, given.weights, given.snapshots)) + "\n")

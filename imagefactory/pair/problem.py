@@ -24,9 +24,6 @@ class Rule(Frozen):
     why: str
     fix: str
     source: str
-    limit: int | str = ""
-    """What the rule compares with."""
-    kernels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,9 +47,9 @@ def rules() -> dict[str, Rule]:
 
 
 def problem(name: str, where: str, **gaps: object) -> Problem:
-    """Return the problem that a rule describes, with its gaps filled; {where} and {limit} are always known."""
+    """Return the problem that a rule describes, with its gaps filled; {where} is always known."""
     rule = rules()[name]
-    gaps = {"where": where, "limit": rule.limit, **gaps}
+    gaps = {"where": where, **gaps}
     what, why, fix = (text.format_map(gaps) for text in (rule.what, rule.why, rule.fix))
     return Problem(name, rule.severity, what, where, why, fix)
 

@@ -1,35 +1,34 @@
-"""Starts a pair: looks at both machines, brings image and weights to the second, proves the cable, starts both servers.
+"""Starts a pair: looks once at both machines, decides what is missing, and does that.
 
-Each step does only what is missing, so that an interrupted `up` is simply repeated.
+An interrupted `up` is simply repeated: what it did is seen, and not done again.
 """
 
-import json
 import socket
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
+from enum import Enum, auto
 
-from imagefactory.assemble.images_here import built_layouts
 from imagefactory.check.bench.endpoint import Endpoint
-from imagefactory.errors import BuildError, CheckError, EngineError, UsageError, clean, unknown_name
+from imagefactory.errors import CheckError, EngineError, clean, unknown_name
 from imagefactory.launch.docker_run import Launch, compose, docker_once, docker_run, shell_line
 from imagefactory.launch.prepare import Start
 from imagefactory.launch.recipes import QUADLET, quadlet
-from imagefactory.oci.layout import Layout
 from imagefactory.pair import images, weights
 from imagefactory.pair.cable import Cable, find_cable
-from imagefactory.pair.containers import ADDRESS, PAIR, REFUSALS, START, Container, find, make_room
+from imagefactory.pair.containers import ADDRESS, PAIR, REFUSALS, START, Container, State
+from imagefactory.pair.images import Image
 from imagefactory.pair.machines import HERE, Machine, There, check, run
 from imagefactory.pair.node import PROBE, Node
 from imagefactory.pair.problem import refuse_first
-from imagefactory.pair.rules import HEAD_PORT, Need, find_env, problems, read_env
+from imagefactory.pair.rules import Need, problems
+from imagefactory.pair.weights import Models
 from imagefactory.project.cells import Cell
 from imagefactory.project.project import Project
 from imagefactory.store.digests import canonical_json, sha256_of
-from imagefactory.store.progress import Say, size
+from imagefactory.store.paths import expand_home
+from imagefactory.store.progress import Say
 
 VERBS = "/dev/infiniband"
 PROOF = 180.0
@@ -37,9 +36,42 @@ PROOF = 180.0
 EVERY = 2.0
 RESTARTS = 3
 """Restarts of a first start after which the pair counts as broken."""
-NCCL = "nvidia-nccl-cu"
 WAYS = {"": lambda launch: shell_line(docker_run(launch)) + "\n", "compose": compose, QUADLET: quadlet}
 """How a start is written down."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What both machines are like: the first Spark's part before the second's."""
+
+    nodes: tuple[Node, Node]
+    containers: tuple[State | None, State | None]
+    images: tuple[Image, Image | None]
+    models: Models
+    """Of the first; what the second has of them is in its description."""
+
+    @property
+    def weights_to_copy(self) -> int | None:
+        """The bytes of weights that the second machine lacks; None if it has what the first has."""
+        ours, theirs = (node.snapshots for node in self.nodes)
+        lacking = [
+            size
+            for folder, files in ours.items()
+            for path, size in files.items()
+            if theirs.get(folder, {}).get(path) != size
+        ]
+        return sum(lacking) if lacking or self.models.lacking else None
+
+
+class Step(Enum):
+    """What `up` may have to do, in this order."""
+
+    SEND_IMAGE = auto()
+    DOWNLOAD_WEIGHTS = auto()
+    COPY_WEIGHTS = auto()
+    REMOVE_CONTAINERS = auto()
+    PROVE_CABLE = auto()
+    START_SERVERS = auto()
 
 
 @dataclass(frozen=True)
@@ -48,13 +80,13 @@ class Pair:
 
     start: Start
     there: There
+    view: View
     head: Launch
     worker: Launch
 
     @property
     def containers(self) -> tuple[Container, Container]:
-        name = self.start.launch.container
-        return Container(HERE, name), Container(self.there, name)
+        return containers_of(self.start, self.there)
 
     @property
     def nodes(self) -> list[tuple[Machine, Launch]]:
@@ -62,55 +94,56 @@ class Pair:
         return [(self.there, self.worker), (HERE, self.head)]
 
 
-def probe(there: There, models: str) -> tuple[Node, Node]:
-    def look(machine: Machine, name: str) -> Node:
-        answer = check(machine, "python3", "-", "--weights", models, given=PROBE.read_text("utf-8"))
-        return Node.read(answer, name, time.time())
+def containers_of(start: Start, there: There) -> tuple[Container, Container]:
+    return Container(HERE, start.launch.container), Container(there, start.launch.container)
+
+
+def probe(there: There, models: str, *snapshots: str) -> tuple[Node, Node]:
+    def look_at(machine: Machine, name: str) -> Node:
+        words = ("python3", "-", "--weights", models, *snapshots)
+        return Node.read(check(machine, *words, given=PROBE.read_text("utf-8")), name)
 
     with ThreadPoolExecutor() as pool:
-        one, other = pool.submit(look, HERE, socket.gethostname()), pool.submit(look, there, there.name)
-        return one.result(), other.result()
+        ours, theirs = pool.submit(look_at, HERE, socket.gethostname()), pool.submit(look_at, there, there.name)
+        return ours.result(), theirs.result()
+
+
+def image_name(cell: Cell) -> str:
+    """Return the name that a sent image gets; a daemon with another store knows it by another id."""
+    return f"spark-{cell.server}:{cell.slug}"
+
+
+def look(cell: Cell, there: There, start: Start) -> View:
+    """Look at both machines; nothing is changed."""
+    ours = images.find(HERE, start.launch.image)
+    assert ours is not None, "it was pulled"  # noqa: S101
+    models = weights.look(start.launch)
+    nodes = probe(there, start.launch.models, *models.folders)
+    head, worker = containers_of(start, there)
+    if nodes[1].docker is None:
+        return View(nodes, (head.state(), None), (ours, None), models)
+    theirs = images.find(there, ours.id, image_name(cell))
+    same = theirs if theirs and theirs.contents == ours.contents else None
+    return View(nodes, (head.state(), worker.state()), (ours, same), models)
 
 
 def plan(project: Project, cell: Cell, there: There, start: Start, *, interface: str, say: Say) -> Pair:
     """Look at both machines, and decide how the servers are started; raise what stands in the way."""
-    nodes = probe(there, start.launch.models)
-    ours = Container(HERE, start.launch.container).state()
-    need = replace(
-        need_of(project, cell, interface),
-        running=ours is not None and ours.runs and bool(ours.other),
-        port=port_of(start),
-        head_port=int(start.launch.given.get("HEAD_PORT", HEAD_PORT)),
-        to_send=missing(start.launch.image, nodes[1]),
-    )
-    found = problems(*nodes, need)
+    view = look(cell, there, start)
+    ours, theirs = view.images
+    need = replace(need_of(project, cell, interface), image=0 if theirs else ours.size, weights=view.weights_to_copy)
+    found = problems(*view.nodes, need)
     refuse_first(found)
-    for one in found:
-        say(f"- {one.what} {one.why} {one.fix}")
-    cable = find_cable(*nodes, interface)
-    ends = zip(nodes, (cable.head, cable.worker), strict=True)
+    for each in found:
+        say(f"- {each.what} {each.why} {each.fix}")
+    cable = find_cable(*view.nodes, interface)
+    ends = zip(view.nodes, (cable.head, cable.worker), strict=True)
     say("cable: " + ", ".join(f"{node.host} {end.interface} {' '.join(end.devices)}".strip() for node, end in ends))
-    return pair_of(start, there, cable, nodes)
-
-
-def examine(project: Project, cell: Cell, there: There, models: str, interface: str) -> tuple[Node, Node, Need]:
-    """Look at both machines for `pair doctor`, which changes nothing."""
-    need = need_of(project, cell, interface)
-    with suppress(UsageError):
-        need = replace(need, running=bool(find(there.name)))
-    return *probe(there, models), need
+    return pair_of(start, there, cable, view)
 
 
 def need_of(project: Project, cell: Cell, interface: str) -> Need:
-    nccl = next((wheel.version for wheel in project.wheel_lock(cell).wheels if wheel.name.startswith(NCCL)), None)
-    env = find_env(Path.home())
-    return Need(
-        platform=cell.platform,
-        gpu=bool(project.matrix.archs[cell.arch].capability),
-        nccl=nccl,
-        interface=interface,
-        env=read_env(env) if env else None,
-    )
+    return Need(cell.platform, bool(project.matrix.archs[cell.arch].capability), interface)
 
 
 def port_of(start: Start) -> int:
@@ -118,25 +151,23 @@ def port_of(start: Start) -> int:
     return int(words[words.index("--port") + 1]) if "--port" in words else 8000
 
 
-def pair_of(start: Start, there: There, cable: Cable, nodes: tuple[Node, Node]) -> Pair:
+def pair_of(start: Start, there: There, cable: Cable, view: View) -> Pair:
     """Return the launches of both machines, with every address and device set."""
-    home = check(there, "sh", "-c", 'printf %s "$HOME"')
-    models = start.launch.models
-    own = (models, models.replace("~", home, 1) if models.startswith("~/") else models)
-    others, addresses = (there.name, nodes[0].host), (cable.head.address, cable.worker.address)
+    others, addresses = (there.name, view.nodes[0].host), (cable.head.address, cable.worker.address)
     launches = []
-    for rank in (0, 1):
+    for rank, node in enumerate(view.nodes):
+        models = start.launch.models
         launch = replace(
             start.launch,
             given={**cable.settings(rank), **start.launch.given},
             key_file=None if rank else start.launch.key_file,  # the second has no API
-            models=own[rank],
-            devices=(VERBS,) if nodes[rank].verbs else (),
+            models=models.replace("~", node.home, 1) if rank and models.startswith("~/") else models,
+            devices=(VERBS,) if node.verbs else (),
         )
         labels = {PAIR: others[rank], ADDRESS: addresses[rank]}
         mark = sha256_of(canonical_json([docker_run(launch), labels]))
         launches.append(replace(launch, labels={**labels, START: mark}))
-    return Pair(start, there, *launches)
+    return Pair(start, there, view, *launches)
 
 
 def shown(pair: Pair, way: str) -> str:
@@ -146,34 +177,75 @@ def shown(pair: Pair, way: str) -> str:
     return "\n".join(f"# {machine.name}\n{WAYS[way](launch)}" for machine, launch in pair.nodes)
 
 
-def up(project: Project, cell: Cell, pair: Pair, *, limit: float, say: Say) -> str:
+def decide(pair: Pair) -> list[Step]:
+    """Return what is left to do, from what was seen; raise an error if a container's name is taken."""
+    view = pair.view
+    states = list(zip(pair.containers, view.containers, (pair.head, pair.worker), strict=True))
+    if all(state and state.runs and state.start == launch.labels[START] for _, state, launch in states):
+        return []
+    for container, state, _ in states:
+        if state and state.runs and not state.other:
+            raise _taken(container)
+    wanted = {
+        Step.SEND_IMAGE: view.images[1] is None,
+        Step.DOWNLOAD_WEIGHTS: bool(view.models.lacking),
+        Step.COPY_WEIGHTS: view.weights_to_copy is not None,
+        Step.REMOVE_CONTAINERS: any(view.containers),
+        Step.PROVE_CABLE: True,
+        Step.START_SERVERS: True,
+    }
+    return [step for step, is_wanted in wanted.items() if is_wanted]
+
+
+def _taken(container: Container) -> EngineError:
+    return EngineError(
+        "container-exists",
+        f"The container {container.name} runs on {container.machine.name}, outside of a pair.",
+        where=container.machine.name,
+        why="The containers of a pair have the same name as that of a single server, and use the same port.",
+        fix=f"Run `docker rm -f {container.name}` there first.",
+    )
+
+
+def up(cell: Cell, pair: Pair, *, limit: float, say: Say) -> str:
     """Bring both servers up; return the text that the model completes."""
-    if runs(pair):
+    steps = decide(pair)
+    if not steps:
         say("both containers run as wanted")
-    else:
-        pair = replace(pair, worker=replace(pair.worker, image=bring_image(project, cell, pair, say)))
-        fetched = weights.bring(pair.head, pair.worker, pair.there, say)
-        say(f"weights: {size(fetched)} sent" if fetched else "weights: both have them")
-        for container in pair.containers:
-            make_room(container, say)
-        say(f"proof: {prove(pair)}")
-        for machine, launch in pair.nodes:
-            check(machine, *docker_run(launch), timeout=120)
-            say(f"{machine.name}: started {pair.start.launch.container}")
+    do(steps, cell, pair, say)
     wait(pair.containers, limit, say)
     return complete(pair.start)
 
 
-def runs(pair: Pair) -> bool:
-    wanted = zip(pair.containers, (pair.head, pair.worker), strict=True)
-    states = [(container.state(), launch.labels[START]) for container, launch in wanted]
-    return all(state is not None and state.runs and state.start == start for state, start in states)
+def do(steps: list[Step], cell: Cell, pair: Pair, say: Say) -> None:
+    """Take the steps, in their order."""
+    ours, theirs = pair.view.images
+    if Step.SEND_IMAGE in steps:
+        theirs = images.send(ours, pair.there, image_name(cell), say)
+    if theirs:  # a daemon with another store than this machine's has another id for the same image
+        pair = replace(pair, worker=replace(pair.worker, image=theirs.id))
+    _bring_weights(steps, pair, say)
+    if Step.REMOVE_CONTAINERS in steps:
+        for container in pair.containers:
+            if container.remove():
+                say(f"{container.machine.name}: removed the container {container.name} of an earlier start")
+    if Step.PROVE_CABLE in steps:
+        for line in prove(pair):
+            say(f"proof: {line}")
+    if Step.START_SERVERS in steps:
+        for machine, launch in pair.nodes:
+            check(machine, *docker_run(launch), timeout=120)
+            say(f"{machine.name}: started {pair.start.launch.container}")
 
 
-def missing(image: str, worker: Node) -> int:
-    """Return how many bytes of the image the second machine has to store: none if it has it."""
-    [found] = json.loads(check(HERE, "docker", "image", "inspect", image))
-    return 0 if found["Id"] in (worker.images or ()) else int(found["Size"])
+def _bring_weights(steps: list[Step], pair: Pair, say: Say) -> None:
+    models = pair.view.models
+    if Step.DOWNLOAD_WEIGHTS in steps:
+        say(f"weights: this machine lacks {models.lacking}")
+        models = weights.download(pair.head, say)
+    if Step.COPY_WEIGHTS in steps:
+        cache = expand_home(pair.head.models, "the --models option") / "hub"
+        weights.copy(cache, models, pair.there, f"{pair.worker.models}/hub", say)
 
 
 def pulled(image: str, say: Say) -> str:
@@ -192,47 +264,22 @@ def pulled(image: str, say: Say) -> str:
     return check(HERE, *words)
 
 
-def bring_image(project: Project, cell: Cell, pair: Pair, say: Say) -> str:
-    """Send the image unless it is there; return its id on the second machine."""
-    own = pair.start.launch.image
-    layout = _layout(project, cell, own)
-    ids = images.from_layout(layout).ids if layout else (own,)
-    if found := images.find(pair.there, *ids):
-        say(f"image: both have {own[:19]}")
-        return found
-    name = f"spark-{cell.server}:{cell.slug}"
-    if layout:
-        found, sent = images.send(images.from_layout(layout), pair.there, name, say)
-    else:
-        say("image: saving it from this machine's Docker")
-        with project.store.scratch() as folder, images.from_daemon(own, folder) as source:
-            found, sent = images.send(source, pair.there, name, say)
-    say(f"image: {sent}")
-    return found
-
-
-def _layout(project: Project, cell: Cell, own: str) -> Layout | None:
-    """Return the layout of an image that was built here; its layers are compressed, unlike the daemon's."""
-    with suppress(BuildError):
-        [(_, layout, _)] = built_layouts(project, [f"{cell}/{cell.machine}"], one=True)
-        if own in {layout.config_digest(), layout.manifest_digest()}:
-            return layout
-    return None
-
-
-def prove(pair: Pair) -> str:
-    """Have both containers talk over the cable; return what they measured."""
+def prove(pair: Pair) -> list[str]:
+    """Have both containers check their machines and talk over the cable; return what they warn of and measured."""
 
     def test(machine: Machine, launch: Launch) -> subprocess.CompletedProcess[str]:
         return run(machine, *docker_once(replace(launch, labels={}), "pair-test"), timeout=PROOF)
 
     with ThreadPoolExecutor() as pool:
         done = list(pool.map(test, *zip(*pair.nodes, strict=True)))
-    for (machine, _), one in zip(pair.nodes, done, strict=True):
-        if one.returncode:
-            raise weights.refusal(machine, "pair-test", one.stderr + one.stdout)
-    lines = done[1].stdout.strip().splitlines()
-    return clean(lines[-1]) if lines else "both answer"
+    warnings = []
+    for (machine, _), tested in zip(pair.nodes, done, strict=True):
+        if tested.returncode:
+            raise weights.refusal(machine, "pair-test", tested.stderr + tested.stdout)
+        lines = [clean(line) for line in tested.stdout.splitlines()]
+        warnings += [f"{machine.name}: {line}" for line in lines if line.startswith("warning: ")]
+        measured = lines[-1:]
+    return warnings + (measured or ["both answer"])
 
 
 def wait(containers: tuple[Container, Container], limit: float, say: Say) -> None:

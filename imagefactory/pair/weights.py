@@ -1,128 +1,153 @@
-"""Brings the model to the second Spark: it downloads from this machine, as if this were the model hub.
+"""Copies the models in use to the second Spark with rsync through ssh, then compares each file there with its hash.
 
-The image's own `download` does it there, so files are resumed, verified and locked as always; ssh forwards the port.
+rsync writes a file under another name until it is complete, and resumes it after an interruption.
 """
 
 import json
 import re
+import shlex
 import subprocess
-from collections.abc import Mapping
-from dataclasses import replace
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from imagefactory.errors import MachineError, clean
 from imagefactory.launch.docker_run import Launch, docker_once
-from imagefactory.pair.lending import Piece, lent
-from imagefactory.pair.machines import HERE, Machine, There, check, failed
-from imagefactory.store.paths import expand_home
+from imagefactory.pair.machines import HERE, SSH_FAILED, Machine, There, check, failed
+from imagefactory.serve_program import WeightFile, list_weights
 from imagefactory.store.progress import Say
-from images.serve.program.weights import File, read_list
 
+HASHING: Final = Path(__file__).with_name("hash_files.py")
+EVERY = 5.0
+"""Seconds between two lines about the progress."""
+HOURS: Final = 3600.0
 _BLOB = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 _OFFLINE = {"HF_HUB_OFFLINE": ""}
 """An image whose model is inside says that there is no hub."""
 
 
-def bring(head: Launch, worker: Launch, there: There, say: Say) -> int:
-    """Complete the model on both machines; return how many bytes the second one fetched."""
-    ours = look(HERE, head)
-    if lacking := wants(ours):
-        say(f"weights: this machine lacks {lacking}")
-        _download(HERE, replace(head, given={**head.given, **_OFFLINE}), say)
-        ours = look(HERE, head)
-    theirs = look(there, worker)
-    lacking = wants(theirs) or _differ(ours, theirs)
-    if not lacking:
-        return 0
-    say(f"weights: {there.name} lacks {lacking}")
-    with lent(hub(expand_home(head.models, "the --models option") / "hub", ours)) as server:
-        with there.lending(server.server_port) as port:
-            variables = {**_OFFLINE, "HF_ENDPOINT": f"http://127.0.0.1:{port}"}
-            _download(there, replace(worker, given={**worker.given, **variables}, with_token=False), say)
-        return server.sent.total()
+@dataclass(frozen=True)
+class Models:
+    """What this machine has of the models that an image uses."""
+
+    snapshots: tuple[tuple[str, str], ...]
+    """Repositories and revisions that are here, at least in part."""
+    lacking: str
+    """What has to be downloaded; empty if nothing."""
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folders of the snapshots in huggingface_hub's cache."""
+        return tuple(f"models--{repo.replace('/', '--')}/snapshots/{commit}" for repo, commit in self.snapshots)
 
 
-def look(machine: Machine, launch: Launch) -> Any:  # noqa: ANN401 - JSON
-    """Return what a machine has of the models that the image uses."""
-    return json.loads(check(machine, *docker_once(launch, "weights", "--json"), timeout=300))
+def look(launch: Launch) -> Models:
+    """Ask the image what this machine has of its models."""
+    return read(json.loads(check(HERE, *docker_once(launch, "weights", "--json"), timeout=300)))
 
 
-def wants(found: Mapping[str, Any]) -> str:
-    """Say what is missing; nothing if all is there."""
-    lacks = [str(entry["repo"]) for entry in found["absent"]]
-    for entry in found["snapshots"]:
-        if entry["used_as"] and not entry["complete"]:
-            lacks += [f"{name} of {entry['repo']}" for name in entry["missing"][:3]]
-    return ", ".join(lacks)
+def read(answer: Mapping[str, Any]) -> Models:
+    used = [entry for entry in answer["snapshots"] if entry["used_as"]]
+    lacking = [str(entry["repo"]) for entry in answer["absent"]]
+    for entry in used:
+        lacking += [f"{name} of {entry['repo']}" for name in entry["missing"][:3]]
+    return Models(tuple((str(entry["repo"]), str(entry["revision"])) for entry in used), ", ".join(lacking))
 
 
-def _differ(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
-    """Say which models of both are complete, but other revisions."""
-    used = [
-        {(entry["repo"], entry["revision"]) for entry in one["snapshots"] if entry["used_as"]} for one in (ours, theirs)
-    ]
-    return ", ".join(f"{repo}@{revision[:12]}" for repo, revision in sorted(used[0] - used[1]))
-
-
-def hub(cache: Path, found: Mapping[str, Any]) -> dict[str, Piece]:
-    """Return the answers of a model hub that has the models in use, by path."""
-    pieces: dict[str, Piece] = {}
-    for entry in found["snapshots"]:
-        if not entry["used_as"]:
-            continue
-        repo, commit = str(entry["repo"]), str(entry["revision"])
-        repository = cache / f"models--{repo.replace('/', '--')}"
-        files = files_of(repository, commit)
-        answer = json.dumps({"sha": commit, "siblings": [_sibling(file) for file in files]}).encode()
-        for name in (commit, "main"):
-            pieces[f"/api/models/{repo}/revision/{name}"] = Piece.of(answer, "application/json")
-        for file in files:
-            path = repository / "snapshots" / commit / file.path
-            if path.is_file():
-                pieces[f"/{repo}/resolve/{commit}/{file.path}"] = Piece.of(path)
-    return pieces
-
-
-def files_of(repository: Path, commit: str) -> list[File]:
-    """List the files of a revision with their digests, which huggingface_hub's cache has as names of blobs."""
-    listed = read_list(repository, commit)
-    if listed is not None:
-        return listed[0]
-    snapshot = repository / "snapshots" / commit
-    files = [path for path in sorted(snapshot.rglob("*")) if path.is_file()]
-    found = [File(str(path.relative_to(snapshot)), path.stat().st_size, path.resolve().name) for path in files]
-    if strange := [file.path for file in found if not _BLOB.fullmatch(file.digest)]:
-        raise MachineError(
-            "no-hashes",
-            f"Nobody knows what {strange[0]} should be.",
-            where=snapshot,
-            why="It is a file of its own and no link to a blob, and there is no list with its SHA beside it.",
-            fix="Download the model with the image: `docker run … IMAGE download` makes the list.",
-        )
-    return found
-
-
-def _sibling(file: File) -> dict[str, Any]:
-    large = {"lfs": {"sha256": file.digest, "size": file.size}} if len(file.digest) == 64 else {}  # noqa: PLR2004
-    return {"rfilename": file.path, "size": file.size, "blobId": file.digest, **large}
-
-
-def _download(machine: Machine, launch: Launch, say: Say) -> None:
-    words = docker_once(launch, "download")
+def download(launch: Launch, say: Say) -> Models:
+    """Complete the models on this machine, with the image's own program."""
+    words = docker_once(replace(launch, given={**launch.given, **_OFFLINE}), "download")
     last: list[str] = []
-    with subprocess.Popen(  # noqa: S603 - ssh or docker
-        machine.command(words), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    with subprocess.Popen(  # noqa: S603 - docker
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:
         for line in process.stderr or ():
             if line.startswith("[download] "):
-                say(f"weights: {machine.name}: {clean(line.removeprefix('[download] '))}")
+                say(f"weights: {clean(line.removeprefix('[download] '))}")
             else:
                 last.append(line)
-    said = "".join(last)
-    machine.refuse(subprocess.CompletedProcess(words, process.returncode, "", said))
     if process.returncode:
-        raise refusal(machine, "download", said)
+        raise refusal(HERE, "download", "".join(last))
+    return look(launch)
+
+
+def copy(cache: Path, models: Models, there: There, place: str, say: Say) -> None:
+    """Copy models from this machine's cache to the second's, and compare what is there with its hashes."""
+    names: list[str] = []
+    hashes: list[tuple[str, int, str]] = []
+    for snapshot in (cache / folder for folder in models.folders):
+        for file in files_of(snapshot):
+            path = snapshot / file.path
+            if path.is_file():  # formats that no server reads are listed, too
+                hashes.append((str(path.relative_to(cache)), file.size, file.digest))
+                names += map(str, _within(cache, path, path.resolve()))
+        repository, commit = snapshot.parents[1], snapshot.name
+        lists = [path for path in repository.glob(f"*/{commit}.json") if path.is_file()]
+        refs = [path for path in (repository / "refs").glob("*") if path.is_file() and path.read_text() == commit]
+        names += map(str, _within(cache, *lists, *refs))
+    check(there, "mkdir", "-p", place)
+    _rsync(cache, names, there, place, say)
+    say(f"weights: comparing {len(hashes)} files on {there.name} with their hashes")
+    words = ("python3", "-c", HASHING.read_text("utf-8"), place)
+    if damaged := check(there, *words, given=json.dumps(hashes), timeout=HOURS).splitlines():
+        raise MachineError(
+            "damaged-weights",
+            f"{damaged[0]} on {there.name} does not have its hash.",
+            where=f"{there.name}:{place}",
+            why=f"{len(damaged)} of {len(hashes)} files differed, and were removed there.",
+            fix="Run it again; if they still differ, they are damaged here: remove them here, and run it again.",
+        )
+
+
+def _within(cache: Path, *paths: Path) -> Iterator[Path]:
+    """Name files for rsync; where a link leads out of the cache, rsync copies the file in place of the link."""
+    yield from (path.relative_to(cache) for path in paths if path.is_relative_to(cache))
+
+
+def _rsync(cache: Path, names: Sequence[str], there: There, place: str, say: Say) -> None:
+    words = [
+        *("rsync", "--links", "--copy-unsafe-links", "--times", "--perms", "--partial-dir=.rsync-partial"),
+        *("--info=progress2", "--files-from=-", "--rsh", shlex.join(("ssh", *there.options))),
+        *(f"{cache}/", f"{there.name}:{place}/"),
+    ]
+    told, last = time.monotonic(), ""
+    with subprocess.Popen(  # noqa: S603 - rsync
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin and process.stdout and process.stderr  # noqa: S101, PT018
+        with process.stdin:
+            process.stdin.write("".join(f"{name}\n" for name in dict.fromkeys(names)))
+        for line in process.stdout:  # carriage returns end lines, too
+            last = clean(line) or last
+            if time.monotonic() - told >= EVERY:
+                told = time.monotonic()
+                say(f"weights: {last}")
+        complaint = process.stderr.read()
+    if process.returncode == SSH_FAILED:
+        raise there.explained(complaint)
+    if process.returncode:
+        raise failed(there, ("rsync",), complaint)
+    say(f"weights: {last}")
+
+
+def files_of(snapshot: Path) -> list[WeightFile]:
+    """List the files of a revision with their digests, which huggingface_hub's cache has as names of blobs."""
+    listed = list_weights(snapshot.parents[1], snapshot.name)
+    if listed is not None:
+        return listed[0]
+    paths = [path for path in sorted(snapshot.rglob("*")) if path.is_file()]
+    files = [WeightFile(str(path.relative_to(snapshot)), path.stat().st_size, path.resolve().name) for path in paths]
+    if unknown := [file.path for file in files if not _BLOB.fullmatch(file.digest)]:
+        raise MachineError(
+            "no-hashes",
+            f"{unknown[0]} has no known hash.",
+            where=snapshot,
+            why="It is a plain file instead of a link to a blob, and no list beside it has its hash.",
+            fix="Download the model with the image: `docker run … IMAGE download` writes the list.",
+        )
+    return files
 
 
 def refusal(machine: Machine, command: str, said: str) -> MachineError:

@@ -206,12 +206,9 @@ def _facts(node: Node, end: End | None) -> dict[str, str]:
         "cable": str(interface) if interface else "not found",
         "link": f"{speed}, MTU {interface.mtu}" if interface else "-",
         "RoCE": ", ".join(end.devices if end else ()) or "-",
-        "kernel": node.kernel,
         "driver": node.driver or unknown,
         "Docker": node.docker.version if node.docker else unknown,
-        "memory": f"{size(node.memory.available)} of {size(node.memory.total)} available" if node.memory else unknown,
         **{f"disk for {name}": f"{size(disk.free)} free" if disk else unknown for name, disk in node.disks.items()},
-        "clock": f"{node.clock_error:+.0f} s",
     }
 
 

@@ -159,7 +159,9 @@ def _refuse(error: HTTPError, want: Wanted, hub: Source) -> NoReturn:
         remedy = f"Accept the terms on {hide(hub.endpoint)}/{want.repo}, and hand the token on with -e HF_TOKEN."
         raise StartError("gated", what, "HF_TOKEN", "", allowed, remedy=remedy) from None
     if code == "RepoNotFound" or error.code == 404:  # noqa: PLR2004
-        what = f"The hub has no {want.repo}, or hides it from {'this account' if hub.token else 'users without a token'}."
+        what = (
+            f"The hub has no {want.repo}, or hides it from {'this account' if hub.token else 'users without a token'}."
+        )
         remedy = "Correct the name; for a private model, hand a token on with -e HF_TOKEN."
         raise StartError("unknown-model", what, setting, want.repo, remedy=remedy) from None
     raise _no_hub(hub, f"it answers {error.code} {error.reason}") from None

@@ -131,7 +131,8 @@ def _agree(link: Link, node: Node, own: Mapping[str, Any]) -> None:
         differences = _differences(own, other, clock)
         if differences:
             what = f"The two nodes differ (here / on {link.other}): {'; '.join(differences)}."
-            remedy = "Start the same image, by its digest, with the same model and settings on both; set the clocks, and the same MTU."
+            same = "the same image, by its digest, with the same model and settings"
+            remedy = f"Start {same} on both; set the clocks, and one MTU at both ends of the cable."
             raise StartError("nodes-differ", what, remedy=remedy)
         failure = _unreachable(node, link.other, port)
         link.send({"failure": failure})

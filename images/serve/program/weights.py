@@ -194,9 +194,7 @@ def as_text(start: Start) -> str:
     absent = [f"{entry['role']:8} {'':9}  {entry['repo']}: not downloaded" for entry in value["absent"]]
     lines += [f"{line}; `IMAGE download` fetches it" for line in absent]
     if value["unfinished"]:
-        lines.append(
-            f"{'':8} {amount(value['unfinished']):>9}  of unfinished files, which `IMAGE download` resumes"
-        )
+        lines.append(f"{'':8} {amount(value['unfinished']):>9}  of unfinished files, which `IMAGE download` resumes")
     if checkpoint.is_path(start.command.model):
         lines.append(f"{'model':8} {'':9}  {start.command.model}: a folder")
     return "\n".join(lines)

@@ -21,7 +21,7 @@ import pytest
 from imagefactory.store.digests import sha256_of
 
 CABLE, WIFI = "enp1s0f0np0", "wlP9s9"
-PROGRAMS = ("docker", "dockerd", "ip", "iptables", "nsenter", "unshare", "ssh", "ssh-keygen", "/usr/sbin/sshd")
+PROGRAMS = ("docker", "dockerd", "ip", "iptables", "nsenter", "unshare", "ssh", "ssh-keygen", "rsync", "/usr/sbin/sshd")
 PATIENCE = 60
 """Seconds for a daemon to answer."""
 FIRST_PROCESS = """
@@ -76,9 +76,7 @@ def bed_missing() -> str | None:
     if os.geteuid():
         return "two network namespaces need root"
     if missing := [name for name in PROGRAMS if shutil.which(name) is None]:
-        return (
-            f"no {', '.join(missing)}; Debian has them: iproute2, iptables, openssh-server, openssh-client, docker.io"
-        )
+        return f"no {', '.join(missing)}; Debian: iproute2, iptables, openssh-server, openssh-client, rsync, docker.io"
     tried = subprocess.run(_unshare("true"), capture_output=True, text=True, check=False)
     return f"no namespaces: {tried.stderr.strip()}" if tried.returncode else None
 

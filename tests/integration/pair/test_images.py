@@ -1,69 +1,65 @@
-"""Layers that the second Spark has are not sent."""
+"""An image reaches the second Spark whole, or not at all."""
 
-import gzip
-import io
-import json
-import random
+import subprocess
 import sys
-import tarfile
+import time
 from pathlib import Path
 
 import pytest
 
-from imagefactory.oci.image import CONFIG_TYPE, LAYER_TYPE, MANIFEST_TYPE
-from imagefactory.pair.images import Source, send
-from imagefactory.pair.lending import Piece
-from imagefactory.pair.machines import check, reach
-from imagefactory.store.digests import sha256_of
+from imagefactory.pair.images import find, send
+from imagefactory.pair.machines import HERE, reach
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.platforms import MACHINE
 from tests.integration.pair.conftest import Commands
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
-SIZE = 100_000
+SIZE = 300_000_000
+NAME = "sent:test"
+DOCKERFILE = "FROM scratch\nCOPY content /\nENV A=1\n"
+PATHS = {"PYTHONPATH": str(REPOSITORY)}
 
 
-def image_of(*names: str) -> Source:
-    """Make an image with a layer for each name, of bytes that cannot be compressed."""
-    differences, blobs, layers = [], {}, []
-    for name in names:
-        stream = io.BytesIO()
-        with tarfile.open(fileobj=stream, mode="w") as archive:
-            member = tarfile.TarInfo(name)
-            member.size = SIZE
-            archive.addfile(member, io.BytesIO(random.Random(name).randbytes(SIZE)))
-        data = gzip.compress(stream.getvalue(), mtime=0)
-        differences.append(f"sha256:{sha256_of(stream.getvalue())}")
-        blobs[f"sha256:{sha256_of(data)}"] = Piece.of(data)
-        layers.append({"mediaType": LAYER_TYPE, "digest": f"sha256:{sha256_of(data)}", "size": len(data)})
-    described = {"architecture": MACHINE, "os": "linux", "rootfs": {"type": "layers", "diff_ids": differences}}
-    config = json.dumps(described).encode()
-    digest = f"sha256:{sha256_of(config)}"
-    own = {"mediaType": CONFIG_TYPE, "digest": digest, "size": len(config)}
-    manifest = {"schemaVersion": 2, "mediaType": MANIFEST_TYPE, "config": own, "layers": layers}
-    return Source(json.dumps(manifest).encode(), {**blobs, digest: Piece.of(config)})
-
-
-def main() -> None:
-    """Send images from the first Spark, on which this runs; write what went over the cable."""
+def main(image: str) -> None:
+    """Send an image from the first Spark, on which this runs."""
+    found = find(HERE, image)
+    assert found
     with reach("spark2") as there:
-        for names in (("a", "b"), ("a", "b", "c"), ("a", "b", "c")):
-            source = image_of(*names)
-            found, sent = send(source, there, "small:test", lambda _: None)
-            assert found == source.ids[0]
-            sys.stdout.write(f"{sent.layers} {sent.of} {sent.bytes}\n")
-        sys.stdout.write(check(there, "docker", "images", "--format", "{{.Repository}}:{{.Tag}}", "small"))
+        arrived = send(
+            found,
+            there,
+            NAME,
+            lambda line: print(line, flush=True),  # noqa: T201 - for the test
+        )
+    assert arrived.id == found.id
 
 
-def test_only_missing_layers_are_sent(pair: Commands) -> None:
-    done = pair.head.run(sys.executable, str(Path(__file__)), env={"PYTHONPATH": str(REPOSITORY)}, timeout=60)
+@pytest.fixture
+def image(pair: Commands, tmp_path: Path) -> str:
+    """An image that only the first Spark has."""
+    with (tmp_path / "content").open("wb") as file, Path("/dev/urandom").open("rb") as random:
+        file.write(random.read(SIZE))
+    (tmp_path / "Dockerfile").write_text(DOCKERFILE)
+    return pair.head.check("docker", "build", "--quiet", "--network", "none", str(tmp_path)).strip()
+
+
+def test_an_interrupted_transfer_leaves_nothing_and_the_next_is_whole(pair: Commands, image: str) -> None:
+    images = ("docker", "image", "ls", "--quiet", "--no-trunc", "--all")
+    before = pair.worker.check(*images)
+    words = pair.head.inside(sys.executable, str(Path(__file__)), image, env=PATHS)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        time.sleep(3)
+        pair.worker.stop_daemon("sshd")
+        for connection in pair.worker.run("pgrep", "-f", "sshd: root").stdout.split():
+            pair.worker.run("kill", connection)
+        _, complaint = process.communicate(timeout=60)
+    assert "NetworkError" in complaint
+    pair.worker.start_sshd(pair.bed.keys)
+    assert pair.worker.check(*images) == before
+    done = pair.head.run(sys.executable, str(Path(__file__)), image, env=PATHS, timeout=120)
     assert done.returncode == 0, done.stderr
-    *sends, names = done.stdout.splitlines()
-    layers, of, sizes = zip(*(map(int, line.split()) for line in sends), strict=True)
-    assert (layers, of) == ((2, 1, 0), (2, 3, 3))
-    assert [size // SIZE for size in sizes] == [2, 1, 0]
-    assert names == "small:test", "nothing is named after a registry that is gone"
+    assert done.stdout.splitlines()[-1].startswith("image: 300")
+    assert pair.worker.check(*images, "--filter", f"reference={NAME}").strip() == image
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

@@ -3,11 +3,9 @@
 import ast
 import json
 import os
-import socket
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import pytest
 from imagefactory.errors import MachineError
 from imagefactory.pair import probe_node
 from imagefactory.pair.node import PROBE, Node
+from imagefactory.pair.weights import HASHING
 from tests.fixtures.sparks import BRIDGE, PORT_0, ROCE, WIFI, cabled, description, plant, write
 
 
@@ -24,8 +23,7 @@ def program(folder: Path, name: str, text: str) -> None:
     (folder / name).chmod(stat.S_IRWXU)
 
 
-INFO = {"ServerVersion": "29.0.1", "DockerRootDir": "/nowhere/docker", "SecurityOptions": ["name=rootless"]}
-IMAGES = "sha256:aa\nsha256:aa\nsha256:bb"
+INFO = {"ServerVersion": "29.0.1", "DockerRootDir": "/nowhere/docker"}
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, docker: str, smi: str = "echo 580.95.05") -> dict[str, Any]:
@@ -33,14 +31,14 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, docker: str, smi: str
     program(tmp_path / "bin", "nvidia-smi", smi)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     ports = cabled(2)
-    plant(tmp_path / "root", ports, cma_free=9_000_000)
+    plant(tmp_path / "root", ports)
     return description(tmp_path / "root", ports)
 
 
 def test_describes_a_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = json.dumps(INFO | {"Runtimes": {"nvidia": {}, "runc": {}}})
-    said = asked(monkeypatch, tmp_path, f"[ $1 = info ] && echo '{info}' || echo '{IMAGES}'")
-    node = Node.model_validate({**said, "asked": said["clock"]})
+    write(tmp_path / "root/hub/models--some--tiny/snapshots/c0ffee/config.json", "{}")
+    node = Node.model_validate(asked(monkeypatch, tmp_path, f"echo '{info}'"))
     assert node.unread == {}
     assert {one.name: one.interface for one in node.roce} == {device: name for name, (device, _) in ROCE.items()}
     assert [one.name for one in node.roce if one.active] == ["roceP2p1s0f0", "rocep1s0f0"]
@@ -53,13 +51,11 @@ def test_describes_a_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     idle = node.interface("enp1s0f1np1")
     assert idle
     assert (idle.up, idle.speed, idle.address) == (False, None, None)
-    assert (node.driver, node.verbs, node.firewall, node.ports) == ("580.95.05", True, None, frozenset({22}))
+    assert (node.driver, node.verbs) == ("580.95.05", True)
     assert node.docker
-    assert (node.docker.version, node.docker.gpus, node.docker.rootless) == ("29.0.1", True, True)
-    assert node.images == frozenset({"sha256:aa", "sha256:bb"})
+    assert (node.docker.version, node.docker.gpus) == ("29.0.1", True)
     assert node.disks["images"]
-    assert node.memory
-    assert node.memory.unpinnable == (9_000_000 - 32_768) * 1024
+    assert node.snapshots == {"models--some--tiny/snapshots/c0ffee": {"config.json": 3}}
 
 
 @pytest.mark.parametrize(
@@ -81,24 +77,19 @@ def test_a_silent_docker_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_an_empty_tree_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     said = probe_node.probe(tmp_path, str(tmp_path / "not/there"))
-    assert (said["interfaces"], said["roce"], said["memory"], said["ports"], said["verbs"]) == ([], [], None, [], False)
-    assert said["unread"].keys() == {"addresses", "interfaces", "routes", "memory", "docker", "driver"}
+    assert (said["interfaces"], said["roce"], said["verbs"], said["rsync"]) == ([], [], False, False)
+    assert said["unread"].keys() == {"addresses", "interfaces", "routes", "docker", "driver"}
     assert said["unread"]["docker"] == "there is no docker on PATH"
     assert said["disks"]["weights"]["free"] > 0
-    Node.model_validate({**said, "asked": 0})
+    Node.model_validate(said)
 
 
 def test_describes_this_machine_from_standard_input(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        line = [sys.executable, "-I", "-", "--weights", str(tmp_path)]
-        text = PROBE.read_text("utf-8")
-        done = subprocess.run(line, input=text, capture_output=True, text=True, check=True, timeout=60)
-        node = Node.read(f"Welcome!\n{done.stdout}", "here", time.time())
-        assert server.getsockname()[1] in (node.ports or ())
-    assert node.host == "here"
-    assert abs(node.clock_error) < 30
-    assert node.memory
-    assert node.memory.total > node.memory.available > 0
+    line = [sys.executable, "-I", "-", "--weights", str(tmp_path), "models--a/snapshots/b"]
+    text = PROBE.read_text("utf-8")
+    done = subprocess.run(line, input=text, capture_output=True, text=True, check=True, timeout=60)
+    node = Node.read(f"Welcome!\n{done.stdout}", "here")
+    assert (node.host, node.snapshots) == ("here", {"models--a/snapshots/b": {}})
     assert {"127.0.0.1/8"} <= {address for name, address in probe_node._addresses() if name == "lo"}
     assert done.stderr == ""
 
@@ -106,12 +97,13 @@ def test_describes_this_machine_from_standard_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize("answer", ["", "bash: python3: command not found", '{"host": "x"}', "{}", "}"])
 def test_another_answer_is_an_error(answer: str) -> None:
     with pytest.raises(MachineError) as failure:
-        Node.read(answer, "spark2", 0)
+        Node.read(answer, "spark2")
     assert failure.value.name == "no-probe"
 
 
-def test_is_one_file_of_plain_old_python() -> None:
-    tree = ast.parse(PROBE.read_text("utf-8"), feature_version=(3, 8))
+@pytest.mark.parametrize("program", [PROBE, HASHING])
+def test_is_one_file_of_plain_old_python(program: Path) -> None:
+    tree = ast.parse(program.read_text("utf-8"), feature_version=(3, 8))
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert {name.partition(".")[0] for name in imported} <= sys.stdlib_module_names

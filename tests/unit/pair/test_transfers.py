@@ -1,122 +1,149 @@
-"""What the first Spark lends to the second: an image as a registry has it, and a model as the hub has it."""
+"""What goes to the second Spark: an image through docker save and load, weights that are compared with their hashes."""
 
-import io
 import json
-import tarfile
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import requests
 
-from imagefactory.errors import MachineError
-from imagefactory.pair.images import saved
-from imagefactory.pair.lending import Piece, lent
-from imagefactory.pair.weights import files_of, hub, wants
+from imagefactory.errors import EngineError, FactoryError, MachineError
+from imagefactory.pair.images import Image, find, send
+from imagefactory.pair.machines import HERE, There
+from imagefactory.pair.weights import HASHING, files_of, read
 from imagefactory.store.digests import sha256_of
 
-LAYERS = (b"one" * 100, b"two" * 100)
-CONFIG = json.dumps({"rootfs": {"diff_ids": [f"sha256:{sha256_of(layer)}" for layer in LAYERS]}}).encode()
 COMMIT = "c0ffee" * 6 + "c0ff"
+IMAGE = {
+    "Id": "sha256:1",
+    "Size": 3_000_000,
+    "Architecture": "arm64",
+    "RootFS": {"Layers": ["sha256:2"]},
+    "Config": {"Entrypoint": ["/serve"], "Env": ["A=1"], "Labels": None},
+}
+LOADED = 'cat > "$0.loaded"; echo "Loaded image ID: sha256:1"'
+SSH = """#!/bin/sh
+while [ "$1" = -o ]; do shift 2; done
+shift 2
+eval "exec $*"
+"""
+
+Docker = Callable[..., Path]
 
 
-def test_pieces_are_served_whole_and_from_a_byte_on_and_counted(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"0123456789")
-    pieces = {"/a b": Piece(tmp_path / "file", start=2, size=6), "/text": Piece.of(b"text", "text/plain")}
-    with lent(pieces) as server:
-        url = f"http://127.0.0.1:{server.server_port}"
-        assert requests.get(f"{url}/a%20b", timeout=5).content == b"234567"
-        rest = requests.get(f"{url}/a%20b?x=1", headers={"Range": "bytes=4-"}, timeout=5)
-        assert (rest.status_code, rest.content, rest.headers["Content-Range"]) == (206, b"67", "bytes 4-5/6")
-        head = requests.head(f"{url}/text", timeout=5)
-        assert (head.headers["Content-Length"], head.headers["Content-Type"]) == ("4", "text/plain")
-        assert requests.get(f"{url}/none", timeout=5).status_code == 404
-    assert server.sent == {"/a b": 8}
+@pytest.fixture
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Docker:
+    """Write an ssh to this machine, and a docker that inspects, saves and loads as told; return the latter's path."""
+
+    def write(image: object = IMAGE, save: str = "head -c 3000000 /dev/zero", load: str = LOADED) -> Path:
+        inspected = f"echo {shlex.quote(json.dumps([image]))}" if image else "echo 'No such image' >&2; exit 1"
+        cases = f"case $1 in\nimage) {inspected};;\nsave) {save};;\nload) {load};;\nesac\n"
+        for name, text in {"docker": f"#!/bin/sh\n{cases}", "ssh": SSH}.items():
+            (tmp_path / name).write_text(text)
+            (tmp_path / name).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        return tmp_path / "docker"
+
+    return write
 
 
-def blob(data: bytes) -> str:
-    return f"blobs/sha256/{sha256_of(data)}"
+def test_an_image_is_the_same_in_daemons_that_name_it_differently(docker: Docker) -> None:
+    docker()
+    ours = find(HERE, "x")
+    docker(IMAGE | {"Id": "sha256:9", "Size": 1})
+    theirs = find(HERE, "x")
+    assert ours
+    assert theirs
+    assert (ours.id, ours.contents) == ("sha256:1", theirs.contents)
+    docker(IMAGE | {"Config": {"Env": ["A=2"]}})
+    assert find(HERE, "x") != theirs
+    docker(None)
+    assert find(HERE, "x", "y") is None
 
 
-def of_docker_20() -> dict[str, bytes | str]:
-    """The second layer occurs twice, as a link, as old daemons write it."""
-    config = json.loads(CONFIG)
-    config["rootfs"]["diff_ids"].append(f"sha256:{sha256_of(LAYERS[1])}")
-    data = json.dumps(config).encode()
-    listed = {"Config": "x.json", "Layers": ["a/layer.tar", "b/layer.tar", "c/layer.tar"]}
-    return {
-        "x.json": data,
-        "a/layer.tar": LAYERS[0],
-        "b/layer.tar": LAYERS[1],
-        "c/layer.tar": "../b/layer.tar",
-        "manifest.json": json.dumps([listed]).encode(),
-    }
+def test_an_image_is_sent_whole(docker: Docker, tmp_path: Path) -> None:
+    program, said = docker(), list[str]()
+    image = find(HERE, "x")
+    assert image
+    assert send(image, There("spark2", tmp_path), "spark-vllm:tiny", said.append) == image
+    assert program.with_name("docker.loaded").stat().st_size == 3_000_000
+    assert said == ["image: 3.0 MB sent"]
 
 
-def of_containerd() -> dict[str, bytes | str]:
-    descriptors = [{"digest": f"sha256:{sha256_of(layer)}", "size": len(layer)} for layer in LAYERS]
-    manifest = json.dumps(
-        {"config": {"digest": f"sha256:{sha256_of(CONFIG)}"}, "layers": descriptors, "own": 1}
-    ).encode()
-    contents: dict[str, bytes | str] = {blob(data): data for data in (*LAYERS, CONFIG, manifest, b'{"other": 1}')}
-    listed = {"Config": blob(CONFIG), "Layers": [blob(layer) for layer in LAYERS]}
-    return {**contents, "manifest.json": json.dumps([listed]).encode()}
-
-
-@pytest.mark.parametrize(("contents", "layers"), [(of_docker_20(), 3), (of_containerd(), 2)])
-def test_a_saved_image_has_the_digests_of_its_daemon(
-    tmp_path: Path, contents: dict[str, bytes | str], layers: int
+@pytest.mark.parametrize(
+    ("changes", "name", "words"),
+    [
+        ({"load": "echo 'write: no space left on device' >&2; exit 1"}, "engine-failed", "docker system prune"),
+        ({"save": "echo 'no such image' >&2; exit 1"}, "engine-failed", "docker save"),
+        ({"load": "cat >/dev/null"}, "image-differs", "Run it again"),
+        ({"load": "echo 'Connection reset by peer' >&2; exit 255"}, "no-ssh", "ping spark2"),
+    ],
+)
+def test_an_image_that_does_not_arrive_is_an_error(
+    docker: Docker, tmp_path: Path, changes: dict[str, str], name: str, words: str
 ) -> None:
-    with tarfile.open(tmp_path / "image.tar", "w") as archive:
-        for name, data in contents.items():
-            member = tarfile.TarInfo(name)
-            if isinstance(data, str):
-                member.type, member.linkname = tarfile.SYMTYPE, data
-                archive.addfile(member)
-            else:
-                member.size = len(data)
-                archive.addfile(member, io.BytesIO(data))
-    source = saved(tmp_path / "image.tar")
-    assert len(source.document["layers"]) == layers
-    config = contents.get("x.json", CONFIG)
-    assert isinstance(config, bytes)
-    assert source.ids[0] == f"sha256:{sha256_of(config)}"
-    for digest, piece in source.blobs.items():
-        assert f"sha256:{sha256_of(b''.join(piece.blocks(0)))}" == digest
-    assert ("own" in source.document) == (layers == 2), "the manifest of a daemon with containerd's store is kept"
+    docker(**changes)
+    with pytest.raises(FactoryError) as caught:
+        send(Image("sha256:1", 1, ""), There("spark2", tmp_path), "spark-vllm:tiny", lambda _: None)
+    assert caught.value.name == name
+    assert words in caught.value.fix
 
 
-def cache(root: Path, *, linked: bool = True) -> dict[str, object]:
-    repository = root / "models--some--tiny"
-    snapshot = repository / "snapshots" / COMMIT
-    snapshot.mkdir(parents=True)
+def test_another_image_than_the_one_sent_is_refused(docker: Docker, tmp_path: Path) -> None:
+    docker()
+    with pytest.raises(EngineError, match="is not the one that was sent"):
+        send(Image("sha256:1", 1, "others"), There("spark2", tmp_path), "spark-vllm:tiny", lambda _: None)
+
+
+def snapshot(cache: Path, *, linked: bool = True) -> Path:
+    repository = cache / "models--some--tiny"
+    folder = repository / "snapshots" / COMMIT
+    folder.mkdir(parents=True)
     for name, content in {"config.json": b"{}", "model.safetensors": b"weights"}.items():
         place = repository / "blobs" / (sha256_of(content) if linked else name)
         place.parent.mkdir(exist_ok=True)
         place.write_bytes(content)
-        (snapshot / name).symlink_to(place)
-    used = {"repo": "some/tiny", "revision": COMMIT, "used_as": "model", "complete": True, "missing": []}
-    return {"absent": [], "snapshots": [used, {**used, "used_as": "", "repo": "other/model"}]}
+        (folder / name).symlink_to(place)
+    return folder
 
 
-def test_a_cache_of_the_hub_is_served_with_its_hashes(tmp_path: Path) -> None:
-    pieces = hub(tmp_path, cache(tmp_path))
-    answer = json.loads(b"".join(pieces["/api/models/some/tiny/revision/main"].blocks(0)))
-    assert answer["sha"] == COMMIT
-    assert answer["siblings"][1]["lfs"] == {"sha256": sha256_of(b"weights"), "size": 7}
-    assert b"".join(pieces[f"/some/tiny/resolve/{COMMIT}/model.safetensors"].blocks(3)) == b"ghts"
-    assert not [path for path in pieces if "other" in path]
+def test_the_hashes_of_a_cache_are_the_names_of_its_blobs(tmp_path: Path) -> None:
+    files = files_of(snapshot(tmp_path))
+    assert [tuple(file) for file in files] == [
+        ("config.json", 2, sha256_of(b"{}")),
+        ("model.safetensors", 7, sha256_of(b"weights")),
+    ]
 
 
-def test_files_that_nobody_has_hashes_of_are_not_served(tmp_path: Path) -> None:
-    cache(tmp_path, linked=False)
+def test_files_without_a_known_hash_are_not_copied(tmp_path: Path) -> None:
     with pytest.raises(MachineError) as caught:
-        files_of(tmp_path / "models--some--tiny", COMMIT)
+        files_of(snapshot(tmp_path, linked=False))
     assert caught.value.name == "no-hashes"
 
 
+def test_files_that_differ_from_their_hashes_are_removed_and_named(tmp_path: Path) -> None:
+    folder = snapshot(tmp_path)
+    (folder / "git").write_bytes(b"hello\n")  # by `git hash-object`
+    damaged = folder / "model.safetensors"
+    damaged.write_bytes(b"weightz")
+    listed = [[str((folder / path).relative_to(tmp_path)), size, digest] for path, size, digest in (
+        ("config.json", 2, sha256_of(b"{}")),
+        ("model.safetensors", 7, sha256_of(b"weights")),
+        ("git", 6, "ce013625030ba8dba906f756967f9e9ca394464a"),
+        ("absent", 1, "0" * 64),
+    )]  # fmt: skip
+    command = [sys.executable, "-I", "-c", HASHING.read_text("utf-8"), str(tmp_path)]
+    done = subprocess.run(command, input=json.dumps(listed), capture_output=True, text=True, check=True)
+    assert [Path(line).name for line in done.stdout.splitlines()] == ["model.safetensors", "absent"]
+    assert not damaged.exists()
+    assert (folder / "config.json").exists()
+
+
 def test_what_is_missing_is_named() -> None:
-    used = {"repo": "some/tiny", "used_as": "model", "complete": False, "missing": ["model.safetensors"]}
-    other = {"repo": "other/model", "used_as": "", "complete": False, "missing": ["x"]}
-    assert wants({"absent": [{"repo": "a/drafter"}], "snapshots": [used, other]}) == (
-        "a/drafter, model.safetensors of some/tiny"
-    )
+    used = {"repo": "some/tiny", "revision": "c0", "used_as": "model", "missing": ["model.safetensors"]}
+    other = {"repo": "other/model", "revision": "c1", "used_as": "", "missing": ["x"]}
+    models = read({"absent": [{"repo": "a/drafter"}], "snapshots": [used, other]})
+    assert models.lacking == "a/drafter, model.safetensors of some/tiny"
+    assert models.folders == ("models--some--tiny/snapshots/c0",)

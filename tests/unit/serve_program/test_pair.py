@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
+from imagefactory.project.cells import known_faults
+from imagefactory.project.project import Project, locked_cells
 from images.serve.program import network, pair, rules
 from images.serve.program.errors import StartError
 from images.serve.program.keys import Secrets
 from images.serve.program.network import Interface, Network
 from images.serve.program.settings import Settings
+from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.serving import READINGS, SIZES, Images
 
 PORTS = {"f0np0": "f0", "f1np1": "f1"}
@@ -233,3 +237,12 @@ def cable(name: str, address: str) -> Interface:
 def settings(rank: int, head: str, named: str = "") -> Settings:
     values: dict[str, Any] = {"NODES": 2, "NODE_RANK": rank, "HEAD_ADDRESS": head, "CABLE": named, "HEAD_PORT": 29501}
     return Settings(values, frozenset(values), (), Secrets(()))
+
+
+def test_versions_with_the_nccl_that_hangs_have_it_as_a_known_fault() -> None:
+    project = Project(REPOSITORY)
+    limit = Version(rules.common()["pair"][0]["when"][3][2])
+    for cell in locked_cells(project):
+        wheels = project.wheel_lock(cell).wheels if cell.arch == "gb10" else ()
+        old = any(wheel.name.startswith("nvidia-nccl-cu") and Version(wheel.version) < limit for wheel in wheels)
+        assert any("NCCL" in fault for fault in known_faults(project.matrix, cell)) == old, cell

@@ -1,0 +1,32 @@
+"""What the library uses of the program that runs inside images: the only module that imports it.
+
+So what a container decides, the host and the site show; they do not decide it again. An edit of what is named here
+changes images, and may change what the library does.
+"""
+
+from images.serve.program import checks, heat, memory, settings
+from images.serve.program import image as images
+from images.serve.program.errors import StartError
+from images.serve.program.findings import FAIL, Start
+from images.serve.program.keys import SIMILAR
+from images.serve.program.readings import Gpu, Readings
+from images.serve.program.servers.known import server_of
+from images.serve.program.weights import File as WeightFile
+from images.serve.program.weights import read_list as list_weights
+
+__all__ = [
+    "FAIL",
+    "SIMILAR",
+    "Gpu",
+    "Readings",
+    "Start",
+    "StartError",
+    "WeightFile",
+    "checks",
+    "heat",
+    "images",
+    "list_weights",
+    "memory",
+    "server_of",
+    "settings",
+]
