@@ -6,21 +6,23 @@ changes images, and may change what the library does.
 
 from images.serve.program import checks, heat, memory, settings
 from images.serve.program import image as images
-from images.serve.program.errors import StartError
-from images.serve.program.findings import FAIL, Start
+from images.serve.program.findings import OK, Start
 from images.serve.program.keys import SIMILAR
 from images.serve.program.readings import Gpu, Readings
 from images.serve.program.servers.known import server_of
+from images.serve.program.servers.server import Server
+from images.serve.program.watch import LOW_ACCEPTANCE
 from images.serve.program.weights import File as WeightFile
 from images.serve.program.weights import read_list as list_weights
 
-__all__ = [
-    "FAIL",
+__all__ = (
+    "LOW_ACCEPTANCE",
+    "OK",
     "SIMILAR",
     "Gpu",
     "Readings",
+    "Server",
     "Start",
-    "StartError",
     "WeightFile",
     "checks",
     "heat",
@@ -29,4 +31,4 @@ __all__ = [
     "memory",
     "server_of",
     "settings",
-]
+)

@@ -48,7 +48,6 @@ from imagefactory.store.progress import Say
 _MODELS = "sglang/srt/models/"  # a file for each family of models; vLLM has a table of them
 _TABLE = "vllm/model_executor/models/registry.py"
 _NEEDLESS = re.compile(r"(For[A-Z]\w*|MTP|MTPModel|(Draft)?Model)$")  # what names of architectures end with
-_SECOND_NODE = {"NODE_RANK": "1", "HEAD_ADDRESS": "10.0.0.1"}
 _NAMED = 20  # more names than that say nothing to a reader
 
 
@@ -223,7 +222,7 @@ def _faults(project: Project, cell: Cell, flags: FlagLock) -> Iterator[str]:
     served = describe_cell(project, cell)
     preview = Preview(project.root, served.description, served.model)
     try:
-        command = preview.command(_SECOND_NODE if project.matrix.models[cell.model].sparks > 1 else None)
+        command = preview.command(project.matrix.models[cell.model].node_settings(1))
     except FactoryError as error:
         yield error.what
     else:

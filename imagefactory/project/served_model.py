@@ -158,6 +158,10 @@ class ServedModel(_OfServers):
         cache = "all of the KV cache" if self.memory.latent else "half of the KV cache"
         return f"for two DGX Sparks: {self.memory.weights_gb / self.sparks:.0f} GB of weights and {cache} on each"
 
+    def node_settings(self, rank: int, head: str = "192.168.100.1") -> dict[str, str]:
+        """Return what no image can know of two machines, as an example for the head (0) or the other (1)."""
+        return {"NODE_RANK": str(rank), "HEAD_ADDRESS": head} if self.sparks > 1 else {}
+
     @property
     def repositories(self) -> list[str]:
         """Its own first, each once: a model may draft for itself."""

@@ -24,8 +24,6 @@ NEIGHBOURS: Final = 6
 HISTORY: Final = 100
 """How many changes a page lists, the newest."""
 SOMEBODY: Final = "/home/somebody"
-HEAD: Final = {"NODE_RANK": "0", "HEAD_ADDRESS": "192.168.100.1"}
-"""The first of two machines, with an address that the user has to put right."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +174,7 @@ def image_page(
     registry = stock.records.registry
     reference = f"{registry}@{digest}" if digest else f"{registry}:{tags[0]}"
     smoke = tuple(_smoke(stock, cell))
-    pair = matrix.models[cell.model].sparks > 1
+    head = matrix.models[cell.model].node_settings(0)
     return ImagePage(
         slug=cell.slug,
         target=f"{cell}/{cell.machine}",
@@ -218,8 +216,8 @@ def image_page(
         history=tuple(_changes(lines[: -HISTORY - 1 : -1])),
         older=max(0, len(lines) - HISTORY),
         problems=evidence.problems,
-        docker_run=_docker_run(planned, reference, pair=pair),
-        older_run=_docker_run(planned, f"{registry}@{lines[-2].image.digest}", pair=pair) if lines[1:] else None,
+        docker_run=_docker_run(planned, reference, head),
+        older_run=_docker_run(planned, f"{registry}@{lines[-2].image.digest}", head) if lines[1:] else None,
         environment=plan.config.env,
         entrypoint=plan.config.entrypoint,
         labels=plan.config.labels,
@@ -303,9 +301,9 @@ def _changes(lines: Iterable[Line]) -> Iterator[Change]:
         )
 
 
-def _docker_run(planned: Planned, reference: str, *, pair: bool) -> str:
+def _docker_run(planned: Planned, reference: str, head: Mapping[str, str]) -> str:
     """Return the command that starts the image, for anybody's home; of a pair, that of the first machine."""
     description = planned.plan.layers[-1].settings.model_dump()["description"]
     models = f"{SOMEBODY}/.cache/huggingface"
-    launch = Launch(planned.cell, reference, description, given=HEAD if pair else {}, models=models)
+    launch = Launch(planned.cell, reference, description, given=head, models=models)
     return re.sub(rf"(?<= ){SOMEBODY}/", "~/", shell_line(docker_run(launch)))

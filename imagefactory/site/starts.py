@@ -17,14 +17,11 @@ from imagefactory.plan.serve.description import Served, describe_cell, write_des
 from imagefactory.project.cells import Cell, default_version
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
+from imagefactory.serve_program import OK, Gpu, Readings, Start, checks, memory, server_of
+from imagefactory.serve_program import images as program_images
+from imagefactory.serve_program import settings as program_settings
 from imagefactory.site.choosing import gpu_of
-from imagefactory.site.image_page import HEAD, ImagePage
-from images.serve.program import checks, memory
-from images.serve.program import image as program_images
-from images.serve.program import settings as program_settings
-from images.serve.program.findings import OK, Start
-from images.serve.program.readings import Gpu, Readings
-from images.serve.program.servers.known import server_of
+from imagefactory.site.image_page import ImagePage
 
 CHECKS: Final = ("gpu", "kernels", "combination")
 """The checks beside memory that the arch and the image's defaults decide."""
@@ -206,7 +203,7 @@ def program_start(matrix: Matrix, cell: Cell, served: Served) -> Start:
     of_gpu = (None, None) if arch.memory and arch.memory.unified else (total, free)
     gpus = (Gpu(arch.gpu or "", arch.capability, *of_gpu),) if arch.capability else ()
     server = server_of(image)
-    settings = program_settings.read(image, HEAD if matrix.models[cell.model].sparks > 1 else {})
+    settings = program_settings.read(image, matrix.models[cell.model].node_settings(0))
     return Start(server, image, settings, server.build(image, settings), Readings(gpus, "", total, free), "", None)
 
 

@@ -15,10 +15,38 @@ from tests.fixtures.checkouts import REPOSITORY
 
 LIBRARY, IMAGES = "imagefactory", "images"
 ROOMS = (
-    *("errors", "store", "environment", "gpu_code", "oci", "project", "mods", "lock", "plan", "assemble"),
-    *("compile", "importing", "launch", "check", "publish", "pair", "ci", "site", "docs", "cli"),
+    *(
+        "errors",
+        "serve_program",
+        "store",
+        "environment",
+        "gpu_code",
+        "oci",
+        "project",
+        "mods",
+        "lock",
+        "plan",
+        "assemble",
+    ),
+    *("assemble", "compile", "importing", "launch", "check", "publish", "pair", "ci", "site", "docs", "cli"),
 )
 """Lowest first. A module may import its own room and those before it; images import nothing of the library."""
+FLOORS = {
+    "images.shipped": (
+        *("errors hashing values", "yamlfile", "mods.diffs mods.settings", "mods.text", "mods.manifest"),
+        *("mods.checks mods.edits mods.load", "mods.apply", "mods.at_start"),
+    ),
+    "images.serve.program": (
+        *("errors heat network private_files redaction timeline checkpoint", "image keys readings health"),
+        *("flags liveness rules", "ahead first_process memory settings", "command", "servers.server"),
+        *("servers.sglang servers.vllm findings", "servers.known"),
+        *("loading machine_checks model_checks pair weights", "checks hub link show"),
+        *("downloading proof watch", "main"),
+    ),
+}
+"""The floors inside images, lowest first: a module imports those before its own, and none of another package."""
+DOOR, SHARED = "imagefactory.serve_program", "images.shipped"
+"""The only module that imports the serve program, and the only package that images and the library share."""
 
 
 class Modules:
@@ -57,6 +85,26 @@ class Modules:
                 if _floor(name) > _floor(importer):
                     yield f"{importer} imports {name}"
 
+    def between_floors(self) -> Iterator[str]:
+        """List the imports inside images that do not go down a floor, and modules that have no floor."""
+        for package, floors in FLOORS.items():
+            numbers = {f"{package}.{name}": number for number, floor in enumerate(floors) for name in floor.split()}
+            for importer in (name for name in self.imports if name.startswith(f"{package}.")):
+                if importer not in numbers:
+                    if self.imports[importer]:
+                        yield f"{importer} has no floor"
+                    continue
+                for name in self.imports[importer]:
+                    if name.startswith(f"{IMAGES}.") and numbers.get(name, len(floors)) >= numbers[importer]:
+                        yield f"{importer} imports {name}"
+
+    def past_the_door(self) -> Iterator[str]:
+        """List the library's imports of images that are neither of the shared package nor in the one module for it."""
+        for importer, imported in self.imports.items():
+            for name in imported if importer.startswith(LIBRARY) and importer != DOOR else ():
+                if name.startswith(IMAGES) and not f"{name}.".startswith(f"{SHARED}."):
+                    yield f"{importer} imports {name}"
+
     def circle(self, tree: str) -> list[str]:
         """Return the modules of a circle below a folder, if there is one."""
         inside = {name: found for name, found in self.imports.items() if name.partition(".")[0] == tree}
@@ -93,9 +141,14 @@ def test_imports_only_go_down_and_form_no_circle(modules: Modules) -> None:
     assert circle == modules.circle(IMAGES) == []
 
 
+def test_images_have_floors_and_the_library_has_one_door_to_the_serve_program(modules: Modules) -> None:
+    assert list(modules.between_floors()) == []
+    assert list(modules.past_the_door()) == []
+
+
 def test_the_library_consists_of_rooms() -> None:
     entries = {path.name for path in (REPOSITORY / LIBRARY).iterdir() if path.name != "__pycache__"}
-    assert entries == {*ROOMS[1:], "errors.py", "__init__.py", "py.typed"}
+    assert entries == {*ROOMS[2:], "errors.py", "serve_program.py", "__init__.py", "py.typed"}
 
 
 def tree(root: Path, files: dict[str, str]) -> Modules:
@@ -119,6 +172,28 @@ def test_upward_imports_are_found(tmp_path: Path) -> None:
     assert sorted(line.partition(" ")[0] for line in found) == [
         "imagefactory.errors", "imagefactory.oci.tar", "imagefactory.plan.make", "images.shipped.yamlfile"
     ]  # fmt: skip
+
+
+def test_imports_across_floors_and_past_the_door_are_found(tmp_path: Path) -> None:
+    modules = tree(
+        tmp_path,
+        {
+            "images/serve/program/command.py": "from .memory import judge",
+            "images/serve/program/memory.py": "from .command import option",
+            "images/serve/program/rules.py": "from images.shipped import values",
+            "images/serve/program/stray.py": "from . import rules",
+            "images/shipped/values.py": "",
+            "imagefactory/serve_program.py": "from images.serve.program import rules",
+            "imagefactory/launch/docker_run.py": "def f():\n    from images.serve.program.rules import holds",
+            "imagefactory/mods/check.py": "from images.shipped.values import Name",
+        },
+    )
+    assert list(modules.between_floors()) == [
+        "images.serve.program.memory imports images.serve.program.command",
+        "images.serve.program.rules imports images.shipped.values",
+        "images.serve.program.stray has no floor",
+    ]
+    assert list(modules.past_the_door()) == ["imagefactory.launch.docker_run imports images.serve.program.rules"]
 
 
 def test_circles_are_found_even_inside_functions_and_between_neighbours(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from playwright.sync_api import Browser, Page
 from imagefactory.plan.serve.description import describe_cell
 from imagefactory.project.project import Project, locked_cells
 from imagefactory.site.documents import as_script
-from imagefactory.site.image_page import HEAD
 from imagefactory.site.rendering import HERE
 from imagefactory.site.starts import Machine, Reserves, StartMemory, machines, program_start
 from images.serve.program import checks
@@ -54,7 +53,8 @@ def passes(start: Start, machine: Machine, share: float, context: int) -> bool:
     """Whether the memory check of the image's own program lets a start pass."""
     of_gpu = (None, None) if machine.unified else (machine.total, machine.free)
     gpus = (Gpu(machine.title, start.image.capability, *of_gpu),)
-    pair = HEAD if start.image.settings["NODES"].default == "2" else {}
+    names = start.settings.given & {"NODE_RANK", "HEAD_ADDRESS"}
+    pair = {name: start.settings.text(name) for name in names}
     given = {"GPU_MEMORY_UTILIZATION": str(share), "MAX_MODEL_LEN": str(context), **pair}
     settings = program_settings.read(start.image, given)
     command = start.server.build(start.image, settings)

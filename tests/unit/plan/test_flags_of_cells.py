@@ -22,7 +22,7 @@ def command_of(cell: Cell) -> tuple[list[str], dict[str, str]]:
     """Return the arguments of the server in a cell's image, built by the image's own program, and its environment."""
     served = describe_cell(PROJECT, cell)
     image = program_image(served)
-    node = {"NODE_RANK": "1", "HEAD_ADDRESS": "10.0.0.1"} if PROJECT.matrix.models[cell.model].sparks > 1 else {}
+    node = PROJECT.matrix.models[cell.model].node_settings(1)
     settings = program_settings.read(image, image_environment(served.description) | node, ())
     return list(server_of(image).build(image, settings).arguments), served.extra
 

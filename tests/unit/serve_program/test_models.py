@@ -23,7 +23,7 @@ def test_every_model_passes_all_checks_on_an_idle_spark(real_image: Images, real
     for name, model in real_matrix.models.items():
         if model.memory is not None:
             # The readings have no cable; what a pair's cable needs is tested by itself.
-            node = {"NODE_RANK": "0", "HEAD_ADDRESS": "10.0.0.1", "SKIP_CHECKS": "pair"} if model.sparks > 1 else {}
+            node = model.node_settings(0) | {"SKIP_CHECKS": "pair" if model.sparks > 1 else ""}
             shown = real_image(name).dry_run({"PORT": "18999", **node}, readings=READINGS / "gb10.json")
             assert [check for check in shown["checks"] if check["result"] == "fail"] == [], name
             [told] = [check["detail"] for check in shown["checks"] if check["name"] == "memory"]

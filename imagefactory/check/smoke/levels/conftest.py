@@ -20,7 +20,7 @@ from imagefactory.plan.plan import Plan
 from imagefactory.project.project import Project
 from imagefactory.project.servers.known import server_of
 from imagefactory.project.servers.server import Server
-from images.serve.program.servers.server import Server as ProgramServer
+from imagefactory.serve_program import Server as ProgramServer
 
 INSIDE = Path(__file__).parent / "inside"
 IN_CONTAINER = "/tmp/smoke"  # noqa: S108 - in a container of our own

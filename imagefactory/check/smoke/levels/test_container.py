@@ -22,7 +22,7 @@ from imagefactory.plan.plan import Plan
 from imagefactory.plan.serve.image_paths import CUDA_HOME, ENTRYPOINT
 from imagefactory.project.cells import buildable
 from imagefactory.project.project import Project
-from images.serve.program.servers.server import Server
+from imagefactory.serve_program import Server
 
 Applies = Callable[[bool, str], None]
 Measure = Callable[[str, object], None]
@@ -54,12 +54,9 @@ EXCUSED_SCRIPTS = {
 }
 
 
-HEAD = {"NODE_RANK": "0", "HEAD_ADDRESS": "127.0.0.1"}
-
-
 def of_pair(project: Project, model: str) -> dict[str, str]:
     """Return the settings without which a model for two Sparks does not start."""
-    return HEAD if project.matrix.models[model].sparks > 1 else {}
+    return project.matrix.models[model].node_settings(0, "127.0.0.1")
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,8 @@ from imagefactory.launch.docker_run import HUB_CACHE, STACK
 from imagefactory.plan.plan import Plan
 from imagefactory.plan.serve.image_paths import MODEL_CACHE
 from imagefactory.project.servers.server import Server
-from images.serve.program.servers.server import Server as ProgramServer
-from images.serve.program.watch import LOW_ACCEPTANCE
+from imagefactory.serve_program import LOW_ACCEPTANCE
+from imagefactory.serve_program import Server as ProgramServer
 
 Applies = Callable[[bool, str], None]
 Measure = Callable[[str, object], None]

@@ -18,7 +18,7 @@ from imagefactory.launch.docker_run import STOP_SECONDS
 from imagefactory.plan.serve.description import GENERATED_MODELS
 from imagefactory.plan.serve.image_paths import ENTRYPOINT
 from imagefactory.project.servers.server import Server
-from images.serve.program.servers.server import Server as ProgramServer
+from imagefactory.serve_program import Server as ProgramServer
 
 Applies = Callable[[bool, str], None]
 Measure = Callable[[str, object], None]
