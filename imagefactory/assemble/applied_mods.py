@@ -16,7 +16,6 @@ from imagefactory.assemble.inputs import Downloads
 from imagefactory.assemble.layers.slim_wheel import Slimmer
 from imagefactory.assemble.layers.wheel_layer import wheel_entries
 from imagefactory.lock.wheel_contents import installed_path
-from imagefactory.mods.source_files import needed_git_source, package_files
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath, read_content
 from imagefactory.plan.plan import (
     BytecodeLayer,
@@ -33,7 +32,7 @@ from imagefactory.project.project import Project
 from imagefactory.store.digests import Sha256
 from images.shipped.mods.apply import Applied, misplaced, refuse_taken
 from images.shipped.mods.apply import apply_mods as apply_group
-from images.shipped.mods.manifest import IMAGE_FILES, GitSource, Mod, Variant, path_fault
+from images.shipped.mods.manifest import IMAGE_FILES, Mod, Variant
 from images.shipped.mods.text import decoded, updated_record
 
 
@@ -156,35 +155,27 @@ class InstalledWheel:
 def apply_chain(chosen: Sequence[tuple[Mod, Variant]], trees: Mapping[str, InstalledWheel]) -> list[Applied]:
     """Apply a chain of mods, each to its distribution, and return what each of them changed."""
     applied: list[Applied] = []
-    groups: dict[tuple[str, GitSource | None], list[tuple[Mod, Variant]]] = {}
+    groups: dict[str, list[tuple[Mod, Variant]]] = {}
     for mod, variant in chosen:
-        groups.setdefault((mod.manifest.distribution, variant.source), []).append((mod, variant))
-    for (distribution, source), group in groups.items():
-        read = trees[distribution].read if source is None else needed_git_source(*group[0], source).read
-        applied += apply_group(group, read)
+        groups.setdefault(mod.manifest.distribution, []).append((mod, variant))
+    for distribution, group in groups.items():
+        applied += apply_group(group, trees[distribution].read)
     _refuse_unsafe(applied, trees)
     order = [mod.name for mod, _ in chosen]
     return sorted(applied, key=lambda result: order.index(result.mod.name))
 
 
 def added_by(applied: Applied) -> tuple[str, ...]:
-    brought = _brought_along(applied.mod, applied.variant)
-    added = (path for path in applied.added if not path.startswith(IMAGE_FILES))
-    return tuple(dict.fromkeys([*brought, *added]))
+    return tuple(path for path in applied.added if not path.startswith(IMAGE_FILES))
 
 
 def _refuse_unsafe(applied: Sequence[Applied], trees: Mapping[str, InstalledWheel]) -> None:
-    """Refuse files that a mod brings along under bad names, over those of its distribution, or of another mod."""
+    """Refuse files that a mod adds over those of its distribution, or of another mod."""
     adders: dict[str, str] = {}
     for result in applied:
         mod, variant = result.mod, result.variant
-        added = added_by(result)
-        for path in added:
-            fault = path_fault(path)
-            if fault is not None:
-                raise misplaced(mod, variant, repr(path), f"The path {fault}.", "forbidden-path")
         distribution = mod.manifest.distribution
-        refuse_taken(mod, variant, added, distribution, trees[distribution].paths)
+        refuse_taken(mod, variant, added_by(result), distribution, trees[distribution].paths)
         for path in result.added:
             if adders.setdefault(path, mod.name) != mod.name:
                 raise misplaced(mod, variant, path, f"The mod {adders[path]} adds it, too.", "taken-path")
@@ -199,17 +190,16 @@ def mod_entries(applied: Sequence[Applied], trees: Mapping[str, InstalledWheel])
     last = applied[-1]
     distribution = last.mod.manifest.distribution
     tree = trees[distribution]
-    files = _brought_along(last.mod, last.variant) | {path: text.encode() for path, text in last.files.items()}
     changed = {
         path: text
         for result in applied
-        if result.variant.source is None and result.mod.manifest.distribution == distribution
+        if result.mod.manifest.distribution == distribution
         for path, text in result.files.items()
         if not path.startswith(IMAGE_FILES)
     }
     note = json.dumps({"mods": [result.record() for result in applied]}, indent=2, sort_keys=True) + "\n"
     return (
-        *(_file(image_path(path, tree.site), data) for path, data in files.items()),
+        *(_file(image_path(path, tree.site), text.encode()) for path, text in last.files.items()),
         _file(ImagePath(RECORD_OF_MODS), note.encode()),
         *([tree.updated_record(changed)] if changed else []),
     )
@@ -219,11 +209,10 @@ def modules_of(applied: Sequence[Applied], trees: Mapping[str, InstalledWheel]) 
     """List the Python files below site-packages that mods change or add, as the last of them leaves each."""
     found: dict[ImagePath, Entry] = {}
     for result in applied:
-        changed = {path: text.encode() for path, text in result.files.items()}
-        for path, data in (_brought_along(result.mod, result.variant) | changed).items():
+        for path, text in result.files.items():
             if path.endswith(".py") and not path.startswith(IMAGE_FILES):
                 place = image_path(path, trees[result.mod.manifest.distribution].site)
-                found[place] = _file(place, data)
+                found[place] = _file(place, text.encode())
     return tuple(found.values())
 
 
@@ -231,12 +220,6 @@ def image_path(path: str, site: str) -> ImagePath:
     if path.startswith(IMAGE_FILES):
         return ImagePath(path.lstrip("/"))
     return ImagePath(f"{site}/{path}")
-
-
-def _brought_along(mod: Mod, variant: Variant) -> dict[str, bytes]:
-    if variant.source is None:
-        return {}
-    return package_files(needed_git_source(mod, variant, variant.source).folder, variant.source.package)
 
 
 def _file(path: ImagePath, data: bytes) -> Entry:

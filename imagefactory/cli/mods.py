@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     name="a mod; repeatable (default: all)",
     vllm="a version of the matrix, such as 0.32.0 or sglang-0.5.21; repeatable (default: all releases)",
     source="check this source tree instead, as the version --vllm (default: nightly)",
-    write="update the table in mods/README.md; entries that cannot be checked here stay as they are",
+    write="update the table in mods/README.md",
     report="with --source: open, update or close an issue on GitHub for each mod, instead of failing",
 )
 def check(
@@ -48,9 +48,6 @@ def check(
     compatibility.refuse_broken(results)
     for line in unfinished(project, name):
         say(line)
-    for result in (result for result in results if result.status == "out of reach"):
-        kept = "; its entry in the table stays as it is" if write else ""
-        say(f"{result.mod} on {result.version}: not checked, because {result.detail}{kept}")
     if write:
         readme = project.root / "mods" / "README.md"
         say_written(project, readme, changed=compatibility.write_table(readme, results, project.mods))

@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from imagefactory.errors import MOD_FILE_MISSING, MOD_MISFITS, ModError, unknown_name
 from imagefactory.mods.choose import find_mod, refuse_unknown_names
-from imagefactory.mods.source_files import FolderSource, Trees, git_source
+from imagefactory.mods.source_files import FolderSource, Trees
 from imagefactory.project.cells import first_of_release
 from imagefactory.project.matrix import Matrix
 from imagefactory.project.project import Project
@@ -29,7 +29,6 @@ Status = Literal[
     "conflict",
     "file missing",
     "not covered",
-    "out of reach",
 ]
 BEGIN = "<!-- table: made by `./inv mods.check --write` -->"
 END = "<!-- end of table -->"
@@ -141,8 +140,6 @@ def _check(matrix: Matrix, mod: Mod, name: str, trees: Trees) -> ModResult:
 
 def _try(mod: Mod, variant: Variant, name: str, trees: Trees) -> ModResult | None:
     """Apply one variant of a mod; return a result only if it cannot be applied."""
-    if variant.source is not None and git_source(variant.source) is None:
-        return ModResult(mod.name, name, "out of reach", f"{variant.source.git} is not on this machine")
     try:
         trees.apply(mod, variant, name)
     except ModError as error:
@@ -230,17 +227,12 @@ def read_table(text: str) -> Mapping[tuple[str, str], ModResult]:
 def write_table(readme: Path, results: Sequence[ModResult], mods: Iterable[str]) -> bool:
     """Update the table in the README, and return whether it changed.
 
-    Where a mod could not be checked, or was not, the table stays as it is.
+    Where a mod was not checked, the table stays as it is.
     """
     text = read_text(readme)
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
-    known = {**read_table(text)}
-    for result in results:
-        if result.status != "out of reach":
-            known[result.mod, result.version] = result
-        else:
-            known.setdefault((result.mod, result.version), result)
+    known = {**read_table(text)} | {(result.mod, result.version): result for result in results}
     versions = dict.fromkeys(result.version for result in results)
     rows = [known[name, version] for name in mods for version in versions if (name, version) in known]
     fresh = f"{before}{BEGIN}\n{markdown(rows)}\n{END}{after}"

@@ -1,7 +1,6 @@
 """Finds and reads the files that mods change: in wheels by range request, in sdists, or in a folder."""
 
 import json
-import os
 import tarfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -10,19 +9,18 @@ from functools import cached_property
 from pathlib import Path
 from zipfile import ZipFile
 
-from imagefactory.errors import InputError, NetworkError
+from imagefactory.errors import NetworkError
 from imagefactory.project.locks.files import LockedSource, LockedWheel, WheelLock
 from imagefactory.project.locks.indexed_files import configured_indexes, indexed_file, offers_of, open_in_place
 from imagefactory.project.project import Project, locked_cells
 from imagefactory.project.server_versions import VLLM, version_title
 from imagefactory.store.atomic import writing
 from imagefactory.store.cache import Store
-from imagefactory.store.digests import checksum, sha256_of
 from imagefactory.store.downloads import fetch
 from imagefactory.store.http import new_session
 from imagefactory.store.indexes import Indexes
 from images.shipped.mods.apply import Applied, apply_mods
-from images.shipped.mods.manifest import IMAGE_FILES, GitSource, Mod, Stage, Variant
+from images.shipped.mods.manifest import IMAGE_FILES, Mod, Stage, Variant
 from images.shipped.mods.text import decoded, read_text
 
 FACTS = "source-files-2"
@@ -124,55 +122,6 @@ class ReleaseSource:
         return read
 
 
-def source_variable(repository: str) -> str:
-    """Return the variable that points to a checkout of a repository, such as FACTORY_SOURCE_TURBOQUANT."""
-    name = repository.rpartition("/")[2].upper().replace("-", "_").replace(".", "_")
-    return f"FACTORY_SOURCE_{name}"
-
-
-def git_source(source: GitSource) -> FolderSource | None:
-    """Find the user's checkout of a git source and verify it; return None if there is none."""
-    folder = os.environ.get(source_variable(source.git))
-    if not folder:
-        return None
-    found = package_hash(Path(folder), source.package)
-    if found != source.sha256:
-        raise InputError(
-            "wrong-digest",
-            f"The folder is not {source.git} at {source.commit[:12]}.",
-            where=folder,
-            why=f"The package {source.package} there has the hash {found}; the mod names {source.sha256}.",
-            fix="Check out exactly that commit, without changes.",
-        )
-    return FolderSource(Path(folder))
-
-
-def needed_git_source(mod: Mod, variant: Variant, source: GitSource) -> FolderSource:
-    """Return the sources that a mod adds, or raise an error that explains how to get them."""
-    tree = git_source(source)
-    if tree is None:
-        raise NetworkError(
-            "source-missing",
-            f"The sources of {source.git} are not on this machine.",
-            where=mod.where_in(variant, "source"),
-            why=f"The mod {mod.name} adds them to the image, and no package index has them.",
-            fix=f"Check out the commit {source.commit} and set {source_variable(source.git)} to the folder.",
-        )
-    return tree
-
-
-def package_files(folder: Path, package: str) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted((folder / package).rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts
-    }
-
-
-def package_hash(folder: Path, package: str) -> str:
-    return checksum({path: sha256_of(data) for path, data in package_files(folder, package).items()})
-
-
 class Trees:
     """Finds the unmodified files that mods change, for versions of the matrix or for one folder."""
 
@@ -184,8 +133,6 @@ class Trees:
         self._lock = threading.Lock()
 
     def tree(self, mod: Mod, variant: Variant, name: str) -> FolderSource | ReleaseSource:
-        if variant.source is not None:
-            return needed_git_source(mod, variant, variant.source)
         if self._folder is not None:
             return self._folder
         return self.release(mod.manifest.distribution, name, variant.stage)

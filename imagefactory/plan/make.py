@@ -268,5 +268,4 @@ def _compiled_label(wheels: WheelLock) -> dict[str, str]:
 
 
 def _licences(chosen: Chosen) -> list[str]:
-    of_sources = {variant.source.licence for _, variant in chosen.mods if variant.source is not None}
-    return sorted({"Apache-2.0", *(mod.manifest.licence for mod, _ in chosen.mods), *of_sources})
+    return sorted({"Apache-2.0", *(mod.manifest.licence for mod, _ in chosen.mods)})

@@ -173,7 +173,7 @@ def _list(stock: Stock, slug: str, images: list[Planned]) -> PackageList:
     cell, plan, problem = images[0].cell, images[0].plan, ""
     gnu: tuple[str, ...] = ()
     try:
-        parts = [part for part in components_of(stock.project, plan) if part.kind in {"wheel", "deb", "source"}]
+        parts = [part for part in components_of(stock.project, plan) if part.kind in {"wheel", "deb"}]
     except FactoryError as error:  # a licence is not on record
         problem = f"licences of {slug}: {error.what} {error.why}"
         rows = [Package.of("deb", deb, NOT_RECORDED) for deb in stock.project.base_lock(cell).debs]

@@ -167,10 +167,4 @@ class _Preparing:
         if plans[0] is None or plans[1] is None:
             raise _CannotRunError("this checkout does not have the image's plan, so its mods are unknown")
         has = {mod.name for mod in plans[1].mods}
-        missing = [mod for mod in plans[0].mods if mod.name not in has]
-        for mod in missing:
-            if mod.manifest.variants[0].source is not None:
-                raise _CannotRunError(
-                    f"{counterpart.cell} cannot apply the mod {mod.name} at start-up: it needs other sources"
-                )
-        return tuple(mod.name for mod in missing)
+        return tuple(mod.name for mod in plans[0].mods if mod.name not in has)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Rows = Iterable[Iterable[str]]
 _GOOD = "ok", "passed", "native", "applies", "changes", "cached"
-_UNSURE = "warning", "not run", "jit", "out of reach", "to build", "not checked", "not counted"
+_UNSURE = "warning", "not run", "jit", "to build", "not checked", "not counted"
 _BAD = "failed", "fails", "empty", "missing", "held back", "broken"
 _DULL = "not needed", "other server", "other chips", "other Python", "untried"
 _STYLES = {

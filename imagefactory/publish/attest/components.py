@@ -31,7 +31,7 @@ from imagefactory.publish.attest import spdx
 from imagefactory.publish.attest.licence_record import Licences
 from imagefactory.store.digests import Sha256
 
-ComponentKind = Literal["wheel", "deb", "mod", "source", "program", "model"]
+ComponentKind = Literal["wheel", "deb", "mod", "program", "model"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ def components_of(project: Project, plan: Plan) -> list[Component]:
                 files = {f"/{layer.settings.files[item.name]}": item.sha256 for item in layer.inputs}
                 found.append(_own("program", "imagefactory-serve", layer, files=files))
             case ModLayer():
-                found += _mod(layer)
+                found += [_mod(layer)]
             case ModelLayer():
                 found += models_of(layer)
             case BytecodeLayer():
@@ -189,12 +189,11 @@ def _bytecode(layer: BytecodeLayer) -> Component:
     return _own("program", name, layer, files=files, licence="LicenseRef-of-its-sources", says=says)
 
 
-def _mod(layer: ModLayer) -> Iterator[Component]:
-    """Describe a mod, and the distribution that it brings along, if any."""
+def _mod(layer: ModLayer) -> Component:
     mod = layer.settings.chain[-1].mod
     [variant] = mod.manifest.variants
-    digest, source = mod.digest(variant), variant.source
-    yield Component(
+    digest = mod.digest(variant)
+    return Component(
         kind="mod",
         name=mod.name,
         version=digest[:12],
@@ -203,18 +202,6 @@ def _mod(layer: ModLayer) -> Iterator[Component]:
         says="mod.yaml",
         layer=layer.key,
     )
-    if source is not None:
-        yield Component(
-            kind="source",
-            name=mod.manifest.distribution,
-            version=source.commit,
-            purl=f"pkg:github/{source.git.lower()}@{source.commit}#{source.package}",
-            sha256=Sha256(source.sha256),
-            licence=source.licence,
-            says="mod.yaml",
-            layer=layer.key,
-            needed_by=(f"mod:{mod.name}",),
-        )
 
 
 def models_of(layer: ModelLayer) -> Iterator[Component]:

@@ -26,7 +26,6 @@ _TYPES: Final[dict[ComponentKind, str]] = {
     "wheel": "library",
     "deb": "library",
     "mod": "library",
-    "source": "library",
     "program": "application",
     "model": "machine-learning-model",
 }

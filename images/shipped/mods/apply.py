@@ -26,7 +26,7 @@ class Applied:
         return [path for path, before in self.before.items() if before is None]
 
     def record(self) -> dict[str, object]:
-        entry: dict[str, object] = {
+        return {
             "name": self.mod.name,
             "versions": self.variant.versions,
             "licence": self.mod.manifest.licence,
@@ -37,9 +37,6 @@ class Applied:
                 for path, text in sorted(self.files.items())
             },
         }
-        if self.variant.source is not None:
-            entry["source"] = self.variant.source.model_dump(include={"git", "commit", "licence"})
-        return entry
 
 
 def apply_mods(chosen: Iterable[tuple[Mod, Variant]], read: Reader) -> list[Applied]:
@@ -127,8 +124,7 @@ def _refuse_misplaced(applied: Applied, texts: Texts, read: Reader) -> None:
         for other in {f"{module}.py", f"{module}/__init__.py"} - {path} if module else ():
             if texts.get(other) is not None or read(other) is not None:
                 raise misplaced(mod, variant, path, f"{other} is the module of that name.", "taken-path")
-        needs_package = variant.stage == "installed" and variant.source is None
-        if path.startswith(IMAGE_FILES) or not needs_package:
+        if path.startswith(IMAGE_FILES) or variant.stage != "installed":
             continue
         if all(read(f"{folder}/__init__.py") is None for folder in folders):
             why = f"It is in no package of {mod.manifest.distribution}: no folder above has an __init__.py."

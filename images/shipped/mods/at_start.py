@@ -114,14 +114,6 @@ def apply_installed(folder: Path, names: Sequence[str], installation: Installati
         picked[name] = mods[name], mods[name].needed_variant(installation.vllm)
     lines: list[str] = []
     for name, (mod, variant) in list(picked.items()):
-        if variant.source is not None:
-            raise ModError(
-                "not-applicable",
-                f"The mod {name} cannot be applied at start-up.",
-                where=mod.where_in(variant, "source"),
-                why="It needs other sources, which only a build can install.",
-                fix="Use an image that was built with the mod.",
-            )
         if _is_applied(mod, mod.digest(variant), done, installation):
             lines.append(f"{name}: already applied")
             del picked[name]

@@ -14,7 +14,6 @@ from images.shipped.mods.manifest import (
     STAGES,
     Check,
     Edit,
-    GitSource,
     Manifest,
     Mod,
     NewFile,
@@ -29,7 +28,6 @@ from images.shipped.yamlfile import YamlFile, read_yaml
 
 _PARTS: dict[str, type[BaseModel]] = {
     "variants": Variant,
-    "source": GitSource,
     "an edit": Edit,
     "a diff": Patch,
     "a new file": NewFile,

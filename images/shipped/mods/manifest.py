@@ -21,7 +21,7 @@ from pydantic_core import PydanticCustomError
 from images.shipped.errors import ModError
 from images.shipped.hashing import Sha256, checksum
 from images.shipped.mods.settings import refuse_settings
-from images.shipped.values import Condition, Distribution, HubRepo, Name, ServerName, Specifier, VersionText
+from images.shipped.values import Condition, Distribution, Name, ServerName, Specifier, VersionText
 from images.shipped.yamlfile import YamlFile
 
 MANIFEST = "mod.yaml"
@@ -35,8 +35,6 @@ Licence = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]*
 _LONGEST = 255  # bytes that file systems allow for a name
 _RUN_BY_PYTHON = frozenset({"sitecustomize", "usercustomize"})
 """Modules that every Python process imports by itself."""
-OWN_NAMES = "imagefactory_"
-"""What the names of modules and metadata begin with that a mod adds beside a package of its own."""
 
 
 def path_fault(path: str) -> str | None:
@@ -84,7 +82,6 @@ def _expression(text: str) -> str:
 ChangedPath = Annotated[str, AfterValidator(_inside)]
 OwnPath = Annotated[str, AfterValidator(_relative)]  # a file next to mod.yaml
 Expression = Annotated[str, AfterValidator(_expression)]
-Package = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), AfterValidator(_relative)]
 Stage = Literal["installed", "source"]
 STAGES: tuple[Stage, ...] = ("installed", "source")
 
@@ -185,24 +182,11 @@ class Check(_Model):
         return f"{place} {verb} {text!r}"
 
 
-class GitSource(_Model):
-    """A distribution that is on no index, at a commit."""
-
-    git: HubRepo
-    commit: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
-    licence: Licence
-    package: Package  # the folder of the Python package, at the top of the repository
-    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-    """The hash of that folder at that commit."""
-
-
 class Variant(_Model):
     """The changes of a mod for a range of versions."""
 
     versions: Specifier
     stage: Stage = "installed"  # whether it changes the installed package or the sources before compilation
-    source: GitSource | None = None
-    """Another distribution that this variant installs and changes, instead of vLLM."""
     changes: Annotated[list[Change], Field(min_length=1)]
     checks: Annotated[list[Check], Field(min_length=1)]
     """At least one fails without the changes; if none does, the mod is upstream."""
@@ -213,18 +197,11 @@ class Variant(_Model):
         for path in self.paths:
             if not paths.isdisjoint(folders_above(path)):
                 raise PydanticCustomError("taken path", "{path} is below another file", {"path": repr(path)})
-            if self.stage == "installed" and not self._may_hold(path):
+            top, below, _ = path.partition("/")
+            outside = below and not top.isidentifier() and not path.startswith(IMAGE_FILES)
+            if self.stage == "installed" and outside:
                 raise PydanticCustomError("path", "{path} is outside the distribution's packages", {"path": repr(path)})
         return self
-
-    def _may_hold(self, path: str) -> bool:
-        """Whether a path can be in a package of the distribution, or in what the variant brings along."""
-        if path.startswith(IMAGE_FILES):
-            return True
-        top = path.partition("/")[0]
-        if self.source is not None:
-            return top == self.source.package or top.startswith(OWN_NAMES)
-        return top == path or top.isidentifier()
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.failures import raises
-from tests.fixtures.mods import Data, has, manifest, plugin_mod, write_mod
+from tests.fixtures.mods import Data, has, manifest, write_mod
 from tests.fixtures.small_factory import SmallFactory
 
 
@@ -51,33 +51,6 @@ def test_a_file_in_a_package_of_the_distribution_is_added(small_factory: SmallFa
     write_mod(mods, adding("shared/three.py"), {"new": "new = 3\n"})
     [built] = small_factory.build()
     assert [layer.name for layer in built.plan.layers if layer.kind == "mod"] == ["m"]
-
-
-@pytest.mark.parametrize(
-    ("brought", "kind", "said"),
-    [
-        ({"package": "pure"}, "taken-path", "pure installs it."),
-        ({"package": "shared"}, "taken-path", "namespaced installs it."),
-        ({"package": "platform_"}, "taken-path", "platform installs it."),
-        *(({"extra": name}, "forbidden-path", "") for name in (".wh.code.py", "new\nline.py", "run.pth")),
-    ],
-)
-def test_a_package_that_a_mod_brings_along_replaces_none_and_has_safe_names(
-    small_factory: SmallFactory,
-    mods: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    brought: dict[str, str],
-    kind: str,
-    said: str,
-) -> None:
-    write_mod(mods, plugin_mod(tmp_path / "source", **brought, distribution="platform"))
-    monkeypatch.setenv("FACTORY_SOURCE_PLUGIN", str(tmp_path / "source"))
-    with raises(kind, match="may not add") as caught:
-        small_factory.build()
-    assert said in caught.value.why
-    assert f"{brought.get('package', '')}/" in f"{caught.value.what}/"
 
 
 def test_two_mods_of_different_distributions_do_not_add_the_same_file(small_factory: SmallFactory, mods: Path) -> None:

@@ -13,16 +13,14 @@ from imagefactory.assemble.applied_mods import RECORD_OF_MODS, InstalledWheel, a
 from imagefactory.assemble.layers.wheel_layer import record_hash, wheel_entries
 from imagefactory.mods.choose import Chosen
 from imagefactory.oci.entry import Entry, read_content
-from imagefactory.plan.make import _licences, _mod_layers
+from imagefactory.plan.make import _mod_layers
 from imagefactory.plan.plan import Environment, ModLayer, ModSettings
 from imagefactory.project.locks.files import WheelLock
 from imagefactory.store.digests import sha256_of
-from images.shipped.mods.load import load_mod
 from images.shipped.mods.manifest import Mod, Variant
-from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
 from tests.fixtures.lock_files import MADE_FROM, locked_wheel
-from tests.fixtures.mods import Data, edit, has, make_mod, manifest, plugin_mod
+from tests.fixtures.mods import Data, edit, has, make_mod, manifest
 from tests.fixtures.wheels import WheelFactory
 
 ENVIRONMENT = Environment(venv="opt/venv", python="3.11")
@@ -211,25 +209,3 @@ def test_a_file_of_the_image_is_in_no_record(wheels: dict[str, Path], mods: Path
     data = manifest("m", {"add": path, "source": "t"}, checks=[has(path, "hello")])
     [layer] = layers(wheels, make_mod(mods, data, {"t": "hello\n"}))
     assert sorted(entries(layer, wheels)) == [RECORD_OF_MODS, path.lstrip("/")]
-
-
-def test_a_package_that_a_mod_brings_along_is_laid_beside_the_others(
-    wheels: dict[str, Path], mods: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "plugin-src"
-    [layer] = layers(wheels, make_mod(mods, plugin_mod(folder)))
-    with raises("source-missing", match="set FACTORY_SOURCE_PLUGIN"):
-        entries(layer, wheels)
-    monkeypatch.setenv("FACTORY_SOURCE_PLUGIN", str(folder))
-    found = contents(layer, wheels)
-    assert found[f"{SITE}/plugin/code.py"] == b"x = 2\n"
-    assert found[f"{SITE}/plugin/__init__.py"] == b""
-    [entry] = json.loads(found[RECORD_OF_MODS])["mods"]
-    assert entry["source"] == {"git": "somebody/plugin", "commit": "a" * 40, "licence": "GPL-3.0-only"}
-
-
-def test_an_image_with_the_plugin_says_so_in_its_licence() -> None:
-    mod = load_mod(REPOSITORY / "mods" / "turboquant-cuda-graph")
-    plugin, built_in = mod.manifest.variants
-    assert _licences(Chosen(((mod, plugin),), ())) == ["Apache-2.0", "GPL-3.0-only"]
-    assert _licences(Chosen(((mod, built_in),), ())) == ["Apache-2.0"]

@@ -14,7 +14,7 @@ from imagefactory.project.project import Project
 from images.shipped.mods.load import load_mod
 from tests.fixtures.failures import raises
 from tests.fixtures.lock_files import locked_wheel, write_wheel_lock
-from tests.fixtures.mods import Data, edit, has, manifest, plugin_mod, table_in, write_mod
+from tests.fixtures.mods import Data, edit, has, manifest, table_in, write_mod
 from tests.fixtures.releases import released
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import WheelFactory
@@ -129,21 +129,6 @@ def test_source_tree_replaces_the_sources_of_a_version(project: Project, tmp_pat
     assert cells(project, versions=["1.0"], folder=FolderSource(tree)) == {"1.0": "applies"}
 
 
-def test_plugin_is_out_of_reach_until_its_sources_are_on_this_machine(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "plugin-src"
-    add(project, plugin_mod(folder, versions=">=1"))
-    results = check_mods(project, versions=["1.0"])
-    assert [str(result) for result in results] == ["out of reach"]
-    assert results[0].detail == "somebody/plugin is not on this machine"
-    refuse_broken(results)
-    with raises("source-missing", match="FACTORY_SOURCE_PLUGIN"):
-        changes(project, "m", "1.0")
-    monkeypatch.setenv("FACTORY_SOURCE_PLUGIN", str(folder))
-    assert cells(project, versions=["1.0"]) == {"1.0": "applies"}
-
-
 def test_mod_applies_or_is_upstream_as_the_sources_show_and_the_table_says_so(project: Project, tmp_path: Path) -> None:
     add(project, marker())
     results = check_mods(project)
@@ -166,8 +151,8 @@ def test_mod_applies_or_is_upstream_as_the_sources_show_and_the_table_says_so(pr
         check_mods(project, versions=["1.1"])
 
 
-def test_entries_that_cannot_be_checked_stay_in_the_table(project: Project, tmp_path: Path) -> None:
-    add(project, plugin_mod(tmp_path / "plugin-src", versions="<2", not_needed=[LATER]))
+def test_entries_that_were_not_checked_stay_in_the_table(project: Project, tmp_path: Path) -> None:
+    add(project, marker() | {"name": "m"})
     add(project, marker())
     readme = tmp_path / "README.md"
     rows = "| [m](m/mod.yaml) | applies | not needed |\n| [gone](gone/mod.yaml) | applies | applies |"
@@ -175,17 +160,13 @@ def test_entries_that_cannot_be_checked_stay_in_the_table(project: Project, tmp_
         f"{BEGIN}\n| mod | 1.0 | 2.0 |\n|---|---|---|\n{rows}\n\n- m on 2.0: it is there in another way.\n{END}\n"
     )
     fresh = Project(project.root, project.store)
-    for names in (["marker"], []):
-        write_table(readme, check_mods(fresh, names), fresh.mods)
-        assert table_in(readme) == (
-            "| mod | 1.0 | 2.0 |\n|---|---|---|\n"
-            "| [m](m/mod.yaml) | applies | not needed |\n"
-            "| [marker](marker/mod.yaml) | applies | upstream since 2.0 |\n\n"
-            "- m on 2.0: it is there in another way."
-        )
-    readme.write_text(f"{BEGIN}\n{END}\n")
-    write_table(readme, check_mods(fresh), fresh.mods)
-    assert "| [m](m/mod.yaml) | out of reach | not needed |" in table_in(readme)
+    write_table(readme, check_mods(fresh, ["marker"]), fresh.mods)
+    assert table_in(readme) == (
+        "| mod | 1.0 | 2.0 |\n|---|---|---|\n"
+        "| [m](m/mod.yaml) | applies | not needed |\n"
+        "| [marker](marker/mod.yaml) | applies | upstream since 2.0 |\n\n"
+        "- m on 2.0: it is there in another way."
+    )
 
 
 @pytest.mark.parametrize(

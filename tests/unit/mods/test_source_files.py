@@ -11,17 +11,12 @@ from imagefactory.lock.lookups import lock_archive
 from imagefactory.mods.source_files import (
     FolderSource,
     ReleaseSource,
-    git_source,
-    package_files,
-    source_variable,
 )
 from imagefactory.project.locks.files import LockedSource
 from imagefactory.store.cache import Store
 from imagefactory.store.index_config import IndexConfig
 from imagefactory.store.indexes import Indexes
-from images.shipped.mods.manifest import GitSource
 from tests.fixtures.failures import raises
-from tests.fixtures.mods import plugin_mod
 from tests.fixtures.releases import make_sdist
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import WheelFactory, sha256_of_file
@@ -132,21 +127,3 @@ def test_folder_source_reads_only_below_its_folder(tmp_path: Path) -> None:
     assert source.read("x.py") == "a\r\n"
     assert source.read("y.py") is None
     assert source.read("/usr/share/imagefactory/mods/x") is None
-
-
-def test_git_source_comes_from_a_variable_and_must_match_its_hash(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = GitSource(**plugin_mod(tmp_path)["variants"][0]["source"])
-    assert git_source(source) is None
-    assert source_variable("some-body/my.plug-in") == "FACTORY_SOURCE_MY_PLUG_IN"
-    (tmp_path / "plugin/__pycache__").mkdir()
-    (tmp_path / "plugin/__pycache__/code.cpython-311.pyc").write_bytes(b"\0")
-    assert sorted(package_files(tmp_path, "plugin")) == ["plugin/__init__.py", "plugin/code.py"]
-    monkeypatch.setenv("FACTORY_SOURCE_PLUGIN", str(tmp_path))
-    found = git_source(source)
-    assert found is not None
-    assert found.read("plugin/code.py") == "x = 1\n"
-    (tmp_path / "plugin/code.py").write_text("x = 2\n")
-    with raises("wrong-digest", match="is not somebody/plugin at aaaaaaaaaaaa"):
-        git_source(source)

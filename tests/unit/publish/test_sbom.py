@@ -13,7 +13,6 @@ from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 from imagefactory.plan.make import make_plan
-from imagefactory.plan.plan import ModLayer, ModLink, ModSettings
 from imagefactory.project.cells import Cell
 from imagefactory.project.locks.files import LicenceLock, WheelLock
 from imagefactory.project.project import Project, locked_cells
@@ -130,26 +129,6 @@ def test_a_model_that_is_downloaded_is_listed_as_optional(small_factory: SmallFa
     assert generated["scope"] == "required"
     [model] = [part for part in named["components"] if part["type"] == "machine-learning-model"]
     assert (model["purl"], model["scope"]) == ("pkg:huggingface/somebody/other", "optional")
-
-
-def test_the_sources_that_a_mod_brings_along_are_a_component_with_a_licence(
-    small_factory: SmallFactory,
-) -> None:
-    """No locked image has a mod with the sources of another project today, so the layer is made by hand."""
-    variants = [(mod, variant) for mod in COMMITTED.mods.values() for variant in mod.manifest.variants]
-    mod, variant = next((mod, variant) for mod, variant in variants if variant.source)
-    assert variant.source is not None
-    project = small_factory.project
-    plan = make_plan(project, CELL)
-    link = ModLink.model_validate(mod.data(variant))
-    assert link.mod.name == mod.name
-    settings = ModSettings(python="3.11", venv="opt/venv", chain=(link,), wheels={}, without={})
-    layer = ModLayer.of("mod", mod.name, (), settings)
-    parts = components_of(project, plan.model_copy(update={"layers": (*plan.layers, layer)}))
-    [source] = [part for part in parts if part.kind == "source"]
-    assert source.licence == variant.source.licence
-    assert source.version == variant.source.commit
-    assert PackageURL.from_string(str(source.purl)).to_string() == source.purl
 
 
 def test_the_sbom_does_not_depend_on_the_environment(small_factory: SmallFactory, tmp_path: Path) -> None:

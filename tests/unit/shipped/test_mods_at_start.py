@@ -235,13 +235,6 @@ def test_a_damaged_list_of_applied_mods_is_refused(here: Installation, mods: Pat
         apply_installed(mods, ["m"], here)
 
 
-def test_a_mod_with_sources_of_its_own_is_refused(here: Installation, mods: Path) -> None:
-    source = {"git": "a/b", "commit": "a" * 40, "licence": "MIT", "package": "b", "sha256": "0" * 64}
-    write_mod(mods, one("m", path="b/x.py", variant={"source": source}))
-    with raises("not-applicable", match="cannot be applied at start-up"):
-        apply_installed(mods, ["m"], here)
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [

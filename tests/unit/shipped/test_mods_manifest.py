@@ -12,7 +12,6 @@ from packaging.version import Version
 
 from imagefactory.oci.entry import Bytes, Entry, EntryKind, ImagePath
 from imagefactory.oci.tar import END, header
-from images.shipped.errors import ModError
 from images.shipped.mods.load import load_mod, load_mods
 from images.shipped.mods.manifest import IMAGE_FILES, Mod, path_fault
 from tests.fixtures.failures import raises
@@ -159,16 +158,6 @@ def test_a_path_below_another_file_of_the_mod_is_refused(tmp_path: Path) -> None
     with raises("taken-path", match="not allowed") as caught:
         load_mod(write_mod(tmp_path, data, {"x": "x"}).parent)
     assert "is below another file" in caught.value.why
-
-
-@pytest.mark.parametrize(
-    ("path", "package"), [("setup.py", "plugin"), ("plugin/x.py", "sitecustomize"), ("a/b", "a/b")]
-)
-def test_a_mod_with_a_package_of_its_own_stays_in_it(tmp_path: Path, path: str, package: str) -> None:
-    source = {"git": "a/b", "commit": "a" * 40, "licence": "MIT", "package": package, "sha256": "0" * 64}
-    data = manifest("m", edit(path, "x", after="y"), checks=[has(path, "y")], variant={"source": source})
-    with pytest.raises(ModError):
-        load_mod(write_mod(tmp_path, data).parent)
 
 
 @pytest.mark.parametrize(
