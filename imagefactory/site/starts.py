@@ -154,10 +154,8 @@ class Command:
 class ImageStart:
     """All that a page needs to offer an image."""
 
-    target: str
     slug: str
     model: str
-    version: str
     runs: str
     machine: str
     default: bool
@@ -178,10 +176,8 @@ def image_starts(project: Project, images: Iterable[tuple[Cell, ImagePage]]) -> 
     for cell, image in images:
         start = program_start(matrix, cell, describe_cell(project, cell, project.wheel_lock(cell).kernels))
         yield ImageStart(
-            image.target,
             image.slug,
             cell.model,
-            cell.version,
             cell.runs,
             machine_name(matrix, cell),
             cell.version == default_version(matrix, cell.model),
