@@ -52,7 +52,7 @@ def smoke(project: Project, subject: Subject, levels: Sequence[Level], say: Say)
     with ending_in_order(), assigned(project, subject, levels) as assignment:
         for level, why in assignment.hindered.items():
             say(f"{level}: not run: {why}")
-        found = _run(assignment, levels, folder, say)
+        results = _run(assignment, levels, folder, say)
         machine = SmokeMachine(
             platform=f"linux/{host_machine()}",
             kernel=platform.release(),
@@ -69,7 +69,7 @@ def smoke(project: Project, subject: Subject, levels: Sequence[Level], say: Say)
         platform=subject.cell.platform,
         machine=machine,
         started=started,
-        levels=found,
+        levels=results,
     )
     with suppress(CheckError):  # there is none, or it is damaged
         record = record.with_earlier(recorded(project, subject.digest))
@@ -113,8 +113,8 @@ def _level(level: Level, assignment: Assignment, entries: list[dict[str, Any]], 
     tests = []
     for name, entry in planned.items():
         facts = ended.get(name, {"outcome": "not-run", "message": _BROKE_OFF})
-        told = {key: value for key, value in facts.items() if key not in {"kind", "level"}}
-        tests.append(TestResult(**told | {"name": name, "means": entry["means"]}))
+        fields = {key: value for key, value in facts.items() if key not in {"kind", "level"}}
+        tests.append(TestResult(**fields | {"name": name, "means": entry["means"]}))
     other = assignment.serving.digest if level == "serve" and assignment.serving is not None else ""
     return LevelResult.of(
         tests,
@@ -148,23 +148,23 @@ def _pytest(levels: Sequence[Level], work: Path, folder: Path) -> Iterator[subpr
 def _follow(process: subprocess.Popen[bytes], results: Path, say: Say) -> list[dict[str, Any]]:
     """Read and report results as tests end."""
     entries: list[dict[str, Any]] = []
-    told: set[str] = set()
+    reported: set[str] = set()  # a reason that many tests share is printed once
     position = 0
     while True:
         ended = process.poll() is not None
         text = results.read_bytes()[position:] if results.exists() else b""
-        lines, _, _ = text.rpartition(b"\n")
+        lines, _, _ = text.rpartition(b"\n")  # the last line may be half written
         position += len(lines) + 1 if lines else 0
         for line in lines.splitlines():
             entry = json.loads(line)
             entries.append(entry)
             if entry["kind"] == "ended":
                 figures = "".join(f", {name} {value:g}" for name, value in entry["measured"].items())
-                said = f"{entry['outcome']} ({entry['seconds']:.1f} s{figures})"
+                outcome = f"{entry['outcome']} ({entry['seconds']:.1f} s{figures})"
                 reason = reason_in(entry["message"]) if entry["message"] else ""
-                words = "as above" if reason and reason in told else reason
-                told |= {reason}
-                say(": ".join(filter(None, (entry["level"], entry["name"], said, words))))
+                shown = "as above" if reason and reason in reported else reason
+                reported.add(reason)
+                say(": ".join(filter(None, (entry["level"], entry["name"], outcome, shown))))
         if ended:
             return entries
         time.sleep(_POLL)
