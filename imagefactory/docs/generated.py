@@ -123,7 +123,7 @@ def model_facts(matrix: Matrix) -> str:
             model.repo or "a random model, without a GPU",
             model.weights,
             f"{size:.0f} GB{table}" if size else "none",
-            f"{drafters[0].method}, {drafters[0].tokens} tokens" if drafters else "none",
+            f"{drafters[0].method} ({drafters[0].tokens})" if drafters else "none",
             ", ".join(f"{title} {versions}" for title, versions in servers if versions),
             model.licence or "see its card" if model.repo else "-",
         )
@@ -183,7 +183,7 @@ def glance(matrix: Matrix, name: str, published: PublishedFigures) -> Glance:
     figures = alike(published.about(name), gpu_of(matrix, name, cell.arch), drafted=drafted)
     rates = [one.tokens_per_second for one in figures if one.users == 1]
     # A range, since they depend on the text.
-    speed = "-".join(dict.fromkeys(f"{rate:.0f}" for rate in (min(rates), max(rates)))) if rates else "not measured"
+    speed = "-".join(dict.fromkeys(f"{rate:.0f}" for rate in (min(rates), max(rates)))) if rates else "–"
     return Glance(
         f"`{name}`" + (f" ({model.remark})" if model.remark else ""),
         ", ".join(model.good_for),
@@ -194,7 +194,7 @@ def glance(matrix: Matrix, name: str, published: PublishedFigures) -> Glance:
         " each" if model.sparks > 1 else "",
         min(rates, default=0),
         speed,
-        ", ".join(map(str, published.quality(name))) or "not measured",
+        ", ".join(map(str, published.quality(name))) or "–",
     )
 
 

@@ -61,7 +61,7 @@ def test_readers_are_told_what_each_model_is_for_and_what_its_defaults_are() -> 
     assert (default.tools, default.images, default.context, default.speed) == ("off", "off", "16K of 256K", "15")
     assert default.memory == "103 GB"
     assert found["qwen3.5-27b-nvfp4"].speed == "30-64"
-    assert found["qwen3.8-27b-fp8"].speed == "not measured"
+    assert found["qwen3.8-27b-fp8"].speed == "–"
     assert found["deepseek-v4-flash"].memory == "109 GB each"
     for name, model in matrix.models.items():
         told = "uncensored" in found[name].tag
