@@ -112,7 +112,7 @@ def left_to_do(gate: Gate, plan: Plan, recorded: Image, *, gpu: bool = False) ->
     tested: tuple[Need, ...] = ("smoke", "gpu") if gpu and has_gpu(matrix, plan.arch) else ("smoke",)
     needs: tuple[Need, ...] = ("image", *tested, "promote")
     why = reason(gate.snapshot.catalog.current(stands.tags.moving, plan.platform), plan)
-    staged = None if gate.first else gate.resolve(staging_tag(plan.key))
+    staged = gate.resolve(staging_tag(plan.key))
     if staged == recorded.digest:
         stands = standing(gate, plan, Dossier(gate.repository, staged))
         untested = "tests" in stands.needs

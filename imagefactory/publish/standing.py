@@ -67,7 +67,7 @@ class Gate:
     def resolve(self, tag: str) -> Digest | None:
         """Return what a tag names; each is asked for once."""
         if tag not in self._tags:
-            self._tags[tag] = self.repository.resolve(tag)
+            self._tags[tag] = None if self.first else self.repository.resolve(tag)
         return self._tags[tag]
 
 

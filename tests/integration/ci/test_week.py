@@ -23,7 +23,7 @@ TARGET = f"tiny@1.0/cpu/{MACHINE}"
 TINY = ["latest", "tiny", "tiny-v1.0"]
 OTHER = ["other", "other-v1.0"]
 BOTH = {"image": ["tiny", "other"], "smoke": ["tiny", "other"], "promote": ["tiny", "other"]}
-NOT_YET = "tiny: tiny may not be published yet."
+NOT_YET = "tiny: tiny@1.0/cpu may not be published yet."
 ROLLED_BACK = "tiny: tiny@1.0/cpu was rolled back from this very image."
 NOTHING: dict[str, list[str]] = {"image": [], "smoke": [], "promote": []}
 
