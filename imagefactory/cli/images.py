@@ -119,26 +119,31 @@ def run(
     from imagefactory.launch.companions import chosen_profiles
     from imagefactory.launch.docker_run import HUB_CACHE
 
-    cells = [select_one(project, one) for one in target or [""]]
+    cells = [select_one(project, name) for name in target or [""]]
+    profiles = chosen_profiles(with_)
     options.at_most_one(print=print_, compose=compose, recipe=recipe)
-    swapped, unit = recipe == recipes.LLAMA_SWAP, recipe == recipes.QUADLET
-    shared = recipe and not (swapped or unit)
-    options.at_most_one(recipe=shared, mod=mod)
-    if len(cells) > 1 and (not swapped or image):
+    form = recipe or ("compose" if compose else "print" if print_ else "")
+    is_shared = form not in {"", "print", "compose", recipes.LLAMA_SWAP, recipes.QUADLET}  # a file for others
+    options.at_most_one(recipe=is_shared, mod=mod)
+    if len(cells) > 1 and (form != recipes.LLAMA_SWAP or image):
         what = "Only `--recipe llama-swap` takes several targets, and then no --image."
         raise options.unfit("--target", what, "Everything else starts one image.", "Name one target.")
-    profiles = chosen_profiles(with_)
     if profiles and not compose:
         why = "Only a compose file can start other programs beside the server."
         raise options.unfit("--with", "--with needs --compose.", why, "Add --compose.")
-    find = prepare.image_to_show if print_ or compose or swapped else prepare.image_to_run
-    find = prepare.published_reference if recipe and not swapped else find
+    find = {
+        "": prepare.image_to_run,
+        "print": prepare.image_to_show,
+        "compose": prepare.image_to_show,
+        recipes.LLAMA_SWAP: prepare.image_to_show,
+    }.get(form, prepare.published_reference)
     starts = [
         prepare.prepare(
             project,
             cell,
             image or find(project, cell),
-            given=(recipes.settings_of_a_recipe(project.matrix, cell) if shared else {}) | prepare.settings_from(set),
+            given=(recipes.settings_of_a_recipe(project.matrix, cell) if is_shared else {})
+            | prepare.settings_from(set),
             environment=os.environ,
             models=models or HUB_CACHE,
             mods=mod,
@@ -147,20 +152,21 @@ def run(
         for cell in cells
     ]
     start = starts[0]
-    if swapped:
-        print(recipes.llama_swap([start.launch for start in starts]), end="")
-    elif unit:
-        print(recipes.quadlet(start.launch), end="")
-    elif recipe:
-        print(start.recipe(recipe))
-    elif compose:
-        print(start.compose(profiles, project.companion), end="")
-    elif print_:
-        print(start.shell(detach=detach))
-    else:
-        prepare.make_room(start.launch.container, say)
-        print(start.shell(detach=detach), file=sys.stderr, flush=True)
-        os.execvp("docker", start.line(detach=detach))  # noqa: S606, S607 - as docker is found by the user's shell
+    match form:
+        case "":
+            prepare.make_room(start.launch.container, say)
+            print(start.shell(detach=detach), file=sys.stderr, flush=True)
+            os.execvp("docker", start.line(detach=detach))  # noqa: S606, S607 - as docker is found by the user's shell
+        case "print":
+            print(start.shell(detach=detach))
+        case "compose":
+            print(start.compose(profiles, project.companion), end="")
+        case recipes.LLAMA_SWAP:
+            print(recipes.llama_swap([start.launch for start in starts]), end="")
+        case recipes.QUADLET:
+            print(recipes.quadlet(start.launch), end="")
+        case _:
+            print(start.recipe(form))
 
 
 @command(
