@@ -76,7 +76,7 @@ class Ran:
 
     status: int
     output: str = ""
-    diff: str = ""
+    diff: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,8 @@ def _run(image: str, script: ScriptRun, folder: Path, seconds: float) -> Ran:
             pids_limit=_PROCESSES,
             mem_limit=_MEMORY,
             memswap_limit=_MEMORY,
-            log_config=LogConfig(type="json-file", config={"max-size": _MOST_OUTPUT}),
+            # Not json-file, which turns bytes that are not UTF-8 into others.
+            log_config=LogConfig(type="local", config={"max-size": _MOST_OUTPUT, "max-file": "1", "compress": "false"}),
             tmpfs=space,
             volumes={str(files): {"bind": "/factory/files.tar", "mode": "ro"}},
         )
@@ -154,7 +155,7 @@ def _run(image: str, script: ScriptRun, folder: Path, seconds: float) -> Ran:
         finally:
             with suppress(DockerException, requests.RequestException):
                 container.remove(force=True, v=True)
-    return Ran(status, output.decode("utf-8", "replace"), diff.decode("utf-8", "replace"))
+    return Ran(status, output.decode("utf-8", "replace"), diff)
 
 
 def _write_tar(path: Path, script: ScriptRun) -> Path:
@@ -187,7 +188,9 @@ def judge(version: str, ran: Ran, distributions: list[ReleaseSource]) -> Attempt
         how = f"was killed, for it may use {limits}" if ran.status in _KILLED else f"ends with code {ran.status}"
         return Attempt(version, "fails", f"it {how}: {_end(ran.output)}")
     try:
-        [(_, sections)] = read_diffs({SCRIPT: ran.diff}) if ran.diff else [(SCRIPT, [])]
+        [(_, sections)] = read_diffs({SCRIPT: ran.diff.decode()}) if ran.diff else [(SCRIPT, [])]
+    except UnicodeDecodeError:  # Git takes bytes without a zero for text
+        return Attempt(version, "fails", "it writes something that is not text")
     except ModError as error:
         return Attempt(version, "fails", f"{error.what} {error.why}")
     rejects = [section.path for section in sections if section.path.endswith(".rej")]

@@ -232,7 +232,8 @@ def test_fuzz_is_not_allowed(scripts: Scripts) -> None:
         pytest.param("mount -t tmpfs none /mnt; exit", "ends with code", id="mounts"),
         pytest.param("echo import os > $ROOT/evil.pth", "it brings evil.pth", id="hooks-into-python"),
         pytest.param("echo 1 > \"$ROOT/vllm/$(printf 'a\\033[2J')\"", "that Git quotes", id="a-name-for-terminals"),
-        pytest.param("head -c 99 /dev/urandom > $ROOT/vllm/y.py", "only the text of a file", id="writes-binary"),
+        pytest.param("printf '\\0x' > $ROOT/vllm/y.py", "only the text of a file", id="writes-binary"),
+        pytest.param("printf '\\377x' > $ROOT/vllm/y.py", "something that is not text", id="writes-no-utf-8"),
     ],
 )
 def test_a_hostile_script_is_bounded_and_leaves_nothing(scripts: Scripts, script: str, why: str) -> None:

@@ -206,7 +206,7 @@ def test_a_file_that_a_script_leaves_is_added_with_the_flag_that_uses_it(
     lines = "".join(f"+{line}\n" for line in text.splitlines())
     diff = f"--- /dev/null\n+++ b/workspace/{name}\n@@ -0,0 +1,{lines.count(chr(10))} @@\n{lines}"
     source = read_source(str(write(tmp_path / "script", {"run.sh": "x"})))
-    importer = Importer(project, lambda *_: Ran(0, diff=diff), lambda _: None, {})
+    importer = Importer(project, lambda *_: Ran(0, diff=diff.encode()), lambda _: None, {})
     imported = importer.run(source)
     mod = Project(project.root, project.store).mods[imported.draft.manifest.name]
     assert mod.manifest.settings.flags == {flag: f"{IMAGE_FILES}{name}"}
