@@ -1,7 +1,7 @@
 """Reads and applies the rules in rules.json: when each holds, and what to say then.
 
-The catalog's picker applies the same files in the browser. A condition is a list: a verb, then other conditions, or the
-name of a fact with words to compare it with. Settings are facts by their own names.
+A condition is a list: a verb, then other conditions, or the name of a fact with words to compare it with. Settings are
+facts by their own names.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

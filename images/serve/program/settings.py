@@ -19,7 +19,7 @@ from .redaction import HIDDEN
 Value = str | int | float | bool | dict[str, Any] | list[str] | None
 UNLIMITED = 2**63
 _BREAKING = re.compile("[\\0-\\x1f\\x7f-\\x9f\\u2028\\u2029\\ud800-\\udfff\\ufeff\\ufffe\\uffff]")
-"""What ends a line somewhere, or is no text; picker-settings.js has the same."""
+"""What ends a line somewhere, or is no text."""
 
 
 class Settings(NamedTuple):
