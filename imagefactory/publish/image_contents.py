@@ -1,6 +1,5 @@
 """What is in an image, as far as its owner notices, by its plan and locks or by the registry; and in an index."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from imagefactory.project.project import Project
 from imagefactory.publish.attest.components import models_of
 from imagefactory.publish.dossier import Dossier
 from imagefactory.publish.vulnerabilities import VulnerabilityRecord
-from imagefactory.store.digests import Digest
+from imagefactory.store.digests import Digest, parse_json
 
 _KINDS = ("wheel", "deb", "model")
 _MOST_IMAGES = 32
@@ -67,7 +66,7 @@ def contents_in_registry(dossier: Dossier) -> Contents:
     texts = [text for _, text in dossier.sboms if isinstance(text, bytes)]
     reference = repository.reference.at(digest)
     try:
-        config = json.loads(repository.blob(Digest(manifest.document()["config"]["digest"])))
+        config = parse_json(repository.blob(Digest(manifest.document()["config"]["digest"])))
         own = config["config"]
         mods = own["Labels"]["imagefactory.mods"]
         return Contents(
@@ -77,10 +76,10 @@ def contents_in_registry(dossier: Dossier) -> Contents:
             () if mods == "none" else tuple(mods.split()),
             dict(line.split("=", 1) for line in own["Env"]),
             layers,
-            dict(_listed(json.loads(texts[0]))) if texts else None,
+            dict(_listed(parse_json(texts[0]))) if texts else None,
             dossier.scan,
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RegistryError(
             "registry-failed",
             "That is not an image of the factory.",

@@ -1,5 +1,6 @@
 """Servers that send slowly, endlessly or nonsense: whoever asks them ends soon, and with a named error."""
 
+import io
 import json
 import re
 from collections.abc import Callable
@@ -20,18 +21,19 @@ from imagefactory.oci.registry import referrers
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.publish.attest import bundles
 from imagefactory.publish.attest.bundles import Bundle, Statement
+from imagefactory.publish.attest.sbom import first_difference
 from imagefactory.publish.dossier import Dossier
 from imagefactory.publish.github import GitHub
 from imagefactory.store import downloads, http, indexes
 from imagefactory.store.cache import Store
-from imagefactory.store.digests import Sha256, digest_of, sha256_of
+from imagefactory.store.digests import Sha256, digest_of, parse_json, sha256_of
 from imagefactory.store.downloads import Wanted, fetch
 from imagefactory.store.http import GivenUpError, Retry, TooLargeError, TooSlowError, ask, judge, new_session
 from imagefactory.store.index_config import IndexConfig
 from imagefactory.store.indexes import Indexes
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
-from tests.fixtures.servers import Answer, endless, scripted
+from tests.fixtures.servers import Answer, Asked, endless, scripted
 
 HASTY = Retry(attempts=2, pause=0.001, longest=0.002, patience=0.01)
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -128,10 +130,19 @@ def test_every_request_goes_through_the_one_place_that_bounds_it() -> None:
     """Those to containers that a command started itself need not."""
     exempt = {"store/http.py", "check/smoke/containers.py"}
     for path in (REPOSITORY / "imagefactory").rglob("*.py"):
-        if path.relative_to(REPOSITORY / "imagefactory").as_posix() not in exempt:
-            assert not re.search(r"\brequests\.(Session|get|post|request)\(|iter_content", path.read_text("utf-8")), (
-                path
-            )
+        name, text = path.relative_to(REPOSITORY / "imagefactory").as_posix(), path.read_text("utf-8")
+        if name not in exempt:
+            assert not re.search(r"\brequests\.(Session|get|post|request)\(|iter_content", text), path
+        if name.startswith(("oci/registry/", "publish/", "check/bench/", "check/answers/")):
+            assert "json.loads(" not in text, f"{path} parses what others wrote without parse_json, which bounds it"
+
+
+@pytest.mark.parametrize("depth", [500, 100_000])
+def test_json_that_is_nested_too_deeply_is_no_json(depth: int) -> None:
+    nested = b"[" * depth + b"]" * depth
+    with pytest.raises(ValueError, match="recursion limit"):
+        parse_json(nested)
+    assert first_difference(nested, b"{}") == "it cannot be read (ValueError)"
 
 
 @pytest.mark.parametrize("length", ["12x", "-1", "9" * 30, "", "٣"])
@@ -162,9 +173,14 @@ HEADERS = st.sampled_from(
 ODD_ASKERS: tuple[Callable[[str], Any], ...] = (
     lambda url: opened(url).manifest("x"),
     lambda url: opened(url).tags(),
+    lambda url: opened(url).resolve("x"),
+    lambda url: opened(url).put_manifest(b"{}", MANIFEST_TYPE, "x"),
+    lambda url: opened(url).delete(DIGEST),
+    lambda url: opened(url).upload(DIGEST, 0, io.BytesIO),
     lambda url: referrers.find(opened(url), DIGEST),
     lambda url: Dossier.read(opened(url), DIGEST).bundles,
     lambda url: Indexes(IndexConfig(indexes=(url,))).files("vllm"),
+    lambda url: GitHub("repos/o/n", "t", url, HASTY).post("x", {}),
     lambda url: Endpoint(url).models(),
     lambda url: Endpoint(url).answer("tiny", "x", 3).encode(),
 )
@@ -174,8 +190,16 @@ ODD_ASKERS: tuple[Callable[[str], Any], ...] = (
 def test_nonsense_ends_in_named_errors(
     body: bytes, headers: dict[str, str], status: int, use: Callable[[str], Any]
 ) -> None:
-    location = {302: {"Location": "http://["}, 401: {"WWW-Authenticate": 'Bearer realm="http://["'}}.get(status, {})
-    with scripted(lambda _: Answer(body, status, headers | location)) as server:
+    """A server that answers 401 is asked for a token, and answers that with the same nonsense."""
+
+    def answer(asked: Asked) -> Answer:
+        if asked.path.startswith("/token"):
+            return Answer(body)
+        realm = f'Bearer realm="http://{asked.headers["host"]}/token"'
+        location = {201: {"Location": "http://["}, 302: {"Location": "http://["}, 401: {"WWW-Authenticate": realm}}
+        return Answer(body, status, headers | location.get(status, {}))
+
+    with scripted(answer) as server:
         try:
             use(server.url)
         except FactoryError as error:

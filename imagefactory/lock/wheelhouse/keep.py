@@ -23,7 +23,7 @@ from imagefactory.project.bases import Base
 from imagefactory.project.locks.files import Graft
 from imagefactory.store.atomic import writing
 from imagefactory.store.cache import Store
-from imagefactory.store.digests import Sha256, checksum, file_sha256, sha256_of
+from imagefactory.store.digests import Sha256, checksum, file_sha256, parse_json, sha256_of
 
 MACHINES: Final = {"linux/arm64": ("aarch64", 183), "linux/amd64": ("x86_64", 62)}
 """The machine of each platform in wheel tags and in ELF headers (e_machine)."""
@@ -265,7 +265,7 @@ def graft_of(wheel: Path) -> Graft | None:
 
 def _graft_record(archive: ZipFile) -> dict[str, Any]:
     places = [name for name in archive.namelist() if name.endswith(f".dist-info/{GRAFT_RECORD}")]
-    record: dict[str, Any] = json.loads(archive.read(places[0])) if places else {}
+    record: dict[str, Any] = parse_json(archive.read(places[0])) if places else {}
     return record
 
 

@@ -6,7 +6,6 @@ A manifest is written only after all its blobs, so that an image found by tag or
 from __future__ import annotations
 
 import io
-import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -19,7 +18,7 @@ from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE, Image
 from imagefactory.oci.registry.blobs import OpenStream, UploadOutcome
 from imagefactory.oci.registry.reference import Descriptor
 from imagefactory.oci.registry.repository import Repository
-from imagefactory.store.digests import Digest, canonical_json, digest_of
+from imagefactory.store.digests import Digest, canonical_json, digest_of, parse_json
 from imagefactory.store.paths import open_regular
 
 PARALLEL = 4  # parallel uploads: with more, GHCR answers "too many requests"
@@ -58,7 +57,7 @@ class Pushable:
     @classmethod
     def of_image(cls, image: Image, locate: Callable[[Digest], Path]) -> Pushable:
         """Prepare an image; `locate` returns where the file of a layer is, which is opened only to be sent."""
-        history = json.loads(image.config).get("history", [])
+        history = parse_json(image.config).get("history", [])
         names = [str(entry.get("created_by", "layer")).removeprefix("imagefactory ") for entry in history]
         layers = [
             PushableBlob(blob.digest, blob.size, name, partial(open_regular, locate(blob.digest)))

@@ -3,7 +3,6 @@
 Everything is attached to the manifest's digest, so it is in place before a tag points at the image.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
@@ -16,7 +15,7 @@ from imagefactory.publish.attest import bundles, provenance, sbom
 from imagefactory.publish.attest.bundles import Bundle, Statement
 from imagefactory.publish.attest.signing import NotTrustedError, Signer, Verifier, read_trusted
 from imagefactory.publish.dossier import Dossier
-from imagefactory.store.digests import Digest
+from imagefactory.store.digests import Digest, parse_json
 
 STATEMENTS: Final = {
     provenance.PREDICATE_TYPE: "provenance",
@@ -48,7 +47,7 @@ def _statements(project: Project, plan: Plan, name: str, subject: Digest, docume
     source, run = provenance.read_source(project.root), provenance.read_run(project.matrix.source)
     predicates = {
         provenance.PREDICATE_TYPE: provenance.make_provenance(project, plan, source=source, run=run),
-        sbom.PREDICATE_TYPE: json.loads(document),
+        sbom.PREDICATE_TYPE: parse_json(document),
         bundles.SIGNATURE_PREDICATE: {},
     }
     return [Statement(kind, predicate, subject, name) for kind, predicate in predicates.items()]

@@ -1,6 +1,5 @@
 """Checks a published image: who signed it, what it claims, and whether this checkout agrees."""
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from imagefactory.publish.attest.signing import NotTrustedError, Verifier, read_
 from imagefactory.publish.dossier import Content, Dossier
 from imagefactory.publish.history import check_tag
 from imagefactory.publish.image_contents import images_of, unfit_index
-from imagefactory.store.digests import Digest, Sha256, canonical_json
+from imagefactory.store.digests import Digest, Sha256, canonical_json, parse_json
 from imagefactory.store.progress import Say
 
 FindingState = Literal["ok", "failed", "not checked", "not counted"]
@@ -170,11 +169,11 @@ class _Check:
         """Read the configuration, and find the plan that the image was made from."""
         try:
             digest = Digest(self.manifest.document()["config"]["digest"])
-            config = json.loads(self.repository.blob(digest))
+            config = parse_json(self.repository.blob(digest))
             labels: Mapping[str, str] = config["config"]["Labels"]
             planned = labels["imagefactory.plan"]
             self.config = config
-        except (InputError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (InputError, ValueError, KeyError, TypeError) as error:
             foreign = f"this is not an image of the factory ({type(error).__name__})"
             self._add("configuration", "failed", error.why if isinstance(error, InputError) else foreign)
             return
@@ -276,7 +275,7 @@ class _Check:
             detail = "as signed, but this checkout plans another image and cannot make it again"
             self._add("sbom", "not checked", detail if signed else "it is not signed")
         else:
-            count = len(json.loads(here)["components"])
+            count = len(parse_json(here)["components"])
             self._add("sbom", "ok", f"{count} components, as the locks give them")
 
     def _check_record(self) -> None:
@@ -341,7 +340,7 @@ class _Check:
 
 def _other_layers(plan: Plan, expected: bytes, manifest: StoredManifest) -> str:
     """Name the first layer that differs from the record."""
-    wanted = [layer["digest"] for layer in json.loads(expected)["layers"]]
+    wanted = [layer["digest"] for layer in parse_json(expected)["layers"]]
     there = [layer["digest"] for layer in manifest.document()["layers"]]
     for layer, here, other in zip(plan.layers, wanted, there, strict=False):
         if here != other:

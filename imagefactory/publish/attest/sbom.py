@@ -4,7 +4,6 @@ No clock, random number or package is involved, so the same checkout gives the s
 SBOM by making it again. https://cyclonedx.org/docs/1.6/json/
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 from uuid import NAMESPACE_URL, uuid5
@@ -15,7 +14,7 @@ from imagefactory.project.locks.files import Graft
 from imagefactory.project.project import Project
 from imagefactory.publish.attest.components import Component, ComponentKind, components_of, package_urls
 from imagefactory.publish.attest.spdx import UNDECLARED
-from imagefactory.store.digests import canonical_json, checksum
+from imagefactory.store.digests import canonical_json, checksum, parse_json
 
 MEDIA_TYPE: Final = "application/vnd.cyclonedx+json"
 PREDICATE_TYPE: Final = "https://cyclonedx.org/bom"
@@ -161,7 +160,7 @@ def _properties(values: Mapping[str, str | None], left_out: Mapping[str, str]) -
 def first_difference(content: bytes, expected: bytes) -> str:
     """Describe where an SBOM first differs from the expected one."""
     try:
-        left, right = json.loads(content), json.loads(expected)
+        left, right = parse_json(content), parse_json(expected)
         ours = {part["bom-ref"]: part for part in left["components"]}
         theirs = {part["bom-ref"]: part for part in right["components"]}
     except (ValueError, KeyError, TypeError) as error:

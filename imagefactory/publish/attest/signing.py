@@ -1,6 +1,5 @@
 """Signs statements and checks signatures, with a key or with the identity of a CI job (sigstore)."""
 
-import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,7 +24,7 @@ from imagefactory.publish.attest.bundles import (
     write_bundle,
 )
 from imagefactory.publish.attest.keys import PublicKey, cannot_sign
-from imagefactory.store.digests import canonical_json
+from imagefactory.store.digests import canonical_json, parse_json
 
 GITHUB_ISSUER: Final = "https://token.actions.githubusercontent.com"
 GITHUB_IDENTITY: Final = "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
@@ -172,7 +171,7 @@ class IdentitySigner:
                 bundle = signer.sign_dsse(SigstoreStatement(statement.payload()))
         except self._failures as error:
             raise _no_identity(error) from None
-        return canonical_json(json.loads(bundle.to_json()))
+        return canonical_json(parse_json(bundle.to_json()))
 
 
 Signer = KeySigner | IdentitySigner
