@@ -12,8 +12,10 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from pydantic import BaseModel
 
 from imagefactory.site.guides import plain
+from imagefactory.site.home_page import ModelCard
 from imagefactory.site.model_page import search_words
 from imagefactory.site.site_contents import SiteContents
+from imagefactory.site.starts import RESERVES
 from imagefactory.site.status_page import NightChange
 
 FORMAT: Final = 1
@@ -110,6 +112,17 @@ def index_document(contents: SiteContents) -> Mapping[str, object]:
         "choices": contents.choices,
         "feed": "feed.xml",
         "recipes": sorted(contents.recipes),
+    }
+
+
+def starts_document(contents: SiteContents) -> Mapping[str, object]:
+    """Return what scripts compute with: machines, images, the order by use, and cards of models."""
+    return {
+        "reserves": RESERVES,
+        "machines": contents.machines,
+        "images": contents.starts,
+        "order": contents.order,
+        "models": {model.name: ModelCard.of(model) for model in contents.models},
     }
 
 

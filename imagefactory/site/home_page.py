@@ -9,7 +9,7 @@ from typing import Final
 from imagefactory.project.matrix import Matrix
 from imagefactory.site.choosing import USES, Candidate, ranked
 from imagefactory.site.model_page import ModelPage, Speed
-from imagefactory.site.starts import ImageStart, Machine, Reserves
+from imagefactory.site.starts import ImageStart, Machine
 
 CHOICES: Final = 3
 """How many models a page without scripts names for each use."""
@@ -55,17 +55,6 @@ class Choice:
     scores: tuple[str, ...]
     image: str | None
     room: int
-
-
-@dataclass(frozen=True)
-class StartsData:
-    """What scripts compute with: machines, images, the order by use, and cards of models."""
-
-    reserves: Reserves
-    machines: Sequence[Machine]
-    images: Sequence[ImageStart]
-    order: Mapping[str, Sequence[str]]
-    models: Mapping[str, ModelCard]
 
 
 def order_by_use(matrix: Matrix, models: Iterable[ModelPage]) -> dict[str, list[str]]:

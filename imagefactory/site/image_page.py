@@ -17,6 +17,7 @@ from imagefactory.project.server_versions import VLLM
 from imagefactory.publish.history import Line, history
 from imagefactory.publish.tags import fixed_tag, moving_tags
 from imagefactory.publish.vulnerabilities import VulnerabilityRecord
+from imagefactory.site.pictures import PictureLayer
 from imagefactory.site.stock import PackageList, Planned, Stock
 
 NEIGHBOURS: Final = 6
@@ -27,12 +28,9 @@ SOMEBODY: Final = "/home/somebody"
 
 
 @dataclass(frozen=True)
-class Layer:
+class Layer(PictureLayer):
     """A layer of an image; size and digest are None if it was never built."""
 
-    kind: str
-    name: str
-    bytes: int | None
     digest: str | None
     key: str
     shared_by: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import fmean
 from typing import Final
 
@@ -207,7 +208,7 @@ def model_page(
         target=str(home) if home else None,
         image=image.slug if image else None,
         state=image.state if image else stock.missing.get(home, "not built") if home else "not built",
-        settings=tuple(_settings(stock, home)) if home else (),
+        settings=tuple(_settings(project.root, served)) if served else (),
         memory=_memory(model),
         serves=_served_context(served, model),
         client=_client(served) if served else None,
@@ -243,10 +244,9 @@ def _home(stock: Stock, name: str) -> Cell | None:
     return wanted if wanted in stock.planned or wanted in stock.missing else None
 
 
-def _settings(stock: Stock, cell: Cell) -> Iterator[Setting]:
+def _settings(root: Path, served: Served) -> Iterator[Setting]:
     """Yield the settings that the image itself prints."""
-    served = describe_cell(stock.project, cell)
-    table = Preview(stock.project.root, served.description, served.model).markdown()
+    table = Preview(root, served.description, served.model).markdown()
     for name, default, allowed, meaning in table_rows(table, 4):
         limits = _NO_LIMIT.sub(r"of \1 or more", plain(allowed))
         limits = _LONG_NUMBER.sub(lambda number: f"{int(number[0]):,}", limits)

@@ -36,11 +36,11 @@ LEAST: Final = 2.0
 
 @dataclass(frozen=True)
 class PictureLayer:
-    """A layer in the picture."""
+    """A layer in the picture; the size is None if it was never built."""
 
     kind: str
     name: str
-    bytes: int
+    bytes: int | None
 
 
 def layer_picture(parts: Sequence[PictureLayer]) -> Markup:
@@ -63,13 +63,13 @@ def _file(height: int, label: str, style: str, drawn: Markup) -> str:
 
 
 def _summary(parts: Sequence[PictureLayer]) -> str:
-    return f"{len(parts)} layers, {size(sum(part.bytes for part in parts))} in all"
+    return f"{len(parts)} layers, {size(sum(part.bytes or 0 for part in parts))} in all"
 
 
 def _drawn(parts: Sequence[PictureLayer]) -> Markup:
     left = 0.0
     drawn = []
-    for part, width in zip(parts, _widths([part.bytes for part in parts]), strict=True):
+    for part, width in zip(parts, _widths([part.bytes or 0 for part in parts]), strict=True):
         name = part.name.removeprefix("nvidia-")
         fits = width >= LABELLED and len(name) * LETTER < width - 8
         label = Markup('<text x="{:.1f}" y="33">{}</text>').format(left + width / 2, name) if fits else ""
@@ -78,7 +78,7 @@ def _drawn(parts: Sequence[PictureLayer]) -> Markup:
                 '<g class="layer {}"><title>{}</title><rect x="{:.1f}" y="1" width="{:.1f}" height="54"/>{}</g>'
             ).format(
                 kind_class(part.kind),
-                f"{part.kind} {part.name}: {size(part.bytes)}",
+                f"{part.kind} {part.name}: {size(part.bytes or 0)}",
                 left,
                 max(width - 1, 1),
                 label,

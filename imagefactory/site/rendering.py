@@ -20,13 +20,19 @@ from imagefactory.check.bench.result import users_text
 from imagefactory.errors import UsageError
 from imagefactory.oci.layout import writing_output
 from imagefactory.publish.tags import short_digest
-from imagefactory.site.documents import as_script, feed, index_document, page_documents, search_entries, to_json
+from imagefactory.site.documents import (
+    as_script,
+    feed,
+    index_document,
+    page_documents,
+    search_entries,
+    starts_document,
+    to_json,
+)
 from imagefactory.site.guides import inline
-from imagefactory.site.home_page import ModelCard, StartsData
 from imagefactory.site.model_page import CONTEXTS, ModelPage
-from imagefactory.site.pictures import Bar, PictureLayer, bars, kind_class, layer_picture
+from imagefactory.site.pictures import Bar, bars, kind_class, layer_picture
 from imagefactory.site.site_contents import SiteContents
-from imagefactory.site.starts import Reserves
 from imagefactory.store.atomic import WRITING
 from imagefactory.store.progress import size
 
@@ -68,9 +74,7 @@ def _texts(contents: SiteContents) -> Iterator[tuple[str, str]]:
     yield "feed.xml", feed(contents)
     yield "search-data.js", as_script("searchData", search_entries(contents))
     yield from ((f"{RECIPES}/{path}", text) for path, text in contents.recipes.items())
-    cards = {model.name: ModelCard.of(model) for model in contents.models}
-    starts = StartsData(Reserves(), contents.machines, contents.starts, contents.order, cards)
-    yield "starts-data.js", as_script("startsData", starts)
+    yield "starts-data.js", as_script("startsData", starts_document(contents))
     yield from _pages(contents, documents)
 
 
@@ -97,8 +101,7 @@ def _pages(contents: SiteContents, documents: Mapping[str, object]) -> Iterator[
         path, text = f"models/{model.name}", _summary(model)
         yield page(path, "model.html", about=text, here="models", model=model, figures=_figures(model))
     for image in contents.images:
-        layers = [PictureLayer(layer.kind, layer.name, layer.bytes or 0) for layer in image.layers]
-        picture = None if image.bytes is None else layer_picture(layers)
+        picture = None if image.bytes is None else layer_picture(image.layers)
         path, text = f"images/{image.slug}", f"{image.runs} for {image.gpu}, {image.state}"
         yield page(path, "image.html", about=text, here="images", image=image, picture=picture)
     for packages in contents.packages:

@@ -30,13 +30,8 @@ OPTION: Final = " \\\n  "
 """What stands between the options of a command."""
 
 
-@dataclass(frozen=True)
-class Reserves:
-    """The memory that the serve program leaves to others, in bytes, and its step between contexts, in tokens."""
-
-    host: int = memory.KNOWN.host_reserve
-    last: int = memory.KNOWN.last_reserve
-    step: int = memory.KNOWN.step
+RESERVES: Final = {"host": memory.KNOWN.host_reserve, "last": memory.KNOWN.last_reserve, "step": memory.KNOWN.step}
+"""The memory that the serve program leaves to others, in bytes, and its step between contexts, in tokens."""
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from imagefactory.check.bench.result import BenchResult
+from imagefactory.project.cells import Cell
 from imagefactory.publish.catalog import Published
 from imagefactory.publish.history import changes, current_images, steps
 from imagefactory.publish.image_contents import Contents, contents_of_plan
 from imagefactory.publish.upgrade import Known, compare_contents, lines, newest_for, newest_version
 from imagefactory.publish.vulnerabilities import SEVERITIES, Vulnerability
 from imagefactory.site.image_page import ImagePage
-from imagefactory.site.stock import Planned, Stock
+from imagefactory.site.stock import Stock
 from imagefactory.store.digests import Digest
 
 NIGHTS: Final = 14
@@ -198,30 +199,20 @@ class Upgrades:
 
     def rows(self) -> Iterator[Upgrade]:
         """Yield published images, the newest first; without a registry, those that this checkout makes."""
-        for image in reversed(self.stock.records.catalog.images):
-            if image.digest in self.contents:
-                yield self._published(image)
-        for planned in () if self.stock.records.asked else self.stock.planned.values():
-            if planned.digest:
-                yield self._row(planned.digest, self._newest(planned), str(planned.cell), planned, ())
-
-    def _published(self, image: Published) -> Upgrade:
         catalog = self.stock.records.catalog
-        days = dict.fromkeys(f"{event.time:%Y-%m-%d}" for event in catalog.events_of.get(image.digest, ()))
-        names = (image.tag, *sorted(catalog.tags_of(image.digest)), *days)
-        planned = self.stock.planned.get(image.cell)
-        return self._row(image.digest, newest_for(catalog, image).digest, str(image.cell), planned, names)
+        for image in reversed(catalog.images):
+            if image.digest in self.contents:
+                days = dict.fromkeys(f"{event.time:%Y-%m-%d}" for event in catalog.events_of.get(image.digest, ()))
+                names = (image.tag, *sorted(catalog.tags_of(image.digest)), *days)
+                yield self._row(image.cell, image.digest, newest_for(catalog, image).digest, names)
+        for cell, planned in () if self.stock.records.asked else self.stock.planned.items():
+            if planned.digest:
+                # Whoever built it here would build this today.
+                newer = replace(cell, version=newest_version(self.stock.project.matrix, cell))
+                yield self._row(cell, planned.digest, self.stock.planned.get(newer, planned).digest or planned.digest)
 
-    def _row(
-        self, digest: Digest, newest: Digest, target: str, planned: Planned | None, names: tuple[str, ...]
-    ) -> Upgrade:
+    def _row(self, cell: Cell, digest: Digest, newest: Digest, names: tuple[str, ...] = ()) -> Upgrade:
         held = digest in self.known.held
         state = "rollback" if held else "current" if newest == digest else "update waiting"
-        slug = planned.cell.slug if planned else None
-        return Upgrade(digest, target, slug, names, newest, state, self.lines(digest, newest))
-
-    def _newest(self, planned: Planned) -> Digest:
-        """Return what whoever built an image here would build today."""
-        cell = planned.cell
-        newer = self.stock.planned.get(replace(cell, version=newest_version(self.stock.project.matrix, cell)), planned)
-        return newer.digest or planned.digest or Digest("")
+        slug = cell.slug if cell in self.stock.planned else None
+        return Upgrade(digest, str(cell), slug, names, newest, state, self.lines(digest, newest))

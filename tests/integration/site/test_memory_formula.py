@@ -14,7 +14,7 @@ from imagefactory.plan.serve.description import describe_cell
 from imagefactory.project.project import Project, locked_cells
 from imagefactory.site.documents import as_script
 from imagefactory.site.rendering import HERE
-from imagefactory.site.starts import Machine, Reserves, StartMemory, machines, program_start
+from imagefactory.site.starts import RESERVES, Machine, StartMemory, machines, program_start
 from images.serve.program import checks
 from images.serve.program import settings as program_settings
 from images.serve.program.findings import Start
@@ -43,7 +43,7 @@ def starts() -> list[tuple[Machine, Start, StartMemory]]:
 def page(browser: Browser) -> Iterator[Page]:
     """A page with the formula, and nothing to see."""
     page = browser.new_page()
-    page.add_script_tag(content=as_script("startsData", {"reserves": Reserves()}))
+    page.add_script_tag(content=as_script("startsData", {"reserves": RESERVES}))
     page.add_script_tag(path=HERE / "static" / "memory.js")
     yield page
     page.close()
