@@ -31,6 +31,7 @@ from imagefactory.store.digests import Digest
 from images.shipped.mods.manifest import Manifest
 
 DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$", re.MULTILINE)
+NOT_MEASURED = "\u2013"
 SCHEMAS: dict[str, type[BaseModel]] = {
     "bench.schema.json": BenchResult,
     "compile.schema.json": CompileSettings,
@@ -183,7 +184,7 @@ def glance(matrix: Matrix, name: str, published: PublishedFigures) -> Glance:
     figures = alike(published.about(name), gpu_of(matrix, name, cell.arch), drafted=drafted)
     rates = [one.tokens_per_second for one in figures if one.users == 1]
     # A range, since they depend on the text.
-    speed = "-".join(dict.fromkeys(f"{rate:.0f}" for rate in (min(rates), max(rates)))) if rates else "–"
+    speed = "-".join(dict.fromkeys(f"{rate:.0f}" for rate in (min(rates), max(rates)))) if rates else NOT_MEASURED
     return Glance(
         f"`{name}`" + (f" ({model.remark})" if model.remark else ""),
         ", ".join(model.good_for),
@@ -194,7 +195,7 @@ def glance(matrix: Matrix, name: str, published: PublishedFigures) -> Glance:
         " each" if model.sparks > 1 else "",
         min(rates, default=0),
         speed,
-        ", ".join(map(str, published.quality(name))) or "–",
+        ", ".join(map(str, published.quality(name))) or NOT_MEASURED,
     )
 
 
