@@ -172,19 +172,6 @@ def test_a_key_changes_with_its_mod_and_with_those_before_it_alone(wheels: dict[
     assert [one == other for one, other in zip(before, after, strict=True)] == [True, False, False]
 
 
-def test_prose_and_the_forms_for_other_versions_change_no_key(wheels: dict[str, Path], mods: Path) -> None:
-    plain = one("m", "one = 1\n")
-    [before] = layers(wheels, make_mod(mods / "before", plain))
-    other = one("m", "other", versions=">=2")["variants"]
-    talkative = plain | {
-        "summary": "Says the same in other words",
-        "settings": {"env": {"VLLM_MOE_A": "b"}},
-        "variants": [*plain["variants"], *other],
-    }
-    [after] = layers(wheels, make_mod(mods / "after", talkative))
-    assert after.key == before.key
-
-
 def test_another_distribution_has_a_record_of_its_own(wheels: dict[str, Path], mods: Path) -> None:
     flash = one("a", "SLOW = 1\n", "flash/__init__.py", distribution="flash-thing")
     chain = layers(wheels, make_mod(mods, flash), make_mod(mods, one("b", "one = 1\n")))

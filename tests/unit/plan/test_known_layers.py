@@ -7,7 +7,6 @@ import pytest
 
 from imagefactory.oci.image import Blob
 from imagefactory.plan.known_layers import KnownLayers, read_blob_record
-from imagefactory.plan.make import make_plan
 from imagefactory.store.cache import Store
 from imagefactory.store.digests import Digest, Sha256
 from tests.fixtures.failures import raises
@@ -18,13 +17,6 @@ BLOB = Blob(Digest(f"sha256:{'1' * 64}"), Digest(f"sha256:{'2' * 64}"), 3, 4)
 
 def key(digit: str) -> Sha256:
     return Sha256(digit * 64)
-
-
-def test_a_build_records_its_layers_so_that_the_digest_is_known(small_factory: SmallFactory) -> None:
-    project = small_factory.project
-    assert KnownLayers(project.known_layers).image(make_plan(project, CELL)) is None
-    [built] = small_factory.build()
-    assert KnownLayers(project.known_layers).image(make_plan(project, CELL)) == built.image
 
 
 def test_a_layer_with_another_digest_fails_the_build(small_factory: SmallFactory) -> None:

@@ -4,25 +4,13 @@ from datetime import date, timedelta
 
 import pytest
 
-from imagefactory.project.bases import Base
 from imagefactory.project.cells import buildable, support_warnings
 from imagefactory.project.matrix import load_matrix
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.inv import Inv
 
 LAST = date(2026, 6, 10)
-WARNING = f"Debian old has had no regular security support since {LAST}"
 MATRIX = load_matrix(REPOSITORY / "matrix.yaml")
-
-
-@pytest.mark.parametrize(
-    ("until", "today", "warning"),
-    [(None, date(2099, 1, 1), None), (LAST, LAST, None), (LAST, LAST + timedelta(1), WARNING)],
-    ids=["no date", "the last day", "afterwards"],
-)
-def test_base_past_its_support_is_warned_of(until: date | None, today: date, warning: str | None) -> None:
-    given = {"debian": "old", "python": "3.11", "glibc": "2.36", "packages": ["base"], "supported_until": until}
-    assert Base.model_validate(given).support_warning(today) == warning
 
 
 def test_warning_names_the_archs_once_and_archs_with_a_gpu_have_regular_support() -> None:

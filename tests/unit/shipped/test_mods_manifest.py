@@ -236,6 +236,7 @@ def test_a_digest_covers_the_effect_of_a_variant_but_not_prose_or_other_variants
 
     same = digest("a")
     assert digest("b", summary="Says the same in other words", why="https://git.example/2") == same
+    assert digest("h", settings={"env": {"VLLM_MOE_A": "b"}}) == same
     assert digest("c", needed_when=[{"arch": "gb10"}], upstreamed_in="3") == same
     assert digest("d", not_needed=[{"versions": "<1", "reason": "it is not there"}]) == same
     other = manifest("m", edit("vllm/y.py", "y", after="?"), checks=[has("vllm/y.py", "?")], versions=">=2")
