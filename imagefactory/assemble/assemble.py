@@ -110,7 +110,7 @@ def _build(run: BuildRun, missing: Sequence[Layer]) -> dict[Sha256, Blob]:
                 {sha256: store.download(sha256) for sha256 in hashes},
                 run.known.blob(layer.key) if run.known is not None else None,
                 mods.files.get(layer.key, ()),
-                inputs.python_of(layer),
+                tuple((deb, store.download(deb.sha256)) for deb in inputs.python_of(layer)),
                 tuple(one for one in slimmed if one.sha256 in hashes),
             )
 

@@ -22,7 +22,7 @@ from filelock import FileLock
 
 from imagefactory.assemble.layers.layer_blob import LayerWork, build_layer
 from imagefactory.assemble.watch import Watcher
-from imagefactory.errors import BuildError, FactoryError
+from imagefactory.errors import BuildError
 from imagefactory.oci.image import Blob
 from imagefactory.plan.known_layers import read_blob_record
 from imagefactory.plan.plan import Layer
@@ -156,8 +156,6 @@ def _report(
     threading.Thread(target=_die_with_parent, daemon=True).start()
     try:
         result: Blob | Exception = build(work, store, parent.send)
-    except FactoryError as error:
-        result = error
     except Exception as error:  # noqa: BLE001 - raised again by the parent
         error.add_note(traceback.format_exc())
         result = error

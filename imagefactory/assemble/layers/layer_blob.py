@@ -1,6 +1,6 @@
 """Builds a layer: collects its entries, puts them in order, and writes them as a blob."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -42,7 +42,7 @@ class LayerWork:
     files: Mapping[Sha256, Path]  # its inputs
     expected: Blob | None = None  # what it is known to come out as
     modded: tuple[Entry, ...] = ()  # the files that mods give to it
-    python: tuple[LockedDeb, ...] = ()  # the packages of a Python that compiles bytecode on this machine
+    python: tuple[tuple[LockedDeb, Path], ...] = ()  # the packages of a Python that compiles bytecode here
     slimmed: tuple[SlimmedWheel, ...] = ()  # the records of wheels whose libraries are slimmed
 
 
@@ -55,7 +55,7 @@ def build_layer(work: LayerWork, store: Store, progress: Progress) -> Blob:
     """
     if work.expected is None:
         refuse_changed(work.files)
-    refuse_changed({deb.sha256: store.download(deb.sha256) for deb in work.python})
+    refuse_changed({deb.sha256: path for deb, path in work.python})
     with translating_disk_full(store.root):
         try:
             made = _make(work, store, progress)
@@ -71,9 +71,8 @@ def build_layer(work: LayerWork, store: Store, progress: Progress) -> Blob:
 def _make(work: LayerWork, store: Store, progress: Progress) -> tuple[Blob, dict[str, str], list[SlimmedWheel]]:
     """Write a layer's blob; return it with the owner of each path and what was taken out of wheels."""
     slimmers: list[Slimmer] = []
-    python = [(deb, store.download(deb.sha256)) for deb in work.python]
     with store.scratch() as scratch:
-        owned = list(layer_entries(work, scratch, python, slimmers))
+        owned = list(layer_entries(work, scratch, slimmers))
         owner = f"layer {work.layer.kind} {work.layer.name}"
         entries = complete((entry for _, entry in owned), owner=owner, folder_of=folder)
         blob = _write(entries, store, scratch, progress, work.expected)
@@ -82,10 +81,7 @@ def _make(work: LayerWork, store: Store, progress: Progress) -> tuple[Blob, dict
 
 
 def layer_entries(  # noqa: PLR0911 - one for each kind
-    work: LayerWork,
-    scratch: Path,
-    python: Sequence[tuple[LockedDeb, Path]] = (),
-    slimmers: list[Slimmer] | None = None,
+    work: LayerWork, scratch: Path, slimmers: list[Slimmer] | None = None
 ) -> Iterable[tuple[str, Entry]]:
     """List a layer's entries, each with its owner: the locked file, mod or other source that it comes from.
 
@@ -99,7 +95,7 @@ def layer_entries(  # noqa: PLR0911 - one for each kind
         case BytecodeLayer() as layer:
             from imagefactory.assemble.layers.bytecode_layer import bytecode_entries  # noqa: PLC0415 - rarely built
 
-            return bytecode_entries(layer, work.files, scratch, work.modded, python)
+            return bytecode_entries(layer, work.files, scratch, work.modded, work.python)
         case ServeLayer() as layer:
             return ((FACTORY, entry) for entry in serve_entries(layer, work.files))
         case ModLayer() as layer:

@@ -45,7 +45,6 @@ _INTERPRETER = re.compile(r"bin/python[0-9.]*[tw]?(/|$)")
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _NOT_THE_WHEELS_TO_SAY = ("INSTALLER", "REQUESTED", "direct_url.json")
 """Metadata that records how something was installed; installers write it themselves or leave it out."""
-_MODE = {True: 0o755, False: 0o644}
 _SCRIPT = """\
 #!/{python}
 import sys
@@ -53,10 +52,6 @@ from {module} import {imported}
 if __name__ == "__main__":
     sys.exit({call}())
 """
-
-
-def _root_of(environment: Environment, scheme: Scheme, distribution: str) -> str:
-    return f"{environment.venv}/{scheme_roots(distribution, environment.python)[scheme]}".rstrip("/")
 
 
 def _owns(environment: Environment, path: str) -> bool:
@@ -186,11 +181,13 @@ class _Installation(WheelDestination):
         if path in self.entries:
             raise _bad(self.file, f"two of its files have the path {inside}")
         if inside not in self.without:
-            self.entries[path] = Entry(path, EntryKind.FILE, _MODE[executable], content)
+            self.entries[path] = Entry(path, EntryKind.FILE, 0o755 if executable else 0o644, content)
         return _record_entry(name, content)
 
     def _image_path(self, scheme: Scheme, name: str) -> ImagePath:
-        return ImagePath(f"{_root_of(self.environment, scheme, self.distribution)}/{name}")
+        below = scheme_roots(self.distribution, self.environment.python)[scheme]
+        root = f"{self.environment.venv}/{below}".rstrip("/")
+        return ImagePath(f"{root}/{name}")
 
     def _content(self, info: ZipInfo) -> RawSlice | DeflatedSlice:
         """Return a reference to a member's bytes in the wheel, without reading them."""

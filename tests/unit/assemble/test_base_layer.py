@@ -237,9 +237,6 @@ def test_certificates_are_bundled_in_the_order_of_their_names(base: Base) -> Non
     assert base.text("etc/ca-certificates.conf").endswith(listed)
 
 
-# --- what must not matter -------------------------------------------------------------------------
-
-
 def listing(entries: Iterable[Entry]) -> list[tuple[object, ...]]:
     return [(e.path, e.kind.value, oct(e.mode), e.uid, e.gid, e.target, read_content(e.content)) for e in entries]
 

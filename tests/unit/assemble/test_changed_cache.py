@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,14 +36,6 @@ def poison(path: Path, change: Callable[[bytes], bytes] = flip) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def poison_deb(factory: SmallFactory) -> Path:
-    """Change a file in a cached Debian package, which has no checksum of its own."""
-    [deb] = factory.mirror.glob("**/base_*.deb")
-    cached = Store(factory.cache).download(sha256_of(deb.read_bytes()))
-    poison(cached, lambda data: data.replace(b"a small base\n", b"an evil base\n"))
-    return cached
-
-
 def forget(layers: tuple[Layer, ...], store: Store) -> None:
     """Remove layers from the cache."""
     for layer in layers:
@@ -57,16 +49,16 @@ def refused(step: Callable[[], object], file: Path) -> FactoryError:
     return caught.value
 
 
-# --- inputs --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("recorded", [True, False])
 def test_changed_deb_stops_a_build(small_factory: SmallFactory, built: Built, store: Store, *, recorded: bool) -> None:
     forget(built.plan.layers, store)
     known = small_factory.project.known_layers
     if not recorded:
         known.unlink()
-    cached = poison_deb(small_factory)
+    # A file in a Debian package, which has no checksum of its own.
+    [deb] = small_factory.mirror.glob("**/base_*.deb")
+    cached = store.download(sha256_of(deb.read_bytes()))
+    poison(cached, lambda data: data.replace(b"a small base\n", b"an evil base\n"))
     assert file_sha256(cached) in refused(small_factory.build, cached).why
     assert known.exists() == recorded, "nothing new is recorded"
 
@@ -80,9 +72,6 @@ def test_verifying_hashes_every_input(small_factory: SmallFactory, built: Built,
         refused(lambda: verify(small_factory.project, CELL, small_factory.watch), file)
         file.write_bytes(content)
     verify(small_factory.project, CELL, small_factory.watch)
-
-
-# --- layers --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", LAYERS)
@@ -113,24 +102,14 @@ def test_record_of_another_layer_is_refused(small_factory: SmallFactory, built: 
         small_factory.build()
 
 
-# --- images --------------------------------------------------------------------------------------
-
-
-def every_blob(built: Built) -> Iterator[Path]:
-    return (built.layout.folder / "blobs" / "sha256").iterdir()
-
-
 def test_changed_blob_is_not_exported(built: Built, tmp_path: Path) -> None:
-    for blob in every_blob(built):
+    for blob in (built.layout.folder / "blobs" / "sha256").iterdir():
         content = blob.read_bytes()
         poison(blob, lambda data: data.replace(b"o", b"0", 1))
         refused(lambda: write_archive(archive(built.layout, "a:b"), tmp_path / "image.tar"), blob)
         assert not (tmp_path / "image.tar").exists()
         blob.write_bytes(content)
     write_archive(archive(built.layout, "a:b"), tmp_path / "image.tar")
-
-
-# --- what is remembered --------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 
 from imagefactory.assemble import parallel
 from imagefactory.assemble.layers.layer_blob import LayerWork, build_layer
-from imagefactory.oci.image import Blob
-from imagefactory.plan.plan import Layer
 from imagefactory.store.cache import Store
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.golden import GOLDEN, build_golden, golden_layers
@@ -25,11 +23,6 @@ from tests.fixtures.platforms import PLATFORMS
 @pytest.fixture(autouse=True)
 def _restore_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "SMALL_WORK", parallel.SMALL_WORK)
-
-
-def build_one(layer: Layer, inputs: Path, store: Store) -> Blob:
-    files = {item.sha256: Store(inputs / "store").download(item.sha256) for item in layer.inputs}
-    return build_layer(LayerWork(layer, files), store, lambda _: None)
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
@@ -45,7 +38,8 @@ def test_order_of_inputs_does_not_matter(tmp_path: Path, platform: str, seed: in
         inputs = list(layer.inputs)
         random.Random(seed).shuffle(inputs)
         shuffled = layer.model_copy(update={"inputs": tuple(inputs)})
-        blob = build_one(shuffled, tmp_path, Store(tmp_path / "out"))
+        files = {item.sha256: Store(tmp_path / "store").download(item.sha256) for item in inputs}
+        blob = build_layer(LayerWork(shuffled, files), Store(tmp_path / "out"), lambda _: None)
         assert blob.digest == GOLDEN[platform][f"{layer.kind} blob"]
 
 

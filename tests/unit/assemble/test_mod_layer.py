@@ -5,7 +5,6 @@ import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +19,7 @@ from imagefactory.store.digests import sha256_of
 from images.shipped.mods.manifest import Mod, Variant
 from tests.fixtures.failures import raises
 from tests.fixtures.lock_files import MADE_FROM, locked_wheel
-from tests.fixtures.mods import Data, edit, has, make_mod, manifest
+from tests.fixtures.mods import edit, has, inserting, make_mod, manifest
 from tests.fixtures.wheels import WheelFactory
 
 ENVIRONMENT = Environment(venv="opt/venv", python="3.11")
@@ -47,10 +46,6 @@ def wheels(wheel_factory: WheelFactory) -> dict[str, Path]:
 @pytest.fixture
 def mods(tmp_path: Path) -> Path:
     return tmp_path / "mods"
-
-
-def one(name: str, anchor: str, path: str = "vllm/x.py", **more: Any) -> Data:
-    return manifest(name, edit(path, anchor, after=f"# {name}\n"), checks=[has(path, f"# {name}")], **more)
 
 
 def layers(wheels: dict[str, Path], *chosen: Picked) -> list[ModLayer]:
@@ -114,7 +109,7 @@ def assert_record_is_true(tree: dict[str, bytes], name: str) -> None:
 
 
 def test_a_layer_holds_the_changed_files_the_record_and_the_note(wheels: dict[str, Path], mods: Path) -> None:
-    data = one("m", "one = 1\n", licence="MIT")
+    data = inserting("m", "one = 1\n", licence="MIT")
     data["variants"][0]["changes"].append({"add": "vllm/new.py", "source": "new.py"})
     mod = make_mod(mods, data, {"new.py": "new = 1\n"})
     [layer] = layers(wheels, mod)
@@ -144,7 +139,7 @@ def test_a_layer_holds_the_changed_files_the_record_and_the_note(wheels: dict[st
 
 
 def test_two_mods_on_one_file_make_a_chain(wheels: dict[str, Path], mods: Path) -> None:
-    chain = layers(wheels, make_mod(mods, one("a", "one = 1\n")), make_mod(mods, one("b", "two = 2\n")))
+    chain = layers(wheels, make_mod(mods, inserting("a", "one = 1\n")), make_mod(mods, inserting("b", "two = 2\n")))
     assert [layer.name for layer in chain] == ["a", "b"]
     first, second = (contents(layer, wheels) for layer in chain)
     assert first[f"{SITE}/vllm/x.py"].startswith(b"one = 1\n# a\ntwo = 2\nthree")
@@ -173,8 +168,8 @@ def test_a_key_changes_with_its_mod_and_with_those_before_it_alone(wheels: dict[
 
 
 def test_another_distribution_has_a_record_of_its_own(wheels: dict[str, Path], mods: Path) -> None:
-    flash = one("a", "SLOW = 1\n", "flash/__init__.py", distribution="flash-thing")
-    chain = layers(wheels, make_mod(mods, flash), make_mod(mods, one("b", "one = 1\n")))
+    flash = inserting("a", "SLOW = 1\n", "flash/__init__.py", distribution="flash-thing")
+    chain = layers(wheels, make_mod(mods, flash), make_mod(mods, inserting("b", "one = 1\n")))
     assert f"{SITE}/flash_thing-7.0.dist-info/RECORD" in entries(chain[0], wheels)
     assert f"{SITE}/vllm-1.5.dist-info/RECORD" in entries(chain[1], wheels)
     tree = stacked(chain, wheels)
@@ -185,7 +180,7 @@ def test_another_distribution_has_a_record_of_its_own(wheels: dict[str, Path], m
 
 
 def test_a_distribution_that_the_image_does_not_have_is_an_error(wheels: dict[str, Path], mods: Path) -> None:
-    mod = make_mod(mods, one("m", "x", "other/x.py", distribution="other"))
+    mod = make_mod(mods, inserting("m", "x", "other/x.py", distribution="other"))
     with raises("not-applicable", match="m changes other, which this image does not have") as caught:
         layers(wheels, mod)
     assert caught.value.where.startswith("mods/m/mod.yaml:")

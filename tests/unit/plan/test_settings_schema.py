@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from imagefactory.docs.markdown import replace_between
 from imagefactory.launch.docker_run import Launch, compose, docker_run, pinned, shell_line, write_key_file
 from imagefactory.launch.preview import Preview
 from imagefactory.plan.serve.description import Served, describe_image, image_environment
@@ -59,12 +58,6 @@ def test_environment_table_and_program_agree_on_every_default(served_image: Imag
     # The image's own environment consists of the defaults.
     bare = preview.run("--dry-run", variables=dict.fromkeys(environment, ""))
     assert bare.stdout.splitlines()[0] == preview.run("--dry-run").stdout.splitlines()[0]
-
-
-def test_the_document_shows_the_settings(real_image: Images) -> None:
-    text = (REPOSITORY / "docs" / "serving.md").read_text("utf-8")
-    table = real_image("gemma4-31b").markdown()
-    assert text == replace_between(text, "settings", table), "run `./inv docs`"
 
 
 def test_docker_run_has_digest_gpu_caches_and_key_file_but_no_key(

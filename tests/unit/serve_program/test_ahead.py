@@ -5,13 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from images.serve.program import ahead, readings
 from tests.fixtures.checkouts import REPOSITORY
+from tests.fixtures.engines import wait_until
 
 GB = 1_000_000_000
 FACTS = {"flashinfer": {"archs": "12.1a", "modules": {"sampling": "flashinfer.a:one", "moe": "flashinfer.b:two"}}}
@@ -124,9 +124,7 @@ def test_compilers_end_with_it(tmp_path: Path, how: str) -> None:
     mark = tmp_path / "compiling"
     compiler = f'"sh", "-c", "echo $$ > {mark}; sleep 60; exit 0"'
     process = run_script(tmp_path, compiler, floor=0 if how == "its parent ends" else sys.maxsize)
-    deadline = time.monotonic() + 30
-    while not (mark.exists() and mark.read_text().strip()) and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: (mark.exists() and mark.read_text().strip()) or process.poll() is not None, 30)
     if how == "its parent ends":
         process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=30)
@@ -134,10 +132,7 @@ def test_compilers_end_with_it(tmp_path: Path, how: str) -> None:
     assert ("GB of memory are left; it continues at first use" in said) == (how != "its parent ends")
     # On a busy machine, memory may run short before there is a compiler.
     compiler_process = Path("/proc", mark.read_text().strip() if mark.exists() else "none")
-    deadline = time.monotonic() + 10
-    while compiler_process.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not compiler_process.exists()
+    wait_until(lambda: not compiler_process.exists(), 10)
 
 
 def test_the_limit_of_a_container_counts_without_pages_of_files(

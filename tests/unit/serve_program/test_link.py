@@ -18,7 +18,7 @@ from imagefactory.launch.preview import Preview
 from imagefactory.plan.serve.image_paths import program_folder
 from images.serve.program import liveness
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.serve_process import SERVES, free_port, stand_in, written_image
+from tests.fixtures.serve_process import SERVES, free_port, stand_in, wait_for, written_image
 
 NODE_PROGRAM = REPOSITORY / "tests" / "fixtures" / "node_program.py"
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
@@ -81,12 +81,8 @@ class Node:
 
     @property
     def server(self) -> int:
-        until = time.monotonic() + 20
-        path = self.folder / "record"
-        while not path.exists() or not path.read_text():
-            assert time.monotonic() < until, self.log
-            time.sleep(0.05)
-        return int(path.read_text())
+        wait_for(self.folder / "record")
+        return int((self.folder / "record").read_text())
 
     @property
     def companion(self) -> int:

@@ -5,14 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from imagefactory.project.servers.vllm import SCHEMA
 from images.serve.program import errors
 from images.serve.program import settings as read_settings
 from images.serve.program.image import Image
 from images.serve.program.servers.known import server_of
 from tests.fixtures.failures import refuses
 
-NAMES = [setting.name for setting in SCHEMA]
 TARGET = "qwen3.5-27b-nvfp4"
 Images = Callable[..., Image]
 

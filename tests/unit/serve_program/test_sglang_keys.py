@@ -1,13 +1,13 @@
 """A key reaches SGLang, and nobody else."""
 
 import json
-import time
 from pathlib import Path
 
 import pytest
 import yaml
 
 from images.serve.program.keys import KEY
+from tests.fixtures.engines import wait_until
 from tests.fixtures.failures import refused
 from tests.fixtures.serve_process import SERVES, Start, finished, free_port, recorded, wait_for
 
@@ -51,10 +51,7 @@ def test_the_file_is_removed_once_the_server_is_ready(sglang_start: Start, tmp_p
         wait_for(tmp_path / "record")
         arguments = recorded(tmp_path)["arguments"]
         file = Path(arguments[arguments.index("--config") + 1])
-        deadline = time.monotonic() + 20
-        while file.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(lambda: not file.exists(), 20)
     finally:
         process.terminate()
         process.communicate(timeout=20)

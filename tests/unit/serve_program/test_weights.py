@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from imagefactory.plan.serve.image_paths import program_folder
 from images.serve.program import downloading, hub, private_files
 from images.serve.program.weights import File, amount, needed, read_list
+from tests.fixtures.engines import wait_until
 from tests.fixtures.failures import refused
 from tests.fixtures.model_hub import COMMIT, ModelHub, change, cut_at, stall
 from tests.fixtures.serve_process import written_image
@@ -212,9 +212,7 @@ def test_a_killed_download_frees_its_lock_and_is_resumed(
 
     model_hub.mishap = cut_then_wait
     killed = process(environment | {"DFLASH_DRAFTER": "off"}, "download")
-    deadline = time.monotonic() + 20
-    while not any(map(is_cut, (repository / "blobs").glob("*.incomplete"))) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: any(map(is_cut, (repository / "blobs").glob("*.incomplete"))), 20)
     killed.kill()
     assert ended(killed).returncode == -signal.SIGKILL
     gone.set()

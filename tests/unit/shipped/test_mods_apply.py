@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.shipped.mods.apply import Applied, apply_mods, refuse_taken
-from images.shipped.mods.manifest import Mod, Variant
 from tests.fixtures.failures import raises
-from tests.fixtures.mods import Data, edit, has, line_of, make_mod, manifest, reader
+from tests.fixtures.mods import Data, edit, has, inserting, line_of, make_mod, manifest, reader
 
 FILE = "vllm/x.py"
 TREE = {FILE: "one = 1\ntwo = 2\nthree = 3\nfour = 4\n"}
@@ -25,9 +24,9 @@ def applied(root: Path, data: Data, tree: dict[str, str] = TREE, files: dict[str
     return result.files[FILE]
 
 
-def one_edit(anchor: str, inserted: str, path: str = FILE, name: str = "m", **more: Any) -> Data:
+def one_edit(anchor: str, inserted: str) -> Data:
     """Describe a mod that inserts a text after an anchor."""
-    return manifest(name, edit(path, anchor, after=inserted), checks=[has(path, inserted)], **more)
+    return manifest("m", edit(FILE, anchor, after=inserted), checks=[has(FILE, inserted)])
 
 
 @pytest.mark.parametrize(
@@ -117,10 +116,6 @@ def test_a_mod_whose_checks_hold_without_it_is_refused(tmp_path: Path) -> None:
         applied(tmp_path, data)
 
 
-def on_lines(root: Path, name: str, anchor: str, **more: Any) -> tuple[Mod, Variant]:
-    return make_mod(root, one_edit(anchor, f"# {name}\n", name=name, **more))
-
-
 def test_a_conflict_is_found_across_another_change_of_the_mod(tmp_path: Path) -> None:
     long = manifest(
         "long",
@@ -129,7 +124,7 @@ def test_a_conflict_is_found_across_another_change_of_the_mod(tmp_path: Path) ->
         checks=[has(FILE, "# long")],
     )
     with raises("mod-conflict", match="long and short"):
-        apply_mods([make_mod(tmp_path, long), on_lines(tmp_path, "short", "four = 4\n")], reader(TREE))
+        apply_mods([make_mod(tmp_path, long), make_mod(tmp_path, inserting("short", "four = 4\n"))], reader(TREE))
 
 
 @st.composite
@@ -177,7 +172,7 @@ def test_mods_conflict_if_and_only_if_they_share_a_line(one: int, two: int, long
     anchors = ["".join(lines[one : one + long]), "".join(lines[two : two + wide])]
     shared = set(range(one, one + long)) & set(range(two, two + wide))
     with tempfile.TemporaryDirectory() as folder:
-        mods = [on_lines(Path(folder), name, anchor) for name, anchor in zip("ab", anchors, strict=True)]
+        mods = [make_mod(Path(folder), inserting(name, anchor)) for name, anchor in zip("ab", anchors, strict=True)]
         for order in (mods, mods[::-1]):
             if not shared:
                 apply_mods(order, reader({FILE: "".join(lines)}))

