@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,7 @@ def compile_kernels(project: CompileProject, request: Request, watch: CompileWat
     cost, folder, machine = project.settings.costs[request.what], job.folder(project.store), BuildMachine.this()
     jobs = jobs_for(machine, cost, request.jobs)
     refuse_full_disk(machine, folder, cost.disk_gb * (PART if request.graft else 1))
-    _announce(job, say)
+    _announce(job, project.matrix.archs[request.arch].platforms, say)
     with project.store.in_use(), _alone(folder), translating_disk_full(folder):
         image = toolchain.provide(project, job.plan, watch)
         fresh = prepare(folder / "src", lambda target: fill(project, job, target))
@@ -91,11 +92,10 @@ def downloaded(project: CompileProject, locked: Published) -> Path:
         return fetch(locate(project, locked), project.store, session, lambda _: None)
 
 
-def _announce(job: Job, say: Say) -> None:
-    request = job.request
-    if job.inputs.platform not in job.arch.platforms:
-        here = ", ".join(job.arch.platforms)
-        say(f"{request.arch} is {here}; what is compiled here runs on {job.inputs.platform} only")
+def _announce(job: Job, platforms: Sequence[str], say: Say) -> None:
+    if job.inputs.platform not in platforms:
+        arch = f"{job.request.arch} is {', '.join(platforms)}"
+        say(f"{arch}; what is compiled here runs on {job.inputs.platform} only")
     for mod, _ in job.mods:
         say(f"with the mod {mod.name}: {mod.manifest.summary}")
     if job.carried:

@@ -9,12 +9,11 @@ from imagefactory.compile.settings import FILE, WHAT, What
 from imagefactory.compile.source_tree import CompileSource, choose_sources, resolve
 from imagefactory.compile.toolchain import CompileProject, identity, locked_flashinfer, locked_vllm, toolchain_plan
 from imagefactory.errors import BuildError, ConfigError, LockError, unknown_name
-from imagefactory.lock.wheelhouse.keep import MACHINES, CompileInputs, published_source
+from imagefactory.lock.wheelhouse.keep import MACHINES, CompileInputs, published_source, why_unfit
 from imagefactory.mods.choose import source_mods
 from imagefactory.plan.plan import Plan
 from imagefactory.project.cells import modules_called_on
 from imagefactory.project.locks.files import LockedSource, LockedWheel
-from imagefactory.project.matrix import Arch
 from imagefactory.project.project import locked_cells
 from imagefactory.project.server_versions import choice_for
 from imagefactory.project.targets import host_machine
@@ -70,16 +69,9 @@ def requests_of(
         wanted = [item for item in wanted if chosen[item]]
     else:
         chosen = {item: () if item == "flashinfer" else parts[item] for item in wanted}
+    left = tuple(sorted(without_mods))
     return [
-        Request(
-            what=item,
-            vllm=vllm,
-            arch=arch,
-            targets=chosen[item],
-            without_mods=tuple(sorted(without_mods)),
-            jobs=jobs,
-        )
-        for item in wanted
+        Request(what=item, vllm=vllm, arch=arch, targets=chosen[item], without_mods=left, jobs=jobs) for item in wanted
     ]
 
 
@@ -130,12 +122,10 @@ class Job:
     """A compile with everything known and checked, and nothing done yet."""
 
     request: Request
-    arch: Arch
     plan: Plan  # the plan of the toolchain's image
     inputs: CompileInputs
-    platform_tag: str
-    published: Published | None  # the wheel that a graft replaces libraries of
     main: LockedSource | CompileSource  # the locked sdist, or the repository of a git reference
+    published: Published | None = None  # the wheel that a graft replaces libraries of
     dependencies: tuple[CompileSource, ...] = ()
     left_out: tuple[str, ...] = ()  # the parts of vLLM's CMake that no target needs
     mods: tuple[tuple[Mod, Variant], ...] = ()
@@ -145,6 +135,11 @@ class Job:
     carried_from: Published | None = None
     """None for a git reference, which nobody published a wheel of: the compiled one then lacks the files."""
 
+    @property
+    def platform_tag(self) -> str:
+        glibc = self.inputs.system["glibc"].replace(".", "_")
+        return f"manylinux_{glibc}_{MACHINES[self.inputs.platform][0]}"
+
     def folder(self, store: Store) -> Path:
         """Return the folder that keeps its tree, so that a second run can resume."""
         return store.root / "compile" / self.inputs.key
@@ -153,7 +148,7 @@ class Job:
 def work_out(project: CompileProject, request: Request) -> Job:
     platform = f"linux/{host_machine()}"
     plan = _toolchain(project, request, platform)
-    return (_vllm if request.what == "vllm" else _flashinfer)(project, request, platform, plan)
+    return _vllm(project, request, platform, plan) if request.what == "vllm" else _flashinfer(project, request, plan)
 
 
 def _inputs(
@@ -170,7 +165,6 @@ def _inputs(
     left_out: Sequence[str] = (),
 ) -> CompileInputs:
     """Collect what determines the wheel: beside its sources, also our scripts and the compilers."""
-    compilers = project.settings.toolchain
     scripts = sorted(path for path in (project.root / SCRIPTS).iterdir() if path.is_file())
     return CompileInputs(
         name=name,
@@ -186,28 +180,21 @@ def _inputs(
             *(f"target:{target}" for target in targets),
             *(f"left-out:{part}" for part in left_out),
         ),
-        system={"python": compilers.python, "glibc": compilers.glibc, "cuda": project.settings.cuda},
+        system=project.settings.system,
         kind="graft" if request.graft else "whole",
     )
 
 
-def _platform_tag(project: CompileProject, platform: str) -> str:
-    return f"manylinux_{project.settings.toolchain.glibc.replace('.', '_')}_{MACHINES[platform][0]}"
-
-
 def _toolchain(project: CompileProject, request: Request, platform: str) -> Plan:
     """Plan the toolchain of a request; it must be locked, and its results must run in the images of the arch."""
-    matrix, compilers = project.matrix, project.settings.toolchain
-    arch = matrix.archs[request.arch]
-    base = matrix.bases[arch.base]
-    if not project.settings.runs_on(base):
+    arch = project.matrix.archs[request.arch]
+    if why := why_unfit(project.settings.system, project.matrix.bases[arch.base]):
         raise BuildError(
             "toolchain-misfit",
             f"A wheel of {request.what} {request.vllm} would not run in the images of {request.arch}.",
             where=f"{FILE}, toolchain",
-            why=f"It would be compiled with Python {compilers.python} and glibc {compilers.glibc}; "
-            f"the base {arch.base} has Python {base.python} and glibc {base.glibc}.",
-            fix=f"Give {request.arch} a base of {compilers.debian} in matrix.yaml.",
+            why=f"The base of {request.arch} is {arch.base}; of the wheel, {why}.",
+            fix=f"Give {request.arch} a base of {project.settings.toolchain.debian} in matrix.yaml.",
         )
     cell = project.cell(request.vllm, platform)
     if not project.is_locked(cell):
@@ -258,10 +245,8 @@ def _vllm(project: CompileProject, request: Request, platform: str, plan: Plan) 
     )
     return Job(
         request=request,
-        arch=arch,
         plan=plan,
         inputs=inputs,
-        platform_tag=_platform_tag(project, platform),
         published=published,
         main=main,
         dependencies=tuple(dependencies),
@@ -290,7 +275,7 @@ def published_wheel(project: CompileProject, release: str, platform: str, why: s
     return found
 
 
-def _flashinfer(project: CompileProject, request: Request, platform: str, plan: Plan) -> Job:
+def _flashinfer(project: CompileProject, request: Request, plan: Plan) -> Job:
     locked, arch = locked_flashinfer(project, request.vllm), project.matrix.archs[request.arch]
     listed = modules_called_on(project.matrix, request.vllm, request.arch)
     modules = tuple(name for name in listed if not request.targets or name in request.targets)
@@ -304,13 +289,4 @@ def _flashinfer(project: CompileProject, request: Request, platform: str, plan: 
         arch_list=arch.flashinfer_cuda_arch_list,
         targets=request.targets or modules,
     )
-    return Job(
-        request=request,
-        arch=arch,
-        plan=plan,
-        inputs=inputs,
-        platform_tag=_platform_tag(project, platform),
-        published=None,
-        main=locked,
-        modules=modules,
-    )
+    return Job(request=request, plan=plan, inputs=inputs, main=locked, modules=modules)

@@ -102,9 +102,10 @@ class CompileSettings(_Model):
         cuda = [f"{name}=={self.cuda}.*" for name in self.wheels.cuda]
         return [*cuda, *self.wheels.others]
 
-    def runs_on(self, base: Base) -> bool:
-        """Return whether compiled code runs on a base: with the same Python, and a glibc that is not older."""
-        return self.toolchain.python == base.python and Version(self.toolchain.glibc) <= Version(base.glibc)
+    @property
+    def system(self) -> dict[str, str]:
+        """The Python, glibc and CUDA that compiled code is for."""
+        return {"python": self.toolchain.python, "glibc": self.toolchain.glibc, "cuda": self.cuda}
 
     def carried_by(self, version: ServerVersion) -> tuple[str, ...]:
         found = (item for item in self.carried if version.within(item.vllm))

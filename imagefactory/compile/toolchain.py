@@ -172,9 +172,11 @@ def make_toolchain_locks(
 ) -> Iterator[LockResult]:
     """Pin the toolchains of vLLM versions; locks that still match matrix.yaml and compile.yaml are left alone."""
     for name in versions:
-        release = _release(project, name)
+        version = project.matrix.vllm.get(name)
+        if version is None:
+            raise unknown_name("vLLM version", name, project.matrix.vllm, "the --toolchain option")
         vllm = first_of_release(project.matrix, name)
-        sdist = locked_vllm(project, release)
+        sdist = locked_vllm(project, version.release or project.settings.nearest(version))
         indexes = Indexes(IndexConfig.from_environment())
         source = ReleaseSource(sdist, indexes, project.store)
         yield _lock_flashinfer(project, vllm, source, indexes, say)
@@ -257,13 +259,6 @@ def pinned(name: str, requirements: Sequence[str], where: str) -> str:
         why="vLLM must pin the torch and the FlashInfer that it is compiled with.",
         fix="Choose another release.",
     )
-
-
-def _release(project: CompileProject, vllm: str) -> str:
-    version = project.matrix.vllm.get(vllm)
-    if version is None:
-        raise unknown_name("vLLM version", vllm, project.matrix.vllm, "the --toolchain option")
-    return version.release or project.settings.nearest(version)
 
 
 def _flashinfer_made_from(project: CompileProject, vllm: str) -> MadeFrom:

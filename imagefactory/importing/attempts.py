@@ -6,7 +6,6 @@ Of unified diffs, every line has to match, wherever in the file it is; there is 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Literal
 
 from imagefactory.errors import ModError
@@ -82,10 +81,6 @@ def _change(path: str, after: str, owner: ReleaseSource | None) -> FileChange | 
     return FileChange(path, before, after)
 
 
-def in_image(name: str) -> str:
-    return IMAGE_FILES + PurePosixPath(name).name
-
-
 @dataclass(frozen=True)
 class Section:
     """What a diff says about one file."""
@@ -131,7 +126,11 @@ def try_diffs(
     notes: list[str] = []
     passed: list[str] = []
     for name, sections in stack:
-        inside = [section for section in sections if not leave_out or _held(section.path, distributions)]
+        inside = [
+            section
+            for section in sections
+            if not leave_out or any(release.may_hold(section.path) for release in distributions)
+        ]
         outside = [section.path for section in sections if section not in inside]
         if outside:
             notes.append(f"{name}: files that images do not have are left out ({', '.join(outside[:3])}…)")
@@ -151,10 +150,6 @@ def try_diffs(
         return Attempt(version, "nothing", f"{', '.join(passed)} is there already")
     notes += [f"{name} is in {version} already" for name in passed]
     return settle(version, texts, distributions, tuple(notes))
-
-
-def _held(path: str, distributions: list[ReleaseSource]) -> bool:
-    return any(release.may_hold(path) for release in distributions)
 
 
 def _refused(name: str, inside: Sequence[Section], outside: Sequence[str]) -> str | None:

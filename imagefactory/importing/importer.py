@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 from imagefactory.errors import ModError, UsageError
 from imagefactory.importing.attempts import Attempt, read_diffs, try_diffs
 from imagefactory.importing.draft import Draft, draft, group_attempts
-from imagefactory.importing.scripts import Run, ScriptRun, judge
+from imagefactory.importing.scripts import Ran, Run, ScriptRun, judge
 from imagefactory.importing.sources import Source
 from imagefactory.mods.authoring import NO_REASON, manifest_text, new_folder, printable
 from imagefactory.mods.compatibility import check_mods, refuse_broken, refuse_unknown_version, releases
@@ -60,7 +60,7 @@ class Importer:
             )
         for name in versions:
             refuse_unknown_version(self.project.matrix, name)
-        attempts = self.attempts(source, versions)
+        attempts = self._attempts(source, versions)
         refuse_fruitless(source, attempts)
         groups = group_attempts(source.name, attempts, self.trees)
         refuse_fruitless(source, [attempt for group in groups for attempt in group.attempts])
@@ -68,9 +68,9 @@ class Importer:
         made = draft(source, groups, self.project.matrix, self.trees, link)
         return Imported(self._write(folder, source, made), made)
 
-    def attempts(self, source: Source, versions: Sequence[str] = ()) -> list[Attempt]:
+    def _attempts(self, source: Source, versions: Sequence[str]) -> list[Attempt]:
         """Try a source on every release of vLLM in the matrix, oldest first, or on some of them."""
-        try_on = self._way(source)
+        stack = read_diffs(source.texts) if source.kind == "diffs" else []
         found: list[Attempt] = []
         vllm = self.project.matrix.vllm
         own = (name for name in releases(self.project.matrix) if name in vllm)
@@ -78,16 +78,14 @@ class Importer:
             if versions and name not in versions:
                 found.append(Attempt(name, "untried"))
                 continue
-            attempt = try_on(name)
+            distributions = self._distributions(source, name)
+            if source.kind == "script":
+                attempt = judge(name, self._run_script(source, distributions), distributions)
+            else:
+                attempt = try_diffs(name, stack, distributions)
             self.say(f"{name}: {attempt.outcome}{f', {attempt.why}' if attempt.why else ''}")
             found.append(attempt)
         return without_old_copies(source, found)
-
-    def _way(self, source: Source) -> Callable[[str], Attempt]:
-        if source.kind == "script":
-            return lambda name: self._try_script(source, name)
-        stack = read_diffs(source.texts)
-        return lambda name: try_diffs(name, stack, self._distributions(source, name))
 
     def _distributions(self, source: Source, name: str) -> list[ReleaseSource]:
         """Return the distributions that a source can change: vLLM, and those whose folders it names."""
@@ -98,14 +96,12 @@ class Importer:
                 names.append(wheel.name)
         return [self.trees.release(distribution, name) for distribution in names]
 
-    def _try_script(self, source: Source, name: str) -> Attempt:
-        distributions = self._distributions(source, name)
+    def _run_script(self, source: Source, distributions: list[ReleaseSource]) -> Ran:
         place = self.project.root / "build" / "imports"
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place) as scratch:
             wheels = [release.archive() for release in distributions]
-            ran = self.run_script(ScriptRun(source.name, source.files, wheels, self.env), Path(scratch))
-        return judge(name, ran, distributions)
+            return self.run_script(ScriptRun(source.name, source.files, wheels, self.env), Path(scratch))
 
     def _write(self, folder: Path, source: Source, made: Draft) -> Path:
         """Write a mod and check it on the versions that it was tried on; leave nothing behind if it fails."""
@@ -167,13 +163,7 @@ def refuse_fruitless(source: Source, attempts: Sequence[Attempt]) -> None:
         fix = "Port it to one of these versions first, or write what it means as a mod: `./inv mods.new`."
     else:
         fix = "Every version has it already: there is nothing to import."
-    raise ModError(
-        "not-importable",
-        f"{source.name} cannot become a mod.",
-        where=source.shown,
-        why=f"{why}.",
-        fix=fix,
-    )
+    raise ModError("not-importable", f"{source.name} cannot become a mod.", where=source.shown, why=f"{why}.", fix=fix)
 
 
 def provenance(source: Source, made: Draft) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 from zipfile import ZipFile
 
@@ -24,19 +24,19 @@ from imagefactory.assemble.engines.docker.daemon import client_for
 from imagefactory.assemble.watch import Watcher
 from imagefactory.compile.toolchain import CompileProject, provide, toolchain_plan
 from imagefactory.errors import ModError, clean
-from imagefactory.importing.attempts import Attempt, in_image, read_diffs, try_diffs
+from imagefactory.importing.attempts import Attempt, read_diffs, try_diffs
 from imagefactory.importing.sources import SCRIPT
 from imagefactory.mods.source_files import ReleaseSource
 from imagefactory.project.targets import host_machine
 from imagefactory.store.signals import ending_in_order
+from images.shipped.mods.manifest import IMAGE_FILES
 
 LABEL: Final = "imagefactory.import"
 PACKAGES: Final = "usr/local/lib/python3.12/dist-packages"
 WORKSPACE: Final = "workspace"
 SECONDS: Final = 300  # the time that a script gets
 _GRACE: Final = 120  # for unpacking the packages, and for the diff
-_MIB: Final = 1024**2
-_LARGEST: Final = 4 * _MIB  # the largest file of a wheel that is unpacked; larger ones are libraries
+_LARGEST: Final = 4 * 1024**2  # the largest file of a wheel that is unpacked; larger ones are libraries
 _PROCESSES: Final = 128
 _MEMORY: Final = "2g"  # with the space below, which is memory too
 _SPACE: Final = {f"/{PACKAGES}": "512m", f"/{WORKSPACE}": "64m", "/tmp": "512m"}  # noqa: S108 - of the container
@@ -173,11 +173,8 @@ def _write_tar(path: Path, script: ScriptRun) -> Path:
                     if not (large or item.is_dir() or ".data/" in item.filename):
                         add(f"{PACKAGES}/{item.filename}", packed.read(item))
         for name, data in script.files.items():
-            add(
-                f"{WORKSPACE}/mods/{script.name}/{name}",
-                data,
-                0o755 if name == SCRIPT or data.startswith(b"#!") else 0o644,
-            )
+            mode = 0o755 if name == SCRIPT or data.startswith(b"#!") else 0o644
+            add(f"{WORKSPACE}/mods/{script.name}/{name}", data, mode)
     return path
 
 
@@ -195,7 +192,9 @@ def judge(version: str, ran: Ran, distributions: list[ReleaseSource]) -> Attempt
         return Attempt(version, "fails", f"{error.what} {error.why}")
     rejects = [section.path for section in sections if section.path.endswith(".rej")]
     changes = [
-        replace(section, path=in_image(section.path)) if section.path.startswith(f"{WORKSPACE}/") else section
+        replace(section, path=IMAGE_FILES + PurePosixPath(section.path).name)
+        if section.path.startswith(f"{WORKSPACE}/")
+        else section
         for section in sections
         if section.path not in rejects
     ]

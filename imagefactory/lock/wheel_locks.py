@@ -17,7 +17,7 @@ from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
 from imagefactory.errors import FactoryError, LockError, NetworkError
 from imagefactory.lock.wheel_contents import WheelContents, leave_out, settle, wheel_contents
-from imagefactory.lock.wheelhouse.keep import KeptWheel, read_graft
+from imagefactory.lock.wheelhouse.keep import MACHINES, KeptWheel, read_graft
 from imagefactory.project.bases import Base, LeaveOut
 from imagefactory.project.cells import Cell, KernelOrigin
 from imagefactory.project.locks.files import LockedWheel, MadeFrom, WheelLock
@@ -30,7 +30,6 @@ from imagefactory.store.indexes import Indexes, WheelLocation, local_label, loca
 from imagefactory.store.progress import Say
 
 PARALLEL = 16
-_MACHINES = {"linux/arm64": "aarch64", "linux/amd64": "x86_64"}
 _OLDEST_GLIBC = {"aarch64": 17, "x86_64": 5}
 _UV_KNOWS = 40  # the newest minor version of glibc that uv knows; no wheels exist for newer ones yet
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
@@ -176,7 +175,7 @@ def _resolve(
             "--only-binary", ":all:", "--no-header", "--no-config",
             *(["--override", str(overrides)] if overrides.stat().st_size else []),
             "--python-version", request.base.python,
-            "--python-platform", f"{_MACHINES[request.cell.platform]}-manylinux_2_{glibc}",
+            "--python-platform", f"{MACHINES[request.cell.platform][0]}-manylinux_2_{glibc}",
             "--annotation-style", "line", "--index-strategy", "unsafe-best-match", "--color", "never",
             *_index_options(config, request.arch, Path(folder)),
         ]  # fmt: skip
@@ -202,7 +201,7 @@ def _resolve(
 
 def tag_ranks(base: Base, platform: str) -> dict[Tag, int]:
     """Rank the wheel tags that run on a base, the most specific and the newest glibc first."""
-    machine, python = _MACHINES[platform], base.python
+    machine, python = MACHINES[platform][0], base.python
     platforms: list[str] = []
     for minor in range(int(base.glibc.split(".")[1]), _OLDEST_GLIBC[machine] - 1, -1):
         platforms.append(f"manylinux_2_{minor}_{machine}")

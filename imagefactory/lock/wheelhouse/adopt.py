@@ -10,7 +10,6 @@ from imagefactory.errors import InputError, LockError, UsageError
 from imagefactory.lock.auditing import look_into, refuse_failing
 from imagefactory.lock.wheelhouse.keep import (
     CompiledWheel,
-    CompileInputs,
     KeptWheel,
     all_kept,
     find,
@@ -37,7 +36,10 @@ class Offers(NamedTuple):
 
 def offers_for(project: Project, cell: Cell, name: str, wheels: Iterable[CompiledWheel], version: str = "") -> Offers:
     """Sort the wheels of a package that were compiled for a cell's machines; without a version, any will do."""
-    wanted = (canonicalize_name(name), cell.platform, chips_of(project, cell, name))
+    matrix, arch = project.matrix, project.matrix.archs[cell.arch]
+    chips = arch.flashinfer_cuda_arch_list if name.startswith("flashinfer") else arch.torch_cuda_arch_list
+    wanted = (canonicalize_name(name), cell.platform, chips or "")
+    kind = "graft" if name == "vllm" and intended_kernels(matrix, cell) == "graft" else "whole"
     offers = Offers([], {})
     for wheel in wheels:
         inputs = wheel.inputs
@@ -45,7 +47,9 @@ def offers_for(project: Project, cell: Cell, name: str, wheels: Iterable[Compile
             continue
         if version and not same_version(inputs.version, version):
             continue
-        if why := why_not_for(project, cell, inputs):
+        if inputs.kind != kind:
+            offers.unfit[wheel.key] = f"it is a {inputs.kind} wheel, and matrix.yaml wants a {kind} one"
+        elif why := why_unfit(inputs.system, matrix.bases[arch.base]):
             offers.unfit[wheel.key] = why
         else:
             offers.fit.append(wheel)
@@ -167,15 +171,6 @@ def mods_of_sources(project: Project, cell: Cell) -> tuple[str, ...]:
     return tuple(mod.digest(variant) for mod, variant in source_mods(project, cell.version, cell.arch, ()))
 
 
-def why_not_for(project: Project, cell: Cell, inputs: CompileInputs) -> str | None:
-    """Return why a wheel of the right package and chips does not fit a cell, or None if it does."""
-    matrix = project.matrix
-    wanted = "graft" if inputs.name == "vllm" and intended_kernels(matrix, cell) == "graft" else "whole"
-    if inputs.kind != wanted:
-        return f"it is a {inputs.kind} wheel, and matrix.yaml wants a {wanted} one"
-    return why_unfit(inputs.system, matrix.bases[matrix.archs[cell.arch].base])
-
-
 def _unfit(cell: Cell, name: str, reasons: Mapping[str, str]) -> LockError:
     return LockError(
         "unfit-wheel",
@@ -184,12 +179,6 @@ def _unfit(cell: Cell, name: str, reasons: Mapping[str, str]) -> LockError:
         why="; ".join(f"{key[:16]}: {why}" for key, why in sorted(reasons.items())) + ".",
         fix=f"Compile it for these images: `{_compile_command(cell, name)}`.",
     )
-
-
-def chips_of(project: Project, cell: Cell, name: str) -> str:
-    arch = project.matrix.archs[cell.arch]
-    chips = arch.flashinfer_cuda_arch_list if name.startswith("flashinfer") else arch.torch_cuda_arch_list
-    return chips or ""
 
 
 def _compile_needed(project: Project, cell: Cell, name: str, version: str) -> LockError:

@@ -67,13 +67,17 @@ def test_failed_compile_keeps_its_tree_and_log_but_no_wheel(project: CompileProj
         wheel(out)
         return 1
 
+    def killed(build: Path, _: Path) -> int:
+        assert (build / "a.o").exists(), "what is compiled already is kept"
+        return 137
+
     with raises("compile-failed") as caught:
         compile_it(project, WHOLE, FakeCompiler(fail))
     assert "it broke" in caught.value.why
     assert Path(str(caught.value.where)).read_text().startswith("[1/2]")
     assert list(all_kept(project.store)) == []
     with raises("compile-failed") as caught:
-        compile_it(project, WHOLE, FakeCompiler(lambda *_: 137))
+        compile_it(project, WHOLE, FakeCompiler(killed))
     assert "fewer than 4" in caught.value.fix, "it was killed"
     with raises("audit-failed", match="would not run"):
         compile_it(project, WHOLE, FakeCompiler(lambda _, out: wheel(out, FOREIGN)))
@@ -97,22 +101,13 @@ def test_interrupted_compile_is_resumed(project: CompileProject) -> None:
     assert compile_it(project, WHOLE, FakeCompiler(resumed)).wheel is not None
 
 
-def test_full_disk_is_named_and_what_is_compiled_is_kept(project: CompileProject) -> None:
-    def full(build: Path, _: Path) -> int:
-        (build / "99.o").write_text("object")
-        return 1
-
-    def resumed(build: Path, out: Path) -> int:
-        assert (build / "99.o").read_text() == "object"
-        return wheel(out)
-
-    compiler = FakeCompiler(full)
+def test_full_disk_is_named(project: CompileProject) -> None:
+    compiler = FakeCompiler(lambda *_: 1)
     compiler.failure = ("FAILED: 100.o", "fatal error: error writing to 100.o: No space left on device")
     with raises("disk-full", match="disk was full") as caught:
         compile_it(project, WHOLE, compiler)
     assert "100.o" in caught.value.why
     assert "kept" in caught.value.fix
-    assert compile_it(project, WHOLE, FakeCompiler(resumed)).wheel is not None
 
 
 def test_second_run_of_the_same_compile_is_refused(project: CompileProject) -> None:
@@ -181,9 +176,7 @@ def test_wheel_that_no_image_could_run_is_refused(project: CompileProject) -> No
     vars(project)["matrix"] = older
     with raises("toolchain-misfit") as caught:
         work_out(project, replace(WHOLE, what="vllm"))
-    compiled, runs = caught.value.why.split("; ")
-    assert "Python 3.13 and glibc 2.41" in compiled
-    assert "Python 3.11 and glibc 2.36" in runs
+    assert "Python 3.13, and the base has 3.11" in caught.value.why
 
 
 def test_key_covers_everything_that_affects_the_result(project: CompileProject) -> None:
