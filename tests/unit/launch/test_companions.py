@@ -9,24 +9,19 @@ import pytest
 import yaml
 
 from imagefactory.launch.companions import PROFILES, chosen_profiles, panels
-from imagefactory.launch.prepare import prepare
 from imagefactory.project.locks.files import CompanionLock, LockedCompanion
 from imagefactory.project.project import Project
 from imagefactory.project.servers.known import SERVERS
-from imagefactory.project.targets import select
 from tests.fixtures.failures import raises
-from tests.fixtures.serving import REPOSITORY
+from tests.fixtures.serving import REPOSITORY, prepared
 
-IMAGE = "ghcr.io/somebody/spark-vllm@sha256:" + "ef" * 32
 METRICS = REPOSITORY / "tests" / "fixtures" / "metrics"
 """The names in /metrics of real servers that had answered requests, vLLM's with drafts."""
 
 
 def document(*profiles: str, target: str = "qwen3.6-35b-a3b-nvfp4", key: Path | None = None) -> dict[str, Any]:
-    project = Project(REPOSITORY)
-    environment = {"VLLM_API_KEY_FILE": str(key)} if key else {}
-    start = prepare(project, select(project.matrix, [target])[0], IMAGE, given={}, environment=environment)
-    found: dict[str, Any] = yaml.safe_load(start.compose(profiles, project.companion))
+    start = prepared(target, environment={"VLLM_API_KEY_FILE": str(key)} if key else {})
+    found: dict[str, Any] = yaml.safe_load(start.compose(profiles, Project(REPOSITORY).companion))
     return found
 
 

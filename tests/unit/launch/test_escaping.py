@@ -9,13 +9,9 @@ import yaml
 
 from imagefactory.launch.companions import PROFILES, add_companions
 from imagefactory.launch.docker_run import Launch, compose, compose_document, docker_run, shell_line
-from imagefactory.launch.prepare import prepare
 from imagefactory.launch.recipes import llama_swap, quadlet, recipe_document, recipe_text
-from imagefactory.project.project import Project
-from imagefactory.project.targets import select
-from tests.fixtures.serving import REPOSITORY
+from tests.fixtures.serving import prepared
 
-IMAGE = "ghcr.io/somebody/spark-vllm@sha256:" + "cd" * 32
 NASTY = (
     "it's",
     'say "hi"',
@@ -36,8 +32,7 @@ def nasty(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def tiny() -> Launch:
-    project = Project(REPOSITORY)
-    return prepare(project, select(project.matrix, ["tiny"])[0], IMAGE, given={}, environment={}).launch
+    return prepared("tiny").launch
 
 
 @pytest.fixture

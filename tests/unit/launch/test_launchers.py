@@ -9,28 +9,32 @@ import pytest
 import yaml
 
 from imagefactory.launch.docker_run import Launch
-from imagefactory.launch.prepare import prepare
 from imagefactory.launch.preview import Preview
 from imagefactory.launch.recipes import FIRST_START, Format, llama_swap, quadlet, recipe_document, recipe_text
 from imagefactory.project.matrix import Matrix
-from imagefactory.project.project import Project
-from imagefactory.project.targets import select
+from imagefactory.project.targets import select_one
 from tests.fixtures.failures import raises
-from tests.fixtures.serving import REPOSITORY
+from tests.fixtures.serving import IMAGE, prepared
 
-IMAGE = "ghcr.io/somebody/spark-vllm@sha256:" + "cd" * 32
 TARGETS = ("gemma4-31b", "gpt-oss-120b")
 """One with a drafter, whose configuration has braces, and one without."""
 Images = Callable[..., Preview]
 
 
 def export(style: Format, preview: Preview, matrix: Matrix, image: str = IMAGE) -> dict[str, Any]:
-    cell = select(matrix, [preview.description["image"]["target"]])[0]
+    cell = select_one(matrix, preview.description["image"]["target"])
     launch = Launch(cell, image, preview.description)
     env = matrix.models[cell.model].serve.env
     document = yaml.safe_load(recipe_text(recipe_document(style, launch, preview.model, preview.command(), env)))
     assert isinstance(document, dict)
     return document
+
+
+def rendered_by_sparkrun(document: dict[str, Any]) -> list[str]:
+    command = document["command"]
+    for name, value in document["defaults"].items():
+        command = command.replace(f"{{{name}}}", str(value))
+    return shlex.split(command.replace("\\\n", " "))
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -51,10 +55,7 @@ def test_sparkrun_recipe_pins_image_and_revision(served_image: Images, real_matr
     assert document["recipe_version"] == "2"
     assert document["model_revision"] == "0" * 40
     assert document["container"] == IMAGE
-    command = document["command"]
-    for name, value in document["defaults"].items():
-        command = command.replace(f"{{{name}}}", str(value))
-    assert shlex.split(command.replace("\\\n", " "))[: len(preview.command())] == preview.command()
+    assert rendered_by_sparkrun(document)[: len(preview.command())] == preview.command()
     assert document["metadata"]["model_vram"] == 24.0
 
 
@@ -63,12 +64,8 @@ def test_a_recipe_for_sglang_names_its_runtime_and_its_flags(served_image: Image
     document = export("sparkrun", preview, serving_matrix)
     assert (document["runtime"], document["runtime_version"]) == ("sglang", "0.5.21")
     assert document["defaults"]["max_model_len"] == 16384
-    rendered = document["command"]
-    for name, value in document["defaults"].items():
-        rendered = rendered.replace(f"{{{name}}}", str(value))
-    words = shlex.split(rendered.replace("\\\n", " "))
     expected = [word for word in preview.command() if word not in {"--host", "0.0.0.0", "--port", "8000"}]  # noqa: S104
-    assert words == [*expected, "--host", "0.0.0.0", "--port", "8000", "--tp-size", "1"]  # noqa: S104
+    assert rendered_by_sparkrun(document) == [*expected, "--host", "0.0.0.0", "--port", "8000", "--tp-size", "1"]  # noqa: S104
 
 
 def test_an_image_without_digest_and_sglang_for_a_launcher_of_vllm_get_no_recipe(
@@ -81,10 +78,8 @@ def test_an_image_without_digest_and_sglang_for_a_launcher_of_vllm_get_no_recipe
 
 
 def launch(target: str, key: Path | None = None, **given: str) -> Launch:
-    project = Project(REPOSITORY)
     environment = {"HF_TOKEN": "secret"} | ({"VLLM_API_KEY_FILE": str(key)} if key else {})
-    cell = select(project.matrix, [target])[0]
-    return prepare(project, cell, IMAGE, given=given, environment=environment).launch
+    return prepared(target, environment=environment, **given).launch
 
 
 def test_a_quadlet_unit_has_the_gpu_the_key_a_health_check_and_starts_again(tmp_path: Path) -> None:

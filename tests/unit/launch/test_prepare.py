@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -11,20 +12,12 @@ import pytest
 import yaml
 
 from imagefactory.launch import prepare as prepare_module
-from imagefactory.launch.prepare import Start, image_to_run, image_to_show, make_room, prepare, with_settings
-from imagefactory.project.project import Project
-from imagefactory.project.targets import select
+from imagefactory.launch.prepare import image_to_run, image_to_show, make_room, with_settings
 from tests.fixtures.failures import raises
-from tests.fixtures.serving import REPOSITORY
+from tests.fixtures.serving import IMAGE, REPOSITORY, prepared
 from tests.fixtures.small_factory import CELL, SmallFactory
 
-IMAGE = "ghcr.io/somebody/spark-vllm@sha256:" + "ef" * 32
-
-
-def start(*mods: str, target: str = "qwen3.5-27b-nvfp4", **given: str) -> Start:
-    project = Project(REPOSITORY)
-    cell = select(project.matrix, [target])[0]
-    return prepare(project, cell, IMAGE, given=given, environment={}, mods=mods)
+start = partial(prepared, "qwen3.5-27b-nvfp4")
 
 
 def test_command_compose_file_and_recipes_agree() -> None:

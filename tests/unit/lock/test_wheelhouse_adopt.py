@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import requests
 
-from imagefactory.assemble.inputs import LayerInputs
 from imagefactory.compile.graft import make_graft
 from imagefactory.compile.toolchain import check_all_locks
 from imagefactory.errors import FactoryError
@@ -126,16 +125,6 @@ def test_lock_names_the_compiled_wheel_and_follows_its_requirements(wheelhouse: 
     assert record.libraries[0].cubins == {"sm_121a": 3}
 
 
-def test_lock_stays_when_the_wheelhouse_changes(wheelhouse: Wheelhouse) -> None:
-    kept = wheelhouse.keep()
-    wheelhouse.lock()
-    before = wheelhouse.path.read_bytes()
-    wheelhouse.keep(replace(INPUTS, toolchain="sha256:newer"))
-    shutil.rmtree(kept.path.parent)
-    wheelhouse.lock()
-    assert wheelhouse.path.read_bytes() == before
-
-
 @pytest.mark.parametrize(
     ("other", "mentioned"),
     [
@@ -215,7 +204,6 @@ def test_lock_says_which_files_of_a_graft_are_whose(wheelhouse: Wheelhouse) -> N
     plan = make_plan(wheelhouse.project, wheelhouse.cell)
     assert plan.config.labels["imagefactory.kernels"] == plan.kernels == "graft"
     assert plan.config.labels["imagefactory.grafted"] == "vllm/_C.abi3.so"
-    assert fetch_locked(wheelhouse).read_bytes() == kept.path.read_bytes()
 
 
 def test_version_of_the_same_release_keeps_the_other_packages(
@@ -254,11 +242,9 @@ def test_wheel_without_usable_kernels_is_refused(
     assert what in wheelhouse.refusal(kind).what
 
 
-def fetch_locked(wheelhouse: Wheelhouse) -> Path:
-    project = wheelhouse.project
-    inputs = LayerInputs(project, [wheelhouse.cell])
+def fetch_wheel(wheelhouse: Wheelhouse, wheel: LockedWheel) -> Path:
     with requests.Session() as session:
-        return fetch(inputs.wheel(find(WheelLock.read(wheelhouse.path))), project.store, session, lambda _: None)
+        return fetch(locate(wheelhouse.project, wheel), wheelhouse.project.store, session, lambda _: None)
 
 
 def test_build_finds_the_compiled_wheel_or_says_how_to_get_it(
@@ -268,22 +254,19 @@ def test_build_finds_the_compiled_wheel_or_says_how_to_get_it(
     kept = wheelhouse.keep()
     wheel = find(wheelhouse.lock())
     assert wheel.compiled == kept.key, "one that does not fit is passed over"
-    assert fetch_locked(wheelhouse).read_bytes() == kept.path.read_bytes()
+    assert fetch_wheel(wheelhouse, wheel).read_bytes() == kept.path.read_bytes()
     shutil.copy(kept.path, tmp_path)
     kept.path.write_bytes(bytes(kept.size))
     wheelhouse.path.unlink()
     wheelhouse.refusal("damaged-wheel")
     shutil.rmtree(kept.path.parent)
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    assert locate(wheelhouse.project, wheel).locations() == [str(tmp_path / kept.filename)]
-
-
-def test_build_says_how_to_get_a_compiled_wheel(wheelhouse: Wheelhouse) -> None:
-    kept = wheelhouse.keep()
-    wheelhouse.lock()
+    wanted = locate(wheelhouse.project, wheel)
+    assert wanted.locations() == [str(tmp_path / kept.filename)]
+    monkeypatch.delenv("PIP_FIND_LINKS")
     shutil.rmtree(wheelhouse.project.store.root)
     with raises("download-failed") as caught:
-        fetch_locked(wheelhouse)
+        fetch_wheel(wheelhouse, wheel)
     assert caught.value.what.startswith(kept.filename)
     assert "FACTORY_REGISTRY" in caught.value.fix
 

@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from imagefactory.lock.wheelhouse.keep import CompileInputs, all_kept, find, keep, refuse_damaged
 from imagefactory.store.cache import Store
@@ -27,12 +25,7 @@ def wheel(wheel_factory: WheelFactory) -> Path:
     return wheel_factory("vllm", "1.0", tag=TAG, files={"vllm/_C.abi3.so": elf(AARCH64)})
 
 
-@given(st.permutations(list(INPUTS.sources.items())))
-def test_order_of_sources_does_not_change_the_key(sources: list[tuple[str, str]]) -> None:
-    assert replace(INPUTS, sources=dict(sources)).key == INPUTS.key
-
-
-def test_every_input_changes_the_key_but_not_the_spelling_of_the_name() -> None:
+def test_every_input_changes_the_key_but_neither_the_order_of_sources_nor_the_spelling_of_the_name() -> None:
     changed = [
         INPUTS,
         replace(INPUTS, name="flashinfer-jit-cache"),
@@ -48,6 +41,7 @@ def test_every_input_changes_the_key_but_not_the_spelling_of_the_name() -> None:
     ]
     assert len({inputs.key for inputs in changed}) == len(changed)
     assert [CompileInputs.from_json(inputs.as_json()) for inputs in changed] == changed
+    assert replace(INPUTS, sources=dict(sorted(INPUTS.sources.items()))).key == INPUTS.key
     assert replace(INPUTS, name="FlashInfer_JIT_cache").key == changed[1].key
     with pytest.raises(ValueError, match="kind"):
         CompileInputs.from_json({**INPUTS.as_json(), "kind": "half"})
@@ -61,7 +55,6 @@ def test_kept_wheel_is_found_by_its_key(store: Store, wheel: Path, tmp_path: Pat
     assert (kept.filename, kept.inputs) == (wheel.name, INPUTS)
     assert (kept.sha256, kept.size) == (sha256_of_file(wheel), wheel.stat().st_size)
     assert kept.path.read_bytes() == wheel.read_bytes()
-    refuse_damaged(kept)
     other = make_wheel(tmp_path / "other", "vllm", "1.0", tag=TAG, files={"vllm/new.py": "x"})
     assert keep(store, INPUTS, other) == kept, "the first wheel of the same inputs stays"
 

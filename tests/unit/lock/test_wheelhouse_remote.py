@@ -70,18 +70,13 @@ def shelf() -> Any:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Store:
-    return Store(tmp_path / "here")
-
-
-@pytest.fixture
 def there(tmp_path: Path) -> Store:
     return Store(tmp_path / "there")
 
 
 @pytest.fixture
-def kept(here: Store, wheel_factory: WheelFactory) -> KeptWheel:
-    return keep(here, WANTED, wheel_factory("vllm", "1.0+cu130", tag=TAG))
+def kept(store: Store, wheel_factory: WheelFactory) -> KeptWheel:
+    return keep(store, WANTED, wheel_factory("vllm", "1.0+cu130", tag=TAG))
 
 
 def test_pulled_wheel_equals_the_pushed_one(shelf: Any, kept: KeptWheel, there: Store) -> None:
@@ -124,26 +119,17 @@ def test_different_wheel_of_the_same_inputs_is_neither_pushed_nor_pulled(
 
 
 def test_listing_has_only_wheels_of_a_package_and_a_missing_repository_none(
-    shelf: Any, kept: KeptWheel, here: Store, wheel_factory: WheelFactory
+    shelf: Any, kept: KeptWheel, store: Store, wheel_factory: WheelFactory
 ) -> None:
     push(shelf, kept)
     cache = replace(WANTED, name="flashinfer-jit-cache", version="0.7.0")
-    push(shelf, keep(here, cache, wheel_factory("flashinfer-jit-cache", "0.7.0", tag=TAG)))
+    push(shelf, keep(store, cache, wheel_factory("flashinfer-jit-cache", "0.7.0", tag=TAG)))
     shelf.manifests["gemma4-31b"] = b"{}"
     assert [wheel.inputs.name for wheel in remote_wheels(shelf)] == ["flashinfer-jit-cache", "vllm"]
     assert [tag_of(wheel.inputs) for wheel in remote_wheels(shelf, "FlashInfer_JIT_cache")] == [tag_of(cache)]
     shelf.there = False
     assert remote_wheels(shelf) == []
     assert remote_wheel(shelf, "wheel-vllm-1-0") is None
-
-
-def change_manifest(shelf: Any, change: Change) -> str:
-    """Change the only manifest of a shelf, and return its tag."""
-    [tag] = shelf.manifests
-    document = json.loads(shelf.manifests[tag])
-    change(document)
-    shelf.manifests[tag] = canonical_json(document)
-    return str(tag)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +143,10 @@ def change_manifest(shelf: Any, change: Change) -> str:
 )
 def test_inconsistent_artifact_is_refused(shelf: Any, kept: KeptWheel, change: Change) -> None:
     push(shelf, kept)
-    tag = change_manifest(shelf, change)
+    [(tag, body)] = shelf.manifests.items()
+    document = json.loads(body)
+    change(document)
+    shelf.manifests[tag] = canonical_json(document)
     with raises("bad-wheel-artifact") as caught:
         remote_wheels(shelf)
     assert tag in caught.value.where
