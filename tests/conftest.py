@@ -39,7 +39,6 @@ pytest_plugins = (
     "tests.fixtures.night_factory",
     "tests.fixtures.fake_github",
     "tests.fixtures.locked_wheels",
-    "tests.fixtures.compiling",
     "tests.fixtures.local_sigstore",
     "tests.fixtures.signed_image",
     "tests.fixtures.tiny_image",

@@ -69,10 +69,6 @@ class PublishedFigure(Frozen):
     acceptance_rate: Annotated[float, Field(gt=0, le=1)] | None = None
     acceptance_length: Figure | None = None
 
-    @property
-    def drafted(self) -> str:
-        return "no drafter" if self.drafter == "none" else self.drafter
-
 
 class PublishedScore(Frozen):
     """How well a model did in somebody's test."""
@@ -104,13 +100,7 @@ class ObservedStart(Frozen):
     """A start on a machine of ours, for the documentation."""
 
     about: str
-    nvcc: str  # what nvcc compiled, and when
     steps: dict[str, Annotated[float, Field(ge=0)]]
-
-    @property
-    def ready(self) -> float:
-        """Seconds until the server responded."""
-        return sum(self.steps.values())
 
 
 class ObservedStarts(RootModel[tuple[ObservedStart, ...]]):

@@ -2,30 +2,86 @@
 
 import json
 import shutil
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from zipfile import ZipFile
 
 import pytest
 
-from imagefactory.compile.compiling import REMOTE
+from imagefactory.assemble.watch import Watcher
+from imagefactory.compile import compiling, container, toolchain
+from imagefactory.compile.compiling import REMOTE, Compiled
+from imagefactory.compile.container import BuildMachine, Ended
 from imagefactory.compile.job import Request, requests_of, work_out
 from imagefactory.compile.toolchain import CompileProject
 from imagefactory.lock.wheelhouse.keep import all_kept, read_graft
+from imagefactory.plan.plan import Plan
 from imagefactory.project.locks.files import LockedSource
 from imagefactory.store.digests import file_sha256
 from tests.fixtures.extensions import extension
 from tests.fixtures.failures import raises
-from tests.fixtures.fake_compiler import FITTING, FOREIGN, FakeCompiler, Machine, compile_it
 from tests.fixtures.fatbins import container as fatbin
-from tests.fixtures.platforms import wheel_tag
+from tests.fixtures.platforms import MACHINE, wheel_tag
+from tests.fixtures.small_factory import RecordingWatcher
 from tests.fixtures.wheels import make_wheel
 
 WHOLE = Request(what="flashinfer", vllm="0.32.0", arch="gb10")
 """A request for all of FlashInfer."""
 VERSION = "0.7.0.post1"
+FITTING, FOREIGN = "sm_121a", "sm_120a"
+
+
+class Watch(RecordingWatcher):
+    def step(self, done: int, total: int) -> None:
+        assert (done, total) == (1, 2)
+
+
+@dataclass(frozen=True)
+class Machine(BuildMachine):
+    free: float = 1000.0
+
+    def free_gb(self, folder: Path) -> float:  # noqa: ARG002
+        return self.free
+
+
+ROOMY = Machine(4, 64.0)
+
+
+class FakeCompiler:
+    """A compiler without Docker: records what it is asked to do, and does what a test says."""
+
+    def __init__(self, work: Callable[[Path, Path], int], machine: Machine = ROOMY) -> None:
+        self.work = work
+        self.machine = machine
+        self.failure: tuple[str, ...] = ("nvcc error   : it broke",)
+        self.provided: list[str] = []
+        self.asked: list[dict[str, Any]] = []
+
+    def provide(self, project: CompileProject, plan: Plan, watch: Watcher) -> str:  # noqa: ARG002
+        assert plan.platform == f"linux/{MACHINE}"
+        self.provided.append(plan.key)
+        return "toolchain"
+
+    def run(self, image: str, command: Sequence[str], **options: Any) -> Ended:
+        self.asked.append({"image": image, "command": command, **options})
+        places = {mount.place: mount.folder for mount in options["mounts"]}
+        options["hear"]("[1/2] Building a.o")
+        options["log"].write_text("[1/2] Building a.o\n")
+        status = self.work(places["/factory/build"], places["/factory/out"])
+        return Ended(status, () if status == 0 else self.failure)
+
+
+def compile_it(project: CompileProject, request: Request, compiler: FakeCompiler) -> Compiled:
+    with (
+        patch.object(BuildMachine, "this", lambda: compiler.machine),
+        patch.object(toolchain, "provide", compiler.provide),
+        patch.object(compiling, "fill", lambda *_: None),
+        patch.object(container, "run", compiler.run),
+    ):
+        return compiling.compile_kernels(project, request, Watch(), lambda _: None)
 
 
 def wheel(out: Path, chip: str = FITTING) -> int:

@@ -1,8 +1,10 @@
 """The programs of the toolchain's container that also run outside of it."""
 
 import importlib
+import os
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +13,6 @@ import pytest
 
 from imagefactory.lock.wheelhouse.keep import refuse_misfit
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.ninja import PATH, write_project
 
 FOLDER = REPOSITORY / "images" / "compile"
 
@@ -90,10 +91,12 @@ def test_targets_and_objects_of_cmake_are_told_apart(tmp_path: Path, monkeypatch
     """Objects of a target may be chosen by the names of their files."""
     build = imported("vllm_build", monkeypatch)
     objects = [f"CMakeFiles/{name}.cu.o" for name in ("_a_C.dir/csrc/x_128", "_a_C.dir/x_256", "_b_C.dir/x_128")]
-    write_project(tmp_path, objects, "_a_C.abi3.so")
-    with (tmp_path / "build.ninja").open("a") as file:
-        file.write("build _a_C: phony _a_C.abi3.so\nbuild csrc/all: phony\n")
-    monkeypatch.setenv("PATH", PATH)
+    rules = "rule compile\n  command = touch $out\nrule link\n  command = cat $in >$out\n"
+    steps = "".join(f"build {name}: compile\n" for name in objects)
+    linked = f"build _a_C.abi3.so: link {' '.join(objects)}\nbuild _a_C: phony _a_C.abi3.so\nbuild csrc/all: phony\n"
+    (tmp_path / "build.ninja").write_text(rules + steps + linked)
+    # Where the ninja of the toolchain's version is.
+    monkeypatch.setenv("PATH", sysconfig.get_path("scripts"), prepend=os.pathsep)
     assert build.known_targets(tmp_path) == (["_a_C"], sorted(objects))
     assert build.matching("_a_C/*_128*", objects) == [objects[0]]
     assert build.matching("_a_C/*", objects) == objects[:2]
