@@ -11,11 +11,11 @@ from tests.fixtures.small_site import TINY
 from tests.integration.site.conftest import Tabs, violations
 
 PAGES = (
-    "index", "compare", "images", "models/tiny", f"images/{TINY}", "packages/vllm-2.0-cpu-arm64", "mods",
+    "index", "compare", "images", "models/tiny", "models/big", f"images/{TINY}", "packages/vllm-2.0-cpu-arm64", "mods",
     "configurations", "troubles", "status",
 )  # fmt: skip
-CROWDED = ("index", f"images/{TINY}")
-"""The pages whose colours and sizes are also checked in the dark, on a phone."""
+CROWDED = ("index", "models/big", f"images/{TINY}")
+"""The pages with most on them: they are also checked in the dark, on a phone, and nothing may move while they load."""
 DESK = {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"}
 PHONE = {
     "viewport": {"width": 390, "height": 844},
@@ -40,6 +40,9 @@ def open_details(page: Page) -> None:
 )
 def test_no_page_has_a_violation(site: str, tabs: Tabs, path: str) -> None:
     page = tabs(f"{site}/{path}.html", **DESK)
+    if path in CROWDED:
+        # The home page keeps room for three answers; on a desk, what follows the only one here is seen to move up.
+        assert page.evaluate(SHIFTS) <= (0.1 if path == "index" else 0)
     open_details(page)
     assert violations(page) == []
 

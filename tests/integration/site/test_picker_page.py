@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import Page, expect
 
-from tests.integration.site.conftest import Tabs, violations
-from tests.integration.site.test_pages import DESK, PHONE, SHIFTS
+from tests.integration.site.conftest import Tabs
 
 BIG = "models/big.html#image=big-v2.0-gpu-arm64"
 
@@ -56,11 +54,3 @@ def test_the_command_of_a_published_image_takes_a_port_and_a_key_by_name(site: s
     assert (port, key) == ("--env PORT=8001", "--env VLLM_API_KEY")
     assert "@sha256:" in image
     expect(page.locator("#picker-verdict")).to_contain_text("Set VLLM_API_KEY in your shell first")
-
-
-@pytest.mark.parametrize("options", [DESK, PHONE], ids=["desk", "phone in the dark"])
-def test_the_picker_can_be_read_by_all_and_nothing_moves(site: str, tabs: Tabs, options: dict[str, object]) -> None:
-    page = tabs(f"{site}/{BIG.partition('#')[0]}", **options)
-    assert page.evaluate(SHIFTS) == 0
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert violations(page) == []

@@ -9,6 +9,7 @@ import pytest
 
 from imagefactory.errors import FactoryError, RegistryError
 from imagefactory.oci.image import INDEX_TYPE, MANIFEST_TYPE
+from imagefactory.oci.registry.artifacts import contents
 from imagefactory.oci.registry.referrers import find
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.oci.registry.responses import BLOCK
@@ -22,10 +23,15 @@ DATA = b"some content of a layer"
 DIGEST = digest_of(DATA)
 WRONG_DIGEST: dict[str, str] = {"Docker-Content-Digest": DIGEST}
 
-ENDLESS_SIZE = b'{"manifests": [{"mediaType": "x", "digest": "%s", "size": 1e999}]}' % DIGEST.encode()
-STRAY_DIGEST = b'{"manifests": [{"mediaType": "x", "digest": "../../../other/manifests/x", "size": 1}]}'
-
 Use = Callable[[Repository], object]
+
+
+def document(content: object, served: str = "") -> Answer:
+    return Answer(json.dumps(content).encode(), headers={"Content-Type": served})
+
+
+def listing(digest: str = DIGEST, size: str = "1") -> Answer:
+    return Answer(f'{{"manifests": [{{"mediaType": "x", "digest": "{digest}", "size": {size}}}]}}'.encode())
 
 
 @pytest.mark.parametrize(
@@ -33,15 +39,6 @@ Use = Callable[[Repository], object]
     [
         (Answer(b'{"other": 1}'), lambda it: it.manifest(DIGEST), "wrong-digest", "other content than"),
         (Answer(b"{}", 200, WRONG_DIGEST), lambda it: it.manifest("x"), "wrong-digest", "other content than"),
-        (Answer(b"not JSON"), lambda it: it.manifest("x"), "registry-failed", "unusable answer"),
-        (Answer(b"[]"), lambda it: it.manifest("x"), "registry-failed", "unusable answer"),
-        (Answer(b"\xff"), lambda it: it.manifest("x"), "registry-failed", "unusable answer"),
-        (Answer(b"[]"), lambda it: it.tags(), "registry-failed", "unusable answer"),
-        (Answer(b"[" * 100_000), lambda it: it.manifest("x"), "registry-failed", "unusable answer"),
-        (Answer(b'{"tags":' * 100_000), lambda it: it.tags(), "registry-failed", "unusable answer"),
-        (Answer(b"[" * 100_000), lambda it: find(it, DIGEST), "registry-failed", "unusable answer"),
-        (Answer(ENDLESS_SIZE), lambda it: find(it, DIGEST), "registry-failed", "unusable answer"),
-        (Answer(STRAY_DIGEST), lambda it: find(it, DIGEST), "registry-failed", "unusable answer"),
         (Answer(DATA), lambda it: it.blob(DIGEST, limit=5), "blob-too-large", "larger than expected"),
         (Answer(status=405), lambda it: it.delete(DIGEST), "registry-failed", "failed to delete"),
         (
@@ -57,22 +54,34 @@ def test_bad_answer_is_refused(answer: Answer, use: Use, error: str, message: st
         use(opened(server))
 
 
-@pytest.mark.parametrize(
-    ("served", "document"),
-    [
-        (MANIFEST_TYPE, {"mediaType": INDEX_TYPE, "manifests": []}),
-        (INDEX_TYPE, {"mediaType": MANIFEST_TYPE, "layers": []}),
-        (MANIFEST_TYPE, {"mediaType": MANIFEST_TYPE, "layers": [], "manifests": []}),
-        (INDEX_TYPE, {"manifests": [], "layers": []}),
-        (MANIFEST_TYPE, {"manifests": []}),
-        ("", {"manifests": [], "config": {}}),
-        (MANIFEST_TYPE, {"mediaType": 3}),
+UNUSABLE: dict[Use, list[Answer]] = {
+    lambda it: it.manifest("x"): [
+        *(Answer(b"not JSON"), Answer(b"[]"), Answer(b"\xff"), Answer(b"[" * 100_000)),
+        # What some read as an image and others as an index.
+        document({"mediaType": INDEX_TYPE, "manifests": []}, MANIFEST_TYPE),
+        document({"mediaType": MANIFEST_TYPE, "layers": []}, INDEX_TYPE),
+        document({"mediaType": MANIFEST_TYPE, "layers": [], "manifests": []}, MANIFEST_TYPE),
+        document({"manifests": [], "layers": []}, INDEX_TYPE),
+        document({"manifests": []}, MANIFEST_TYPE),
+        document({"manifests": [], "config": {}}),
+        document({"mediaType": 3}, MANIFEST_TYPE),
     ],
-)
-def test_document_that_is_two_things_is_refused(served: str, document: dict[str, object]) -> None:
-    answer = Answer(json.dumps(document).encode(), headers={"Content-Type": served})
+    Repository.tags: [
+        *(Answer(b"[]"), Answer(b'{"tags":' * 100_000)),
+        *(document({"tags": tags}) for tags in (["a\x1b[2J"], [3], [None], "abc!", ["x" * 200], 3)),
+    ],
+    lambda it: find(it, DIGEST): [
+        *(Answer(b"[" * 100_000), listing(size="1e999"), listing("../../../other/manifests/x")),
+        *(document({"manifests": found}) for found in ([{}], 3, [3])),
+    ],
+    lambda it: contents(it, it.require_manifest("x")): [document({"manifests": []})],
+}
+
+
+@pytest.mark.parametrize(("use", "answer"), [(use, answer) for use, answers in UNUSABLE.items() for answer in answers])
+def test_unusable_answer_is_refused(use: Use, answer: Answer) -> None:
     with scripted(lambda _: answer) as server, raises("registry-failed", match="unusable answer"):
-        opened(server).manifest("x")
+        use(opened(server))
 
 
 @pytest.mark.parametrize(
@@ -84,13 +93,6 @@ def test_what_a_registry_says_is_one_printable_line(message: str, shown: str) ->
         opened(server).manifest("x")
     assert shown in caught.value.why
     assert caught.value.why.isprintable()
-
-
-@pytest.mark.parametrize("tags", [["a\x1b[2J"], [3], [None], "abc!", ["x" * 200], 3])
-def test_what_is_no_tag_is_not_listed(tags: object) -> None:
-    answer = Answer(json.dumps({"tags": tags}).encode())
-    with scripted(lambda _: answer) as server, raises("registry-failed", match="unusable answer"):
-        opened(server).tags()
 
 
 def test_manifest_is_hashed_when_the_registry_sends_no_digest() -> None:
