@@ -1,4 +1,4 @@
-"""Draws layers and figures in SVG; classes alone style them on pages, as the site's policy demands."""
+"""Draws layers and starts in SVG; classes alone style them on pages, as the site's policy demands."""
 
 from __future__ import annotations
 
@@ -25,11 +25,9 @@ COLOURS: Final = {
     "other": "#666",
 }
 """Of a file; they are legible on light and dark pages alike."""
-_BARS: Final = 760
 _ROW: Final = 26
 _LEFT: Final = 330
 _RIGHT: Final = 90
-_LONGEST: Final = 46
 LEAST: Final = 2.0
 """The narrowest part; layers of a few bytes would vanish otherwise."""
 
@@ -138,45 +136,3 @@ def timeline_file(starts: Mapping[str, Mapping[str, float]]) -> str:
     style = "text{font:12px system-ui,sans-serif;fill:#7d8590}.name{text-anchor:end}.in{fill:#fff;text-anchor:middle}"
     style += "".join(f".{name}{{fill:{colour}}}" for name, colour in STEPS.items())
     return _file(below + 16, f"{len(starts)} starts by step, in seconds", style, Markup("").join(drawn))
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A figure."""
-
-    label: str
-    value: float
-    own: bool
-
-
-def bars(figures: Sequence[Bar], unit: str) -> Markup:
-    """Draw figures below each other, as long as they are large."""
-    most = max((figure.value for figure in figures), default=0) or 1
-    rows = []
-    for number, figure in enumerate(figures):
-        top = number * _ROW
-        length = max(1.0, (_BARS - _LEFT - _RIGHT) * figure.value / most)
-        label = figure.label if len(figure.label) <= _LONGEST else f"{figure.label[: _LONGEST - 1]}…"
-        rows.append(
-            Markup(
-                '<g class="{}"><title>{}</title><text class="name" x="{}" y="{}">{}</text>'
-                '<rect x="{}" y="{}" width="{:.1f}" height="14" rx="2"/>'
-                '<text class="value" x="{:.1f}" y="{}">{:.1f}</text></g>'
-            ).format(
-                "own" if figure.own else "published",
-                f"{figure.label}: {figure.value:.1f} {unit}",
-                _LEFT - 10,
-                top + 17,
-                label,
-                _LEFT,
-                top + 6,
-                length,
-                _LEFT + length + 8,
-                top + 17,
-                figure.value,
-            )
-        )
-    height = max(1, len(figures)) * _ROW + 4
-    return Markup('<svg class="bars" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
-        _BARS, height, f"{len(figures)} figures in {unit}", Markup("").join(rows)
-    )

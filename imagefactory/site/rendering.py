@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from imagefactory.check.bench.result import users_text
 from imagefactory.errors import UsageError
@@ -31,7 +30,7 @@ from imagefactory.site.documents import (
 )
 from imagefactory.site.guides import inline
 from imagefactory.site.model_page import CONTEXTS, ModelPage
-from imagefactory.site.pictures import Bar, bars, kind_class, layer_picture
+from imagefactory.site.pictures import kind_class, layer_picture
 from imagefactory.site.site_contents import SiteContents
 from imagefactory.store.atomic import WRITING
 from imagefactory.store.progress import size
@@ -172,22 +171,18 @@ def _tokens(count: int) -> str:
     return f"{count:,}"
 
 
-def _figures(model: ModelPage) -> Markup | None:
+def _figures(model: ModelPage) -> list[tuple[str, float, bool]]:
+    """Return the figures to draw: what each is of, tokens per second, and whether this project measured it."""
     measured = [
-        Bar(f"{result.target}, {result.profile}, {result.machine}", result.tokens_per_second, own=True)
+        (f"{result.target}, {result.profile}, {result.machine}", result.tokens_per_second, True)
         for result in model.measured
         if result.tokens_per_second
     ]
     reported = [
-        Bar(
-            f"{figure.gpu}, {figure.drafter}, {figure.kind}, {users_text(figure.users)}",
-            figure.tokens_per_second,
-            own=False,
-        )
-        for figure in model.reported
+        (f"{row.gpu}, {row.drafter}, {row.kind}, {users_text(row.users)}", row.tokens_per_second, False)
+        for row in model.reported
     ]
-    chosen = (measured + reported)[:_FIGURES]
-    return bars(chosen, "tokens per second") if chosen else None
+    return (measured + reported)[:_FIGURES]
 
 
 def _archive(files: Mapping[str, str]) -> bytes:

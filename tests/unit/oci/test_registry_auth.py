@@ -181,11 +181,3 @@ def test_password_is_sent_to_a_registry_that_requires_it_and_a_wrong_one_is_name
         assert repository.manifest("latest")
     with basic_registry("mistyped") as repository, raises("credentials-refused", match="does not accept"):
         repository.manifest("latest")
-
-
-def test_missing_challenge_is_named() -> None:
-    with (
-        scripted(lambda _: Served(status=401)) as server,
-        pytest.raises(RegistryError, match="unusable answer"),
-    ):
-        opened(server, ME).manifest("latest")

@@ -56,7 +56,7 @@ def test_bad_answer_is_refused(answer: Answer, use: Use, error: str, message: st
 
 UNUSABLE: dict[Use, list[Answer]] = {
     lambda it: it.manifest("x"): [
-        *(Answer(b"not JSON"), Answer(b"[]"), Answer(b"\xff"), Answer(b"[" * 100_000)),
+        *(Answer(b"not JSON"), Answer(b"[]"), Answer(b"\xff"), Answer(b"[" * 100_000), Answer(status=401)),
         # What some read as an image and others as an index.
         document({"mediaType": INDEX_TYPE, "manifests": []}, MANIFEST_TYPE),
         document({"mediaType": MANIFEST_TYPE, "layers": []}, INDEX_TYPE),

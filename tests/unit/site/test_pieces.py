@@ -13,16 +13,8 @@ from imagefactory.project.matrix import load_matrix
 from imagefactory.site.documents import as_script
 from imagefactory.site.guides import inline, plain, read_guides, table_rows
 from imagefactory.site.model_page import badges
-from imagefactory.site.pictures import (
-    WIDTH,
-    Bar,
-    PictureLayer,
-    bars,
-    layer_file,
-    layer_picture,
-    timeline_file,
-)
-from imagefactory.site.rendering import about, folded, simple
+from imagefactory.site.pictures import WIDTH, PictureLayer, layer_file, layer_picture, timeline_file
+from imagefactory.site.rendering import about, folded, make_environment, simple
 from tests.fixtures.checkouts import REPOSITORY
 from tests.fixtures.small_site import HOSTILE
 
@@ -40,7 +32,7 @@ def test_picture_fills_its_width_and_every_layer_is_seen(sizes: list[int]) -> No
 def test_pictures_escape_names() -> None:
     picture = str(layer_picture([PictureLayer(HOSTILE, HOSTILE, 1)]))
     file = layer_file([PictureLayer(HOSTILE, HOSTILE, 1)])
-    chart = str(bars([Bar(HOSTILE, 1.0, own=True), Bar("b", 0.0, own=False)], HOSTILE))
+    chart = make_environment().get_template("bars.svg").render(figures=[(HOSTILE, 1.0, True), ("b", 0.0, False)])
     groups = ET.fromstring(chart).findall("g")  # noqa: S314
     assert [group.attrib["class"] for group in groups] == ["own", "published"], "they look different"
     for text in (picture, file, chart):
