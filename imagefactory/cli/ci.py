@@ -39,12 +39,7 @@ NIGHTLY_TARGETS = f"{TARGETS} (default: everything locked, and every model on gr
     first="treat everything as missing: the registry has no such repository yet",
 )
 def plan(
-    project: Project,
-    target: list[str],
-    json: bool = False,
-    retry: bool = False,
-    gpu: bool = False,
-    first: bool = False,
+    project: Project, target: list[str], json: bool = False, retry: bool = False, gpu: bool = False, first: bool = False
 ) -> None:
     """Compare the plans with the registry and list the jobs still to do, each with its reason."""
     from dataclasses import replace
@@ -76,13 +71,7 @@ def plan(
     bench="also measure what passed; an image that became slower fails, and gets no tag",
     answers=ANSWERS,
 )
-def smoke(
-    project: Project,
-    target: list[str],
-    level: list[str],
-    bench: bool = False,
-    answers: bool = False,
-) -> None:
+def smoke(project: Project, target: list[str], level: list[str], bench: bool = False, answers: bool = False) -> None:
     """Pull and smoke-test pushed images at the levels they have not passed yet; the records go to build/smoke."""
     from imagefactory.check.smoke.record import SmokeRecord, levels_named
     from imagefactory.check.smoke.runner import records_below

@@ -86,12 +86,7 @@ def command(
         shared = {name: options.HELP.get(f"{name}: {kind}", "") for name, kind in kinds.items()}
         texts = {name: text for name, text in shared.items() if text} | help
         made = task(
-            klass=_Command,
-            name=called or None,
-            iterable=lists,
-            help=texts,
-            positional=positional,
-            default=default,
+            klass=_Command, name=called or None, iterable=lists, help=texts, positional=positional, default=default
         )(run)
         COMMANDS.append((group, made))
         return made

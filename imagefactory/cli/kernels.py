@@ -48,13 +48,7 @@ def compile_(
     count = options.processes("--jobs", jobs)
     checkout = CompileProject(project.root)
     requests = requests_of(
-        checkout,
-        what=what,
-        vllm=vllm,
-        arch=arch,
-        only=only,
-        without_mods=without_mod,
-        jobs=count or 0,
+        checkout, what=what, vllm=vllm, arch=arch, only=only, without_mods=without_mod, jobs=count or 0
     )
     for request in requests:
         with watching() as watch:

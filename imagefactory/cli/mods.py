@@ -24,12 +24,7 @@ if TYPE_CHECKING:
     report="with --source: open, update or close an issue on GitHub for each mod, instead of failing",
 )
 def check(
-    project: Project,
-    name: list[str],
-    vllm: list[str],
-    source: str = "",
-    write: bool = False,
-    report: bool = False,
+    project: Project, name: list[str], vllm: list[str], source: str = "", write: bool = False, report: bool = False
 ) -> None:
     """Apply every mod to every vLLM version, and fail if one does not do what it claims."""
     from imagefactory.cli.show.tables import mods_table
@@ -82,14 +77,7 @@ def new(project: Project, name: str) -> None:
     vllm="try it on this version only; repeatable (default: every vLLM release of the matrix)",
     why="the URL of the issue or pull request (default: the first that the source names)",
 )
-def import_(
-    project: Project,
-    source: str,
-    env: list[str],
-    vllm: list[str],
-    name: str = "",
-    why: str = "",
-) -> None:
+def import_(project: Project, source: str, env: list[str], vllm: list[str], name: str = "", why: str = "") -> None:
     """Turn somebody's run.sh or diffs into a mod: try it on every version, in a container without network."""
     from imagefactory.compile.toolchain import CompileProject
     from imagefactory.importing.importer import Importer

@@ -256,12 +256,7 @@ def catalog(project: Project, json: bool = False) -> None:
     most="delete nothing if it would be more manifests than this (default: any number)",
 )
 def prune(
-    project: Project,
-    delete: bool = False,
-    staging: str = "",
-    nightlies: str = "",
-    keep: str = "",
-    most: str = "",
+    project: Project, delete: bool = False, staging: str = "", nightlies: str = "", keep: str = "", most: str = ""
 ) -> None:
     """Delete manifests from the registry that no kept tag reaches; without --delete, only list them."""
     from imagefactory.publish.prune import Policy, prune

@@ -103,12 +103,7 @@ def test(project: Project, fast: bool = False, all: bool = False, require_engine
     port="the port for --serve (default: a free one)",
 )
 def site(
-    project: Project,
-    out: str = "",
-    registry: str = "",
-    offline: bool = False,
-    serve: bool = False,
-    port: str = "",
+    project: Project, out: str = "", registry: str = "", offline: bool = False, serve: bool = False, port: str = ""
 ) -> None:
     """Make the catalog as a static site: models, images, mods, advice, status; plain files for any web server."""
     from imagefactory.site.rendering import refuse_foreign, render, site_server, write_site

@@ -57,10 +57,7 @@ def padding(size: int) -> bytes:
 
 
 def complete(
-    entries: Iterable[Entry],
-    *,
-    owner: str,
-    folder_of: Callable[[str], tuple[int, int, int]] = lambda _: (0o755, 0, 0),
+    entries: Iterable[Entry], *, owner: str, folder_of: Callable[[str], tuple[int, int, int]] = lambda _: (0o755, 0, 0)
 ) -> list[Entry]:
     """Sort entries and add all parent folders; raise an error if a path occurs twice.
 

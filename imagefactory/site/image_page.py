@@ -152,11 +152,7 @@ class ImagePage:
 
 
 def image_page(
-    stock: Stock,
-    planned: Planned,
-    packages: PackageList,
-    shared: Mapping[str, int],
-    compared: Iterable[Comparison],
+    stock: Stock, planned: Planned, packages: PackageList, shared: Mapping[str, int], compared: Iterable[Comparison]
 ) -> ImagePage:
     """Describe an image; `shared` counts the images that have a layer, by its key."""
     project, cell, plan = stock.project, planned.cell, planned.plan

@@ -86,11 +86,7 @@ def gather(stock: Stock) -> SiteContents:
     results = list(_results(stock, problems))
     pages = {
         cell: image_page(
-            stock,
-            planned,
-            packages[packages_slug(planned)],
-            shared,
-            _compared(f"{cell}/{cell.machine}", results),
+            stock, planned, packages[packages_slug(planned)], shared, _compared(f"{cell}/{cell.machine}", results)
         )
         for cell, planned in stock.planned.items()
     }

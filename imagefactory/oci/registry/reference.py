@@ -136,9 +136,5 @@ class Descriptor:
 
     def document(self) -> dict[str, object]:
         written: dict[str, object] = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
-        optional = {
-            "artifactType": self.artifact_type,
-            "platform": self.platform,
-            "annotations": self.annotations,
-        }
+        optional = {"artifactType": self.artifact_type, "platform": self.platform, "annotations": self.annotations}
         return written | {key: value for key, value in optional.items() if value}

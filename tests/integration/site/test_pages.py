@@ -17,12 +17,7 @@ PAGES = (
 CROWDED = ("index", "models/big", f"images/{TINY}")
 """The pages with most on them: they are also checked in the dark, on a phone, and nothing may move while they load."""
 DESK = {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"}
-PHONE = {
-    "viewport": {"width": 390, "height": 844},
-    "color_scheme": "dark",
-    "is_mobile": True,
-    "has_touch": True,
-}
+PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark", "is_mobile": True, "has_touch": True}
 SHIFTS = """() => new Promise((done) => {
     let total = 0;
     new PerformanceObserver((list) => { for (const one of list.getEntries()) total += one.value; })

@@ -64,10 +64,7 @@ def test_paths_contents_and_modes_are_compared(stack: Stack) -> None:
 
 MERGED = {
     "the same layer": ([[file("a")]], [file("a")]),
-    "an upper layer wins": (
-        [[file("a", b"old"), file("b")], [file("a", b"new")]],
-        [file("a", b"new"), file("b")],
-    ),
+    "an upper layer wins": ([[file("a", b"old"), file("b")], [file("a", b"new")]], [file("a", b"new"), file("b")]),
     "whiteouts remove": (
         [[file("kept"), file("gone"), file("folder/one/two")], [file(".wh.gone"), file(".wh.folder")]],
         [file("kept")],

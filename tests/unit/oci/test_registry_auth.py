@@ -75,9 +75,7 @@ def registry() -> Iterator[TokenRegistry]:
         yield answering
 
 
-def test_token_is_fetched_once_with_the_password_and_reused_until_it_is_refused(
-    registry: TokenRegistry,
-) -> None:
+def test_token_is_fetched_once_with_the_password_and_reused_until_it_is_refused(registry: TokenRegistry) -> None:
     repository = registry.repository()
     for _ in range(3):
         assert repository.manifest("latest")
@@ -147,8 +145,7 @@ def test_busy_token_server_is_asked_again(registry: TokenRegistry) -> None:
 
 
 @pytest.mark.parametrize(
-    "token",
-    [[], {}, {"token": 3}, {"token": "x", "expires_in": "long"}, {"token": "x", "expires_in": 10**400}],
+    "token", [[], {}, {"token": 3}, {"token": "x", "expires_in": "long"}, {"token": "x", "expires_in": 10**400}]
 )
 def test_unusable_answer_of_a_token_server_is_refused(registry: TokenRegistry, token: object) -> None:
     registry.token = token

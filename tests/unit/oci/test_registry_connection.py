@@ -7,12 +7,7 @@ from requests.structures import CaseInsensitiveDict
 
 from imagefactory.oci.registry.connection import Connection
 from imagefactory.oci.registry.reference import Reference
-from imagefactory.oci.registry.responses import (
-    RegistryRequest,
-    RegistryResponse,
-    UnsafeRedirectError,
-    read_response,
-)
+from imagefactory.oci.registry.responses import RegistryRequest, RegistryResponse, UnsafeRedirectError, read_response
 from tests.fixtures.servers import Answer as Served
 from tests.fixtures.servers import ScriptedServer, scripted
 

@@ -32,11 +32,7 @@ def helper(folder: Path, name: str, script: str, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(
     ("registry", "key"),
-    [
-        ("ghcr.io", "ghcr.io"),
-        ("ghcr.io", "https://ghcr.io/v2/"),
-        ("docker.io", "https://index.docker.io/v1/"),
-    ],
+    [("ghcr.io", "ghcr.io"), ("ghcr.io", "https://ghcr.io/v2/"), ("docker.io", "https://index.docker.io/v1/")],
 )
 def test_login_is_found_under_every_name_that_tools_use(tmp_path: Path, registry: str, key: str) -> None:
     environment = log_in(tmp_path, {"auths": {key: packed("me", "sec:ret")}})

@@ -72,7 +72,7 @@ UNUSABLE: dict[Use, list[Answer]] = {
     ],
     lambda it: find(it, DIGEST): [
         *(Answer(b"[" * 100_000), listing(size="1e999"), listing("../../../other/manifests/x")),
-        *(document({"manifests": found}) for found in ([{}], 3, [3])),
+        *(document({"manifests": [{}]}), document({"manifests": 3}), document({"manifests": [3]})),
     ],
     lambda it: contents(it, it.require_manifest("x")): [document({"manifests": []})],
 }

@@ -102,9 +102,7 @@ def test_headers_have_golden_bytes() -> None:
 def test_entries_are_sorted_by_bytes_and_have_all_parents(paths: list[str]) -> None:
     folders = {"a", "a/b"}
     entries = complete(
-        (file(path) for path in paths if path not in folders),
-        owner="a test",
-        folder_of=lambda _: (0o711, 5, 6),
+        (file(path) for path in paths if path not in folders), owner="a test", folder_of=lambda _: (0o711, 5, 6)
     )
     assert [entry.path for entry in entries] == ["a", "a-b", "a.b", "a/b", "a/b/c", "ab", "ä"]
     assert [(e.mode, e.uid, e.gid) for e in entries if e.kind is EntryKind.DIRECTORY] == [(0o711, 5, 6)] * 2

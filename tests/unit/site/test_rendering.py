@@ -240,9 +240,7 @@ def test_first_command_is_of_an_image_that_exists(files: dict[str, bytes], pages
     assert any(pages["index.html"].commands[0].endswith(f"@{digest}") for digest in published)
 
 
-def test_digest_of_the_catalog_alone_is_said_to_be_unverified_and_a_feed_is_always_xml(
-    tmp_path: Path,
-) -> None:
+def test_digest_of_the_catalog_alone_is_said_to_be_unverified_and_a_feed_is_always_xml(tmp_path: Path) -> None:
     contents = small_contents(tmp_path / "checkout")
     [night, *_] = contents.status.nights
     change = replace(night.changes[0], changed=("not\ufffeXML\x1b\ud800",))

@@ -28,10 +28,7 @@ with store.in_use(), store.scratch() as folder:
 @contextmanager
 def holder(store: Store) -> Iterator[Path]:
     """Run a process that uses a scratch folder of the store, and kill it afterwards."""
-    command, env = (
-        [sys.executable, "-c", HOLDER, str(store.root)],
-        {**os.environ, "PYTHONPATH": str(REPOSITORY)},
-    )
+    command, env = ([sys.executable, "-c", HOLDER, str(store.root)], {**os.environ, "PYTHONPATH": str(REPOSITORY)})
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
         assert process.stdout is not None
         try:

@@ -133,8 +133,7 @@ def test_wrong_file_is_refused_after_one_attempt(store: Store, session: requests
         Answer(bytes(40_000_000)),
         Answer(headers={"Content-Length": str(2**40)}),
         Answer(
-            b"100000\r\n%b\r\n" % bytes(2**20) * 40,
-            headers={"Content-Length": "100", "Transfer-Encoding": "chunked"},
+            b"100000\r\n%b\r\n" % bytes(2**20) * 40, headers={"Content-Length": "100", "Transfer-Encoding": "chunked"}
         ),
     ],
     ids=["larger", "said to be larger", "said to be right"],
