@@ -12,7 +12,7 @@ from imagefactory.project.targets import select
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.failures import raises
 from tests.fixtures.locked_checkout import GPU_TARGET
-from tests.fixtures.servers import Answer, SimpleIndex, serving
+from tests.fixtures.servers import Answer, SimpleIndex, scripted
 from tests.fixtures.wheels import WheelFactory
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -140,7 +140,7 @@ def test_failed_lock_leaves_all_locks_unchanged(
 def test_model_revisions_are_looked_up_on_request_and_kept(
     locked_checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving(lambda *_: Answer(b'{"sha": "%s"}' % COMMIT.encode())) as hub:
+    with scripted(lambda _: Answer(b'{"sha": "%s"}' % COMMIT.encode())) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         lock(locked_checkout, models=True)
         asked = len(hub.log)

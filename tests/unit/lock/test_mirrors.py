@@ -8,7 +8,7 @@ from imagefactory.lock import mirrors
 from imagefactory.lock.mirrors import DebianMirrors, fetch, join
 from imagefactory.store.http import Retry
 from tests.fixtures.failures import raises
-from tests.fixtures.servers import Answer, serving
+from tests.fixtures.servers import Answer, scripted
 
 DEB822 = """\
 # Debian itself
@@ -97,7 +97,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_temporary_server_error_is_retried_but_not_a_missing_file() -> None:
     answers = [Answer(status=503), Answer(b"content"), Answer(status=404)]
-    with serving(lambda *_: answers.pop(0)) as server:
+    with scripted(lambda _: answers.pop(0)) as server:
         assert fetch(server.url, "file") == b"content"
         assert fetch(server.url, "file") is None
     assert len(server.log) == 3

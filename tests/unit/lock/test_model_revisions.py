@@ -7,7 +7,7 @@ import pytest
 
 from imagefactory.lock.lookups import hub_endpoint, lock_revision
 from tests.fixtures.failures import raises
-from tests.fixtures.servers import Answer, serving
+from tests.fixtures.servers import Answer, scripted
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -15,7 +15,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 @pytest.mark.parametrize("token", ["", "hf_test"])
 def test_revision_is_the_commit_of_the_main_branch(monkeypatch: pytest.MonkeyPatch, token: str) -> None:
     monkeypatch.setenv("HF_TOKEN", token)
-    with serving(lambda *_: Answer(json.dumps({"sha": COMMIT}).encode())) as hub:
+    with scripted(lambda _: Answer(json.dumps({"sha": COMMIT}).encode())) as hub:
         monkeypatch.setenv("HF_ENDPOINT", f"{hub.url}/")
         locked = lock_revision("z-lab/gemma-4-31B-it-DFlash")
     assert (locked.repo, locked.commit) == ("z-lab/gemma-4-31B-it-DFlash", COMMIT)
@@ -37,7 +37,7 @@ def test_revision_is_the_commit_of_the_main_branch(monkeypatch: pytest.MonkeyPat
 def test_unusable_response_is_reported_with_the_model(
     monkeypatch: pytest.MonkeyPatch, answer: Answer, why: str
 ) -> None:
-    with serving(lambda *_: answer) as hub:
+    with scripted(lambda _: answer) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         with raises("hub-unreachable", match=why) as failure:
             lock_revision("a/b")

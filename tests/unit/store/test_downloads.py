@@ -17,7 +17,7 @@ from imagefactory.store.digests import Sha256, sha256_of
 from imagefactory.store.downloads import RETRY, Downloader, Wanted, fetch
 from imagefactory.store.http import Retry
 from tests.fixtures.failures import raises
-from tests.fixtures.servers import Answer, serving
+from tests.fixtures.servers import Answer, Asked, scripted
 from tests.fixtures.small_factory import noise
 
 DATA = noise(3_000_000)
@@ -50,9 +50,9 @@ def leave_part(store: Store, data: bytes) -> Path:
     return target
 
 
-def whole(_: str, headers: dict[str, str]) -> Answer:
+def whole(asked: Asked) -> Answer:
     """Serve the file, or the requested range."""
-    start = int(headers.get("range", "bytes=0-").removeprefix("bytes=").removesuffix("-"))
+    start = int(asked.headers.get("range", "bytes=0-").removeprefix("bytes=").removesuffix("-"))
     if not start:
         return Answer(DATA)
     if start >= len(DATA):
@@ -61,12 +61,12 @@ def whole(_: str, headers: dict[str, str]) -> Answer:
     return Answer(DATA[start:], HTTPStatus.PARTIAL_CONTENT, {"Content-Range": span})
 
 
-def dying(at: int) -> Callable[[str, dict[str, str]], Answer]:
+def dying(at: int) -> Callable[[Asked], Answer]:
     """Serve the file, but break the first connection in the middle."""
 
-    def answer(path: str, headers: dict[str, str]) -> Answer:
-        if "range" in headers:
-            return whole(path, headers)
+    def answer(asked: Asked) -> Answer:
+        if "range" in asked.headers:
+            return whole(asked)
         return Answer(DATA[:at], headers={"Content-Length": str(len(DATA))})
 
     return answer
@@ -74,7 +74,7 @@ def dying(at: int) -> Callable[[str, dict[str, str]], Answer]:
 
 def test_file_is_downloaded_once_and_kept(store: Store, session: requests.Session) -> None:
     told: list[int] = []
-    with serving(whole) as server:
+    with scripted(whole) as server:
         found = fetch(wanted(f"{server.url}/thing"), store, session, told.append)
         assert found.read_bytes() == DATA
         assert told == sorted(told)
@@ -84,7 +84,7 @@ def test_file_is_downloaded_once_and_kept(store: Store, session: requests.Sessio
 
 
 def test_download_continues_after_a_broken_connection(store: Store, session: requests.Session) -> None:
-    with serving(dying(1_000_000)) as server:
+    with scripted(dying(1_000_000)) as server:
         assert get(store, session, f"{server.url}/thing").read_bytes() == DATA
         first, second = (entry.headers.get("range") for entry in server.log)
     assert first is None
@@ -94,7 +94,7 @@ def test_download_continues_after_a_broken_connection(store: Store, session: req
 
 def test_download_of_a_killed_process_is_continued(store: Store, session: requests.Session) -> None:
     target = leave_part(store, DATA[:2_000_000])
-    with serving(whole) as server:
+    with scripted(whole) as server:
         get(store, session, f"{server.url}/thing")
         [entry] = server.log
     assert (entry.headers["range"], entry.sent) == ("bytes=2000000-", 1_000_000)
@@ -105,20 +105,20 @@ def test_download_of_a_killed_process_is_continued(store: Store, session: reques
 @pytest.mark.parametrize("left", [b"another beginning" * 1000, DATA + b"more"])
 def test_wrong_beginning_is_discarded(store: Store, session: requests.Session, left: bytes) -> None:
     leave_part(store, left)
-    with serving(whole) as server:
+    with scripted(whole) as server:
         assert get(store, session, f"{server.url}/thing").read_bytes() == DATA
         assert len(server.log) == 2
 
 
 def test_download_restarts_when_the_server_does_not_support_ranges(store: Store, session: requests.Session) -> None:
     leave_part(store, DATA[:2_000_000])
-    with serving(lambda *_: Answer(DATA)) as server:
+    with scripted(lambda _: Answer(DATA)) as server:
         assert get(store, session, f"{server.url}/thing").read_bytes() == DATA
 
 
 @pytest.mark.parametrize("content", [DATA[:-1] + b"!", DATA[:1000]], ids=["other bytes", "shorter"])
 def test_wrong_file_is_refused_after_one_attempt(store: Store, session: requests.Session, content: bytes) -> None:
-    with serving(lambda *_: Answer(content)) as server:
+    with scripted(lambda _: Answer(content)) as server:
         with raises("wrong-digest", match=r"thing\.whl is not the file that was locked") as caught:
             get(store, session, f"{server.url}/thing")
         assert len(server.log) == 1
@@ -141,7 +141,7 @@ def test_wrong_file_is_refused_after_one_attempt(store: Store, session: requests
 def test_download_stops_at_the_locked_size(store: Store, session: requests.Session, endless: Answer) -> None:
     told: list[int] = []
     item = Wanted("thing.whl", sha256_of(DATA), 100, lambda: [f"{server.url}/thing"])
-    with serving(lambda *_: endless) as server, raises("wrong-digest", match="not the file"):
+    with scripted(lambda _: endless) as server, raises("wrong-digest", match="not the file"):
         fetch(item, store, session, told.append)
     assert max(told, default=0) <= 100
     assert not list((store.root / "downloads").glob("**/*.part"))
@@ -159,7 +159,7 @@ def test_local_file_that_is_larger_than_the_locked_size_is_not_copied(
 def test_next_location_is_tried(store: Store, session: requests.Session, tmp_path: Path) -> None:
     local = tmp_path / "thing.whl"
     local.write_bytes(DATA)
-    with serving(lambda *_: Answer(b"wrong")) as server:
+    with scripted(lambda _: Answer(b"wrong")) as server:
         places = [f"{server.url}/wrong", str(tmp_path / "missing.whl"), local.as_uri()]
         assert get(store, session, *places).read_bytes() == DATA
 
@@ -170,7 +170,7 @@ def test_next_location_is_tried(store: Store, session: requests.Session, tmp_pat
 def test_request_is_retried_only_when_it_may_help(
     store: Store, session: requests.Session, status: HTTPStatus, tries: int
 ) -> None:
-    with serving(lambda *_: Answer(status=status)) as server:
+    with scripted(lambda _: Answer(status=status)) as server:
         with raises("download-failed", match=r"thing\.whl cannot be downloaded") as caught:
             get(store, session, server.url.replace("//", "//me:secret@"))
         assert len(server.log) == tries
@@ -186,7 +186,7 @@ def test_unavailable_file_is_named_with_its_remedy(store: Store, session: reques
 
 
 def test_parallel_requests_download_a_file_once(store: Store, session: requests.Session) -> None:
-    with serving(whole) as server, ThreadPoolExecutor(5) as pool:
+    with scripted(whole) as server, ThreadPoolExecutor(5) as pool:
         location = f"{server.url}/thing"
         list(pool.map(lambda _: get(store, session, location), range(5)))
         assert len(server.log) == 1
@@ -200,7 +200,7 @@ def test_interruption_stops_downloads_and_keeps_partial_files(store: Store) -> N
         time.sleep(0.05)
 
     started = time.monotonic()
-    with suppress(KeyboardInterrupt), serving(whole) as server, Downloader(store) as downloader:
+    with suppress(KeyboardInterrupt), scripted(whole) as server, Downloader(store) as downloader:
         future = downloader.submit(wanted(f"{server.url}/thing"), slow)
         arrived.wait(5)
         raise KeyboardInterrupt

@@ -11,7 +11,7 @@ from imagefactory.store.http import Retry, ask
 from imagefactory.store.index_config import IndexConfig, redact
 from imagefactory.store.indexes import Indexes, local_label, local_wheels, reachable
 from tests.fixtures.failures import raises
-from tests.fixtures.servers import Answer, SimpleIndex, serving
+from tests.fixtures.servers import Answer, SimpleIndex, scripted
 from tests.fixtures.wheels import WheelFactory, sha256_of_file
 
 JSON = {"Content-Type": "application/json"}
@@ -178,7 +178,7 @@ def test_unreachable_index_is_named_without_its_password(url: str) -> None:
 )
 def test_index_with_a_bad_or_absurd_answer_is_named(answer: Answer, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("imagefactory.store.indexes.ask", partial(ask, limit=200_000))
-    with serving(lambda *_: answer) as server:
+    with scripted(lambda _: answer) as server:
         assert reachable(server.url)
         with raises("index-unreachable", match=why):
             Indexes(IndexConfig(indexes=(server.url,))).files("one")

@@ -8,7 +8,7 @@ import pytest
 import requests
 
 from imagefactory.store.http import SMALL, WINDOW, RangeFile, RangesRefusedError
-from tests.fixtures.servers import Answer, SimpleIndex, serving
+from tests.fixtures.servers import Answer, SimpleIndex, scripted
 
 CONTENT = bytes(index * 7 % 251 for index in range(5 * WINDOW + 17))
 
@@ -80,7 +80,7 @@ def test_large_file_is_refused_from_a_server_without_ranges(
 @pytest.mark.parametrize("headers", [{}, {"Content-Range": "bytes 0-3/*"}])
 def test_range_is_refused_without_a_valid_content_range(session: requests.Session, headers: dict[str, str]) -> None:
     with (
-        serving(lambda *_: Answer(b"abcd", 206, headers)) as server,
+        scripted(lambda _: Answer(b"abcd", 206, headers)) as server,
         pytest.raises(RangesRefusedError, match="which range"),
     ):
         RangeFile(server.url, session)
