@@ -14,7 +14,7 @@ import pytest
 from imagefactory.check.smoke.containers import Container, Containers
 from imagefactory.plan.serve.image_paths import CACHES, ENTRYPOINT, PROGRAM, SETTINGS, program_folder
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.engines import wait_until
+from tests.fixtures.engines import wait_for_log, wait_until
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 BUSY_SPARK = REPOSITORY / "tests" / "fixtures" / "readings" / "gb10-busy.json"
@@ -82,13 +82,9 @@ def compilers(container: Container) -> list[str]:
     return [args for _, _, args in processes(container) if Path(args.split()[0]).name in COMPILERS]
 
 
-def said(container: Container, words: str, seconds: float = 300) -> None:
-    wait_until(lambda: words in container.log, seconds, container)
-
-
 def goes_on(container: Container) -> None:
     """Check that the server is there and stops as it should."""
-    said(container, "[serve] ready: ", 60)
+    wait_for_log(container, "[serve] ready: ", 60)
     assert container.execute(*ENTRYPOINT, "health").stdout == "healthy\n", container.log[-3000:]
     assert "Traceback" not in container.log
     assert container.stop(10) < 9
@@ -105,10 +101,10 @@ def objects(container: Container) -> dict[str, str]:
 def test_sampling_is_compiled_once(start: Start, containers: Containers) -> None:
     volume = containers.caches("sampling")
     first = start(*volume, modules=SAMPLING)
-    said(first, "[serve] compiled sampling in", COMPILE_LIMIT)
+    wait_for_log(first, "[serve] compiled sampling in", COMPILE_LIMIT)
     goes_on(first)
     second = start(*volume, modules=SAMPLING)
-    said(second, "kernels of FlashInfer: sampling in the volume")
+    wait_for_log(second, "kernels of FlashInfer: sampling in the volume")
     assert "compiling" not in second.log
     goes_on(second)
 
@@ -124,27 +120,27 @@ def test_a_compile_that_was_killed_is_resumed_by_the_next_start(start: Start, co
     wait_until(lambda: not compilers(first), 10, first)
     goes_on(first)
     second = start(*volume)
-    said(second, "[serve] compiled quantization in", COMPILE_LIMIT)
+    wait_for_log(second, "[serve] compiled quantization in", COMPILE_LIMIT)
     assert kept.items() <= objects(second).items()
     goes_on(second)
 
 
 def test_a_full_disk_ends_the_compile_and_not_the_start(start: Start) -> None:
     container = start("--tmpfs", f"{CACHES}:size=64k")
-    said(container, "quantization could not be compiled beside the start", 600)
+    wait_for_log(container, "quantization could not be compiled beside the start", 600)
     goes_on(container)
 
 
 @pytest.mark.parametrize("variables", [{"FACTORY_READINGS": "/readings.json"}, {"COMPILERS": "0"}])
 def test_nothing_is_compiled_without_memory_or_if_not_wanted(start: Start, variables: dict[str, str]) -> None:
     container = start("--volume", f"{BUSY_SPARK}:/readings.json:ro", **variables)
-    said(container, "nothing is compiled beside the start: COMPILERS is 0, or memory is short")
+    wait_for_log(container, "nothing is compiled beside the start: COMPILERS is 0, or memory is short")
     assert not compilers(container)
     goes_on(container)
 
 
 def test_compilers_end_first_where_memory_runs_out(start: Start) -> None:
     container = start("--memory", "600m", "--memory-swap", "600m", COMPILERS="4")
-    said(container, "compiling quantization beside the start, 4 at a time")
+    wait_for_log(container, "compiling quantization beside the start, 4 at a time")
     wait_until(lambda: not any("compile_ahead" in args for _, _, args in processes(container)), 600, container)
     goes_on(container)

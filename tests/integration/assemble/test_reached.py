@@ -19,7 +19,7 @@ from imagefactory.project.project import Project, locked_cells
 from imagefactory.project.servers.known import SERVERS
 from imagefactory.project.targets import select_one
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.engines import wait_until
+from tests.fixtures.engines import wait_for_log, wait_until
 from tests.fixtures.in_container.reached import RESOLVER
 from tests.fixtures.platforms import MACHINE
 from tests.fixtures.tiny_image import TARGET as TINY
@@ -68,7 +68,7 @@ def recorder(containers: Containers, image: str) -> Iterator[Container]:
     )
     container = containers.start(image, "-I", "-S", "/reached.py", options=options)
     try:
-        wait_until(lambda: "ready" in container.log, 30)
+        wait_for_log(container, "ready", 30)
         yield container
     finally:
         container.remove()

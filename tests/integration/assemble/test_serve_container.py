@@ -24,7 +24,7 @@ from imagefactory.check.bench.measuring import Bench, measure, recording
 from imagefactory.check.bench.profiles import Profile
 from imagefactory.check.bench.result import BenchResult
 from imagefactory.check.bench.tool import command_in
-from imagefactory.check.smoke.containers import Container, Containers, RunningServer, docker
+from imagefactory.check.smoke.containers import Containers, RunningServer, docker
 from imagefactory.launch.docker_run import Launch
 from imagefactory.launch.recipes import llama_swap
 from imagefactory.plan.serve.description import describe_image, image_environment, settings_bytes
@@ -44,7 +44,7 @@ from imagefactory.project.targets import select
 from imagefactory.store.index_config import environment_for_uv
 from images.serve.program.liveness import GB, MEMORY, STUCK
 from tests.fixtures.benchmarks import result
-from tests.fixtures.engines import wait_until
+from tests.fixtures.engines import wait_for_log, wait_until
 from tests.fixtures.failures import refused
 from tests.fixtures.model_hub import ModelHub
 from tests.fixtures.serving import READINGS, REPOSITORY, model_document
@@ -280,7 +280,3 @@ def measure_once(server: RunningServer, folder: Path) -> None:
     assert all(one.tokens_per_second > 0 and not one.failed for one in found.measurements)
     assert [check.outcome for check in found.sanity] == ["passed", "passed", "not-applicable"]
     assert found.peak_memory > 0
-
-
-def wait_for_log(container: Container, words: str, seconds: float = 300) -> None:
-    wait_until(lambda: words in container.log, seconds, container)

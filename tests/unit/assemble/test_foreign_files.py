@@ -5,13 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.failures import raises
-from tests.fixtures.mods import Data, has, manifest, write_mod
+from tests.fixtures.mods import adding, write_mod
 from tests.fixtures.small_factory import SmallFactory
-
-
-def adding(path: str, distribution: str = "namespaced") -> Data:
-    """Describe a mod that adds a file."""
-    return manifest("m", {"add": path, "source": "new"}, checks=[has(path, "new")], distribution=distribution)
 
 
 @pytest.fixture
@@ -30,7 +25,7 @@ def mods(small_factory: SmallFactory) -> Path:
 def test_a_file_or_folder_that_a_distribution_installs_stays_as_it_is(
     small_factory: SmallFactory, mods: Path, path: str, distribution: str, taken: str
 ) -> None:
-    write_mod(mods, adding(path, distribution), {"new": "new\n"})
+    write_mod(mods, adding(path, distribution=distribution), {"new": "new\n"})
     with raises("taken-path", match=f"may not add, hide or change {taken}") as caught:
         small_factory.build()
     assert caught.value.why == ("sharing installs it." if distribution == "namespaced" else "pure installs it.")
@@ -40,7 +35,7 @@ def test_a_file_or_folder_that_a_distribution_installs_stays_as_it_is(
 def test_two_mods_of_different_distributions_do_not_add_the_same_file(small_factory: SmallFactory, mods: Path) -> None:
     path = "/usr/share/imagefactory/mods/t"
     for name, distribution in (("a", "pure"), ("b", "platform")):
-        write_mod(mods, adding(path, distribution) | {"name": name}, {"new": "new\n"})
+        write_mod(mods, adding(path, name, distribution=distribution), {"new": "new\n"})
     with raises("taken-path") as caught:
         small_factory.build()
     assert caught.value.why == "The mod a adds it, too."

@@ -20,7 +20,7 @@ from images.serve.program.weights import File, amount, needed, read_list
 from tests.fixtures.engines import wait_until
 from tests.fixtures.failures import refused
 from tests.fixtures.model_hub import COMMIT, ModelHub, change, cut_at, stall
-from tests.fixtures.serve_process import written_image
+from tests.fixtures.serve_process import finished, written_image
 from tests.fixtures.servers import Answer, Asked
 from tests.fixtures.serving import READINGS, REPOSITORY, Called, Images, call_program
 
@@ -71,11 +71,6 @@ def process(environment: dict[str, str], *arguments: str, before: str = "") -> s
     program = [sys.executable, "-I", "-S", "-B", str(program_folder(REPOSITORY)), *arguments]
     words = ["bash", "-c", f'{before} exec "$@"', "-", *program]
     return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def ended(running: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
-    out, err = running.communicate(timeout=30)
-    return subprocess.CompletedProcess(running.args, running.returncode, out, err)
 
 
 def listed(call: Call, **variables: str) -> dict[str, Any]:
@@ -171,7 +166,7 @@ def test_too_little_space_is_named_before_and_during_a_download(
     assert "the download needs 7000000" in ran.stderr
     assert model_hub.served() == 0
     model_hub.claimed = 0
-    ran2 = ended(process(environment, "download", before="ulimit -f 1000;"))
+    ran2 = finished(process(environment, "download", before="ulimit -f 1000;"))
     assert refused(ran2, "disk")
     assert "Traceback" not in ran2.stderr
     parts = [part.stat().st_size for part in (repository / "blobs").glob("*.incomplete")]
@@ -195,7 +190,7 @@ def test_two_downloads_at_once_fetch_each_byte_once(environment: dict[str, str],
     assert second.stderr is not None
     assert f"model {MODEL}@{COMMIT}" in second.stderr.readline()
     waited.set()
-    ran = [ended(one) for one in (first, second)]
+    ran = [finished(one) for one in (first, second)]
     assert [one.returncode for one in ran] == [0, 0], ran
     assert model_hub.served() == len(WEIGHTS) + len(b"drafter")
 
@@ -214,7 +209,7 @@ def test_a_killed_download_frees_its_lock_and_is_resumed(
     killed = process(environment | {"DFLASH_DRAFTER": "off"}, "download")
     wait_until(lambda: any(map(is_cut, (repository / "blobs").glob("*.incomplete"))), 20)
     killed.kill()
-    assert ended(killed).returncode == -signal.SIGKILL
+    assert finished(killed).returncode == -signal.SIGKILL
     gone.set()
     model_hub.mishap = cut_at(0, times=0)
     assert "of unfinished files" in call("weights").stdout

@@ -4,7 +4,6 @@ import random
 import tempfile
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from images.shipped.mods.apply import Applied, apply_mods, refuse_taken
 from tests.fixtures.failures import raises
-from tests.fixtures.mods import Data, edit, has, inserting, line_of, make_mod, manifest, reader
+from tests.fixtures.mods import Data, adding, edit, has, inserting, line_of, make_mod, manifest, reader
 
 FILE = "vllm/x.py"
 TREE = {FILE: "one = 1\ntwo = 2\nthree = 3\nfour = 4\n"}
@@ -188,11 +187,6 @@ def test_mods_conflict_if_and_only_if_they_share_a_line(one: int, two: int, long
 PACKAGE = {"vllm/__init__.py": "", "vllm/a/__init__.py": "", "vllm/a/b.py": "", **TREE}
 
 
-def new_file(path: str, name: str = "m", **more: Any) -> Data:
-    """Describe a mod that adds a file."""
-    return manifest(name, {"add": path, "source": "new"}, checks=[has(path, "new")], **more)
-
-
 @pytest.mark.parametrize(
     ("path", "kind", "why"),
     [
@@ -207,13 +201,13 @@ def test_a_new_file_outside_the_packages_below_a_file_or_in_place_of_a_module_is
     tmp_path: Path, path: str, kind: str, why: str
 ) -> None:
     with raises(kind, match="may not add") as caught:
-        apply_mods([make_mod(tmp_path, new_file(path), {"new": "new = 1\n"})], reader(PACKAGE))
+        apply_mods([make_mod(tmp_path, adding(path), {"new": "new = 1\n"})], reader(PACKAGE))
     assert why in caught.value.why
     assert caught.value.where.startswith("mods/m/mod.yaml:")
 
 
 def test_a_new_module_beside_a_library_of_its_name_is_refused(tmp_path: Path) -> None:
-    mod = make_mod(tmp_path, new_file("vllm/_C/__init__.py"), {"new": "new = 1\n"})
+    mod = make_mod(tmp_path, adding("vllm/_C/__init__.py"), {"new": "new = 1\n"})
     for owned in ("vllm/_C.abi3.so", "vllm/_C.py", "vllm/_C/__init__.py"):
         with raises("taken-path", match="may not add, hide or change"):
             refuse_taken(*mod, ["vllm/_C/__init__.py"], "vllm", [owned])
@@ -223,7 +217,7 @@ def test_a_new_module_beside_a_library_of_its_name_is_refused(tmp_path: Path) ->
 @pytest.mark.parametrize("root", ["vllm/", "/usr/share/imagefactory/mods/"])
 def test_a_new_file_below_that_of_another_mod_is_refused(tmp_path: Path, root: str) -> None:
     chosen = [
-        make_mod(tmp_path, new_file(f"{root}{path}", name), {"new": "new\n"})
+        make_mod(tmp_path, adding(f"{root}{path}", name), {"new": "new\n"})
         for name, path in (("a", "new/x.py"), ("b", "new"))
     ]
     with raises("taken-path", match=f"may not add, hide or change {root}new/x.py"):
@@ -237,6 +231,6 @@ def test_a_new_file_below_that_of_another_mod_is_refused(tmp_path: Path, root: s
 def test_a_new_file_in_a_package_in_the_folder_of_mods_or_among_sources_is_added(
     tmp_path: Path, path: str, stage: str
 ) -> None:
-    mod = make_mod(tmp_path, new_file(path, variant={"stage": stage}), {"new": "new\n"})
+    mod = make_mod(tmp_path, adding(path, variant={"stage": stage}), {"new": "new\n"})
     [result] = apply_mods([mod], reader(PACKAGE))
     assert result.added == [path]
