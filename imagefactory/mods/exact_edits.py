@@ -55,7 +55,8 @@ def exact_edits(path: str, before: str, after: str) -> list[Edit]:
     anchored: list[tuple[Block, tuple[int, int]]] = []
     for block in found:
         anchored.append((block, _anchor(before, old, block)))
-        while len(anchored) > 1 and _touch(anchored[-2], anchored[-1]):
+        # Edits whose anchors meet could change the same place: they become one.
+        while len(anchored) > 1 and anchored[-1][1][0] <= anchored[-2][1][1]:
             (one, _), (other, _) = anchored[-2:]
             both = Block(one.start, other.end, one.new_start, other.new_end)
             anchored[-2:] = [(both, _anchor(before, old, both))]
@@ -89,19 +90,6 @@ def _telling(text: str, anchor: str) -> bool:
     first = text.find(anchor)
     once = first >= 0 and text.find(anchor, first + 1) < 0
     return once and len("".join(anchor.split())) >= _TELLING
-
-
-def _touch(one: tuple[Block, tuple[int, int]], other: tuple[Block, tuple[int, int]]) -> bool:
-    """Whether the spans of two edits overlap or begin at the same place."""
-    (_, end), (start, _) = _span(*one), _span(*other)
-    return start < end or _span(*one)[0] == start
-
-
-def _span(block: Block, anchor: tuple[int, int]) -> tuple[int, int]:
-    """Return the lines that an edit replaces: an insertion's are none."""
-    if block.start == block.end and block.start in anchor:
-        return block.start, block.start
-    return anchor
 
 
 def _edit(path: str, old: list[str], new: list[str], block: Block, anchor: tuple[int, int]) -> Edit:
