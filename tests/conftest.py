@@ -24,6 +24,7 @@ pytest_plugins = (
     "tests.fixtures.engines",
     "tests.fixtures.wheels",
     "tests.fixtures.servers",
+    "tests.fixtures.releases",
     "tests.fixtures.fault_proxy",
     "tests.fixtures.registries",
     "tests.fixtures.small_images",

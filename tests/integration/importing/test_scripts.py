@@ -14,10 +14,8 @@ from imagefactory.importing.sources import read_source
 from imagefactory.mods.compatibility import check_mods
 from imagefactory.project.project import Project
 from tests.fixtures.checkouts import REPOSITORY
-from tests.fixtures.releases import released
-from tests.fixtures.servers import SimpleIndex
+from tests.fixtures.releases import Released
 from tests.fixtures.small_factory import RecordingWatcher
-from tests.fixtures.wheels import WheelFactory
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.each_run]
 # A container per release takes its time: a few tests run always, the others are slow, and `.ci/run` runs them as well.
@@ -53,15 +51,8 @@ on_one_release = pytest.mark.parametrize("releases", [pytest.param({"1.0": OLD},
 
 
 @pytest.fixture
-def project(
-    tmp_path: Path,
-    simple_index: SimpleIndex,
-    wheel_factory: WheelFactory,
-    monkeypatch: pytest.MonkeyPatch,
-    releases: dict[str, dict[str, str]],
-) -> Project:
-    monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
-    return released(tmp_path, simple_index, wheel_factory, releases, {"other": {"other/a.py": "a = 1\n"}})
+def project(released: Released, releases: dict[str, dict[str, str]]) -> Project:
+    return released(releases, {"other": {"other/a.py": "a = 1\n"}})
 
 
 class Scripts:

@@ -21,9 +21,8 @@ from images.shipped.mods.manifest import IMAGE_FILES
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.failures import raises
 from tests.fixtures.inv import Inv
-from tests.fixtures.releases import released
+from tests.fixtures.releases import Released
 from tests.fixtures.servers import SimpleIndex
-from tests.fixtures.wheels import WheelFactory
 
 BODY = "".join(f"step_{number} = function({number})\n" for number in range(12))
 OLD: dict[str, str | bytes] = {
@@ -68,12 +67,8 @@ PARSER = '"""Parser."""\n@{}Manager.register_module("x")\nclass X: ...\n'
 
 
 @pytest.fixture
-def project(
-    tmp_path: Path, simple_index: SimpleIndex, wheel_factory: WheelFactory, monkeypatch: pytest.MonkeyPatch
-) -> Project:
-    monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
-    releases = {"1.0": OLD, "2.0": SHIFTED, "3.0": REWRITTEN, "4.0": NEWER}
-    return released(tmp_path, simple_index, wheel_factory, releases, OTHERS)
+def project(released: Released) -> Project:
+    return released({"1.0": OLD, "2.0": SHIFTED, "3.0": REWRITTEN, "4.0": NEWER}, OTHERS)
 
 
 def no_container(*_: object) -> Ran:

@@ -1,7 +1,5 @@
 """Tests the check that locks match the matrix."""
 
-import re
-
 import pytest
 
 from imagefactory.compile.toolchain import FlashInferLock, check_all_locks
@@ -11,8 +9,6 @@ from imagefactory.project.project import Project
 from imagefactory.store.digests import sha256_of
 from tests.fixtures.checkouts import Checkout
 from tests.fixtures.failures import raises
-
-WHEELS = "2.0/gpu-linux-arm64.toml"
 
 
 def drift(checkout: Checkout) -> FactoryError:
@@ -59,7 +55,7 @@ def test_drift_names_the_part_of_the_matrix_and_the_lock(
 
 
 def test_unneeded_missing_or_copied_lock_is_drift(locked_checkout: Checkout) -> None:
-    wheels = locked_checkout.locks / WHEELS
+    wheels = locked_checkout.locks / "2.0/gpu-linux-arm64.toml"
     wheels.rename(wheels.with_name("b300-linux-arm64.toml"))
     assert "no longer builds" in drift(locked_checkout).why
     base = locked_checkout.locks / "bookworm"
@@ -77,16 +73,6 @@ def test_copied_flashinfer_lock_is_drift(locked_checkout: Checkout) -> None:
     with raises("lock-drift") as failure:
         check_locks(project, [*expected_locks(project), expected])
     assert failure.value.why == "locks/2.0/flashinfer.toml: is a copy of locks/1.0/flashinfer.toml"
-
-
-def test_edited_lock_and_lock_of_another_kind_are_told_from_drift(locked_checkout: Checkout) -> None:
-    wheels = locked_checkout.locks / WHEELS
-    wheels.write_text(wheels.read_text().replace('python = "3.11"', 'python = "3.12"'))
-    with raises("lock-edited"):
-        check_all_locks(Project(locked_checkout.root))
-    wheels.write_bytes((locked_checkout.locks / "bookworm" / "linux-arm64.toml").read_bytes())
-    with raises("bad-lock", match=re.escape(wheels.name)):
-        check_all_locks(Project(locked_checkout.root))
 
 
 def test_a_new_version_without_a_lock_is_drift_and_is_locked_next(locked_checkout: Checkout) -> None:

@@ -19,14 +19,13 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture
-def index(simple_index: SimpleIndex, wheel_factory: WheelFactory, monkeypatch: pytest.MonkeyPatch) -> SimpleIndex:
+def index(simple_index: SimpleIndex, wheel_factory: WheelFactory) -> SimpleIndex:
     """Serve a vLLM that needs two more packages."""
     simple_index.add(
         wheel_factory("vllm", "2.0", requires=["torch==2.0", "small>=1"]),
         wheel_factory("torch", "2.0", tag="cp311-cp311-manylinux_2_28_aarch64"),
         wheel_factory("small", "1.0"),
     )
-    monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
     return simple_index
 
 

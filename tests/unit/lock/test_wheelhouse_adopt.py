@@ -94,7 +94,6 @@ def wheelhouse(
         wheel_factory("torch", "1.0", tag="cp311-cp311-manylinux_2_28_aarch64"),
         wheel_factory("torch", "1.0+cu130", tag="cp311-cp311-manylinux_2_28_aarch64"),
     )
-    monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
     change = edit("CMakeLists.txt", "set(ARCHS 1)", replace="set(ARCHS 2)")
     mod = manifest("m", change, checks=[has("CMakeLists.txt", "2")], variant={"stage": "source"})
     write_mod(locked_checkout.root / "mods", mod)

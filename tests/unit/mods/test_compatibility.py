@@ -15,7 +15,7 @@ from images.shipped.mods.load import load_mod
 from tests.fixtures.failures import raises
 from tests.fixtures.lock_files import locked_wheel, write_wheel_lock
 from tests.fixtures.mods import Data, edit, has, manifest, table_in, write_mod
-from tests.fixtures.releases import released
+from tests.fixtures.releases import Released
 from tests.fixtures.servers import SimpleIndex
 from tests.fixtures.wheels import WheelFactory
 
@@ -28,13 +28,9 @@ VERSION_EDIT = edit("vllm/version.py", "import warnings\n", after="# marked\n")
 
 
 @pytest.fixture
-def project(
-    tmp_path: Path, simple_index: SimpleIndex, wheel_factory: WheelFactory, monkeypatch: pytest.MonkeyPatch
-) -> Project:
+def project(released: Released) -> Project:
     """Make a checkout with two releases, the newer one with another distribution, and a version before both."""
-    monkeypatch.setenv("PIP_INDEX_URL", simple_index.url)
-    releases, others = {"1.0": OLD, "2.0": NEW}, {"flash-thing": {"flash/x.py": "SLOW = 1\n"}}
-    made = released(tmp_path, simple_index, wheel_factory, releases, others)
+    made = released({"1.0": OLD, "2.0": NEW}, {"flash-thing": {"flash/x.py": "SLOW = 1\n"}})
     made.wheel_lock_path(Cell("tiny", "1.0", "cpu", "linux/amd64")).unlink()
     matrix, old = made.root / "matrix.yaml", "  old: {git: some/where, ref: old, counts_as: 0.5.0}\n"
     matrix.write_text(matrix.read_text().replace("  nightly:", f"{old}  nightly:"))
