@@ -32,6 +32,16 @@ def test_a_file_or_folder_that_a_distribution_installs_stays_as_it_is(
     assert caught.value.where.startswith("mods/m/mod.yaml:")
 
 
+@pytest.mark.parametrize("path", ["torch/__init__.py", "pure/new.py", "elsewhere.py", "new/__init__.py"])
+def test_a_file_in_no_package_of_the_distribution_is_refused(
+    small_factory: SmallFactory, mods: Path, path: str
+) -> None:
+    write_mod(mods, adding(path, distribution="namespaced"), {"new": "new\n"})
+    with raises("bad-mod-path") as caught:
+        small_factory.build()
+    assert "in no package of namespaced" in caught.value.why
+
+
 def test_two_mods_of_different_distributions_do_not_add_the_same_file(small_factory: SmallFactory, mods: Path) -> None:
     path = "/usr/share/imagefactory/mods/t"
     for name, distribution in (("a", "pure"), ("b", "platform")):
