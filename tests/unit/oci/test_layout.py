@@ -85,14 +85,6 @@ def test_second_image_replaces_the_first_and_spoiled_blobs_completely(
     assert {f"sha256:{name}" for name in blobs(layout)} == expected
 
 
-def test_folder_that_cannot_be_written_is_named(image: Image, store: Store, tmp_path: Path) -> None:
-    below = tmp_path / "file" / "image"
-    below.parent.touch()
-    with raises("output-unusable") as caught:
-        write_layout(image, "name", store, below)
-    assert caught.value.where == str(below)
-
-
 def test_folder_has_one_of_two_images_when_stopped_at_any_step(
     image: Image, other: Image, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +148,9 @@ def failing_with(error: BaseException, layout: Layout) -> Iterator[bytes]:
     raise error
 
 
-def test_archive_that_cannot_be_written_leaves_the_old_one_and_nothing_else(layout: Layout, tmp_path: Path) -> None:
+def test_image_that_cannot_be_written_leaves_the_old_archive_and_nothing_else(
+    image: Image, store: Store, layout: Layout, tmp_path: Path
+) -> None:
     file = tmp_path / "image.tar"
     file.write_text("the old one")
     with pytest.raises(KeyboardInterrupt):
@@ -165,5 +159,8 @@ def test_archive_that_cannot_be_written_leaves_the_old_one_and_nothing_else(layo
         write_archive(failing_with(OSError(errno.ENOSPC, "No space left on device"), layout), file)
     with raises("output-unusable", match="cannot be written there"):
         write_archive(archive(layout, "a:b"), file / "image.tar")
+    with raises("output-unusable") as caught:
+        write_layout(image, "name", store, file / "image")
+    assert caught.value.where == str(file / "image")
     assert file.read_text() == "the old one"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["image", "image.tar", "small"]

@@ -36,15 +36,10 @@ def test_every_image_starts_on_an_idle_machine_with_its_own_defaults() -> None:
         start = program_start(PROJECT.matrix, cell, describe_cell(PROJECT, cell))
         findings = checks.run(start, ("gpu", "kernels", "memory", "combination"))
         refused += [(str(cell), finding) for finding in findings if finding.result == "fail"]
-        memory = StartMemory.of(start)
+        memory, [machine] = StartMemory.of(start), machines(PROJECT.matrix, [cell])
         assert memory is not None, cell
-        assert memory.fit(start_machine(cell)).share == memory.share, cell
+        assert memory.fit(machine.memory).share == memory.share, cell
     assert refused == []
-
-
-def start_machine(cell: Cell) -> Machine:
-    [machine] = machines(PROJECT.matrix, [cell])
-    return machine.memory
 
 
 def test_an_image_keeps_its_share_of_the_memory_where_that_suffices() -> None:
