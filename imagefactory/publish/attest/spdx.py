@@ -127,12 +127,6 @@ def from_text(text: str) -> str | None:
     return None if any(not key.startswith(_REFERENCE) for key in unknown) else str(parsed)
 
 
-def from_classifiers(classifiers: Iterable[str]) -> str | None:
-    """Read a licence from trove classifiers; several of them all apply."""
-    last = (one.rpartition(" :: ")[2] for one in classifiers if one.startswith("License ::"))
-    return every(_CLASSIFIERS[name] for name in last if name in _CLASSIFIERS)
-
-
 def reference(text: str) -> str:
     """Make a LicenseRef from a name that SPDX does not have."""
     slug = re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")[:60].strip("-")
@@ -245,7 +239,8 @@ def _wheel_licence(headers: Message) -> tuple[str, Says]:
     field = headers.get("License", "")
     if named := from_text(field):
         return named, "field"
-    if known := from_classifiers(headers.get_all("Classifier", [])):
+    classifiers = (one for one in headers.get_all("Classifier", []) if one.startswith("License ::"))
+    if known := every(_CLASSIFIERS.get(one.rpartition(" :: ")[2], UNDECLARED) for one in classifiers):
         return known, "classifier"
     if field and "\n" not in field.strip():
         return reference(field), "field"
