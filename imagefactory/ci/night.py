@@ -102,7 +102,7 @@ def left_to_do(gate: Gate, plan: Plan, recorded: Image, *, gpu: bool = False) ->
     def work(needs: tuple[Need, ...], why: str) -> Work:
         return Work(cell, plan.key, needs, why, *_machines(gate.project, cell))
 
-    stands = standing(gate, plan, None)
+    stands = standing(gate, plan, gate.look_up(plan))
     if stands.misplaced:  # if a rollback was interrupted, `promote` moves the tags, and refuses the image
         place = "the catalog has it" if stands.current else "the rollback puts it"
         return work(("promote",), f"{', '.join(stands.misplaced)}: not where {place}")
@@ -114,7 +114,7 @@ def left_to_do(gate: Gate, plan: Plan, recorded: Image, *, gpu: bool = False) ->
     why = reason(gate.snapshot.catalog.current(stands.tags.moving, plan.platform), plan)
     staged = gate.resolve(staging_tag(plan.key))
     if staged == recorded.digest:
-        stands = standing(gate, plan, Dossier(gate.repository, staged))
+        stands = standing(gate, plan, gate.look_up(plan, Dossier(gate.repository, staged)))
         untested = "tests" in stands.needs
         needs = (*tested, "promote") if untested else ("promote",)
         why += f"; {'pushed, but not tested yet' if untested else 'tested, but not promoted yet'}"

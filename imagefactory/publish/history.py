@@ -1,6 +1,6 @@
 """Reads the catalog: what was published when, what changed, and what can be pulled today."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -72,7 +72,8 @@ def read_history(project: Project, repository: Repository, cell: Cell) -> Histor
         )
     current = catalog.current(tags, cell.platform) or lines[-1].image
     known = Dossier.read(repository, current.digest).scan_line
-    return History(lines, catalog.holds(tags), misplaced_tags(repository.resolve, catalog, tags), known)
+    named = {tag: repository.resolve(tag) for tag in tags}
+    return History(lines, catalog.holds(tags), misplaced_tags(named, catalog, tags), known)
 
 
 def history(catalog: Catalog, tags: Sequence[str], platform: str) -> list[Line]:
@@ -142,10 +143,10 @@ def change_of(name: str, old: ImagePart | None, new: ImagePart | None) -> str:
     return f"{name} changed"
 
 
-def misplaced_tags(resolve: Callable[[str], Digest | None], catalog: Catalog, tags: Iterable[str]) -> list[str]:
+def misplaced_tags(named: Mapping[str, Digest | None], catalog: Catalog, tags: Iterable[str]) -> list[str]:
     """List tags that do not point where the catalog says: a promotion was interrupted, or somebody moved them."""
     wanted = {tag: pointer.digest for tag in tags if (pointer := catalog.pointer(tag)) is not None}
-    return [tag for tag, digest in wanted.items() if resolve(tag) != digest]
+    return [tag for tag, digest in wanted.items() if named.get(tag) != digest]
 
 
 def current_images(catalog: Catalog) -> list[CurrentImage]:

@@ -80,7 +80,7 @@ def judge(run: PublishRun, staged: Staged) -> Ready:
 
 
 def _require_promotable(run: PublishRun, plan: Plan, staged: Staged | None) -> Standing:
-    stands = standing(run.gate, plan, staged.dossier if staged else None)
+    stands = standing(run.gate, plan, run.gate.look_up(plan, staged.dossier if staged else None))
     if stands.is_held_back and stands.misplaced:
         # The rollback was interrupted before it moved them all.
         set_tags(run.repository, Manifests(run.repository), run.gate.snapshot, stands.misplaced, ())

@@ -78,10 +78,11 @@ def _rolled_back(image: Published, left: Published | None, own: Iterable[str], m
 def _unfinished(repository: Repository, catalog: Catalog, tags: Sequence[str], cell: Cell) -> Event | None:
     """Return the rollback that was last, if it was interrupted before it moved all tags: it goes first."""
     last = next(reversed(catalog.moves(tags)), None)
-    if last is None or last.kind != "rollback" or not misplaced_tags(repository.resolve, catalog, last.moved):
+    image = catalog.image(last.image) if last and last.kind == "rollback" else None
+    if last is None or image is None or image.platform != cell.platform:
         return None
-    image = catalog.image(last.image)
-    return last if image is not None and image.platform == cell.platform else None
+    named = {tag: repository.resolve(tag) for tag in last.moved}
+    return last if misplaced_tags(named, catalog, last.moved) else None
 
 
 def _leaving(catalog: Catalog, image: Published, tags: Iterable[str]) -> dict[Digest | None, list[str]]:

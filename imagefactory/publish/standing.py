@@ -1,12 +1,12 @@
 """Where an image stands on the way to its tags: what it still needs, and what refuses it.
 
-One function decides, from the plan, what is attached to the image, and the catalog. Publishing and promoting ask it
-before they write; the nightly asks it what is left to do.
+`Gate.look_up` asks the registry; `standing` decides by what it said, and asks nothing. Publishing and promoting do so
+before they write; the nightly does to find out what is left to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from imagefactory.check.answers.record import AnswersRecord
 from imagefactory.check.smoke.record import Level, SmokeRecord, required_levels
 from imagefactory.errors import CheckError, FactoryError, TrustError
+from imagefactory.oci.registry.reference import Reference
 from imagefactory.oci.registry.repository import Repository
 from imagefactory.plan.plan import Plan
 from imagefactory.project.locks.kernels import AUDIT_LABEL, recorded_audit
@@ -24,7 +25,8 @@ from imagefactory.publish.catalog import Catalog, Event, now
 from imagefactory.publish.dossier import Dossier
 from imagefactory.publish.history import misplaced_tags
 from imagefactory.publish.stored_catalog import Snapshot, read_catalog
-from imagefactory.publish.tags import Tags, fixed_tag, tags_of
+from imagefactory.publish.tags import Tags, tags_of
+from imagefactory.publish.vulnerabilities import VulnerabilityRecord
 from imagefactory.store.digests import Digest
 
 if TYPE_CHECKING:
@@ -36,20 +38,48 @@ _LONGEST: Final = 300
 
 
 @dataclass(frozen=True)
-class Gate:
-    """What decides about tags beside the image: the checkout, the registry as this run found it, and what was asked."""
+class Terms:
+    """What decides about tags beside the facts: the checkout, and what was asked for."""
 
     project: Project
+    again: bool = field(default=False, kw_only=True)
+    """Whether an image that a rollback left may return."""
+    retry: bool = field(default=False, kw_only=True)
+    """Whether what failed will be tested again, so that no failure lasts."""
+    answers_changed: str = field(default="", kw_only=True)
+    """Why answers may change."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was looked up about an image; without `image`, what is known before it is built."""
+
+    reference: Reference
+    catalog: Catalog
+    tags: Tags
+    """Those that it may get today."""
+    named: Mapping[str, Digest | None] = field(default_factory=dict)
+    """What tags name in the registry, as far as that matters."""
+    image: Digest | None = None
+    smoke: SmokeRecord | None = None
+    answers: AnswersRecord | None = None
+    scan: VulnerabilityRecord | None = None
+    unsigned: tuple[str, ...] = ()
+    """Statements about it that nobody trusted has signed."""
+
+    @property
+    def place(self) -> str:
+        return str(self.reference.at(self.image) if self.image else self.reference.tagged(self.tags.fixed))
+
+
+@dataclass(frozen=True)
+class Gate(Terms):
+    """The terms, and the registry as this run found it."""
+
     repository: Repository
     trust: Verifier | None = None
     """Whose signatures count; without it, unsigned images pass too."""
     nightly: bool = False
-    again: bool = False
-    """Whether an image that a rollback left may return."""
-    retry: bool = False
-    """Whether what failed will be tested again, so that no failure lasts."""
-    answers_changed: str = ""
-    """Why answers may change."""
     moment: datetime | None = None
     first: bool = False
     """Nothing was ever published: the registry is not asked."""
@@ -69,6 +99,25 @@ class Gate:
         if tag not in self._tags:
             self._tags[tag] = None if self.first else self.repository.resolve(tag)
         return self._tags[tag]
+
+    def look_up(self, plan: Plan, dossier: Dossier | None = None) -> Facts:
+        """Ask the registry all that decides about the image of a plan."""
+        catalog = self.snapshot.catalog
+        tags = tags_of(self.project.matrix, plan.cell, plan.key, self.time.date(), nightly=self.nightly)
+        asked = tags.moving if _is_current(catalog, tags, plan) or _rollback(catalog, tags, plan) else ()
+        if dossier:
+            asked = (*asked, *tags.dated, *(() if tags.fixed in catalog.owners else (tags.fixed,)))
+        facts = Facts(self.repository.reference, catalog, tags, {tag: self.resolve(tag) for tag in asked})
+        if dossier is None:
+            return facts
+        return replace(
+            facts,
+            image=dossier.image,
+            smoke=dossier.smoke(plan.key),
+            answers=dossier.answers(plan.key),
+            scan=dossier.scan if self.project.matrix.vulnerabilities else None,
+            unsigned=tuple(_unsigned(dossier, self.trust)) if self.trust else (),
+        )
 
 
 @dataclass(frozen=True)
@@ -116,48 +165,56 @@ class Standing:
             raise refusal.error
 
 
-def standing(gate: Gate, plan: Plan, dossier: Dossier | None) -> Standing:
-    """Judge the image of a plan; without a dossier, by what is known before it is built."""
-    matrix, catalog = gate.project.matrix, gate.snapshot.catalog
-    tags = tags_of(matrix, plan.cell, plan.key, gate.time.date(), nightly=gate.nightly)
-    image = catalog.current(tags.moving, plan.platform)
-    current = image is not None and image.plan_key == plan.key
-    holds = catalog.holds(tags.moving).items()
-    rollback = next((event for digest, event in holds if catalog.made_from(digest, plan.key)), None)
-    settled = current or rollback is not None
-    required = required_levels(matrix, plan.arch)
-    smoke = dossier.smoke(plan.key) if dossier else None
-    answers = _accepted(dossier.answers(plan.key), gate, required) if dossier else None
-    if dossier:
+def standing(terms: Terms, plan: Plan, facts: Facts) -> Standing:
+    """Judge the image of a plan by what was looked up; nothing is asked here."""
+    catalog, tags = facts.catalog, facts.tags
+    required = required_levels(terms.project.matrix, plan.arch)
+    current, rollback = _is_current(catalog, tags, plan), _rollback(catalog, tags, plan)
+    answers = facts.answers
+    if answers and terms.answers_changed and _is_held(answers, required):
+        answers = answers.model_copy(update={"accepted": terms.answers_changed})
+    if facts.image:
         # The first image of a day keeps the day's tag.
-        free = tuple(tag for tag in tags.dated if gate.resolve(tag) in (None, dossier.image))
+        free = tuple(tag for tag in tags.dated if facts.named[tag] in (None, facts.image))
         tags = replace(tags, dated=free)
     return Standing(
         tags=tags,
         current=current,
         rollback=rollback,
-        misplaced=tuple(misplaced_tags(gate.resolve, catalog, tags.moving)) if settled else (),
-        smoke=smoke,
+        misplaced=tuple(misplaced_tags(facts.named, catalog, tags.moving)) if current or rollback else (),
+        smoke=facts.smoke,
         answers=answers,
         refusals=(
-            *_by_evidence(gate, plan, dossier, smoke),
-            *_by_catalog(gate, plan, dossier, tags, rollback),
-            *(_by_scan(gate, plan, dossier) if dossier else ()),
-            *(_by_answers(gate, plan, dossier, answers, required) if dossier else ()),
+            *_by_evidence(terms, plan, facts, required),
+            *_by_catalog(terms, plan, facts, tags, rollback),
+            *_by_scan(terms, plan, facts),
+            *_by_answers(terms, plan, facts, answers, required),
         ),
     )
 
 
-def _by_evidence(gate: Gate, plan: Plan, dossier: Dossier | None, smoke: SmokeRecord | None) -> Iterator[Refusal]:
+def _is_current(catalog: Catalog, tags: Tags, plan: Plan) -> bool:
+    image = catalog.current(tags.moving, plan.platform)
+    return image is not None and image.plan_key == plan.key
+
+
+def _rollback(catalog: Catalog, tags: Tags, plan: Plan) -> Event | None:
+    """Return the rollback that holds the image of a plan back."""
+    holds = catalog.holds(tags.moving).items()
+    return next((event for digest, event in holds if catalog.made_from(digest, plan.key)), None)
+
+
+def _by_evidence(terms: Terms, plan: Plan, facts: Facts, required: tuple[Level, ...]) -> Iterator[Refusal]:
     """Refuse an image that is not audited, tested and signed; name all that is missing in one error."""
-    required = required_levels(gate.project.matrix, plan.arch)
-    audit = [f"audit: {reason}" for reason in audit_verdict(gate.project, plan)]
-    untested = smoke.missing(required) if smoke else [f"no record for this digest ({', '.join(required)} are required)"]
-    failed = smoke is not None and any(result.outcome == "failed" for result in smoke.levels.values())
-    tests = [f"smoke{':' if smoke is None else ''} {shorten(one, _LONGEST, placeholder=' ...')}" for one in untested]
-    missing = [*(tests if dossier else ()), *audit]
-    unsigned = _unsigned(dossier, gate.trust) if dossier and gate.trust else []
-    if not missing and not unsigned:
+    smoke = facts.smoke
+    audit = [f"audit: {reason}" for reason in audit_verdict(terms.project, plan)]
+    tests: list[str] = []
+    if facts.image and smoke is None:
+        tests = [f"smoke: no record for this digest ({', '.join(required)} are required)"]
+    elif smoke:
+        tests = [f"smoke {shorten(level, _LONGEST, placeholder=' ...')}" for level in smoke.missing(required)]
+    missing = [*tests, *audit]
+    if not missing and not facts.unsigned:
         return
     name, what = "not-promotable", f"{plan.target} may not be published yet."
     fix = (
@@ -170,17 +227,18 @@ def _by_evidence(gate: Gate, plan: Plan, dossier: Dossier | None, smoke: SmokeRe
             "Whoever publishes must sign: `./inv publish` does, with a key or as a CI job. A key that signed earlier "
             "must be in keys/*.pub. A private registry may go without: --unsigned."
         )
-    why = "; ".join([*missing, *unsigned]).rstrip(".") + "."
-    error = TrustError(name, what, where=_place(gate, plan, dossier), why=why, fix=fix)
-    lasting = bool(audit) or (failed and not gate.retry)
+    why = "; ".join([*missing, *facts.unsigned]).rstrip(".") + "."
+    error = TrustError(name, what, where=facts.place, why=why, fix=fix)
+    failed = smoke is not None and any(result.outcome == "failed" for result in smoke.levels.values())
+    lasting = bool(audit) or (failed and not terms.retry)
     yield Refusal(error, None if lasting else "tests" if missing else "signature")
 
 
-def _unsigned(dossier: Dossier, trust: Verifier) -> list[str]:
+def _unsigned(dossier: Dossier, trust: Verifier) -> Iterator[str]:
     from imagefactory.publish.attest.attachments import STATEMENTS, trusted_statements  # noqa: PLC0415 - cryptography
 
     signed = {one.predicate_type for one in trusted_statements(dossier, trust) if one.subject == dossier.image}
-    return [f"signed: no trusted {name}" for kind, name in STATEMENTS.items() if kind not in signed]
+    yield from (f"signed: no trusted {name}" for kind, name in STATEMENTS.items() if kind not in signed)
 
 
 def audit_verdict(project: Project, plan: Plan) -> list[str]:
@@ -196,11 +254,9 @@ def audit_verdict(project: Project, plan: Plan) -> list[str]:
     return reasons
 
 
-def _by_catalog(
-    gate: Gate, plan: Plan, dossier: Dossier | None, tags: Tags, rollback: Event | None
-) -> Iterator[Refusal]:
+def _by_catalog(terms: Terms, plan: Plan, facts: Facts, tags: Tags, rollback: Event | None) -> Iterator[Refusal]:
     """Refuse tags that another image has, and images that a rollback left or a prune is deleting."""
-    catalog, tagged = gate.snapshot.catalog, gate.repository.reference.tagged
+    catalog, tagged, image = facts.catalog, facts.reference.tagged, facts.image
     mixed = [tag for tag in tags.moving if catalog.owners.get(tag)]
     mixed += [tag for tag in (tags.fixed, *tags.dated) if catalog.pointer(tag)]
     if mixed:
@@ -213,7 +269,7 @@ def _by_catalog(
                 fix="Rename the model in matrix.yaml. Nothing was written.",
             )
         )
-    if rollback and not gate.again:
+    if rollback and not terms.again:
         yield Refusal(
             TrustError(
                 "held-back",
@@ -223,19 +279,19 @@ def _by_catalog(
                 fix="Fix what was wrong with the image. If it was right after all, promote it with --again.",
             )
         )
-    owner = (catalog.owners.get(tags.fixed) or gate.resolve(tags.fixed)) if dossier else None
-    if dossier and owner not in (None, dossier.image):
+    owner = (catalog.owners.get(tags.fixed) or facts.named[tags.fixed]) if image else None
+    if owner not in (None, image):
         yield Refusal(
             TrustError(
                 "tag-taken",
                 f"The tag {tags.fixed} belongs to another image, and never moves.",
                 where=str(tagged(tags.fixed)),
-                why=f"It names {owner}; this image is {dossier.image}.",
+                why=f"It names {owner}; this image is {image}.",
                 fix="The same plan must give the same image: run `./inv verify`. Nothing was written.",
             )
         )
-    if dossier and dossier.image in catalog.deleting:
-        yield Refusal(being_pruned(fixed_tag(plan.cell, plan.key), dossier.image))
+    if image and image in catalog.deleting:
+        yield Refusal(being_pruned(tags.fixed, image))
 
 
 def being_pruned(tag: str, image: Digest) -> TrustError:
@@ -248,22 +304,21 @@ def being_pruned(tag: str, image: Digest) -> TrustError:
     )
 
 
-def _by_scan(gate: Gate, plan: Plan, dossier: Dossier) -> Iterator[Refusal]:
+def _by_scan(terms: Terms, plan: Plan, facts: Facts) -> Iterator[Refusal]:
     """Refuse a vulnerability that `vulnerabilities` of matrix.yaml names; without that, none is. The next scan may."""
-    rules = gate.project.matrix.vulnerabilities
-    if rules is None:
+    rules = terms.project.matrix.vulnerabilities
+    if rules is None or facts.image is None:
         return
-    if dossier.scan is None:
+    if facts.scan is None:
         what, why = "was not scanned for vulnerabilities", "`vulnerabilities` in matrix.yaml requires a scan of each."
         fix = "Run Grype on `./inv sbom --target all`, and hand its JSON to `./inv promote --scan FILE`."
-    elif bad := dossier.scan.refused_by(rules):
+    elif bad := facts.scan.refused_by(rules):
         what, why = "has vulnerabilities that matrix.yaml does not allow", "; ".join(bad) + "."
         fix = "Update the packages (`./inv lock --upgrade`), or name the vulnerability under `accept` with a reason."
     else:
         return
-    where = _place(gate, plan, dossier)
-    error = CheckError("vulnerable", f"{plan.target} {what}, and gets no tag.", where=where, why=why, fix=fix)
-    yield Refusal(error, "scan")
+    what = f"{plan.target} {what}, and gets no tag."
+    yield Refusal(CheckError("vulnerable", what, where=facts.place, why=why, fix=fix), "scan")
 
 
 def _is_held(answers: AnswersRecord, required: tuple[Level, ...]) -> bool:
@@ -272,14 +327,8 @@ def _is_held(answers: AnswersRecord, required: tuple[Level, ...]) -> bool:
     return answers.verdict in held and not answers.accepted
 
 
-def _accepted(answers: AnswersRecord | None, gate: Gate, required: tuple[Level, ...]) -> AnswersRecord | None:
-    if answers and gate.answers_changed and _is_held(answers, required):
-        return answers.model_copy(update={"accepted": gate.answers_changed})
-    return answers
-
-
 def _by_answers(
-    gate: Gate, plan: Plan, dossier: Dossier, answers: AnswersRecord | None, required: tuple[Level, ...]
+    terms: Terms, plan: Plan, facts: Facts, answers: AnswersRecord | None, required: tuple[Level, ...]
 ) -> Iterator[Refusal]:
     if answers is None or not _is_held(answers, required):
         return
@@ -288,12 +337,12 @@ def _by_answers(
     error = TrustError(
         "answers-changed",
         f"{plan.target} {what} than the image that users have, and gets no tag.",
-        where=_place(gate, plan, dossier),
+        where=facts.place,
         why=_figures(answers),
         fix=f"Find out what changed them (docs/answers.md). If they are meant to change: `./inv promote --target "
         f'{plan.target}/{plan.cell.machine} --answers-changed "REASON"`. The reason stays in the history.',
     )
-    yield Refusal(error, None if changed and not gate.retry else "answers")
+    yield Refusal(error, None if changed and not terms.retry else "answers")
 
 
 def _figures(record: AnswersRecord) -> str:
@@ -304,8 +353,3 @@ def _figures(record: AnswersRecord) -> str:
     if noise:
         apart += f"; between two starts of it: KL {noise.divergence:.1e}, {noise.same_choice:.2%}"
     return f"{record.line}. {apart}."
-
-
-def _place(gate: Gate, plan: Plan, dossier: Dossier | None) -> str:
-    name = gate.repository.reference.name
-    return f"{name}@{dossier.image}" if dossier else f"{name}:{fixed_tag(plan.cell, plan.key)}"

@@ -143,7 +143,7 @@ def test_changes_are_described_in_the_users_terms() -> None:
 
 def test_a_tag_that_points_elsewhere_is_astray(three: Catalog) -> None:
     found: dict[str, Digest | None] = {TAGS[0]: digest("c"), TAGS[1]: digest("a"), TAGS[2]: None}
-    assert misplaced_tags(found.get, three, TAGS) == ["gemma", "latest"]
+    assert misplaced_tags(found, three, TAGS) == ["gemma", "latest"]
 
 
 def test_other_platforms_keep_their_images() -> None:
