@@ -20,7 +20,7 @@ from imagefactory.publish.history import current_images, history
 from imagefactory.publish.prune import Policy, outdated, prune
 from imagefactory.publish.stored_catalog import CATALOG_TYPE, DOCUMENT_TYPE, LARGEST, read_catalog, write_catalog
 from imagefactory.store.digests import Digest
-from tests.fixtures.big_catalog import PLATFORM, START, StandIn, big_catalog, cells
+from tests.fixtures.big_catalog import PLATFORM, START, big_catalog, cells, registry_of
 from tests.fixtures.failures import raises
 
 LATER = START + timedelta(days=3650)
@@ -51,7 +51,7 @@ WORK: dict[str, Callable[[Catalog], object]] = {
     "catalog": current_images,
     "the history page": lambda catalog: history_page(catalog, "registry"),
     "what is outdated": lambda catalog: outdated(catalog, Policy(keep=5), LATER),
-    "a dry prune": lambda catalog: prune(StandIn(catalog).repository, Policy(), moment=LATER),
+    "a dry prune": lambda catalog: prune(registry_of(catalog), Policy(), moment=LATER),
     "an event more": lambda catalog: catalog.with_event(replace(catalog.events[-1], id="more")),
 }
 
@@ -64,10 +64,9 @@ def test_four_times_the_images_take_four_times_as_long(name: str) -> None:
 
 def test_pruning_asks_for_what_goes_and_not_for_what_stays() -> None:
     def requests(count: int, policy: Policy) -> int:
-        registry = StandIn(big_catalog(count, CELLS))
-        prune(registry.repository, policy, moment=LATER)
-        found = registry.requests
-        return found.total() - found["tags"] - found["blob"]
+        registry = registry_of(big_catalog(count, CELLS))
+        prune(registry, policy, moment=LATER)
+        return registry.requests.total()
 
     assert requests(2000, Policy()) == requests(200, Policy()) < 30
     # For each image that goes: itself, its list, and its smoke record.
@@ -75,63 +74,66 @@ def test_pruning_asks_for_what_goes_and_not_for_what_stays() -> None:
 
 
 def test_pruning_deletes_images_with_their_attachments_and_nothing_if_that_is_too_much() -> None:
-    registry = StandIn(big_catalog(100, CELLS))
+    registry = registry_of(big_catalog(100, CELLS))
     with raises("too-many-deletions"):
-        prune(registry.repository, Policy(keep=4, most=239), delete=True, moment=LATER)
-    assert not registry.deleted
-    pruning = prune(registry.repository, Policy(keep=4, most=240), delete=True, moment=LATER)
+        prune(registry, Policy(keep=4, most=239), delete=True, moment=LATER)
+    before = {*registry.content.manifests}
+    pruning = prune(registry, Policy(keep=4, most=240), delete=True, moment=LATER)
     assert sorted({item.kind for item in pruning.deletions}) == ["attached", "image", "list"]
-    assert len(pruning.deletions) == len(registry.deleted) == 3 * 80
-    assert len(read_catalog(registry.repository).catalog.images) == 20
+    gone = {item.digest for item in pruning.deletions}
+    assert len(gone) == 3 * 80
+    assert gone == before - registry.content.manifests.keys()
+    assert len(read_catalog(registry).catalog.images) == 20
 
 
 def test_who_may_not_delete_leaves_no_marks(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = StandIn(big_catalog(100, CELLS))
+    registry = registry_of(big_catalog(100, CELLS))
     for _ in range(2):  # there are older catalogs
-        write_catalog(registry.repository, lambda catalog: replace(catalog, pruned=catalog.pruned + 1))
+        write_catalog(registry, lambda catalog: replace(catalog, pruned=catalog.pruned + 1))
 
     def denied(_: Digest) -> None:
         raise PermissionError
 
     monkeypatch.setattr(registry, "delete", denied)
     with pytest.raises(PermissionError):
-        prune(registry.repository, Policy(keep=4), delete=True, moment=LATER)
-    assert read_catalog(registry.repository).catalog.deleting == ()
+        prune(registry, Policy(keep=4), delete=True, moment=LATER)
+    assert read_catalog(registry).catalog.deleting == ()
 
 
 def test_five_thousand_images_come_back_as_they_were_written_and_fit() -> None:
     marked = {"deleting": (Digest(f"sha256:{'1' * 64}"),), "pruned": 3, "swept": START}
     catalog = replace(big_catalog(5000, CELLS), **marked)  # type: ignore[arg-type]
-    registry = StandIn(catalog)
-    read = read_catalog(registry.repository)
-    assert (registry.requests["manifest"], registry.requests["blob"]) == (1, 1)
+    registry = registry_of(catalog)
+    read = read_catalog(registry)
+    assert (registry.requests["GET manifests"], registry.requests["GET blobs"]) == (1, 1)
     assert read.catalog == catalog
     assert read.catalog.current(TAGS, PLATFORM) == catalog.current(TAGS, PLATFORM)
     assert len(catalog.to_json()) < LARGEST / 4
-    assert max(map(len, registry.blobs.values())) < 5000 * 300
+    assert max(map(len, registry.content.blobs.values())) < 5000 * 300
 
 
 def test_a_full_catalog_takes_no_more_images_but_can_be_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = StandIn(big_catalog(500, CELLS))
-    before = registry.written["catalog"]
-    monkeypatch.setattr(catalogs, "LARGEST", 2 * len(registry.catalog.to_json()))
-    again = replace(registry.catalog.events[-1], id="one more")
+    full = big_catalog(500, CELLS)
+    registry = registry_of(full)
+    before = registry.resolve("catalog")
+    monkeypatch.setattr(catalogs, "LARGEST", 2 * len(full.to_json()))
+    again = replace(full.events[-1], id="one more")
     with raises("catalog-full", match="is full"):
-        write_catalog(registry.repository, lambda catalog: catalog.with_event(again))
-    assert registry.written["catalog"] == before
-    prune(registry.repository, Policy(keep=10), delete=True, moment=LATER)
-    assert len(read_catalog(registry.repository).catalog.images) == 50
+        write_catalog(registry, lambda catalog: catalog.with_event(again))
+    assert registry.resolve("catalog") == before
+    prune(registry, Policy(keep=10), delete=True, moment=LATER)
+    assert len(read_catalog(registry).catalog.images) == 50
 
 
 def test_a_catalog_that_inflates_without_end_or_is_in_pages_is_refused() -> None:
-    registry = StandIn(Catalog())
+    registry = registry_of(Catalog())
     bomb = Payload(DOCUMENT_TYPE, gzip.compress(b" " * (LARGEST + 1)))
     old = Payload("application/vnd.imagefactory.catalog.v2+json+gzip", b"")
     for payloads, says in (([bomb], "cannot be read"), ([old, old], "that this factory reads")):
-        body = upload_artifact(registry.repository, CATALOG_TYPE, payloads, annotations={})
+        body = upload_artifact(registry, CATALOG_TYPE, payloads, annotations={})
         registry.put_manifest(body, MANIFEST_TYPE, "catalog")
         with raises("bad-catalog", match=says):
-            read_catalog(registry.repository)
+            read_catalog(registry)
 
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "\x9b31m", "\ufffe", "a\nb", "x" * 501, "\u202e"])
