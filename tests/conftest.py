@@ -35,7 +35,6 @@ pytest_plugins = (
     "tests.fixtures.debian_archive",
     "tests.fixtures.small_factory",
     "tests.fixtures.publishing",
-    "tests.fixtures.invariants",
     "tests.fixtures.rehearsal",
     "tests.fixtures.night_factory",
     "tests.fixtures.fake_github",

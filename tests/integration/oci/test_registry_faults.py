@@ -1,4 +1,4 @@
-"""Pushing through a faulty network: each fault alone. test_state_machines.py has random ones."""
+"""Pushing through a faulty network: each fault alone."""
 
 import random
 from collections.abc import Callable

@@ -1,21 +1,35 @@
-"""Publish, roll back, prune and attach in any order on a real registry, with mishaps at any request.
+"""Publish, roll back, prune and attach in any order, with mishaps at any request.
 
-tests/fixtures/invariants.py says what must hold. One of each kind runs always, the others with --all;
-FACTORY_TEST_EXAMPLES=400 makes 400 sequences at random instead of the few that are the same in every run.
+tests/fixtures/rehearsal.py says what must hold. FACTORY_TEST_EXAMPLES=400 makes 400 sequences at random instead of the
+few that are the same in every run.
 """
 
 import os
 from collections.abc import Sequence
 from itertools import count
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from tests.fixtures.invariants import Attach, Prune, Publish, RollBack, Run, World
-from tests.fixtures.rehearsal import IMAGES, MISHAPS, RUNS, Crash, Mishap, Publishing, Replay, Rival
+from tests.fixtures.rehearsal import (
+    IMAGES,
+    MISHAPS,
+    RUNS,
+    Attach,
+    Crash,
+    Mishap,
+    Prune,
+    Publish,
+    Publishing,
+    Replay,
+    Rival,
+    RollBack,
+    Run,
+    World,
+)
 
 EXAMPLES = int(os.environ.get("FACTORY_TEST_EXAMPLES", "0"))
 THREE = (Publish(0), Publish(1), Publish(2))
@@ -39,20 +53,13 @@ class Machine(RuleBasedStateMachine):
     def step(self, run: Run, mishap: Mishap) -> None:
         self.publishing.step(run, mishap)
 
-    def teardown(self) -> None:
-        self.publishing.close()
-        with self.world.registry.repository(self.publishing.name) as repository:
-            tags = self.publishing.files.tags()
-            assert {tag: repository.resolve(tag) for tag in tags} == tags
 
-
-@pytest.mark.slow
-def test_publishing_survives_crashes_faults_and_rivals(world: World) -> None:
+def test_publishing_survives_crashes_lost_answers_and_rivals(world: World) -> None:
     machine = type("ThisMachine", (Machine,), {"world": world})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=EXAMPLES or 10,
+            max_examples=EXAMPLES or 20,
             stateful_step_count=25,
             derandomize=not EXAMPLES,
             database=None,
@@ -63,9 +70,8 @@ def test_publishing_survives_crashes_faults_and_rivals(world: World) -> None:
         ),
     )
     assert world.counts["steps"] >= 100
-    expected = ("crash", "rival", "race", "replay", "faults", "crashed", "done", "refused")
+    expected = ("crash", "rival", "race", "replay", "crashed", "done", "refused")
     assert EXAMPLES or min(world.counts[kind] for kind in expected) > 0
-    assert EXAMPLES or world.proxy.account.faults.total() > 0
 
 
 def prepared(world: World, *runs: Run) -> Publishing:
@@ -85,13 +91,6 @@ EACH = [
 ]
 
 
-def one_always(cases: Sequence[tuple[Any, Any]], always: int) -> list[Any]:
-    """Run one case in every run, and all with --all."""
-    return [
-        pytest.param(*case, marks=() if number == always else pytest.mark.slow) for number, case in enumerate(cases)
-    ]
-
-
 RIVALS = [
     (Attach(0), Attach(0)),
     (RollBack(0), RollBack(1)),
@@ -102,39 +101,31 @@ RIVALS = [
     (Publish(0, again=True), Prune(1)),
     (Publish(0), RollBack(1)),
 ]
-"""The shorter ones first: a rival after each answer takes a while."""
 
 
-@pytest.mark.parametrize(("before", "run"), one_always(EACH, 2))
+@pytest.mark.parametrize(("before", "run"), EACH)
 def test_a_crash_after_any_write_is_made_good(world: World, before: Sequence[Run], run: Run) -> None:
     start = prepared(world, *before)
     for number in count(1):
-        publishing = start.copy()
-        ends = publishing.step(run, Crash(number, resume=True))
-        publishing.close()
-        if ends == ["done"]:
+        if start.copy().step(run, Crash(number, resume=True)) == ["done"]:
             break
-    assert world.counts["crashed"] == number - 1 > 3
+    assert world.counts["crashed"] == number - 1 > 1
 
 
-@pytest.mark.parametrize(("before", "run"), one_always([EACH[1], EACH[2], EACH[4]], 1))
+@pytest.mark.parametrize(("before", "run"), [EACH[1], EACH[2], EACH[4]])
 def test_an_answer_lost_after_any_write_does_no_harm(world: World, before: Sequence[Run], run: Run) -> None:
     start = prepared(world, *before)
     for number in count(1):
-        publishing = start.copy()
-        assert publishing.step(run, Replay(number)) == ["done"]
-        publishing.close()
-        if world.proxy.account.faults.total() < number:
+        assert start.copy().step(run, Replay(number)) == ["done"]
+        if world.writes < number:  # all answers came
             break
     assert number > 3
 
 
-@pytest.mark.parametrize(("run", "rival"), one_always(RIVALS if EXAMPLES else RIVALS[:5], 0))
+@pytest.mark.parametrize(("run", "rival"), RIVALS)
 def test_a_rival_after_any_answer_does_no_harm(world: World, run: Run, rival: Run) -> None:
     start = prepared(world, *THREE)
     start.copy().step(run)
     for number in range(1, world.answers + 1):
-        publishing = start.copy()
-        publishing.step(run, Rival(number, rival))
-        publishing.close()
-    assert world.counts["rival"] > 10
+        start.copy().step(run, Rival(number, rival))
+    assert world.counts["rival"] > 5
