@@ -337,8 +337,15 @@ def prune(repository: Repository, policy: Policy, *, delete: bool = False, momen
         remove(digest)
     gone = {*pruning.announced, *before.deleting}
     swept = moment - _SETTLED if packages else None
-    if gone or swept or before.without(pruning.forgotten) != before:
-        write_catalog(repository, lambda catalog: catalog.without(pruning.forgotten).with_deleted(gone, swept))
+
+    def finish(catalog: Catalog) -> Catalog:
+        # What lost its mark was forgotten by a write of ours that did not seem to count; if it is there again,
+        # somebody has published it since.
+        marked = gone & {*catalog.deleting}
+        return catalog.without(marked & {*pruning.forgotten}).with_deleted(marked, swept)
+
+    if gone or swept:
+        write_catalog(repository, finish)
     there = inventory.there - gone
     for subject, lost in inventory.unlisted.items():
         if subject in there:

@@ -150,6 +150,7 @@ def find_staged(run: PublishRun, plans: Outcomes[Plan]) -> Outcomes[Staged]:
     The staging tag is only compared: what it points at says nothing about what was built.
     """
     known, repository = KnownLayers(run.project.known_layers), run.repository
+    run.gate.snapshot  # noqa: B018 - read before the images are looked up: a prune since then ends the run
 
     def find(plan: Plan) -> Staged:
         tag = staging_tag(plan.key)
