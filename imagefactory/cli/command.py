@@ -38,6 +38,11 @@ COMMANDS: list[tuple[str, Any]] = []  # the group of each command ("" for most),
 class _Command(Task):  # type: ignore[type-arg]
     """A task that keeps its help texts; Invoke hands them to the first who asks, and `bench` is also `bench.run`."""
 
+    def arg_opts(self, name: str, default: Any, taken_names: set[str]) -> dict[str, Any]:
+        # Invoke gives each option the first free letter of its name; `-h` stays a question for help.
+        options: dict[str, Any] = super().arg_opts(name, default, taken_names | {"h"})
+        return options
+
     def get_arguments(self, ignore_unknown_help: bool | None = None) -> list[Argument]:
         texts = dict(self.help)
         try:

@@ -14,6 +14,7 @@ def test_every_command_and_option_has_a_help_text() -> None:
     for context in CONTEXTS:
         assert COMMANDS[context.name].__doc__, context.name
         assert [flag for flag, argument in context.flags.items() if not argument.help] == [], context.name
+        assert "-h" not in context.flags, context.name
 
 
 @pytest.mark.parametrize("line", ["mods.new --help", "mods.new x -h", "--help mods.new"])
