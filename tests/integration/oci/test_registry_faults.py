@@ -43,6 +43,9 @@ FAULTS = [
     Fault("unavailable", 502),
     Fault("unavailable", 503, read=True),
     Fault("reset"),
+    Fault("unclear"),
+    Fault("unclear", status=0),
+    Fault("torn"),
     Fault("expired"),
 ]
 REQUESTS = ["HEAD blob", "POST upload", "PUT upload", "PUT manifest"]

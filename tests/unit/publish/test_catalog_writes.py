@@ -120,11 +120,3 @@ def test_a_write_that_took_too_long_does_not_count_and_is_not_tried_forever(shel
     slow_writes(shelf, catalog_writes.ATTEMPTS)
     with raises("race-lost", match="could not be written"):
         write(shelf, "another", "tiny")
-
-
-def test_another_artifact_under_the_tag_is_refused(shelf: Shelf) -> None:
-    payload = Payload("application/x", b"1")
-    body = upload_artifact(shelf, "application/x", [payload], annotations={})
-    shelf.put_manifest(body, MANIFEST_TYPE, "catalog")
-    with raises("bad-catalog", match="does not hold a catalog"):
-        read_catalog(shelf)
