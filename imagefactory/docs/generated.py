@@ -56,7 +56,7 @@ def with_tables(root: Path) -> dict[Path, str]:
     document = _model(matrix, first)
     settings = Preview(root, describe_image(matrix, first, document), document).markdown()
     codes = ((str(code), meaning) for code, meaning in guides.exit_codes.items())
-    troubles = ((one.symptom, one.remedy) for one in guides.troubles)
+    troubles = ((trouble.symptom, trouble.remedy) for trouble in guides.troubles)
     tables = {
         "docs/serving.md": {
             "settings": settings,
@@ -71,13 +71,13 @@ def with_tables(root: Path) -> dict[Path, str]:
         },
         "README.md": {"tags": best_by_use(matrix, published)},
     }
-    found = {}
+    pages = {}
     for name, parts in tables.items():
         text = (root / name).read_text("utf-8")
         for mark, table in parts.items():
             text = replace_between(text, mark, table)
-        found[root / name] = text
-    return found
+        pages[root / name] = text
+    return pages
 
 
 def _exit_codes() -> str:
@@ -182,7 +182,7 @@ def glance(matrix: Matrix, name: str, published: PublishedFigures) -> Glance:
     context = int(settings.get("MAX_MODEL_LEN", longest))
     drafted = bool(usable_drafters(matrix, cell))
     figures = alike(published.about(name), gpu_of(matrix, name, cell.arch), drafted=drafted)
-    rates = [one.tokens_per_second for one in figures if one.users == 1]
+    rates = [figure.tokens_per_second for figure in figures if figure.users == 1]
     # A range, since they depend on the text.
     speed = "-".join(dict.fromkeys(f"{rate:.0f}" for rate in (min(rates), max(rates)))) if rates else NOT_MEASURED
     return Glance(
@@ -216,7 +216,7 @@ def _model(matrix: Matrix, cell: Cell) -> dict[str, Any]:
 
 
 def start_picture(root: Path) -> str:
-    return timeline_file({one.about.replace("`", ""): one.steps for one in load_starts(root)})
+    return timeline_file({start.about.replace("`", ""): start.steps for start in load_starts(root)})
 
 
 def schemas(folder: Path) -> dict[Path, str]:

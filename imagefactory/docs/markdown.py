@@ -11,8 +11,8 @@ def markdown_table(rows: Iterable[Iterable[str]], *columns: str) -> str:
 def replace_between(text: str, name: str, table: str) -> str:
     """Replace the text between two marks of a document with a table."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    head, found, rest = text.partition(begin)
+    head, opened, rest = text.partition(begin)
     _, closed, tail = rest.partition(end)
-    if not found or not closed:
+    if not opened or not closed:
         raise ValueError(f"the document has no {begin} … {end}")
     return f"{head}{begin}\n{table.strip()}\n{end}{tail}"

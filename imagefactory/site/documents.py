@@ -19,8 +19,8 @@ from imagefactory.site.starts import RESERVES
 from imagefactory.site.status_page import NightChange
 
 FORMAT: Final = 1
-_LONGEST: Final = 240
-_ENTRIES: Final = 50
+_LONGEST: Final = 240  # characters of a text that is searched
+_ENTRIES: Final = 50  # of the feed
 SETTING_WORDS: Final = {
     "MAX_MODEL_LEN": "context length window tokens",
     "MAX_NUM_SEQS": "users concurrency parallel requests batch",
@@ -54,6 +54,7 @@ def as_script(name: str, document: object) -> str:
     Browsers parse JSON in a string in half the time of an object in a script.
     """
     text = json.dumps(document, separators=(",", ":"), ensure_ascii=False, default=_plain_value)
+    # No tag can end the script, no quote the string, and no separator the line in an old browser.
     for sign in "<>&'\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     doubled = text.replace("\\", "\\\\")
@@ -167,6 +168,7 @@ def feed(contents: SiteContents) -> str:
     root = Element("feed", xmlns="http://www.w3.org/2005/Atom")
     _text(root, "title", f"{contents.title}: new images")
     _text(root, "id", f"{contents.source}#images")
+    # Atom requires a time (RFC 4287, section 4.1.1).
     _text(root, "updated", changes[0].time if changes else "1970-01-01T00:00:00Z")
     _text(SubElement(root, "author"), "name", contents.title)
     SubElement(root, "link", rel="self", href="feed.xml")

@@ -68,4 +68,5 @@ def plain(text: str) -> str:
 def table_rows(text: str, columns: int) -> list[list[str]]:
     """Return the rows of a table in Markdown, without its head."""
     cells = [token.content for token in MARKDOWN.parse(text) if token.type == "inline"]
+    # The first row is the head.
     return [cells[start : start + columns] for start in range(columns, len(cells), columns)]

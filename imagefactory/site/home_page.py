@@ -84,6 +84,7 @@ def first_choices(
     }
     choices = {}
     for use, names in order.items():
+        # The sort is stable: models of one place stay in the order for the use.
         fitting = sorted((name for name in names if name in fits), key=lambda name: fits[name].place(1))
         pages = [by_name[name] for name in fitting[:CHOICES]]
         choices[use] = tuple(

@@ -207,7 +207,7 @@ def image_page(
         smoke=smoke,
         smoke_on=f"{evidence.smoke.started:%Y-%m-%d}" if evidence.smoke else None,
         vulnerabilities=evidence.vulnerabilities,
-        history=tuple(_changes(lines[: -HISTORY - 1 : -1])),
+        history=tuple(_changes(lines[: -HISTORY - 1 : -1])),  # newest first
         older=max(0, len(lines) - HISTORY),
         problems=evidence.problems,
         docker_run=_docker_run(planned, reference, head),
@@ -252,10 +252,10 @@ def _neighbours(stock: Stock, planned: Planned) -> tuple[Neighbour, ...]:
         if sizes and other.image and other.cell != cell
         if (other.cell.arch, other.cell.platform) == (cell.arch, cell.platform)
     )
-    same_model = [other for other in others if other[1].model == cell.model]
-    same_version = [other for other in others if other[1].version == cell.version]
+    same_model = [entry for entry in others if entry[1].model == cell.model]
+    same_version = [entry for entry in others if entry[1].version == cell.version]
     chosen = dict.fromkeys([*same_model[: NEIGHBOURS // 2], *same_version[: NEIGHBOURS // 2]])
-    return tuple(Neighbour(other.slug, str(other), count) for count, other in sorted(chosen))
+    return tuple(Neighbour(neighbour.slug, str(neighbour), count) for count, neighbour in sorted(chosen))
 
 
 def _origin_of_kernels(lock: WheelLock) -> str:
@@ -300,4 +300,5 @@ def _docker_run(planned: Planned, reference: str, head: Mapping[str, str]) -> st
     description = planned.plan.layers[-1].settings.model_dump()["description"]
     models = f"{SOMEBODY}/.cache/huggingface"
     launch = Launch(planned.cell, reference, description, given=head, models=models)
+    # The shell expands ~ only at the beginning of a word.
     return re.sub(rf"(?<= ){SOMEBODY}/", "~/", shell_line(docker_run(launch)))

@@ -25,6 +25,7 @@ from imagefactory.site.stock import Stock
 CONTEXTS: Final = (8_192, 16_384, 32_768, 65_536, 131_072, 262_144)
 SESSIONS: Final = (1, 4, 16)
 SPARK: Final = "gb10"
+# The image prints MOST as the upper limit of settings that have none.
 _NO_LIMIT: Final = re.compile(rf"from (\d+) to {MOST}")
 _LONG_NUMBER: Final = re.compile(r"(?<![\w.])\d{5,}(?!\w)")
 SYNONYMS: Final = {
@@ -238,10 +239,10 @@ def _home(stock: Stock, name: str) -> Cell | None:
     """Return the cell that stands for a model: what its tag names, or while none is published the default."""
     matrix = stock.project.matrix
     arch = matrix.models[name].arch or matrix.defaults.arch
-    wanted = Cell(name, tagged_version(matrix, name, arch), arch, matrix.archs[arch].platforms[0])
-    if not stock.published.get(wanted):
-        wanted = replace(wanted, version=default_version(matrix, name))
-    return wanted if wanted in stock.planned or wanted in stock.missing else None
+    cell = Cell(name, tagged_version(matrix, name, arch), arch, matrix.archs[arch].platforms[0])
+    if not stock.published.get(cell):
+        cell = replace(cell, version=default_version(matrix, name))
+    return cell if cell in stock.planned or cell in stock.missing else None
 
 
 def _settings(root: Path, served: Served) -> Iterator[Setting]:
@@ -284,7 +285,7 @@ def _memory(model: ServedModel) -> ModelMemory | None:
     if memory is None:
         return None
     contexts = [*(length for length in CONTEXTS if length < memory.context), memory.context]
-    each = {length: memory.kv_bytes_per_token * length + memory.kv_bytes_per_sequence for length in contexts}
+    per_session = {length: memory.kv_bytes_per_token * length + memory.kv_bytes_per_sequence for length in contexts}
     return ModelMemory(
         weights=round(memory.weights_gb * 1e9),
         download=round((memory.download_gb or memory.weights_gb) * 1e9),
@@ -294,7 +295,8 @@ def _memory(model: ServedModel) -> ModelMemory | None:
         kv_per_sequence=memory.kv_bytes_per_sequence,
         context=memory.context,
         table=tuple(
-            CacheRow(length, {sessions: sessions * needed for sessions in SESSIONS}) for length, needed in each.items()
+            CacheRow(length, {sessions: sessions * needed for sessions in SESSIONS})
+            for length, needed in per_session.items()
         ),
     )
 
@@ -311,7 +313,7 @@ def _drafters(stock: Stock, home: Cell | None, model: ServedModel) -> Iterator[D
             tokens=drafter.tokens,
             revision=lock.commit_of(drafter.repo),
             default=home is not None and drafter in usable[:1],
-            ranges={server: wanted or "all" for server, wanted in ranges.items() if wanted is not None},
+            ranges={server: versions or "all" for server, versions in ranges.items() if versions is not None},
             refused=refused.get(drafter.repo, ""),
         )
 
@@ -324,6 +326,7 @@ def _versions(stock: Stock, name: str, images: Mapping[Cell, ImagePage]) -> Iter
     arch = stock.project.matrix.models[name].arch or stock.project.matrix.defaults.arch
 
     def rank(cell: Cell) -> tuple[object, ...]:
+        # The matrix lists the oldest version first.
         newest = servers.index(cell.server), -order.index(cell.version)
         return cell != home, cell.arch != arch, *newest, cell
 

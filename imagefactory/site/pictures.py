@@ -14,7 +14,7 @@ WIDTH: Final = 1000
 HEIGHT: Final = 56
 LABELLED: Final = 40
 """The narrowest part with its name in it."""
-LETTER: Final = 5.8
+LETTER: Final = 5.8  # the mean width of a letter
 COLOURS: Final = {
     "base": "#6f7c8b",
     "wheel": "#4a7d33",
@@ -25,9 +25,9 @@ COLOURS: Final = {
     "other": "#666",
 }
 """Of a file; they are legible on light and dark pages alike."""
-_ROW: Final = 26
-_LEFT: Final = 330
-_RIGHT: Final = 90
+_ROW: Final = 26  # the height of a start
+_LEFT: Final = 330  # room for its label
+_RIGHT: Final = 90  # room for its seconds
 LEAST: Final = 2.0
 """The narrowest part; layers of a few bytes would vanish otherwise."""
 
@@ -97,6 +97,7 @@ def _widths(sizes: Sequence[int]) -> list[float]:
     if not total:
         return [WIDTH / len(sizes)] * len(sizes)
     raw = [max(LEAST, WIDTH * size / total) for size in sizes]
+    # Widened parts made the sum larger than WIDTH.
     return [width * WIDTH / sum(raw) for width in raw]
 
 

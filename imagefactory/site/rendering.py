@@ -44,7 +44,7 @@ SCRIPTS: Final = {
     "compare.html": ("memory", "drawing", "compare"),
 }
 """The scripts of pages that compute with memory, in the order in which they run."""
-_FIGURES: Final = 24
+_FIGURES: Final = 24  # bars of a model's chart
 _SHORT: Final = 32
 """Characters of a licence that is a single one, or nearly."""
 
@@ -190,6 +190,7 @@ def _archive(files: Mapping[str, str]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for path, text in sorted(files.items()):
+            # Its defaults are fixed: time 0, owner 0, mode 644.
             entry = tarfile.TarInfo(path)
             entry.size = len(text.encode())
             archive.addfile(entry, io.BytesIO(text.encode()))
@@ -205,13 +206,14 @@ def write_site(files: Mapping[str, bytes], folder: Path) -> None:
     refuse_foreign(folder)
     with writing_output(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
+        # Beside the folder, so on its file system: a rename suffices.
         fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=WRITING))
         try:
             for path, data in files.items():
                 target = fresh / path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(data)
-            fresh.chmod(0o755)
+            fresh.chmod(0o755)  # mkdtemp lets only its owner read
             _replace(folder, fresh)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -222,6 +224,7 @@ def _replace(folder: Path, fresh: Path) -> None:
         fresh.rename(folder)
         return
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=WRITING) as aside:
+        # No rename replaces a folder with files in it; between the two there is none for a moment.
         folder.rename(Path(aside, "old"))
         fresh.rename(folder)
 

@@ -104,12 +104,12 @@ class StartMemory:
     def fit(self, machine: memory.Machine, context: int = 0, users: int = 1) -> Fit:
         """Choose the share for a question: the image's own, else the largest that the machine allows if that helps."""
         length = context or self.context
-        own = Fit(self._users(machine, self.share, length), self.share, length)
-        if own.users >= users:
-            return own
+        default = Fit(self._users(machine, self.share, length), self.share, length)
+        if default.users >= users:
+            return default
         most = memory.largest_utilization(machine, memory.Share(self.share, self.of_free, self.holds_working))
         larger = Fit(self._users(machine, most, length), most, length)
-        return larger if larger.users > own.users else own
+        return larger if larger.users > default.users else default
 
 
 @dataclass(frozen=True)
@@ -216,12 +216,12 @@ def machines(matrix: Matrix, cells: Iterable[Cell]) -> list[Machine]:
     names = {machine_name(matrix, cell): cell for cell in cells}
     order = list(matrix.archs)
     rows = []
-    for name, cell in sorted(names.items(), key=lambda item: (order.index(item[1].arch), item[0])):
+    for name, cell in sorted(names.items(), key=lambda entry: (order.index(entry[1].arch), entry[0])):
         arch = matrix.archs[cell.arch]
         title = arch.gpu or name
         if matrix.models[cell.model].sparks > 1:
             title = f"two of {title}, joined by a cable"
-        if known := arch.memory:
+        if memory_of_arch := arch.memory:
             gpu = gpu_of(matrix, cell.model, cell.arch)
-            rows.append(Machine(name, title, gpu, known.total, known.free, known.unified))
+            rows.append(Machine(name, title, gpu, memory_of_arch.total, memory_of_arch.free, memory_of_arch.unified))
     return rows

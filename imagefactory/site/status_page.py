@@ -94,10 +94,10 @@ class KnownVulnerability:
 def status_page(stock: Stock, images: Sequence[ImagePage], upgrades: Upgrades, problems: Sequence[str]) -> Status:
     """Describe the state of what was published."""
     catalog = stock.records.catalog
-    known = {image.slug for image in images}
+    slugs = {image.slug for image in images}
     days: dict[str, list[NightChange]] = {}
-    for change in reversed(list(_changes(upgrades, known))):
-        days.setdefault(change.time[:10], []).append(change)
+    for change in reversed(list(_changes(upgrades, slugs))):
+        days.setdefault(change.time[:10], []).append(change)  # by the date of its ISO time
     return Status(
         registry=stock.records.registry,
         asked=stock.records.asked,
@@ -108,7 +108,7 @@ def status_page(stock: Stock, images: Sequence[ImagePage], upgrades: Upgrades, p
                 platform=current.image.platform,
                 digest=current.image.digest,
                 since=f"{current.since:%Y-%m-%d}",
-                slug=_slug(current.image, known),
+                slug=_slug(current.image, slugs),
             )
             for current in current_images(catalog)
         ),
@@ -121,7 +121,7 @@ def status_page(stock: Stock, images: Sequence[ImagePage], upgrades: Upgrades, p
     )
 
 
-def _changes(upgrades: Upgrades, known: set[str]) -> Iterator[NightChange]:
+def _changes(upgrades: Upgrades, slugs: set[str]) -> Iterator[NightChange]:
     """Yield what changed in the last nights, oldest first."""
     catalog = upgrades.stock.records.catalog
     nights = sorted({event.time.date() for event in catalog.events})[-NIGHTS:]
@@ -131,7 +131,7 @@ def _changes(upgrades: Upgrades, known: set[str]) -> Iterator[NightChange]:
                 time=f"{event.time:%Y-%m-%dT%H:%M:%SZ}",
                 kind=event.kind,
                 target=str(image.cell),
-                slug=_slug(image, known),
+                slug=_slug(image, slugs),
                 digest=image.digest,
                 tags=tuple(sorted({*event.named, *event.moved})),
                 changed=tuple(changes(before, image)),
@@ -140,8 +140,8 @@ def _changes(upgrades: Upgrades, known: set[str]) -> Iterator[NightChange]:
             )
 
 
-def _slug(image: Published, known: set[str]) -> str | None:
-    return image.cell.slug if image.cell.slug in known else None
+def _slug(image: Published, slugs: set[str]) -> str | None:
+    return image.cell.slug if image.cell.slug in slugs else None
 
 
 def vulnerabilities_page(images: Sequence[ImagePage]) -> tuple[KnownVulnerability, ...]:
@@ -212,7 +212,7 @@ class Upgrades:
                 yield self._row(cell, planned.digest, self.stock.planned.get(newer, planned).digest or planned.digest)
 
     def _row(self, cell: Cell, digest: Digest, newest: Digest, names: tuple[str, ...] = ()) -> Upgrade:
-        held = digest in self.known.held
-        state = "rollback" if held else "current" if newest == digest else "update waiting"
+        rolled_back = digest in self.known.held
+        state = "rollback" if rolled_back else "current" if newest == digest else "update waiting"
         slug = cell.slug if cell in self.stock.planned else None
         return Upgrade(digest, str(cell), slug, names, newest, state, self.lines(digest, newest))

@@ -31,7 +31,7 @@ from imagefactory.publish.tags import moving_tags
 from imagefactory.publish.vulnerabilities import VulnerabilityRecord
 from imagefactory.store.digests import Digest
 
-PARALLEL = 8
+PARALLEL = 8  # requests to a registry at once
 LISTED = 200
 """How many published images the page of upgrades describes, the newest."""
 
@@ -106,7 +106,7 @@ class Stock:
 
 def take_stock(project: Project, records: RegistryRecords) -> Stock:
     """Plan every cell that is locked; a cell that cannot be planned is listed with the reason."""
-    known = KnownLayers(project.known_layers)
+    known_layers = KnownLayers(project.known_layers)
     planned: dict[Cell, Planned] = {}
     missing: dict[Cell, str] = {}
     for cell in buildable(project.matrix):
@@ -118,7 +118,7 @@ def take_stock(project: Project, records: RegistryRecords) -> Stock:
         except FactoryError as error:
             missing[cell] = f"{error.what} {error.why}"
             continue
-        planned[cell] = Planned(cell, plan, known.image(plan))
+        planned[cell] = Planned(cell, plan, known_layers.image(plan))
     return Stock(project, records, planned, missing)
 
 
@@ -192,12 +192,12 @@ def _list(stock: Stock, slug: str, images: list[Planned]) -> PackageList:
 def ask_registry(repository: Repository) -> RegistryRecords:
     """Read the catalog, and the evidence for every image that a tag points at."""
     catalog = read_catalog(repository).catalog
-    images = list({found.image.digest: found.image for found in current_images(catalog)}.values())
+    images = list({current.image.digest: current.image for current in current_images(catalog)}.values())
     with ThreadPoolExecutor(PARALLEL) as pool:
         # What is attached to an image is listed once, for its evidence and for its contents.
         dossiers = {image.digest: Dossier(repository, image.digest) for image in (*images, *catalog.images[-LISTED:])}
-        found = pool.map(lambda image: _evidence(dossiers[image.digest], image), images)
-        evidence = {image.digest: one for image, one in zip(images, found, strict=True)}
+        attached = pool.map(lambda image: _evidence(dossiers[image.digest], image), images)
+        evidence = {image.digest: record for image, record in zip(images, attached, strict=True)}
         contents = dict(zip(dossiers, pool.map(_contents, dossiers.values()), strict=True))
     return RegistryRecords(repository.reference.name, asked=True, catalog=catalog, evidence=evidence, contents=contents)
 

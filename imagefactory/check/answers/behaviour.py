@@ -14,7 +14,7 @@ from imagefactory.project.locks.files import Frozen
 from imagefactory.store.digests import parse_json
 from imagefactory.store.progress import Say
 
-_SHOWN: Final = 200
+_SHOWN: Final = 200  # characters of an answer or error in a message
 
 
 class Tool(Frozen):
@@ -61,18 +61,22 @@ class Expected(Frozen):
     def missed(self, choice: Mapping[str, Any]) -> str:
         """Return what an answer lacks; an empty text if nothing."""
         message = choice["message"]
-        said = str(message.get("content") or "")
-        functions = [one["function"] for one in message.get("tool_calls") or ()]
-        calls = [Call(name=str(one["name"]), arguments=_parsed(str(one.get("arguments") or "{}"))) for one in functions]
-        told = clean(" ".join([*(f"{one.name}({one.arguments})" for one in calls), said])[:_SHOWN])
+        content = str(message.get("content") or "")
+        functions = [call["function"] for call in message.get("tool_calls") or ()]
+        calls = [
+            Call(name=str(function["name"]), arguments=_parsed(str(function.get("arguments") or "{}")))
+            for function in functions
+        ]
+        shown = clean(" ".join([*(f"{call.name}({call.arguments})" for call in calls), content])[:_SHOWN])
         if self.calls is not None and not _same_calls(self.calls, calls):
-            return f"other calls: {told}"
+            return f"other calls: {shown}"
+        # The schema forbids further properties, so here an object may not have more.
         if self.json_ is not None and not (
-            _equal(self.json_, found := _parsed(said)) and len(found) == len(self.json_)
+            _equal(self.json_, answer := _parsed(content)) and len(answer) == len(self.json_)
         ):
-            return f"other JSON: {told}"
-        if not all(_equal(text, said) for text in self.says) or any(_equal(text, said) for text in self.says_not):
-            return f"other words: {told}"
+            return f"other JSON: {shown}"
+        if not all(_equal(text, content) for text in self.says) or any(_equal(text, content) for text in self.says_not):
+            return f"other words: {shown}"
         ended = str(choice.get("finish_reason"))
         return f"it ended by {clean(ended[:_SHOWN])}" if self.ends and ended != self.ends else ""
 
@@ -103,9 +107,9 @@ class Behaviour(Frozen):
         return load_data(root, "behaviour.yaml", cls)
 
     def asked(self, scenario: Scenario, model: str) -> dict[str, Any]:
-        asked = {"model": model, "messages": list(scenario.messages), **self.request, **scenario.request}
+        body = {"model": model, "messages": list(scenario.messages), **self.request, **scenario.request}
         if scenario.tools:
-            asked["tools"] = [self.tools[name].offered(name) for name in scenario.tools]
+            body["tools"] = [self.tools[name].offered(name) for name in scenario.tools]
         if scenario.schema_ is not None:
             properties = scenario.schema_
             schema = {
@@ -114,25 +118,25 @@ class Behaviour(Frozen):
                 "required": [*properties],
                 "additionalProperties": False,
             }
-            asked["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+            body["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
         if scenario.long is not None:
             *before, last = scenario.messages
-            asked["messages"] = [*before, last | {"content": f"{scenario.long}\n\n{last['content']}"}]
-        return asked
+            body["messages"] = [*before, last | {"content": f"{scenario.long}\n\n{last['content']}"}]
+        return body
 
 
 def observe(endpoint: Endpoint, behaviour: Behaviour, say: Say) -> tuple[Outcome, ...]:
     model, outcomes = endpoint.models().name, []
-    for number, one in enumerate(behaviour.scenarios, 1):
-        say(f"scenario {number} of {len(behaviour.scenarios)}: {one.name}")
-        why = _missed(endpoint, one.expect, behaviour.asked(one, model))
-        outcomes.append(Outcome(name=one.name, passed=not why, why=why))
+    for number, scenario in enumerate(behaviour.scenarios, 1):
+        say(f"scenario {number} of {len(behaviour.scenarios)}: {scenario.name}")
+        why = _missed(endpoint, scenario.expect, behaviour.asked(scenario, model))
+        outcomes.append(Outcome(name=scenario.name, passed=not why, why=why))
     return tuple(outcomes)
 
 
-def _missed(endpoint: Endpoint, expected: Expected, asked: Mapping[str, Any]) -> str:
+def _missed(endpoint: Endpoint, expected: Expected, body: Mapping[str, Any]) -> str:
     try:
-        answer = endpoint.json("POST", "/v1/chat/completions", asked)
+        answer = endpoint.json("POST", "/v1/chat/completions", body)
         return expected.missed(answer["choices"][0])
     except CheckError as error:
         endpoint.models()  # Raises if the server is gone; one that refuses a request goes on.
@@ -143,31 +147,39 @@ def _missed(endpoint: Endpoint, expected: Expected, asked: Mapping[str, Any]) ->
 
 def _parsed(text: str) -> dict[str, Any]:
     try:
-        found = parse_json(text.encode())
+        document = parse_json(text.encode())
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
-def _same_calls(expected: tuple[Call, ...], found: list[Call]) -> bool:
+def _same_calls(expected: tuple[Call, ...], actual: list[Call]) -> bool:
     """Match every expected call with a call of its own."""
-    left = list(found)
+    unmatched = list(actual)
     for call in expected:
-        match = next((one for one in left if one.name == call.name and _equal(call.arguments, one.arguments)), None)
+        match = next(
+            (
+                candidate
+                for candidate in unmatched
+                if candidate.name == call.name and _equal(call.arguments, candidate.arguments)
+            ),
+            None,
+        )
         if match is None:
             return False
-        left.remove(match)
-    return not left
+        unmatched.remove(match)
+    return not unmatched
 
 
-def _equal(expected: Any, found: Any) -> bool:  # noqa: ANN401 - JSON
+def _equal(expected: Any, actual: Any) -> bool:  # noqa: ANN401 - JSON
     """Compare what is expected; a text only has to contain it, and an object may have more."""
     if isinstance(expected, str):
-        return isinstance(found, str) and expected.casefold() in found.casefold()
+        return isinstance(actual, str) and expected.casefold() in actual.casefold()
     if isinstance(expected, Mapping):
-        return isinstance(found, Mapping) and all(
-            name in found and _equal(value, found[name]) for name, value in expected.items()
+        return isinstance(actual, Mapping) and all(
+            name in actual and _equal(value, actual[name]) for name, value in expected.items()
         )
     if isinstance(expected, list | tuple):
-        return isinstance(found, list) and len(found) == len(expected) and all(map(_equal, expected, found))
-    return type(found) is type(expected) and bool(found == expected)
+        return isinstance(actual, list) and len(actual) == len(expected) and all(map(_equal, expected, actual))
+    # To Python True == 1, so the types have to agree too.
+    return type(actual) is type(expected) and bool(actual == expected)

@@ -30,9 +30,9 @@ KERNELS: Final = ("ATTENTION_BACKEND", "ENFORCE_EAGER")
 DRAFT_SETTINGS: Final = ("DFLASH_DRAFTER", "DFLASH_NUM_SPEC_TOKENS", "DRAFT_ATTENTION_BACKEND")
 SPECULATIVE: Final = "--speculative"  # how the flags of both servers begin that describe a drafter
 NOISE: Final = 3.0  # how many times the noise a difference may be
-SIGNIFICANT: Final = 0.05
-LEAST: Final = 1e-12
-MOST: Final = 700.0  # the least probability that counts, and the largest exponent
+SIGNIFICANT: Final = 0.05  # behaviour differs if chance alone is less likely than that
+LEAST: Final = 1e-12  # the least probability that counts
+MOST: Final = 700.0  # the largest exponent: exp(710) overflows
 
 
 class Floor(NamedTuple):
@@ -87,12 +87,13 @@ def figures(left: AnswersResult, right: AnswersResult) -> Figures:
         what, fix = "These answers cannot be compared.", "Measure both with one panel, model and MAX_MODEL_LEN."
         raise UsageError("incomparable", what, where="the two sides", why=why, fix=fix)
     pairs = list(zip(left.windows, right.windows, strict=True))
+    # Rounding can take the divergence of sides that agree below zero.
     divergences = sorted(max(0.0, value) for pair in pairs for value in _divergences(*pair))
     places = len(divergences)
-    agree = sum(_first(a) == _first(b) for one, other in pairs for a, b in zip(one.top, other.top, strict=True))
-    apart = [b - a for one, other in pairs for a, b in zip(one.own, other.own, strict=True)]
+    agree = sum(_first(a) == _first(b) for first, second in pairs for a, b in zip(first.top, second.top, strict=True))
+    apart = [b - a for first, second in pairs for a, b in zip(first.own, second.own, strict=True)]
     continued = list(zip(left.continuations, right.continuations, strict=False))
-    gaps = [gap for one, other in continued if (gap := _parting(one, other)) is not None]
+    gaps = [gap for first, second in continued if (gap := _parting(first, second)) is not None]
     return Figures(
         places,
         sum(divergences) / places,
@@ -109,26 +110,31 @@ def figures(left: AnswersResult, right: AnswersResult) -> Figures:
 
 
 def _first(place: dict[int, float]) -> int:
+    # A tie goes to the smaller number, on both sides alike.
     return max(place, key=lambda token: (place[token], -token))
 
 
 def _divergences(left: Window, right: Window) -> Iterator[float]:
-    for one, other in zip(left.top, right.top, strict=True):
-        known = [(math.exp(one[token]), math.exp(other[token])) for token in one.keys() & other.keys()]
-        if not known:
+    for left_place, right_place in zip(left.top, right.top, strict=True):
+        shared = [
+            (math.exp(left_place[token]), math.exp(right_place[token]))
+            for token in left_place.keys() & right_place.keys()
+        ]
+        if not shared:
             yield math.log(1 / LEAST)  # no likely token in common
             continue
-        p_rest, q_rest = (max(LEAST, 1 - sum(values)) for values in zip(*known, strict=True))
-        yield sum(p * math.log(p / max(q, LEAST)) for p, q in (*known, (p_rest, q_rest)) if p > 0)
+        p_rest, q_rest = (max(LEAST, 1 - sum(values)) for values in zip(*shared, strict=True))
+        yield sum(p * math.log(p / max(q, LEAST)) for p, q in (*shared, (p_rest, q_rest)) if p > 0)
 
 
 def _paired(left: AnswersResult, right: AnswersResult) -> tuple[int, tuple[str, ...], tuple[str, ...], float]:
     if left.behaviour != right.behaviour:
         return 0, (), (), 1.0
     pairs = list(zip(left.outcomes, right.outcomes, strict=True))
-    only_first = tuple(one.name for one, other in pairs if one.passed and not other.passed)
-    only_second = tuple(one.name for one, other in pairs if other.passed and not one.passed)
+    only_first = tuple(first.name for first, second in pairs if first.passed and not second.passed)
+    only_second = tuple(first.name for first, second in pairs if second.passed and not first.passed)
     fewer, both = min(len(only_first), len(only_second)), len(only_first) + len(only_second)
+    # Both tails of a binomial distribution with p = 1/2; an even split counts its middle twice.
     chance = 2 * sum(math.comb(both, count) for count in range(fewer + 1)) / 2**both
     return len(pairs), only_first, only_second, min(1.0, chance)
 
@@ -138,69 +144,70 @@ def _parting(left: Continuation, right: Continuation) -> float | None:
 
     Until there both sides saw the same. A token that a side does not list is one that it finds impossible.
     """
-    for mine, other, *tops in zip(left.tokens, right.tokens, left.top, right.top, strict=False):
-        if mine != other:
-            values = [[place.get(token, math.log(LEAST)) for token in (mine, other)] for place in tops]
-            return max(abs(one - two) for one, two in values)
+    for left_token, right_token, *tops in zip(left.tokens, right.tokens, left.top, right.top, strict=False):
+        if left_token != right_token:
+            values = [[place.get(token, math.log(LEAST)) for token in (left_token, right_token)] for place in tops]
+            return max(abs(first - second) for first, second in values)
     return None if len(left.tokens) == len(right.tokens) else -math.log(LEAST)
 
 
 def change(left: AnswersResult, right: AnswersResult) -> Change:
     """Return what differs most between two sides: how numbers are kept, the kernels, or code alone."""
-    one, other = left.bound, right.bound
+    first, second = left.bound, right.bound
 
     def settings(names: Iterable[str]) -> bool:
-        return any(one.settings.get(name) != other.settings.get(name) for name in names)
+        return any(first.settings.get(name) != second.settings.get(name) for name in names)
 
     def kernels(side: AnswersResult) -> tuple[object, ...]:
         bound, machine = side.bound, side.machine
         chips = {gpu.name for gpu in machine.gpus} or {machine.platform}
         return bound.server, bound.server_version, bound.target.partition("/")[2], chips
 
-    if settings((*FORMATS, "MODEL_PATH")) or not (one.settings.get("MODEL_PATH") or _same_model(one, other)):
+    if settings((*FORMATS, "MODEL_PATH")) or not (first.settings.get("MODEL_PATH") or _same_model(first, second)):
         return "formats"
-    flags, other_flags = (_flags(side.settings.get("EXTRA_ARGS", "")) for side in (one, other))
+    flags, other_flags = (_flags(side.settings.get("EXTRA_ARGS", "")) for side in (first, second))
     if settings(KERNELS) or flags[0] != other_flags[0] or kernels(left) != kernels(right):
         return "kernels"
     if settings(DRAFT_SETTINGS) or flags[1] != other_flags[1]:
         return "drafter"
-    return "nothing" if one.digest == other.digest and one.settings == other.settings else "code"
+    return "nothing" if first.digest == second.digest and first.settings == second.settings else "code"
 
 
-def _same_model(one: BoundTo, other: BoundTo) -> bool:
+def _same_model(first: BoundTo, second: BoundTo) -> bool:
     # An image of another checkout does not say its revision.
-    revisions = one.model_revision, other.model_revision
-    return one.model == other.model and (revisions[0] == revisions[1] or "" in revisions)
+    revisions = first.model_revision, second.model_revision
+    return first.model == second.model and (revisions[0] == revisions[1] or "" in revisions)
 
 
 def _flags(text: str) -> tuple[list[str], list[str]]:
     """Split flags of a server into those about a drafter, which come second, and all others, each with its values."""
-    found: tuple[list[str], list[str]] = ([], [])
+    groups: tuple[list[str], list[str]] = ([], [])
     drafts = False
     for word in shlex.split(text):
         drafts = word.startswith(SPECULATIVE) if word.startswith("--") else drafts
-        found[drafts].append(word)
-    return found
+        groups[drafts].append(word)
+    return groups
 
 
-def judge(what: Change, found: Figures, noise: Figures | None) -> tuple[Verdict, str]:
+def judge(what: Change, measured: Figures, noise: Figures | None) -> tuple[Verdict, str]:
+    # Noise as large as the effect of other kernels would hide any change.
     if noise is None or noise.divergence > FLOORS["kernels"].divergence:
         differ = f"two starts of one image differ by KL {noise.divergence:.1e}" if noise else "the noise is not known"
         return "cannot tell", f"{differ}: measure the first side twice, on a quiet machine"
     most = max(NOISE * noise.divergence, FLOORS[what].divergence)
     often = max(NOISE * (1 - noise.same_choice), FLOORS[what].other_choices)
     tie = max(NOISE * noise.widest, FLOORS[what].tie)
-    other = 1 - found.same_choice
-    only_first, only_second = (", ".join(names) or "none" for names in (found.only_first, found.only_second))
+    differing = 1 - measured.same_choice
+    only_first, only_second = (", ".join(names) or "none" for names in (measured.only_first, measured.only_second))
     reasons = {
         "numbers are kept in another way, or the model is another: that is never the same": what == "formats",
-        "a chat becomes other tokens: the chat template differs": not found.same_chat,
-        f"KL {found.divergence:.1e} is above {most:.1e}": found.divergence > most,
-        f"{other:.2%} of the first choices differ, more than {often:.2%}": other > often,
-        f"{found.partings} of {found.continuations} continuations part, one where the two tokens are "
-        f"{found.widest:.2g} nats apart, more than {tie:.2g}": found.widest > tie,
-        f"behaviour differs (p = {found.chance:.2g}): only the first side passes {only_first}, "
-        f"only the second {only_second}": found.chance < SIGNIFICANT,
+        "a chat becomes other tokens: the chat template differs": not measured.same_chat,
+        f"KL {measured.divergence:.1e} is above {most:.1e}": measured.divergence > most,
+        f"{differing:.2%} of the first choices differ, more than {often:.2%}": differing > often,
+        f"{measured.partings} of {measured.continuations} continuations part, one where the two tokens are "
+        f"{measured.widest:.2g} nats apart, more than {tie:.2g}": measured.widest > tie,
+        f"behaviour differs (p = {measured.chance:.2g}): only the first side passes {only_first}, "
+        f"only the second {only_second}": measured.chance < SIGNIFICANT,
     }
     why = next((reason for reason, holds in reasons.items() if holds), "")
-    return ("changed", why) if why else ("same", f"KL {found.divergence:.1e} is within {most:.1e}")
+    return ("changed", why) if why else ("same", f"KL {measured.divergence:.1e} is within {most:.1e}")

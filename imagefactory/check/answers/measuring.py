@@ -41,13 +41,13 @@ def read_panel(endpoint: Endpoint, server: str, panel: Panel, say: Say) -> tuple
     """Return what a server makes of the panel, one text at a time."""
     served = endpoint.models()
     windows = []
-    for number, one in enumerate(panel.windows, 1):
-        asked = {"model": served.name, "prompt": one.text, "add_special_tokens": False}
-        tokens = [int(token) for token in endpoint.json("POST", "/tokenize", asked)["tokens"]]
+    for number, text in enumerate(panel.windows, 1):
+        body = {"model": served.name, "prompt": text.text, "add_special_tokens": False}
+        tokens = [int(token) for token in endpoint.json("POST", "/tokenize", body)["tokens"]]
         tokens = tokens[: served.context - ROOM] if served.context else tokens
-        say(f"{number} of {len(panel.windows)}: {one.kind}, {len(tokens)} tokens")
+        say(f"{number} of {len(panel.windows)}: {text.kind}, {len(tokens)} tokens")
         with _understood(endpoint):
-            windows.append(window_of(one.kind, tokens, _places(endpoint, server, served.name, tokens)))
+            windows.append(window_of(text.kind, tokens, _places(endpoint, server, served.name, tokens)))
     return tuple(windows)
 
 
@@ -55,13 +55,13 @@ def read_continuations(
     endpoint: Endpoint, server: str, windows: Sequence[Window], say: Say
 ) -> tuple[Continuation, ...]:
     """Return what a server writes after the first half of every second text."""
-    model, found = endpoint.models().name, []
-    for number, one in enumerate(windows[::2], 1):
+    model, continuations = endpoint.models().name, []
+    for number, window in enumerate(windows[::2], 1):
         say(f"continuation {number} of {len(windows[::2])}")
         with _understood(endpoint):
-            tokens, top = _written(endpoint, server, model, one.tokens[: len(one.tokens) // 2])
-            found.append(Continuation(kind=one.kind, tokens=tuple(tokens), top=tuple(top)))
-    return tuple(found)
+            tokens, top = _written(endpoint, server, model, window.tokens[: len(window.tokens) // 2])
+            continuations.append(Continuation(kind=window.kind, tokens=tuple(tokens), top=tuple(top)))
+    return tuple(continuations)
 
 
 @contextmanager
@@ -80,15 +80,16 @@ def _understood(endpoint: Endpoint) -> Iterator[None]:
 
 def read_chat(endpoint: Endpoint, panel: Panel) -> tuple[int, ...]:
     """Return the tokens of the panel's chat; empty if the server does not say."""
-    asked = {"model": endpoint.models().name, "messages": panel.chat, "add_generation_prompt": True}
+    body = {"model": endpoint.models().name, "messages": panel.chat, "add_generation_prompt": True}
     try:
-        return tuple(int(token) for token in endpoint.json("POST", "/tokenize", asked)["tokens"])
+        return tuple(int(token) for token in endpoint.json("POST", "/tokenize", body)["tokens"])
     except (CheckError, KeyError, TypeError, ValueError):
         return ()
 
 
 def _places(endpoint: Endpoint, server: str, model: str, tokens: Sequence[int]) -> list[dict[int, float]]:
     if server == "sglang":
+        # From 0: otherwise SGLang reports the answer's tokens alone.
         return sglang_places(_from_sglang(endpoint, tokens, 1, logprob_start_len=0))
     return vllm_places(_from_vllm(endpoint, model, tokens, 1, prompt_logprobs=TOP))
 
@@ -98,19 +99,21 @@ def _written(
 ) -> tuple[list[int], list[dict[int, float]]]:
     if server == "sglang":
         return sglang_written(_from_sglang(endpoint, tokens, WRITTEN))
-    named = {"logprobs": TOP, "return_token_ids": True, "return_tokens_as_token_ids": True}
-    return vllm_written(_from_vllm(endpoint, model, tokens, WRITTEN, ignore_eos=True, **named))
+    # Tokens by number: two tokens may have the same text.
+    options = {"logprobs": TOP, "return_token_ids": True, "return_tokens_as_token_ids": True}
+    return vllm_written(_from_vllm(endpoint, model, tokens, WRITTEN, ignore_eos=True, **options))
 
 
 def _from_sglang(endpoint: Endpoint, tokens: Sequence[int], count: int, **more: object) -> Any:  # noqa: ANN401 - JSON
+    # A side must not stop before the other: past the end of a text both still choose tokens.
     sampling = {"max_new_tokens": count, "temperature": 0, "ignore_eos": True}
-    asked = {"input_ids": list(tokens), "sampling_params": sampling, "return_logprob": True, "top_logprobs_num": TOP}
-    return endpoint.json("POST", "/generate", asked | more)
+    body = {"input_ids": list(tokens), "sampling_params": sampling, "return_logprob": True, "top_logprobs_num": TOP}
+    return endpoint.json("POST", "/generate", body | more)
 
 
 def _from_vllm(endpoint: Endpoint, model: str, tokens: Sequence[int], count: int, **more: object) -> Any:  # noqa: ANN401 - JSON
-    asked = {"model": model, "prompt": list(tokens), "max_tokens": count, "temperature": 0}
-    return endpoint.json("POST", "/v1/completions", asked | more)
+    body = {"model": model, "prompt": list(tokens), "max_tokens": count, "temperature": 0}
+    return endpoint.json("POST", "/v1/completions", body | more)
 
 
 def _alone(settings: Mapping[str, str]) -> dict[str, str]:

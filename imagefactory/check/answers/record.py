@@ -47,8 +47,8 @@ class AnswersRecord(Document):
         if self.verdict == "same":
             return f"same answers as {base}, {measured}"
         if self.verdict == "changed":
-            told = f"{self.accepted} ({self.why})" if self.accepted else self.why
-            return f"answers changed: {told}; compared with {base}, {measured}"
+            reason = f"{self.accepted} ({self.why})" if self.accepted else self.why
+            return f"answers changed: {reason}; compared with {base}, {measured}"
         return f"cannot tell whether answers changed: {self.why}; compared with {base}, {measured}"
 
     @staticmethod
@@ -70,18 +70,18 @@ def judged(
 
     Results do not say whether two images have other wheels: `other_kernels` does.
     """
-    found: dict[str, object] = {"panel": result.panel, "machine": result.machine}
+    fields: dict[str, object] = {"panel": result.panel, "machine": result.machine}
     if base is None:
-        found |= {"verdict": "first", "why": "there was no image to compare with"}
-        return record.model_copy(update=found)
+        fields |= {"verdict": "first", "why": "there was no image to compare with"}
+        return record.model_copy(update=fields)
     what = change(base, result)
-    found["change"] = what = "kernels" if what == "code" and other_kernels else what
+    fields["change"] = what = "kernels" if what == "code" and other_kernels else what
     try:
         apart = figures(base, result)
     except UsageError as error:
         why = error.why[:1].lower() + error.why[1:].rstrip(".")
-        return record.model_copy(update=found | {"verdict": "changed", "why": why})
+        return record.model_copy(update=fields | {"verdict": "changed", "why": why})
     noise = figures(result, again) if again else None
     verdict, why = judge(what, apart, noise)
-    found |= {"verdict": verdict, "why": why, "figures": apart, "noise": noise}
-    return record.model_copy(update=found)
+    fields |= {"verdict": verdict, "why": why, "figures": apart, "noise": noise}
+    return record.model_copy(update=fields)

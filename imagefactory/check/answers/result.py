@@ -12,7 +12,7 @@ from imagefactory.project.data import DATA, load_data
 from imagefactory.project.locks.files import Document, Frozen
 
 PANEL: Final = Path(DATA, "panel.yaml")
-TOP: Final = 20  # the likeliest tokens of each place that are compared
+TOP: Final = 20  # the likeliest tokens of each place that are compared; vLLM gives no more by default
 
 
 class PanelText(Frozen):
@@ -74,7 +74,7 @@ class Outcome(Frozen):
 class AnswersResult(Document):
     """A measurement of the panel."""
 
-    indent: ClassVar[int | None] = None
+    indent: ClassVar[int | None] = None  # a line for each number would multiply the file
 
     format: Literal[1] = 1
     panel: int  # the version of the panel
@@ -99,17 +99,19 @@ def window_of(kind: str, tokens: list[int], places: list[dict[int, float]]) -> W
         token not in place for token, place in zip(tokens[1:], places, strict=False)
     ):
         raise ValueError("the server left out log-probabilities of the prompt")
-    own = [place[token] for token, place in zip(tokens[1:], places, strict=True)]
-    return Window(kind=kind, tokens=tuple(tokens), own=tuple(own), top=tuple(map(_likeliest, places)))
+    values = [place[token] for token, place in zip(tokens[1:], places, strict=True)]
+    return Window(kind=kind, tokens=tuple(tokens), own=tuple(values), top=tuple(map(_likeliest, places)))
 
 
 def _likeliest(place: dict[int, float]) -> dict[int, float]:
+    # Ties go to the smaller number, so that both sides cut the list alike.
     return {token: place[token] for token in sorted(place, key=lambda token: (-place[token], token))[:TOP]}
 
 
 def vllm_places(answer: Any) -> list[dict[int, float]]:  # noqa: ANN401 - JSON
+    # Nothing comes before the first token, so it has no log-probability.
     places = answer["choices"][0]["prompt_logprobs"][1:]
-    return [{int(token): float(one["logprob"]) for token, one in place.items()} for place in places]
+    return [{int(token): float(entry["logprob"]) for token, entry in place.items()} for place in places]
 
 
 def vllm_written(answer: Any) -> tuple[list[int], list[dict[int, float]]]:  # noqa: ANN401 - JSON
@@ -124,10 +126,11 @@ def vllm_written(answer: Any) -> tuple[list[int], list[dict[int, float]]]:  # no
 
 def sglang_places(answer: Any) -> list[dict[int, float]]:  # noqa: ANN401 - JSON
     about = answer["meta_info"]
-    own, likeliest = about["input_token_logprobs"][1:], about["input_top_logprobs"][1:]
+    # Each entry is a log-probability, a token and its text; that of the first token is empty.
+    entries, likeliest = about["input_token_logprobs"][1:], about["input_top_logprobs"][1:]
     return [
-        {int(token): float(value) for value, token, *_ in (*(more or ()), one)}
-        for one, more in zip(own, likeliest, strict=True)
+        {int(token): float(value) for value, token, *_ in (*(top or ()), entry)}
+        for entry, top in zip(entries, likeliest, strict=True)
     ]
 
 

@@ -40,6 +40,7 @@ class RatioInterval:
 
 def paired_ratio(left: Sequence[float], right: Sequence[float]) -> RatioInterval | None:
     """Return right / left of pairs; None of a single pair, which has no spread."""
+    # As logarithms, half as fast and twice as fast are equally far from no difference.
     logs = [math.log(b / a) for a, b in zip(left, right, strict=True)]
     if len(logs) == 1:
         return None
@@ -53,12 +54,14 @@ def welch_ratio(left: Sequence[float], right: Sequence[float]) -> RatioInterval 
     logs = [[math.log(value) for value in values] for values in (left, right)]
     parts = [variance(values) / len(values) for values in logs]
     spread = sum(parts)
+    # Welch and Satterthwaite's degrees of freedom; the table has whole ones, so they are rounded down.
     below = sum(part**2 / (len(values) - 1) for part, values in zip(parts, logs, strict=True))
     freedom = int(spread**2 / below + 1e-9) if below else len(left) + len(right) - 2
     return _interval(fmean(logs[1]) - fmean(logs[0]), math.sqrt(spread), max(freedom, 1))
 
 
 def _interval(middle: float, error: float, freedom: int) -> RatioInterval:
+    # Beyond the table, 1.96 + 2.5 / n exceeds the quantile by less than 0.002.
     half = (_T95[freedom - 1] if freedom <= len(_T95) else 1.96 + 2.5 / freedom) * error
     return RatioInterval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
@@ -86,12 +89,12 @@ class Compared:
 
 def compare(lefts: Sequence[BenchResult], rights: Sequence[BenchResult]) -> list[Compared]:
     """Compare two results by their repeats, or two series of interleaved results by their pairs."""
-    found = [_compared("tokens/s", None, lefts, rights)]
-    return found + [_compared(name, cell, lefts, rights) for cell in lefts[0].cells() for name in _FIGURES]
+    overall = [_compared("tokens/s", None, lefts, rights)]
+    return overall + [_compared(name, cell, lefts, rights) for cell in lefts[0].cells() for name in _FIGURES]
 
 
 def _median(field: str) -> Callable[[Sequence[Measurement]], float]:
-    return lambda measurements: fmean(getattr(one, field).p50 for one in measurements)
+    return lambda measurements: fmean(getattr(measurement, field).p50 for measurement in measurements)
 
 
 _FIGURES: Final[dict[str, Callable[[Sequence[Measurement]], float]]] = {
@@ -118,9 +121,9 @@ def _values(
 ) -> list[float]:
     groups: dict[int, list[Measurement]] = {}
     for number, result in enumerate(results):
-        for one in result.measurements:
-            if cell in {None, one.cell}:
-                groups.setdefault(number if len(results) > 1 else one.repeat, []).append(one)
+        for measurement in result.measurements:
+            if cell in {None, measurement.cell}:
+                groups.setdefault(number if len(results) > 1 else measurement.repeat, []).append(measurement)
     return [figure(measurements) for _, measurements in sorted(groups.items())]
 
 
@@ -132,9 +135,9 @@ def refuse_incomparable(left: BenchResult, right: BenchResult, asked: Collection
             f"It is incomplete: {result.why}.": not result.complete,
             "Its answers did not pass their checks.": not result.sane,
             "It has no measurements.": not result.measurements,
-            "Some of its requests failed.": any(one.failed for one in result.measurements),
+            "Some of its requests failed.": any(measurement.failed for measurement in result.measurements),
         }
-        if why := next((fault for fault, found in faults.items() if found), ""):
+        if why := next((fault for fault, holds in faults.items() if holds), ""):
             what = f"The {name} result cannot be compared."
             raise UsageError("not-comparable", what, where=side, why=why, fix="Measure again.")
     more = {name: words for name, words in differences(left, right).items() if name not in asked}
@@ -151,11 +154,11 @@ def refuse_incomparable(left: BenchResult, right: BenchResult, asked: Collection
 
 def differences(left: BenchResult, right: BenchResult) -> dict[str, str]:
     """Return everything in which two results differ, apart from what was measured, by name and in words."""
-    one, other = _facts(left), _facts(right)
+    first, second = _facts(left), _facts(right)
     return {
-        name: f"{name}: {one.get(name) or 'none'} and {other.get(name) or 'none'}"
-        for name in dict.fromkeys([*one, *other])
-        if one.get(name, "") != other.get(name, "")
+        name: f"{name}: {first.get(name) or 'none'} and {second.get(name) or 'none'}"
+        for name in dict.fromkeys([*first, *second])
+        if first.get(name, "") != second.get(name, "")
     }
 
 

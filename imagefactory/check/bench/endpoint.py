@@ -16,7 +16,7 @@ from imagefactory.errors import CheckError, clean
 from imagefactory.store.digests import parse_json
 from imagefactory.store.http import Response, ask, new_session, reason_of
 
-_PATIENCE: Final = 300
+_PATIENCE: Final = 300  # seconds to connect, and between two bytes
 _LARGEST: Final = 16 * 1024 * 1024  # the longest answer in bytes: a list of models, or 48 tokens
 _MOST_TOKENS: Final = 1_000_000_000
 _LONGEST_WORD: Final = 1000
@@ -32,39 +32,41 @@ class Endpoint:
     container: Container | None = None  # the container of the server, if this run started it
 
     def models(self) -> ServedAs:
-        found = self.json("GET", "/v1/models")
+        document = self.json("GET", "/v1/models")
         try:
-            first = found["data"][0]
+            first = document["data"][0]
             name, context = first["id"], _tokens(first.get("max_model_len") or 0)
             return ServedAs(_word(name), _word(first.get("root") or name), context)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):
-            raise self._odd("/v1/models", found) from None
+            raise self._odd("/v1/models", document) from None
 
     def version(self) -> str:
         """Return the server's version, or an empty text if it does not say."""
         try:
-            found = self.json("GET", "/version")
+            document = self.json("GET", "/version")
         except CheckError:
             return ""
-        return clean(str(found.get("version", ""))[:_LONGEST_WORD]) if isinstance(found, dict) else ""
+        return clean(str(document.get("version", ""))[:_LONGEST_WORD]) if isinstance(document, dict) else ""
 
     def count_tokens(self, model: str, prompt: str) -> int | None:
         """Return the tokens of a chat with one message, or None if the server does not count them."""
         try:
-            found = self.json("POST", "/tokenize", _chat(model, prompt))
-            return _tokens(found["count"])
+            document = self.json("POST", "/tokenize", _chat(model, prompt))
+            return _tokens(document["count"])
         except (CheckError, KeyError, TypeError, ValueError):
             return None
 
     def answer(self, model: str, prompt: str, tokens: int) -> str:
         path = "/v1/chat/completions"
-        found = self.json("POST", path, _chat(model, prompt) | {"max_tokens": tokens, "temperature": 0})
+        document = self.json("POST", path, _chat(model, prompt) | {"max_tokens": tokens, "temperature": 0})
         try:
-            message = found["choices"][0]["message"]
+            message = document["choices"][0]["message"]
+            # Servers differ in how they name reasoning; an answer of few tokens may be nothing else.
             parts = (message.get(name) for name in ("reasoning_content", "reasoning", "content"))
+            # JSON may hold half a surrogate pair, which UTF-8 cannot.
             return "".join(part for part in parts if part).encode("utf-8", "replace").decode()
         except (KeyError, IndexError, TypeError, AttributeError):
-            raise self._odd(path, found) from None
+            raise self._odd(path, document) from None
 
     def death(self) -> str:
         """Describe the end of the server's container, if it has ended."""
@@ -176,6 +178,7 @@ def looks_broken(text: str) -> bool:
     )
     words = text.split()
     most = Counter(words).most_common(1)[0][1] / len(words)
+    # A single word of a few characters that go on and on.
     few = len(words) == 1 and len(set(text)) < len(text) / 8
     return odd / len(text) > _MOST_ODD or (len(words) >= 10 and most > _MOST_OF_ONE_WORD) or few  # noqa: PLR2004
 

@@ -26,9 +26,10 @@ from imagefactory.project.project import Project
 from imagefactory.store.progress import Say
 
 _MARGIN: Final = 16  # tokens by which prompts may be longer than the one that was counted
-_SHORTEST: Final = 16
+_SHORTEST: Final = 16  # tokens of an answer
 _FIELDS: Final = ("index", "name", "driver_version", "memory.used", "power.draw", "clocks.sm")
 _QUERY: Final = (f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits", "--loop=1")
+# Of control groups, version 2 and version 1.
 _MEMORY_PEAKS: Final = ("/sys/fs/cgroup/memory.peak", "/sys/fs/cgroup/memory/memory.max_usage_in_bytes")
 _UNDER_WAY: Final = "it is still running, its process was killed, or its disk was full"
 
@@ -40,13 +41,14 @@ def gpus_in(lines: Iterable[str]) -> tuple[GpuUse, ...]:
         row = [part.strip() for part in line.split(",")]
         if len(row) == len(_FIELDS) and row[0].isdecimal():
             reports.setdefault(row[0], []).append(row)
-    return tuple(_summary(found) for _, found in sorted(reports.items(), key=lambda item: int(item[0])))
+    return tuple(_summary(rows) for _, rows in sorted(reports.items(), key=lambda report: int(report[0])))
 
 
 def _summary(rows: list[list[str]]) -> GpuUse:
     _, (name, *_), (driver, *_), *columns = zip(*rows, strict=True)
+    # nvidia-smi writes [N/A] for what a GPU does not report.
     numbers = ([float(text) for text in column if re.fullmatch(r"\d+(\.\d+)?", text)] for column in columns)
-    memory, power, clock = (round(fmean(found), 1) if found else None for found in numbers)
+    memory, power, clock = (round(fmean(values), 1) if values else None for values in numbers)
     return GpuUse(name=name, driver=driver, samples=len(rows), memory_mb=memory, power_w=power, clock_mhz=clock)
 
 
@@ -128,9 +130,9 @@ class Bench:
     @cached_property
     def profile(self) -> Profile:
         """The chosen profile, with the numbers of this run."""
-        found = load_profiles(self.project.root).named(self.profile_name)
-        changes = {"users": self.users or found.users, "repeats": self.repeats or found.repeats}
-        return found.model_copy(update=changes)
+        profile = load_profiles(self.project.root).named(self.profile_name)
+        changes = {"users": self.users or profile.users, "repeats": self.repeats or profile.repeats}
+        return profile.model_copy(update=changes)
 
     @cached_property
     def prompts(self) -> Prompts:
@@ -172,7 +174,9 @@ class Fit:
 def fit(endpoint: Endpoint, served: ServedAs, profile: Profile, prompts: Prompts) -> Fit:
     """Shorten answers and leave out depths that the server's context is too short for."""
     longest = max(prompts.of(MIXED), key=len)
+    # With a mark as long as `salted` writes.
     counted = endpoint.count_tokens(served.name, f"(10-1000) {longest}")
+    # Without a count: three tokens in ten characters; to be safe, a prompt takes one for each.
     ratio = counted / len(longest) if counted else 0.3
     room = served.context - (counted or len(longest)) - _MARGIN if served.context else profile.output
     output = min(profile.output, room)
@@ -240,22 +244,24 @@ def steps_of(log: str) -> dict[str, float]:
 
 def kernels_of(log: str) -> tuple[str, dict[str, float]]:
     """Return where FlashInfer's modules were at a start, and what compiling took, from the server's log."""
-    told = re.findall(r"\[serve\] kernels of FlashInfer: (.+)", log)
+    places = re.findall(r"\[serve\] kernels of FlashInfer: (.+)", log)
     compiled = re.findall(r"\[serve\] compiled (\w+) in (\d+(?:\.\d+)?) s", log)
-    return told[-1] if told else "", {name: float(seconds) for name, seconds in compiled}
+    return places[-1] if places else "", {name: float(seconds) for name, seconds in compiled}
 
 
 def this_machine(container: Container | None = None) -> BenchMachine:
     """Describe this machine, which is the Docker daemon's too, with the GPUs that a container sees."""
-    asked = daemon.ask()
+    engine = daemon.ask()
     described = Path("/proc/cpuinfo").read_text("utf-8", "replace")
+    # x86 names the model; arm64 has only the number of the part.
     cpu = re.search(r"^(model name|CPU part)\s*:\s*(.+)$", described, re.MULTILINE)
     return BenchMachine(
-        platform=f"linux/{asked.machine}",
+        platform=f"linux/{engine.machine}",
         kernel=platform.release(),
         cpu=f"{cpu[1]} {cpu[2]}" if cpu else "",
         cpus=os.cpu_count() or 0,
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        engine=f"Docker {asked.version}",
+        engine=f"Docker {engine.version}",
+        # Once, without --loop.
         gpus=gpus_in(container.execute("nvidia-smi", *_QUERY[:2], timeout=60).stdout.splitlines()) if container else (),
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _MARKERS: Final = "osD^vP*X"
 _LINES: Final = ("-", "--", ":", "-.")
 _HATCHES: Final = ("", "//", "..", "xx", "\\\\", "++", "oo", "--")
-_WIDEST: Final = 90
+_WIDEST: Final = 90  # characters of a label
 SPREAD: Final = "bars: standard deviation of the repeats"
 _MOST: Final = 6  # series that can be told apart
 
@@ -62,15 +62,15 @@ class _Panel:
 
     def draw(self, axes: Axes, theme: Theme, *, labelled: bool) -> None:
         places = self.places
-        width = 0.8 / (1 if self.kind == "stacked" else len(self.series))
+        width = 0.8 / (1 if self.kind == "stacked" else len(self.series))  # the rest parts a place from the next
         tops = dict.fromkeys(places, 0.0)
-        for number, (label, found) in enumerate(self.series.items()):
-            means = {place: fmean(found[place]) for place in places if found.get(place)}
+        for number, (label, values) in enumerate(self.series.items()):
+            means = {place: fmean(values[place]) for place in places if values.get(place)}
             at = [float(places.index(place)) for place in means]
             colour = theme.series[number % len(theme.series)]
             named = label if labelled else ""
             if self.kind == "lines":
-                spread = [stdev(found[place]) if len(found[place]) > 1 else 0 for place in means]
+                spread = [stdev(values[place]) if len(values[place]) > 1 else 0 for place in means]
                 look: Any = {"marker": _MARKERS[number % 8], "linestyle": _LINES[number % 4], "capsize": 3}
                 axes.errorbar(at, list(means.values()), yerr=spread, color=colour, label=named, **look)
                 continue
@@ -79,6 +79,7 @@ class _Panel:
                 axes.bar(at, list(means.values()), width, [tops[place] for place in means], **look)
                 tops |= {place: tops[place] + value for place, value in means.items()}
             else:
+                # The bars of a place stand centred on it.
                 moved = [place + (number - (len(self.series) - 1) / 2) * width for place in at]
                 axes.bar(moved, list(means.values()), width, **look)
         axes.set_xticks(range(len(places)), places, fontsize="small")
@@ -108,11 +109,11 @@ def plot(results: Sequence[BenchResult], folder: Path) -> list[Path]:
 
 
 def _plots(results: Sequence[BenchResult]) -> Iterator[tuple[str, str, list[_Panel]]]:
-    measured = [one for one in results if one.measurements]
-    many = [one for one in measured if len({each.users for each in one.measurements}) > 1]
+    measured = [result for result in results if result.measurements]
+    many = [result for result in measured if len({measurement.users for measurement in result.measurements}) > 1]
     chosen, title = _newest(many, "Throughput")
-    counts = sorted({each.users for one in chosen for each in one.measurements})
-    lines = {_named(one, chosen): {str(users): one.throughput(users) for users in counts} for one in chosen}
+    counts = sorted({measurement.users for result in chosen for measurement in result.measurements})
+    lines = {_named(result, chosen): {str(users): result.throughput(users) for users in counts} for result in chosen}
     yield (
         "throughput",
         title,
@@ -122,28 +123,28 @@ def _plots(results: Sequence[BenchResult]) -> Iterator[tuple[str, str, list[_Pan
     chosen, title = _newest(measured)
     yield "latency", title, list(_latency(chosen[-1])) if chosen else []
 
-    chosen, title = _newest([one for one in measured if pooled_acceptance(one.measurements)], "Acceptance")
-    lengths = {_named(one, chosen): dict(_lengths(one)) for one in chosen}
+    chosen, title = _newest([result for result in measured if pooled_acceptance(result.measurements)], "Acceptance")
+    lengths = {_named(result, chosen): dict(_lengths(result)) for result in chosen}
     yield "acceptance", title, [_Panel("tokens per step", lengths)]
 
-    chosen, title = _newest([one for one in results if any(start.steps for start in one.starts)], "Starts")
+    chosen, title = _newest([result for result in results if any(start.steps for start in result.starts)], "Starts")
     steps: dict[str, dict[str, list[float]]] = {}
-    for one in chosen:
-        name = _named(one, chosen).replace(", ", "\n") if len(chosen) > 1 else ""
-        for start in one.starts:
+    for result in chosen:
+        name = _named(result, chosen).replace(", ", "\n") if len(chosen) > 1 else ""
+        for start in result.starts:
             built = [f"{module} compiled in {seconds:.0f} s" for module, seconds in start.compiled.items()]
             place = "\n".join(filter(None, [name, f"{start.cache} cache", start.kernels, *built]))
             for step, seconds in start.steps.items():
-                if step != "ready":
+                if step != "ready":  # that is the sum of the steps before the warm-up
                     steps.setdefault(step, {})[place] = [seconds]
     yield "start", title, [_Panel("seconds until the warm-up is done", steps, "stacked")]
 
     # The figures of several profiles cannot be compared.
-    alike = [one for one in measured if one.profile == measured[-1].profile]
+    alike = [result for result in measured if result.profile == measured[-1].profile]
     history: dict[str, dict[str, list[float]]] = {}
-    for one in alike if len(alike) > 1 else ():
-        place = f"{one.started:%Y-%m-%d}\n{one.started:%H:%M}\n{one.bound.digest[7:15]}"
-        history.setdefault(_named(one, alike, images=False), {})[place] = one.throughput()
+    for result in alike if len(alike) > 1 else ():
+        place = f"{result.started:%Y-%m-%d}\n{result.started:%H:%M}\n{result.bound.digest[7:15]}"
+        history.setdefault(_named(result, alike, images=False), {})[place] = result.throughput()
     title = f"{_title('History', alike)}, profile {alike[-1].profile}" if alike else ""
     yield "history", title, [_Panel("tokens per second", history, "lines", SPREAD)]
 
@@ -152,19 +153,19 @@ def _latency(result: BenchResult) -> Iterator[_Panel]:
     """Yield percentiles of the time to the first token, and of the time per token."""
     for unit, field in (("to the first token, ms", "first_token"), ("per further token, ms", "per_token")):
         shares: dict[str, dict[str, list[float]]] = {"p50": {}, "p90": {}, "p99": {}}
-        for (kind, users, depth), found in result.cells().items():
+        for (kind, users, depth), measurements in result.cells().items():
             place = f"{kind}\n{users_text(users)}" + (f"\n{depth} deep" if depth else "")
-            spread = mean_spread(getattr(one, field) for one in found)
+            spread = mean_spread(getattr(measurement, field) for measurement in measurements)
             for share, places in shares.items():
                 places[place] = [getattr(spread, share)]
         yield _Panel(unit, shares)
 
 
 def _lengths(result: BenchResult) -> Iterator[tuple[str, list[float]]]:
-    for kind in dict.fromkeys(one.kind for one in result.measurements):
-        found = pooled_acceptance(one for one in result.measurements if one.kind == kind)
-        if found:
-            yield kind, [found.length]
+    for kind in dict.fromkeys(measurement.kind for measurement in result.measurements):
+        acceptance = pooled_acceptance(measurement for measurement in result.measurements if measurement.kind == kind)
+        if acceptance:
+            yield kind, [acceptance.length]
 
 
 def _write(path: Path, theme: Theme, title: str, panels: Sequence[_Panel]) -> None:
@@ -173,8 +174,8 @@ def _write(path: Path, theme: Theme, title: str, panels: Sequence[_Panel]) -> No
 
     inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     style: Any = {
-        "svg.hashsalt": "imagefactory",
-        "svg.fonttype": "none",
+        "svg.hashsalt": "imagefactory",  # ids would be random
+        "svg.fonttype": "none",  # text stays text, not outlines
         "font.family": "sans-serif",
         "font.sans-serif": ["DejaVu Sans"],
         **dict.fromkeys(inked, theme.ink),
@@ -182,6 +183,7 @@ def _write(path: Path, theme: Theme, title: str, panels: Sequence[_Panel]) -> No
     }
     with mpl.rc_context(style), writing(path) as file:
         width = max(8.0, 0.7 * len(panels[0].places))
+        # Inches: title and legend take 1.9, each panel 2.6.
         figure = Figure(figsize=(width, 1.9 + 2.6 * len(panels)))
         figure.set_layout_engine("constrained", w_pad=0.15, h_pad=0.15)
         figure.suptitle(title, fontsize="medium")
@@ -202,9 +204,11 @@ def _write(path: Path, theme: Theme, title: str, panels: Sequence[_Panel]) -> No
 
 def _newest(results: Sequence[BenchResult], what: str = "Latency") -> tuple[list[BenchResult], str]:
     """Return the newest result of each image with each settings, and a title that says if some are left out."""
-    found = {(_target(one), one.bound.digest, str(one.bound.settings), one.profile): one for one in results}
+    newest = {
+        (_target(result), result.bound.digest, str(result.bound.settings), result.profile): result for result in results
+    }
     most = 1 if what == "Latency" else _MOST
-    chosen = sorted(found.values(), key=lambda result: result.started)[-most:]
+    chosen = sorted(newest.values(), key=lambda result: result.started)[-most:]
     title = _title(what, chosen)
     if len(chosen) == 1 and not chosen[0].complete:
         title += ", incomplete"
@@ -214,7 +218,7 @@ def _newest(results: Sequence[BenchResult], what: str = "Latency") -> tuple[list
 
 
 def _title(what: str, results: Sequence[BenchResult]) -> str:
-    names = {_target(one) for one in results}
+    names = {_target(result) for result in results}
     return f"{what}: {names.pop()}" if len(names) == 1 else what
 
 

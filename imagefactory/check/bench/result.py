@@ -170,18 +170,18 @@ class BenchResult(Document):
         return all(check.outcome != "failed" for check in self.sanity)
 
     def cells(self) -> dict[tuple[str, int, int], list[Measurement]]:
-        found: dict[tuple[str, int, int], list[Measurement]] = {}
-        for one in self.measurements:
-            found.setdefault(one.cell, []).append(one)
-        return found
+        cells: dict[tuple[str, int, int], list[Measurement]] = {}
+        for measurement in self.measurements:
+            cells.setdefault(measurement.cell, []).append(measurement)
+        return cells
 
     def throughput(self, users: int = 0) -> list[float]:
         """Return the tokens per second of each repeat, over all its measurements or those with some users."""
         repeats: dict[int, list[Measurement]] = {}
-        for one in self.measurements:
-            if users in {0, one.users}:
-                repeats.setdefault(one.repeat, []).append(one)
-        return [pooled(found) for _, found in sorted(repeats.items())]
+        for measurement in self.measurements:
+            if users in {0, measurement.users}:
+                repeats.setdefault(measurement.repeat, []).append(measurement)
+        return [pooled(measurements) for _, measurements in sorted(repeats.items())]
 
     @staticmethod
     def unreadable(where: Path | str, why: str) -> InputError:
@@ -195,25 +195,28 @@ def users_text(count: int) -> str:
 
 def pooled(measurements: Iterable[Measurement]) -> float:
     """Return the tokens per second over several measurements."""
-    found = list(measurements)
-    seconds = sum(one.seconds for one in found)
-    return sum(one.output_tokens for one in found) / seconds if seconds else 0.0
+    runs = list(measurements)
+    # All tokens by all seconds: a mean of rates would give short runs the weight of long ones.
+    seconds = sum(run.seconds for run in runs)
+    return sum(run.output_tokens for run in runs) / seconds if seconds else 0.0
 
 
 def pooled_acceptance(measurements: Iterable[Measurement]) -> Acceptance | None:
-    found = [one.acceptance for one in measurements if one.acceptance is not None]
-    sums = {name: sum(getattr(one, name) for one in found) for name in Acceptance.model_fields}
-    return Acceptance(**sums) if found else None
+    acceptances = [measurement.acceptance for measurement in measurements if measurement.acceptance is not None]
+    sums = {name: sum(getattr(acceptance, name) for acceptance in acceptances) for name in Acceptance.model_fields}
+    return Acceptance(**sums) if acceptances else None
 
 
 def mean_spread(spreads: Iterable[Spread]) -> Spread:
-    found = list(spreads)
-    return Spread(**{name: fmean(getattr(one, name) for one in found) for name in Spread.model_fields})
+    distributions = list(spreads)
+    return Spread(
+        **{name: fmean(getattr(distribution, name) for distribution in distributions) for name in Spread.model_fields}
+    )
 
 
 RESULTS: Final = Path(DATA, "results")
 _MOST: Final = 1_000_000  # tokens per second that no machine of this matrix gives
-_SLACK: Final = 1.02
+_SLACK: Final = 1.02  # by how much figures of one measurement may disagree
 
 
 def shared_files(root: Path) -> list[Path]:
@@ -233,16 +236,16 @@ def unchanged_files(root: Path, earlier: Path) -> set[Path]:
     }
 
 
-def check_shared(root: Path, known: Collection[str], unchanged: Collection[Path] = ()) -> int:
+def check_shared(root: Path, digests: Collection[str], unchanged: Collection[Path] = ()) -> int:
     """Check all shared results; return their number.
 
-    Locks move on, so the images of `unchanged` results need not be `known` any more.
+    Locks move on, so the images of `unchanged` results need not be among `digests` any more.
     """
     wrong = []
     files = shared_files(root)
     for file in files:
         result = BenchResult.read(root / file)
-        gone = result.bound.digest not in known and file not in unchanged
+        gone = result.bound.digest not in digests and file not in unchanged
         wrong += [f"{file}: {problem}" for problem in _problems(result, gone=gone)]
     if wrong:
         raise InputError(
@@ -266,21 +269,24 @@ def _problems(result: BenchResult, *, gone: bool) -> Iterator[str]:
         yield f"no image of this repository has the digest {result.bound.digest}"
     if not result.measurements and not result.starts:
         yield "it has no figures"
-    for one in result.measurements:
-        cell = f"{one.kind}, {users_text(one.users)}, repeat {one.repeat}"
-        yield from (f"{cell}: {why}" for why in _implausible(one))
+    for measurement in result.measurements:
+        cell = f"{measurement.kind}, {users_text(measurement.users)}, repeat {measurement.repeat}"
+        yield from (f"{cell}: {why}" for why in _implausible(measurement))
 
 
-def _implausible(one: Measurement) -> Iterator[str]:
-    if one.failed:
-        yield f"{one.failed} requests failed"
-    if not 0 < one.tokens_per_second < _MOST:
-        yield f"{one.tokens_per_second} tokens per second"
-    elif one.seconds and not 1 / _SLACK < one.output_tokens / one.seconds / one.tokens_per_second < _SLACK:
+def _implausible(measurement: Measurement) -> Iterator[str]:
+    if measurement.failed:
+        yield f"{measurement.failed} requests failed"
+    if not 0 < measurement.tokens_per_second < _MOST:
+        yield f"{measurement.tokens_per_second} tokens per second"
+    elif (
+        measurement.seconds
+        and not 1 / _SLACK < measurement.output_tokens / measurement.seconds / measurement.tokens_per_second < _SLACK
+    ):
         yield "tokens, seconds and tokens per second do not agree"
-    if one.acceptance and not one.acceptance.accepted <= one.acceptance.drafted:
+    if measurement.acceptance and not measurement.acceptance.accepted <= measurement.acceptance.drafted:
         yield "more drafts accepted than made"
-    spreads = (one.first_token, one.per_token, one.between_tokens, one.whole_request)
+    spreads = (measurement.first_token, measurement.per_token, measurement.between_tokens, measurement.whole_request)
     if any(not spread.p50 <= spread.p90 <= spread.p99 for spread in spreads):
         yield "percentiles are not in order"
 
@@ -288,11 +294,13 @@ def _implausible(one: Measurement) -> Iterator[str]:
 def baseline_for(result: BenchResult, shared: Iterable[BenchResult]) -> BenchResult | None:
     """Return the newest shared result of the same target, profile, settings and machine."""
 
-    def alike(one: BenchResult) -> object:
-        machine, gpus = one.machine, [gpu.name for gpu in one.machine.gpus]
+    def alike(candidate: BenchResult) -> object:
+        machine, gpus = candidate.machine, [gpu.name for gpu in candidate.machine.gpus]
         hardware = (machine.platform, machine.cpu, machine.cpus, machine.memory, gpus)
-        shape = (one.profile, one.profile_version, one.output, tuple(one.cells()))
-        return one.bound.target, one.bound.settings, shape, hardware
+        shape = (candidate.profile, candidate.profile_version, candidate.output, tuple(candidate.cells()))
+        return candidate.bound.target, candidate.bound.settings, shape, hardware
 
-    found = [one for one in shared if one.started < result.started and alike(one) == alike(result)]
-    return max(found, key=lambda one: one.started, default=None)
+    earlier = [
+        candidate for candidate in shared if candidate.started < result.started and alike(candidate) == alike(result)
+    ]
+    return max(earlier, key=lambda candidate: candidate.started, default=None)

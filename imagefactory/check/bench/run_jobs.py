@@ -14,20 +14,21 @@ import sys
 from contextlib import redirect_stdout
 from typing import Any
 
-LONGEST = 4000
+LONGEST = 4000  # characters of an answer or an error
 
 
 def arguments_for(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
     """Parse a job's arguments; an option of older versions may begin with the name of the dataset."""
-    known = parser._option_string_actions  # noqa: SLF001 - argparse offers no other way to ask
+    options = parser._option_string_actions  # noqa: SLF001 - argparse offers no other way to ask
     renamed = {"--skip-chat-template": "--custom-skip-chat-template"}
-    words = [renamed.get(word, word) if word not in known else word for word in arguments]
+    words = [renamed.get(word, word) if word not in options else word for word in arguments]
     return parser.parse_args(words)
 
 
 def shortened(result: dict[str, Any]) -> dict[str, Any]:
     """Return a result without the time of every token."""
     between = result.pop("itls", [])
+    # Some versions leave them out: the time to the first token and those between tokens add up to it.
     if "latencies" not in result:
         result["latencies"] = [first + sum(rest) for first, rest in zip(result["ttfts"], between, strict=True)]
     texts = [text[:LONGEST] for text in result.get("generated_texts", [])]
@@ -38,6 +39,7 @@ def main() -> None:
     """Run the jobs."""
     work = json.load(sys.stdin)
     if work["key"]:
+        # As an argument, the list of processes would show it.
         os.environ["OPENAI_API_KEY"] = work["key"]
     out = sys.stdout
     with redirect_stdout(sys.stderr):

@@ -60,6 +60,7 @@ def bench_image(bench: Bench, subject: Subject, say: Say) -> tuple[BenchResult, 
     options = server_options(bench.project, subject, bench.settings)
     bound = bound_to(bench.project, subject, bench.settings)
     with _running(bench, subject, bound) as (image, containers, record):
+        # The starts share a volume for caches, which the first one finds empty.
         for cache in bench.profile.starts or ("cold",):
             say(f"starting {subject.cell} ({cache} cache)")
             with (
@@ -116,6 +117,7 @@ def containers_of(subject: Subject) -> Iterator[tuple[str, Containers]]:
 
 
 def result_file(project: Project, kind: str, started: datetime, name: str) -> Path:
+    # Two measurements may begin in the same second.
     unique = f"{started:%Y%m%dT%H%M%S}-{uuid4().hex[:4]}"
     return project.root / "build" / kind / f"{unique}-{name.replace('/', '-').replace('@', '-')}.json"
 
@@ -157,14 +159,14 @@ def bound_to(project: Project, subject: Subject, settings: Mapping[str, str]) ->
         return bound
     served = describe_cell(project, cell, project.wheel_lock(cell).kernels)
     drafter: dict[str, Any] = next(iter(served.model["drafters"]), {})
-    given = settings.get(DRAFTER, drafter.get("repo", ""))
-    known = {
+    chosen = settings.get(DRAFTER, drafter.get("repo", ""))
+    facts = {
         "mods": tuple(mod.name for mod in plan.mods),
         "model_revision": "" if settings.get("MODEL") else served.model.get("revision", ""),
-        "drafter": "" if given == "off" else given,
-        "drafter_revision": drafter.get("revision", "") if given == drafter.get("repo") else "",
+        "drafter": "" if chosen == "off" else chosen,
+        "drafter_revision": drafter.get("revision", "") if chosen == drafter.get("repo") else "",
     }
-    return bound.model_copy(update=known)
+    return bound.model_copy(update=facts)
 
 
 def _start_and_measure(
@@ -199,6 +201,7 @@ def run_interleaved(left: Side, right: Side, rounds: int, say: Say) -> tuple[lis
     """Measure both sides in every round, each time with a fresh start; every second round begins with the right one."""
     results: dict[str, list[BenchResult]] = {"A": [], "B": []}
     for number in range(rounds):
+        # A machine that warms up or slows down then does so for both sides.
         for name in "AB" if number % 2 == 0 else "BA":
             bench, subject = left if name == "A" else right
             say(f"round {number + 1} of {rounds}, {name}")
@@ -209,8 +212,8 @@ def run_interleaved(left: Side, right: Side, rounds: int, say: Say) -> tuple[lis
 def asked_differences(left: Side, right: Side) -> set[str]:
     """Return in what two sides were asked to differ: their settings, and their images."""
     first, second = left[0].settings, right[0].settings
-    given = {name for name in {*first, *second} if first.get(name) != second.get(name)}
-    asked = {f"{SETTING}{name}" for name in given} | ({"drafter"} if DRAFTER in given else set())
+    changed = {name for name in {*first, *second} if first.get(name) != second.get(name)}
+    asked = {f"{SETTING}{name}" for name in changed} | ({"drafter"} if DRAFTER in changed else set())
     if left[1].digest != right[1].digest:
         asked |= {"image", "server", "mods", "tool"}
     return asked

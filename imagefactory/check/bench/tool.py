@@ -23,9 +23,9 @@ from imagefactory.store.digests import parse_json
 _LOADING: Final = 600  # seconds that the tool may take to import itself
 _FIELDS: Final = ("first_token", "per_token", "between_tokens", "whole_request")
 _SPREADS: Final = ("ttft", "tpot", "itl", "e2el")  # the fields as the tool names them
-_LONGEST: Final = 160
+_LONGEST: Final = 160  # characters of an error
 _LARGEST: Final = 256 * 1024 * 1024  # the longest line in bytes; a result has the answers to all requests
-_SHOWN: Final = 3
+_SHOWN: Final = 3  # errors of a measurement that are kept, the most frequent
 
 
 class ToolError(Exception):
@@ -70,12 +70,13 @@ def command_in(container: str) -> list[str]:
 @contextmanager
 def running_tool(command: Sequence[str], work: Mapping[str, Any]) -> Iterator[ToolRun]:
     """Start the tool with its work, and end it with the block."""
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as log:
-        given.write(json.dumps(work).encode())
-        given.seek(0)
+    # Input and log are files: a full pipe that nobody empties would stop both sides.
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as log:
+        stdin.write(json.dumps(work).encode())
+        stdin.seek(0)
         try:
             process = subprocess.Popen(  # noqa: S603 - the user's own docker
-                list(command), stdin=given, stdout=subprocess.PIPE, stderr=log
+                list(command), stdin=stdin, stdout=subprocess.PIPE, stderr=log
             )
         except OSError as error:
             raise ToolError(f"{command[0]} cannot be run: {error.strerror}") from None
@@ -99,24 +100,25 @@ class ToolRun:
 
     def result(self, job: BenchJob, limit: float) -> tuple[Measurement, list[str]]:
         """Wait for the next measurement and the answers behind it."""
-        found = self._next(limit)
-        if "error" in found:
-            raise ToolError(f"the tool failed: {found['error']}")
+        report = self._next(limit)
+        if "error" in report:
+            raise ToolError(f"the tool failed: {report['error']}")
         try:
-            return read_result(job, found["result"])
+            return read_result(job, report["result"])
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise ToolError(f"the tool's result cannot be read: {type(error).__name__}: {error}") from None
 
     def _next(self, limit: float) -> dict[str, Any]:
         ends = time.monotonic() + limit
+        # Reading a line has no timeout; the death of the tool ends it.
         watchdog = threading.Timer(limit, self.process.kill)
         watchdog.start()
         try:
             while self.process.stdout and (line := self.process.stdout.readline(_LARGEST)):
                 with suppress(ValueError):  # a library printed something
-                    found = parse_json(line)
-                    if isinstance(found, dict) and found.keys() & {"tool", "result", "error"}:
-                        return found
+                    report = parse_json(line)
+                    if isinstance(report, dict) and report.keys() & {"tool", "result", "error"}:
+                        return report
         finally:
             watchdog.cancel()
         if time.monotonic() >= ends:
@@ -126,11 +128,11 @@ class ToolRun:
         raise ToolError(f"the tool ended early: {' | '.join(lines[-3:])[-600:] or 'it wrote nothing'}")
 
 
-def read_result(job: BenchJob, found: Mapping[str, Any]) -> tuple[Measurement, list[str]]:
+def read_result(job: BenchJob, result: Mapping[str, Any]) -> tuple[Measurement, list[str]]:
     """Turn a result of `vllm bench serve` into a measurement and its answers; refuse one without any answer."""
-    lengths, times = found["output_lens"], found["latencies"]
+    lengths, times = result["output_lens"], result["latencies"]
     speeds = [length / time for length, time in zip(lengths, times, strict=True) if length and time]
-    failures = (str(error).strip().splitlines()[-1] for error in found["errors"] if error)
+    failures = (str(error).strip().splitlines()[-1] for error in result["errors"] if error)
     errors = Counter(clean(failure[:_LONGEST]) for failure in failures)
     if not speeds:
         why = "; ".join(f"{count} times {error}" for error, count in errors.items())
@@ -141,24 +143,24 @@ def read_result(job: BenchJob, found: Mapping[str, Any]) -> tuple[Measurement, l
         users=job.users,
         depth=job.depth,
         requests=len(job.prompts),
-        failed=len(job.prompts) - int(found["completed"]),
-        seconds=found["duration"],
-        input_tokens=found["total_input_tokens"],
-        output_tokens=found["total_output_tokens"],
-        tokens_per_second=found["output_throughput"],
+        failed=len(job.prompts) - int(result["completed"]),
+        seconds=result["duration"],
+        input_tokens=result["total_input_tokens"],
+        output_tokens=result["total_output_tokens"],
+        tokens_per_second=result["output_throughput"],
         tokens_per_second_per_user=median(speeds),
         acceptance=Acceptance(
-            drafts=found["spec_decode_num_drafts"],
-            drafted=found["spec_decode_draft_tokens"],
-            accepted=found["spec_decode_accepted_tokens"],
+            drafts=result["spec_decode_num_drafts"],
+            drafted=result["spec_decode_draft_tokens"],
+            accepted=result["spec_decode_accepted_tokens"],
         )
-        if "spec_decode_num_drafts" in found
+        if "spec_decode_num_drafts" in result
         else None,
         errors=dict(errors.most_common(_SHOWN)),
         **{
-            field: Spread(**{name: found[f"{name}_{prefix}_ms"] for name in Spread.model_fields})
+            field: Spread(**{name: result[f"{name}_{prefix}_ms"] for name in Spread.model_fields})
             for field, prefix in zip(_FIELDS, _SPREADS, strict=True)
         },
     )
-    texts = zip(found["generated_texts"], found["errors"], strict=True)
+    texts = zip(result["generated_texts"], result["errors"], strict=True)
     return measurement, [text for text, error in texts if not error]

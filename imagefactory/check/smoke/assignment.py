@@ -64,6 +64,7 @@ def assigned(project: Project, subject: Subject, levels: Sequence[Level]) -> Ite
         try:
             yield preparing.assignment(levels)
         finally:
+            # Containers go before their images, which the stack removes after this.
             if preparing.engine is not None:
                 preparing.containers.remove_all()
 
@@ -123,11 +124,11 @@ class _Preparing:
         done = self.containers.once(image, *_GPU_QUERY, options=options, timeout=120)
         gpus = tuple(match for line in done.stdout.splitlines() if (match := _GPU.fullmatch(line.strip())))
         if done.returncode or not gpus:
-            said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
-            raise _CannotRunError(f"containers see no NVIDIA GPU here ({said})")
+            reason = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
+            raise _CannotRunError(f"containers see no NVIDIA GPU here ({reason})")
         if arch.capability not in {gpu["capability"] for gpu in gpus}:
-            there = ", ".join(f"{gpu['name']} ({gpu['capability']})" for gpu in gpus)
-            raise _CannotRunError(f"the image is for compute capability {arch.capability}; here is {there}")
+            present = ", ".join(f"{gpu['name']} ({gpu['capability']})" for gpu in gpus)
+            raise _CannotRunError(f"the image is for compute capability {arch.capability}; here is {present}")
         return {"image": image, "gpus": tuple(gpu["name"] for gpu in gpus)}
 
     def _here(self) -> str:
@@ -147,18 +148,18 @@ class _Preparing:
         if not has_gpu(project.matrix, subject.cell.arch) or server_of(subject.cell).on_cpu:
             self._refuse_foreign()
             return subject
-        here = self._here()
-        cells = [cell for cell in cpu_counterparts(project, subject.cell.version) if cell.platform == here]
+        platform = self._here()
+        cells = [cell for cell in cpu_counterparts(project, subject.cell.version) if cell.platform == platform]
         if not cells:
-            raise _CannotRunError(f"{subject.cell.runs} has no cell for a CPU on {here}")
+            raise _CannotRunError(f"{subject.cell.runs} has no cell for a CPU on {platform}")
         cell = next((cell for cell in cells if project.is_locked(cell)), None)
         if cell is None:
-            raise _CannotRunError(f"{cells[0]} is not locked for {here}")
+            raise _CannotRunError(f"{cells[0]} is not locked for {platform}")
         try:
             return subject_of_target(project, f"{cell}/{cell.machine}")
         except BuildError:  # it is missing or out of date
-            known = KnownLayers(project.known_layers)
-            [built] = assemble(BuildRun(project, [make_plan(project, cell)], Unwatched(), known))
+            known_layers = KnownLayers(project.known_layers)
+            [built] = assemble(BuildRun(project, [make_plan(project, cell)], Unwatched(), known_layers))
             return subject_of_layout(project, Layout(built.layout.folder))
 
     def _mods_to_add(self, counterpart: Subject) -> tuple[str, ...]:
@@ -166,5 +167,5 @@ class _Preparing:
         plans = [plan_of(self.project, subject) for subject in (self.subject, counterpart)]
         if plans[0] is None or plans[1] is None:
             raise _CannotRunError("this checkout does not have the image's plan, so its mods are unknown")
-        has = {mod.name for mod in plans[1].mods}
-        return tuple(mod.name for mod in plans[0].mods if mod.name not in has)
+        present = {mod.name for mod in plans[1].mods}
+        return tuple(mod.name for mod in plans[0].mods if mod.name not in present)

@@ -52,7 +52,7 @@ class Containers:
         named = self._named()
         words = ("run", "--rm", *named, "--network", "none", *options, image, *arguments)
         done = docker(*words, timeout=timeout)
-        if done.returncode == 124:  # noqa: PLR2004 - see docker()
+        if done.returncode == 124:  # noqa: PLR2004 - see run_program()
             Container(named[-1]).remove()
         return done
 
@@ -69,16 +69,17 @@ class Containers:
     def serve(self, image: str, folder: Path, *arguments: str, options: Sequence[str] = ()) -> Iterator[RunningServer]:
         """Run a server as documented: on the host's network, with its key in a file in `folder`."""
         key = secrets.token_hex(16)
+        # Closed again, the port is free for the server; should another program take it first, the start fails.
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = int(free.getsockname()[1])
         key_file = folder / "key"
         key_file.write_text(key)
-        own = (
+        documented = (
             *("--network", "host", "--ipc", "host", *self.caches(image)),
             *("--volume", f"{key_file}:{KEY_FILE}:ro", "--env", f"VLLM_API_KEY_FILE={KEY_FILE}"),
             *("--env", f"PORT={port}", "--env", "HOST=127.0.0.1"),
         )
-        container = self.start(image, *arguments, options=(*own, *options))
+        container = self.start(image, *arguments, options=(*documented, *options))
         try:
             yield RunningServer(container, f"http://127.0.0.1:{port}", key)
         finally:
@@ -93,10 +94,10 @@ class Containers:
     def remove_all(self) -> None:
         """Remove the volumes of the run, and its containers if it was interrupted."""
         mine = ("--quiet", "--filter", f"label={LABEL}={self.run}")
-        if found := docker("ps", "--all", *mine).stdout.split():
-            docker("rm", "--force", "--volumes", *found)
-        if found := docker("volume", "ls", *mine).stdout.split():
-            docker("volume", "rm", "--force", *found)
+        if containers := docker("ps", "--all", *mine).stdout.split():
+            docker("rm", "--force", "--volumes", *containers)
+        if volumes := docker("volume", "ls", *mine).stdout.split():
+            docker("volume", "rm", "--force", *volumes)
 
     def _named(self) -> tuple[str, ...]:
         """Return options with a new name, which comes last."""
@@ -174,8 +175,10 @@ class RunningServer:
         """Send a request for a path exactly as given, or the handshake of a WebSocket; return the status."""
         headers = _bearer(key) if key is not None else {}
         if websocket:
+            # RFC 6455, section 4.1: version 13, and a key of 16 bytes in base64.
             headers |= {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
             headers |= {"Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="}
+        # requests would shorten a path such as /v1/../health before it sends it.
         connection = http.client.HTTPConnection(self.address.removeprefix("http://"), timeout=60)
         try:
             connection.request(method, path, headers=headers)

@@ -106,24 +106,25 @@ class LayoutContents(Contents):
             kept = SpooledTemporaryFile(_IN_MEMORY, dir=folder)  # noqa: SIM115 - `close` closes it
             return self._kept.setdefault((digest, path), kept)
 
-        found = read_layer(self._layout.blob(digest), sink)
-        if found.digest == digest and not found.fault:
-            remember_listing(found.listing, digest, self._store)
-        return found
+        reading = read_layer(self._layout.blob(digest), sink)
+        if reading.digest == digest and not reading.fault:
+            remember_listing(reading.listing, digest, self._store)
+        return reading
 
     def _open_each(self, paths: list[str]) -> Iterator[tuple[str, IO[bytes]]]:
-        wanted: dict[Digest, dict[str, list[str]]] = {}
+        unread: dict[Digest, dict[str, list[str]]] = {}
         for path in paths:
             entry = self.files[path]
+            # A layer stores the bytes of a hard link once, with the path that it names.
             source = entry.target if entry.kind == "hard link" else path
             digest = self._layer_of[source]
             kept = self._kept.get((digest, source))
             if kept is None:
-                wanted.setdefault(digest, {}).setdefault(source, []).append(path)
+                unread.setdefault(digest, {}).setdefault(source, []).append(path)
                 continue
             kept.seek(0)
             yield path, kept
-        for digest, sources in wanted.items():
+        for digest, sources in unread.items():
             with (
                 igzip.open(self._layout.blob(digest), "rb") as stream,  # type: ignore[no-untyped-call]
                 tarfile.open(fileobj=stream, mode="r|") as archive,

@@ -47,8 +47,8 @@ class TestResult(Frozen):
 def reason_in(message: str) -> str:
     """Return the line of a message that says most: the last one of a log, before pytest's own explanation."""
     lines = [line.strip() for line in message.splitlines() if line.strip()] or ["no reason is known"]
-    told = [*takewhile(lambda line: not line.startswith("assert "), lines)]
-    return (told or lines[:1])[-1]
+    before_assert = [*takewhile(lambda line: not line.startswith("assert "), lines)]
+    return (before_assert or lines[:1])[-1]
 
 
 class SmokeMachine(Frozen):
@@ -126,14 +126,14 @@ class SmokeRecord(Document):
         """List why the image gets no tag: required levels that did not pass, and any level that failed."""
         required = list(required_levels)
         results = {str(level): result for level, result in self.levels.items()}
-        found = []
+        reasons = []
         for level in dict.fromkeys([*required, *results]):
             result = results.get(level)
             if result is None:
-                found.append(f"{level}: no result")
+                reasons.append(f"{level}: no result")
             elif result.outcome == "failed" or (level in required and result.outcome == "not-run"):
-                found.append(f"{level}: {result.outcome.replace('-', ' ')} ({result.why})")
-        return found
+                reasons.append(f"{level}: {result.outcome.replace('-', ' ')} ({result.why})")
+        return reasons
 
     def with_earlier(self, earlier: SmokeRecord) -> SmokeRecord:
         """Add the levels of an earlier record of the same image that did not run this time."""
@@ -193,6 +193,6 @@ def serving_elsewhere(project: Project, cell: Cell) -> str:
     """
     if not has_gpu(project.matrix, cell.arch) or server_of(cell).on_cpu:
         return ""
-    others = cpu_counterparts(project, cell.version)
-    platforms = [other.platform for other in others if project.is_locked(other)]
+    counterparts = cpu_counterparts(project, cell.version)
+    platforms = [counterpart.platform for counterpart in counterparts if project.is_locked(counterpart)]
     return "" if not platforms or cell.platform in platforms else platforms[0]

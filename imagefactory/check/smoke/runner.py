@@ -26,7 +26,7 @@ RECORD: Final = "record.json"
 LOG: Final = "log.txt"
 _LEVELS: Final = Path(__file__).parent / "levels"
 _BROKE_OFF: Final = "the test run ended before this test did"
-_POLL: Final = 0.3
+_POLL: Final = 0.3  # seconds
 
 
 def results_folder(project: Project, digest: str) -> Path:
@@ -96,8 +96,8 @@ def _run(assignment: Assignment, levels: Sequence[Level], folder: Path, say: Say
         work = Path(scratch)
         (work / "assignment.json").write_text(assignment.model_dump_json(), "utf-8")
         with _pytest(levels, work, folder) as process:
-            seen = _follow(process, work / "results.jsonl", say)
-    return {level: _level(level, assignment, seen, process.returncode, folder) for level in levels}
+            entries = _follow(process, work / "results.jsonl", say)
+    return {level: _level(level, assignment, entries, process.returncode, folder) for level in levels}
 
 
 def _level(level: Level, assignment: Assignment, entries: list[dict[str, Any]], code: int, folder: Path) -> LevelResult:
@@ -115,11 +115,11 @@ def _level(level: Level, assignment: Assignment, entries: list[dict[str, Any]], 
         facts = ended.get(name, {"outcome": "not-run", "message": _BROKE_OFF})
         fields = {key: value for key, value in facts.items() if key not in {"kind", "level"}}
         tests.append(TestResult(**fields | {"name": name, "means": entry["means"]}))
-    other = assignment.serving.digest if level == "serve" and assignment.serving is not None else ""
+    served_digest = assignment.serving.digest if level == "serve" and assignment.serving is not None else ""
     return LevelResult.of(
         tests,
         seconds=round(sum(test.seconds for test in tests), 2),
-        ran_on="" if other == assignment.subject.digest else other,
+        ran_on="" if served_digest == assignment.subject.digest else served_digest,
     )
 
 
@@ -151,6 +151,7 @@ def _follow(process: subprocess.Popen[bytes], results: Path, say: Say) -> list[d
     reported: set[str] = set()  # a reason that many tests share is printed once
     position = 0
     while True:
+        # Asked before reading: results written between the two are still read.
         ended = process.poll() is not None
         text = results.read_bytes()[position:] if results.exists() else b""
         lines, _, _ = text.rpartition(b"\n")  # the last line may be half written

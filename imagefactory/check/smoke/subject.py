@@ -48,14 +48,14 @@ def subject_of_target(project: Project, target: str) -> Subject:
 def subject_of_layout(project: Project, layout: Layout, name: str = "") -> Subject:
     """Return the image of an OCI layout, after checking its documents against their digests."""
     digest, config = layout.manifest_digest(), layout.config_digest()
-    for what, named in (("manifest", digest), ("configuration", config)):
-        blob = layout.blob(named)
-        if not blob.exists() or f"sha256:{sha256_of(blob.read_bytes())}" != named:
+    for what, expected in (("manifest", digest), ("configuration", config)):
+        blob = layout.blob(expected)
+        if not blob.exists() or f"sha256:{sha256_of(blob.read_bytes())}" != expected:
             raise BuildError(
                 "no-image",
                 f"The {what} of the image is damaged.",
                 where=layout.folder,
-                why=f"Its bytes are not those of {named}.",
+                why=f"Its bytes are not those of {expected}.",
                 fix="Build it again: `./inv build --target ...`.",
             )
     subject = _subject(project, layout.config(), name or str(layout.folder), digest, config)
@@ -93,11 +93,11 @@ def in_daemon(subject: Subject) -> Iterator[str]:
     """Load the image unless the daemon has it, and remove it afterwards if so; yield its id in the daemon."""
     # Daemons with containerd's image store use the manifest's digest.
     ids = (subject.config, subject.digest)
-    known = next((one for one in ids if daemon.inspect(one) is not None), None)
-    if known or subject.layout is None:  # it was pulled
-        yield known or subject.config
+    image_id = next((candidate for candidate in ids if daemon.inspect(candidate) is not None), None)
+    if image_id or subject.layout is None:  # it was pulled
+        yield image_id or subject.config
         return
-    name = f"{_OWN_NAME}:{subject.config[7:19]}"
+    name = f"{_OWN_NAME}:{subject.config[7:19]}"  # twelve digits after `sha256:`
     loaded = daemon.load(Layout(subject.layout), name)
     if loaded not in ids:
         raise _another(subject.name, f"It has {loaded}; the manifest {subject.digest} names {subject.config}.")
@@ -122,13 +122,13 @@ def _pulled(project: Project, reference: str, auth: Mapping[str, str] | None) ->
     subject = _built_here(project, reference, digest)
     if subject and subject.cell.platform != f"linux/{daemon.ask().machine}":
         return subject
-    known = daemon.pull(reference, auth=auth)
-    digests = known.get("RepoDigests") or []
+    inspected = daemon.pull(reference, auth=auth)
+    digests = inspected.get("RepoDigests") or []
     if digest not in {entry.rpartition("@")[2] for entry in digests}:
         raise _another(reference, f"It has the digests {', '.join(digests) or 'none'}.")
-    config = Digest(known["Id"])
+    config = Digest(inspected["Id"])
     if subject is None:
-        document = {"config": known.get("Config"), "os": known["Os"], "architecture": known["Architecture"]}
+        document = {"config": inspected.get("Config"), "os": inspected["Os"], "architecture": inspected["Architecture"]}
         return _subject(project, document, reference, digest, config)
     if config not in (subject.config, digest):
         raise _another(reference, f"It has {config}; the manifest names {subject.config}.")

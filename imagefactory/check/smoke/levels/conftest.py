@@ -25,7 +25,7 @@ from imagefactory.serve_program import Server as ProgramServer
 INSIDE = Path(__file__).parent / "inside"
 IN_CONTAINER = "/tmp/smoke"  # noqa: S108 - in a container of our own
 NOT_APPLICABLE = "not applicable"
-LONGEST_MESSAGE = 2000
+LONGEST_MESSAGE = 2000  # characters
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -65,6 +65,7 @@ def pytest_runtest_makereport(
     return report
 
 
+# Setup, call and teardown of a test; the last completes its result.
 PHASES = pytest.StashKey[list[tuple[pytest.TestReport, Any]]]()
 
 
@@ -119,9 +120,9 @@ def project(assignment: Assignment) -> Project:
 
 @pytest.fixture(scope="session")
 def plan(project: Project, subject: Subject) -> Plan:
-    found = plan_of(project, subject)
-    assert found is not None, f"the image's plan is {subject.plan_key}; this checkout has another one"
-    return found
+    plan = plan_of(project, subject)
+    assert plan is not None, f"the image's plan is {subject.plan_key}; this checkout has another one"
+    return plan
 
 
 @pytest.fixture(scope="session")
@@ -133,8 +134,8 @@ def about(subject: Subject) -> Server:
 @pytest.fixture(scope="session")
 def program(subject: Subject) -> ProgramServer:
     """What the serve program of the image knows about its server."""
-    found: ProgramServer = import_module(f"images.serve.program.servers.{subject.cell.server}").SERVER
-    return found
+    server: ProgramServer = import_module(f"images.serve.program.servers.{subject.cell.server}").SERVER
+    return server
 
 
 @pytest.fixture
@@ -197,6 +198,7 @@ def in_python(inside: Any, project: Project, subject: Subject) -> Callable[..., 
             words.insert(0, "python3")
         done = inside.run(" ".join(words))
         assert done.rc == 0, f"{program} ended with code {done.rc}: {(done.stderr or done.stdout)[-1500:]}"
+        # Imported packages may print first.
         return json.loads(done.stdout.splitlines()[-1])
 
     return run

@@ -58,6 +58,7 @@ def compiled_sources(root: Path, plan: Plan) -> Callable[[str], bool]:
 
 def source_of(compiled: str) -> str:
     """Return the path of the source of bytecode."""
+    # __pycache__/NAME.cpython-312.opt-1.pyc (PEP 3147, PEP 488), or NAME.pyc beside its source.
     return re.sub(r"(?:__pycache__/)?([^/]+?)(?:\.cpython-\d+)?(?:\.opt-\d)?\.pyc$", r"\1.py", compiled)
 
 
@@ -66,8 +67,8 @@ def hash_of_source(magic: bytes, source: bytes) -> bytes:
     return _imp.source_hash(int.from_bytes(magic, "little"), source)
 
 
-def some(found: list[str], limit: int = 5) -> str:
-    return ", ".join(found[:limit]) + (f" and {len(found) - limit} more" if len(found) > limit else "")
+def some(names: list[str], limit: int = 5) -> str:
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
 def brings_nothing(record: bytes) -> bool:
@@ -77,24 +78,25 @@ def brings_nothing(record: bytes) -> bool:
 
 
 def recorded_hash(entry: ListedPath) -> str:
+    # RECORD has URL-safe base64 without padding (PEP 427).
     digest = urlsafe_b64encode(bytes.fromhex(entry.sha256)).rstrip(b"=").decode()
     return f"sha256={digest}" if digest else ""
 
 
 def resolved(files: Mapping[str, ListedPath], path: str, depth: int = 0) -> ListedPath | None:
     """Follow links, including links of parent folders."""
-    if depth > 20:
+    if depth > 20:  # a circle of links; Linux gives up after 40
         return None
     done = ""
     parts = path.strip("/").split("/")
     for number, part in enumerate(parts, 1):
-        here = f"{done}/{part}".lstrip("/")
-        entry = files.get(here)
+        current = f"{done}/{part}".lstrip("/")
+        entry = files.get(current)
         if entry is None:
             return None
         if entry.kind == "symlink":
             rest = "/".join(parts[number:])
-            target = entry.target if entry.target.startswith("/") else join("/", dirname(here), entry.target)
+            target = entry.target if entry.target.startswith("/") else join("/", dirname(current), entry.target)
             return resolved(files, normpath(join(target, rest)).lstrip("/"), depth + 1)
-        done = here
+        done = current
     return files.get(done)

@@ -27,7 +27,7 @@ from imagefactory.serve_program import Server
 Applies = Callable[[bool, str], None]
 Measure = Callable[[str, object], None]
 IN_CONTAINER = "/tmp/smoke"  # noqa: S108 - in a container of our own
-SLOWEST_IMPORT = 300
+SLOWEST_IMPORT = 300  # seconds
 DRIVERS_OWN = {f"{name}.so.1" for name in ("libcuda", "libnvidia-ml", "libnvcuvid", "libnvidia-encode", "libnvoptix")}
 """Libraries of the GPU driver, which containers get from the host."""
 EXCUSED_LIBRARIES = (
@@ -64,7 +64,7 @@ def run(
     assignment: Assignment, containers: Containers, project: Project, subject: Subject
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run the image as users do."""
-    needed = [word for item in of_pair(project, subject.cell.model).items() for word in ("--env", "=".join(item))]
+    needed = [word for setting in of_pair(project, subject.cell.model).items() for word in ("--env", "=".join(setting))]
 
     def once(*arguments: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
         caches = containers.caches(assignment.image)
@@ -73,7 +73,7 @@ def run(
     return once
 
 
-def said(done: subprocess.CompletedProcess[str]) -> str:
+def ending(done: subprocess.CompletedProcess[str]) -> str:
     return f"it ended with code {done.returncode}: {(done.stderr.strip() or done.stdout.strip())[-800:]}"
 
 
@@ -83,9 +83,9 @@ def test_it_starts_as_the_documented_user(
 ) -> None:
     """`docker run IMAGE` ends at once, or its files in mounted folders belong to the wrong user."""
     who = run("-u", options=(*options, "--entrypoint", "/usr/bin/id"))
-    assert who.stdout.strip() == uid, said(who)
+    assert who.stdout.strip() == uid, ending(who)
     started = run("settings", options=options)
-    assert started.returncode == 0, said(started)
+    assert started.returncode == 0, ending(started)
     assert "MAX_MODEL_LEN" in started.stdout, "no settings"
     assert inside.user("vllm").uid == 1000
 
@@ -93,7 +93,7 @@ def test_it_starts_as_the_documented_user(
 def test_a_dry_run_shows_the_command(run: Callable[..., Any], plan: Plan, program: Server) -> None:
     """`docker run --rm IMAGE --dry-run` does not work."""
     done = run("--dry-run", "--json")
-    assert done.returncode == 0, said(done)
+    assert done.returncode == 0, ending(done)
     shown = json.loads(done.stdout)
     model = next(layer.settings.model for layer in plan.layers if layer.kind == "model")
     would = f"it would run {shown['command']}"
@@ -108,8 +108,8 @@ def test_the_server_can_be_imported(
 ) -> None:
     """The server fails at start-up with an ImportError, or takes minutes to start."""
     first, second = (in_python("import_server.py", program.name) for _ in range(2))
-    wanted = project.matrix.versions[plan.version].release
-    assert plan.kernels != "upstream" or first["version"].partition("+")[0] == wanted, first["version"]
+    release = project.matrix.versions[plan.version].release
+    assert plan.kernels != "upstream" or first["version"].partition("+")[0] == release, first["version"]
     record_property("first_import_seconds", first["seconds"])
     record_property("import_seconds", second["seconds"])
     assert second["seconds"] < SLOWEST_IMPORT, f"it took {second['seconds']} s"
@@ -149,8 +149,8 @@ def test_it_has_the_flags_of_every_model(
     record_property("models", len(cells))
     wrong = {}
     for cell in cells:
-        given = of_pair(project, cell.model)
-        command = prepare(project, cell, subject.config, given=given, environment={}).command
+        settings = of_pair(project, cell.model)
+        command = prepare(project, cell, subject.config, given=settings, environment={}).command
         wrong[str(cell)] = unexplained(command, help_text[0])
     assert not any(wrong.values()), f"its help does not explain {wrong}"
 
@@ -158,6 +158,7 @@ def test_it_has_the_flags_of_every_model(
 def unexplained(command: Sequence[str], text: str) -> list[str]:
     """List the flags of a command that a help does not explain, and values that are not among its choices."""
     explained = {word.rstrip(",") for word in text.replace("[", " ").replace("]", " ").split()}
+    # argparse writes choices as --flag {a,b}.
     choices = {flag: set(values.split(",")) for flag, values in re.findall(r"(--[\w-]+) \{([^}\s]+)\}", text)}
     # `sglang serve` reads --model-type before the parser that explains itself.
     missing = [word for word in command if word.startswith("--") and word not in explained | {"--model-type"}]
@@ -169,26 +170,26 @@ def test_apt_knows_the_mirrors_of_debian(run: Callable[..., Any], plan: Plan, pr
     debian = project.matrix.bases[project.matrix.archs[plan.arch].base].debian
     done = run("update", "--print-uris", options=("--entrypoint", "/usr/bin/apt-get"))
     for suite in (debian, f"{debian}-security"):
-        assert f"/dists/{suite}/main/" in done.stdout, f"{suite} is missing: {said(done)}"
+        assert f"/dists/{suite}/main/" in done.stdout, f"{suite} is missing: {ending(done)}"
 
 
 def test_every_console_script_loads(in_python: Callable[..., Any], record_property: Measure) -> None:
     """A command of the image (vllm, hf, torchrun, ...) fails because a package lacks a requirement."""
-    found = in_python("console_scripts.py")
-    record_property("scripts", found["loaded"])
-    assert found["loaded"] > 0
-    wrong = {name: why for name, why in found["failed"].items() if name not in EXCUSED_SCRIPTS}
+    report = in_python("console_scripts.py")
+    record_property("scripts", report["loaded"])
+    assert report["loaded"] > 0
+    wrong = {name: why for name, why in report["failed"].items() if name not in EXCUSED_SCRIPTS}
     assert not wrong, "; ".join(f"{name}: {why}" for name, why in wrong.items())
 
 
 def test_shared_libraries_resolve(in_python: Callable[..., Any], record_property: Measure) -> None:
     """vLLM fails with "cannot open shared object file" when it first needs the library."""
-    found = in_python("shared_libraries.py")
-    record_property("libraries", found["libraries"])
-    assert found["libraries"] > 0
+    report = in_python("shared_libraries.py")
+    record_property("libraries", report["libraries"])
+    assert report["libraries"] > 0
     wrong = {
         name: needing
-        for name, users in found["missing"].items()
+        for name, users in report["missing"].items()
         if name not in DRIVERS_OWN and (needing := [user for user in users if not is_excused(user, name)])
     }
     assert not wrong, "; ".join(f"{name}, which {users[0]} needs" for name, users in sorted(wrong.items()))
@@ -221,14 +222,14 @@ def test_the_compiler_supports_the_arch(
     # As in vLLM, torch has loaded the CUDA runtime before.
     loads = inside.run("python3 -c %s", "import torch, ctypes; ctypes.CDLL('/tmp/kernel.so')")
     assert loads.rc == 0, f"it does not load: {complaint(loads)}"
-    record_property("arch", int(number.rstrip("af")))
+    record_property("arch", int(number.rstrip("af")))  # sm_121a, sm_120f: code for one chip or its family
 
 
 def test_the_cuda_runtime_is_found_by_name(inside: Any, plan: Plan, applies: Applies) -> None:
     """The server does not start: fastsafetensors asks for it so, and says that there is no GPU."""
     applies("CUDA_HOME" in plan.config.env, "the image has no CUDA toolkit")
-    found = inside.run("python3 -c %s", "import ctypes; ctypes.CDLL('libcudart.so').cudaGetDeviceCount")
-    assert found.rc == 0, complaint(found)
+    lookup = inside.run("python3 -c %s", "import ctypes; ctypes.CDLL('libcudart.so').cudaGetDeviceCount")
+    assert lookup.rc == 0, complaint(lookup)
 
 
 def complaint(compiled: Any) -> str:
@@ -241,18 +242,20 @@ def test_the_health_check_is_configured(assignment: Assignment, inside: Any) -> 
     wired = json.loads(docker("inspect", "--format", "{{json .Config.Healthcheck}}", assignment.image).stdout)
     assert wired is not None, "the image has no health check"
     assert wired["Test"] == ["CMD", *ENTRYPOINT, "health"], f"it runs {wired['Test']}"
-    asked = inside.run(" ".join([*ENTRYPOINT, "health"]))
-    assert asked.rc == 1, f"without a server it says {asked.stdout.strip()!r} with code {asked.rc}"
-    assert "is not healthy" in asked.stdout
+    health = inside.run(" ".join([*ENTRYPOINT, "health"]))
+    assert health.rc == 1, f"without a server it says {health.stdout.strip()!r} with code {health.rc}"
+    assert "is not healthy" in health.stdout
 
 
 def test_tls_works(in_python: Callable[..., Any], record_property: Measure) -> None:
     """Models cannot be downloaded ("certificate verify failed"), or can be changed on the way."""
-    found = in_python("tls.py")
-    record_property("authorities", found["authorities"])
-    assert found["authorities"] > 50, "the image trusts hardly any certificate authority"
-    assert found["authorities_of_packages"] > 50
-    assert found["trusted"] == "well", f"a valid certificate is refused: {found['trusted']}"
-    refused = found["not_trusted"]
+    report = in_python("tls.py")
+    record_property("authorities", report["authorities"])
+    # Mozilla's list, which Debian and certifi ship, has more than a hundred.
+    assert report["authorities"] > 50, "the image trusts hardly any certificate authority"
+    assert report["authorities_of_packages"] > 50
+    assert report["trusted"] == "well", f"a valid certificate is refused: {report['trusted']}"
+    refused = report["not_trusted"]
     assert refused == "SSLCertVerificationError", f"an invalid certificate: {refused}"
-    assert (found["curl_trusted"], found["curl_not_trusted"]) == (0, 60), f"curl: {found}"
+    # 60: curl could not verify the server's certificate.
+    assert (report["curl_trusted"], report["curl_not_trusted"]) == (0, 60), f"curl: {report}"

@@ -26,7 +26,7 @@ START_LIMIT = float(os.environ.get("FACTORY_SMOKE_START_LIMIT", "7200"))
 CHAT = "/v1/chat/completions"
 BACKENDS = re.compile(r"\[serve\] attention by (?P<model>\w+)(?:, draft attention by (?P<draft>\w+))?")
 SLOW_KERNELS = re.compile(r"\[serve\] WARNING: (\w+) runs through Marlin")
-PATIENCE = 120
+PATIENCE = 120  # seconds until the log has the kernels
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +52,8 @@ def ask(served: RunningServer, model: str, text: str, tokens: int) -> dict[str, 
     body = {"model": model, "messages": messages, "temperature": 0, "max_tokens": tokens}
     answer = served.post(CHAT, body)
     assert answer.status_code == 200, answer.text
-    told: dict[str, object] = answer.json()
-    return told
+    document: dict[str, object] = answer.json()
+    return document
 
 
 def test_the_model_serves(ready: tuple[RunningServer, float], model: str, record_property: Measure) -> None:
@@ -68,17 +68,17 @@ def test_the_intended_backends_are_used(served: RunningServer, plan: Plan, about
     """The server uses other kernels than those that were measured: slower, or with other memory needs."""
     applies(about.logs_backends, f"{about.title} does not log its attention kernels")
     deadline = time.monotonic() + PATIENCE
-    while (found := BACKENDS.search(served.container.log)) is None and time.monotonic() < deadline:
+    while (match := BACKENDS.search(served.container.log)) is None and time.monotonic() < deadline:
         time.sleep(1)
-    assert found is not None, "the log does not say which attention kernels the server chose"
-    wanted = {
+    assert match is not None, "the log does not say which attention kernels the server chose"
+    intended = {
         "model": plan.config.env.get("ATTENTION_BACKEND"),
         "draft": plan.config.env.get("DRAFT_ATTENTION_BACKEND"),
     }
     wrong = [
-        f"{part} attention by {found[part]}, intended: {backend}"
-        for part, backend in wanted.items()
-        if backend not in (None, "", "auto") and (found[part] or "").lower() != backend
+        f"{part} attention by {match[part]}, intended: {backend}"
+        for part, backend in intended.items()
+        if backend not in (None, "", "auto") and (match[part] or "").lower() != backend
     ]
     assert not wrong, "; ".join(wrong)
     slow = SLOW_KERNELS.search(served.container.log)

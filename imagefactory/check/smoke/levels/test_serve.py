@@ -22,8 +22,8 @@ from imagefactory.serve_program import Server as ProgramServer
 
 Applies = Callable[[bool, str], None]
 Measure = Callable[[str, object], None]
-START_LIMIT = 600
-WARM_UP_LIMIT = 120
+START_LIMIT = 600  # seconds
+WARM_UP_LIMIT = 120  # seconds
 MODEL = "tiny"
 QUESTION: dict[str, object] = {
     "model": MODEL,
@@ -32,6 +32,7 @@ QUESTION: dict[str, object] = {
     "temperature": 0,
 }
 OPEN = {"/health", "/ping", "/metrics"}
+# Paths that resemble open ones, or that a router could shorten to one.
 EXTRA_PATHS = (
     "/",
     "/docs",
@@ -87,9 +88,9 @@ def test_it_becomes_healthy(ready: tuple[RunningServer, float], record_property:
     """The server does not start."""
     server, seconds = ready
     record_property("start_seconds", round(seconds, 1))
-    asked = server.container.execute(*ENTRYPOINT, "health")
-    told = f"Docker's own check says: {asked.stdout}{asked.stderr}"
-    assert (asked.returncode, asked.stdout.strip()) == (0, "healthy"), told
+    health = server.container.execute(*ENTRYPOINT, "health")
+    explanation = f"Docker's own check says: {health.stdout}{health.stderr}"
+    assert (health.returncode, health.stdout.strip()) == (0, "healthy"), explanation
 
 
 def test_mods_were_applied_at_start(served: RunningServer, assignment: Assignment, applies: Applies) -> None:
@@ -130,6 +131,7 @@ def test_it_streams(served: RunningServer) -> None:
     answer = served.post(CHAT, {**QUESTION, "stream": True})
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/event-stream")
+    # Server-sent events, of which OpenAI's API makes the last one [DONE].
     events = [line.removeprefix(b"data: ") for line in answer.iter_lines() if line.startswith(b"data: ")]
     assert events[-1] == b"[DONE]", f"the stream ends with {events[-1:]!r}"
     chunks = [json.loads(event) for event in events[:-1]]
@@ -142,8 +144,8 @@ def test_an_answer_keeps_to_a_schema(served: RunningServer) -> None:
     """Programs that ask for JSON of a certain shape get an error, or text that they cannot read."""
     # Random weights would fill an object with white space.
     schema = {"name": "decision", "schema": {"type": "string", "enum": ["yes", "no"]}}
-    wanted = {"response_format": {"type": "json_schema", "json_schema": schema}}
-    answer = served.post(CHAT, {**QUESTION, **wanted})
+    answer_format = {"response_format": {"type": "json_schema", "json_schema": schema}}
+    answer = served.post(CHAT, {**QUESTION, **answer_format})
     assert answer.status_code == 200, answer.text
     assert answer.json()["choices"][0]["message"]["content"] in ('"yes"', '"no"'), answer.text
 
@@ -158,9 +160,9 @@ def test_every_path_but_three_needs_the_key(
     served: RunningServer, program: ProgramServer, record_property: Measure
 ) -> None:
     """Anyone in the network can use the server by a path that its API key does not guard, or read its state."""
-    found = served.container.execute("python3", "-c", (INSIDE / "routes.py").read_text("utf-8"), program.name)
+    routes = served.container.execute("python3", "-c", (INSIDE / "routes.py").read_text("utf-8"), program.name)
     described = served.get("/openapi.json").json()["paths"]
-    paths = {*json.loads(found.stdout), *described, *EXTRA_PATHS}
+    paths = {*json.loads(routes.stdout), *described, *EXTRA_PATHS}
     assert len(described) > 10
     record_property("paths", len(paths))
     answers = {}
@@ -168,6 +170,7 @@ def test_every_path_but_three_needs_the_key(
         # What a path takes in braces is any word.
         sent, socket = re.sub(r"\{[^}]*\}", "x", path), method == "WebSocket"
         answers[path, method, key] = served.status("GET" if socket else method, sent, key, websocket=socket)
+    # An ASGI server refuses a WebSocket with 403.
     wrong = [f"{method} {path}: {status}" for (path, method, _), status in answers.items() if status not in (401, 403)]
     assert not wrong, f"answered without a key, or with a wrong one: {', '.join(wrong)}"
     # SGLang itself asks for the key at /ping.

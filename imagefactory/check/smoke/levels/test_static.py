@@ -127,9 +127,9 @@ def test_every_blob_matches_its_digest(subject: Subject, layers: dict[Digest, La
     assert subject.layout is not None
     layout = Layout(subject.layout)
     documents = (layout.manifest_digest(), layout.config_digest())
-    found = {digest: digest_of(layout.blob(digest).read_bytes()) for digest in documents}
-    found |= {digest: layers[digest].digest for digest in layout.layer_digests()}
-    for digest, actual in found.items():
+    hashes = {digest: digest_of(layout.blob(digest).read_bytes()) for digest in documents}
+    hashes |= {digest: layers[digest].digest for digest in layout.layer_digests()}
+    for digest, actual in hashes.items():
         assert actual == digest, f"{digest} has the hash {actual or '(unreadable)'}"
 
 
@@ -156,29 +156,30 @@ def test_configuration_and_labels_match_the_plan(plan: Plan, contents: Contents)
     """Labels, variables, user, entrypoint or health check are not as documented: `docker run` may not work."""
     diff_ids = contents.config["rootfs"]["diff_ids"]
     assert len(diff_ids) == len(plan.layers), f"{len(diff_ids)} layers; the plan has {len(plan.layers)}"
+    # Of its layers a configuration names only the diff_ids.
     blobs = [Blob(diff_id=Digest(diff_id), digest=Digest(""), size=0, unpacked=0) for diff_id in diff_ids]
     planned = json.loads(make_image(plan, blobs).config)
     actual = dict(contents.config)
-    one, other = (
+    built, expected = (
         {name: value for name, value in document["config"].items() if value}
         | {name: document.get(name) for name in ("architecture", "os", "created", "history")}
         for document in (actual, planned)
     )
     wrong = [
-        f"{name} is {one.get(name)!r}, planned: {other.get(name)!r}"
-        for name in dict.fromkeys([*other, *one])
-        if one.get(name) != other.get(name)
+        f"{name} is {built.get(name)!r}, planned: {expected.get(name)!r}"
+        for name in dict.fromkeys([*expected, *built])
+        if built.get(name) != expected.get(name)
     ]
     assert not wrong, "; ".join(wrong)
 
 
 def test_layers_match_their_records(plan: Plan, contents: Contents, project: Project, applies: Applies) -> None:
     """A layer differs from its record in locks/layers.toml: a rebuild elsewhere gives another image."""
-    known = KnownLayers(project.known_layers)
-    on_record = [known.blob(layer.key) for layer in plan.layers]
+    known_layers = KnownLayers(project.known_layers)
+    on_record = [known_layers.blob(layer.key) for layer in plan.layers]
     applies(any(on_record), "none of its layers is on record")
-    there = zip(plan.layers, on_record, contents.config["rootfs"]["diff_ids"], strict=True)
-    wrong = [f"{layer.kind} {layer.name}" for layer, blob, own in there if blob and blob.diff_id != own]
+    layers = zip(plan.layers, on_record, contents.config["rootfs"]["diff_ids"], strict=True)
+    wrong = [f"{layer.kind} {layer.name}" for layer, blob, diff_id in layers if blob and blob.diff_id != diff_id]
     assert not wrong, f"not as recorded: {some(wrong)}"
 
 
@@ -186,9 +187,9 @@ def test_the_serve_program_is_complete(plan: Plan, contents: Contents) -> None:
     """The image does not start, or starts another program than the one that was tested."""
     [serve] = [layer for layer in plan.layers if layer.kind == "serve"]
     places = serve.settings.files
-    wanted = {places[entry.name]: entry.sha256 for entry in serve.inputs}
-    there = {path: contents.files[path].sha256 for path in wanted if path in contents.files}
-    wrong = [path for path, sha256 in wanted.items() if there.get(path) != sha256]
+    planned = {places[entry.name]: entry.sha256 for entry in serve.inputs}
+    actual = {path: contents.files[path].sha256 for path in planned if path in contents.files}
+    wrong = [path for path, sha256 in planned.items() if actual.get(path) != sha256]
     assert not wrong, f"missing or changed: {some(wrong)}"
     assert contents.files[f"{PROGRAM}/__main__.py"].kind == "file"
 
@@ -197,11 +198,11 @@ def test_programs_to_start_exist(contents: Contents, texts: dict[str, bytes], su
     """The container ends at once: "no such file or directory"."""
     server = f"{VENV}/bin/{subject.cell.server}"
     for path in ("usr/bin/python3", f"{VENV}/bin/python", server, "bin/sh", "usr/bin/sleep"):
-        found = resolved(contents.files, path)
-        assert found is not None, f"/{path} leads nowhere"
-        assert int(found.mode, 8) & 0o111 == 0o111, f"/{path} is not executable"
-    first = texts[server].split(b"\n")[0].decode()
-    assert first.startswith(f"#!/{VENV}/bin/python"), f"/{server} starts with {first}"
+        entry = resolved(contents.files, path)
+        assert entry is not None, f"/{path} leads nowhere"
+        assert int(entry.mode, 8) & 0o111 == 0o111, f"/{path} is not executable"
+    first_line = texts[server].split(b"\n")[0].decode()
+    assert first_line.startswith(f"#!/{VENV}/bin/python"), f"/{server} starts with {first_line}"
 
 
 def test_permissions_are_no_wider_than_debians(contents: Contents) -> None:
@@ -232,10 +233,11 @@ def test_packages_are_complete(contents: Contents, texts: dict[str, bytes], site
         if not path.endswith(".dist-info/RECORD"):
             continue
         for row in csv.reader(io.StringIO(data.decode())):
-            entry = contents.files.get(normpath(join(site, row[0])))
+            entry = contents.files.get(normpath(join(site, row[0])))  # scripts are ../../../bin/NAME
             checked += 1
             if entry is None:
                 wrong.append(f"{row[0]} is missing")
+            # RECORD has no hash of itself (PEP 376).
             elif row[1].startswith("sha256=") and row[1] != recorded_hash(entry):
                 wrong.append(f"{row[0]} has other bytes")
     assert checked > 0, "no package has a RECORD"
@@ -249,6 +251,7 @@ def test_no_bytecode_is_stale(contents: Contents, texts: dict[str, bytes]) -> No
         if not path.endswith(".pyc"):
             continue
         entry = contents.files.get(source_of(path))
+        # PEP 552: after the magic number flags, then time and size of the source, or with flags its hash.
         flags, mtime, size = struct.unpack("<III", data[4:16])
         if entry is None:
             wrong.append(f"{path} has no source")
@@ -287,8 +290,8 @@ def test_mods_are_recorded(contents: Contents, texts: dict[str, bytes], mods: li
     record = json.loads(texts[RECORD_OF_MODS])["mods"]
     assert [entry["name"] for entry in record] == names
     # Several mods may have changed a file; the last one counts.
-    left = {path: hashes["after"] for entry in record for path, hashes in entry["files"].items()}
-    wrong = [path for path, sha256 in left.items() if contents.files[image_path(path, site)].sha256 != sha256]
+    recorded = {path: hashes["after"] for entry in record for path, hashes in entry["files"].items()}
+    wrong = [path for path, sha256 in recorded.items() if contents.files[image_path(path, site)].sha256 != sha256]
     assert not wrong, f"not as the mods left them: {some(wrong)}"
 
 
@@ -358,15 +361,16 @@ def test_licences_are_included(contents: Contents, texts: dict[str, bytes], plan
         if brings_nothing(texts.get(f"{folder}/RECORD", b"")):
             continue
         metadata = HeaderParser().parsestr(data.decode())
-        said = [str(metadata.get(field, "")) for field in ("License-Expression", "License")]
-        said += [value for value in metadata.get_all("Classifier", []) if value.startswith("License ::")]
+        licences = [str(metadata.get(field, "")) for field in ("License-Expression", "License")]
+        licences += [value for value in metadata.get_all("Classifier", []) if value.startswith("License ::")]
         # The image has the text of a licence that is declared elsewhere from Debian.
         elsewhere = DECLARED_ELSEWHERE.get(str(metadata["Name"]), "unknown")
         if f"usr/share/common-licenses/{elsewhere}" in contents.files:
             continue
-        if folder not in with_texts and all(value.strip().lower() in NO_LICENCE_SAID for value in said):
+        if folder not in with_texts and all(value.strip().lower() in NO_LICENCE_SAID for value in licences):
             wrong.append(folder.rpartition("/")[2])
     for path in contents.files:
+        # A package of which several architectures can be installed has its own in the name: NAME:ARCH.list.
         package = re.fullmatch(r"var/lib/dpkg/info/([^:/]+)(?::[^/]+)?\.list", path)
         if package and resolved(contents.files, f"usr/share/doc/{package[1]}/copyright") is None:
             wrong.append(package[1])

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 ELF = b"\x7fELF"
-AT_ONCE = 100
+AT_ONCE = 100  # paths per process: fewer processes, and a command line of legal length
 
 
 def is_elf(path: Path) -> bool:
@@ -20,17 +20,17 @@ def is_elf(path: Path) -> bool:
 
 root = Path(sys.prefix)
 libraries = sorted(path for path in root.rglob("*.so*") if path.is_file() and not path.is_symlink() and is_elf(path))
-there = {path.name for path in root.rglob("*.so*")}
+names = {path.name for path in root.rglob("*.so*")}
 missing: dict[str, list[str]] = {}
 for start in range(0, len(libraries), AT_ONCE):
-    some = libraries[start : start + AT_ONCE]
-    done = subprocess.run(["/usr/bin/ldd", *map(str, some)], capture_output=True, text=True, check=False)
-    current = str(some[0])
+    batch = libraries[start : start + AT_ONCE]
+    done = subprocess.run(["/usr/bin/ldd", *map(str, batch)], capture_output=True, text=True, check=False)
+    current = str(batch[0])  # ldd does not name a file that it gets alone
     for line in done.stdout.splitlines():
         if not line.startswith("\t"):
             current = line.rstrip(":")
         elif "=> not found" in line:
             name = line.split()[0]
-            if name not in there:
+            if name not in names:
                 missing.setdefault(name, []).append(Path(current).relative_to(root).as_posix())
 sys.stdout.write(json.dumps({"libraries": len(libraries), "missing": missing}) + "\n")

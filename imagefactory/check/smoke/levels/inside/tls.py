@@ -59,7 +59,7 @@ def curl(*options: str) -> int:
 
 import certifi  # noqa: E402 - the authorities of requests and the client of the model hub
 
-found = {
+report = {
     "authorities": ssl.create_default_context().cert_store_stats()["x509_ca"],
     "authorities_of_packages": ssl.create_default_context(cafile=certifi.where()).cert_store_stats()["x509_ca"],
     "trusted": asked(ssl.create_default_context(cafile=str(certificate))),
@@ -67,4 +67,4 @@ found = {
     "curl_trusted": curl("--cacert", str(certificate)),
     "curl_not_trusted": curl(),
 }
-sys.stdout.write(json.dumps(found) + "\n")
+sys.stdout.write(json.dumps(report) + "\n")

@@ -17,7 +17,7 @@ class _Shim(MetaPathFinder):
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
         if name != MODULE:
             return None
-        sys.meta_path.remove(self)
+        sys.meta_path.remove(self)  # the next line would end up here again
         spec = find_spec(name)
         if spec is not None and spec.loader is not None:
             _change(spec.loader)
