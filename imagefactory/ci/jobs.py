@@ -97,8 +97,8 @@ class Night:
 
     def jobs(self) -> dict[str, list[dict[str, str]]]:
         compiles = [
-            {"name": f"{one.what} {one.vllm} for {one.arch}", "runner": RUNNERS[one.platform], **vars(one)}
-            for one in self.compiles
+            {"name": f"{job.what} {job.vllm} for {job.arch}", "runner": RUNNERS[job.platform], **vars(job)}
+            for job in self.compiles
         ]
         return {"compile": compiles, **{need: self.matrix(need) for need in NEEDS}}
 
@@ -129,11 +129,11 @@ def _groups(works: Iterable[Work]) -> list[tuple[Work, ...]]:
     def lock(work: Work) -> tuple[str, str, str]:
         return work.cell.version, work.cell.arch, work.cell.platform
 
-    found: list[tuple[Work, ...]] = []
+    groups: list[tuple[Work, ...]] = []
     for _, group in groupby(sorted(works, key=lambda work: (lock(work), work.cell)), lock):
         members = tuple(group)
-        found += [members[begin : begin + CELLS_PER_JOB] for begin in range(0, len(members), CELLS_PER_JOB)]
-    return found
+        groups += [members[begin : begin + CELLS_PER_JOB] for begin in range(0, len(members), CELLS_PER_JOB)]
+    return groups
 
 
 def _job(need: Need, works: Sequence[Work]) -> dict[str, str]:

@@ -99,11 +99,11 @@ class NewRelease:
     def _cells(self) -> list[Cell]:
         """List a cell of each lock that the release needs, the one of the default arch first."""
         default = self.project.matrix.defaults.arch
-        wanted = {(cell.arch, cell.platform) for cell in locked_cells(self.project) if cell.version == self.previous}
+        locked = {(cell.arch, cell.platform) for cell in locked_cells(self.project) if cell.version == self.previous}
         of_locks = {
             (cell.arch, cell.platform): cell
             for cell in buildable(self.now().matrix)
-            if cell.version == self.name and (cell.arch == default or (cell.arch, cell.platform) in wanted)
+            if cell.version == self.name and (cell.arch == default or (cell.arch, cell.platform) in locked)
         }
         return sorted(of_locks.values(), key=lambda cell: cell.arch != default)
 
@@ -122,11 +122,11 @@ class NewRelease:
         if failure is None:
             return None
         kept = self.project.matrix.versions[self.previous].overrides
-        for one in kept:
-            fewer = [other for other in kept if other is not one]
+        for override in kept:
+            fewer = [other for other in kept if other is not override]
             if fewer and attempt(fewer) is None:
                 kept = fewer
-                self.news.done.append(f"{self.title} does without the override of {one.requirement}.")
+                self.news.done.append(f"{self.title} does without the override of {override.requirement}.")
         return attempt(kept) if kept else failure
 
     def _lock(self, cell: Cell) -> bool:
@@ -195,16 +195,16 @@ class NewRelease:
             return {name.partition("/")[0].removesuffix(".py") for name in files}
 
         old, new = families(self.previous), families(self.name)
-        for verb, found in (("brings", new - old), ("no longer has", old - new)):
-            if found:
-                self.news.models.append(f"{self.title} {verb} {_some(sorted(found))}.")
+        for verb, names in (("brings", new - old), ("no longer has", old - new)):
+            if names:
+                self.news.models.append(f"{self.title} {verb} {_some(sorted(names))}.")
 
     def _leave_to_people(self) -> None:
         matrix, decide = self.project.matrix, self.news.decisions
         if self.server == VLLM:
             decide.append(f"`defaults` in `matrix.yaml` still names {matrix.defaults.vllm}.")
         now = self.now().matrix
-        changed = [one for one in matrix.models if default_version(now, one) == self.name]
+        changed = [model for model in matrix.models if default_version(now, model) == self.name]
         if changed:
             decide.append(
                 f"Merging makes {self.title} the default of {_some(changed)}, which the default vLLM cannot serve."
@@ -250,8 +250,8 @@ def with_release(text: str, server: str, release: str, overrides: Sequence[Overr
     row = f'  "{release}": {{release: "{release}"}}\n'
     if overrides:
         written = (
-            f"      - requirement: {_plain(one.requirement)}\n        reason: {_plain(one.reason)}\n"
-            for one in overrides
+            f"      - requirement: {_plain(override.requirement)}\n        reason: {_plain(override.reason)}\n"
+            for override in overrides
         )
         row = f'  "{release}":\n    release: "{release}"\n    overrides:\n{"".join(written)}'
     lines.insert(last, row)
@@ -272,18 +272,18 @@ def _entries(lines: Sequence[str], server: str) -> Iterator[tuple[Version, int]]
         if line.strip() and not line.startswith(" "):
             inside = line.rstrip() == f"{server}:"
         # One release may have several versions: 0.28.0 and 0.28.0-graft.
-        found = re.match(r'  "?([0-9.]+)(?:-[\w-]+)?"?:', line)
-        if inside and found:
-            release = Version(found[1])
+        entry = re.match(r'  "?([0-9.]+)(?:-[\w-]+)?"?:', line)
+        if inside and entry:
+            release = Version(entry[1])
 
 
 def _ahead(text: str, release: Version) -> str:
     """Make `nightly` count as newer than the release that was added."""
 
-    def bumped(found: re.Match[str]) -> str:
-        if Version(found[2]) > release:
-            return found[0]
-        return f"{found[1]}{release.major}.{release.minor + 1}.0.dev0"
+    def bumped(match: re.Match[str]) -> str:
+        if Version(match[2]) > release:
+            return match[0]
+        return f"{match[1]}{release.major}.{release.minor + 1}.0.dev0"
 
     return re.sub(r"^(  nightly:.*counts_as: )([0-9][0-9a-z.]*)", bumped, text, flags=re.MULTILINE)
 
@@ -297,12 +297,12 @@ def prepare(project: Project, indexes: Indexes, upgrade: Sequence[str], say: Say
         for release in new_releases(now.matrix, server, indexes)[-1:] if has_releases(now.matrix, server) else ():
             NewRelease(now, server, release, news, say).add()
     now = Project(project.root, project.store)
-    known = _undeclared(now)
+    undeclared = _undeclared(now)
     update_licences(now, say)
-    if unknown := sorted(_undeclared(now) - known):
+    if unknown := sorted(_undeclared(now) - undeclared):
         news.decisions.append(f"No licence is declared by {', '.join(unknown)}: put it into `locks/licences.toml`.")
     drop_unneeded(now)
-    news.after = {title: here for title, (_, here) in look(now, indexes).releases.items()}
+    news.after = {title: version for title, (_, version) in look(now, indexes).releases.items()}
     moved = _moved(before, _versions(project.locks), security)
     # Only the first ones are shown.
     news.packages = sorted(moved, key=lambda line: not line.endswith(SECURITY))
@@ -328,30 +328,30 @@ def _upgrade(project: Project, upgrade: Sequence[str], news: News, say: Say) -> 
     everything = UPGRADE_ALL in upgrade
     names = [*upgrade, UPGRADE_COMPANIONS] if everything else upgrade
     try:
-        made = list(make_locks(project, locked_cells(project), upgrade=names, say=say))
+        results = list(make_locks(project, locked_cells(project), upgrade=names, say=say))
         if everything:
             lock_environment(project.root, say, upgrade=True)
     except LockError as error:
         git(project.root, "checkout", "--quiet", "--", "locks")
         news.breaks.append(f"No package is upgraded: {in_short(f'{error.what} {error.why}')}")
         return {}
-    return {result.path.relative_to(project.locks).as_posix(): result.security for result in made}
+    return {result.path.relative_to(project.locks).as_posix(): result.security for result in results}
 
 
 def _versions(locks: Path) -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
+    versions: dict[str, dict[str, str]] = {}
     for path in sorted(locks.glob("*/*.toml")):
         data = tomllib.loads(path.read_text("utf-8"))
         entries = [*data.get("wheels", ()), *data.get("debs", ())]
-        found[path.relative_to(locks).as_posix()] = {entry["name"]: entry["version"] for entry in entries}
+        versions[path.relative_to(locks).as_posix()] = {entry["name"]: entry["version"] for entry in entries}
     companions = CompanionLock.path(locks)
     if companions.exists():
         digests = {entry.name: f"{entry.tag}@{entry.digest[:19]}" for entry in CompanionLock.read(companions).images}
-        found[companions.name] = digests
-    own = LockedSet("test", locks / FOLDER.name / "test.txt")  # it holds what the smaller sets hold
-    if own.path.exists():
-        found[own.path.relative_to(locks).as_posix()] = own.pins()
-    return found
+        versions[companions.name] = digests
+    environment = LockedSet("test", locks / FOLDER.name / "test.txt")  # it holds what the smaller sets hold
+    if environment.path.exists():
+        versions[environment.path.relative_to(locks).as_posix()] = environment.pins()
+    return versions
 
 
 def _moved(

@@ -40,12 +40,12 @@ class News:
 
     def markdown(self) -> str:
         changed = ([self.after[title]] if title in self.after else [] for title in self.releases)
-        rows = [(title, *found, *new) for (title, found), new in zip(self.releases.items(), changed, strict=True)]
+        rows = [(title, *versions, *new) for (title, versions), new in zip(self.releases.items(), changed, strict=True)]
         lines = table(f"package | newest | here{' | after this' if self.after else ''}", rows)
         parts = {"Breaks": self.breaks, "Needs a decision": self.decisions, "Models": self.models, "Done": self.done}
-        for title, found in parts.items():
-            told = found or (["nothing"] if title == "Breaks" and self.after else [])
-            lines += [f"## {title}", "", *(f"- {line}" for line in told), ""] if told else []
+        for title, entries in parts.items():
+            shown = entries or (["nothing"] if title == "Breaks" and self.after else [])
+            lines += [f"## {title}", "", *(f"- {line}" for line in shown), ""] if shown else []
         security = sum(line.endswith(SECURITY) for line in self.packages)
         marked = f", {security} of them with a security update from Debian" if security else ""
         more = len(self.packages) - _SHOWN
@@ -62,27 +62,29 @@ def in_short(text: str) -> str:
 
 def newest_here(matrix: Matrix, server: str) -> str:
     """Return the name of the newest release of a server in the matrix; the first of several of one release."""
-    named = {name: one for name, one in matrix.versions.items() if one.release and server_name(name) == server}
+    named = {
+        name: version for name, version in matrix.versions.items() if version.release and server_name(name) == server
+    }
     return max(named, key=lambda name: named[name].version)
 
 
 def offered(indexes: Indexes, distribution: str) -> list[Version]:
     """List the final releases of a distribution that an index has wheels of, oldest first."""
-    found: set[Version] = set()
+    versions: set[Version] = set()
     for offer in indexes.files(distribution):
         try:
             version = parse_wheel_filename(offer.file)[1]
         except InvalidWheelFilename:
             continue
         if not (offer.yanked or version.is_prerelease or version.local):
-            found.add(version)
-    return sorted(found)
+            versions.add(version)
+    return sorted(versions)
 
 
 def new_releases(matrix: Matrix, server: str, indexes: Indexes) -> list[str]:
     """List the releases of a server that are newer than all in the matrix, oldest first."""
-    known = matrix.versions[newest_here(matrix, server)].version
-    return [str(one) for one in offered(indexes, server) if one > known and not one.is_postrelease]
+    newest = matrix.versions[newest_here(matrix, server)].version
+    return [str(version) for version in offered(indexes, server) if version > newest and not version.is_postrelease]
 
 
 def look(project: Project, indexes: Indexes) -> News:
@@ -95,16 +97,16 @@ def look(project: Project, indexes: Indexes) -> News:
         _tell_of_models(news, matrix, server_name(name), last)
     brought = {TITLES[server_name(name)]: _brought(project, name) for name in newest}
     for title, package in BROUGHT.items():
-        here = {server: found[package] for server, found in brought.items() if package in found}
-        each = [f"{version} with {server}" for server, version in here.items()]
+        locked = {server: packages[package] for server, packages in brought.items() if package in packages}
+        each = [f"{version} with {server}" for server, version in locked.items()]
         versions = offered(indexes, package)
-        together = each if len({*here.values()}) > 1 else [*here.values()][:1] or ["-"]
+        together = each if len({*locked.values()}) > 1 else [*locked.values()][:1] or ["-"]
         news.releases[title] = str(versions[-1]) if versions else "-", ", ".join(together)
     return news
 
 
 def has_releases(matrix: Matrix, server: str) -> bool:
-    return any(one.release for name, one in matrix.versions.items() if server_name(name) == server)
+    return any(version.release for name, version in matrix.versions.items() if server_name(name) == server)
 
 
 def _brought(project: Project, version: str) -> dict[str, str]:
@@ -116,9 +118,9 @@ def _brought(project: Project, version: str) -> dict[str, str]:
 
 def _tell_of_models(news: News, matrix: Matrix, server: str, newest: str) -> None:
     """Say which models no release of the matrix serves, and whether the newest one does."""
-    releases = [one for name, one in matrix.versions.items() if one.release and server_name(name) == server]
+    releases = [version for name, version in matrix.versions.items() if version.release and server_name(name) == server]
     for name, model in matrix.models.items():
-        wanted = model.range_of(server)
-        if wanted is not None and not any(release.within(wanted) for release in releases):
-            there = f"{newest} is the first" if newest in SpecifierSet(wanted) else "the index has none"
-            news.models.append(f"{name} needs {TITLES[server]} {wanted}: {there}.")
+        needed = model.range_of(server)
+        if needed is not None and not any(release.within(needed) for release in releases):
+            offer = f"{newest} is the first" if newest in SpecifierSet(needed) else "the index has none"
+            news.models.append(f"{name} needs {TITLES[server]} {needed}: {offer}.")

@@ -47,13 +47,13 @@ def nightly_cells(project: Project) -> list[Cell]:
     That is every model on its own arch, on the version `nightly` and on grafts. A whole compile of a release takes many
     hours, and starts by hand.
     """
-    matrix, found = project.matrix, []
+    matrix, cells = project.matrix, []
     for cell in buildable(matrix):
         choice, _ = choice_for(matrix.versions[cell.version].compile, cell.arch)
         compiled_here = cell.version == NIGHTLY_VERSION or choice == "graft"
         if project.is_locked(cell) or (compiled_here and is_home(matrix, cell)):
-            found.append(cell)
-    return found
+            cells.append(cell)
+    return cells
 
 
 def plan_night(
@@ -71,7 +71,7 @@ def plan_night(
     some deny access to a repository that does not exist yet.
     """
     gate = Gate(project, repository, retry=retry, first=first)
-    known = KnownLayers(project.known_layers)
+    known_layers = KnownLayers(project.known_layers)
     works: list[Work] = []
     broken: list[Trouble] = []
     held: list[Trouble] = []
@@ -79,7 +79,7 @@ def plan_night(
     for cell in filter(project.is_locked, cells):
         try:
             plan = make_plan(project, cell)
-            left = left_to_do(gate, plan, require_record(known, plan), gpu=gpu)
+            left = left_to_do(gate, plan, require_record(known_layers, plan), gpu=gpu)
         except RegistryError:  # concerns every cell
             raise
         except FactoryError as error:
@@ -134,17 +134,17 @@ def reason(before: Published | None, plan: Plan) -> str:
     if before is None:
         return "never published"
     old, new = before.parts, {part.name: part for part in parts_of(plan)}
-    found = differences(old, new)
-    if not found:
+    differing = differences(old, new)
+    if not differing:
         return "the image's configuration changed"
     distribution = server_of(plan.cell).distribution
     server = {f"wheel {distribution}", f"wheel {distribution}-cpu"}
-    first = next((name for name in found if name in server), found[0])
+    first = next((name for name in differing if name in server), differing[0])
     kind, _, name = first.partition(" ")
     before_part, after = old.get(first), new.get(first)
     moved = before_part and after and before_part.version != after.version
-    thing = f"{name} wheel" if kind == "wheel" else {"serve": "serve program"}.get(kind, first)
-    return change_of(name if moved else thing, before_part, after)
+    label = f"{name} wheel" if kind == "wheel" else {"serve": "serve program"}.get(kind, first)
+    return change_of(name if moved else label, before_part, after)
 
 
 def differences(old: dict[str, ImagePart], new: dict[str, ImagePart]) -> list[str]:
@@ -170,12 +170,12 @@ class Compiles(NamedTuple):
 
 def find_compiles(project: Project, repository: Repository | None, cells: Iterable[Cell]) -> Compiles:
     """Compare the wheels that cells need compiled with those in the registry, if there is one."""
-    wanted = {cell: names for cell in cells if (names := compiled_distributions(project.matrix, cell))}
-    shared = remote_wheels(repository) if repository and wanted else []
+    to_compile = {cell: names for cell in cells if (names := compiled_distributions(project.matrix, cell))}
+    shared = remote_wheels(repository) if repository and to_compile else []
     commits: dict[str, str | None] = {}
     jobs: dict[tuple[str, str, str, str], Compile] = {}
     unlocked: dict[Cell, tuple[str, ...]] = {}
-    for cell, names in wanted.items():
+    for cell, names in to_compile.items():
         version = project.matrix.versions[cell.version]
         if version.git and cell.version not in commits:
             commits[cell.version] = None
@@ -218,8 +218,8 @@ def lock_compiled(project: Project, wheels: Mapping[Cell, tuple[str, ...]], watc
     locked = Project(project.root, project.store)  # a project reads each of its files once
     update_licences(locked, say)
     plans = [make_plan(locked, cell) for cell in wheels]
-    known = KnownLayers(locked.known_layers)
-    remember(locked, known, plans, make_layers(BuildRun(locked, plans, watch, known)))
+    known_layers = KnownLayers(locked.known_layers)
+    remember(locked, known_layers, plans, make_layers(BuildRun(locked, plans, watch, known_layers)))
     return {path: text for path, text in _lock_files(project).items() if text != before.get(path)}
 
 

@@ -54,9 +54,9 @@ class Changes:
     def jobs(self, project: Project) -> list[dict[str, str]]:
         """List the targets that a machine without a GPU builds and tests."""
         return [
-            {"name": one.target, "target": one.target, "runner": RUNNERS[one.cell.platform]}
-            for one in self.affected
-            if not one.fault and not has_gpu(project.matrix, one.cell.arch)
+            {"name": affected.target, "target": affected.target, "runner": RUNNERS[affected.cell.platform]}
+            for affected in self.affected
+            if not affected.fault and not has_gpu(project.matrix, affected.cell.arch)
         ]
 
     def markdown(self) -> str:
@@ -64,8 +64,8 @@ class Changes:
         if not self.affected:
             return page("Images", ["No image changes."])
         alike: dict[tuple[str, ...], list[str]] = {}
-        for one in self.affected:
-            alike.setdefault(one.how, []).append(one.target)
+        for affected in self.affected:
+            alike.setdefault(affected.how, []).append(affected.target)
         lines = [f"{len(self.affected)} targets are affected.", ""]
         for what, targets in alike.items():
             more = f" and {len(targets) - 1} more" if len(targets) > 1 else ""
@@ -107,14 +107,14 @@ def worktree(root: Path, commit: str, branch: str = "") -> Iterator[Path]:
 
 
 def _plans(project: Project) -> dict[Cell, Plan | str]:
-    found: dict[Cell, Plan | str] = {}
+    plans: dict[Cell, Plan | str] = {}
     for cell in buildable(project.matrix):
         if project.is_locked(cell):
             try:
-                found[cell] = make_plan(project, cell)
+                plans[cell] = make_plan(project, cell)
             except FactoryError as error:
-                found[cell] = f"{error.what} ({error.where}) {error.why}"
-    return found
+                plans[cell] = f"{error.what} ({error.where}) {error.why}"
+    return plans
 
 
 def _compare(before: dict[Cell, Plan | str], after: dict[Cell, Plan | str]) -> Iterator[Affected]:
@@ -133,23 +133,23 @@ def _compare(before: dict[Cell, Plan | str], after: dict[Cell, Plan | str]) -> I
 
 def git(root: Path, *arguments: str) -> str:
     try:
-        done = subprocess.run(  # noqa: S603 - our own arguments
+        completed = subprocess.run(  # noqa: S603 - our own arguments
             ["git", "-C", str(root), *arguments],  # noqa: S607 - as the user's shell finds it
             capture_output=True,
             text=True,
             check=True,
         )
     except (OSError, subprocess.CalledProcessError) as error:
-        said = getattr(error, "stderr", "") or str(error)
+        message = getattr(error, "stderr", "") or str(error)
         raise BuildError(
             "run-failed",
             "Git cannot do what is needed here.",
             where=f"git {' '.join(arguments)}",
-            why=said.strip().splitlines()[-1] if said.strip() else "",
+            why=message.strip().splitlines()[-1] if message.strip() else "",
             fix="A commit has to be in this clone; in a workflow, check out with `fetch-depth: 0`. A branch must be "
             "checked out nowhere, and to commit, Git needs `user.name` and `user.email`.",
         ) from None
-    return done.stdout
+    return completed.stdout
 
 
 def changed_records(project: Project, base: str) -> dict[Sha256, RecordedLayer]:
@@ -162,9 +162,9 @@ def changed_records(project: Project, base: str) -> dict[Sha256, RecordedLayer]:
         except FactoryError:  # written for another version of the library: everything is new then
             return dict(now.layers)
     layers = {key: record for key, record in now.layers.items() if before.get(key) != record}
-    changed = {one.sha256 for one in project.slim_lock.wheels if one not in slimmed}
+    changed = {wheel.sha256 for wheel in project.slim_lock.wheels if wheel not in slimmed}
     for layer in (layer for plan in locked_plans(project) for layer in plan.layers) if changed else ():
-        if isinstance(layer, WheelLayer) and not changed.isdisjoint(item.sha256 for item in layer.inputs):
+        if isinstance(layer, WheelLayer) and not changed.isdisjoint(wheel.sha256 for wheel in layer.inputs):
             layers |= {layer.key: now.layers[layer.key]} if layer.key in now.layers else {}
     return layers
 
@@ -186,10 +186,10 @@ def check_records(project: Project, changed: Mapping[Sha256, RecordedLayer], wat
 def _parts(project: Project, layers: Collection[Sha256]) -> Iterator[Plan]:
     left = set(layers)
     for plan in locked_plans(project):
-        wanted = {layer.key: layer for layer in plan.layers if layer.key in left}
-        left -= wanted.keys()
-        if wanted:
-            yield plan.model_copy(update={"layers": tuple(wanted.values())})
+        matching = {layer.key: layer for layer in plan.layers if layer.key in left}
+        left -= matching.keys()
+        if matching:
+            yield plan.model_copy(update={"layers": tuple(matching.values())})
 
 
 def _refuted_layers(project: Project, layers: Mapping[Sha256, RecordedLayer], watch: Watcher) -> Iterator[str]:
@@ -198,14 +198,14 @@ def _refuted_layers(project: Project, layers: Mapping[Sha256, RecordedLayer], wa
         with project.store.scratch() as scratch:
             fresh = replace(project, store=Store(scratch / "store"))
             built = make_layers(BuildRun(fresh, [part], watch))
-            slimmed = {one.sha256: one for key in built for one in read_slimmed(key, fresh.store)}
+            slimmed = {wheel.sha256: wheel for key in built for wheel in read_slimmed(key, fresh.store)}
         for layer in part.layers:
             if not isinstance(layer, WheelLayer) or layer.settings.slim is None:
                 continue
             chip, rule = layer.settings.slim.chip, layer.settings.slim.rule
-            for item in layer.inputs:
-                if project.slim_lock.find(item.sha256, chip, rule) != slimmed.get(item.sha256):
-                    yield f"{item.name}: {SlimLock.file} has something else about it than a rebuild gives"
+            for wheel in layer.inputs:
+                if project.slim_lock.find(wheel.sha256, chip, rule) != slimmed.get(wheel.sha256):
+                    yield f"{wheel.name}: {SlimLock.file} has something else about it than a rebuild gives"
         for key, blob in built.items():
             record = left.pop(key)
             if record.blob != blob:

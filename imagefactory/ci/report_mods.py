@@ -32,13 +32,13 @@ class ModFinding:
 
     @property
     def title(self) -> str:
-        said = "seems to be upstream" if self.kind == "upstream" else "does not hold"
-        return f"The mod {self.mod} {said} on {', '.join(result.version for result in self.results)}"
+        verdict = "seems to be upstream" if self.kind == "upstream" else "does not hold"
+        return f"The mod {self.mod} {verdict} on {', '.join(result.version for result in self.results)}"
 
     @property
     def state(self) -> str:
-        found = sorted([result.version, result.status, result.detail] for result in self.results)
-        return checksum([self.kind, *found])[:12]
+        evidence = sorted([result.version, result.status, result.detail] for result in self.results)
+        return checksum([self.kind, *evidence])[:12]
 
     def body(self, commit: str = "") -> str:
         if self.kind == "upstream":
@@ -67,35 +67,37 @@ def findings(results: Iterable[ModResult]) -> list[ModFinding]:
     for result in results:
         if not result.holds:
             wrong.setdefault(result.mod, []).append(result)
-    upstream = {mod for mod, found in wrong.items() if any(UPSTREAM in result.detail for result in found)}
-    return [ModFinding(mod, "upstream" if mod in upstream else "broken", tuple(found)) for mod, found in wrong.items()]
+    upstream = {mod for mod, failures in wrong.items() if any(UPSTREAM in result.detail for result in failures)}
+    return [
+        ModFinding(mod, "upstream" if mod in upstream else "broken", tuple(failures)) for mod, failures in wrong.items()
+    ]
 
 
 def report(
-    github: GitHub, results: Sequence[ModResult], *, commit: str = "", known: Iterable[str] = ()
+    github: GitHub, results: Sequence[ModResult], *, commit: str = "", all_mods: Iterable[str] = ()
 ) -> list[Reported]:
     """Open, update or close issues to match what was found.
 
-    An issue that somebody closed stays closed until the finding changes. `known` names all mods: an open issue about
-    a mod that holds again, or no longer exists, is closed.
+    An issue that somebody closed stays closed until the finding changes. An open issue about a mod that holds again, or
+    is not among `all_mods` any more, is closed.
     """
-    found = {finding.mod: finding for finding in findings(results)}
+    by_mod = {finding.mod: finding for finding in findings(results)}
     issues = _issues(github)
-    done = [_tell(github, finding, issues.get(mod), finding.body(commit)) for mod, finding in found.items()]
+    reported = [_tell(github, finding, issues.get(mod), finding.body(commit)) for mod, finding in by_mod.items()]
     # A mod that was not checked this time keeps its issue.
-    unchecked = set(known) - {result.mod for result in results}
+    unchecked = set(all_mods) - {result.mod for result in results}
     for mod, issue in issues.items():
-        if issue["state"] == "open" and mod not in unchecked and mod not in found:
-            done.append(_close(github, mod, issue, commit))
-    return done
+        if issue["state"] == "open" and mod not in unchecked and mod not in by_mod:
+            reported.append(_close(github, mod, issue, commit))
+    return reported
 
 
 def _tell(github: GitHub, finding: ModFinding, issue: Document | None, body: str) -> Reported:
     if issue is None:
-        made = github.post("issues", {"title": finding.title, "body": body, "labels": [LABEL]})
-        return finding.mod, "opened", int(made["number"])
-    number, found = int(issue["number"]), _MARK.search(issue["body"] or "")
-    if found and found[2] == finding.state:
+        created = github.post("issues", {"title": finding.title, "body": body, "labels": [LABEL]})
+        return finding.mod, "opened", int(created["number"])
+    number, mark = int(issue["number"]), _MARK.search(issue["body"] or "")
+    if mark and mark[2] == finding.state:
         return finding.mod, "unchanged", number
     github.patch(f"issues/{number}", {"title": finding.title, "body": body, "state": "open"})
     github.post(f"issues/{number}/comments", {"body": "The finding has changed; see above."})
@@ -115,8 +117,8 @@ def _close(github: GitHub, mod: str, issue: Document, commit: str) -> Reported:
 def _issues(github: GitHub) -> dict[str, Document]:
     """Find the issues about mods; of several about one mod, prefer an open one, then the newest."""
     listed = github.pages(f"issues?labels={LABEL}&state=all")
-    issues = sorted(listed, key=lambda one: (one["state"] == "open", one["number"]))
-    marked = [(_MARK.search(one.get("body") or ""), one) for one in issues if "pull_request" not in one]
+    issues = sorted(listed, key=lambda issue: (issue["state"] == "open", issue["number"]))
+    marked = [(_MARK.search(issue.get("body") or ""), issue) for issue in issues if "pull_request" not in issue]
     return {mark[1]: issue for mark, issue in marked if mark}
 
 

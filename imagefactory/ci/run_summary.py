@@ -35,8 +35,8 @@ def night_summary(night: Night) -> str:
     if night.unlocked:
         lines += [f"Compiled and waiting for a lock: {codes(night.unlocked)}", ""]
     for title, troubles in (("Broken", night.broken), ("Left alone", night.held)):
-        told = [(f"`{one.target}`", cell(one.what), cell(one.why)) for one in troubles]
-        lines += [f"### {title}", "", *table("target | what | why", told)] if told else []
+        rows = [(f"`{trouble.target}`", cell(trouble.what), cell(trouble.why)) for trouble in troubles]
+        lines += [f"### {title}", "", *table("target | what | why", rows)] if rows else []
     if night.later:
         lines += [f"{night.later} more do not fit into one run; the next run continues with them.", ""]
     return page("Plan", lines)
@@ -54,16 +54,16 @@ def smoke_summary(records: Iterable[SmokeRecord]) -> str:
 
 def promotion_summary(outcome: Promotion) -> str:
     rows = []
-    for one in outcome.promoted:
-        target = f"`{one.image.cell}/{one.image.cell.machine}`"
-        rows.append((target, f"`{one.image.digest}`", codes(one.named), codes(one.moved)))
+    for promoted in outcome.promoted:
+        target = f"`{promoted.image.cell}/{promoted.image.cell.machine}`"
+        rows.append((target, f"`{promoted.image.digest}`", codes(promoted.named), codes(promoted.moved)))
     moved = table("target | image | permanent tags | moved here", rows) or ["No tag moved.", ""]
     return page("Tags", [*moved, *(f"- {cell(error.what)} {cell(error.why)}" for error in outcome.refused)])
 
 
 def subjects(outcome: Promotion, name: str) -> str:
     """List promoted images as checksums, the form in which `actions/attest` takes several subjects."""
-    digests = dict.fromkeys(one.image.digest.removeprefix("sha256:") for one in outcome.promoted)
+    digests = dict.fromkeys(promoted.image.digest.removeprefix("sha256:") for promoted in outcome.promoted)
     return "".join(f"{digest}  {name}\n" for digest in digests)
 
 
@@ -75,10 +75,10 @@ def history_page(catalog: Catalog, registry: str) -> str:
             when, name = f"{event.time:%Y-%m-%d %H:%M}", f"`{image.cell}/{image.cell.machine}`"
             tags = codes([*event.named, *event.moved])
             rows.append((when, event.kind, name, f"`{image.digest}`", size(image.size), tags, cell(changed)))
-    told = f"Images of `{registry}`. A digest always names the same image: `docker pull {registry}@sha256:…`. "
-    told += "The folder `notes` says for each night what changes."
+    intro = f"Images of `{registry}`. A digest always names the same image: `docker pull {registry}@sha256:…`. "
+    intro += "The folder `notes` says for each night what changes."
     listed = table("when (UTC) | what | target | image | size | tags | changed", rows[::-1])
-    return bounded("\n".join(["# What was published", "", told, "", *listed]))
+    return bounded("\n".join(["# What was published", "", intro, "", *listed]))
 
 
 def night_notes(catalog: Catalog, known: Known, read: Callable[[Digest], Contents]) -> tuple[str, str]:
@@ -88,16 +88,16 @@ def night_notes(catalog: Catalog, known: Known, read: Callable[[Digest], Content
     for event, image, before in steps(catalog):
         if f"{event.time:%Y-%m-%d}" != day:
             continue
-        shared, own = ["published for the first time"], [f"`docker pull` gets {size(image.size)}"]
+        shared, specific = ["published for the first time"], [f"`docker pull` gets {size(image.size)}"]
         if before is not None:
             try:
-                found = lines(compare_contents(read(before.digest), read(image.digest), known))
-                own = [line for line in found if line.startswith(OF_ONE_IMAGE)]
-                shared = [line for line in found if line not in own]
+                changed = lines(compare_contents(read(before.digest), read(image.digest), known))
+                specific = [line for line in changed if line.startswith(OF_ONE_IMAGE)]
+                shared = [line for line in changed if line not in specific]
             except FactoryError as error:
-                shared, own = [f"what changed is not known: {cell(error.what)} {cell(error.why)}"], []
-        told = f"- `{image.cell}/{image.cell.machine}`, `{image.digest}`"
-        sections.setdefault(tuple(shared), []).append("\n".join([told, *(f"  - {line}" for line in own)]))
+                shared, specific = [f"what changed is not known: {cell(error.what)} {cell(error.why)}"], []
+        heading = f"- `{image.cell}/{image.cell.machine}`, `{image.digest}`"
+        sections.setdefault(tuple(shared), []).append("\n".join([heading, *(f"  - {line}" for line in specific)]))
     parts = ["\n".join(["", *images, "", *(f"- {line}" for line in shared), ""]) for shared, images in sections.items()]
     return day, bounded(f"# What changed on {day}\n" + "\n---\n".join(parts))
 

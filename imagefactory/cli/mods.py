@@ -56,7 +56,7 @@ def _report(project: Project, results: Sequence[ModResult], tree: Path) -> None:
 
     write_summary(f"## Mods\n\n{markdown(results)}\n")
     commit = read_source(tree).commit or ""
-    for mod, outcome, number in report(GitHub.from_environment(), results, commit=commit, known=project.mods):
+    for mod, outcome, number in report(GitHub.from_environment(), results, commit=commit, all_mods=project.mods):
         print(f"{mod}: issue {number} {outcome}")
 
 

@@ -47,8 +47,8 @@ def pulled(project: Project, repository: Repository, digest: Digest) -> Subject:
     from imagefactory.check.smoke.subject import subject_of_image  # noqa: PLC0415 - with Docker's client
 
     reference = repository.reference
-    found = find_credentials(reference.registry)
-    auth = {"username": found.username, "password": found.secret} if found else None
+    credentials = find_credentials(reference.registry)
+    auth = {"username": credentials.username, "password": credentials.secret} if credentials else None
     return subject_of_image(project, f"{reference.name}@{digest}", auth=auth)
 
 
@@ -72,9 +72,9 @@ def measure_answers(run: PublishRun, staged: Staged) -> None:
     if base and base.digest == staged.digest:
         return
     before = base.digest if base else None
-    known = staged.dossier.answers(plan.key, *answers_in([folder]))
-    if known and not run.retest and (known.base, known.panel) == (before, panel) and known.verdict != "cannot tell":
-        say(f"{plan.target}: {known.line}")
+    last = staged.dossier.answers(plan.key, *answers_in([folder]))
+    if last and not run.retest and (last.base, last.panel) == (before, panel) and last.verdict != "cannot tell":
+        say(f"{plan.target}: {last.line}")
         return
     record = AnswersRecord(
         digest=staged.digest,
@@ -94,8 +94,8 @@ def measure_answers(run: PublishRun, staged: Staged) -> None:
         if base and earlier is None:
             earlier = measure(project, repository, base.digest, say)
         again = measure(project, repository, staged.digest, say) if earlier else None
-        other = base is not None and _other_kernels(base, staged)
-        record = judged(record, result, base=earlier, again=again, other_kernels=other)
+        new_kernels = base is not None and _other_kernels(base, staged)
+        record = judged(record, result, base=earlier, again=again, other_kernels=new_kernels)
     except (FactoryError, ContainerError) as error:
         why = f"{error.what} {error.why}" if isinstance(error, FactoryError) else str(error)
         record = record.model_copy(update={"why": shorten(clean(why), LONGEST // 2, placeholder=" ...")})
@@ -106,10 +106,11 @@ def measure_answers(run: PublishRun, staged: Staged) -> None:
 def _earlier(repository: Repository, base: Digest, result: AnswersResult) -> AnswersResult | None:
     """Return the measurement that is attached to the image before, if it is of this panel and chip."""
 
-    def alike(one: AnswersResult) -> object:
-        return one.panel, one.machine.platform, {gpu.name for gpu in one.machine.gpus}, one.bound.settings
+    def alike(run: AnswersResult) -> object:
+        return run.panel, run.machine.platform, {gpu.name for gpu in run.machine.gpus}, run.bound.settings
 
-    return next((one for one in Dossier.read(repository, base).measurements() if alike(one) == alike(result)), None)
+    earlier = Dossier.read(repository, base).measurements()
+    return next((measured for measured in earlier if alike(measured) == alike(result)), None)
 
 
 def _other_kernels(base: Published, staged: Staged) -> bool:
@@ -136,8 +137,8 @@ def compact(result: AnswersResult) -> bytes:
         if isinstance(value, float):
             return float(f"{value:.8g}")
         if isinstance(value, dict):
-            return {name: short(one) for name, one in value.items()}
-        return [short(one) for one in value] if isinstance(value, list) else value
+            return {name: short(part) for name, part in value.items()}
+        return [short(part) for part in value] if isinstance(value, list) else value
 
     document = short(result.model_dump(mode="json"))
     return gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=0)

@@ -175,10 +175,10 @@ class Catalog:
     @cached_property
     def events_of(self) -> dict[Digest, list[Event]]:
         """The events about each image, oldest first."""
-        found: dict[Digest, list[Event]] = {}
+        events: dict[Digest, list[Event]] = {}
         for event in self.events:
-            found.setdefault(event.image, []).append(event)
-        return found
+            events.setdefault(event.image, []).append(event)
+        return events
 
     def image(self, digest: str) -> Published | None:
         return self.known.get(Digest(digest))
@@ -220,18 +220,18 @@ class Catalog:
         An image that a rollback took off a tag stays held there, whatever else is published, until somebody
         points that tag at that very image again.
         """
-        wanted = set(tags)
-        held: dict[tuple[str, Digest], Event] = {}
-        for event in self.moves(wanted):
-            for tag in wanted & event.moved.keys():
-                held.pop((tag, event.image), None)
+        asked = set(tags)
+        rollbacks: dict[tuple[str, Digest], Event] = {}
+        for event in self.moves(asked):
+            for tag in asked & event.moved.keys():
+                rollbacks.pop((tag, event.image), None)
                 if event.kind == "rollback" and event.left is not None:
-                    held[tag, event.left] = event
-        return {digest: event for (_, digest), event in held.items()}
+                    rollbacks[tag, event.left] = event
+        return {digest: event for (_, digest), event in rollbacks.items()}
 
     def current(self, tags: Iterable[str], platform: str) -> Published | None:
         """Return the image that users of these tags get; the first tag that has one decides."""
-        pointers = [found for tag in tags if (found := self.pointer(tag)) is not None]
+        pointers = [pointer for tag in tags if (pointer := self.pointer(tag)) is not None]
         digests = [pointer.images[platform] for pointer in pointers if platform in pointer.images]
         return self.image(digests[0]) if digests else None
 
@@ -248,9 +248,9 @@ class Catalog:
     def without(self, digests: Iterable[str]) -> Catalog:
         """Drop images, and their promotions; rollbacks stay, with the descriptions of what they hold back."""
         gone = set(digests)
-        held = self.holds(self.moving_tags()) if gone else {}
+        held_back = self.holds(self.moving_tags()) if gone else {}
         return self.with_content(
-            (image for image in self.images if image.digest not in gone or image.digest in held),
+            (image for image in self.images if image.digest not in gone or image.digest in held_back),
             (event for event in self.events if event.kind == "rollback" or event.image not in gone),
         )
 
@@ -356,14 +356,14 @@ def unreadable(where: str, why: str) -> RegistryError:
 
 
 def pointed_at(
-    image: Published, current: Pointer | None, known: Collection[Digest], platforms: Iterable[str]
+    image: Published, current: Pointer | None, published: Collection[Digest], platforms: Iterable[str]
 ) -> dict[str, Digest]:
     """Return the image of each platform once a tag points at an image: the other platforms keep theirs."""
     others = {
         platform: digest
         for platform, digest in (current.images.items() if current else ())
         # Skip images that were pruned since, and platforms that the arch no longer has.
-        if digest in known and platform in set(platforms)
+        if digest in published and platform in set(platforms)
     }
     return dict(sorted((others | {image.platform: image.digest}).items()))
 

@@ -51,7 +51,7 @@ class _Seen:
     """What was read so far. Its keys are digests, so a dossier shares it with those that extend it."""
 
     listed: list[Descriptor] | None = None
-    held: dict[Digest, list[Descriptor] | None] = field(default_factory=dict)
+    payloads: dict[Digest, list[Descriptor] | None] = field(default_factory=dict)
     """Artifact -> what its manifest lists; None if the registry does not have it."""
     blobs: dict[Digest, bytes] = field(default_factory=dict)
 
@@ -83,7 +83,7 @@ class Dossier:
     def attached(self) -> list[Descriptor]:
         if self._seen.listed is None:
             self._seen.listed = referrers.find(self.repository, self.image)
-        return list({item.digest: item for item in (*self._seen.listed, *self.added)}.values())
+        return list({artifact.digest: artifact for artifact in (*self._seen.listed, *self.added)}.values())
 
     def as_of_now(self) -> Self:
         """Return the dossier as the registry has it when it is next asked; what was read stays known."""
@@ -95,7 +95,7 @@ class Dossier:
         added = referrers.attach_many(self.repository, subject, attachments)
         for artifact, attachment in zip(added, attachments, strict=True):
             described = [payload.descriptor() for payload in attachment.payloads]
-            self._seen.held[artifact.digest] = described
+            self._seen.payloads[artifact.digest] = described
             for payload, descriptor in zip(attachment.payloads, described, strict=True):
                 if isinstance(payload.content, bytes):
                     self._seen.blobs[descriptor.digest] = payload.content
@@ -108,19 +108,19 @@ class Dossier:
         """
         read: set[Digest] = set()
         left = _MOST_BYTES
-        for number, artifact in enumerate(item for item in self.attached if item.artifact_type == artifact_type):
+        for number, artifact in enumerate(entry for entry in self.attached if entry.artifact_type == artifact_type):
             if number == _MOST or left <= 0:
                 yield artifact.digest, f"it is not read, nor what follows: {number} others have all that is read"
                 return
             try:
-                held = self._contents_of(artifact.digest)
-                if held is None:
+                payloads = self._contents_of(artifact.digest)
+                if payloads is None:
                     yield artifact.digest, "it is listed, but not there"
                     continue
-                for item in held:
-                    if item.media_type == (media_type or artifact_type) and item.digest not in read:
-                        read.add(item.digest)
-                        content = self._blob(item.digest, min(left, _LARGEST))
+                for payload in payloads:
+                    if payload.media_type == (media_type or artifact_type) and payload.digest not in read:
+                        read.add(payload.digest)
+                        content = self._blob(payload.digest, min(left, _LARGEST))
                         left -= len(content)
                         yield artifact.digest, content
             except InputError as error:
@@ -131,10 +131,10 @@ class Dossier:
                 yield artifact.digest, f"it cannot be read: {error.what} {error.why}"
 
     def _contents_of(self, artifact: Digest) -> list[Descriptor] | None:
-        if artifact not in self._seen.held:
+        if artifact not in self._seen.payloads:
             manifest = self.repository.manifest(artifact)
-            self._seen.held[artifact] = contents(self.repository, manifest) if manifest else None
-        return self._seen.held[artifact]
+            self._seen.payloads[artifact] = contents(self.repository, manifest) if manifest else None
+        return self._seen.payloads[artifact]
 
     def _blob(self, digest: Digest, most: int) -> bytes:
         if digest not in self._seen.blobs:
@@ -147,7 +147,7 @@ class Dossier:
             where = f"{self.repository.reference.name}@{artifact}"
             if isinstance(content, bytes):
                 yield where, content
-            elif self._seen.held.get(artifact, ()) is not None:  # else it was deleted, and the list was not
+            elif self._seen.payloads.get(artifact, ()) is not None:  # else it was deleted, and the list was not
                 raise self.repository.error("unusable", where, f"About this attachment: {content}.")
 
     @cached_property
@@ -159,7 +159,7 @@ class Dossier:
     def smoke(self, key: Sha256) -> SmokeRecord | None:
         """Merge the smoke records about an image of a plan; of a level that ran more than once, the last counts."""
         merged: SmokeRecord | None = None
-        about = [one for one in self.smoke_records if (one.digest, one.plan_key) == (self.image, key)]
+        about = [record for record in self.smoke_records if (record.digest, record.plan_key) == (self.image, key)]
         for record in sorted(about, key=lambda record: record.started):
             merged = record.with_earlier(merged) if merged else record
         return merged
@@ -234,8 +234,8 @@ class Dossier:
         return tuple(self.contents(SBOM_TYPE))
 
 
-def _read_bundles(found: Iterable[Content]) -> Iterator[tuple[Digest, Bundle | str]]:
-    for artifact, content in found:
+def _read_bundles(attached: Iterable[Content]) -> Iterator[tuple[Digest, Bundle | str]]:
+    for artifact, content in attached:
         try:
             yield artifact, content if isinstance(content, str) else Bundle.read(content)
         except BadBundleError as error:

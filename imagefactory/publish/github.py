@@ -70,9 +70,9 @@ class GitHub:
 
     def pages(self, path: str) -> Iterator[Document]:
         for number in range(1, _MOST_PAGES + 1):
-            found = self.get(f"{path}{'&' if '?' in path else '?'}per_page={_PAGE}&page={number}")
-            yield from found
-            if len(found) < _PAGE:
+            entries = self.get(f"{path}{'&' if '?' in path else '?'}per_page={_PAGE}&page={number}")
+            yield from entries
+            if len(entries) < _PAGE:
                 return
         where, why = f"{self.api}/{self.folder}/{path}", f"There are more than {_MOST_PAGES * _PAGE:,} entries."
         fix = "Delete old ones: `./inv prune` reads this list, and GitHub's pages and API delete without it."
@@ -91,11 +91,11 @@ class GitHub:
     def propose(self, branch: str, files: Mapping[str, str], title: str, text: str) -> str | None:
         """Open a pull request with one commit on the default branch, or renew it; None if nothing differs."""
         base = self.get("")["default_branch"]
-        made = self.commit(branch, files, f"{title}\n", onto=base)
+        commit = self.commit(branch, files, f"{title}\n", onto=base)
         owner = self.folder.split("/")[1]
-        if made and not self.get(f"pulls?state=open&head={owner}:{branch}"):
+        if commit and not self.get(f"pulls?state=open&head={owner}:{branch}"):
             self.post("pulls", {"head": branch, "base": base, "title": title, "body": text})
-        return made
+        return commit
 
     def commit(self, branch: str, files: Mapping[str, str], message: str, *, onto: str = "") -> str | None:
         """Commit files to a branch and return the commit; None if nothing differs. A new branch starts empty.
@@ -107,23 +107,23 @@ class GitHub:
         entries = [
             {"path": path, "mode": "100644", "type": "blob", "content": text} for path, text in sorted(files.items())
         ]
-        wanted = self.post("git/trees", {"tree": entries} | ({"base_tree": tree} if tree else {}))["sha"]
-        if wanted in (tree, tip_tree):
+        new_tree = self.post("git/trees", {"tree": entries} | ({"base_tree": tree} if tree else {}))["sha"]
+        if new_tree in (tree, tip_tree):
             return None
         parents = [parent] if parent else []
-        made = self.post("git/commits", {"message": message, "tree": wanted, "parents": parents})
+        created = self.post("git/commits", {"message": message, "tree": new_tree, "parents": parents})
         if tip:
-            self.patch(f"git/refs/heads/{branch}", {"sha": made["sha"], "force": bool(onto)})
+            self.patch(f"git/refs/heads/{branch}", {"sha": created["sha"], "force": bool(onto)})
         else:
-            self.post("git/refs", {"ref": f"refs/heads/{branch}", "sha": made["sha"]})
-        return str(made["sha"])
+            self.post("git/refs", {"ref": f"refs/heads/{branch}", "sha": created["sha"]})
+        return str(created["sha"])
 
     def _head(self, branch: str) -> tuple[str | None, str | None]:
         """Return the commit and the tree of a branch, or neither if it does not exist."""
-        found = self.get(f"git/ref/heads/{branch}", optional=True)
-        if not found:
+        ref = self.get(f"git/ref/heads/{branch}", optional=True)
+        if not ref:
             return None, None
-        commit = found["object"]["sha"]
+        commit = ref["object"]["sha"]
         return commit, self.get(f"git/commits/{commit}")["tree"]["sha"]
 
     def _ask(self, method: str, path: str, data: Mapping[str, Any] | None = None, *, optional: bool = False) -> Any:  # noqa: ANN401 - JSON
@@ -184,8 +184,8 @@ class GitHubPackages:
         """Find the package behind a repository; None for every other registry."""
         if reference.registry != "ghcr.io":
             return None
-        found = find_credentials(reference.registry)
-        if found is None:
+        credentials = find_credentials(reference.registry)
+        if credentials is None:
             raise RegistryError(
                 "access-denied",
                 "GitHub lists the versions of a package only for users who are logged in.",
@@ -193,7 +193,7 @@ class GitHubPackages:
                 why="There are no credentials for ghcr.io.",
                 fix="Set GITHUB_TOKEN, or run `docker login ghcr.io` with a token that may delete packages.",
             )
-        return cls(reference, found.secret, api_address())
+        return cls(reference, credentials.secret, api_address())
 
     def delete(self, digest: Digest) -> None:
         if digest in self._numbers:

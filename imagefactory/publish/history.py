@@ -71,15 +71,15 @@ def read_history(project: Project, repository: Repository, cell: Cell) -> Histor
             fix=f"`./inv publish --target {cell}/{cell.machine}` publishes it.",
         )
     current = catalog.current(tags, cell.platform) or lines[-1].image
-    known = Dossier.read(repository, current.digest).scan_line
+    scan_line = Dossier.read(repository, current.digest).scan_line
     named = {tag: repository.resolve(tag) for tag in tags}
-    return History(lines, catalog.holds(tags), misplaced_tags(named, catalog, tags), known)
+    return History(lines, catalog.holds(tags), misplaced_tags(named, catalog, tags), scan_line)
 
 
 def history(catalog: Catalog, tags: Sequence[str], platform: str) -> list[Line]:
     """List what users of these tags got, oldest first."""
     lines: list[Line] = []
-    held = catalog.holds(tags)
+    held_back = catalog.holds(tags)
     answers: dict[Digest, str] = {}
     before: Published | None = None
     for event in catalog.moves(tags):
@@ -95,7 +95,7 @@ def history(catalog: Catalog, tags: Sequence[str], platform: str) -> list[Line]:
                 image=image,
                 now=tuple(tag for tag in event.moved if catalog.current([tag], platform) == image),
                 changed=changes(before, image),
-                held=image.digest in held,
+                held=image.digest in held_back,
                 answers=answers.get(image.digest, NOT_MEASURED),
             )
         )
@@ -121,18 +121,18 @@ def changes(before: Published | None, image: Published) -> tuple[str, ...]:
         return ("first",)
     if before.digest == image.digest:
         return ("the same image",)
-    found: list[str] = []
+    differences: list[str] = []
     if before.version != image.version:
-        found.append(f"{before.cell.runs} → {version_key(image.version)}")
-    found += [f"mod {name} added" for name in image.mods if name not in before.mods]
-    found += [f"mod {name} gone" for name in before.mods if name not in image.mods]
-    parts, others = image.parts, before.parts
+        differences.append(f"{before.cell.runs} → {version_key(image.version)}")
+    differences += [f"mod {name} added" for name in image.mods if name not in before.mods]
+    differences += [f"mod {name} gone" for name in before.mods if name not in image.mods]
+    parts, old_parts = image.parts, before.parts
     for layer in sorted({part.name for part in {*image.made_of} ^ {*before.made_of}}):
-        old, new = others.get(layer), parts.get(layer)
+        old, new = old_parts.get(layer), parts.get(layer)
         listed = layer.startswith("mod ") and (old is None or new is None)
         if not listed:
-            found.append(change_of(layer.removeprefix("wheel "), old, new))
-    return tuple(found) or ("configuration",)
+            differences.append(change_of(layer.removeprefix("wheel "), old, new))
+    return tuple(differences) or ("configuration",)
 
 
 def change_of(name: str, old: ImagePart | None, new: ImagePart | None) -> str:
@@ -145,12 +145,12 @@ def change_of(name: str, old: ImagePart | None, new: ImagePart | None) -> str:
 
 def misplaced_tags(named: Mapping[str, Digest | None], catalog: Catalog, tags: Iterable[str]) -> list[str]:
     """List tags that do not point where the catalog says: a promotion was interrupted, or somebody moved them."""
-    wanted = {tag: pointer.digest for tag in tags if (pointer := catalog.pointer(tag)) is not None}
-    return [tag for tag, digest in wanted.items() if named.get(tag) != digest]
+    recorded = {tag: pointer.digest for tag in tags if (pointer := catalog.pointer(tag)) is not None}
+    return [tag for tag, digest in recorded.items() if named.get(tag) != digest]
 
 
 def current_images(catalog: Catalog) -> list[CurrentImage]:
-    found: list[CurrentImage] = []
+    images: list[CurrentImage] = []
     for tag in sorted(catalog.moving_tags()):
         moves = catalog.moves([tag])
         for platform, digest in moves[-1].moved[tag].images.items():
@@ -160,8 +160,8 @@ def current_images(catalog: Catalog) -> list[CurrentImage]:
                     break
                 since = event.time
             if image is not None:
-                found.append(CurrentImage(tag, image, since))
-    return found
+                images.append(CurrentImage(tag, image, since))
+    return images
 
 
 def check_tag(
@@ -174,8 +174,8 @@ def check_tag(
         return None
     fits = names_image(project.matrix, tag, cell, key)
     if not fits:
-        other = f"{tag} is a tag of another image than {cell}"
-        return ("not checked", f"{tag} is not a tag of the factory") if fits is None else ("failed", other)
+        mismatch = f"{tag} is a tag of another image than {cell}"
+        return ("not checked", f"{tag} is not a tag of the factory") if fits is None else ("failed", mismatch)
     if reference.digest or tag == staging_tag(key):
         return "ok", f"{tag} is a tag of this target"
     catalog = read_catalog(repository).catalog

@@ -44,9 +44,9 @@ class Contents:
 def contents_of_plan(project: Project, plan: Plan, image: Image | None) -> Contents:
     cell, last = plan.cell, plan.layers[-1]
     models = models_of(last) if isinstance(last, ModelLayer) else ()
-    packages = {f"wheel {one.name}": one.version for one in project.wheel_lock(cell).wheels}
-    packages |= {f"deb {one.name}": one.version for one in project.base_lock(cell).debs}
-    packages |= {f"model {one.name}": one.version for one in models if not one.in_image}
+    packages = {f"wheel {wheel.name}": wheel.version for wheel in project.wheel_lock(cell).wheels}
+    packages |= {f"deb {deb.name}": deb.version for deb in project.base_lock(cell).debs}
+    packages |= {f"model {model.name}": model.version for model in models if not model.in_image}
     return Contents(
         cell,
         image.digest if image else None,
@@ -67,14 +67,14 @@ def contents_in_registry(dossier: Dossier) -> Contents:
     reference = repository.reference.at(digest)
     try:
         config = parse_json(repository.blob(Digest(manifest.document()["config"]["digest"])))
-        own = config["config"]
-        mods = own["Labels"]["imagefactory.mods"]
+        image_config = config["config"]
+        mods = image_config["Labels"]["imagefactory.mods"]
         return Contents(
-            Cell.of_labels(own["Labels"], f"{config['os']}/{config['architecture']}"),
+            Cell.of_labels(image_config["Labels"], f"{config['os']}/{config['architecture']}"),
             digest,
             f"docker pull {reference}",
             () if mods == "none" else tuple(mods.split()),
-            dict(line.split("=", 1) for line in own["Env"]),
+            dict(line.split("=", 1) for line in image_config["Env"]),
             layers,
             dict(_listed(parse_json(texts[0]))) if texts else None,
             dossier.scan,
@@ -91,7 +91,7 @@ def contents_in_registry(dossier: Dossier) -> Contents:
 
 def _listed(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for part in document["components"]:
-        kind = next(one["value"] for one in part["properties"] if one["name"] == "imagefactory:kind")
+        kind = next(entry["value"] for entry in part["properties"] if entry["name"] == "imagefactory:kind")
         if kind in _KINDS and "purl" in part:
             yield f"{kind} {part['name']}", part["version"]
 
@@ -111,15 +111,15 @@ def images_of(
         raise unfit_index(repository, manifest, "it is empty: it lists no image that could be checked")
     if len(children) > _MOST_IMAGES:
         raise unfit_index(repository, manifest, f"it lists {len(children):,} images")
-    found: list[tuple[StoredManifest, Mapping[str, str] | None]] = []
+    images: list[tuple[StoredManifest, Mapping[str, str] | None]] = []
     for child in children:
         image = repository.manifest(child.digest)
         wrong = {child.media_type, image.media_type} - {MANIFEST_TYPE, DOCKER_MANIFEST_TYPE} if image else set()
         if image is None or wrong:
             why = f"which is no image: {wrong.pop()}" if wrong else "which the registry does not have"
             raise unfit_index(repository, manifest, f"it lists {child.digest}, {why}")
-        found.append((image, child.platform))
-    return found
+        images.append((image, child.platform))
+    return images
 
 
 def unfit_index(repository: Repository, index: StoredManifest, why: str) -> TrustError:

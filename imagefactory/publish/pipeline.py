@@ -71,8 +71,8 @@ def attest(run: PublishRun, staged: Staged) -> Staged:
 def judge(run: PublishRun, staged: Staged) -> Ready:
     """Describe an image for the catalog, or raise if it may not have its tags."""
     stands = _require_promotable(run, staged.plan, staged)
-    answers, known = stands.answers, staged.dossier.answers(staged.plan.key)
-    if answers and answers != known:  # somebody accepts now that they changed
+    answers, attached = stands.answers, staged.dossier.answers(staged.plan.key)
+    if answers and answers != attached:  # somebody accepts now that they changed
         staged = replace(staged, dossier=staged.dossier.attach(answers_attachment(answers)))
     line = shorten(clean(answers.line), LONGEST, placeholder=" ...") if answers else ""
     image = Published.of(staged.plan, staged.image, stands.smoke)

@@ -39,8 +39,8 @@ _ABOUT = re.compile(r"sha256-([0-9a-f]{64})(\..+)?")
 
 def subject_of(tag: str) -> Digest | None:
     """Return the manifest that a tag exists for, if it is a list of referrers or a signature."""
-    found = _ABOUT.fullmatch(tag)
-    return Digest(f"sha256:{found[1]}") if found else None
+    match = _ABOUT.fullmatch(tag)
+    return Digest(f"sha256:{match[1]}") if match else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Examined:
             return cls(
                 replace(manifest.descriptor(), artifact_type=kind, annotations=notes),
                 "manifests" in document,
-                tuple(Descriptor.of(item).digest for item in document.get("manifests", ())),
+                tuple(Descriptor.of(child).digest for child in document.get("manifests", ())),
                 Descriptor.of(subject).digest if subject else None,
                 sum(int(layer["size"]) for layer in document.get("layers", ())),
             )
@@ -95,27 +95,27 @@ class Inventory:
     """Manifest -> what is attached to it, by its list of referrers."""
 
     @property
-    def there(self) -> set[Digest]:
+    def existing(self) -> set[Digest]:
         """The manifests that the repository has, as far as is known."""
         return self.kept | self.manifests.keys()
 
     @cached_property
     def unlisted(self) -> dict[Digest, list[Digest]]:
         """Manifest -> what says that it is attached to it, but was lost from the list."""
-        found: dict[Digest, list[Digest]] = {}
+        lost: dict[Digest, list[Digest]] = {}
         for digest, manifest in self.manifests.items():
             subject = manifest.subject
             if subject and digest not in self.referrers.get(subject, ()):
-                found.setdefault(subject, []).append(digest)
-        return found
+                lost.setdefault(subject, []).append(digest)
+        return lost
 
     @cached_property
     def tags_on(self) -> dict[Digest, list[str]]:
         """Manifest -> the tags that point at it."""
-        found: dict[Digest, list[str]] = {}
+        names: dict[Digest, list[str]] = {}
         for tag in sorted(self.tags):
-            found.setdefault(self.tags[tag], []).append(tag)
-        return found
+            names.setdefault(self.tags[tag], []).append(tag)
+        return names
 
     def reach(self, roots: Iterable[Digest]) -> set[Digest]:
         """List manifests and what they keep alive: the images of an index, the attachments of an image."""
@@ -148,7 +148,9 @@ class Inventory:
 
     def age(self, digest: Digest, moment: datetime) -> timedelta | None:
         """Return how long ago something was last attached to an image, which has no date itself; None if unknown."""
-        attached = [self.manifests[item] for item in self.referrers.get(digest, ()) if item in self.manifests]
+        attached = [
+            self.manifests[artifact] for artifact in self.referrers.get(digest, ()) if artifact in self.manifests
+        ]
         dates = [str(manifest.descriptor.annotations.get(referrers.CREATED, "")) for manifest in attached]
         with suppress(ValueError, TypeError):  # no date, or one without a time zone
             return moment - datetime.fromisoformat(max(dates, default=""))
@@ -163,7 +165,7 @@ def take_inventory(
     catalog = snapshot.catalog
     names = set(repository.tags())
     # Where the tag is gone that never goes, the image may be.
-    loose = outdated(catalog, policy, moment) | {one.digest for one in catalog.images if one.tag not in names}
+    loose = outdated(catalog, policy, moment) | {image.digest for image in catalog.images if image.tag not in names}
     inventory = Inventory(snapshot, catalog.known.keys() - loose)
     owners = fixed_tags(catalog)
     inventory.tags = {tag: owners[tag] for tag in names & owners.keys() if owners[tag] in loose}
@@ -172,14 +174,15 @@ def take_inventory(
     waiting = {*loose, *catalog.indexes(), *catalog.deleting}
     # What was uploaded just now may be about to get a tag; what is older, an earlier prune has seen.
     until, since = moment - _SETTLED, catalog.swept
-    waiting |= {digest for digest, came in uploaded.items() if came < until and (since is None or came > since)}
+    waiting |= {digest for digest, time in uploaded.items() if time < until and (since is None or time > since)}
     with ThreadPoolExecutor(PARALLEL) as pool:
 
         def look(names: list[str] | list[Digest]) -> dict[str, Digest]:
             looked = zip(names, pool.map(partial(Examined.find, repository), names), strict=True)
-            found = {name: one for name, one in looked if one}  # else it was deleted this very moment
-            inventory.manifests |= {one.descriptor.digest: one for one in found.values()}
-            return {name: one.descriptor.digest for name, one in found.items()}
+            # Where there is none, it was deleted this very moment.
+            manifests = {name: manifest for name, manifest in looked if manifest}
+            inventory.manifests |= {manifest.descriptor.digest: manifest for manifest in manifests.values()}
+            return {name: manifest.descriptor.digest for name, manifest in manifests.items()}
 
         tagged = look(unexplained)
         inventory.tags |= tagged
@@ -189,16 +192,20 @@ def take_inventory(
             seen |= waiting
             new += look(sorted(waiting - inventory.manifests.keys())).values()
             examined = [inventory.manifests[digest] for digest in new]
-            about = {*new, *(one.subject for one in examined if one.subject)} - inventory.referrers.keys()
-            listed = [one for one in about if has_api or referrers.fallback_tag(one) in names]
+            about = {
+                *new,
+                *(manifest.subject for manifest in examined if manifest.subject),
+            } - inventory.referrers.keys()
+            listed = [subject for subject in about if has_api or referrers.fallback_tag(subject) in names]
             lists = pool.map(partial(referrers.find, repository), listed)
-            inventory.referrers |= {one: [] for one in about} | {
-                one: [item.digest for item in attached] for one, attached in zip(listed, lists, strict=True)
+            inventory.referrers |= {subject: [] for subject in about} | {
+                subject: [artifact.digest for artifact in attached]
+                for subject, attached in zip(listed, lists, strict=True)
             }
-            waiting = {other for one in examined for other in (*one.needs, *one.predecessor)}
-            waiting |= {other for digest in new for other in inventory.referrers[digest]}
-            known = (seen, inventory.kept, inventory.manifests)
-            waiting = {other for other in waiting if not any(other in one for one in known)}
+            waiting = {digest for manifest in examined for digest in (*manifest.needs, *manifest.predecessor)}
+            waiting |= {artifact for digest in new for artifact in inventory.referrers[digest]}
+            handled = (seen, inventory.kept, inventory.manifests)
+            waiting = {digest for digest in waiting if not any(digest in group for group in handled)}
             new = []
     return inventory
 
@@ -248,7 +255,7 @@ class Pruning:
     @property
     def announced(self) -> set[Digest]:
         """What goes, or is gone, and might get a tag otherwise: somebody may be pushing it again."""
-        return {item.digest for item in self.deletions if item.kind != "catalog"} | {*self.forgotten}
+        return {deletion.digest for deletion in self.deletions if deletion.kind != "catalog"} | {*self.forgotten}
 
 
 def outdated(catalog: Catalog, policy: Policy, moment: datetime) -> set[Digest]:
@@ -260,7 +267,7 @@ def outdated(catalog: Catalog, policy: Policy, moment: datetime) -> set[Digest]:
             nights[event.image] = max(day, nights.get(event.image, day))
     newer: Counter[Cell] = Counter()
     promoted = [event.image for event in reversed(catalog.events) if event.kind == "promote"]
-    found: set[Digest] = set()
+    going: set[Digest] = set()
     for digest in dict.fromkeys([*promoted, *catalog.known]):  # the newest first
         image = catalog.image(digest)
         if image is None:
@@ -268,9 +275,9 @@ def outdated(catalog: Catalog, policy: Policy, moment: datetime) -> set[Digest]:
         days = (moment.date() - nights.get(digest, date.max)).days
         old = policy.nightly_days is not None and days > policy.nightly_days
         if digest not in in_use and (old or (policy.keep is not None and newer[image.cell] >= policy.keep)):
-            found.add(digest)
+            going.add(digest)
         newer[image.cell] += 1
-    return found
+    return going
 
 
 def plan_pruning(inventory: Inventory, policy: Policy, moment: datetime) -> Pruning:
@@ -294,16 +301,18 @@ def plan_pruning(inventory: Inventory, policy: Policy, moment: datetime) -> Prun
     newest = inventory.snapshot.digest
     if newest:  # and its predecessor, in case somebody has to go back to it
         roots |= {newest, *inventory.manifests[newest].predecessor}
-    kept, there = inventory.reach(roots), inventory.there
+    kept, existing = inventory.reach(roots), inventory.existing
     deletions = [
         Deletion(digest, inventory.kind(digest), tuple(inventory.tags_on.get(digest, ())), manifest.size)
         for digest, manifest in inventory.manifests.items()
         if digest not in kept
     ]
-    stays = there - {item.digest for item in deletions}
+    stays = existing - {deletion.digest for deletion in deletions}
     return Pruning(
-        deletions=tuple(sorted(deletions, key=lambda item: (KINDS.index(item.kind), item.tags, item.digest))),
-        kept=len(kept & there),
+        deletions=tuple(
+            sorted(deletions, key=lambda deletion: (KINDS.index(deletion.kind), deletion.tags, deletion.digest))
+        ),
+        kept=len(kept & existing),
         undated=tuple(sorted(undated)),
         forgotten=tuple(image.digest for image in catalog.images if image.digest not in stays),
     )
@@ -327,13 +336,13 @@ def prune(repository: Repository, policy: Policy, *, delete: bool = False, momen
             fix="Look at what they are: the same command without --delete. Nothing was deleted.",
         )
     # Nobody needs old catalogs. Whoever may not delete finds out with them, and leaves no marks on images.
-    catalogs = [item.digest for item in pruning.deletions if item.kind == "catalog"]
+    catalogs = [deletion.digest for deletion in pruning.deletions if deletion.kind == "catalog"]
     for digest in catalogs:
         remove(digest)
     before = inventory.snapshot.catalog
     if pruning.announced:
         _announce(repository, before, before.with_deleting(pruning.announced))
-    for digest in (item.digest for item in pruning.deletions[len(catalogs) :]):  # catalogs come first
+    for digest in (deletion.digest for deletion in pruning.deletions[len(catalogs) :]):  # catalogs come first
         remove(digest)
     gone = {*pruning.announced, *before.deleting}
     swept = moment - _SETTLED if packages else None
@@ -346,10 +355,10 @@ def prune(repository: Repository, policy: Policy, *, delete: bool = False, momen
 
     if gone or swept:
         write_catalog(repository, finish)
-    there = inventory.there - gone
+    remaining = inventory.existing - gone
     for subject, lost in inventory.unlisted.items():
-        if subject in there:
-            referrers.enlist(repository, subject, *(inventory.manifests[one].descriptor for one in lost))
+        if subject in remaining:
+            referrers.enlist(repository, subject, *(inventory.manifests[artifact].descriptor for artifact in lost))
     return pruning
 
 

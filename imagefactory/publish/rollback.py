@@ -34,23 +34,23 @@ class RolledBack:
 
 def rollback(project: Project, repository: Repository, cell: Cell, to: str = "") -> RolledBack:
     """Point a cell's moving tags at its previous image, or at one named by digest or date."""
-    own = moving_tags(project.matrix, cell)
+    cell_tags = moving_tags(project.matrix, cell)
     snapshot = read_catalog(repository)
     catalog = snapshot.catalog
     manifests = Manifests(repository)
-    unfinished = None if to else _unfinished(repository, catalog, own, cell)
+    unfinished = None if to else _unfinished(repository, catalog, cell_tags, cell)
     if unfinished is not None:
         set_tags(repository, manifests, snapshot, unfinished.moved, ())
         left = catalog.image(unfinished.left) if unfinished.left else None
-        return _rolled_back(catalog.known[unfinished.image], left, own, unfinished.moved)
-    image = choose(catalog, own, cell, to)
+        return _rolled_back(catalog.known[unfinished.image], left, cell_tags, unfinished.moved)
+    image = choose(catalog, cell_tags, cell, to)
     # `MODEL` may go back to an image of another vLLM version; `MODEL-vVLLM` may not.
     had = catalog.tags_of(image.digest)
-    moved = [tag for tag in own if tag in had]
+    moved = [tag for tag in cell_tags if tag in had]
     manifests[image.digest]  # raises if the registry no longer has it
     time = now()
     # One event for each image that is left: it is held back from the tags that it had.
-    events = {uuid.uuid4().hex: item for item in _leaving(catalog, image, moved).items()}
+    events = {uuid.uuid4().hex: departure for departure in _leaving(catalog, image, moved).items()}
 
     def change(catalog: Catalog) -> Catalog:
         refuse_deleting(catalog, image)
@@ -68,11 +68,13 @@ def rollback(project: Project, repository: Repository, cell: Cell, to: str = "")
 
     written = write_catalog(repository, change, seen=snapshot, tags=moved, events=events)
     set_tags(repository, manifests, written, moved, events)
-    return _rolled_back(image, catalog.current(moved, cell.platform), own, moved)
+    return _rolled_back(image, catalog.current(moved, cell.platform), cell_tags, moved)
 
 
-def _rolled_back(image: Published, left: Published | None, own: Iterable[str], moved: Iterable[str]) -> RolledBack:
-    return RolledBack(image, left, tuple(moved), tuple(tag for tag in own if tag not in moved))
+def _rolled_back(
+    image: Published, left: Published | None, cell_tags: Iterable[str], moved: Iterable[str]
+) -> RolledBack:
+    return RolledBack(image, left, tuple(moved), tuple(tag for tag in cell_tags if tag not in moved))
 
 
 def _unfinished(repository: Repository, catalog: Catalog, tags: Sequence[str], cell: Cell) -> Event | None:
@@ -86,12 +88,12 @@ def _unfinished(repository: Repository, catalog: Catalog, tags: Sequence[str], c
 
 
 def _leaving(catalog: Catalog, image: Published, tags: Iterable[str]) -> dict[Digest | None, list[str]]:
-    found: dict[Digest | None, list[str]] = {}
+    tags_by_image: dict[Digest | None, list[str]] = {}
     for tag in tags:
         pointer = catalog.pointer(tag)
         left = pointer.images.get(image.platform) if pointer else None
-        found.setdefault(None if left == image.digest else left, []).append(tag)
-    return found
+        tags_by_image.setdefault(None if left == image.digest else left, []).append(tag)
+    return tags_by_image
 
 
 def choose(catalog: Catalog, tags: Sequence[str], cell: Cell, to: str = "") -> Published:
@@ -103,26 +105,26 @@ def choose(catalog: Catalog, tags: Sequence[str], cell: Cell, to: str = "") -> P
         if (image := catalog.image(event.image)) and image.platform == cell.platform
     ]
     images = [event.image for event in promotions]
-    held = catalog.holds(tags)
+    held_back = catalog.holds(tags)
     if not images:
-        found, why = [], f"{cell} was never published for {cell.platform}"
+        candidates, why = [], f"{cell} was never published for {cell.platform}"
     elif not to:
         current = catalog.current(tags, cell.platform)
         now = current.digest if current else None
-        last = max((number for number, one in enumerate(images) if one == now), default=0)
-        found = [one for one in images[:last] if one not in held and one != now][-1:]
+        last = max((number for number, digest in enumerate(images) if digest == now), default=0)
+        candidates = [digest for digest in images[:last] if digest not in held_back and digest != now][-1:]
         why = "the image that the tags name now was the first, or all before it were rolled back too"
     elif _DIGEST.fullmatch(to):
         digits = to.removeprefix("sha256:")
-        found = list({image for image in images if image.removeprefix("sha256:").startswith(digits)})
-        why = f"{'several images begin' if found else 'no image begins'} with {digits!r}"
+        candidates = list({image for image in images if image.removeprefix("sha256:").startswith(digits)})
+        why = f"{'several images begin' if candidates else 'no image begins'} with {digits!r}"
     elif (day := day_of(to)) is not None:
         until = [event.image for event in promotions if event.time.date() <= day]
-        found = [digest for digest in until if digest not in held][-1:]
+        candidates = [digest for digest in until if digest not in held_back][-1:]
         why = f"the first image is of {promotions[0].time:%Y-%m-%d} (UTC); what was rolled back does not count"
     else:
-        found, why = [], f"{to!r} is neither a digest (or the start of one) nor a day such as 2026-11-05"
-    if len(found) != 1:
+        candidates, why = [], f"{to!r} is neither a digest (or the start of one) nor a day such as 2026-11-05"
+    if len(candidates) != 1:
         raise UsageError(
             "never-published",
             f"There is no such image of {cell} to go back to: {why}.",
@@ -130,7 +132,7 @@ def choose(catalog: Catalog, tags: Sequence[str], cell: Cell, to: str = "") -> P
             why="A rollback needs exactly one image that these tags have named.",
             fix="`./inv history` lists what was published; --to accepts the digest of any of it, or a day.",
         )
-    return catalog.known[found[0]]
+    return catalog.known[candidates[0]]
 
 
 def day_of(text: str) -> date | None:

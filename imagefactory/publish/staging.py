@@ -99,21 +99,21 @@ class Staged:
 def stage(run: PublishRun, plans: Outcomes[Plan]) -> Outcomes[Staged]:
     """Build the layers that the registry lacks, and upload the images."""
     project, repository = run.project, run.repository
-    known = KnownLayers(project.known_layers)
+    known_layers = KnownLayers(project.known_layers)
     blobs: dict[Sha256, Blob] = {}
     in_registry: dict[Sha256, Blob] = {}
 
     def elsewhere(layers: Sequence[Layer]) -> dict[Sha256, Blob]:
         """Return the recorded layers that the registry has; ask for each once."""
-        asked = [(layer.key, known.blob(layer.key)) for layer in layers if layer.key not in in_registry]
+        asked = [(layer.key, known_layers.blob(layer.key)) for layer in layers if layer.key not in in_registry]
         recorded = [(key, blob) for key, blob in asked if blob is not None]
         with ThreadPoolExecutor(PARALLEL) as pool:
-            there = pool.map(repository.has_blob, [blob.digest for _, blob in recorded])
-            in_registry.update(item for item, has in zip(recorded, there, strict=True) if has)
+            presence = pool.map(repository.has_blob, [blob.digest for _, blob in recorded])
+            in_registry.update(pair for pair, has in zip(recorded, presence, strict=True) if has)
         return {layer.key: in_registry[layer.key] for layer in layers if layer.key in in_registry}
 
     def push(plan: Plan) -> Staged:
-        made = make_layers(BuildRun(project, [plan], run.watch, known, elsewhere=elsewhere))
+        made = make_layers(BuildRun(project, [plan], run.watch, known_layers, elsewhere=elsewhere))
         blobs.update(made)
         image = make_image(plan, [made[layer.key] for layer in plan.layers])
         pushable = Pushable.of_image(image, project.store.blob)
@@ -125,21 +125,21 @@ def stage(run: PublishRun, plans: Outcomes[Plan]) -> Outcomes[Staged]:
     with project.store.in_use():
         project.store.sweep()
         staged = plans.then(push, run.say)
-    remember(project, known, [one.plan for one in staged.finished.values()], blobs)
+    remember(project, known_layers, [image.plan for image in staged.finished.values()], blobs)
     return staged
 
 
-def require_record(known: KnownLayers, plan: Plan) -> Image:
+def require_record(known_layers: KnownLayers, plan: Plan) -> Image:
     """Return the image that a plan must have; only an image whose layers are on record is published."""
-    image = known.image(plan)
+    image = known_layers.image(plan)
     if image is None:
         target = f"{plan.target}/{plan.cell.machine}"
         raise TrustError(
             "no-record",
-            f"{known.path.name} does not record every layer of {plan.target}.",
-            where=known.path,
+            f"{known_layers.path.name} does not record every layer of {plan.target}.",
+            where=known_layers.path,
             why="A tag in the registry does not say what was built, so nothing vouches for this image.",
-            fix=f"Run `./inv build --target {target}` and commit {known.path.name}.",
+            fix=f"Run `./inv build --target {target}` and commit {known_layers.path.name}.",
         )
     return image
 
@@ -149,7 +149,7 @@ def find_staged(run: PublishRun, plans: Outcomes[Plan]) -> Outcomes[Staged]:
 
     The staging tag is only compared: what it points at says nothing about what was built.
     """
-    known, repository = KnownLayers(run.project.known_layers), run.repository
+    known_layers, repository = KnownLayers(run.project.known_layers), run.repository
     run.gate.snapshot  # noqa: B018 - read before the images are looked up: a prune since then ends the run
 
     def find(plan: Plan) -> Staged:
@@ -164,7 +164,7 @@ def find_staged(run: PublishRun, plans: Outcomes[Plan]) -> Outcomes[Staged]:
                 why="The registry has no such tag; the matrix, a lock or a mod may have changed since the last push.",
                 fix=f"Run `./inv push --target {plan.target}/{plan.cell.machine}`, or `./inv publish`.",
             )
-        image = require_record(known, plan)
+        image = require_record(known_layers, plan)
         if staged != image.digest:
             raise TrustError(
                 "swapped-image",

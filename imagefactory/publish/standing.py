@@ -237,7 +237,11 @@ def _by_evidence(terms: Terms, plan: Plan, facts: Facts, required: tuple[Level, 
 def _unsigned(dossier: Dossier, trust: Verifier) -> Iterator[str]:
     from imagefactory.publish.attest.attachments import STATEMENTS, trusted_statements  # noqa: PLC0415 - cryptography
 
-    signed = {one.predicate_type for one in trusted_statements(dossier, trust) if one.subject == dossier.image}
+    signed = {
+        statement.predicate_type
+        for statement in trusted_statements(dossier, trust)
+        if statement.subject == dossier.image
+    }
     yield from (f"signed: no trusted {name}" for kind, name in STATEMENTS.items() if kind not in signed)
 
 
@@ -323,8 +327,8 @@ def _by_scan(terms: Terms, plan: Plan, facts: Facts) -> Iterator[Refusal]:
 
 def _is_held(answers: AnswersRecord, required: tuple[Level, ...]) -> bool:
     """Whether answers keep an image from its tags; where the level `gpu` is required, they have to be known, too."""
-    held = ("changed", "cannot tell") if "gpu" in required else ("changed",)
-    return answers.verdict in held and not answers.accepted
+    refused = ("changed", "cannot tell") if "gpu" in required else ("changed",)
+    return answers.verdict in refused and not answers.accepted
 
 
 def _by_answers(

@@ -43,8 +43,8 @@ def read_catalog(repository: Repository) -> Snapshot:
     if manifest is None:
         return Snapshot(Catalog(), None)
     where = str(repository.reference.tagged(CATALOG))
-    held = contents(repository, manifest)
-    if [item.media_type for item in held] != [DOCUMENT_TYPE]:
+    payloads = contents(repository, manifest)
+    if [payload.media_type for payload in payloads] != [DOCUMENT_TYPE]:
         raise RegistryError(
             "bad-catalog",
             "The tag `catalog` does not hold a catalog that this factory reads.",
@@ -53,7 +53,7 @@ def read_catalog(repository: Repository) -> Snapshot:
             fix="Use a repository of the factory's own (`registry` in matrix.yaml, FACTORY_REGISTRY); if an older "
             "factory published there, start with an empty one and publish again.",
         )
-    data = repository.blob(held[0].digest, LARGEST)
+    data = repository.blob(payloads[0].digest, LARGEST)
     return Snapshot(Catalog.from_json(_inflated(data, where), where), manifest.digest)
 
 
@@ -135,8 +135,8 @@ def race_lost(repository: Repository, what: str, why: str, fix: str) -> Registry
 
 def _refuse_lost(repository: Repository, first: Catalog, latest: Catalog, tags: Collection[str]) -> None:
     """Raise if somebody else moved one of the tags since the first look."""
-    known = {event.id for event in first.events}
-    rivals = (event for event in latest.events if event.id not in known and {*tags} & event.moved.keys())
+    seen = {event.id for event in first.events}
+    rivals = (event for event in latest.events if event.id not in seen and {*tags} & event.moved.keys())
     for rival in rivals:
         both = sorted({*tags} & rival.moved.keys())
         raise RegistryError(

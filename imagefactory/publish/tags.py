@@ -77,9 +77,9 @@ def is_home(matrix: Matrix, cell: Cell) -> bool:
 
 def nightly_date(tag: str) -> date | None:
     """Return the day in a nightly's tag, or None for any other tag."""
-    found = _DATED.fullmatch(tag)
+    match = _DATED.fullmatch(tag)
     with suppress(ValueError):
-        return date.fromisoformat(found[1]) if found else None
+        return date.fromisoformat(match[1]) if match else None
     return None
 
 
@@ -93,7 +93,10 @@ def names_image(matrix: Matrix, tag: str, cell: Cell, key: Sha256) -> bool | Non
     if cell in cells and tag in moving_tags(matrix, cell):
         return True
     named, _, _ = tag.rpartition("-")
-    others = any(named == f"{one.model_and_version}-{one.arch}" or tag in moving_tags(matrix, one) for one in cells)
+    others = any(
+        named == f"{candidate.model_and_version}-{candidate.arch}" or tag in moving_tags(matrix, candidate)
+        for candidate in cells
+    )
     return False if others or _RESERVED.fullmatch(tag) else None
 
 

@@ -33,22 +33,22 @@ def smoke_test(run: PublishRun, staged: Staged) -> SmokeRecord | None:
     Returns what is not in the registry yet: the new record, this machine's earlier one, or both in one; None if there
     is nothing.
     """
-    wanted = run.levels or required_levels(run.project.matrix, staged.plan.arch)
-    here = None if run.retest else _tested_here(run.project, staged)
-    left = list(wanted)
+    levels = run.levels or required_levels(run.project.matrix, staged.plan.arch)
+    earlier = None if run.retest else _tested_here(run.project, staged)
+    left = list(levels)
     if not run.retest:
         left = _left(run, staged, left, staged.dossier.smoke(staged.plan.key))
         if not left:
             return None
-        left = _left(run, staged, left, here)
-    if here and not left:
-        return here
+        left = _left(run, staged, left, earlier)
+    if earlier and not left:
+        return earlier
     from imagefactory.check.smoke.runner import refuse_failed, results_folder  # noqa: PLC0415 - with Docker's client
 
     record = run_levels(run, staged, left)
     if run.must_pass:
         refuse_failed(record, left, by_name=True, folder=results_folder(run.project, staged.digest))
-    return record.with_earlier(here) if here else record
+    return record.with_earlier(earlier) if earlier else record
 
 
 def run_levels(run: PublishRun, staged: Staged, levels: Sequence[Level]) -> SmokeRecord:
@@ -139,6 +139,6 @@ def _test(outcome: TestOutcome, message: str, speed: float | None = None) -> Tes
 def with_throughput(record: SmokeRecord, test: TestResult) -> SmokeRecord:
     """Add the test to the gpu level of a smoke record: a level that fails gets its image no tag."""
     level = record.levels.get("gpu")
-    others = [one for one in level.tests if one.name != THROUGHPUT] if level else []
+    others = [result for result in level.tests if result.name != THROUGHPUT] if level else []
     added = LevelResult.of([*others, test], seconds=level.seconds if level else 0.0)
     return record.model_copy(update={"levels": {**record.levels, "gpu": added}})

@@ -115,9 +115,9 @@ class Upgrade:
     @property
     def server(self) -> str:
         """The change of version; empty if there is none."""
-        one, other = self.before.cell, self.after.cell
-        new = version_key(other.version) if one.server == other.server else other.runs
-        return f"{one.runs} → {new}" if one.version != other.version else ""
+        before, after = self.before.cell, self.after.cell
+        new = version_key(after.version) if before.server == after.server else after.runs
+        return f"{before.runs} → {new}" if before.version != after.version else ""
 
     @property
     def title(self) -> str:
@@ -147,12 +147,12 @@ class Upgrade:
 def compare_contents(before: Contents, after: Contents, known: Known) -> Upgrade:
     mods = _changes(dict.fromkeys(before.mods, "there"), dict.fromkeys(after.mods, "there"))
     reasons = {name: known.not_needed.get((name, after.cell.version), "") for name in mods}
-    flags, variables = _gone(*(known.flags.get(one.cell.version) for one in (before, after)))
+    flags, variables = _gone(*(known.flags.get(image.cell.version) for image in (before, after)))
     sides = (("the image you have", before), ("the newer image", after))
-    held = [
-        f"{name} was rolled back on {known.held[one.digest]}"
-        for name, one in sides
-        if one.digest and one.digest in known.held
+    rolled_back = [
+        f"{name} was rolled back on {known.held[image.digest]}"
+        for name, image in sides
+        if image.digest and image.digest in known.held
     ]
     old, new = known.faults(before.cell), known.faults(after.cell)
     faults = [
@@ -170,10 +170,10 @@ def compare_contents(before: Contents, after: Contents, known: Known) -> Upgrade
         flags_gone=flags if before.cell.server == after.cell.server else None,
         variables_gone=variables,
         packages=_changes(before.packages or {}, after.packages or {}) if listed else None,
-        pull=sum(after.layers[one] for one in lacking) if before.layers and after.layers else None,
+        pull=sum(after.layers[digest] for digest in lacking) if before.layers and after.layers else None,
         speed=_speed(known.results, before.digest, after.digest),
         answers=known.answers.get(after.digest or Digest(""), NOT_MEASURED).removeprefix("answers "),
-        faults=(*held, *faults),
+        faults=(*rolled_back, *faults),
         held=before.digest in known.held,
     )
 
@@ -201,31 +201,31 @@ def _gone(before: FlagLock | None, after: FlagLock | None) -> tuple[tuple[str, .
 
 def _speed(results: Sequence[BenchResult], before: Digest | None, after: Digest | None) -> str:
     """Compare the newest results of two images that can be compared."""
-    ordered = sorted(results, key=lambda one: one.started, reverse=True)
-    sides = [[one for one in ordered if digest and one.bound.digest == digest] for digest in (before, after)]
+    ordered = sorted(results, key=lambda result: result.started, reverse=True)
+    sides = [[result for result in ordered if digest and result.bound.digest == digest] for digest in (before, after)]
     for left in sides[0]:
         for right in sides[1]:
             try:
                 refuse_incomparable(left, right, _MAY_DIFFER)
             except UsageError:
                 continue
-            found = compare([left], [right])[0]
-            told = f"{found.left:.1f} → {found.right:.1f} tokens/s, {found.verdict}"
-            if within := found.interval:
-                told += f" ({within.ratio - 1:+.1%}, 95 % between {within.low - 1:+.1%} and {within.high - 1:+.1%})"
-            return f"{told}; profile {left.profile}, {', '.join(gpu.name for gpu in right.machine.gpus) or 'CPU'}"
+            comparison = compare([left], [right])[0]
+            text = f"{comparison.left:.1f} → {comparison.right:.1f} tokens/s, {comparison.verdict}"
+            if within := comparison.interval:
+                text += f" ({within.ratio - 1:+.1%}, 95 % between {within.low - 1:+.1%} and {within.high - 1:+.1%})"
+            return f"{text}; profile {left.profile}, {', '.join(gpu.name for gpu in right.machine.gpus) or 'CPU'}"
     return "not measured alike" if all(sides) else "not measured"
 
 
 def lines(upgrade: Upgrade) -> list[str]:
-    return [f"**{name}**: {text}" for name, text in _told(upgrade) if text]
+    return [f"**{name}**: {text}" for name, text in _entries(upgrade) if text]
 
 
 def markdown(upgrade: Upgrade) -> str:
     return "\n".join([f"## {upgrade.title}", "", *(f"- {line}" for line in lines(upgrade)), ""])
 
 
-def _told(upgrade: Upgrade) -> Iterator[tuple[str, str]]:
+def _entries(upgrade: Upgrade) -> Iterator[tuple[str, str]]:
     before, after = upgrade.before, upgrade.after
     yield "Must you act", upgrade.act
     if upgrade.same:
@@ -240,8 +240,8 @@ def _told(upgrade: Upgrade) -> Iterator[tuple[str, str]]:
         yield "Flags gone", "not known: the flags of one of the two are not on record"
     variables = ", ".join(map(_code, upgrade.variables_gone))
     yield "Variables gone", f"{variables}. The server no longer reads them" if variables else ""
-    yield "Mods added", ", ".join(name for name, (_, there) in upgrade.mods.items() if there)
-    gone = [name for name, (_, there) in upgrade.mods.items() if not there]
+    yield "Mods added", ", ".join(name for name, (_, now) in upgrade.mods.items() if now)
+    gone = [name for name, (_, now) in upgrade.mods.items() if not now]
     yield "Mods gone", "; ".join(f"{name} ({why})" if (why := upgrade.reasons.get(name)) else name for name in gone)
     for title, kind in (("Packages", "wheel "), ("Debian", "deb "), ("Models", "model ")):
         yield title, _of_kind(upgrade.packages or {}, kind)
@@ -251,8 +251,8 @@ def _told(upgrade: Upgrade) -> Iterator[tuple[str, str]]:
     if upgrade.pull is not None:
         yield "To pull", f"{size(upgrade.pull)}; you have {size(total - upgrade.pull)} of {size(total)}"
     if after.vulnerabilities:
-        own = {one.id for one in after.vulnerabilities.found}
-        fixed = sorted({one.id for one in (before.vulnerabilities or after.vulnerabilities).found} - own)
+        remaining = {flaw.id for flaw in after.vulnerabilities.found}
+        fixed = sorted({flaw.id for flaw in (before.vulnerabilities or after.vulnerabilities).found} - remaining)
         listed = f". No longer: {', '.join(fixed)}" if fixed else ""
         yield "Known vulnerabilities", f"{after.vulnerabilities.line}{listed}"
     yield "Speed", upgrade.speed
@@ -261,10 +261,10 @@ def _told(upgrade: Upgrade) -> Iterator[tuple[str, str]]:
 
 
 def _of_kind(packages: Changes, kind: str) -> str:
-    found = {name.removeprefix(kind): sides for name, sides in packages.items() if name.startswith(kind)}
-    moved = [f"{name} {old} → {new}" for name, (old, new) in found.items() if old is not None and new is not None]
-    new = [f"{name} {there}".strip() for name, (old, there) in found.items() if old is None]
-    gone = [name for name, (_, there) in found.items() if there is None]
+    changed = {name.removeprefix(kind): sides for name, sides in packages.items() if name.startswith(kind)}
+    moved = [f"{name} {old} → {new}" for name, (old, new) in changed.items() if old is not None and new is not None]
+    new = [f"{name} {version}".strip() for name, (old, version) in changed.items() if old is None]
+    gone = [name for name, (_, version) in changed.items() if version is None]
     parts = (", ".join(moved), f"new: {', '.join(new)}" if new else "", f"gone: {', '.join(gone)}" if gone else "")
     return "; ".join(filter(None, parts))
 
@@ -309,14 +309,14 @@ def _is_version(named: str) -> bool:
 def find_published(catalog: Catalog, named: str) -> tuple[Published, Published]:
     """Find an image by a digest, the start of one, or TAG[@DAY]; also the one that its owner gets today."""
     if digits := _DIGEST.fullmatch(named):
-        found = [one for one in catalog.images if one.digest.removeprefix("sha256:").startswith(digits[1])]
-        why = f"{'several images begin' if found else 'no image of the catalog begins'} with {digits[1]}"
+        matches = [image for image in catalog.images if image.digest.removeprefix("sha256:").startswith(digits[1])]
+        why = f"{'several images begin' if matches else 'no image of the catalog begins'} with {digits[1]}"
     else:
         parsed = _TAG.fullmatch(named)
         tag, day = (parsed[1], parsed[2]) if parsed else (named, "")
-        found = [image for image in [_named(catalog, tag, day)] if image]
+        matches = [image for image in [_named(catalog, tag, day)] if image]
         why = f"the catalog has no tag {tag!r}" + (f" on {day}" if day else "")
-    if len(found) != 1:
+    if len(matches) != 1:
         raise UsageError(
             "never-published",
             f"There is no such image: {why}.",
@@ -324,17 +324,17 @@ def find_published(catalog: Catalog, named: str) -> tuple[Published, Published]:
             why="An image is named by its digest or the start of it, by a tag with or without a day, or by a version.",
             fix="`docker image ls --digests` shows what you have; `./inv catalog` and `./inv history` list images.",
         )
-    return found[0], newest_for(catalog, found[0])
+    return matches[0], newest_for(catalog, matches[0])
 
 
 def newest_version(matrix: Matrix, cell: Cell) -> str:
     """Return the version that follows a cell's: the default, or of another server the newest; its own if none does."""
-    known, default = matrix.versions, default_version(matrix, cell.model)
-    others = [name for name, one in known.items() if server_name(name) == cell.server and one.release]
-    fitting = [name for name in others if reason_excluded(matrix, replace(cell, version=name)) is None]
-    newest = max(fitting, key=lambda name: known[name].version, default=cell.version)
+    versions, default = matrix.versions, default_version(matrix, cell.model)
+    releases = [name for name, version in versions.items() if server_name(name) == cell.server and version.release]
+    fitting = [name for name in releases if reason_excluded(matrix, replace(cell, version=name)) is None]
+    newest = max(fitting, key=lambda name: versions[name].version, default=cell.version)
     follows = default if server_name(default) == cell.server else newest
-    return follows if known[follows].version > known[cell.version].version else cell.version
+    return follows if versions[follows].version > versions[cell.version].version else cell.version
 
 
 def newest_for(catalog: Catalog, image: Published) -> Published:
@@ -347,8 +347,8 @@ def _named(catalog: Catalog, tag: str, day: str | None) -> Published | None:
     last = day_of(day) if day else None
     moves = [event for event in catalog.moves([tag]) if last is None or event.time.date() <= last]
     images = moves[-1].moved[tag].images if moves else {}
-    here = images.get(f"linux/{host_machine()}") or next(iter(images.values()), catalog.owners.get(tag))
-    return catalog.image(here) if here else None
+    digest = images.get(f"linux/{host_machine()}") or next(iter(images.values()), catalog.owners.get(tag))
+    return catalog.image(digest) if digest else None
 
 
 def _locked(project: Project, cell: Cell, version: str) -> Contents:

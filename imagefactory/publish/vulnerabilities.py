@@ -56,18 +56,18 @@ class VulnerabilityRecord(Frozen):
     @property
     def line(self) -> str:
         """The counts in one line, with their date and source."""
-        counts = Counter(one.severity for one in {one.id: one for one in self.found}.values())
-        told = ", ".join(f"{counts[name]} {name}" for name in SEVERITIES if counts[name]) or "none known"
+        counts = Counter(flaw.severity for flaw in {flaw.id: flaw for flaw in self.found}.values())
+        summary = ", ".join(f"{counts[name]} {name}" for name in SEVERITIES if counts[name]) or "none known"
         missing = f"; {len(self.not_scanned)} packages were not scanned" if self.not_scanned else ""
-        return f"{told}{missing} ({self.scanner} on {self.scanned:%Y-%m-%d}, database of {self.database[:10]})"
+        return f"{summary}{missing} ({self.scanner} on {self.scanned:%Y-%m-%d}, database of {self.database[:10]})"
 
     def refused_by(self, rules: VulnerabilityRules) -> list[str]:
         """List the vulnerabilities that matrix.yaml does not allow."""
         return [
-            f"{one.id} ({one.severity}) in {one.package} {one.version}"
-            for one in self.found
-            if not {one.id, *one.aliases} & rules.accept.keys()
-            if {one.id, *one.aliases} & {*rules.ids} or (one.fixed_in and one.severity in rules.refused)
+            f"{flaw.id} ({flaw.severity}) in {flaw.package} {flaw.version}"
+            for flaw in self.found
+            if not {flaw.id, *flaw.aliases} & rules.accept.keys()
+            if {flaw.id, *flaw.aliases} & {*rules.ids} or (flaw.fixed_in and flaw.severity in rules.refused)
         ]
 
     def repeats(self, earlier: VulnerabilityRecord | None) -> bool:
@@ -115,32 +115,32 @@ class Scan(BaseModel):
     @cached_property
     def found(self) -> list[Vulnerability]:
         """What was found in wheels and Debian packages, the worst first."""
-        told = []
-        for one in self.matches:
-            kind = next((kind for start, kind in _KINDS.items() if one.purl.startswith(start)), None)
-            severity = one.severity.lower()
+        flaws = []
+        for match in self.matches:
+            kind = next((kind for start, kind in _KINDS.items() if match.purl.startswith(start)), None)
+            severity = match.severity.lower()
             if kind:
-                found = Vulnerability(
-                    id=one.id,
-                    aliases=tuple(sorted({str(related.get("id")) for related in one.related} - {one.id})),
+                flaw = Vulnerability(
+                    id=match.id,
+                    aliases=tuple(sorted({str(related.get("id")) for related in match.related} - {match.id})),
                     severity=severity if severity in SEVERITIES else "unknown",
-                    package=f"{kind} {one.name}",
-                    version=one.version,
-                    fixed_in=one.fixed_in,
+                    package=f"{kind} {match.name}",
+                    version=match.version,
+                    fixed_in=match.fixed_in,
                 )
-                told.append(found)
-        return sorted(told, key=lambda one: (SEVERITIES.index(one.severity), one.id, one.package))
+                flaws.append(flaw)
+        return sorted(flaws, key=lambda flaw: (SEVERITIES.index(flaw.severity), flaw.id, flaw.package))
 
     def record(
         self, digest: Digest, packages: Mapping[str, str], given: Iterable[tuple[str, str]]
     ) -> VulnerabilityRecord:
         """Record what it says about the packages of an image; `given` are those that the scanner looked at."""
-        made = {(name, version) for name, version in packages.items() if not name.startswith("model ")}
+        scannable = {(name, version) for name, version in packages.items() if not name.startswith("model ")}
         return VulnerabilityRecord(
             digest=digest,
             scanned=self.scanned,
             scanner=f"{self.scanner} {self.version}",
             database=self.database,
-            not_scanned=tuple(sorted(" ".join(one) for one in made - set(given))),
-            found=tuple(one for one in self.found if (one.package, one.version) in made),
+            not_scanned=tuple(sorted(" ".join(package) for package in scannable - set(given))),
+            found=tuple(flaw for flaw in self.found if (flaw.package, flaw.version) in scannable),
         )

@@ -58,27 +58,27 @@ def write(gate: Gate, ready: Sequence[Ready]) -> list[Promoted]:
     if not ready:
         return []
     manifests = Manifests(gate.repository)
-    promotions = {uuid.uuid4().hex: one for one in ready}
+    promotions = {uuid.uuid4().hex: candidate for candidate in ready}
     moment = gate.time
 
     def change(catalog: Catalog) -> Catalog:
-        for identity, one in promotions.items():
-            refuse_deleting(catalog, one.image)
-            manifests[one.image.digest] = one.staged.manifest
-            dated = [tag for tag in one.tags.dated if catalog.owners.get(tag) in (None, one.image.digest)]
+        for identity, candidate in promotions.items():
+            refuse_deleting(catalog, candidate.image)
+            manifests[candidate.image.digest] = candidate.staged.manifest
+            dated = [tag for tag in candidate.tags.dated if catalog.owners.get(tag) in (None, candidate.image.digest)]
             event = Event(
                 id=identity,
                 kind="promote",
                 time=moment,
-                image=one.image.digest,
-                named=(one.tags.fixed, *dated),
-                moved=pointers(gate.project.matrix, manifests, catalog, one.image, one.tags.moving),
-                answers=one.answers,
+                image=candidate.image.digest,
+                named=(candidate.tags.fixed, *dated),
+                moved=pointers(gate.project.matrix, manifests, catalog, candidate.image, candidate.tags.moving),
+                answers=candidate.answers,
             )
-            catalog = catalog.with_event(event, one.image)
+            catalog = catalog.with_event(event, candidate.image)
         return catalog
 
-    moving = {tag for one in ready for tag in one.tags.moving}
+    moving = {tag for candidate in ready for tag in candidate.tags.moving}
     written = write_catalog(gate.repository, change, seen=gate.snapshot, tags=moving, events=promotions)
     recorded = [event for event in written.catalog.events if event.id in promotions]
     for event in recorded:
@@ -124,26 +124,26 @@ def pointers(
     """Return what each tag must point at to name an image: an index, if the arch has several platforms."""
     arch = matrix.archs.get(image.arch)
     platforms = arch.platforms if arch else [image.platform]
-    found: dict[str, Pointer] = {}
+    targets: dict[str, Pointer] = {}
     for tag in tags:
         images = pointed_at(image, catalog.pointer(tag), catalog.known, platforms)
         digest = image.digest if len(platforms) == 1 else manifests.create_index(images, image)
-        found[tag] = Pointer(digest=digest, images=images)
-    return found
+        targets[tag] = Pointer(digest=digest, images=images)
+    return targets
 
 
 def set_tags(
     repository: Repository, manifests: Manifests, written: Snapshot, tags: Iterable[str], events: Collection[str]
 ) -> None:
     """Point tags where the catalog says until both agree: another promotion may run at the same time."""
-    done = dict.fromkeys(tags, "")
+    placed = dict.fromkeys(tags, "")
     latest = written
     while True:
-        for tag, digest in done.items():
-            wanted = latest.catalog.pointer(tag)
-            if wanted is not None and digest != wanted.digest:
-                manifests.put(wanted.digest, tag)
-                done[tag] = wanted.digest
+        for tag, digest in placed.items():
+            pointer = latest.catalog.pointer(tag)
+            if pointer is not None and digest != pointer.digest:
+                manifests.put(pointer.digest, tag)
+                placed[tag] = pointer.digest
         if repository.resolve(CATALOG) == latest.digest:
             return
         latest = read_catalog(repository)

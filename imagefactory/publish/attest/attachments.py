@@ -37,9 +37,9 @@ def attach_all(project: Project, plan: Plan, dossier: Dossier, signer: Signer | 
     attachments = [Attachment(sbom.MEDIA_TYPE, [Payload(sbom.MEDIA_TYPE, document, title)], title)]
     if signer is not None:
         signed = list(trusted_statements(dossier, signer.verifier))
-        wanted = _statements(project, plan, dossier.repository.reference.name, dossier.image, document)
-        new = [one for one in wanted if not any(_says_the_same(old, one) for old in signed)]
-        attachments += [signed_attachment(one, signer.sign(one)) for one in new]
+        statements = _statements(project, plan, dossier.repository.reference.name, dossier.image, document)
+        new = [statement for statement in statements if not any(_says_the_same(old, statement) for old in signed)]
+        attachments += [signed_attachment(statement, signer.sign(statement)) for statement in new]
     return dossier.attach(*attachments)
 
 

@@ -81,28 +81,28 @@ def components_of(project: Project, plan: Plan) -> list[Component]:
     base = project.base_lock(plan.cell)
     debs = {deb.sha256: deb for deb in base.debs}
     distribution = project.matrix.bases[base.base].debian
-    found: list[Component] = []
+    parts: list[Component] = []
     for layer in plan.layers:
         match layer:
             case BaseLayer():
-                locked = [debs[item.sha256] for item in layer.inputs]
-                found += [_package(deb, deb_purl(deb, distribution), licences, layer) for deb in locked]
+                locked = [debs[file.sha256] for file in layer.inputs]
+                parts += [_package(deb, deb_purl(deb, distribution), licences, layer) for deb in locked]
             case WheelLayer():
-                for wheel in (wheels[item.sha256] for item in layer.inputs):
+                for wheel in (wheels[file.sha256] for file in layer.inputs):
                     part = _package(wheel, wheel_purl(wheel), licences, layer)
-                    found.append(_with_changes(part, wheel, project, layer, python))
+                    parts.append(_with_changes(part, wheel, project, layer, python))
             case ServeLayer():
-                files = {f"/{layer.settings.files[item.name]}": item.sha256 for item in layer.inputs}
-                found.append(_own("program", "imagefactory-serve", layer, files=files))
+                files = {f"/{layer.settings.files[file.name]}": file.sha256 for file in layer.inputs}
+                parts.append(_factory_part("program", "imagefactory-serve", layer, files=files))
             case ModLayer():
-                found += [_mod(layer)]
+                parts += [_mod(layer)]
             case ModelLayer():
-                found += models_of(layer)
+                parts += models_of(layer)
             case BytecodeLayer():
-                found.append(_bytecode(layer))
+                parts.append(_bytecode(layer))
             case ToolkitLayer():
                 pass  # links of a toolchain image, to files of other layers
-    return sorted(found, key=lambda part: (part.kind, part.name, part.reference))
+    return sorted(parts, key=lambda part: (part.kind, part.name, part.reference))
 
 
 def wheel_purl(wheel: LockedWheel) -> str:
@@ -125,14 +125,14 @@ def package_urls(project: Project, cells: Iterable[Cell]) -> dict[tuple[str, str
 
     A wheel that was compiled here counts as its publisher's: so do the vulnerabilities of its sources.
     """
-    found: dict[tuple[str, str], str] = {}
+    urls: dict[tuple[str, str], str] = {}
     for cell in cells:
         base = project.base_lock(cell)
         distribution = project.matrix.bases[base.base].debian
         for wheel in project.wheel_lock(cell).wheels:
-            found[f"wheel {wheel.name}", wheel.version] = f"pkg:pypi/{wheel.name}@{_quoted(wheel.version)}"
-        found |= {(f"deb {deb.name}", deb.version): deb_purl(deb, distribution) for deb in base.debs}
-    return found
+            urls[f"wheel {wheel.name}", wheel.version] = f"pkg:pypi/{wheel.name}@{_quoted(wheel.version)}"
+        urls |= {(f"deb {deb.name}", deb.version): deb_purl(deb, distribution) for deb in base.debs}
+    return urls
 
 
 def _with_changes(part: Component, wheel: LockedWheel, project: Project, layer: WheelLayer, python: str) -> Component:
@@ -150,7 +150,7 @@ def _with_changes(part: Component, wheel: LockedWheel, project: Project, layer: 
             f"/{VENV}/{installed_path(path, distribution=wheel.name, python=python)}": sha256
             for path, sha256 in changed.items()
         },
-        left_out={f"/{VENV}/{path}": one.reason for one in wheel.left_out for path in one.paths},
+        left_out={f"/{VENV}/{path}": files.reason for files in wheel.left_out for path in files.paths},
     )
 
 
@@ -174,19 +174,19 @@ def _package(
     )
 
 
-def _own(kind: ComponentKind, name: str, layer: Layer, **more: Any) -> Component:  # noqa: ANN401 - fields
+def _factory_part(kind: ComponentKind, name: str, layer: Layer, **more: Any) -> Component:  # noqa: ANN401 - fields
     """Describe what the factory itself adds to an image; its licence is in LICENSE."""
     version = layer.key[:12]
-    own = {"licence": "Apache-2.0", "says": "LICENSE"} | more
-    return Component(kind=kind, name=name, version=version, layer=layer.key, **own)
+    fields = {"licence": "Apache-2.0", "says": "LICENSE"} | more
+    return Component(kind=kind, name=name, version=version, layer=layer.key, **fields)
 
 
 def _bytecode(layer: BytecodeLayer) -> Component:
     """Describe bytecode: the factory's files that decide it. Its licences are those of what it is compiled from."""
     name = f"imagefactory-bytecode-{layer.name.partition(' ')[0]}"
-    files = {item.name: item.sha256 for item in layer.inputs if item.name == COMPILER or is_list(item.name)}
+    files = {file.name: file.sha256 for file in layer.inputs if file.name == COMPILER or is_list(file.name)}
     says = "the packages that it is compiled from"
-    return _own("program", name, layer, files=files, licence="LicenseRef-of-its-sources", says=says)
+    return _factory_part("program", name, layer, files=files, licence="LicenseRef-of-its-sources", says=says)
 
 
 def _mod(layer: ModLayer) -> Component:
@@ -209,7 +209,7 @@ def models_of(layer: ModelLayer) -> Iterator[Component]:
     model = layer.settings.model
     named = [(drafter["repo"], drafter.get("revision")) for drafter in model["drafters"]]
     if "generated" in model:
-        yield _own("model", str(model["generated"]), layer)
+        yield _factory_part("model", str(model["generated"]), layer)
     else:
         named.insert(0, (model["model"], model.get("revision")))
     for repo, revision in dict.fromkeys(named):  # a model may draft for itself
@@ -262,7 +262,7 @@ def summarise_parts(target: str, parts: Sequence[Component]) -> LicenceSummary:
     counts = Counter(part.licence or spdx.UNDECLARED for part in inside)
     return LicenceSummary(
         target=target,
-        counts=dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))),
+        counts=dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))),
         gnu=tuple(gnu for part in inside if (gnu := _gnu(part)) is not None),
         undeclared=tuple(part.name for part in inside if part.licence in (None, spdx.UNDECLARED)),
         elsewhere=tuple(part.name for part in parts if not part.in_image),

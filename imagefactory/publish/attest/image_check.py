@@ -67,7 +67,7 @@ def check_image(
         _Check(project, repository, image, listed, trust, say).run(every_byte=every_byte)
         for image, listed in images_of(repository, manifest)
     ]
-    targets = {str(one.cell or "a foreign image") for one in checked}
+    targets = {str(image.cell or "a foreign image") for image in checked}
     if len(targets) > 1:
         why = f"it mixes the images of several targets: {', '.join(sorted(targets))}"
         raise unfit_index(repository, manifest, why)
@@ -112,7 +112,7 @@ def refuse_failing(checked: Checked, *, strict: bool = False) -> None:
     else:
         name, what = "unsigned-image", "Nobody signed the image."
         fix = "You: do not use it. Whoever published it: sign it (`./inv promote --key`), or publish it again."
-    why = "; ".join(f"{one.check}: {one.detail}" for one in checked.findings if one.state in shown)
+    why = "; ".join(f"{finding.check}: {finding.detail}" for finding in checked.findings if finding.state in shown)
     raise TrustError(name, what, where=checked.reference, why=why, fix=fix)
 
 
@@ -186,8 +186,8 @@ class _Check:
         self.cell = Cell.of_labels(labels, platform)
         self._add("target", "ok", f"{self.cell} for {platform}")
         key, digest = Sha256(planned), self.manifest.digest
-        if found := check_tag(self.project, self.repository, self.cell, key, digest):
-            self._add("tag", *found)
+        if verdict := check_tag(self.project, self.repository, self.cell, key, digest):
+            self._add("tag", *verdict)
         if self.cell in buildable(self.project.matrix) and self.project.is_locked(self.cell):
             with suppress(FactoryError):  # the image's own commit could plan it; the findings say so
                 plan = make_plan(self.project, self.cell)
@@ -195,7 +195,7 @@ class _Check:
 
     def _check_signatures(self, attached: Sequence[tuple[Digest, Bundle | str]]) -> dict[str, Statement]:
         """Read the statements about exactly this image that a trusted signer made; explain each in a line."""
-        found: dict[str, Statement] = {}
+        statements: dict[str, Statement] = {}
         signers: set[str] = set()
         for digest, bundle in attached:
             name = STATEMENTS.get("" if isinstance(bundle, str) else bundle.claim, "statement")
@@ -206,15 +206,15 @@ class _Check:
                 self._add("statement", "not counted", f"{name} {digest}: {error}")
                 continue
             self._add("statement", "ok", f"{name} {digest}: signed by {signer}")
-            found[statement.predicate_type] = statement
+            statements[statement.predicate_type] = statement
             signers.add(signer)
-        missing = [name for kind, name in STATEMENTS.items() if kind not in found]
+        missing = [name for kind, name in STATEMENTS.items() if kind not in statements]
         if missing:
             nothing = "" if attached else ": nothing is attached"
             self._add("signature", "failed", f"no trusted {' and no '.join(missing)}{nothing}")
         else:
             self._add("signature", "ok", ", ".join(sorted(signers)))
-        return found
+        return statements
 
     def _read_statement(self, bundle: Bundle | str) -> tuple[Statement, str]:
         if not isinstance(bundle, Bundle):
@@ -239,43 +239,43 @@ class _Check:
             self._add("provenance", "failed", f"it cannot be read ({type(error).__name__} {error})")
             return None
         commit = inputs.get("gitCommit")
-        said = f"{builder}, commit {commit or 'unknown'}{' with changes of its own' if modified else ''}"
+        summary = f"{builder}, commit {commit or 'unknown'}{' with changes of its own' if modified else ''}"
         labelled = self.config.get("config", {}).get("Labels", {}).get("imagefactory.plan")
         if planned != labelled:
             self._add("provenance", "failed", f"it names the plan {planned}, the image says {labelled}")
         elif self.plan is None:
-            detail = f"{said}; this checkout plans another image, so its locks were not compared"
+            detail = f"{summary}; this checkout plans another image, so its locks were not compared"
             self._add("provenance", "not checked", detail)
         else:
-            here = provenance.input_hashes(self.project, self.plan)
-            other = [name for name, sha256 in here.items() if inputs.get(name, sha256) != sha256]
-            differ = f"; {', '.join(other)} differ in this checkout, though they give the same plan"
-            self._add("provenance", "not checked" if other else "ok", said + (differ if other else ""))
+            hashes = provenance.input_hashes(self.project, self.plan)
+            differing = [name for name, sha256 in hashes.items() if inputs.get(name, sha256) != sha256]
+            differ = f"; {', '.join(differing)} differ in this checkout, though they give the same plan"
+            self._add("provenance", "not checked" if differing else "ok", summary + (differ if differing else ""))
         return commit
 
     def _check_sbom(self, statement: Statement | None, attached: Sequence[Content]) -> None:
         """Compare the signed SBOM with the one that is attached unsigned, and with one made from this checkout."""
         signed = None if statement is None else canonical_json(statement.predicate)
-        here = None if self.plan is None else sbom.make_sbom(self.project, self.plan)
-        expected = signed or here
+        remade = None if self.plan is None else sbom.make_sbom(self.project, self.plan)
+        expected = signed or remade
         problems = [
             f"{digest}: {content if isinstance(content, str) else first_difference(content, expected or b'')}"
             for digest, content in attached
             if isinstance(content, str) or (expected and content != expected)
         ]
-        if signed is not None and here is not None and signed != here:
-            problems.append(f"the signed SBOM: {first_difference(signed, here)}")
+        if signed is not None and remade is not None and signed != remade:
+            problems.append(f"the signed SBOM: {first_difference(signed, remade)}")
         if signed is not None and not attached:
             problems.append("none is attached")
         if problems:
             self._add("sbom", "failed", "; ".join(problems))
         elif not attached:
             self._add("sbom", "not checked", "none is attached")
-        elif here is None:
+        elif remade is None:
             detail = "as signed, but this checkout plans another image and cannot make it again"
             self._add("sbom", "not checked", detail if signed else "it is not signed")
         else:
-            count = len(parse_json(here)["components"])
+            count = len(parse_json(remade)["components"])
             self._add("sbom", "ok", f"{count} components, as the locks give them")
 
     def _check_record(self) -> None:
@@ -340,18 +340,18 @@ class _Check:
 
 def _other_layers(plan: Plan, expected: bytes, manifest: StoredManifest) -> str:
     """Name the first layer that differs from the record."""
-    wanted = [layer["digest"] for layer in parse_json(expected)["layers"]]
-    there = [layer["digest"] for layer in manifest.document()["layers"]]
-    for layer, here, other in zip(plan.layers, wanted, there, strict=False):
-        if here != other:
-            return f"layer {layer.kind} {layer.name} is {other}, locks/layers.toml says {here}"
-    if len(wanted) != len(there):
-        return f"it has {len(there)} layers, the plan has {len(wanted)}"
+    recorded = [layer["digest"] for layer in parse_json(expected)["layers"]]
+    published = [layer["digest"] for layer in manifest.document()["layers"]]
+    for layer, ours, theirs in zip(plan.layers, recorded, published, strict=False):
+        if ours != theirs:
+            return f"layer {layer.kind} {layer.name} is {theirs}, locks/layers.toml says {ours}"
+    if len(recorded) != len(published):
+        return f"it has {len(published)} layers, the plan has {len(recorded)}"
     return "its layers are the recorded ones, but its configuration is another one"
 
 
 def _digests(dependencies: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Read the hashes of a provenance's inputs by name, and the commit."""
-    found = {str(entry["name"]): str(entry["digest"]["sha256"]) for entry in dependencies if "name" in entry}
+    hashes = {str(entry["name"]): str(entry["digest"]["sha256"]) for entry in dependencies if "name" in entry}
     commits = [entry["digest"]["gitCommit"] for entry in dependencies if "gitCommit" in entry["digest"]]
-    return found | ({"gitCommit": str(commits[0])} if commits else {})
+    return hashes | ({"gitCommit": str(commits[0])} if commits else {})

@@ -62,35 +62,37 @@ def update_licences(project: Project, say: Say) -> tuple[Path, bool]:
     SPDX's list, the record of another release of it holds, if somebody found out there.
     """
     path = LicenceLock.path(project.locks)
-    known = Licences(path).files
+    recorded = Licences(path).files
     sources = LayerInputs(project, locked_cells(project))
     locked_wheels, base_locks = _locked(project)
-    wheels = _unknown(locked_wheels, known)
+    wheels = _unknown(locked_wheels, recorded)
     if wheels:
         say(f"Reading the licences of {len(wheels)} wheels")
-        known |= _carried_over(_read_wheels(project, sources, wheels), known)
+        recorded |= _carried_over(_read_wheels(project, sources, wheels), recorded)
     for lock in base_locks:
-        debs = _unknown(lock.debs, known)
+        debs = _unknown(lock.debs, recorded)
         if debs:
             say(f"Reading the licences of {len(debs)} Debian packages for {lock.platform}")
-            known |= _carried_over(_read_debs(project, sources, lock, known), known)
+            recorded |= _carried_over(_read_debs(project, sources, lock, recorded), recorded)
     needed = {wheel.sha256 for wheel in locked_wheels}
     needed |= {deb.sha256 for lock in base_locks for deb in lock.debs}
-    kept = sorted((known[sha256] for sha256 in needed), key=lambda entry: (entry.file, entry.sha256))
+    kept = sorted((recorded[sha256] for sha256 in needed), key=lambda entry: (entry.file, entry.sha256))
     return path, LicenceLock(made_from={}, files=tuple(kept)).write(path)
 
 
-def _carried_over(found: Iterable[LicensedFile], known: Mapping[Sha256, LicensedFile]) -> dict[Sha256, LicensedFile]:
-    others = {
+def _carried_over(
+    entries: Iterable[LicensedFile], recorded: Mapping[Sha256, LicensedFile]
+) -> dict[Sha256, LicensedFile]:
+    by_package = {
         _package_name(old.file): {"licence": old.licence, "says": old.says}
-        for old in known.values()
+        for old in recorded.values()
         if old.says in ("text", "elsewhere") and is_known(old.licence)
     }
     return {
         entry.sha256: entry
         if entry.says != "text" and is_known(entry.licence)
-        else entry.model_copy(update=others.get(_package_name(entry.file), {}))
-        for entry in found
+        else entry.model_copy(update=by_package.get(_package_name(entry.file), {}))
+        for entry in entries
     }
 
 
@@ -113,19 +115,19 @@ def _read_wheels(project: Project, sources: LayerInputs, wheels: Sequence[Locked
     with new_session() as session, ThreadPoolExecutor(PARALLEL) as pool:
 
         def read(wheel: LockedWheel) -> LicensedFile:
-            here = project.store.whole_download(wheel.sha256)
-            if here is not None:
-                with ZipFile(here) as archive:
+            download = project.store.whole_download(wheel.sha256)
+            if download is not None:
+                with ZipFile(download) as archive:
                     return _entry(wheel, wheel_licence(archive))
             return _entry(wheel, _licence_from_afar(sources.wheel(wheel), session))
 
         return list(pool.map(read, wheels))
 
 
-def _licence_from_afar(wanted: Wanted, session: requests.Session) -> DeclaredLicence:
+def _licence_from_afar(wheel: Wanted, session: requests.Session) -> DeclaredLicence:
     """Read a wheel's metadata where the wheel is. Its hash is checked when the wheel itself is used."""
     failures: list[str] = []
-    for location in wanted.locations():
+    for location in wheel.locations():
         parts = urlsplit(location)
         local = url2pathname(parts.path) if parts.scheme == "file" else "" if parts.scheme else location
         try:
@@ -135,25 +137,25 @@ def _licence_from_afar(wanted: Wanted, session: requests.Session) -> DeclaredLic
             failures.append(f"{redact(location)}: {type(error).__name__}")
     raise NetworkError(
         "download-failed",
-        f"The licence of {wanted.file} cannot be read.",
-        where=wanted.file,
+        f"The licence of {wheel.file} cannot be read.",
+        where=wheel.file,
         why="; ".join(failures) or "No configured index or folder has the file.",
-        fix=wanted.remedy,
+        fix=wheel.remedy,
     )
 
 
 def _read_debs(
-    project: Project, sources: LayerInputs, lock: BaseLock, known: Mapping[Sha256, LicensedFile]
+    project: Project, sources: LayerInputs, lock: BaseLock, recorded: Mapping[Sha256, LicensedFile]
 ) -> list[LicensedFile]:
     """Read the copyright files of a base; a package may share the documentation of another one."""
-    unknown = _unknown(lock.debs, known)
+    unknown = _unknown(lock.debs, recorded)
     with Downloader(project.store) as downloader:
         futures = [downloader.submit(sources.deb(lock, deb), lambda _: None) for deb in unknown]
         files = [future.result() for future in futures]
     declared: dict[str, DeclaredLicence | str] = {
         deb.name: DeclaredLicence(entry.licence, entry.says, entry.notices)
         for deb in lock.debs
-        if (entry := known.get(deb.sha256))
+        if (entry := recorded.get(deb.sha256))
     }
     declared |= {deb.name: deb_licence(deb, file) for deb, file in zip(unknown, files, strict=True)}
     return [_entry(deb, _followed(deb.name, declared)) for deb in unknown]
@@ -162,15 +164,15 @@ def _read_debs(
 def _followed(name: str, declared: Mapping[str, DeclaredLicence | str]) -> DeclaredLicence:
     """Find the package whose documentation a package shares."""
     for _ in range(len(declared)):  # two may point at each other
-        found = declared.get(name)
-        if isinstance(found, DeclaredLicence):
-            return found
-        name = found or name
+        entry = declared.get(name)
+        if isinstance(entry, DeclaredLicence):
+            return entry
+        name = entry or name
     return DeclaredLicence(UNDECLARED, "nothing")
 
 
-def _unknown(packages: Iterable[_Package], known: Mapping[Sha256, LicensedFile]) -> list[_Package]:
-    return list({package.sha256: package for package in packages if package.sha256 not in known}.values())
+def _unknown(packages: Iterable[_Package], recorded: Mapping[Sha256, LicensedFile]) -> list[_Package]:
+    return list({package.sha256: package for package in packages if package.sha256 not in recorded}.values())
 
 
 def _entry(package: LockedWheel | LockedDeb, declared: DeclaredLicence) -> LicensedFile:

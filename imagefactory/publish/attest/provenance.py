@@ -53,7 +53,7 @@ def make_provenance(project: Project, plan: Plan, *, source: CheckoutState, run:
         dependencies += [entry for part in parts for entry in changes(part)]
     if source.commit:
         dependencies.insert(0, {"uri": uri, "digest": {"gitCommit": source.commit}})
-    made = sbom.write_sbom(project, plan, parts)
+    document = sbom.write_sbom(project, plan, parts)
     return {
         "buildDefinition": {
             "buildType": f"{project.matrix.source}#build-type-1",
@@ -69,7 +69,7 @@ def make_provenance(project: Project, plan: Plan, *, source: CheckoutState, run:
         "runDetails": {
             "builder": {"id": run.builder},
             "metadata": {"invocationId": run.invocation} if run.invocation else {},
-            "byproducts": [{"name": "SBOM", "mediaType": sbom.MEDIA_TYPE, "digest": {"sha256": sha256_of(made)}}],
+            "byproducts": [{"name": "SBOM", "mediaType": sbom.MEDIA_TYPE, "digest": {"sha256": sha256_of(document)}}],
         },
     }
 

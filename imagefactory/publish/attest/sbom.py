@@ -46,7 +46,7 @@ def package_list(project: Project, cells: Iterable[Cell]) -> bytes:
 
 def write_sbom(project: Project, plan: Plan, parts: Sequence[Component]) -> bytes:
     root = {"plan": plan.key, "platform": plan.platform, "kernels": plan.kernels}
-    absent = {f"{one.name} {one.version}": one.reason for one in project.wheel_lock(plan.cell).left_out}
+    absent = {f"{package.name} {package.version}": package.reason for package in project.wheel_lock(plan.cell).left_out}
     document: dict[str, Any] = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -102,7 +102,7 @@ def _component(part: Component) -> dict[str, Any]:
     if part.slim is not None:
         grafted = component.get("pedigree", {})
         notes = f"{grafted.get('notes', '')} {_SLIMMED}".strip()
-        became = [f"{one.path}: {one.published} became {one.sha256}" for one in part.slim.libraries]
+        became = [f"{library.path}: {library.published} became {library.sha256}" for library in part.slim.libraries]
         patches = [{"type": "unofficial", "diff": {"text": {"content": text}}} for text in became]
         component["pedigree"] = grafted | {"patches": patches, "notes": notes}
     if part.files:

@@ -64,8 +64,8 @@ class Verifier:
                 return f"key {key.origin}"
         if named:
             raise NotTrustedError("its signature does not fit its content")
-        known = "another key" if self.keys else "a key, and none is known to check with"
-        raise NotTrustedError(f"it is signed with {known} (hint {bundle.key_hint or 'none'})")
+        other_key = "another key" if self.keys else "a key, and none is known to check with"
+        raise NotTrustedError(f"it is signed with {other_key} (hint {bundle.key_hint or 'none'})")
 
     def _check_identity(self, bundle: Bundle) -> str:
         """Check certificate, transparency log and signature; needs the network for sigstore's root of trust."""
@@ -195,8 +195,8 @@ def signs_as_job(given: str = "") -> bool:
 
 
 def _key_named(given: str) -> str:
-    own = keys.default_key_path()
-    return given or os.environ.get(keys.KEY_VARIABLE) or (str(own) if own.exists() else "")
+    default = keys.default_key_path()
+    return given or os.environ.get(keys.KEY_VARIABLE) or (str(default) if default.exists() else "")
 
 
 def find_signer(project: Project, given: str = "") -> Signer | None:

@@ -150,7 +150,7 @@ def from_debian(name: str) -> str:
 
 def every(expressions: Iterable[str]) -> str | None:
     """Join expressions that all apply, without duplicates; None if there are none."""
-    parts = sorted({one for one in expressions if one != UNDECLARED})
+    parts = sorted({expression for expression in expressions if expression != UNDECLARED})
     joined = " AND ".join(f"({part})" for part in parts)
     return str(_licensing().parse(joined).simplify()) if parts else None
 
@@ -227,9 +227,9 @@ def wheel_licence(archive: ZipFile) -> DeclaredLicence:
     ]
     field = headers.get("License", "")
     licence, says = _wheel_licence(headers)
-    own = {name.partition("-")[0] for name in copyleft(licence)}
+    families = {name.partition("-")[0] for name in copyleft(licence)}
     mentioned = {name for text in (*texts, field) for name in gnu_licences(text)}
-    notices = sorted(name for name in mentioned if name.partition("-")[0] not in own)
+    notices = sorted(name for name in mentioned if name.partition("-")[0] not in families)
     return DeclaredLicence(licence, says, tuple(notices))
 
 
@@ -239,9 +239,9 @@ def _wheel_licence(headers: Message) -> tuple[str, Says]:
     field = headers.get("License", "")
     if named := from_text(field):
         return named, "field"
-    classifiers = (one for one in headers.get_all("Classifier", []) if one.startswith("License ::"))
-    if known := every(_CLASSIFIERS.get(one.rpartition(" :: ")[2], UNDECLARED) for one in classifiers):
-        return known, "classifier"
+    classifiers = (line for line in headers.get_all("Classifier", []) if line.startswith("License ::"))
+    if licences := every(_CLASSIFIERS.get(line.rpartition(" :: ")[2], UNDECLARED) for line in classifiers):
+        return licences, "classifier"
     if field and "\n" not in field.strip():
         return reference(field), "field"
     elsewhere = DECLARED_ELSEWHERE.get(headers.get("Name", ""))
@@ -267,9 +267,9 @@ def copyright_licence(text: str) -> DeclaredLicence:
     """
     paragraphs = Deb822.iter_paragraphs(text.splitlines(), use_apt_pkg=False)
     named = (paragraph.get("License", "").partition("\n")[0].strip() for paragraph in paragraphs)
-    found = every(from_debian(name) for name in named if name)
-    if found:
-        return DeclaredLicence(found, "copyright")
+    expression = every(from_debian(name) for name in named if name)
+    if expression:
+        return DeclaredLicence(expression, "copyright")
     later = "+" if re.search(r"any\s+later\s+version", text) else ""
     pointed = re.findall(r"/usr/share/common-licenses/([A-Za-z]+(?:-[0-9](?:\.[0-9])?)?)", text)
     names = {"BSD-3-Clause" if name == "BSD" else name for name in pointed}
@@ -304,11 +304,11 @@ def gnu_licences(text: str) -> set[str]:
     """
     matches = list(_WHOLE_TEXT.finditer(text))
     rest = _ONLY_MENTIONED.sub("", _WHOLE_TEXT.sub("", text))
-    found: set[str] = set()
+    names: set[str] = set()
     for match in (*matches, *_GNU_NAME.finditer(rest), *_GNU_TAG.finditer(rest)):
         kind = (match["kind"] or " ").strip().upper()[:1]
         family = f"{kind if kind in ('A', 'L') else ''}GPL"
         version = match["version"] or ""
-        found.add(f"{family}-{version if '.' in version else version + '.0'}" if version else family)
-    versioned = {name.partition("-")[0] for name in found if "-" in name}
-    return {name for name in found if "-" in name or name not in versioned}
+        names.add(f"{family}-{version if '.' in version else version + '.0'}" if version else family)
+    versioned = {name.partition("-")[0] for name in names if "-" in name}
+    return {name for name in names if "-" in name or name not in versioned}

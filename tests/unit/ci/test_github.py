@@ -18,7 +18,7 @@ UPSTREAM = ModResult("greeting", "nightly", "conflict", "The checks of the mod g
 
 
 def outcomes(github: FakeGitHub, *results: ModResult) -> list[str]:
-    return [outcome for _, outcome, _ in report(github.client(), results, known=["greeting"])]
+    return [outcome for _, outcome, _ in report(github.client(), results, all_mods=["greeting"])]
 
 
 def test_a_broken_mod_is_reported_once_with_the_evidence_and_new_evidence_updates_the_issue(
