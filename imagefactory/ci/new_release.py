@@ -189,6 +189,7 @@ class NewRelease:
         def families(version: str) -> set[str]:
             source = trees.release(self.server, version)
             if self.server == VLLM:
+                # Rows such as `"LlamaForCausalLM": ("llama", "LlamaForCausalLM"),`.
                 listed = re.findall(r'^    "(\w+)": \(', source.read(_TABLE) or "", flags=re.MULTILINE)
                 return {_NEEDLESS.sub("", name) for name in listed}
             files = (name.removeprefix(_MODELS) for name in source.names if name.startswith(_MODELS))
@@ -259,13 +260,16 @@ def with_release(text: str, server: str, release: str, overrides: Sequence[Overr
 
 
 def _plain(text: str) -> str:
+    # PyYAML ends a bare scalar with a line `...`; the width keeps the text on the first line.
     return str(yaml.safe_dump(text, width=1000, allow_unicode=True)).partition("\n")[0]
 
 
 def _entries(lines: Sequence[str], server: str) -> Iterator[tuple[Version, int]]:
     """Iterate over the releases of a server's block, each with the number of the line after it."""
     inside, release = False, None
+    # The added line ends an entry that the file ends with.
     for number, line in enumerate([*lines, "end"]):
+        # Releases are indented by two; what is indented further belongs to the release above.
         if release is not None and not line.startswith("   "):
             yield release, number
             release = None
@@ -283,6 +287,7 @@ def _ahead(text: str, release: Version) -> str:
     def bumped(match: re.Match[str]) -> str:
         if Version(match[2]) > release:
             return match[0]
+        # PEP 440 sorts X.Y.0.dev0 after every release before X.Y.0, and before that one.
         return f"{match[1]}{release.major}.{release.minor + 1}.0.dev0"
 
     return re.sub(r"^(  nightly:.*counts_as: )([0-9][0-9a-z.]*)", bumped, text, flags=re.MULTILINE)
@@ -294,6 +299,7 @@ def prepare(project: Project, indexes: Indexes, upgrade: Sequence[str], say: Say
     security = _upgrade(project, upgrade, news, say) if upgrade else {}
     for server in TITLES:
         now = Project(project.root, project.store)
+        # The newest alone: `look` names the ones that are passed over.
         for release in new_releases(now.matrix, server, indexes)[-1:] if has_releases(now.matrix, server) else ():
             NewRelease(now, server, release, news, say).add()
     now = Project(project.root, project.store)
@@ -332,6 +338,7 @@ def _upgrade(project: Project, upgrade: Sequence[str], news: News, say: Say) -> 
         if everything:
             lock_environment(project.root, say, upgrade=True)
     except LockError as error:
+        # Each lock is written as it is made; those made before the failure go too.
         git(project.root, "checkout", "--quiet", "--", "locks")
         news.breaks.append(f"No package is upgraded: {in_short(f'{error.what} {error.why}')}")
         return {}
@@ -346,6 +353,7 @@ def _versions(locks: Path) -> dict[str, dict[str, str]]:
         versions[path.relative_to(locks).as_posix()] = {entry["name"]: entry["version"] for entry in entries}
     companions = CompanionLock.path(locks)
     if companions.exists():
+        # 19: `sha256:` and twelve digits.
         digests = {entry.name: f"{entry.tag}@{entry.digest[:19]}" for entry in CompanionLock.read(companions).images}
         versions[companions.name] = digests
     environment = LockedSet("test", locks / FOLDER.name / "test.txt")  # it holds what the smaller sets hold

@@ -76,6 +76,7 @@ def offered(indexes: Indexes, distribution: str) -> list[Version]:
             version = parse_wheel_filename(offer.file)[1]
         except InvalidWheelFilename:
             continue
+        # Yanked files were withdrawn (PEP 592); a local version (`+cu130`) is a rebuild of a release (PEP 440).
         if not (offer.yanked or version.is_prerelease or version.local):
             versions.add(version)
     return sorted(versions)

@@ -87,6 +87,7 @@ def find_changes(project: Project, base: str) -> Changes:
 
 def changed_mods(project: Project, base: str) -> tuple[str, ...]:
     """List the mods of this checkout with files that differ from a commit."""
+    # Without -z, Git quotes names that have unusual characters.
     names = git(project.root, "diff", "--name-only", "-z", base, "--", "mods").split("\0")
     names += git(project.root, "ls-files", "--others", "--exclude-standard", "-z", "--", "mods").split("\0")
     folders = {name.split("/")[1] for name in names if name.count("/") >= 2}  # noqa: PLR2004 - mods/NAME/file
@@ -98,11 +99,13 @@ def worktree(root: Path, commit: str, branch: str = "") -> Iterator[Path]:
     """Check a commit out into a temporary worktree; what is committed there moves `branch`, if it is named."""
     with TemporaryDirectory(prefix="imagefactory-base-") as scratch:
         folder = Path(scratch) / "base"
+        # -B: an earlier run may have left the branch.
         place = ["-B", branch] if branch else ["--detach"]
         git(root, "worktree", "add", *place, "--quiet", str(folder), commit)
         try:
             yield folder
         finally:
+            # Without --force, Git keeps a worktree that has changed files.
             git(root, "worktree", "remove", "--force", str(folder))
 
 
@@ -196,6 +199,7 @@ def _refuted_layers(project: Project, layers: Mapping[Sha256, RecordedLayer], wa
     left = dict(layers)
     for part in _parts(project, layers):
         with project.store.scratch() as scratch:
+            # An empty store: a cached layer proves nothing about its record.
             fresh = replace(project, store=Store(scratch / "store"))
             built = make_layers(BuildRun(fresh, [part], watch))
             slimmed = {wheel.sha256: wheel for key in built for wheel in read_slimmed(key, fresh.store)}

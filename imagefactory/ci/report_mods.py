@@ -16,6 +16,7 @@ from imagefactory.store.digests import checksum
 LABEL: Final = "mod-status"
 """Only people with access to the repository set labels, so a stranger's issue is never mistaken for one of these."""
 _SETTLED: Final = "0" * 12
+"""The state in a closed issue; no finding has this checksum."""
 _MARK = re.compile(r"<!-- imagefactory mod=(\S+) state=([0-9a-f]{12}) -->")
 ReportOutcome = Literal["opened", "updated", "reopened", "closed", "unchanged"]
 UPSTREAM: Final = "hold without it"
@@ -117,7 +118,9 @@ def _close(github: GitHub, mod: str, issue: Document, commit: str) -> Reported:
 def _issues(github: GitHub) -> dict[str, Document]:
     """Find the issues about mods; of several about one mod, prefer an open one, then the newest."""
     listed = github.pages(f"issues?labels={LABEL}&state=all")
+    # The preferred one last: of several about one mod, the dictionary keeps the last.
     issues = sorted(listed, key=lambda issue: (issue["state"] == "open", issue["number"]))
+    # GitHub lists pull requests as issues, too.
     marked = [(_MARK.search(issue.get("body") or ""), issue) for issue in issues if "pull_request" not in issue]
     return {mark[1]: issue for mark, issue in marked if mark}
 

@@ -64,12 +64,14 @@ def promotion_summary(outcome: Promotion) -> str:
 def subjects(outcome: Promotion, name: str) -> str:
     """List promoted images as checksums, the form in which `actions/attest` takes several subjects."""
     digests = dict.fromkeys(promoted.image.digest.removeprefix("sha256:") for promoted in outcome.promoted)
+    # Two spaces, as in the output of sha256sum.
     return "".join(f"{digest}  {name}\n" for digest in digests)
 
 
 def history_page(catalog: Catalog, registry: str) -> str:
     rows: list[tuple[str, ...]] = []
     for event, image, before in steps(catalog):
+        # Counted from the newest event, not from today: the same catalog gives the same page.
         if (catalog.events[-1].time.date() - event.time.date()).days <= HISTORY_DAYS:
             changed = ", ".join([*changes(before, image)[:4], *filter(None, [event.answers])])
             when, name = f"{event.time:%Y-%m-%d %H:%M}", f"`{image.cell}/{image.cell.machine}`"
@@ -107,6 +109,7 @@ def bounded(text: str) -> str:
     if len(text.encode()) <= LARGEST:
         return text
     note = "\n\n… cut here: GitHub shows no more than 1 MiB.\n"
+    # The cut may split a character; its bytes are dropped.
     kept = text.encode()[: LARGEST - len(note.encode())].decode("utf-8", "ignore")
     return kept.rpartition("\n")[0] + note
 
@@ -131,4 +134,5 @@ def codes(names: Iterable[str]) -> str:
 
 def cell(text: str) -> str:
     """Escape a text for a table cell: one line, no markup, no mentions."""
+    # A zero-width space after the @ keeps GitHub from notifying somebody of that name.
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("@", "@\u200b")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 RECORD: Final = "answers.json"
 PANEL_FILE: Final = "panel.json.gz"
 LONGEST: Final = 500
-"""Characters of a line in the catalog."""
+"""Characters of a line in the catalog, which takes no more in any text."""
 _CODE: Final = ("mod", "serve", "model", "bytecode", "pure-bundle")
 """Kinds of layers that hold no kernels."""
 
@@ -93,6 +93,7 @@ def measure_answers(run: PublishRun, staged: Staged) -> None:
         earlier = _earlier(repository, base.digest, result) if base else None
         if base and earlier is None:
             earlier = measure(project, repository, base.digest, say)
+        # A second start of the same image shows how far answers differ without any change.
         again = measure(project, repository, staged.digest, say) if earlier else None
         new_kernels = base is not None and _other_kernels(base, staged)
         record = judged(record, result, base=earlier, again=again, other_kernels=new_kernels)
@@ -141,4 +142,5 @@ def compact(result: AnswersResult) -> bytes:
         return [short(part) for part in value] if isinstance(value, list) else value
 
     document = short(result.model_dump(mode="json"))
+    # Without a time in it, the same measurement is the same blob.
     return gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=0)

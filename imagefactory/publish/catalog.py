@@ -108,6 +108,7 @@ def parts_of(plan: Plan) -> tuple[ImagePart, ...]:
     """List the parts that tell one image from another, in the order of its layers."""
     parts: dict[str, ImagePart] = {}
     for layer in plan.layers:
+        # Names of wheels are NAME-VERSION-TAGS.whl, without other dashes in the first two (PEP 427).
         version = layer.inputs[0].name.split("-")[1] if layer.kind == "wheel" else ""
         name = layer.kind if layer.kind in _BUNDLES else f"{layer.kind} {layer.name}"
         parts[name] = ImagePart(name, layer.key[:KEY_DIGITS], version)
@@ -161,6 +162,7 @@ class Catalog:
     @cached_property
     def owners(self) -> dict[str, Digest]:
         """Fixed tag -> the image that got it first."""
+        # Reversed, so that the oldest event is entered last and stays.
         return {tag: event.image for event in reversed(self.events) for tag in event.named}
 
     @cached_property
@@ -311,7 +313,10 @@ class _Document(BaseModel):
 
     format: Literal[3]
     parts: tuple[ImagePart, ...] = ()
-    """What images are made of: each part once, since most images have most parts in common."""
+    """What images are made of: each part once, since most images have most parts in common.
+
+    It stands before `images`, whose validator needs it: pydantic validates fields in the order of their definition.
+    """
     images: tuple[Published, ...] = ()
     events: tuple[Event, ...] = ()
     deleting: tuple[_Digest, ...] = ()
@@ -365,6 +370,7 @@ def pointed_at(
         # Skip images that were pruned since, and platforms that the arch no longer has.
         if digest in published and platform in set(platforms)
     }
+    # Sorted: the same images always make the same index, with the same digest.
     return dict(sorted((others | {image.platform: image.digest}).items()))
 
 

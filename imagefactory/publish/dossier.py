@@ -190,6 +190,7 @@ class Dossier:
         results: list[AnswersResult] = []
         for _, content in self.contents(ANSWERS_TYPE, PANEL_TYPE):
             try:
+                # 31: a gzip header (16) and the largest window (15). What inflates to more is cut, and no JSON then.
                 text = zlib.decompressobj(wbits=31).decompress(content, _LARGEST) if isinstance(content, bytes) else b""
                 results.append(AnswersResult.model_validate_json(text))
             except (zlib.error, ValidationError, FactoryError):

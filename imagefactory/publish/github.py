@@ -25,7 +25,9 @@ API: Final = "https://api.github.com"
 RECORDS: Final = "records"
 """The branch with the history page and the notes of each night."""
 _VERSION: Final = "2022-11-28"
+"""Of the REST API: https://docs.github.com/en/rest/about-the-rest-api/api-versions"""
 _PAGE: Final = 100
+"""Entries of one page; GitHub gives no more."""
 _MOST_PAGES: Final = 10_000
 _LARGEST: Final = 64 * 1024 * 1024
 """The longest answer in bytes; GitHub itself sends less."""
@@ -107,6 +109,7 @@ class GitHub:
         entries = [
             {"path": path, "mode": "100644", "type": "blob", "content": text} for path, text in sorted(files.items())
         ]
+        # Tree, commit, branch: nobody sees anything of it before the last request.
         new_tree = self.post("git/trees", {"tree": entries} | ({"base_tree": tree} if tree else {}))["sha"]
         if new_tree in (tree, tip_tree):
             return None
@@ -163,6 +166,7 @@ class GitHubPackages:
 
     def __init__(self, reference: Reference, token: str, api: str) -> None:
         owner, _, package = reference.repository.partition("/")
+        # A package's name may have slashes, which the API takes only escaped.
         versions = f"{owner}/packages/container/{quote(package, safe='')}/versions"
         organisation = GitHub(f"orgs/{versions}", token, api)
         # An owner is a user or an organisation; only the right folder exists.

@@ -76,6 +76,7 @@ def judge(run: PublishRun, staged: Staged) -> Ready:
         staged = replace(staged, dossier=staged.dossier.attach(answers_attachment(answers)))
     line = shorten(clean(answers.line), LONGEST, placeholder=" ...") if answers else ""
     image = Published.of(staged.plan, staged.image, stands.smoke)
+    # A text of the catalog is printable ASCII.
     return Ready(staged, image, stands.tags, line.encode("ascii", "replace").decode())
 
 

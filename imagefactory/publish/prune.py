@@ -31,10 +31,12 @@ from imagefactory.publish.tags import STAGING, nightly_date, staging_tag
 from imagefactory.store.digests import Digest
 
 _SETTLED = timedelta(days=1)
+"""A manifest without a tag that is younger may belong to a push that is still running."""
 ManifestKind = Literal["catalog", "index", "image", "list", "attached"]
 KINDS: tuple[ManifestKind, ...] = get_args(ManifestKind)
 """In the order of deletion: whatever can still be found is complete."""
 _ABOUT = re.compile(r"sha256-([0-9a-f]{64})(\..+)?")
+"""The list of referrers of a registry without their API, and cosign's older `sha256-HEX.sig` and `.att`."""
 
 
 def subject_of(tag: str) -> Digest | None:
@@ -272,6 +274,7 @@ def outdated(catalog: Catalog, policy: Policy, moment: datetime) -> set[Digest]:
         image = catalog.image(digest)
         if image is None:
             continue
+        # What was never a nightly gets a negative age, and so is never too old.
         days = (moment.date() - nights.get(digest, date.max)).days
         old = policy.nightly_days is not None and days > policy.nightly_days
         if digest not in in_use and (old or (policy.keep is not None and newer[image.cell] >= policy.keep)):
@@ -345,6 +348,7 @@ def prune(repository: Repository, policy: Policy, *, delete: bool = False, momen
     for digest in (deletion.digest for deletion in pruning.deletions[len(catalogs) :]):  # catalogs come first
         remove(digest)
     gone = {*pruning.announced, *before.deleting}
+    # Only GitHub lists what has no tag; elsewhere nothing was swept.
     swept = moment - _SETTLED if packages else None
 
     def finish(catalog: Catalog) -> Catalog:

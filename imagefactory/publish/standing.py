@@ -104,6 +104,7 @@ class Gate(Terms):
         """Ask the registry all that decides about the image of a plan."""
         catalog = self.snapshot.catalog
         tags = tags_of(self.project.matrix, plan.cell, plan.key, self.time.date(), nightly=self.nightly)
+        # Each tag is a request. Where moving tags point matters if the catalog has them here, or a rollback moved them.
         asked = tags.moving if _is_current(catalog, tags, plan) or _rollback(catalog, tags, plan) else ()
         if dossier:
             asked = (*asked, *tags.dated, *(() if tags.fixed in catalog.owners else (tags.fixed,)))

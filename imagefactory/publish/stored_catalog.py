@@ -18,7 +18,7 @@ from imagefactory.publish.tags import CATALOG
 from imagefactory.store.digests import Digest
 
 CATALOG_TYPE: Final = "application/vnd.imagefactory.catalog.v1+json"
-"""The type of the artifact."""
+"""The type of the artifact, whatever the format of the document: `prune` knows old catalogs by it."""
 DOCUMENT_TYPE: Final = f"application/vnd.imagefactory.catalog.v{FORMAT}+json+gzip"
 ATTEMPTS: Final = 8
 PREVIOUS: Final = "imagefactory.previous"
@@ -58,8 +58,10 @@ def read_catalog(repository: Repository) -> Snapshot:
 
 
 def _inflated(data: bytes, where: str) -> bytes:
+    # 31: a gzip header (16) and the largest window (15).
     inflater = zlib.decompressobj(wbits=31)
     try:
+        # One byte more than allowed tells a full catalog from one that is too large.
         text = inflater.decompress(data, LARGEST + 1)
     except zlib.error as error:
         raise unreadable(where, f"It is damaged: {error}.") from None

@@ -25,6 +25,7 @@ NIGHTLY_VERSION: Final = "nightly"
 KEY_DIGITS: Final = 12
 _DATED = re.compile(r"nightly-(\d{8})-.+")
 _RESERVED = re.compile(rf"{CATALOG}|{LATEST}|({STAGING}|{NIGHTLY}|sha256-|wheel-).*")
+"""`sha256-` are lists of referrers and signatures, `wheel-` is the wheelhouse."""
 
 
 @dataclass(frozen=True)

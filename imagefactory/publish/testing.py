@@ -125,6 +125,7 @@ def judged(project: Project, measure: Callable[[], BenchResult], share: float) -
         return _test("passed", "there is no shared result to compare with", speed)
     before = fmean(baseline.throughput())
     change = speed / before - 1
+    # 19: `sha256:` and twelve digits.
     message = f"{speed:.1f} tokens/s, {change:+.1%} of {before:.1f} ({baseline.bound.digest[:19]})"
     if change < -share:
         return _test("failed", f"{message}; {share:.0%} less is allowed", speed)

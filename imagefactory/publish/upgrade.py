@@ -339,6 +339,7 @@ def newest_version(matrix: Matrix, cell: Cell) -> str:
 
 def newest_for(catalog: Catalog, image: Published) -> Published:
     """Return what the owner of an image gets today, by the most general tag that the image ever had."""
+    # A shorter tag is more general: MODEL, MODEL-vVLLM. What `latest` names may become another model.
     tags = sorted(catalog.tags_of(image.digest) - {LATEST}, key=len)
     return catalog.current(tags, image.platform) or image
 

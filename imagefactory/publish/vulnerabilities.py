@@ -56,9 +56,11 @@ class VulnerabilityRecord(Frozen):
     @property
     def line(self) -> str:
         """The counts in one line, with their date and source."""
+        # By id: what several packages have counts once.
         counts = Counter(flaw.severity for flaw in {flaw.id: flaw for flaw in self.found}.values())
         summary = ", ".join(f"{counts[name]} {name}" for name in SEVERITIES if counts[name]) or "none known"
         missing = f"; {len(self.not_scanned)} packages were not scanned" if self.not_scanned else ""
+        # The first ten characters of a timestamp are its day.
         return f"{summary}{missing} ({self.scanner} on {self.scanned:%Y-%m-%d}, database of {self.database[:10]})"
 
     def refused_by(self, rules: VulnerabilityRules) -> list[str]:

@@ -75,6 +75,7 @@ class Bundle:
         try:
             document = parse_json(data)
             envelope = document["dsseEnvelope"]
+            # DSSE allows several signatures, a bundle exactly one.
             [signature] = envelope["signatures"]
             key = document["verificationMaterial"].get("publicKey")
             return cls(

@@ -262,6 +262,7 @@ def summarise_parts(target: str, parts: Sequence[Component]) -> LicenceSummary:
     counts = Counter(part.licence or spdx.UNDECLARED for part in inside)
     return LicenceSummary(
         target=target,
+        # The most frequent first, then by name.
         counts=dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))),
         gnu=tuple(gnu for part in inside if (gnu := _gnu(part)) is not None),
         undeclared=tuple(part.name for part in inside if part.licence in (None, spdx.UNDECLARED)),

@@ -80,6 +80,7 @@ def new_key_pair(private: Path, public: Path) -> None:
     try:
         private.parent.mkdir(parents=True, exist_ok=True)
         public.parent.mkdir(parents=True, exist_ok=True)
+        # The mode is set as the file is created: nobody can open it in between. O_EXCL spares one that just appeared.
         with os.fdopen(os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection))
         public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))

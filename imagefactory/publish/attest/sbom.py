@@ -68,6 +68,7 @@ def write_sbom(project: Project, plan: Plan, parts: Sequence[Component]) -> byte
         # By construction: the list is made from the inputs of the layers.
         "compositions": [{"aggregate": "complete", "assemblies": [ROOT]}],
     }
+    # From all the rest of the document, so that it is added last, and the same content has the same number.
     document["serialNumber"] = f"urn:uuid:{uuid5(NAMESPACE_URL, checksum(document))}"
     return canonical_json(document)
 

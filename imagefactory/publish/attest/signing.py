@@ -87,6 +87,7 @@ class Verifier:
 
     def verify(self, certificate: x509.Certificate) -> None:
         """Raise NotTrustedError unless the certificate is for one of the workflows; sigstore calls this."""
+        # Fulcio's numbers: issuer, source repository, its ref, and the build config, the workflow that was started.
         issuer, repository, ref, workflow = (_claim(certificate, number) for number in (8, 12, 14, 18))
         file, _, at = workflow.partition("@")
         if issuer != GITHUB_ISSUER:
@@ -97,6 +98,7 @@ class Verifier:
             raise NotTrustedError(f"it is signed by another workflow of {repository}, {workflow}")
         if workflow not in self.identities or ref != at:
             raise NotTrustedError(f"it is signed on another branch or tag, {ref}")
+        # The subject is the workflow with the job: of a reusable workflow, the one that was called.
         if _subjects(certificate) != [workflow]:
             raise NotTrustedError(f"it is signed by a workflow that {workflow} called")
 

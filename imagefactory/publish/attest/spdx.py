@@ -195,6 +195,7 @@ def _debian_name(text: str) -> str:
 
 def _gnu(family: str, version: str | None, later: str | None) -> str:
     if version is None:
+        # Without a number, any version ever published may be chosen (section 9 of the GPL 2); the LGPL began with 2.0.
         version, later = ("2.0" if family == "LGPL" else "1.0"), "+"
     number = version if "." in version else f"{version}.0"
     return f"{family}-{number}-{'or-later' if later else 'only'}"
@@ -218,6 +219,7 @@ class DeclaredLicence:
 
 def wheel_licence(archive: ZipFile) -> DeclaredLicence:
     names = archive.namelist()
+    # At the top: METADATA of a vendored package is further down.
     metadata = next(name for name in names if name.count("/") == 1 and name.endswith(".dist-info/METADATA"))
     headers = HeaderParser().parsestr(archive.read(metadata).decode("utf-8", "replace"))
     texts = [
