@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from tests.fixtures.rehearsal import (
+from tests.fixtures.mishaps import (
     IMAGES,
     MISHAPS,
     RUNS,
@@ -23,13 +23,12 @@ from tests.fixtures.rehearsal import (
     Mishap,
     Prune,
     Publish,
-    Publishing,
     Replay,
     Rival,
     RollBack,
     Run,
-    World,
 )
+from tests.fixtures.rehearsal import Publishing, World
 
 EXAMPLES = int(os.environ.get("FACTORY_TEST_EXAMPLES", "0"))
 THREE = (Publish(0), Publish(1), Publish(2))
