@@ -58,14 +58,15 @@ def compare(
     left = _measured(project, first, [*set, *set_first])
     right = _measured(project, second, [*set, *set_second])
     repeated = None
+    # Two starts of one image differ a little; only what differs more counts as a change.
     if again or not first.endswith(".json"):
         repeated = _measured(project, again or first, [*set, *set_first])
-    found, what = figures(left, right), change(left, right)
+    difference, what = figures(left, right), change(left, right)
     noise = figures(left, repeated) if repeated else None
-    verdict, why = judge(what, found, noise)
-    show(figures_table(found, noise))
-    if found.scenarios:
-        print(behaviour_line(found))
+    verdict, why = judge(what, difference, noise)
+    show(figures_table(difference, noise))
+    if difference.scenarios:
+        print(behaviour_line(difference))
     print(f"{verdict}: {why} (what differs: {what})")
     if verdict != "same":
         raise SystemExit(1)

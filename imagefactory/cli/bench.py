@@ -108,23 +108,23 @@ def compare(
 
     if first.endswith(".json") and second.endswith(".json"):
         lefts, rights = ([BenchResult.read(options.existing("RESULT", name, folder=False))] for name in (first, second))
-        asked = {*by}
+        intended = {*by}
     else:
         left, right = (
-            (_bench(project, profile, [*set, *own], users, repeats, limit), subject_named(project, name))
-            for name, own in ((first, set_first), (second, set_second))
+            (_bench(project, profile, [*set, *settings], users, repeats, limit), subject_named(project, name))
+            for name, settings in ((first, set_first), (second, set_second))
         )
-        asked = {*by, *asked_differences(left, right)}
+        intended = {*by, *asked_differences(left, right)}
         number = options.whole_number("--rounds", rounds, least=1) or 4
         lefts, rights = run_interleaved(left, right, number, say)
-    for one, other in zip(lefts, rights, strict=True):
-        refuse_incomparable(one, other, asked)
+    for left_result, right_result in zip(lefts, rights, strict=True):
+        refuse_incomparable(left_result, right_result, intended)
     sides = _side(first, lefts[0], rights[0]), _side(second, rights[0], lefts[0])
     show(comparison_table(compare(lefts, rights), *sides))
 
 
-def _side(name: str, own: BenchResult, other: BenchResult) -> str:
-    apart = own.bound.settings.items() - other.bound.settings.items()
+def _side(name: str, result: BenchResult, opposite: BenchResult) -> str:
+    apart = result.bound.settings.items() - opposite.bound.settings.items()
     return " ".join([name, *(f"{setting}={value}" for setting, value in sorted(apart))])
 
 
@@ -159,6 +159,6 @@ def check(project: Project, base: str = "") -> None:
     if base:
         with worktree(project.root, base) as folder:
             unchanged = unchanged_files(project.root, folder)
-    known = KnownLayers(project.known_layers)
-    digests = {image.digest for plan in locked_plans(project) if (image := known.image(plan))}
+    layers = KnownLayers(project.known_layers)
+    digests = {image.digest for plan in locked_plans(project) if (image := layers.image(plan))}
     say(f"{check_shared(project.root, digests, unchanged)} results are plausible")

@@ -94,11 +94,11 @@ def smoke(project: Project, target: list[str], level: list[str], bench: bool = F
 
     with open_repository(project) as repository:
         run = PublishRun(Gate(project, repository), say, levels=levels, must_pass=True)
-        found = find_staged(run, plans)
-        tested = found.then(test, say)
+        pushed = find_staged(run, plans)
+        tested = pushed.then(test, say)
     folder = project.root / "build" / "smoke"
-    records = [record for one in found.finished.values() for record in records_below([folder], one.digest)]
-    print_summary(smoke_summary(records))
+    records = [record for image in pushed.finished.values() for record in records_below([folder], image.digest)]
+    print_summary(smoke_summary(records))  # also of images that failed
     tested.refuse_failures("tested, or failed")
 
 
@@ -115,13 +115,15 @@ def record(project: Project) -> None:
 
     with open_repository(project) as repository:
         catalog = read_catalog(repository).catalog
-        known = Known.of(project, catalog, shared_results(project.root))
-        day, notes = night_notes(catalog, known, lambda digest: contents_in_registry(Dossier.read(repository, digest)))
+        background = Known.of(project, catalog, shared_results(project.root))
+        day, notes = night_notes(
+            catalog, background, lambda digest: contents_in_registry(Dossier.read(repository, digest))
+        )
     page = history_page(catalog, repository.reference.name)
     write_summary(bounded(f"{notes}\n{page}"))
     files = {"README.md": page} | ({f"notes/{day}.md": notes} if day else {})
-    made = GitHub.from_environment().commit(RECORDS, files, "Record what was published\n")
-    print(made or "nothing new")
+    commit = GitHub.from_environment().commit(RECORDS, files, "Record what was published\n")
+    print(commit or "nothing new")
 
 
 @command("ci", base="the commit to compare with", rebuild="instead, rebuild the layers whose records it adds or edits")
@@ -138,10 +140,10 @@ def changes(project: Project, base: str, rebuild: bool = False) -> None:
             check_records(project, changed, watch)
         print_summary(f"## Records\n\nNew or changed, and the same when rebuilt: {len(changed)} layers.\n")
         return
-    found = find_changes(project, base)
-    write_outputs({"mods": " ".join(found.mods), "jobs": json.dumps(found.jobs(project))})
-    print_summary(found.markdown())
-    if any(one.fault for one in found.affected):
+    difference = find_changes(project, base)
+    write_outputs({"mods": " ".join(difference.mods), "jobs": json.dumps(difference.jobs(project))})
+    print_summary(difference.markdown())
+    if any(target.fault for target in difference.affected):
         raise Exit(code=1)
 
 

@@ -90,11 +90,11 @@ def command(
         lists = [name for name, kind in kinds.items() if kind == "list[str]"]
         shared = {name: options.HELP.get(f"{name}: {kind}", "") for name, kind in kinds.items()}
         texts = {name: text for name, text in shared.items() if text} | help
-        made = task(
+        new_task = task(
             klass=_Command, name=called or None, iterable=lists, help=texts, positional=positional, default=default
         )(run)
-        COMMANDS.append((group, made))
-        return made
+        COMMANDS.append((group, new_task))
+        return new_task
 
     return decorate
 
@@ -148,6 +148,7 @@ def write_summary(text: str) -> None:
 
 def write_outputs(values: dict[str, str]) -> None:
     """Hand values on to later steps of a workflow."""
+    # GitHub's form for values of one line.
     _append("GITHUB_OUTPUT", "".join(f"{name}={value}\n" for name, value in values.items()))
 
 
@@ -168,6 +169,7 @@ def select(project: Project, target: Sequence[str], *, tagged: bool = False) -> 
     """Return the cells that targets name; a job of a workflow hands several on in one text."""
     from imagefactory.project.targets import select
 
+    # An empty text stays, and is refused: an unset variable must not mean the default target.
     words = [word for text in target for word in text.split() or [text]]
     return select(project.matrix, words, tagged=tagged)
 
@@ -227,7 +229,7 @@ def find_publisher(project: Project, key: str, *, unsigned: bool) -> tuple[Signe
         why = "There is no key, and this is not a CI job with an identity of its own."
         fix = "Make a key with `./inv keys.new`. A private registry may go without: --unsigned."
         raise cannot_sign("Nobody would sign what is published.", where, why, fix)
-    if isinstance(signer, KeySigner) and signer.hint not in {known.hint for known in find_trust(project).keys}:
+    if isinstance(signer, KeySigner) and signer.hint not in {trusted.hint for trusted in find_trust(project).keys}:
         say(f"- {signer.name} is not in keys/: nobody trusts what it signs until its public key is committed there")
     return signer, find_trust(project, signer=signer)
 

@@ -29,7 +29,7 @@ NEEDED_DISK = 20_000_000_000  # downloads and blobs of one full-size image, with
 BUILD: Final = "build"
 TEST_PROGRAMS: Final = ("git", "docker-registry", "skopeo", "podman", "umoci", "shellcheck", "chromium")
 """Programs that tests use besides Docker, named like their Debian packages; tests that lack theirs are skipped."""
-CDI: Final = ("/etc/cdi", "/var/run/cdi")
+CDI: Final = ("/etc/cdi", "/var/run/cdi")  # where the Container Device Interface keeps descriptions of devices
 Result = tuple[Health, str, str]  # the health, the details, and what to do about it
 
 
@@ -170,8 +170,8 @@ def _gpu() -> Result:
     driver, _, _ = lines[0].partition(", ")
     names = ", ".join(line.partition(", ")[2] for line in lines)
     state = _said(smi, *heat.QUERY)
-    told = [names, heat.describe(state), f"driver {driver}; images need {DRIVER} or newer"]
-    detail = ", ".join(filter(None, told))
+    parts = [names, heat.describe(state), f"driver {driver}; images need {DRIVER} or newer"]
+    detail = ", ".join(filter(None, parts))
     major = re.match(r"\d+", driver)
     if major and int(major[0]) < int(DRIVER.partition(".")[0]):
         return "warning", detail, "Update NVIDIA's driver on this machine; containers use the host's."
@@ -217,4 +217,4 @@ def _output(*command: str) -> str:
 
 
 def _nearest_existing(path: Path) -> Path:
-    return next(one for one in (path, *path.parents) if one.exists())
+    return next(place for place in (path, *path.parents) if place.exists())

@@ -48,9 +48,9 @@ def in_words(where: str, root: Path) -> Iterator[None]:
         if isinstance(error, BrokenPipeError) and _reader_is_gone():
             _discard(1)  # the reader (head, less) closed the pipe, which is fine
             raise Exit from None
-        told = error if isinstance(error, FactoryError) else _translated(error, where, root)
-        complain(told)
-        raise Exit(code=told.exit_code) from None
+        explained = error if isinstance(error, FactoryError) else _translated(error, where, root)
+        complain(explained)
+        raise Exit(code=explained.exit_code) from None
 
 
 def complain(error: FactoryError) -> None:
@@ -96,8 +96,8 @@ def _translated(error: Exception, where: str, root: Path) -> FactoryError:
     cache = None
     with suppress(FactoryError):
         cache = default_root()
-    if found := from_system(error, where, cache):
-        return found
+    if explained := from_system(error, where, cache):
+        return explained
     path = _write_report(error, cache, where, root)
     saved = f"with {path} (look through it first)" if path else "the report could not be written anywhere"
     return InternalError(
@@ -164,6 +164,7 @@ def _hide(text: str) -> str:
     # A key of several lines may be quoted in parts, or escaped as Python does.
     secrets |= {line for value in secrets for line in value.splitlines()}
     secrets |= {repr(value)[1:-1] for value in secrets}
+    # The longest first: a secret may contain another.
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= _SHORTEST:
             text = text.replace(secret, "***")
@@ -183,7 +184,7 @@ _KINDS = {
     "disk-full": ((errno.ENOSPC, errno.EDQUOT), "Free some space, or run `./inv clean`."),
     "system-failed": ((), "Try again; if it persists, check the system's log."),
 }
-_SHOWN = 200
+_SHOWN = 200  # characters of somebody else's text that an error repeats
 
 
 def from_system(error: BaseException, where: str, cache: Path | None = None) -> FactoryError | None:
@@ -225,6 +226,7 @@ def from_system(error: BaseException, where: str, cache: Path | None = None) -> 
 
 def _from_os(error: OSError, where: str, cache: Path | None) -> FactoryError:
     named = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+    # Of two names, as of a rename, the second is the one that exists already.
     place = named[-1] if named and error.errno == errno.EEXIST else named[0] if named else ""
     name = next((kind for kind, (numbers, _) in _KINDS.items() if error.errno in numbers), "system-failed")
     fix = _KINDS[name][1]

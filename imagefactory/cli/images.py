@@ -50,7 +50,7 @@ def build(
     from imagefactory.assemble.engines.by_name import BuildOptions, build_images
     from imagefactory.cli.show.tables import built_message
 
-    given = BuildOptions(
+    build_options = BuildOptions(
         fat=fat,
         workers=options.processes("--workers", workers),
         builder=builder,
@@ -59,7 +59,7 @@ def build(
     )
     cells = select(project, target)
     with watching() as watch:
-        images = build_images(project, cells, engine, given, watch=watch, say=say)
+        images = build_images(project, cells, engine, build_options, watch=watch, say=say)
     for image in images:
         say(built_message(image))
         print(image.digest)
@@ -156,6 +156,7 @@ def run(
         case "":
             prepare.make_room(start.launch.container, say)
             print(start.shell(detach=detach), file=sys.stderr, flush=True)
+            # Docker takes this process's place: Ctrl-C and the exit code are its own.
             os.execvp("docker", start.line(detach=detach))  # noqa: S606, S607 - as docker is found by the user's shell
         case "print":
             print(start.shell(detach=detach))
@@ -242,14 +243,15 @@ def verify(
         options.filled("--image", image)
         with open_repository(project, image) as repository:
             checked = check_image(project, repository, find_trust(project, key), say, every_byte=layers or rebuild)
-        for one in checked:
-            say(checked_lines(one))
-        for one in checked:
-            refuse_failing(one, strict=strict)
-        for one in checked:
+        # All are shown before the first is refused.
+        for published in checked:
+            say(checked_lines(published))
+        for published in checked:
+            refuse_failing(published, strict=strict)
+        for published in checked:
             if rebuild:
-                _rebuild_published(project, one)
-            print(one.digest)
+                _rebuild_published(project, published)
+            print(published.digest)
         return
     for cell in select(project, target):
         with watching() as watch:
@@ -258,17 +260,17 @@ def verify(
         print(verified)
 
 
-def _rebuild_published(project: Project, found: Checked) -> None:
+def _rebuild_published(project: Project, published: Checked) -> None:
     """Rebuild a published image, and show whether it gives the same bits; raise if it does not."""
     from imagefactory.assemble.verify import verify
     from imagefactory.cli.show.tables import finding_line
     from imagefactory.errors import FactoryError
     from imagefactory.publish.attest.image_check import Finding, require_plan
 
-    cell = require_plan(found).cell
+    cell = require_plan(published).cell
     try:
         with watching() as watch:
-            verify(project, cell, watch, digest=found.digest)
+            verify(project, cell, watch, digest=published.digest)
     except FactoryError as error:
         say(finding_line(Finding("rebuild", "failed", f"{cell}: {error.what} {error.why}")))
         raise
@@ -287,7 +289,9 @@ def diff(project: Project, left: str, right: str, all: bool = False) -> None:
     differences, declared = compare_named(project, left, right)
     shown = [*differences, *declared] if all else differences
     if shown:
-        rows = ((one.path, one.field, one.left[:60], one.right[:60]) for one in shown)
+        rows = (
+            (difference.path, difference.field, difference.left[:60], difference.right[:60]) for difference in shown
+        )
         show_rows(rows, "path", "field", "left", "right")
     else:
         print("the images are the same")

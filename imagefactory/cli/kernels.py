@@ -52,12 +52,12 @@ def compile_(
     )
     for request in requests:
         with watching() as watch:
-            made = compile_kernels(checkout, request, watch, say)
-        if made.log is None:
-            say(f"{made.inputs.name} {made.inputs.version} is in the wheelhouse already")
+            compiled = compile_kernels(checkout, request, watch, say)
+        if compiled.log is None:
+            say(f"{compiled.inputs.name} {compiled.inputs.version} is in the wheelhouse already")
         else:
-            say(f"the log is {made.log}")
-        print(made.wheel.path)
+            say(f"the log is {compiled.log}")
+        print(compiled.wheel.path)
 
 
 @command(
@@ -70,22 +70,24 @@ def audit(project: Project, subject: str, beside: list[str], arch: str = "", jso
     from imagefactory.lock import auditing
 
     if beside:
-        audited = [auditing.audit(project, one, arch) for one in (subject, *beside)]
+        audited = [auditing.audit(project, name, arch) for name in (subject, *beside)]
         if json:
-            print_json([asdict(one) | {"grafted": sorted(one.grafted)} for one in audited])
+            print_json([asdict(report) | {"grafted": sorted(report.grafted)} for report in audited])
         else:
             from imagefactory.cli.show.tables import comparison_rows
 
-            show_rows(comparison_rows(audited), "library", *(one.title for one in audited))
+            show_rows(comparison_rows(audited), "library", *(report.title for report in audited))
     else:
-        found = auditing.audit(project, subject, arch)
-        verdicts = found.verdicts
+        report = auditing.audit(project, subject, arch)
+        verdicts = report.verdicts
         if json:
             print_json([asdict(verdict) for verdict in verdicts])
         else:
-            show_rows(((one.library, one.outcome, one.why) for one in verdicts), "library", "outcome", "why")
-        if found.grafted:
-            say(f"compiled in place of the published ones: {', '.join(sorted(found.grafted))}")
+            show_rows(
+                ((verdict.library, verdict.outcome, verdict.why) for verdict in verdicts), "library", "outcome", "why"
+            )
+        if report.grafted:
+            say(f"compiled in place of the published ones: {', '.join(sorted(report.grafted))}")
         auditing.refuse_failing(subject, verdicts)
 
 

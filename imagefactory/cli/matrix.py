@@ -33,7 +33,9 @@ def targets(project: Project, target: list[str], json: bool = False, excluded: b
 
     options.at_most_one(json=json, excluded=excluded)
     if excluded:
-        rows = ((str(one.cell), one.cell.platform, one.reason) for one in exclusions(project.matrix))
+        rows = (
+            (str(exclusion.cell), exclusion.cell.platform, exclusion.reason) for exclusion in exclusions(project.matrix)
+        )
         show_rows(rows, "target", "platform", "excluded because")
         return
     described = [target_status(project, cell) for cell in select(project, target or [EVERYTHING])]
@@ -130,18 +132,18 @@ def news(project: Project, upgrade: list[str], branch: str = "", report: str = "
     if branch:
         with worktree(project.root, "HEAD", options.filled("--branch", branch)) as folder:
             git(folder, "var", "GIT_COMMITTER_IDENT")  # before the work, not after it
-            found = prepare(Project(folder, project.store), configured_indexes(), upgrade, say)
+            latest = prepare(Project(folder, project.store), configured_indexes(), upgrade, say)
             prepared = Project(folder, project.store)
-            found.mods = check_mods(prepared)
-            write_table(folder / "mods" / "README.md", found.mods, prepared.mods)
-            drawn = pictures(prepared, plans_of(prepared, [])[0], found.mods)
+            latest.mods = check_mods(prepared)
+            write_table(folder / "mods" / "README.md", latest.mods, prepared.mods)
+            drawn = pictures(prepared, plans_of(prepared, [])[0], latest.mods)
             generated.write_changed({**generated.with_tables(folder), **drawn})
             say(f"committed to the branch {branch}" if commit(folder) else "nothing to change")
     else:
-        found = look(project, configured_indexes())
-    print_summary(found.markdown())
+        latest = look(project, configured_indexes())
+    print_summary(latest.markdown())
     if file:
-        file.write_text(found.markdown(), "utf-8")
+        file.write_text(latest.markdown(), "utf-8")
 
 
 @command(

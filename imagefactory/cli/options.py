@@ -33,7 +33,7 @@ HELP = {
     "markdown: bool": "print Markdown",
 }
 """What options mean unless a command says otherwise."""
-_SHOWN = 60
+_SHOWN = 60  # characters of a wrong value that an error repeats
 _LONGEST_REASON = 200
 
 
@@ -49,8 +49,8 @@ def number(option: str, text: str, *, least: int = 0, most: int = 1_000_000, who
 
 
 def whole_number(option: str, text: str, *, least: int = 0, most: int = 1_000_000) -> int | None:
-    found = number(option, text, least=least, most=most, whole=True)
-    return None if found is None else int(found)
+    value = number(option, text, least=least, most=most, whole=True)
+    return None if value is None else int(value)
 
 
 def processes(option: str, text: str) -> int | None:

@@ -55,15 +55,15 @@ def up(
     options.at_most_one(print=print_, compose=compose, recipe=recipe)
     seconds = options.number("--limit", limit, least=1) or 3600
     cell = select_one(project, target)
-    with reach(options.filled("--with", with_)) as there:
-        found = pairs.pulled(image or prepare.image_to_run(project, cell), say)
+    with reach(options.filled("--with", with_)) as second:
+        image_id = pairs.pulled(image or prepare.image_to_run(project, cell), say)
         start = prepare.prepare(
-            *(project, cell, found),
+            *(project, cell, image_id),
             given=prepare.settings_from(set),
             environment=os.environ,
             models=models or HUB_CACHE,
         )
-        pair = pairs.plan(project, cell, there, start, interface=cable, say=say)
+        pair = pairs.plan(project, cell, second, start, interface=cable, say=say)
         if print_ or compose or recipe:
             print(pairs.shown(pair, "compose" if compose else recipe), end="")
             return
@@ -81,11 +81,11 @@ def doctor(project: Project, target: str = "", with_: str = "", models: str = ""
     from imagefactory.pair.up import need_of, probe
 
     need = need_of(project, select_one(project, target), cable)
-    with reach(options.filled("--with", with_)) as there:
-        head, worker = probe(there, models or HUB_CACHE)
-    found = problems(head, worker, need)
-    show(pair_examined(head, worker, need.interface, found))
-    refuse_first(found)
+    with reach(options.filled("--with", with_)) as second:
+        head, worker = probe(second, models or HUB_CACHE)
+    obstacles = problems(head, worker, need)
+    show(pair_examined(head, worker, need.interface, obstacles))
+    refuse_first(obstacles)
 
 
 @command("pair", with_=FOUND)
@@ -93,11 +93,12 @@ def status(project: Project, with_: str = "") -> None:
     """Show both containers: state, health, image and address on the cable."""
     rows = []
     with ExitStack() as stack:
-        for one in _containers(stack, with_):
-            state = one.state()
-            told = (state.image[:19], state.address) if state else ("", "")
-            health = one.health()[1] if state and state.runs else ""
-            rows.append((one.machine.name, one.name, str(state or "none"), health, *told))
+        for container in _containers(stack, with_):
+            state = container.state()
+            # `sha256:` and twelve digits, as Docker abbreviates
+            details = (state.image[:19], state.address) if state else ("", "")
+            health = container.health()[1] if state and state.runs else ""
+            rows.append((container.machine.name, container.name, str(state or "none"), health, *details))
     show_rows(rows, "machine", "container", "state", "health", "image", "address")
 
 
@@ -119,9 +120,9 @@ def restart(project: Project, with_: str = "", limit: str = "") -> None:
 
     seconds = options.number("--limit", limit, least=1) or 3600
     with ExitStack() as stack:
-        here, there = _containers(stack, with_)
-        restart_both(here, there, say)
-        wait((here, there), seconds, say)
+        head, worker = _containers(stack, with_)
+        restart_both(head, worker, say)
+        wait((head, worker), seconds, say)
 
 
 @command("pair", with_=FOUND)
@@ -136,5 +137,5 @@ def _containers(stack: ExitStack, host: str) -> tuple[Container, Container]:
     from imagefactory.pair.containers import Container, find
     from imagefactory.pair.machines import HERE, reach
 
-    name, other = find(host)
-    return Container(HERE, name), Container(stack.enter_context(reach(other)), name)
+    name, second = find(host)
+    return Container(HERE, name), Container(stack.enter_context(reach(second)), name)

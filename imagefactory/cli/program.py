@@ -86,8 +86,8 @@ class FactoryProgram(Program):
         line = self._with_groups(self.core.unparsed)
         if line[:1] == ["help"]:
             line = [*line[1:], "--help"] if line[1:] else []
-        asked = next((index for index, word in enumerate(line) if word in {"-h", "--help"}), 0)
-        commands = [word for word in line[:asked] if word in self.collection.task_names]
+        position = next((index for index, word in enumerate(line) if word in {"-h", "--help"}), 0)
+        commands = [word for word in line[:position] if word in self.collection.task_names]
         if commands:
             self.args["help"].value = commands[-1]
         self.core.unparsed = [] if commands else self._with_targets(line)
@@ -102,15 +102,15 @@ class FactoryProgram(Program):
     def list_flat(self) -> None:
         """List the commands by what they are for, with those that people use first in front."""
         for module, title in GROUPS.items():
-            found = [
+            rows = [
                 (f"{group}.{name}" if group and not task.is_default else group or name, helpline(task))
                 for group, task in COMMANDS
                 if task.body.__module__.endswith(f".{module}") and self.list_root in {None, group}
                 for name in [self.collection.transform(task.name)]
             ]
-            if found:
+            if rows:
                 print(f"{title}:")
-                self.print_columns(found)
+                self.print_columns(rows)
 
     def _with_groups(self, line: list[str]) -> list[str]:
         """Join a group and its command, which may be written apart: `pair up` means `pair.up`."""
@@ -134,7 +134,11 @@ class FactoryProgram(Program):
                 command = contexts[word]
             elif word.startswith("-"):
                 is_value = bool(command and word in command.flags and command.flags[word].takes_value)
-            elif command and "--target" in command.flags and all(one.kind is list for one in command.positional_args):
+            elif (
+                command
+                and "--target" in command.flags
+                and all(argument.kind is list for argument in command.positional_args)
+            ):
                 words.append("--target")
             words.append(word)
         return words
@@ -153,8 +157,8 @@ class FactoryProgram(Program):
         unknown = re.fullmatch(r"No idea what '(.*)' is!", why, re.DOTALL)
         if unknown:
             flags = [*(context.flags if context else ()), *self.initial_context.flags]
-            known = flags if unknown[1].startswith("-") else ["help", *map(str, self.collection.task_names)]
-            why = f"{why} {did_you_mean(unknown[1], list(known))}"
+            candidates = flags if unknown[1].startswith("-") else ["help", *map(str, self.collection.task_names)]
+            why = f"{why} {did_you_mean(unknown[1], list(candidates))}"
         return UsageError(
             "bad-command-line",
             "The command line cannot be understood.",

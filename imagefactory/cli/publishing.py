@@ -47,11 +47,11 @@ def push(project: Project, target: list[str]) -> None:
     with open_repository(project) as repository:
         with watching() as watch:
             staged = stage(PublishRun(Gate(project, repository), say, watch=watch, pushing=watch), plans)
-        for one in staged.finished.values():
-            sent = f"{one.pushed.count('uploaded')} blobs sent ({size(one.pushed.uploaded)})"
-            present = f"{one.pushed.count('present')} already there"
-            say(f"pushed {one.plan.target} for {one.plan.platform}: {sent}, {present}")
-            print(f"{repository.reference.name}@{one.digest}")
+        for image in staged.finished.values():
+            sent = f"{image.pushed.count('uploaded')} blobs sent ({size(image.pushed.uploaded)})"
+            present = f"{image.pushed.count('present')} already there"
+            say(f"pushed {image.plan.target} for {image.plan.platform}: {sent}, {present}")
+            print(f"{repository.reference.name}@{image.digest}")
     staged.refuse_failures("pushed")
 
 
@@ -106,6 +106,7 @@ def promote(
         if scanned:
             attested = attach_scans(run, scanned, attested)
         outcome = promote(run, attested)
+    # Before `_show`, which ends the command if an image was refused.
     write_outputs({"promoted": str(len(outcome.promoted))})
     write_summary(run_summary.promotion_summary(outcome))
     if checksum_file:
@@ -163,10 +164,10 @@ def _show(outcome: Promotion) -> None:
     if outcome.promoted:
         rows = (
             (
-                *(str(one.image.cell), one.image.platform, short_digest(one.image.digest)),
-                *("\n".join(one.named), "\n".join(one.moved)),
+                *(str(promoted.image.cell), promoted.image.platform, short_digest(promoted.image.digest)),
+                *("\n".join(promoted.named), "\n".join(promoted.moved)),
             )
-            for one in outcome.promoted
+            for promoted in outcome.promoted
         )
         show_rows(rows, "target", "platform", "image", "for ever", "moved here")
     exit_refused(outcome.refused)
@@ -196,14 +197,14 @@ def history(project: Project, target: str = "") -> None:
 
     cell = select_one(project, target, tagged=True)
     with open_repository(project) as repository:
-        found = read_history(project, repository, cell)
-    show(history_table(found.lines))
-    for digest, event in found.held.items():
+        past = read_history(project, repository, cell)
+    show(history_table(past.lines))
+    for digest, event in past.held.items():
         since = f"rolled back on {event.time:%Y-%m-%d}"
         say(f"{short_digest(digest)} is held back: {since}; only `./inv promote --again` can tag it again")
-    if found.vulnerabilities:
-        say(f"known vulnerabilities of today's image: {found.vulnerabilities}")
-    for tag in found.misplaced_tags:
+    if past.vulnerabilities:
+        say(f"known vulnerabilities of today's image: {past.vulnerabilities}")
+    for tag in past.misplaced_tags:
         say(f"{tag} differs from the catalog: the last change was interrupted; run the same command again")
 
 
@@ -219,11 +220,11 @@ def upgrade(project: Project, from_: str, to: str = "", target: str = "", json: 
 
     options.filled("--from", from_)
     before, after, catalog = find_pair(project, select_one(project, target), from_, to)
-    told = compare_contents(before, after, Known.of(project, catalog, shared_results(project.root)))
+    comparison = compare_contents(before, after, Known.of(project, catalog, shared_results(project.root)))
     if json:
-        print_json(told.as_json())
+        print_json(comparison.as_json())
     else:
-        print(markdown(told), end="")
+        print(markdown(comparison), end="")
 
 
 @command(json="print the whole catalog")
@@ -234,16 +235,16 @@ def catalog(project: Project, json: bool = False) -> None:
     from imagefactory.publish.tags import short_digest
 
     with open_repository(project) as repository:
-        found = read_catalog(repository).catalog
+        published = read_catalog(repository).catalog
     if json:
-        print(found.to_json().decode("utf-8"), end="")
+        print(published.to_json().decode("utf-8"), end="")
         return
     rows = (
         (
-            *(one.tag, one.image.platform, short_digest(one.image.digest), one.image.version),
-            *(" ".join(one.image.mods) or "none", f"{one.since:%Y-%m-%d}", size(one.image.size)),
+            *(current.tag, current.image.platform, short_digest(current.image.digest), current.image.version),
+            *(" ".join(current.image.mods) or "none", f"{current.since:%Y-%m-%d}", size(current.image.size)),
         )
-        for one in current_images(found)
+        for current in current_images(published)
     )
     show_rows(rows, "tag", "platform", "image", "version", "mods", "since", "to pull")
 
@@ -264,17 +265,20 @@ def prune(
 
     days = options.number("--staging", staging)
     policy = Policy(
-        staging_days=14.0 if days is None else days,
+        staging_days=14.0 if days is None else days,  # 0 is a choice, too
         nightly_days=options.number("--nightlies", nightlies),
         keep=options.whole_number("--keep", keep, least=1),
         most=options.whole_number("--most", most),
     )
     with open_repository(project) as repository:
-        found = prune(repository, policy, delete=delete)
-    if found.deletions:
-        rows = ((one.kind, short_digest(one.digest), size(one.size), "\n".join(one.tags)) for one in found.deletions)
+        pruned = prune(repository, policy, delete=delete)
+    if pruned.deletions:
+        rows = (
+            (manifest.kind, short_digest(manifest.digest), size(manifest.size), "\n".join(manifest.tags))
+            for manifest in pruned.deletions
+        )
         show_rows(rows, "what", "digest", "bytes", "tags")
-    for tag in found.undated:
+    for tag in pruned.undated:
         say(f"{tag} stays: its age is unknown")
     verb = "deleted" if delete else "would be deleted (--delete does it)"
-    say(f"{len(found.deletions)} manifests {verb}, {found.kept} are kept")
+    say(f"{len(pruned.deletions)} manifests {verb}, {pruned.kept} are kept")

@@ -22,11 +22,11 @@ _PANELS: Final = Path(__file__).with_name("panels.yaml")
 
 def chosen_profiles(text: str) -> list[str]:
     """Return the profiles that the --with option names, in the order of the file."""
-    wanted = [word.strip() for word in text.split(",")] if text else []
-    for word in wanted:
+    chosen = [word.strip() for word in text.split(",")] if text else []
+    for word in chosen:
         if word not in PROFILES:
             raise unknown_name("profile", word, PROFILES, "the --with option")
-    return [name for name in PROFILES if name in wanted]
+    return [name for name in PROFILES if name in chosen]
 
 
 def add_companions(
@@ -34,8 +34,8 @@ def add_companions(
 ) -> None:
     """Add the services of profiles to a compose file; `image_of` returns a third-party image by name."""
     services = render_yaml("companions.yaml", launch=launch)
-    wanted = {name: profile for profile in profiles for name in PROFILES[profile]}
-    for name, profile in wanted.items():
+    profile_of = {name: profile for profile in profiles for name in PROFILES[profile]}
+    for name, profile in profile_of.items():
         if name not in services:  # what needs a GPU, where there is none
             continue
         service = services[name]
@@ -51,15 +51,15 @@ def add_companions(
 
 def panels(server: str, *, on_gpu: bool = True) -> list[dict[str, Any]]:
     """Return the graphs of a server: title, unit, and each line's query by its name."""
-    known = yaml.safe_load(_PANELS.read_text("utf-8"))
-    return [*known[server], *known["host"], *(known["gpu"] if on_gpu else ())]
+    panels_of = yaml.safe_load(_PANELS.read_text("utf-8"))
+    return [*panels_of[server], *panels_of["host"], *(panels_of["gpu"] if on_gpu else ())]
 
 
 def _file(name: str, launch: Launch) -> str:
     """Return the content of a file that a service finds in its container."""
     if name == "dashboard.json":
-        shown = panels(launch.cell.server, on_gpu=launch.on_gpu)
-        dashboard = render_yaml("companions/dashboard.yaml", launch=launch, panels=shown)
+        graphs = panels(launch.cell.server, on_gpu=launch.on_gpu)
+        dashboard = render_yaml("companions/dashboard.yaml", launch=launch, panels=graphs)
         return json.dumps(dashboard, indent=1) + "\n"
     if name.endswith(".yaml"):
         return yaml.safe_dump(render_yaml(f"companions/{name}", launch=launch), sort_keys=False, width=120)

@@ -18,7 +18,7 @@ from imagefactory.serve_program import SIMILAR
 from imagefactory.store.paths import expand_home
 
 STOP_SECONDS = 30  # how long a server may take to finish its requests when it is stopped
-STACK = 64 * 1024 * 1024
+STACK = 64 * 1024 * 1024  # bytes; with memlock=-1, what NVIDIA's containers of PyTorch ask for
 HUB_CACHE = "~/.cache/huggingface"
 TOKEN = "HF_TOKEN"  # noqa: S105 - the name of a variable
 """Containers get it from the user's environment, by name: no command or file of ours has its value."""
@@ -51,9 +51,9 @@ class Launch:
 
     @property
     def names(self) -> list[str]:
-        found = image_environment(self.description) | dict(self.given)
-        names = [name for name in found.get("SERVED_MODEL_NAME", "").split(",") if name]
-        return names or [found.get("MODEL_PATH") or found["MODEL"]]
+        settings = image_environment(self.description) | dict(self.given)
+        names = [name for name in settings.get("SERVED_MODEL_NAME", "").split(",") if name]
+        return names or [settings.get("MODEL_PATH") or settings["MODEL"]]
 
     @property
     def limits(self) -> dict[str, int]:
@@ -62,8 +62,8 @@ class Launch:
     @property
     def cache_volume(self) -> str:
         """The volume for compiled kernels; each image has its own, since kernels do not fit other images."""
-        found = re.search(r"sha256:([0-9a-f]{12})", self.image)
-        return f"imagefactory-{self.cell.slug}-{found.group(1) if found else 'local'}"
+        digest = re.search(r"sha256:([0-9a-f]{12})", self.image)
+        return f"imagefactory-{self.cell.slug}-{digest.group(1) if digest else 'local'}"
 
 
 def pinned(reference: str) -> str:
@@ -95,6 +95,7 @@ def shell_line(words: list[str]) -> str:
     lines = [shlex.join(head)]
     position = 0
     while position < len(options):
+        # An option and its value stay on one line.
         width = 2 if position + 1 < len(options) and not options[position + 1].startswith("-") else 1
         lines.append("  " + shlex.join(options[position : position + width]))
         position += width
@@ -126,6 +127,7 @@ def _options(launch: Launch) -> Iterator[str]:
         yield from ("--label", f"{name}={value}")
     if launch.on_gpu:
         yield from ("--gpus", "all")
+    # Processes of a server share tensors in /dev/shm, which Docker limits to 64 MB by default.
     yield from ("--network", "host", "--ipc", "host")
     for device in launch.devices:
         yield from ("--device", device)
@@ -203,6 +205,7 @@ def write_key_file(folder: Path, key: str, where: str = "the environment") -> Pa
     path = folder / "vllm_api_key"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # A new file, with its mode from the beginning: O_EXCL follows no link that somebody put there.
         path.unlink(missing_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:

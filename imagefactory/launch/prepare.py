@@ -76,8 +76,8 @@ def prepare(
     The key is among the settings or in the user's environment. The container applies `mods` when it starts.
     """
     served = describe_cell(project, cell, project.wheel_lock(cell).kernels)
-    known = [str(setting["name"]) for setting in served.description["settings"]]
-    mounts, of_mods = runtime_mods(project, cell, mods, known)
+    names = [str(setting["name"]) for setting in served.description["settings"]]
+    mounts, of_mods = runtime_mods(project, cell, mods, names)
     if TOKEN in given:
         raise UsageError(
             "bad-setting",
@@ -91,8 +91,8 @@ def prepare(
     key_file = find_key_file(folder, given, environment)
     settings = {name: value for name, value in given.items() if name not in KEY_SETTINGS}
     with_key = settings | ({"VLLM_API_KEY_FILE": str(key_file)} if key_file else {})
-    found = Preview(project.root, served.description, served.model).dry_run(with_key)
-    if found["secrets"]:
+    preview = Preview(project.root, served.description, served.model).dry_run(with_key)
+    if preview["secrets"]:
         raise TrustError(
             "key-not-passed",
             "A setting contains a key, token or password.",
@@ -111,11 +111,12 @@ def prepare(
         with_token=bool(environment.get(TOKEN)),
         with_limits=limits,
     )
-    return Start(launch, served, tuple(found["command"]))
+    return Start(launch, served, tuple(preview["command"]))
 
 
 def with_settings(of_mods: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of mods and of the user, whose own win; arguments are joined."""
+    # The user's come last: of an option that is given twice, a server takes the last.
     extra = " ".join(filter(None, (part.get("EXTRA_ARGS", "") for part in (of_mods, given))))
     return {**of_mods, **given, **({"EXTRA_ARGS": extra} if extra else {})}
 
@@ -131,7 +132,7 @@ def settings_from(words: Sequence[str], option: str = "--set") -> dict[str, str]
                 why="It is not written as NAME=VALUE.",
                 fix=f"Write, for example, {option} MAX_MODEL_LEN=32768.",
             )
-    return dict(word.split("=", 1) for word in words)
+    return dict(word.split("=", 1) for word in words)  # a value may contain =
 
 
 def published_reference(project: Project, cell: Cell) -> str:
@@ -148,17 +149,17 @@ def loaded_image(project: Project, cell: Cell) -> str | None:
     """Return the id of the image that was built for a cell and loaded into Docker; None if either is missing."""
     try:
         [(_, layout, name)] = built_layouts(project, [f"{cell}/{cell.machine}"], one=True)
-        found = image_id(name)
+        loaded = image_id(name)
     except (BuildError, EngineError):
         return None
     # Daemons with containerd's image store use the manifest's digest.
-    return found if found in {layout.config_digest(), layout.manifest_digest()} else None
+    return loaded if loaded in {layout.config_digest(), layout.manifest_digest()} else None
 
 
 def image_to_show(project: Project, cell: Cell) -> str:
     """Return an image that the printed command can start: the one in Docker, else the published one."""
-    found = loaded_image(project, cell)
-    if found is None and project.matrix.has_no_registry:
+    loaded = loaded_image(project, cell)
+    if loaded is None and project.matrix.has_no_registry:
         built_layouts(project, [f"{cell}/{cell.machine}"], one=True)  # says how to build it
         raise BuildError(
             "no-image",
@@ -167,13 +168,13 @@ def image_to_show(project: Project, cell: Cell) -> str:
             why="It was built but not loaded, or changed since; and no registry is set to pull it from.",
             fix=f"Run `./inv load --target {cell}`.",
         )
-    return found or published_reference(project, cell)
+    return loaded or published_reference(project, cell)
 
 
 def image_to_run(project: Project, cell: Cell) -> str:
     """Return the image to start: the one built here, loaded if Docker lacks it; else the published one."""
-    if found := loaded_image(project, cell):
-        return found
+    if loaded := loaded_image(project, cell):
+        return loaded
     image = KnownLayers(project.known_layers).image(make_plan(project, cell))
     built = (project.build_folder(cell) / "index.json").exists()
     if image is not None and not project.matrix.has_no_registry and not built:
@@ -187,9 +188,9 @@ def image_to_run(project: Project, cell: Cell) -> str:
 
 def make_room(container: str, say: Say) -> None:
     """Remove a container of ours that has the name and ended; raise an error if one runs."""
-    asked = '{{.State.Status}} {{index .Config.Labels "imagefactory.plan"}}'
+    template = '{{.State.Status}} {{index .Config.Labels "imagefactory.plan"}}'
     try:
-        done = _docker("container", "inspect", "--format", asked, container)
+        done = _docker("container", "inspect", "--format", template, container)
     except OSError:
         return  # there is no docker, as the run will say
     state, _, plan = done.stdout.strip().partition(" ")
@@ -213,20 +214,20 @@ PLACE = "/mods"  # where containers look for mods
 
 
 def runtime_mods(
-    project: Project, cell: Cell, names: Sequence[str], known: Sequence[str]
+    project: Project, cell: Cell, names: Sequence[str], setting_names: Sequence[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the mounts and settings by which a container applies mods when it starts; `known` are its settings.
+    """Return the mounts and settings by which a container applies mods when it starts.
 
-    Raise an error if a mod is not for the cell's version.
+    `setting_names` are the settings that the image knows. Raise an error if a mod is not for the cell's version.
     """
     version = project.matrix.versions[cell.version].version
-    found = [find_mod(project.mods, name, "the --mod option") for name in dict.fromkeys(names)]
+    chosen = [find_mod(project.mods, name, "the --mod option") for name in dict.fromkeys(names)]
     applied: list[str] = []
     mounts: dict[str, str] = {}
     settings: dict[str, str] = {}
     extra: list[str] = []
     folder = project.root / "mods"
-    for mod, variant in [(mod, mod.needed_variant(version)) for mod in found]:
+    for mod, variant in [(mod, mod.needed_variant(version)) for mod in chosen]:
         beside = [
             change for change in variant.changes if isinstance(change, NewFile) and change.add.startswith(IMAGE_FILES)
         ]
@@ -237,7 +238,7 @@ def runtime_mods(
             applied.append(mod.name)
         settings |= mod.manifest.settings.env
         for flag, value in mod.manifest.settings.flags.items():
-            if flag.upper() in known:
+            if flag.upper() in setting_names:
                 settings[flag.upper()] = value
             else:
                 extra += [f"--{flag.replace('_', '-')}", value]

@@ -54,8 +54,8 @@ class Preview:
                 why=" ".join(rest.split()),
                 fix="Change the setting; `./inv run --print` shows the result without starting anything.",
             )
-        found: dict[str, Any] = json.loads(ran.stdout)
-        return found
+        answer: dict[str, Any] = json.loads(ran.stdout)
+        return answer
 
     def markdown(self) -> str:
         return self.run("settings", "--markdown").stdout
@@ -73,6 +73,7 @@ class Preview:
                 **(variables or {}),
             }
             return subprocess.run(  # noqa: S603 - our own program
+                # -I and -S as in the image; -B leaves no bytecode in the checkout.
                 [sys.executable, "-I", "-S", "-B", str(program_folder(self.root)), *arguments],
                 env=environment,
                 capture_output=True,

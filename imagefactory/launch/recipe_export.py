@@ -42,14 +42,16 @@ class Exported:
     account: list[str] = field(default_factory=list)
 
 
-def registry_of(project: Project, cells: Sequence[Cell], known: Mapping[Cell, Digest | None] | None = None) -> Exported:
+def registry_of(
+    project: Project, cells: Sequence[Cell], digests: Mapping[Cell, Digest | None] | None = None
+) -> Exported:
     """Return the registry of all cells for a DGX Spark whose image is known by its digest.
 
-    `known` has the digests, if the caller has looked them up already.
+    `digests` has them, if the caller has looked them up already.
     """
     spark = [cell for cell in cells if project.matrix.archs[cell.arch].capability == SPARK]
-    digests = _digests(project, spark) if known is None else known
-    built = [cell for cell in spark if digests.get(cell)]
+    digest_of = _digests(project, spark) if digests is None else digests
+    built = [cell for cell in spark if digest_of.get(cell)]
     exported = Exported()
     for why, left_out in (
         ("not for the DGX Spark", [cell for cell in cells if cell not in spark]),
@@ -67,7 +69,7 @@ def registry_of(project: Project, cells: Sequence[Cell], known: Mapping[Cell, Di
         )
     # Each recipe asks the serve program, which is a process of its own.
     with ThreadPoolExecutor() as pool:
-        for files in pool.map(lambda cell: _recipes(project, cell, digests[cell]), built):
+        for files in pool.map(lambda cell: _recipes(project, cell, digest_of[cell]), built):
             exported.files |= files
     exported.files[MANIFEST] = _manifest(project)
     repositories = {repo for cell in built for repo in project.matrix.models[cell.model].repositories}
@@ -83,9 +85,9 @@ def write_registry(files: dict[str, str], folder: Path) -> None:
     manifest = folder / MANIFEST
     with writing_output(folder):
         # Somebody may have cloned it to publish it, with a README of their own.
-        own = manifest.is_file() and read_text(manifest).startswith(MADE)
+        is_ours = manifest.is_file() and read_text(manifest).startswith(MADE)
         present = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
-        if not own and [name for name in present if name != ".git"]:
+        if not is_ours and [name for name in present if name != ".git"]:
             raise UsageError(
                 "output-unusable",
                 "The folder is not a registry of this factory.",
@@ -109,6 +111,7 @@ def _digests(project: Project, cells: Sequence[Cell]) -> dict[Cell, Digest | Non
 def _recipes(project: Project, cell: Cell, digest: Digest | None) -> dict[str, str]:
     image = f"{project.matrix.effective_registry}@{digest}"
     given = settings_of_a_recipe(project.matrix, cell)
+    # Only HOME: an API key in the user's environment is not for others, and would be refused.
     start = prepare(project, cell, image, given=given, environment={"HOME": os.environ.get("HOME", "/")})
     return {
         f"{folder}/{cell.model_and_version}.yaml": start.recipe(style)

@@ -64,8 +64,8 @@ def recipe_document(
     cell, facts = launch.cell, launch.description["image"]
     server = server_of(cell)
     if style not in server.recipes:
-        known = [*server.recipes, QUADLET, LLAMA_SWAP]
-        raise unknown_name(f"launcher for {server.title}", style, known, "the --recipe option")
+        launchers = [*server.recipes, QUADLET, LLAMA_SWAP]
+        raise unknown_name(f"launcher for {server.title}", style, launchers, "the --recipe option")
     nodes = int(image_environment(launch.description).get("NODES", "1"))
     defaults: dict[str, object] = {"host": "0.0.0.0", "port": 8000, "tensor_parallel": nodes}  # noqa: S104
     words = _template(server, command, defaults)
@@ -88,6 +88,7 @@ def recipe_document(
 def _template(server: Server, command: Sequence[str], defaults: dict[str, object]) -> list[str]:
     """Replace values that a user may override with names, and add the values to `defaults`."""
     names = {setting.flag: setting.key for setting in server.settings if setting.name in TEMPLATED}
+    # No argument of a program can contain \0, so it marks names.
     words: list[str] = []
     rest = iter(command)
     for word in rest:
@@ -121,18 +122,18 @@ def _folded(words: list[str], *, double_braces: bool) -> str:
 def _metadata(description: Description) -> dict[str, object]:
     facts, defaults = description["image"], image_environment(description)
     memory = facts.get("memory") or {}
-    found: dict[str, object] = {
+    metadata: dict[str, object] = {
         "category": "chat",
         "quantization": QUANTIZATIONS.get(facts["weights"], facts["weights"]),
     }
     compressed = defaults.get("KV_CACHE_DTYPE", "").startswith("fp8")
     if compressed:
-        found["kv_dtype"] = "fp8"
+        metadata["kv_dtype"] = "fp8"
     if memory:
-        # sparkrun counts in GB.
-        found["model_vram"] = round((memory["weights"] + memory["drafter"]) / 1e9, 1)
-        found["kv_vram_per_token"] = round(memory["kv_per_token"] / (2 if compressed else 1) / 1e9, 9)
-    return found
+        # sparkrun counts in GB, of which nine digits are bytes; matrix.yaml's are of 16-bit values, and FP8 takes half.
+        metadata["model_vram"] = round((memory["weights"] + memory["drafter"]) / 1e9, 1)
+        metadata["kv_vram_per_token"] = round(memory["kv_per_token"] / (2 if compressed else 1) / 1e9, 9)
+    return metadata
 
 
 FIRST_START: Final = 3600
@@ -144,6 +145,7 @@ def quadlet(launch: Launch) -> str:
     """Return a unit from which systemd makes a service of Podman's."""
     options = docker_run(launch, detach=False)[3:-1]  # between `docker run --rm` and the image, all with values
     pairs = zip(options[::2], options[1::2], strict=True)
+    # An image's configuration has nanoseconds, a unit has seconds.
     seconds = {name: int(str(HEALTHCHECK[name])) // SECOND for name in ("Interval", "Timeout", "StartPeriod")}
     return render_text(
         "quadlet.container",
@@ -171,6 +173,7 @@ def llama_swap(launches: Sequence[Launch]) -> str:
         cell, served = launch.cell, launch.names[0]
         given = {key: value for key, value in launch.given.items() if key not in {"HOST", "PORT"}}
         command = docker_run(replace(launch, given=given), detach=False)
+        # llama-swap picks a port, and writes it in the place of ${PORT}.
         command[-1:-1] = ["--env", "HOST=127.0.0.1", "--env", "PORT=${PORT}"]
         name = cell.model if every[cell.model] == 1 else f"{cell.model}@{cell.version}"
         alias = names[served] == 1 and served != name

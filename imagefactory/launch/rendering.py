@@ -41,7 +41,7 @@ def yaml_text(document: Mapping[str, Any], style: str, width: int) -> str:
 @cache
 def _environments() -> dict[str, Environment]:
     """Return the environment of each format. What `finalize` quotes is every value that a template puts in."""
-    made = {
+    environments = {
         name: Environment(
             loader=FileSystemLoader(FOLDER),
             undefined=StrictUndefined,
@@ -53,9 +53,9 @@ def _environments() -> dict[str, Environment]:
         )
         for name, finalize in (("yaml", _yaml_value), ("unit", _without_specifiers))
     }
-    made["yaml"].filters["literal"] = _literal
-    made["unit"].filters |= {"in_quotes": _in_quotes, "word": _word}
-    return made
+    environments["yaml"].filters["literal"] = _literal
+    environments["unit"].filters |= {"in_quotes": _in_quotes, "word": _word}
+    return environments
 
 
 def _yaml_value(value: object) -> str:
@@ -78,6 +78,7 @@ def _without_specifiers(value: object) -> str:
 
 def _in_quotes(value: str) -> str:
     """Quote one word for systemd, which knows C's escapes in quotes, and variables (systemd.syntax(7))."""
+    # The backslash first: the others add some.
     for plain, escaped in (("\\", "\\\\"), ('"', '\\"'), ("$", "$$"), ("\n", "\\n"), ("\t", "\\t")):
         value = value.replace(plain, escaped)
     return f'"{value}"'

@@ -47,10 +47,10 @@ class Cable:
 
 def find_cable(head: Node, worker: Node, interface: str = "") -> Cable:
     """Return the cable, at the head's named interface if the user chose one, or raise what is wrong with it."""
-    found = search(head, worker, interface)
-    if isinstance(found, Problem):
-        raise found.error()
-    return found
+    outcome = search(head, worker, interface)
+    if isinstance(outcome, Problem):
+        raise outcome.error()
+    return outcome
 
 
 def search(head: Node, worker: Node, interface: str = "") -> Cable | Problem:
@@ -65,19 +65,20 @@ def search(head: Node, worker: Node, interface: str = "") -> Cable | Problem:
     if interface:
         chosen = head.interface(interface)
         if chosen is None:
-            names = [one.name for one in head.interfaces]
+            names = [candidate.name for candidate in head.interfaces]
             raise unknown_name(f"interface of {head.host}", interface, names, "the --cable option")
-        pools = [chosen], [one for one in worker.interfaces if not one.bridge]
+        pools = [chosen], [candidate for candidate in worker.interfaces if not candidate.bridge]
     elif all(any(_ports(node)) for node in nodes):
         pools = list(_ports(head)), list(_ports(worker))
     else:
-        pools = [one for one in head.interfaces if _wired(one)], [one for one in worker.interfaces if _wired(one)]
+        pools = list(filter(_wired, head.interfaces)), list(filter(_wired, worker.interfaces))
 
     links = [link for ours in pools[0] for theirs in pools[1] if (link := _link(ours, theirs))]
-    live = sorted((link for link in links if all(one.up for one in link)), key=_preference)
+    live = sorted((link for link in links if all(end.up for end in link)), key=_preference)
     if not live:
         return _why_none(nodes, pools, links)
     best = live[0]
+    # A twin's link shares no end with the best one. A link that shares one end leaves open which the cable is.
     rivals = [link for link in live if (link[0].name == best[0].name) != (link[1].name == best[1].name)]
     if rivals:
         return _why_unclear(nodes, best, rivals[0])
@@ -95,27 +96,30 @@ def _wired(interface: Interface) -> bool:
 
 def _link(ours: Interface, theirs: Interface) -> Link | None:
     """Return the interfaces with the addresses by which they reach each other."""
-    for one in ours.own_addresses:
-        for other in theirs.own_addresses:
-            if one.ip != other.ip and one.ip in other.network and other.ip in one.network:
-                return ours.model_copy(update={"addresses": (one,)}), theirs.model_copy(update={"addresses": (other,)})
+    for address in ours.own_addresses:
+        for peer in theirs.own_addresses:
+            # Each must be in the other's network, whose prefix may differ; two ends with one address cannot talk.
+            if address.ip != peer.ip and address.ip in peer.network and peer.ip in address.network:
+                head, worker = {"addresses": (address,)}, {"addresses": (peer,)}
+                return ours.model_copy(update=head), theirs.model_copy(update=worker)
     return None
 
 
 def _preference(link: Link) -> tuple[bool, int, str]:
     """Sort what leads to other networks last, then by speed; of twins, enp1s0f0np0 is before enP2p1s0f0np0."""
-    speed = min(one.speed or 0 for one in link)
-    return any(one.default_route for one in link), -speed, link[0].name.lower()
+    speed = min(end.speed or 0 for end in link)
+    return any(end.default_route for end in link), -speed, link[0].name.lower()
 
 
 def _why_none(nodes: tuple[Node, Node], pools: tuple[list[Interface], list[Interface]], links: list[Link]) -> Problem:
     for node, pool, end in zip(nodes, pools, (0, 1), strict=True):
         if not pool:
             return problem("no-cable", node.host)
-        down = [link[end] for link in links if not link[end].up] or (pool if not any(one.up for one in pool) else [])
+        dead_pool = [] if any(interface.up for interface in pool) else pool
+        down = [link[end] for link in links if not link[end].up] or dead_pool
         if down:
             return problem("link-down", node.host, interfaces=_listed(down))
-    ours, theirs = (_listed([one for one in pool if one.up]) for pool in pools)
+    ours, theirs = (_listed([interface for interface in pool if interface.up]) for pool in pools)
     hosts = " and ".join(node.host for node in nodes)
     return problem("no-common-subnet", hosts, ours=ours, theirs=theirs, head=nodes[0].host, worker=nodes[1].host)
 
@@ -129,7 +133,7 @@ def _why_unclear(nodes: tuple[Node, Node], best: Link, rival: Link) -> Problem:
 
 
 def _listed(interfaces: list[Interface]) -> str:
-    return ", ".join(map(str, sorted(interfaces, key=lambda one: one.name.lower())))
+    return ", ".join(map(str, sorted(interfaces, key=lambda interface: interface.name.lower())))
 
 
 def _cable(nodes: tuple[Node, Node], best: Link, live: list[Link]) -> Cable:

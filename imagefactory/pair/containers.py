@@ -21,8 +21,8 @@ START: Final = "imagefactory.pair.start"
 ADDRESS: Final = "imagefactory.pair.address"
 """The label with the machine's own address on the cable."""
 REFUSALS: Final = range(64, 69)
-"""Exit codes of the serve program that another attempt does not change."""
-_GONE = "No such (object|container)"
+"""Exit codes of the serve program (its errors.py) that another attempt does not change; 69 to 71 are worth one."""
+_GONE = "No such (object|container)"  # versions of Docker differ
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class Container:
             if re.search(_GONE, done.stderr):
                 return None
             raise failed(self.machine, ("docker", "inspect"), done.stderr)
-        [found] = json.loads(done.stdout)
-        state, labels = found["State"], found["Config"]["Labels"] or {}
+        [described] = json.loads(done.stdout)
+        state, labels = described["State"], described["Config"]["Labels"] or {}
         marks = (labels.get(name, "") for name in (PAIR, START, ADDRESS))
-        return State(state["Status"], state["ExitCode"], found["RestartCount"], found["Image"], *marks)
+        return State(state["Status"], state["ExitCode"], described["RestartCount"], described["Image"], *marks)
 
     def health(self) -> tuple[bool, str]:
         """Ask the server's companion for its health, and return its sentence."""
@@ -77,6 +77,7 @@ class Container:
 
     def stop(self) -> None:
         words = ("docker", "stop", "--time", str(STOP_SECONDS), self.name)
+        # Docker kills it after STOP_SECONDS; the rest is for the daemon and for ssh.
         check(self.machine, *words, timeout=STOP_SECONDS + 60)
 
     def remove(self) -> bool:
@@ -92,16 +93,16 @@ def find(host: str = "") -> tuple[str, str]:
     """Return the name of the pair's containers and of its second machine, by the labels of this machine's container."""
     form = f'{{{{.Names}}}} {{{{.Label "{PAIR}"}}}}'
     lines = check(HERE, "docker", "ps", "--all", "--filter", f"label={PAIR}", "--format", form).splitlines()
-    found = sorted({tuple(line.split(" ", 1)) for line in lines if not host or line.endswith(f" {host}")})
-    if len(found) == 1:
-        name, other = found[0]
-        return name, other
-    what = "There is no pair on this machine." if not found else f"There are {len(found)} pairs on this machine."
+    pairs = sorted({tuple(line.split(" ", 1)) for line in lines if not host or line.endswith(f" {host}")})
+    if len(pairs) == 1:
+        name, second = pairs[0]
+        return name, second
+    what = "There is no pair on this machine." if not pairs else f"There are {len(pairs)} pairs on this machine."
     raise UsageError(
         "no-pair",
         what,
         where="docker ps",
-        why="No container here has the label of a pair." if not found else ", ".join(name for name, _ in found),
+        why="No container here has the label of a pair." if not pairs else ", ".join(name for name, _ in pairs),
         fix="Start one with `./inv pair up TARGET --with spark2`, or name its second machine with --with.",
     )
 
@@ -115,22 +116,23 @@ def remove_both(name: str, host: str, say: Say) -> None:
 
     remove(HERE)
     try:
-        with reach(host) as there:
-            remove(there)
+        with reach(host) as second:
+            remove(second)
     except NetworkError:
         say(f"{host}: its container stays, and ends its server when it misses the other")
         raise
 
 
-def restart_both(here: Container, there: Container, say: Say) -> None:
+def restart_both(head: Container, worker: Container, say: Say) -> None:
+    # At the same time: a server that misses the other ends by itself, with a failure in its log.
     with ThreadPoolExecutor() as pool:
-        list(pool.map(Container.stop, (here, there)))
-    for container in (there, here):
+        list(pool.map(Container.stop, (head, worker)))
+    for container in (worker, head):
         check(container.machine, "docker", "start", container.name)
         say(f"{container.machine.name}: started {container.name}")
 
 
-def follow(here: Container, there: Container, lines: int, tell: Say, *, until_stopped: bool) -> None:
+def follow(head: Container, worker: Container, lines: int, tell: Say, *, until_stopped: bool) -> None:
     """Print the logs of both, each line after its machine's name."""
 
     def copy(container: Container) -> None:
@@ -149,6 +151,6 @@ def follow(here: Container, there: Container, lines: int, tell: Say, *, until_st
                     tell(f"{container.machine.name:>{width}} | {line.rstrip()}")
 
     lock = threading.Lock()
-    width = max(len(container.machine.name) for container in (here, there))
+    width = max(len(container.machine.name) for container in (head, worker))
     with ThreadPoolExecutor() as pool:
-        list(pool.map(copy, (here, there)))
+        list(pool.map(copy, (head, worker)))

@@ -12,14 +12,15 @@ from pathlib import Path
 
 
 def is_intact(path: Path, size: int, digest: str) -> bool:
-    found = hashlib.sha256() if len(digest) == 64 else hashlib.sha1(b"blob %d\0" % size)  # noqa: PLR2004, S324 - git's
+    # 64 digits are SHA-256, of files in LFS; git's SHA-1 covers a header with the size before the content.
+    hasher = hashlib.sha256() if len(digest) == 64 else hashlib.sha1(b"blob %d\0" % size)  # noqa: PLR2004, S324 - git's
     try:
         with path.open("rb") as file:
             while block := file.read(1 << 22):
-                found.update(block)
+                hasher.update(block)
     except OSError:
         return False
-    return found.hexdigest() == digest
+    return hasher.hexdigest() == digest
 
 
 def main(folder: Path) -> None:
@@ -28,6 +29,7 @@ def main(folder: Path) -> None:
         intact = pool.map(lambda file: is_intact(folder / file[0], file[1], file[2]), listed)
     for (path, _, _), same in zip(listed, list(intact)):  # noqa: B905 - newer than Python 3.8
         if not same:
+            # The blob behind the link: rsync compares only size and time, and would keep it.
             content = (folder / path).resolve()
             if content.is_file():
                 content.unlink()

@@ -39,6 +39,7 @@ def find(machine: Machine, *names: str) -> Image | None:
         if not done.returncode:
             [described] = json.loads(done.stdout)
             config = described["Config"]
+            # One daemon leaves out what another writes as null or as an empty list.
             start = [config.get(part) or None for part in ("Entrypoint", "Cmd", "Env", "Labels")]
             contents = [described["Architecture"], described["RootFS"]["Layers"], *start]
             return Image(described["Id"], int(described["Size"]), sha256_of(canonical_json(contents)))
@@ -47,12 +48,12 @@ def find(machine: Machine, *names: str) -> Image | None:
     return None
 
 
-def send(image: Image, there: There, name: str, say: Say) -> Image:
+def send(image: Image, second: There, name: str, say: Say) -> Image:
     """Copy an image of this machine to the second, and name it there; return it as that machine's Docker has it."""
     with (
         subprocess.Popen(["docker", "save", image.id], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as save,  # noqa: S603, S607
         subprocess.Popen(  # noqa: S603 - ssh
-            there.command(("docker", "load", "--quiet")),
+            second.command(("docker", "load", "--quiet")),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -70,35 +71,36 @@ def send(image: Image, there: There, name: str, say: Say) -> Image:
             raise
         printed, complaint = load.stdout.read().decode(errors="replace"), load.stderr.read().decode(errors="replace")
         unsaved = save.stderr.read().decode(errors="replace")
-    there.refuse(subprocess.CompletedProcess((), load.returncode, printed, complaint))
+    second.refuse(subprocess.CompletedProcess((), load.returncode, printed, complaint))
     if load.returncode:
-        raise failed(there, ("docker", "load"), complaint or printed)
+        raise failed(second, ("docker", "load"), complaint or printed)
     if save.returncode:
         raise failed(HERE, ("docker", "save"), unsaved)
+    # It was saved by its id, so Docker has no name to print.
     loaded = re.search(r"Loaded image(?: ID)?: (\S+)", printed)
-    arrived = find(there, loaded[1]) if loaded else None
+    arrived = find(second, loaded[1]) if loaded else None
     if arrived is None or arrived.contents != image.contents:
         raise EngineError(
             "image-differs",
-            f"The image on {there.name} is not the one that was sent.",
-            where=f"docker load on {there.name}",
+            f"The image on {second.name} is not the one that was sent.",
+            where=f"docker load on {second.name}",
             why=f"{image.id[:19]} was sent, and {arrived.id[:19] if arrived else 'nothing'} is there.",
-            fix=f"Run it again; `docker version` on {there.name} should print 20.10 or newer.",
+            fix=f"Run it again; `docker version` on {second.name} should print 20.10 or newer.",
         )
-    check(there, "docker", "tag", arrived.id, name)
+    check(second, "docker", "tag", arrived.id, name)
     return arrived
 
 
 def _pump(source: IO[bytes], target: IO[bytes], total: int, say: Say) -> None:
     sent = before = 0
-    told = time.monotonic()
+    reported = time.monotonic()
     with target:
         while block := source.read(BLOCK):
             target.write(block)
             sent += len(block)
-            passed = time.monotonic() - told
+            passed = time.monotonic() - reported
             if passed >= EVERY:
                 # What Docker saves is about as large as what it says that the image takes.
                 say(f"image: {size(sent)} of about {size(total)} sent, {size(int((sent - before) / passed))}/s")
-                before, told = sent, time.monotonic()
+                before, reported = sent, time.monotonic()
     say(f"image: {size(sent)} sent")

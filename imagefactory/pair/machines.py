@@ -14,12 +14,12 @@ from imagefactory.errors import EngineError, FactoryError, NetworkError, UsageEr
 PATIENCE = 60.0
 """Seconds for a command that only looks."""
 OPTIONS = (
-    *("-o", "BatchMode=yes", "-o", "ConnectTimeout=10"),
-    *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),  # a frozen machine is noticed
+    *("-o", "BatchMode=yes", "-o", "ConnectTimeout=10"),  # ssh fails where it would ask for a password
+    *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),  # a frozen machine is noticed after 15 s
     *("-o", "ControlMaster=auto", "-o", "ControlPersist=yes"),
 )
-SSH_FAILED = 255
-NOT_FOUND = 127
+SSH_FAILED = 255  # ssh's own failures; otherwise it ends with the code of the command (ssh(1))
+NOT_FOUND = 127  # of a shell that finds no such program
 
 
 FAILURES = {
@@ -84,15 +84,16 @@ class There(Machine):
         self.options = (*OPTIONS, "-o", f"ControlPath={folder}/ssh")
 
     def command(self, words: Sequence[str]) -> list[str]:
+        # ssh joins its words with blanks, and a shell there splits them again: they are quoted for that shell.
         return ["ssh", *self.options, self.name, "--", shlex.join(words)]
 
     def refuse(self, done: subprocess.CompletedProcess[str]) -> None:
         if done.returncode == SSH_FAILED:
             raise self.explained(done.stderr)
 
-    def explained(self, said: str) -> NetworkError:
-        what, fix = next(meaning for pattern, meaning in FAILURES.items() if re.search(pattern, said))
-        lines = [line for line in said.splitlines() if line.strip()] or ["ssh printed nothing."]
+    def explained(self, complaint: str) -> NetworkError:
+        what, fix = next(meaning for pattern, meaning in FAILURES.items() if re.search(pattern, complaint))
+        lines = [line for line in complaint.splitlines() if line.strip()] or ["ssh printed nothing."]
         return NetworkError(
             "no-ssh",
             what.format(host=self.name),
@@ -114,12 +115,13 @@ def reach(host: str) -> Iterator[There]:
         )
     # A socket's path may have a hundred characters, and those of TMPDIR may be many.
     with tempfile.TemporaryDirectory(prefix="pair-", dir="/tmp") as folder:
-        there = There(host, Path(folder))
-        run(there, "true")
+        second = There(host, Path(folder))
+        run(second, "true")
         try:
-            yield there
+            yield second
         finally:
-            run_program(["ssh", *there.options, "-O", "exit", host], PATIENCE)
+            # ControlPersist would leave the connection open in the background.
+            run_program(["ssh", *second.options, "-O", "exit", host], PATIENCE)
 
 
 def run(machine: Machine, *words: str, given: str = "", timeout: float = PATIENCE) -> subprocess.CompletedProcess[str]:
@@ -145,13 +147,13 @@ def check(machine: Machine, *words: str, given: str = "", timeout: float = PATIE
     return done.stdout.strip()
 
 
-def failed(machine: Machine, words: Sequence[str], said: str) -> FactoryError:
-    lines = [clean(line) for line in said.splitlines() if line.strip()] or ["It printed nothing."]
-    known = (fix for pattern, fix in REMEDIES.items() if re.search(pattern, said, re.IGNORECASE))
+def failed(machine: Machine, words: Sequence[str], complaint: str) -> FactoryError:
+    lines = [clean(line) for line in complaint.splitlines() if line.strip()] or ["It printed nothing."]
+    remedies = (fix for pattern, fix in REMEDIES.items() if re.search(pattern, complaint, re.IGNORECASE))
     return EngineError(
         "engine-failed",
         f"`{words[0]}` failed on {machine.name}.",
         where=machine.name,
         why=lines[-1],
-        fix=next(known, f"Run it there by hand: {shlex.join(words[:3])} …"),
+        fix=next(remedies, f"Run it there by hand: {shlex.join(words[:3])} …"),
     )

@@ -93,7 +93,7 @@ class Node(Frozen):
         """Read the last line of what the probe printed; `name` is how the user calls the machine, if at all."""
         lines = answer.strip().splitlines() or [""]  # a shell's start-up files may print before it
         try:
-            known = cls.model_validate_json(lines[-1])
+            node = cls.model_validate_json(lines[-1])
         except ValidationError as error:
             raise MachineError(
                 "no-probe",
@@ -102,7 +102,7 @@ class Node(Frozen):
                 why=f"{first_problem(error)}; it printed: {clean(lines[-1])[:200]!r}",
                 fix="Check that `python3 --version` there prints 3.8 or newer.",
             ) from None
-        return known.model_copy(update={"host": name or known.host})
+        return node.model_copy(update={"host": name or node.host})
 
     @property
     def platform(self) -> str:
@@ -110,14 +110,17 @@ class Node(Frozen):
 
     @property
     def addresses(self) -> frozenset[ipaddress.IPv4Interface]:
-        return frozenset(address for one in self.interfaces if not one.bridge for address in one.addresses)
+        # Docker's bridge has the same address on every machine.
+        return frozenset(
+            address for interface in self.interfaces if not interface.bridge for address in interface.addresses
+        )
 
     def interface(self, name: str | None) -> Interface | None:
-        return next((one for one in self.interfaces if one.name == name), None)
+        return next((interface for interface in self.interfaces if interface.name == name), None)
 
     def port(self, interface: Interface) -> list[Roce]:
         """Return the RoCE devices of an interface's QSFP port, its own first."""
-        own = next((device for device in self.roce if device.interface == interface.name), None)
-        if own is None:
+        device = next((device for device in self.roce if device.interface == interface.name), None)
+        if device is None:
             return []
-        return [own, *(device for device in self.roce if device != own and device.slot and device.slot == own.slot)]
+        return [device, *(twin for twin in self.roce if twin != device and twin.slot and twin.slot == device.slot)]

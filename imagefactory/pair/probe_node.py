@@ -22,12 +22,12 @@ if TYPE_CHECKING:  # Python 3.8 could not evaluate these
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    Found = dict[str, Any]
+    Facts = dict[str, Any]
     Addresses = list[tuple[str, str]]  # interfaces, and their addresses with prefix
 
 PATIENCE = 4  # seconds for a program; they run side by side
 HUB_CACHE = "~/.cache/huggingface"
-CDI = ("etc/cdi", "var/run/cdi")
+CDI = ("etc/cdi", "var/run/cdi")  # where the Container Device Interface keeps descriptions of devices
 
 
 def probe(
@@ -35,7 +35,7 @@ def probe(
     weights: str = HUB_CACHE,
     snapshots: Sequence[str] = (),
     addresses: Callable[[], Addresses] | None = None,
-) -> Found:
+) -> Facts:
     """Return the description; `root` has sys, proc, dev, etc and run, and `addresses` replaces what `ip` says."""
     unread: dict[str, str] = {}
 
@@ -49,7 +49,7 @@ def probe(
     with ThreadPoolExecutor() as pool:
         docker = pool.submit(attempt, "docker", lambda: _docker(root))
         driver = pool.submit(attempt, "driver", _driver)
-        found = {
+        facts = {
             "host": socket.gethostname(),
             "machine": platform.machine(),
             "home": str(Path.home()),
@@ -61,9 +61,9 @@ def probe(
             "driver": driver.result(),
             "docker": docker.result(),
         }
-    folders = {"images": (found["docker"] or {}).get("root"), "weights": weights}
-    found["disks"] = {name: attempt(f"the disk of {name}", partial(_disk, path)) for name, path in folders.items()}
-    return {**found, "unread": unread}
+    folders = {"images": (facts["docker"] or {}).get("root"), "weights": weights}
+    facts["disks"] = {name: attempt(f"the disk of {name}", partial(_disk, path)) for name, path in folders.items()}
+    return {**facts, "unread": unread}
 
 
 def _sizes(snapshot: Path) -> dict[str, int]:
@@ -84,13 +84,13 @@ def _number(text: str) -> int | None:
 
 def _interfaces(
     root: Path, attempt: Callable[[str, Callable[[], Any]], Any], addresses: Callable[[], Addresses]
-) -> list[Found]:
-    held = attempt("addresses", addresses) or []
+) -> list[Facts]:
+    assigned = attempt("addresses", addresses) or []
     default = attempt("routes", lambda: _default_routes(root)) or set()
     return [
         {
             "name": path.name,
-            "addresses": [address for name, address in held if name == path.name],
+            "addresses": [address for name, address in assigned if name == path.name],
             "mtu": _number(_text(path / "mtu")),
             "up": _text(path / "carrier") == "1",
             "speed": _number(_text(path / "speed")),
@@ -104,8 +104,12 @@ def _interfaces(
 
 
 def _addresses() -> Addresses:
-    found = json.loads(_said("ip", "-json", "-4", "address"))
-    return [(one["ifname"], f"{own['local']}/{own['prefixlen']}") for one in found for own in one.get("addr_info", [])]
+    interfaces = json.loads(_said("ip", "-json", "-4", "address"))
+    return [
+        (interface["ifname"], f"{address['local']}/{address['prefixlen']}")
+        for interface in interfaces
+        for address in interface.get("addr_info", [])
+    ]
 
 
 def _default_routes(root: Path) -> set[str]:
@@ -113,28 +117,29 @@ def _default_routes(root: Path) -> set[str]:
     return {row[0] for row in rows if row[1] == row[7] == "00000000"}  # destination and mask
 
 
-def _roce(root: Path) -> list[Found]:
+def _roce(root: Path) -> list[Facts]:
     """List RDMA devices over Ethernet; a QSFP port is two of them, the same function in two PCI domains."""
-    found = []
+    devices = []
     folder = root / "sys/class/infiniband"
     for device in sorted(folder.iterdir()) if folder.is_dir() else []:
+        # RDMA counts ports from 1.
         port = device / "ports/1"
         if _text(port / "link_layer") != "Ethernet":
             continue
         pci = (device / "device").resolve().name
-        found.append(
+        devices.append(
             {
                 "name": device.name,
                 "active": "ACTIVE" in _text(port / "state"),
                 "interface": next((path.name for path in sorted((device / "device/net").glob("*"))), None),
-                "slot": pci.partition(":")[2] or None,
+                "slot": pci.partition(":")[2] or None,  # 0000:01:00.0 without its domain
                 "gid_types": sorted({_text(path) for path in (port / "gid_attrs/types").glob("*")} - {""}),
             }
         )
-    return found
+    return devices
 
 
-def _disk(folder: str | None) -> Found | None:
+def _disk(folder: str | None) -> Facts | None:
     if folder is None:
         return None
     path = Path(folder).expanduser()
@@ -150,9 +155,9 @@ def _driver() -> str:
     return lines[0].strip()
 
 
-def _docker(root: Path) -> Found:
+def _docker(root: Path) -> Facts:
     info = json.loads(_said("docker", "info", "--format", "{{json .}}"))
-    if info.get("ServerErrors"):
+    if info.get("ServerErrors"):  # without a daemon, `docker info --format` may succeed all the same
         raise ValueError(" ".join(info["ServerErrors"]))
     described = any(path for folder in CDI for path in (root / folder).glob("*nvidia*"))
     return {
@@ -170,8 +175,8 @@ def _said(*command: str) -> str:
     except subprocess.TimeoutExpired:
         raise ValueError(f"{command[0]} did not answer within {PATIENCE} seconds") from None
     if done.returncode:
-        said = " ".join((done.stderr or done.stdout).decode("utf-8", "replace").split())[:500]
-        raise ValueError(said or f"{command[0]} ended with {done.returncode}")
+        complaint = " ".join((done.stderr or done.stdout).decode("utf-8", "replace").split())[:500]
+        raise ValueError(complaint or f"{command[0]} ended with {done.returncode}")
     return done.stdout.decode("utf-8", "replace").strip()
 
 
@@ -180,5 +185,5 @@ if __name__ == "__main__":
     parser.add_argument("--weights", default=HUB_CACHE)
     parser.add_argument("--root", default="/", type=Path)
     parser.add_argument("snapshots", nargs="*")
-    given = parser.parse_args()
-    sys.stdout.write(json.dumps(probe(given.root, given.weights, given.snapshots)) + "\n")
+    arguments = parser.parse_args()
+    sys.stdout.write(json.dumps(probe(arguments.root, arguments.weights, arguments.snapshots)) + "\n")

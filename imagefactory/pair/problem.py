@@ -54,8 +54,8 @@ def problem(name: str, where: str, **gaps: object) -> Problem:
     return Problem(name, rule.severity, what, where, why, fix)
 
 
-def refuse_first(found: Iterable[Problem]) -> None:
+def refuse_first(obstacles: Iterable[Problem]) -> None:
     """Raise the first problem that a start would not survive."""
-    for one in found:
-        if one.severity == "refuse":
-            raise one.error()
+    for obstacle in obstacles:
+        if obstacle.severity == "refuse":
+            raise obstacle.error()

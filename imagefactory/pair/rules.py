@@ -29,21 +29,21 @@ class Need:
 def problems(head: Node, worker: Node, need: Need) -> list[Problem]:
     """Return all that stands in the way: what refuses a start first, and otherwise from the cable to the disk."""
     cable = search(head, worker, need.interface)
-    found = [cable] if isinstance(cable, Problem) else [*_of_cable(head, worker, cable)]
+    obstacles = [cable] if isinstance(cable, Problem) else [*_of_cable(head, worker, cable)]
     if head.driver and worker.driver and head.driver != worker.driver:
-        found.append(
+        obstacles.append(
             problem("drivers-differ", f"{head.host} and {worker.host}", ours=head.driver, theirs=worker.driver)
         )
     for node in (head, worker):
-        found += _of_machine(node, need)
+        obstacles += _of_machine(node, need)
         if need.weights is not None and not node.rsync:
-            found.append(problem("no-rsync", node.host))
+            obstacles.append(problem("no-rsync", node.host))
     for subject, needed in {"images": need.image, "weights": need.weights or 0}.items():
         disk = worker.disks[subject]
         if disk and disk.free < needed:
             gaps = {"subject": subject, "path": disk.path, "found": size(disk.free), "needed": size(needed)}
-            found.append(problem("disk-short", worker.host, **gaps))
-    return sorted(found, key=lambda each: each.severity != "refuse")
+            obstacles.append(problem("disk-short", worker.host, **gaps))
+    return sorted(obstacles, key=lambda obstacle: obstacle.severity != "refuse")
 
 
 def _of_cable(head: Node, worker: Node, cable: Cable) -> Iterator[Problem]:

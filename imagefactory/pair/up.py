@@ -31,9 +31,11 @@ from imagefactory.store.paths import expand_home
 from imagefactory.store.progress import Say
 
 VERBS = "/dev/infiniband"
+"""The host's RDMA devices, which NCCL opens."""
 PROOF = 180.0
 """Seconds for the proof, which has limits of its own: most are for loading torch."""
 EVERY = 2.0
+"""Seconds between two looks at the containers."""
 RESTARTS = 3
 """Restarts of a first start after which the pair counts as broken."""
 WAYS = {"": lambda launch: shell_line(docker_run(launch)) + "\n", "compose": compose, QUADLET: quadlet}
@@ -79,32 +81,32 @@ class Pair:
     """Two launches of one image."""
 
     start: Start
-    there: There
+    second: There
     view: View
     head: Launch
     worker: Launch
 
     @property
     def containers(self) -> tuple[Container, Container]:
-        return containers_of(self.start, self.there)
+        return containers_of(self.start, self.second)
 
     @property
     def nodes(self) -> list[tuple[Machine, Launch]]:
         """Both machines, in the order of their starts."""
-        return [(self.there, self.worker), (HERE, self.head)]
+        return [(self.second, self.worker), (HERE, self.head)]
 
 
-def containers_of(start: Start, there: There) -> tuple[Container, Container]:
-    return Container(HERE, start.launch.container), Container(there, start.launch.container)
+def containers_of(start: Start, second: There) -> tuple[Container, Container]:
+    return Container(HERE, start.launch.container), Container(second, start.launch.container)
 
 
-def probe(there: There, models: str, *snapshots: str) -> tuple[Node, Node]:
+def probe(second: There, models: str, *snapshots: str) -> tuple[Node, Node]:
     def look_at(machine: Machine, name: str) -> Node:
         words = ("python3", "-", "--weights", models, *snapshots)
         return Node.read(check(machine, *words, given=PROBE.read_text("utf-8")), name)
 
     with ThreadPoolExecutor() as pool:
-        ours, theirs = pool.submit(look_at, HERE, socket.gethostname()), pool.submit(look_at, there, there.name)
+        ours, theirs = pool.submit(look_at, HERE, socket.gethostname()), pool.submit(look_at, second, second.name)
         return ours.result(), theirs.result()
 
 
@@ -113,33 +115,33 @@ def image_name(cell: Cell) -> str:
     return f"spark-{cell.server}:{cell.slug}"
 
 
-def look(cell: Cell, there: There, start: Start) -> View:
+def look(cell: Cell, second: There, start: Start) -> View:
     """Look at both machines; nothing is changed."""
     ours = images.find(HERE, start.launch.image)
     assert ours is not None, "it was pulled"  # noqa: S101
     models = weights.look(start.launch)
-    nodes = probe(there, start.launch.models, *models.folders)
-    head, worker = containers_of(start, there)
+    nodes = probe(second, start.launch.models, *models.folders)
+    head, worker = containers_of(start, second)
     if nodes[1].docker is None:
         return View(nodes, (head.state(), None), (ours, None), models)
-    theirs = images.find(there, ours.id, image_name(cell))
+    theirs = images.find(second, ours.id, image_name(cell))
     same = theirs if theirs and theirs.contents == ours.contents else None
     return View(nodes, (head.state(), worker.state()), (ours, same), models)
 
 
-def plan(project: Project, cell: Cell, there: There, start: Start, *, interface: str, say: Say) -> Pair:
+def plan(project: Project, cell: Cell, second: There, start: Start, *, interface: str, say: Say) -> Pair:
     """Look at both machines, and decide how the servers are started; raise what stands in the way."""
-    view = look(cell, there, start)
+    view = look(cell, second, start)
     ours, theirs = view.images
     need = replace(need_of(project, cell, interface), image=0 if theirs else ours.size, weights=view.weights_to_copy)
-    found = problems(*view.nodes, need)
-    refuse_first(found)
-    for each in found:
-        say(f"- {each.what} {each.why} {each.fix}")
+    obstacles = problems(*view.nodes, need)
+    refuse_first(obstacles)
+    for obstacle in obstacles:
+        say(f"- {obstacle.what} {obstacle.why} {obstacle.fix}")
     cable = find_cable(*view.nodes, interface)
     ends = zip(view.nodes, (cable.head, cable.worker), strict=True)
     say("cable: " + ", ".join(f"{node.host} {end.interface} {' '.join(end.devices)}".strip() for node, end in ends))
-    return pair_of(start, there, cable, view)
+    return pair_of(start, second, cable, view)
 
 
 def need_of(project: Project, cell: Cell, interface: str) -> Need:
@@ -151,9 +153,9 @@ def port_of(start: Start) -> int:
     return int(words[words.index("--port") + 1]) if "--port" in words else 8000
 
 
-def pair_of(start: Start, there: There, cable: Cable, view: View) -> Pair:
+def pair_of(start: Start, second: There, cable: Cable, view: View) -> Pair:
     """Return the launches of both machines, with every address and device set."""
-    others, addresses = (there.name, view.nodes[0].host), (cable.head.address, cable.worker.address)
+    others, addresses = (second.name, view.nodes[0].host), (cable.head.address, cable.worker.address)
     launches = []
     for rank, node in enumerate(view.nodes):
         models = start.launch.models
@@ -161,13 +163,15 @@ def pair_of(start: Start, there: There, cable: Cable, view: View) -> Pair:
             start.launch,
             given={**cable.settings(rank), **start.launch.given},
             key_file=None if rank else start.launch.key_file,  # the second has no API
+            # docker_run would put this machine's home in the place of ~.
             models=models.replace("~", node.home, 1) if rank and models.startswith("~/") else models,
             devices=(VERBS,) if node.verbs else (),
         )
         labels = {PAIR: others[rank], ADDRESS: addresses[rank]}
+        # It covers all but itself: the next `up` leaves running containers alone if theirs is the same.
         mark = sha256_of(canonical_json([docker_run(launch), labels]))
         launches.append(replace(launch, labels={**labels, START: mark}))
-    return Pair(start, there, view, *launches)
+    return Pair(start, second, view, *launches)
 
 
 def shown(pair: Pair, way: str) -> str:
@@ -186,7 +190,7 @@ def decide(pair: Pair) -> list[Step]:
     for container, state, _ in states:
         if state and state.runs and not state.other:
             raise _taken(container)
-    wanted = {
+    needed = {
         Step.SEND_IMAGE: view.images[1] is None,
         Step.DOWNLOAD_WEIGHTS: bool(view.models.lacking),
         Step.COPY_WEIGHTS: view.weights_to_copy is not None,
@@ -194,7 +198,7 @@ def decide(pair: Pair) -> list[Step]:
         Step.PROVE_CABLE: True,
         Step.START_SERVERS: True,
     }
-    return [step for step, is_wanted in wanted.items() if is_wanted]
+    return [step for step, is_needed in needed.items() if is_needed]
 
 
 def _taken(container: Container) -> EngineError:
@@ -221,7 +225,7 @@ def do(steps: list[Step], cell: Cell, pair: Pair, say: Say) -> None:
     """Take the steps, in their order."""
     ours, theirs = pair.view.images
     if Step.SEND_IMAGE in steps:
-        theirs = images.send(ours, pair.there, image_name(cell), say)
+        theirs = images.send(ours, pair.second, image_name(cell), say)
     if theirs:  # a daemon with another store than this machine's has another id for the same image
         pair = replace(pair, worker=replace(pair.worker, image=theirs.id))
     _bring_weights(steps, pair, say)
@@ -245,7 +249,7 @@ def _bring_weights(steps: list[Step], pair: Pair, say: Say) -> None:
         models = weights.download(pair.head, say)
     if Step.COPY_WEIGHTS in steps:
         cache = expand_home(pair.head.models, "the --models option") / "hub"
-        weights.copy(cache, models, pair.there, f"{pair.worker.models}/hub", say)
+        weights.copy(cache, models, pair.second, f"{pair.worker.models}/hub", say)
 
 
 def pulled(image: str, say: Say) -> str:
@@ -268,8 +272,10 @@ def prove(pair: Pair) -> list[str]:
     """Have both containers check their machines and talk over the cable; return what they warn of and measured."""
 
     def test(machine: Machine, launch: Launch) -> subprocess.CompletedProcess[str]:
+        # By its labels, `find` would take the test for a pair.
         return run(machine, *docker_once(replace(launch, labels={}), "pair-test"), timeout=PROOF)
 
+    # At the same time: each waits for the other.
     with ThreadPoolExecutor() as pool:
         done = list(pool.map(test, *zip(*pair.nodes, strict=True)))
     warnings = []
@@ -278,14 +284,15 @@ def prove(pair: Pair) -> list[str]:
             raise weights.refusal(machine, "pair-test", tested.stderr + tested.stdout)
         lines = [clean(line) for line in tested.stdout.splitlines()]
         warnings += [f"{machine.name}: {line}" for line in lines if line.startswith("warning: ")]
-        measured = lines[-1:]
+        measured = lines[-1:]  # gloo's figures come first, then NCCL's, which count; the head is last
     return warnings + (measured or ["both answer"])
 
 
 def wait(containers: tuple[Container, Container], limit: float, say: Say) -> None:
     """Wait until both are healthy; raise an error if one of them refuses to start, or starts again and again."""
     began = time.monotonic()
-    told: dict[str, str] = {}
+    reported: dict[str, str] = {}
+    # Crashes before this wait do not count.
     before = {container.machine.name: state.restarts for container in containers if (state := container.state())}
     while True:
         healthy = True
@@ -298,9 +305,9 @@ def wait(containers: tuple[Container, Container], limit: float, say: Say) -> Non
                 raise _broken(container, str(state), container.log(40))
             well, sentence = container.health() if state.runs else (False, str(state))
             healthy = healthy and well
-            if told.get(name) != sentence:
+            if reported.get(name) != sentence:
                 say(f"{name}: {sentence} ({time.monotonic() - began:.0f} s)")
-                told[name] = sentence
+                reported[name] = sentence
         if healthy:
             return
         if time.monotonic() - began > limit:
@@ -312,7 +319,7 @@ def _broken(container: Container, state: str, log: str) -> Exception:
     """Return the error for a server that does not start; both containers stay, for their logs."""
     if "error[" in log:
         return weights.refusal(container.machine, "serve", log)
-    last = next((clean(line) for line in reversed(log.splitlines()) if "rror" in line), "")
+    last = next((clean(line) for line in reversed(log.splitlines()) if "rror" in line), "")  # Error, error
     return CheckError(
         "pair-failed",
         f"The server on {container.machine.name} does not start: {state}.",

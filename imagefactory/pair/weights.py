@@ -23,7 +23,8 @@ HASHING: Final = Path(__file__).with_name("hash_files.py")
 EVERY = 5.0
 """Seconds between two lines about the progress."""
 HOURS: Final = 3600.0
-_BLOB = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+"""Seconds for reading all weights once, to hash them."""
+_BLOB = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")  # git's SHA-1, or SHA-256 for files in LFS
 _OFFLINE = {"HF_HUB_OFFLINE": ""}
 """An image whose model is inside says that there is no hub."""
 
@@ -52,7 +53,7 @@ def read(answer: Mapping[str, Any]) -> Models:
     used = [entry for entry in answer["snapshots"] if entry["used_as"]]
     lacking = [str(entry["repo"]) for entry in answer["absent"]]
     for entry in used:
-        lacking += [f"{name} of {entry['repo']}" for name in entry["missing"][:3]]
+        lacking += [f"{name} of {entry['repo']}" for name in entry["missing"][:3]]  # for a line of the log
     return Models(tuple((str(entry["repo"]), str(entry["revision"])) for entry in used), ", ".join(lacking))
 
 
@@ -73,7 +74,7 @@ def download(launch: Launch, say: Say) -> Models:
     return look(launch)
 
 
-def copy(cache: Path, models: Models, there: There, place: str, say: Say) -> None:
+def copy(cache: Path, models: Models, second: There, place: str, say: Say) -> None:
     """Copy models from this machine's cache to the second's, and compare what is there with its hashes."""
     names: list[str] = []
     hashes: list[tuple[str, int, str]] = []
@@ -85,17 +86,18 @@ def copy(cache: Path, models: Models, there: There, place: str, say: Say) -> Non
                 names += map(str, _within(cache, path, path.resolve()))
         repository, commit = snapshot.parents[1], snapshot.name
         lists = [path for path in repository.glob(f"*/{commit}.json") if path.is_file()]
+        # refs/main has the commit: without it, huggingface_hub does not find the snapshot of a branch offline.
         refs = [path for path in (repository / "refs").glob("*") if path.is_file() and path.read_text() == commit]
         names += map(str, _within(cache, *lists, *refs))
-    check(there, "mkdir", "-p", place)
-    _rsync(cache, names, there, place, say)
-    say(f"weights: comparing {len(hashes)} files on {there.name} with their hashes")
+    check(second, "mkdir", "-p", place)
+    _rsync(cache, names, second, place, say)
+    say(f"weights: comparing {len(hashes)} files on {second.name} with their hashes")
     words = ("python3", "-c", HASHING.read_text("utf-8"), place)
-    if damaged := check(there, *words, given=json.dumps(hashes), timeout=HOURS).splitlines():
+    if damaged := check(second, *words, given=json.dumps(hashes), timeout=HOURS).splitlines():
         raise MachineError(
             "damaged-weights",
-            f"{damaged[0]} on {there.name} does not have its hash.",
-            where=f"{there.name}:{place}",
+            f"{damaged[0]} on {second.name} does not have its hash.",
+            where=f"{second.name}:{place}",
             why=f"{len(damaged)} of {len(hashes)} files differed, and were removed there.",
             fix="Run it again; if they still differ, they are damaged here: remove them here, and run it again.",
         )
@@ -106,29 +108,29 @@ def _within(cache: Path, *paths: Path) -> Iterator[Path]:
     yield from (path.relative_to(cache) for path in paths if path.is_relative_to(cache))
 
 
-def _rsync(cache: Path, names: Sequence[str], there: There, place: str, say: Say) -> None:
+def _rsync(cache: Path, names: Sequence[str], second: There, place: str, say: Say) -> None:
     words = [
         *("rsync", "--links", "--copy-unsafe-links", "--times", "--perms", "--partial-dir=.rsync-partial"),
-        *("--info=progress2", "--files-from=-", "--rsh", shlex.join(("ssh", *there.options))),
-        *(f"{cache}/", f"{there.name}:{place}/"),
+        *("--info=progress2", "--files-from=-", "--rsh", shlex.join(("ssh", *second.options))),
+        *(f"{cache}/", f"{second.name}:{place}/"),
     ]
-    told, last = time.monotonic(), ""
+    reported, last = time.monotonic(), ""
     with subprocess.Popen(  # noqa: S603 - rsync
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin and process.stdout and process.stderr  # noqa: S101, PT018
         with process.stdin:
-            process.stdin.write("".join(f"{name}\n" for name in dict.fromkeys(names)))
+            process.stdin.write("".join(f"{name}\n" for name in dict.fromkeys(names)))  # files may share a blob
         for line in process.stdout:  # carriage returns end lines, too
             last = clean(line) or last
-            if time.monotonic() - told >= EVERY:
-                told = time.monotonic()
+            if time.monotonic() - reported >= EVERY:
+                reported = time.monotonic()
                 say(f"weights: {last}")
         complaint = process.stderr.read()
     if process.returncode == SSH_FAILED:
-        raise there.explained(complaint)
+        raise second.explained(complaint)
     if process.returncode:
-        raise failed(there, ("rsync",), complaint)
+        raise failed(second, ("rsync",), complaint)
     say(f"weights: {last}")
 
 
@@ -150,15 +152,15 @@ def files_of(snapshot: Path) -> list[WeightFile]:
     return files
 
 
-def refusal(machine: Machine, command: str, said: str) -> MachineError:
+def refusal(machine: Machine, command: str, output: str) -> MachineError:
     """Return the error for what the serve program refuses, in its own words."""
-    told = re.search(r"^error\[[\w-]+\]: (.*)((?:\n {2}\w.*)*)", said, re.MULTILINE)
-    if told is None:
-        raise failed(machine, ("docker", "run", "…", command), said)
-    remedy = re.search(r"^ {2}remedy: +(.*)", told[2], re.MULTILINE)
+    message = re.search(r"^error\[[\w-]+\]: (.*)((?:\n {2}\w.*)*)", output, re.MULTILINE)
+    if message is None:
+        raise failed(machine, ("docker", "run", "…", command), output)
+    remedy = re.search(r"^ {2}remedy: +(.*)", message[2], re.MULTILINE)
     return MachineError(
         "node-refuses",
-        clean(told[1]),
+        clean(message[1]),
         where=f"`{command}` on {machine.name}",
         why="The image's own program says so.",
         fix=clean(remedy[1]) if remedy else f"Look at the output of `{command}` there.",

@@ -21,8 +21,8 @@ def result_tables(result: BenchResult) -> Iterator[Table]:
         bound = result.bound
         yield table(
             (
-                (kind, str(users), str(depth), *_figures(found))
-                for (kind, users, depth), found in result.cells().items()
+                (kind, str(users), str(depth), *_figures(measurements))
+                for (kind, users, depth), measurements in result.cells().items()
             ),
             *("kind", ">users", ">depth", *_FIGURES),
             title=f"{bound.target or bound.model}, {bound.server} {bound.server_version}, "
@@ -46,55 +46,58 @@ def result_tables(result: BenchResult) -> Iterator[Table]:
         yield table([*checks, *left_out], "check", "outcome", "detail", title="answers")
 
 
-def _figures(found: list[Measurement]) -> Iterator[str]:
-    yield f"{fmean(one.tokens_per_second for one in found):.1f}"
-    yield f"{fmean(one.tokens_per_second_per_user for one in found):.1f}"
-    for spread in (mean_spread(one.first_token for one in found), mean_spread(one.per_token for one in found)):
+def _figures(measurements: list[Measurement]) -> Iterator[str]:
+    yield f"{fmean(measurement.tokens_per_second for measurement in measurements):.1f}"
+    yield f"{fmean(measurement.tokens_per_second_per_user for measurement in measurements):.1f}"
+    for spread in (
+        mean_spread(measurement.first_token for measurement in measurements),
+        mean_spread(measurement.per_token for measurement in measurements),
+    ):
         yield f"{spread.p50:.1f} ms"
         yield f"{spread.p99:.1f} ms"
-    acceptance = pooled_acceptance(found)
+    acceptance = pooled_acceptance(measurements)
     yield f"{acceptance.rate:.0%}" if acceptance else ""
     yield f"{acceptance.length:.2f}" if acceptance else ""
-    yield str(sum(one.failed for one in found))
+    yield str(sum(measurement.failed for measurement in measurements))
 
 
-def comparison_table(found: Sequence[Compared], left: str, right: str) -> Table:
+def comparison_table(compared: Sequence[Compared], left: str, right: str) -> Table:
     """Show ratios with their intervals; what counts is the first line, over everything."""
     rows = []
-    for one in found:
-        unit = "" if one.more_is_better else " ms"
-        interval = one.interval
-        ratio = f"{interval.ratio:.3f}" if interval else f"{one.right / one.left:.3f}"
+    for figure in compared:
+        unit = "" if figure.more_is_better else " ms"
+        interval = figure.interval
+        ratio = f"{interval.ratio:.3f}" if interval else f"{figure.right / figure.left:.3f}"
         bounds = f"{interval.low:.3f} to {interval.high:.3f}" if interval else ""
-        sides = (f"{one.left:.1f}{unit}", f"{one.right:.1f}{unit}")
-        rows.append((one.name, one.cell, *sides, ratio, bounds, one.verdict))
+        sides = (f"{figure.left:.1f}{unit}", f"{figure.right:.1f}{unit}")
+        rows.append((figure.name, figure.cell, *sides, ratio, bounds, figure.verdict))
     columns = ("figure", "of", ">A", ">B", ">B / A", ">95 % interval", "B is")
     return table(rows, *columns, title=f"A is {left}, B is {right}")
 
 
-def figures_table(found: Figures, noise: Figures | None) -> Table:
-    rows = [("between the sides", found), *([("between two starts of the first", noise)] if noise else [])]
+def figures_table(difference: Figures, noise: Figures | None) -> Table:
+    rows = [("between the sides", difference), *([("between two starts of the first", noise)] if noise else [])]
     return table(
         (
             (
                 name,
-                str(one.places),
-                f"{one.divergence:.1e}",
-                f"{one.divergence_p99:.1e}",
-                f"{one.same_choice:.2%}",
-                f"{one.difference:.1e}",
-                f"{one.perplexity:.5f}",
-                f"{one.continuations - one.partings} of {one.continuations}",
+                str(figures.places),
+                f"{figures.divergence:.1e}",
+                f"{figures.divergence_p99:.1e}",
+                f"{figures.same_choice:.2%}",
+                f"{figures.difference:.1e}",
+                f"{figures.perplexity:.5f}",
+                f"{figures.continuations - figures.partings} of {figures.continuations}",
             )
-            for name, one in rows
+            for name, figures in rows
         ),
         *("", ">tokens", ">KL", ">KL p99", ">same choice", ">|Δ log p|", ">perplexity ratio", ">same continuations"),
     )
 
 
-def behaviour_line(found: Figures) -> str:
+def behaviour_line(figures: Figures) -> str:
     """Say how many scenarios only one side passed, and which."""
-    sides = {"first": found.only_first, "second": found.only_second}
-    told = [f"only the {side}: {', '.join(names)}" for side, names in sides.items() if names]
-    apart = len(found.only_first) + len(found.only_second)
-    return "; ".join([f"{apart} of {found.scenarios} scenarios differ (p = {found.chance:.2g})", *told])
+    sides = {"first": figures.only_first, "second": figures.only_second}
+    only = [f"only the {side}: {', '.join(names)}" for side, names in sides.items() if names]
+    apart = len(figures.only_first) + len(figures.only_second)
+    return "; ".join([f"{apart} of {figures.scenarios} scenarios differ (p = {figures.chance:.2g})", *only])

@@ -47,4 +47,5 @@ def _finished_build(status: PlanStatus) -> Display:
 def _svg(renderable: RenderableType, name: str, title: str) -> str:
     console = Console(record=True, width=116, height=100, file=io.StringIO(), force_terminal=True, highlight=False)
     console.print(renderable)
+    # Rich would derive the ids from the content, and each change would touch every line.
     return console.export_svg(title=title, unique_id=name)

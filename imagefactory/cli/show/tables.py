@@ -52,10 +52,10 @@ def table(rows: Rows, *columns: str, title: str | None = None) -> Table:
         Column(name.removeprefix(">"), justify="right" if name[:1] == ">" else "left", overflow="fold")
         for name in columns
     )
-    made = Table(*names, box=None, title=title, title_justify="left", show_header=any(columns))
+    laid_out = Table(*names, box=None, title=title, title_justify="left", show_header=any(columns))
     for row in rows:
-        made.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
-    return made
+        laid_out.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
+    return laid_out
 
 
 def plan_table(status: PlanStatus) -> RenderableType:
@@ -92,14 +92,14 @@ def mods_table(results: Sequence[ModResult]) -> Table:
     shown = Table("mod", *versions, box=None)
     for name in dict.fromkeys(result.mod for result in results):
         row = {result.version: result for result in results if result.mod == name}
-        cells = (Text(str(row[one]), _STYLES.get(row[one].status, "bold red")) for one in versions)
+        cells = (Text(str(row[version]), _STYLES.get(row[version].status, "bold red")) for version in versions)
         shown.add_row(name, *cells)
     return shown
 
 
 def comparison_rows(audited: Sequence[Audited]) -> Rows:
-    names = sorted({verdict.library for one in audited for verdict in one.verdicts})
-    return [[name, *(one.about(name) or "-" for one in audited)] for name in names]
+    names = sorted({verdict.library for report in audited for verdict in report.verdicts})
+    return [[name, *(report.about(name) or "-" for report in audited)] for name in names]
 
 
 def wheels_table(wheels: Sequence[ListedWheel]) -> RenderableType:
@@ -114,7 +114,7 @@ def wheels_table(wheels: Sequence[ListedWheel]) -> RenderableType:
             size(wheel.size),
             str(len(wheel.inputs.mods)),
             wheel.key[:16],
-            ", ".join(place for place, there in (("here", wheel.here), ("registry", wheel.shared)) if there),
+            ", ".join(place for place, present in (("here", wheel.here), ("registry", wheel.shared)) if present),
             "yes" if wheel.locked else "no",
         )
         for wheel in wheels
@@ -170,17 +170,17 @@ def finding_line(finding: Finding) -> Text:
 
 def diagnosis_lines(findings: Sequence[Diagnosis]) -> Text:
     """Show what is known about this machine, one line each, and a remedy below what is wrong; paths stay whole."""
-    width = max(len(one.subject) for one in findings)
+    width = max(len(finding.subject) for finding in findings)
     lines = []
-    for one in findings:
-        state = (f"{one.health:<8}", _STYLES[one.health])
-        lines.append(Text.assemble(state, f"{one.subject:<{width}}  {one.detail}"))
-        if one.remedy:
-            lines.append(Text(f"{'':8}{'':{width}}  {one.remedy} (needed by {one.needed_by})", "dim"))
+    for finding in findings:
+        state = (f"{finding.health:<8}", _STYLES[finding.health])
+        lines.append(Text.assemble(state, f"{finding.subject:<{width}}  {finding.detail}"))
+        if finding.remedy:
+            lines.append(Text(f"{'':8}{'':{width}}  {finding.remedy} (needed by {finding.needed_by})", "dim"))
     return Text("\n").join(lines)
 
 
-def pair_examined(head: Node, worker: Node, interface: str, found: Sequence[Problem]) -> RenderableType:
+def pair_examined(head: Node, worker: Node, interface: str, problems: Sequence[Problem]) -> RenderableType:
     """Show both machines of a pair side by side, and what stands in the way with its remedy."""
     from imagefactory.pair.cable import Cable, search
 
@@ -188,19 +188,23 @@ def pair_examined(head: Node, worker: Node, interface: str, found: Sequence[Prob
     ends = (cable.head, cable.worker) if isinstance(cable, Cable) else (None, None)
     facts = zip(_facts(head, ends[0]).items(), _facts(worker, ends[1]).values(), strict=True)
     rows: Rows = ((name, ours, theirs) for (name, ours), theirs in facts)
-    return Group(table(rows, "", head.host, worker.host), Text(), problem_table(found))
+    return Group(table(rows, "", head.host, worker.host), Text(), problem_table(problems))
 
 
-def problem_table(found: Sequence[Problem]) -> RenderableType:
-    if not found:
+def problem_table(problems: Sequence[Problem]) -> RenderableType:
+    if not problems:
         return Text("Nothing stands in the way.", "green")
     states = {"refuse": "failed", "warn": "warning"}
-    rows = ((states[one.severity], one.rule, f"{one.what} {one.why}\nNext: {one.fix}") for one in found)
+    rows = (
+        (states[problem.severity], problem.rule, f"{problem.what} {problem.why}\nNext: {problem.fix}")
+        for problem in problems
+    )
     return table(rows, "", "", "")
 
 
 def _facts(node: Node, end: End | None) -> dict[str, str]:
     interface, unknown = end.interface if end else None, "unknown"
+    # The kernel counts in Mb/s.
     speed = f"{interface.speed // 1000} Gb/s" if interface and interface.speed else unknown
     return {
         "cable": str(interface) if interface else "not found",

@@ -21,7 +21,7 @@ class _SafeConsole(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            text = _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], segment.text)
+            text = _UNSAFE.sub(lambda character: ascii(character[0])[1:-1], segment.text)
             yield segment if segment.control else segment._replace(text=text)
 
 
